@@ -1,0 +1,77 @@
+"""The three ways in which things go wrong, kept apart: a local or remote fault, and a refusal by design.
+
+`DecodeError` and `PeerFault` say that somebody else sent something wrong. `Refusal` says that Pharoah understood the
+request and will not do it, because a promise to the tenant would break. A bug of our own is neither: it stays an
+ordinary exception. Every error tells what happened, where, and what to do about it.
+"""
+
+from typing import ClassVar
+
+
+class PharoahError(Exception):
+    """Base of everything that a caller may want to catch. `what` states the fact, `hint` the remedy."""
+
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, what: str, *, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = self.default_hint if hint is None else hint
+
+    def diagnostics(self) -> str:
+        """The text for a person: the fact, and on a second line what to do."""
+        return f"{self.what}\nhint: {self.hint}" if self.hint else self.what
+
+
+class DecodeError(PharoahError):
+    """Bytes from outside are not a valid message of the expected type."""
+
+    default_hint = "the sender speaks another version or the message was damaged; ask for it again"
+
+
+class PeerFault(PharoahError):
+    """A peer answered, and its answer is provably wrong."""
+
+
+class BadSignature(PeerFault):
+    """A signed message was not signed by the key that is pinned for its sender."""
+
+    default_hint = "compare the key in your configuration with the one that its owner publishes"
+
+
+class WrongShare(PeerFault):
+    """A trustee's evaluation does not carry a valid proof for its public share key."""
+
+    default_hint = "leave this trustee out, ask another one, and tell its owner"
+
+
+class Refusal(PharoahError):
+    """Understood and refused by design: going on would break a promise."""
+
+
+class PlanRefused(Refusal):
+    """The plan asks for more than its own rules or the tenant's policy allow."""
+
+
+class BudgetExceeded(Refusal):
+    """The job-weeks of this plan have no budget left for it."""
+
+    default_hint = "nothing was spent or sent; raise the limit in the policy only if its owner agrees"
+
+
+class CohortTooSmall(Refusal):
+    """Fewer contributions than the cohort minimum: their sum would say too much about each."""
+
+    default_hint = "wait for more tenants or drop the round; the contributions stay masked"
+
+
+class AlreadyAnswered(Refusal):
+    """A trustee gave its masks for this round already, for another set of contributions."""
+
+    default_hint = "a round is unmasked once, for one set; start a new round"
+
+
+class QuotaExceeded(Refusal):
+    """A tenant asked for more token evaluations in an epoch than the trustees grant."""
+
+    default_hint = "tokens are cached for the epoch; wait for the next one or ask the trustees for a higher quota"

@@ -1,0 +1,1 @@
+"""Statistics on released tables and the provider's own telemetry. It cannot reach rounds, masks or stores."""

@@ -1,0 +1,1 @@
+"""The tenant's half: describes, records, counts and contributes. Nothing readable leaves it."""
