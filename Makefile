@@ -1,0 +1,77 @@
+# Everything a developer does here. `make` alone lists the targets.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= auto
+DEMO_OUT ?= out/quickstart
+
+# Flower neither calls home nor looks for updates.
+export FLWR_TELEMETRY_ENABLED := 0
+export FLWR_DISABLE_UPDATE_CHECK := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+.PHONY: install
+install: $(VENV)/.installed ## Create .venv with the locked dependencies and this project in it
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: error: no python3 found; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "make: error: $(PYTHON) is older than 3.11; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "[1/3] virtual environment in $(VENV)"
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "[2/3] locked dependencies (about a minute)"
+	@$(BIN)/python -m pip install -qq --require-hashes --requirement requirements.lock
+	@echo "[3/3] pharoah, editable"
+	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: demo
+demo: install ## Run a small simulated cloud and write its report
+	@$(BIN)/pharoah-sim run --scenario quickstart --out $(DEMO_OUT)
+	@find $(DEMO_OUT) -maxdepth 1 -name 'report.*' | sort | sed 's/^/report: /'
+
+.PHONY: test
+test: install ## Run every test
+	@# One BLAS thread per worker: measured, two workers with two threads each take four times as long.
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+.PHONY: lint
+lint: install ## Check style, types and who may import whom
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: install ## Let ruff sort imports and lay out the code
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+.PHONY: vectors
+vectors: install ## Regenerate the test vectors; fails when they differ from what git holds
+	@$(BIN)/python tests/vectors/generate.py
+	@git diff --exit-code --stat -- tests/vectors \
+		&& test -z "$$(git ls-files --others --exclude-standard -- tests/vectors)" \
+		|| { echo "make: error: the vectors changed; review them and add them to git if this is meant" >&2; exit 1; }
+
+.PHONY: bench
+bench: install ## Run the benchmarks
+	@$(BIN)/python benchmarks/run.py
+
+.PHONY: lock
+lock: install ## Resolve requirements.lock anew from pyproject.toml, keeping what still fits
+	@$(BIN)/uv pip compile --quiet pyproject.toml --output-file requirements.lock
+
+.PHONY: clean
+clean: ## Remove the environment, outputs and caches
+	rm -rf $(VENV) out build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,78 @@
+"""What the provider gives back: one signed, versioned, small message that a tenant can evaluate by itself.
+
+A check against a bundle happens on the tenant's own machine, so it tells the provider nothing at all. Everything in it
+was computed from releases, that is from sums with noise, and from the provider's own records.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from crypto.ids import Token
+
+SKETCH_BYTES = 8 * 64
+
+
+@dataclass(frozen=True)
+class CatalogueEntry:
+    """A workload that the provider knows from its own benchmark jobs: a name and the MinHash sketch of its operators."""
+
+    name: str
+    family: str
+    sketch: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.sketch) != SKETCH_BYTES:
+            raise ValueError(f"a sketch has {SKETCH_BYTES} bytes")
+
+
+@dataclass(frozen=True)
+class MismatchEntry:
+    """How a workload does on a hardware context, against what both would lead one to expect.
+
+    `risk_ratio` is observed over expected failure rate with its 95% interval; `probability_worse` the posterior
+    probability that the pair fails systematically more often; `expected_failures` the size of the evidence.
+    """
+
+    workload: Token
+    context: Token
+    probability_worse: float
+    risk_ratio: float
+    risk_ratio_low: float
+    risk_ratio_high: float
+    expected_failures: float
+
+
+@dataclass(frozen=True)
+class HazardEntry:
+    """Infrastructure failures per 1,000 node-hours of a context at a build-up level in an age band, 95% interval."""
+
+    context_level: Token
+    band: str
+    rate: float
+    rate_low: float
+    rate_high: float
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The privacy that the releases behind a bundle had: per job-week, and how many rounds and contributions."""
+
+    epsilon: float
+    delta: float
+    mechanism: str
+    rounds: int
+    contributions_fewest: int
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A published state of knowledge. Bundle 0 of an epoch carries a catalogue and no findings yet."""
+
+    LABEL: ClassVar[str] = "pharoah/bundle/1"
+    number: int
+    epoch: int
+    until_hour: int
+    catalogue: tuple[CatalogueEntry, ...]
+    mismatches: tuple[MismatchEntry, ...]
+    hazards: tuple[HazardEntry, ...]
+    statement: Statement | None

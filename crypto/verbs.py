@@ -1,0 +1,56 @@
+"""What a provider may ask a tenant in a federated week, and the record in which questions and answers travel.
+
+The transport carries one blob per message, whichever verb it serves; what the blob means is settled by the message types
+of this package. `unwrap` returns the blob or raises `DecodeError`, for any object whatever. `Fault` numbers what a
+tenant says in place of an answer. None of this tells who sent a message: only a signature inside the blob does.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum, StrEnum
+
+from crypto.errors import DecodeError, PeerFault, PharoahError, Refusal
+
+RECORD = "pharoah"
+BLOB = "blob"
+
+
+class Verb(StrEnum):
+    """The questions, in the order of a week."""
+
+    REGISTRATIONS = "registrations"
+    CONTRIBUTION = "contribution"
+    BUNDLE = "bundle"
+
+
+Answer = Callable[[Verb, bytes], bytes]
+
+
+class Fault(IntEnum):
+    """Error codes of Pharoah beside those of Flower, which are below 1000."""
+
+    OTHER = 1000
+    DECODE = 1001
+    PEER = 1002
+    REFUSAL = 1003
+    BUG = 1099
+
+    @classmethod
+    def of(cls, error: PharoahError) -> "Fault":
+        """The family of an error; its own class travels by name."""
+        families = ((DecodeError, cls.DECODE), (PeerFault, cls.PEER), (Refusal, cls.REFUSAL))
+        return next((fault for family, fault in families if isinstance(error, family)), cls.OTHER)
+
+
+def unwrap(content: object) -> bytes:
+    """The blob, when `content` is the one agreed record with the one agreed value, of type `bytes`; else `DecodeError`."""
+    record = _only(content, RECORD)
+    blob = _only(record, BLOB)
+    if type(blob) is not bytes:
+        raise DecodeError(f"the value {BLOB!r} is not bytes")
+    return blob
+
+
+def _only(mapping: object, key: str) -> object:
+    if not isinstance(mapping, Mapping) or list(mapping) != [key]:
+        raise DecodeError(f"expected {key!r} and nothing else")
+    return mapping[key]

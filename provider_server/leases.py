@@ -1,0 +1,102 @@
+"""Leases and exposure: what the provider knows without asking anybody.
+
+A lease is an allocation of nodes to one job. Its labels are the context tokens that the provider gave it and, once the
+tenant has registered, the tokens of its workload. Exposure is nodes × hours inside a window and an age band; the
+age of a lease counts from its start. Outcomes appear nowhere.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crypto.ids import LeaseId, TenantId, Token
+from crypto.life_table import Dimension, Floats, LifeTable
+from crypto.messages import finest_row
+from crypto.plan import Plan
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Hours count from the federation's start; `end_h` is what is known of the end so far."""
+
+    lease: LeaseId
+    tenant: TenantId
+    nodes: int
+    start_h: float
+    end_h: float
+    labels: Mapping[str, str]
+
+
+def context_tokens(secret: bytes, epoch: int, context: str, level: int) -> dict[str, str]:
+    """The labels of a hardware context at a build-up level: HMAC tokens that only the provider can read, anew each epoch."""
+    names = {"context": f"{context}", "context_level": f"{context}\0{level}"}
+    return {label: str(_token(secret, f"{epoch}\0{label}\0{name}")) for label, name in names.items()}
+
+
+def _token(secret: bytes, text: str) -> Token:
+    return Token(hmac.new(secret, b"pharoah/context/1\0" + text.encode(), hashlib.sha256).digest()[: Token.length])
+
+
+@dataclass(frozen=True, eq=False)
+class Slices:
+    """Exposure of the leases of one window, by age band: node-hours, shape (leases, bands), and the leases in order."""
+
+    leases: tuple[Lease, ...]
+    node_hours: Floats
+
+    @classmethod
+    def of(cls, leases: Sequence[Lease], start_hour: float, end_hour: float, edges: Sequence[float]) -> "Slices":
+        """Cuts every lease that overlaps [start_hour, end_hour) at the band edges of its age."""
+        inside = tuple(lease for lease in leases if lease.start_h < end_hour and lease.end_h > start_hour)
+        start = np.array([lease.start_h for lease in inside]).reshape(-1, 1)
+        end = np.array([lease.end_h for lease in inside]).reshape(-1, 1)
+        nodes = np.array([lease.nodes for lease in inside], np.float64).reshape(-1, 1)
+        low = np.maximum(start + np.array(edges[:-1]), start_hour)
+        high = np.minimum(np.minimum(start + np.array(edges[1:]), end), end_hour)
+        return cls(inside, nodes * np.clip(high - low, 0, None))
+
+
+def expose(plan: Plan, slices: Slices, discount: Floats | None = None) -> tuple[LifeTable, ...]:
+    """The plan's tables with exposure and numbers at risk filled in; events and noise stay zero.
+
+    `discount`, shape (leases,), scales each lease's exposure (see `provider_server.analysis.effective`). Along dimensions
+    that describe the failure and not the lease (domain, reason) every level has the full exposure.
+    """
+    hours = slices.node_hours if discount is None else slices.node_hours * discount[:, None]
+    return tuple(_expose(table, slices, hours) for table in plan.tables)
+
+
+def _expose(table: LifeTable, slices: Slices, hours: Floats) -> LifeTable:
+    of_lease = [dimension for dimension in table.dimensions if dimension.name not in ("band", "domain", "reason")]
+    by_band = any(dimension.name == "band" for dimension in table.dimensions)
+    hours = hours if by_band else hours.sum(axis=1, keepdims=True)
+    rows = np.array([_positions(dimension, slices.leases) for dimension in of_lease], np.intp).reshape(len(of_lease), -1)
+    known = (rows >= 0).all(axis=0)
+    exposure = np.zeros((*(len(dimension) for dimension in of_lease), hours.shape[1]))
+    at_risk = np.zeros_like(exposure)
+    np.add.at(exposure, tuple(rows[:, known]), hours[known])
+    np.add.at(at_risk, tuple(rows[:, known]), (hours[known] > 0).astype(float))
+    if not by_band:
+        exposure, at_risk = exposure[..., 0], at_risk[..., 0]
+    return replace(table, exposure_node_hours=_spread(table, exposure), at_risk=_spread(table, at_risk))
+
+
+def _spread(table: LifeTable, values: Floats) -> Floats:
+    """Broadcasts values over the axes of the lease and the band to all axes of the table."""
+    own = [axis for axis, dimension in enumerate(table.dimensions) if dimension.name not in ("domain", "reason", "band")]
+    own += [axis for axis, dimension in enumerate(table.dimensions) if dimension.name == "band"]
+    order = np.argsort(own)
+    shape = tuple(size if axis in own else 1 for axis, size in enumerate(table.shape))
+    return np.broadcast_to(np.transpose(values, order).reshape(shape), table.shape).copy()
+
+
+def _positions(dimension: Dimension, leases: Sequence[Lease]) -> NDArray[np.intp]:
+    """Row of each lease along a dimension, -1 where it has none."""
+    place = {level: position for position, level in enumerate(dimension.levels)}
+    if dimension.name == "workload":
+        return np.array([place.get(finest_row(lease.labels, place), -1) for lease in leases], np.intp)
+    return np.array([place.get(lease.labels.get(dimension.name, ""), -1) for lease in leases], np.intp)

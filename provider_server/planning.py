@@ -1,0 +1,137 @@
+"""The plan of a round: which rows there are, and how much noise the budget buys.
+
+Rows exist only for tokens that at least `owners_minimum` tenants hold in the epoch so far. A workload whose sub-archetype
+is too rare is counted under its archetype, or its family, if the workloads left over at that rung have owners enough;
+owners are counted among those left over, so that a coarse row never hides a single tenant.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from crypto.accountant import noise_scales
+from crypto.causes import CAUSES, Domain
+from crypto.errors import Refusal
+from crypto.ids import RoundId, TenantId
+from crypto.messages import LADDER_LABELS
+from crypto.plan import TOKEN_DIMENSIONS, Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
+from provider_server.leases import Lease
+
+HOURS_PER_WEEK = 168
+
+
+class NothingToCount(Refusal):
+    """No token has owners enough for a row yet."""
+
+    default_hint = "wait until more tenants have registered leases"
+
+
+@dataclass(frozen=True)
+class MarginalSpec:
+    """A marginal to release and the share of the budget that it gets. `domains` empty: all causes."""
+
+    name: str
+    dimensions: tuple[str, ...]
+    domains: tuple[Domain, ...]
+    weight: float
+
+
+# Half of the budget goes to the table that carries the mismatches, which is the sparsest; the hazard table has the
+# fewest cells per failure, and the table of reasons only illustrates.
+MARGINALS = (
+    MarginalSpec("pairs", ("workload", "context"), (Domain.INFRASTRUCTURE,), 0.5),
+    MarginalSpec("hazard", ("context_level", "band", "domain"), (), 0.4),
+    MarginalSpec("reasons", ("workload", "reason"), (), 0.1),
+)
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """What the provider fixes for its rounds. `noise_shares` honest contributions carry the full noise."""
+
+    epsilon: float
+    delta: float
+    cohort_minimum: int
+    noise_shares: int
+    owners_minimum: int = 5
+    failures_per_unit: int = 1
+    mechanism: Mechanism = Mechanism.DISCRETE_GAUSSIAN
+    band_edges_hours: tuple[float, ...] = (0.0, 1.0, 8.0, 48.0, 100_000.0)
+    weeks_per_epoch: int = 13
+    marginals: tuple[MarginalSpec, ...] = MARGINALS
+
+
+def make_plan(
+    settings: PlanSettings,
+    round_id: RoundId,
+    window: tuple[int, int],
+    leases: Sequence[Lease],
+    trustees: Sequence[MaskTrustee],
+    public_levels: Mapping[str, tuple[str, ...]] | None = None,
+) -> Plan:
+    """The plan for [start, end) hours, with rows from the epoch's `leases`; NothingToCount if a dimension has no row.
+
+    `public_levels` gives the levels of further dimensions whose domain is public knowledge.
+    """
+    scales = noise_scales(
+        settings.mechanism,
+        settings.epsilon,
+        settings.delta,
+        settings.failures_per_unit,
+        tuple(spec.weight for spec in settings.marginals),
+    )
+    names = dict.fromkeys(name for spec in settings.marginals for name in spec.dimensions)
+    return Plan(
+        round_id=round_id,
+        epoch=window[0] // (HOURS_PER_WEEK * settings.weeks_per_epoch),
+        start_hour=window[0],
+        end_hour=window[1],
+        dimensions=tuple(_dimension(name, settings, leases, public_levels or {}) for name in names),
+        band_edges_hours=settings.band_edges_hours,
+        marginals=tuple(
+            Marginal(spec.name, spec.dimensions, spec.domains, scale)
+            for spec, scale in zip(settings.marginals, scales, strict=True)
+        ),
+        failures_per_unit=settings.failures_per_unit,
+        mechanism=settings.mechanism,
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        owners_minimum=settings.owners_minimum,
+        cohort_minimum=settings.cohort_minimum,
+        noise_shares=settings.noise_shares,
+        trustees=tuple(trustees),
+    )
+
+
+def _dimension(
+    name: str, settings: PlanSettings, leases: Sequence[Lease], public_levels: Mapping[str, tuple[str, ...]]
+) -> PlanDimension:
+    if name in TOKEN_DIMENSIONS:
+        rungs = LADDER_LABELS if name == "workload" else (name,)
+        owners = _rows(leases, rungs, settings.owners_minimum)
+        if not owners:
+            raise NothingToCount(f"no {name} token has {settings.owners_minimum} owners among {len(leases)} leases")
+        return PlanDimension(name, tuple(owners), tuple(owners.values()))
+    return PlanDimension(name, public_levels.get(name) or _public_levels(name, settings), ())
+
+
+def _rows(leases: Sequence[Lease], rungs: Sequence[str], owners_minimum: int) -> dict[str, int]:
+    """Tokens with owners enough, finest rung first, each with its number of owners among the leases left over so far."""
+    rows: dict[str, int] = {}
+    left = [lease for lease in leases if any(rung in lease.labels for rung in rungs)]
+    for rung in rungs:
+        owners: dict[str, set[TenantId]] = {}
+        for lease in left:
+            owners.setdefault(lease.labels[rung], set()).add(lease.tenant)
+        found = {token: len(tenants) for token, tenants in sorted(owners.items()) if len(tenants) >= owners_minimum}
+        left = [lease for lease in left if lease.labels[rung] not in found]
+        rows |= found
+    return rows
+
+
+def _public_levels(name: str, settings: PlanSettings) -> tuple[str, ...]:
+    levels = {
+        "band": tuple(str(band) for band in range(len(settings.band_edges_hours) - 1)),
+        "domain": tuple(Domain),
+        "reason": tuple(CAUSES),
+    }
+    return levels[name]

@@ -1,0 +1,40 @@
+"""The tenant's one file: journal, ledger, outbox and token cache in SQLite, on the tenant's own disk.
+
+Write-ahead log with full synchronisation: a committed transaction survives a killed process and a power cut. The file
+holds plaintext outcomes and a selection secret; it is created readable by its owner only.
+"""
+
+import os
+import sqlite3
+from pathlib import Path
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS units (unit TEXT PRIMARY KEY, start_h REAL NOT NULL, labels TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS failures (
+    unit TEXT NOT NULL REFERENCES units, at_h REAL NOT NULL, age_h REAL NOT NULL, reason TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS failures_by_time ON failures (at_h);
+CREATE TABLE IF NOT EXISTS registrations (
+    lease BLOB PRIMARY KEY, epoch INTEGER NOT NULL, start_h REAL NOT NULL, message BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS tokens (
+    epoch INTEGER NOT NULL, input BLOB NOT NULL, token BLOB NOT NULL, PRIMARY KEY (epoch, input));
+CREATE TABLE IF NOT EXISTS charges (
+    round_id BLOB PRIMARY KEY, plan BLOB NOT NULL, start_h INTEGER NOT NULL, end_h INTEGER NOT NULL,
+    epsilon REAL NOT NULL, rho REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS outbox (
+    round_id BLOB PRIMARY KEY REFERENCES charges, signed_plan BLOB NOT NULL, message BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS bundles (number INTEGER PRIMARY KEY, message BLOB NOT NULL);
+CREATE TRIGGER IF NOT EXISTS charges_are_final BEFORE UPDATE ON charges BEGIN SELECT RAISE(ABORT, 'append-only'); END;
+CREATE TRIGGER IF NOT EXISTS charges_stay BEFORE DELETE ON charges BEGIN SELECT RAISE(ABORT, 'append-only'); END;
+"""
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """The database at `path`, created if absent with mode 0600. Every write outside a transaction commits by itself."""
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    connection = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.executescript(SCHEMA)
+    return connection

@@ -1,0 +1,98 @@
+"""What happened to the tenant's own jobs: units under observation, their failures, and what was registered about them.
+
+A unit is one lease. Its labels name everything that a plan may count by: the context tokens that came with the lease and
+the tokens of its workload. A failure has an age since the unit began and a reason from the taxonomy (or `unknown`).
+Nothing here leaves by itself.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from crypto.codec import decode, encode
+from crypto.messages import RegisteredLease
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Something that can fail: a lease. `start_h` in hours since the federation's start."""
+
+    unit: str
+    start_h: float
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One failure of a unit, `at_h` since the federation's start, `age_h` since the unit's own start, both in hours."""
+
+    unit: str
+    at_h: float
+    age_h: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class LabelledFailure:
+    """A failure together with the labels of its unit."""
+
+    failure: Failure
+    labels: Mapping[str, str]
+
+
+class Journal:
+    """Reads and writes the journal tables of the tenant's database."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def add(self, units: Iterable[Unit], failures: Iterable[Failure]) -> None:
+        """Appends in one transaction; IntegrityError and no change if a unit exists or a failure names none."""
+        with transaction(self._connection):
+            self._connection.executemany(
+                "INSERT INTO units VALUES (?, ?, ?)",
+                [(unit.unit, unit.start_h, json.dumps(dict(unit.labels), sort_keys=True)) for unit in units],
+            )
+            self._connection.executemany(
+                "INSERT INTO failures VALUES (?, ?, ?, ?)",
+                [(failure.unit, failure.at_h, failure.age_h, failure.reason) for failure in failures],
+            )
+
+    def failures(self, start_h: float, end_h: float) -> list[LabelledFailure]:
+        """Failures in [start_h, end_h), in order of time."""
+        rows = self._connection.execute(
+            "SELECT unit, at_h, age_h, reason, labels FROM failures JOIN units USING (unit)"
+            " WHERE at_h >= ? AND at_h < ? ORDER BY at_h, unit, reason",
+            (start_h, end_h),
+        )
+        return [LabelledFailure(Failure(*row[:4]), json.loads(row[4])) for row in rows]
+
+    def queue_registrations(self, epoch: int, leases: Iterable[tuple[RegisteredLease, float]]) -> None:
+        """Keeps what the provider will be told about each lease, with the hour at which the lease began."""
+        with transaction(self._connection):
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO registrations VALUES (?, ?, ?, ?)",
+                [(bytes(lease.lease), epoch, start_h, encode(lease)) for lease, start_h in leases],
+            )
+
+    def registrations(self, epoch: int, start_h: float, end_h: float) -> tuple[RegisteredLease, ...]:
+        """Registrations of the epoch whose leases began in [start_h, end_h), in a fixed order."""
+        rows = self._connection.execute(
+            "SELECT message FROM registrations WHERE epoch = ? AND start_h >= ? AND start_h < ? ORDER BY lease",
+            (epoch, start_h, end_h),
+        )
+        return tuple(decode(RegisteredLease, message) for (message,) in rows)
+
+
+class transaction:  # noqa: N801 - reads as a statement: `with transaction(connection):`
+    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK when the block raises."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._connection.execute("COMMIT" if kind is None else "ROLLBACK")

@@ -1,0 +1,85 @@
+"""The budget, enforced where the data is: append-only, charged durably before any noise is drawn.
+
+The unit is a job-week. Plans over disjoint windows concern different job-weeks and compose in parallel; plans whose
+windows overlap add up. A round is charged once, however often it is asked for. The database itself refuses to
+change or delete a charge.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+
+from crypto.accountant import NO_LOSS, PrivacyLoss
+from crypto.errors import BudgetExceeded, PlanRefused
+from crypto.ids import Digest, RoundId
+from tenant_client.journal import transaction
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What one round cost every job-week in [start_h, end_h)."""
+
+    round_id: RoundId
+    plan: Digest
+    start_h: int
+    end_h: int
+    loss: PrivacyLoss
+
+
+class Ledger:
+    """Reads and appends the charges of the tenant's database."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def charge(self, charge: Charge, *, limit_epsilon: float, delta: float) -> None:
+        """Commits `charge` before it returns, unless its round was charged before.
+
+        Raises BudgetExceeded, and writes nothing, if a job-week of the window would then exceed (limit_epsilon, delta).
+        Raises PlanRefused if the round was charged for another plan.
+        """
+        with transaction(self._connection):
+            known = self._plan_of(charge.round_id)
+            if known is None:
+                self._refuse_overspending(charge, limit_epsilon, delta)
+                self._append(charge)
+            elif known != charge.plan:
+                raise PlanRefused(
+                    f"round {charge.round_id} was answered for another plan", hint="a new plan needs a new round id"
+                )
+
+    def charges(self) -> list[Charge]:
+        """All charges, oldest window first."""
+        rows = self._connection.execute(
+            "SELECT round_id, plan, start_h, end_h, epsilon, rho FROM charges ORDER BY start_h, round_id"
+        )
+        return [Charge(RoundId(r), Digest(p), start, end, PrivacyLoss(e, rho)) for r, p, start, end, e, rho in rows]
+
+    def spent(self, start_h: int, end_h: int) -> PrivacyLoss:
+        """The most that any job-week inside [start_h, end_h) has paid: the sum over all overlapping charges."""
+        overlapping = [c.loss for c in self.charges() if c.start_h < end_h and start_h < c.end_h]
+        return sum(overlapping, NO_LOSS)
+
+    def _plan_of(self, round_id: RoundId) -> Digest | None:
+        row = self._connection.execute("SELECT plan FROM charges WHERE round_id = ?", (bytes(round_id),)).fetchone()
+        return None if row is None else Digest(row[0])
+
+    def _refuse_overspending(self, charge: Charge, limit_epsilon: float, delta: float) -> None:
+        total = (self.spent(charge.start_h, charge.end_h) + charge.loss).at(delta)
+        if total > limit_epsilon:
+            raise BudgetExceeded(
+                f"hours {charge.start_h}–{charge.end_h} would have paid epsilon {total:.4g}, the limit is"
+                f" {limit_epsilon:.4g} at delta {delta:.1g}"
+            )
+
+    def _append(self, charge: Charge) -> None:
+        self._connection.execute(
+            "INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                bytes(charge.round_id),
+                bytes(charge.plan),
+                charge.start_h,
+                charge.end_h,
+                charge.loss.epsilon,
+                charge.loss.rho,
+            ),
+        )

@@ -1,0 +1,112 @@
+"""What a tenant allows, whatever a plan asks for. A plan beyond it is refused before anything is counted.
+
+    # policy.toml, all keys optional
+    epsilon_per_job_week = 1.0
+    delta = 1e-8
+    owners_minimum = 5
+"""
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from crypto.accountant import plan_loss
+from crypto.errors import PharoahError, PlanRefused
+from crypto.messages import Directory
+from crypto.plan import Plan
+
+_SLACK = 1 + 1e-9
+
+
+class PolicyError(PharoahError):
+    """The policy file cannot be used."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Limits. `epsilon_per_job_week` holds for the sum of all plans over the same job-week, at `delta`.
+
+    `colluding_share` is the share of a minimal cohort that may know its own noise without harm to the others.
+    """
+
+    epsilon_per_job_week: float = 1.0
+    delta: float = 1e-8
+    owners_minimum: int = 5
+    cohort_minimum: int = 10
+    mask_trustees_minimum: int = 3
+    failures_per_unit_maximum: int = 1
+    colluding_share: float = 0.1
+    dimensions: tuple[str, ...] = ("workload", "context", "context_level", "band", "domain", "reason")
+
+
+def load_policy(path: Path) -> Policy:
+    """The policy at `path`; unknown keys and wrong types are refused by name."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise PolicyError(f"{path}: {error}", hint="write it as TOML, or leave it out for the defaults") from error
+    known = {field.name: getattr(Policy, field.name) for field in fields(Policy)}
+    for key, value in table.items():
+        if key not in known:
+            raise PolicyError(f"{path}: unknown key {key!r}", hint=f"known keys: {', '.join(known)}")
+        wanted = list if isinstance(known[key], tuple) else type(known[key])
+        if not isinstance(value, wanted if wanted is not float else int | float) or isinstance(value, bool):
+            raise PolicyError(f"{path}: {key} must be a {wanted.__name__}", hint=f"the default is {known[key]!r}")
+    return Policy(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+
+
+def check_plan(plan: Plan, policy: Policy, directory: Directory) -> None:
+    """Returns if the tenant may answer `plan`; raises PlanRefused with the first reason why not."""
+    for refused, reason, hint in _objections(plan, policy, directory):
+        if refused:
+            raise PlanRefused(f"plan {plan.round_id} refused: {reason}", hint=hint)
+
+
+def _objections(plan: Plan, policy: Policy, directory: Directory) -> list[tuple[bool, str, str]]:
+    cost = plan_loss(plan).at(plan.delta)
+    rarest = plan.rarest_row
+    trusted = {(trustee.index, trustee.mask_key) for trustee in directory.trustees}
+    strange = [trustee.index for trustee in plan.trustees if (trustee.index, trustee.mask_key) not in trusted]
+    foreign = sorted({dimension.name for dimension in plan.dimensions} - set(policy.dimensions))
+    honest = plan.cohort_minimum * (1 - policy.colluding_share)
+    lenient = "the provider must change the plan; loosen policy.toml only if its owner agrees"
+    return [
+        (
+            cost > plan.epsilon * _SLACK,
+            f"it says epsilon {plan.epsilon:.4g} and its noise gives {cost:.4g}",
+            "the provider must raise the noise scales",
+        ),
+        (
+            plan.epsilon > policy.epsilon_per_job_week * _SLACK,
+            f"epsilon {plan.epsilon:.4g} is above the policy's {policy.epsilon_per_job_week:.4g}",
+            lenient,
+        ),
+        (plan.delta > policy.delta * _SLACK, f"delta {plan.delta:.1g} is above the policy's {policy.delta:.1g}", lenient),
+        (
+            rarest is not None and rarest[1] < policy.owners_minimum,
+            f"row {rarest and rarest[0]} has {rarest and rarest[1]} owners, the policy asks for {policy.owners_minimum}",
+            "rows held by too few tenants must be folded into a coarser rung",
+        ),
+        (
+            plan.cohort_minimum < policy.cohort_minimum,
+            f"its cohort minimum {plan.cohort_minimum} is below the policy's {policy.cohort_minimum}",
+            lenient,
+        ),
+        (
+            plan.noise_shares > honest,
+            f"its noise is complete only with {plan.noise_shares} honest tenants of {plan.cohort_minimum}",
+            "the provider must lower noise_shares, which raises each tenant's noise",
+        ),
+        (
+            len(plan.trustees) < policy.mask_trustees_minimum,
+            f"it has {len(plan.trustees)} mask trustees, the policy asks for {policy.mask_trustees_minimum}",
+            lenient,
+        ),
+        (bool(strange), f"trustees {strange} are not in the directory with these keys", "compare the directories"),
+        (
+            plan.failures_per_unit > policy.failures_per_unit_maximum,
+            f"it counts {plan.failures_per_unit} failures per job-week, the policy allows {policy.failures_per_unit_maximum}",
+            lenient,
+        ),
+        (bool(foreign), f"it counts by {foreign}, which the policy does not list", lenient),
+    ]

@@ -1,0 +1,80 @@
+"""From the journal to the plan's tables: exact counts, bounded per unit, nothing else.
+
+A unit adds at most F failures to each marginal, so every marginal has sensitivity F whatever happened. Which ones
+count when there are more is drawn by a keyed hash: as good as chance to everybody else, the same on every retry.
+A failure that fits no row of a marginal is not counted there.
+"""
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from crypto.causes import CAUSES
+from crypto.life_table import LifeTable
+from crypto.messages import finest_row
+from crypto.noise import Integers
+from crypto.plan import Marginal, Plan
+from tenant_client.journal import LabelledFailure
+
+UNKNOWN = "unknown"
+
+
+def build_tables(plan: Plan, failures: Iterable[LabelledFailure], selection_key: bytes) -> tuple[Integers, ...]:
+    """Counts per marginal of the plan, dtype int64, in plan order.
+
+    `failures` are those of the plan's window; `selection_key` (32 bytes) decides which count.
+    """
+    ordered = sorted(failures, key=lambda failure: _draw(selection_key, plan, failure))
+    return tuple(_count(plan, m, table, ordered) for m, table in zip(plan.marginals, plan.tables, strict=True))
+
+
+def _count(plan: Plan, marginal: Marginal, table: LifeTable, failures: Sequence[LabelledFailure]) -> Integers:
+    counts = np.zeros(table.shape, np.int64)
+    places = [{level: position for position, level in enumerate(dimension.levels)} for dimension in table.dimensions]
+    counted: dict[str, int] = {}
+    for failure in failures:
+        if marginal.domains and domain_of(failure.failure.reason) not in marginal.domains:
+            continue
+        cell = _cell(plan, marginal, places, failure)
+        if cell is not None and counted.get(failure.failure.unit, 0) < plan.failures_per_unit:
+            counted[failure.failure.unit] = counted.get(failure.failure.unit, 0) + 1
+            counts[cell] += 1
+    return counts
+
+
+def _cell(
+    plan: Plan, marginal: Marginal, places: Sequence[Mapping[str, int]], failure: LabelledFailure
+) -> tuple[int, ...] | None:
+    cell = []
+    for name, place in zip(marginal.dimensions, places, strict=True):
+        position = place.get(_level(plan, name, place, failure))
+        if position is None:
+            return None
+        cell.append(position)
+    return tuple(cell)
+
+
+def _level(plan: Plan, name: str, place: Mapping[str, int], labelled: LabelledFailure) -> str:
+    """The level of a failure along a dimension, or a string that is no level."""
+    if name == "band":
+        return str(max(0, bisect_left(plan.band_edges_hours, labelled.failure.age_h) - 1))
+    if name == "reason":
+        return labelled.failure.reason
+    if name == "domain":
+        return domain_of(labelled.failure.reason)
+    if name == "workload":
+        return finest_row(labelled.labels, place)
+    return labelled.labels.get(name, "")
+
+
+def domain_of(reason: str) -> str:
+    """The taxonomy's domain of a reason, `unknown` for a reason outside it."""
+    return CAUSES[reason].domain if reason in CAUSES else UNKNOWN
+
+
+def _draw(selection_key: bytes, plan: Plan, labelled: LabelledFailure) -> bytes:
+    failure = labelled.failure
+    text = f"{failure.unit}\0{failure.at_h!r}\0{failure.reason}".encode()
+    return hashlib.blake2b(plan.round_id + text, key=selection_key, digest_size=16).digest()

@@ -1,0 +1,164 @@
+"""One tenant, as the provider's questions meet it. The order of the steps is the promise:
+
+    check the plan against the policy → charge the ledger, durably → count → draw noise → mask → sign → keep → send
+
+What is kept is what is sent: a plan is answered once, and asking again returns the same bytes. A process killed before
+the charge has done nothing; killed after it, it answers on restart without a second charge; noise that was drawn and not
+kept has never left.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from crypto import noise
+from crypto.accountant import plan_loss
+from crypto.bundle import Bundle, CatalogueEntry
+from crypto.codec import decode, digest, encode
+from crypto.errors import PlanRefused
+from crypto.ids import LeaseId, RoundId
+from crypto.masking import MaskKey, add_words, mask_cells, words_to_bytes
+from crypto.messages import (
+    Contribution,
+    Directory,
+    Receipt,
+    RegisteredLease,
+    Registration,
+    RegistrationRequest,
+)
+from crypto.plan import Plan
+from crypto.ristretto import RandomBytes
+from crypto.signing import Signed, SigningKey, open_signed, tenant_id
+from crypto.verbs import Verb
+from tenant_client.descriptor import Descriptor, rungs
+from tenant_client.journal import Failure, Journal, Unit, transaction
+from tenant_client.ledger import Charge, Ledger
+from tenant_client.policy import Policy, check_plan
+from tenant_client.table import build_tables
+from tenant_client.tokens import TokenSource
+from tenant_client.trustee import TrusteeService
+
+
+class Tenant:
+    """A tenant's keys, policy, database and view of the federation."""
+
+    def __init__(
+        self,
+        signing_key: SigningKey,
+        mask_key: MaskKey,
+        directory: Directory,
+        policy: Policy,
+        connection: sqlite3.Connection,
+        trustees: Sequence[TrusteeService],
+        random_bytes: RandomBytes,
+        sampler: noise.NoiseSampler,
+    ) -> None:
+        self.id = tenant_id(signing_key.public)
+        self.policy = policy
+        self.journal = Journal(connection)
+        self.ledger = Ledger(connection)
+        self._signing_key = signing_key
+        self._mask_key = mask_key
+        self._directory = directory
+        self._connection = connection
+        self._tokens = TokenSource(directory, trustees, signing_key, connection, random_bytes)
+        self._random_bytes = random_bytes
+        self._sampler = sampler
+
+    def answer(self, verb: Verb, payload: bytes) -> bytes:
+        """The reply to one of the provider's questions. PharoahError when it is refused or malformed."""
+        if verb is Verb.REGISTRATIONS:
+            return self.register(payload)
+        if verb is Verb.CONTRIBUTION:
+            return self.contribute(payload)
+        return self.accept(payload)
+
+    def start_lease(
+        self, lease: LeaseId, start_h: float, contexts: dict[str, str], descriptor: Descriptor, epoch: int
+    ) -> None:
+        """Journals a lease that began, with the context tokens that came with it and the tokens of its workload."""
+        ladder = self._tokens.ladder(rungs(descriptor, self.catalogue()), epoch)
+        self.journal.add([Unit(str(lease), start_h, contexts | ladder.labels)], [])
+        self.journal.queue_registrations(epoch, [(RegisteredLease(lease, ladder), start_h)])
+
+    def record(self, failures: Iterable[Failure]) -> None:
+        """Journals failures of known leases."""
+        self.journal.add([], failures)
+
+    def register(self, payload: bytes) -> bytes:
+        """Tells the provider which tokens run on the leases it asks about."""
+        asked = open_signed(RegistrationRequest, payload, self._directory.provider)
+        leases = self.journal.registrations(asked.epoch, asked.start_hour, asked.end_hour)
+        return self._signing_key.sign(Registration(self.id, asked.epoch, leases))
+
+    def contribute(self, signed_plan: bytes) -> bytes:
+        """The signed contribution to a plan: the kept one if there is one, else a new one, charged and kept."""
+        plan = open_signed(Plan, signed_plan, self._directory.provider)
+        named = digest(decode(Signed, signed_plan).body)
+        kept = self._kept(plan.round_id, signed_plan)
+        if kept is not None:
+            return kept
+        check_plan(plan, self.policy, self._directory)
+        charge = Charge(plan.round_id, named, plan.start_hour, plan.end_hour, plan_loss(plan))
+        self.ledger.charge(charge, limit_epsilon=self.policy.epsilon_per_job_week, delta=self.policy.delta)
+        noisy = add_words((noise.to_ring(plan, self.counts(plan)), noise.noise_share(plan, self._sampler)))
+        keys = [trustee.mask_key for trustee in plan.trustees]
+        cells = words_to_bytes(mask_cells(noisy, self._mask_key, keys, plan.round_id, named))
+        return self._keep(signed_plan, plan, self._signing_key.sign(Contribution(self.id, plan.round_id, named, cells)))
+
+    def counts(self, plan: Plan) -> tuple[noise.Integers, ...]:
+        """The exact tables behind a contribution. They stay here; only a simulation compares them with the release."""
+        return build_tables(plan, self.journal.failures(plan.start_hour, plan.end_hour), self._selection_key())
+
+    def accept(self, signed_bundle: bytes) -> bytes:
+        """Keeps a bundle whose signature holds; older bundles stay available."""
+        bundle = open_signed(Bundle, signed_bundle, self._directory.provider)
+        with transaction(self._connection):
+            self._connection.execute("INSERT OR IGNORE INTO bundles VALUES (?, ?)", (bundle.number, signed_bundle))
+        return encode(Receipt(digest(signed_bundle)))
+
+    def bundle(self) -> Bundle | None:
+        """The newest bundle, its signature checked again; None before the first."""
+        row = self._connection.execute("SELECT message FROM bundles ORDER BY number DESC LIMIT 1").fetchone()
+        return None if row is None else open_signed(Bundle, row[0], self._directory.provider)
+
+    def catalogue(self) -> tuple[CatalogueEntry, ...]:
+        """The provider's catalogue as last published, empty before the first bundle."""
+        bundle = self.bundle()
+        return () if bundle is None else bundle.catalogue
+
+    def plans(self) -> list[Plan]:
+        """Every plan that was answered, oldest first."""
+        rows = self._connection.execute("SELECT signed_plan FROM outbox JOIN charges USING (round_id) ORDER BY end_h")
+        return [open_signed(Plan, signed, self._directory.provider) for (signed,) in rows]
+
+    def sent(self, round_id: RoundId) -> bytes | None:
+        """The very bytes that were sent for a round."""
+        row = self._connection.execute("SELECT message FROM outbox WHERE round_id = ?", (bytes(round_id),)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _kept(self, round_id: RoundId, signed_plan: bytes) -> bytes | None:
+        row = self._connection.execute(
+            "SELECT signed_plan, message FROM outbox WHERE round_id = ?", (bytes(round_id),)
+        ).fetchone()
+        if row is None:
+            return None
+        if row[0] != signed_plan:
+            raise PlanRefused(f"round {round_id} was answered for another plan", hint="a new plan needs a new round id")
+        return bytes(row[1])
+
+    def _keep(self, signed_plan: bytes, plan: Plan, message: bytes) -> bytes:
+        """Stores the message unless a concurrent call was first; returns what is stored, and nothing else is ever sent."""
+        with transaction(self._connection):
+            self._connection.execute(
+                "INSERT OR IGNORE INTO outbox VALUES (?, ?, ?)", (bytes(plan.round_id), signed_plan, message)
+            )
+        return self._kept(plan.round_id, signed_plan) or message
+
+    def _selection_key(self) -> bytes:
+        """The secret that decides which failures count; drawn once per database."""
+        with transaction(self._connection):
+            self._connection.execute(
+                "INSERT OR IGNORE INTO secrets VALUES ('selection', ?)", (self._random_bytes(32),)
+            )
+        row = self._connection.execute("SELECT value FROM secrets WHERE name = 'selection'").fetchone()
+        return bytes(row[0])

@@ -1,0 +1,122 @@
+"""From rungs to tokens: the threshold VOPRF seen from the tenant.
+
+The tenant blinds its inputs, asks as many trustees as the key needs, verifies each proof, combines, unblinds. The provider
+holds no share; no trustee sees an input; a wrong answer is named and replaced by another trustee's. Tokens
+are cached for their epoch, so that quotas are spent once per workload and not once per job.
+"""
+
+import hashlib
+import sqlite3
+from collections.abc import Sequence
+
+import msgpack
+
+from crypto import threshold, voprf
+from crypto.codec import decode
+from crypto.errors import DecodeError, PeerFault, Refusal
+from crypto.ids import EncodedElement, TenantId, Token
+from crypto.messages import MAX_ELEMENTS_PER_REQUEST, Directory, EvaluationRequest, EvaluationResponse, Ladder
+from crypto.ristretto import Element, RandomBytes
+from crypto.signing import SigningKey, tenant_id
+from tenant_client.descriptor import Rungs
+from tenant_client.journal import transaction
+from tenant_client.trustee import TrusteeService
+
+_RUNG_LABEL = "pharoah/rung/1"
+
+
+class TokenSource:
+    """Evaluates rungs under the trustees' key, with a cache in the tenant's database."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        trustees: Sequence[TrusteeService],
+        signing_key: SigningKey,
+        connection: sqlite3.Connection,
+        random_bytes: RandomBytes,
+    ) -> None:
+        self._directory = directory
+        self._trustees = trustees
+        self._signing_key = signing_key
+        self._connection = connection
+        self._random_bytes = random_bytes
+
+    def ladder(self, rungs: Rungs, epoch: int) -> Ladder:
+        """The tokens of a workload in `epoch`; asks the trustees only for what is not cached."""
+        inputs = [_voprf_input(epoch, rung) for rung in rungs.inputs]
+        cached = self._cached(epoch)
+        missing = [value for value in dict.fromkeys(inputs) if _name(value) not in cached]
+        for at in range(0, len(missing), MAX_ELEMENTS_PER_REQUEST):
+            batch = missing[at : at + MAX_ELEMENTS_PER_REQUEST]
+            cached.update(self._evaluate(batch, epoch))
+        family, archetype, subarchetype, exact, *bands = (cached[_name(value)] for value in inputs)
+        return Ladder(family, archetype, subarchetype, exact, tuple(bands))
+
+    def _evaluate(self, inputs: Sequence[bytes], epoch: int) -> dict[bytes, Token]:
+        blinding = voprf.blind(inputs, self._random_bytes)
+        elements = tuple(EncodedElement(element.encoded) for element in blinding.elements)
+        request = self._signing_key.sign(EvaluationRequest(self._own_id(), epoch, elements))
+        evaluated = self._combined(request, blinding)
+        tokens = {
+            _name(value): Token(output[: Token.length])
+            for value, output in zip(inputs, voprf.finalize(blinding, evaluated), strict=True)
+        }
+        with transaction(self._connection):
+            rows = [(epoch, name, bytes(token)) for name, token in tokens.items()]
+            self._connection.executemany("INSERT OR IGNORE INTO tokens VALUES (?, ?, ?)", rows)
+        return tokens
+
+    def _combined(self, request: bytes, blinding: voprf.Blinding) -> voprf.Elements:
+        """Asks trustee after trustee until enough of them gave a valid answer; a wrong one is replaced."""
+        key = _group_key(self._directory)
+        answers: dict[int, voprf.Evaluation] = {}
+        faults: list[str] = []
+        for trustee in self._trustees:
+            try:
+                answers[trustee.index] = _evaluation(trustee.index, trustee.evaluate(request))
+                if len(answers) == key.threshold:
+                    return threshold.combine_evaluations(key, blinding.elements, answers)
+            except threshold.TrusteeFault as fault:
+                answers.pop(fault.trustee)
+                faults.append(fault.what)
+            except (DecodeError, PeerFault, Refusal) as fault:
+                faults.append(f"trustee {trustee.index}: {fault.what}")
+        raise PeerFault(
+            f"only {len(answers)} of {key.threshold} trustees evaluated the tokens ({'; '.join(faults)})",
+            hint="nothing was registered; try again when more trustees answer",
+        )
+
+    def _own_id(self) -> TenantId:
+        return tenant_id(self._signing_key.public)
+
+    def _cached(self, epoch: int) -> dict[bytes, Token]:
+        rows = self._connection.execute("SELECT input, token FROM tokens WHERE epoch = ?", (epoch,))
+        return {name: Token(token) for name, token in rows}
+
+
+def _group_key(directory: Directory) -> threshold.GroupKey:
+    shares = sorted(directory.trustees, key=lambda trustee: trustee.index)
+    return threshold.GroupKey(
+        directory.threshold,
+        Element.decode(directory.group_key),
+        tuple(Element.decode(trustee.share_key) for trustee in shares),
+    )
+
+
+def _evaluation(index: int, data: bytes) -> voprf.Evaluation:
+    response = decode(EvaluationResponse, data)
+    if response.trustee != index:
+        raise DecodeError(f"trustee {index} answered as trustee {response.trustee}")
+    elements = tuple(Element.decode(element) for element in response.elements)
+    return voprf.Evaluation(elements, voprf.Proof.decode(response.proof))
+
+
+def _voprf_input(epoch: int, rung: bytes) -> bytes:
+    packed: bytes = msgpack.packb([_RUNG_LABEL, epoch, rung], use_bin_type=True)
+    return packed
+
+
+def _name(value: bytes) -> bytes:
+    """What the cache files an input under; the input itself is in the journal's descriptor, not here."""
+    return hashlib.sha256(value).digest()
