@@ -1,7 +1,7 @@
 """What a provider may ask a tenant in a federated week, and the record in which questions and answers travel.
 
-The transport carries one blob per message, whichever verb it serves; what the blob means is settled by the message types
-of this package. `unwrap` returns the blob or raises `DecodeError`, for any object whatever. `Fault` numbers what a
+The transport carries one blob per message, whichever verb it serves; what the blob means is settled by the message
+types of this package. `unwrap` returns the blob or raises `DecodeError`, for any object whatever. `Fault` numbers what a
 tenant says in place of an answer. None of this tells who sent a message: only a signature inside the blob does.
 """
 
@@ -42,7 +42,7 @@ class Fault(IntEnum):
 
 
 def unwrap(content: object) -> bytes:
-    """The blob, when `content` is the one agreed record with the one agreed value, of type `bytes`; else `DecodeError`."""
+    """The blob, when `content` is one record of the agreed name with one value of the agreed name; else DecodeError."""
     record = _only(content, RECORD)
     blob = _only(record, BLOB)
     if type(blob) is not bytes:

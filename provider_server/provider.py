@@ -5,7 +5,8 @@ tenant its place in the round and nobody else anything.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from crypto.bundle import Bundle, CatalogueEntry
 from crypto.errors import PharoahError
@@ -66,9 +67,8 @@ class Provider:
 
     def register(self, answer: bytes) -> None:
         """Keeps a tenant's tokens for its own leases; a bad answer is logged and dropped."""
-        registration = self._checked(lambda: open_signed_by(Registration, answer, self.directory.verify_key))
-        if registration is not None:
-            self._store.register(registration)
+        with _dropping_bad_answers():
+            self._store.register(open_signed_by(Registration, answer, self.directory.verify_key))
 
     def plan(self, window: Window) -> Plan:
         """The plan for a window, with the rows that the epoch's leases support."""
@@ -90,7 +90,8 @@ class Provider:
 
     def receive(self, round_: Round, answer: bytes) -> None:
         """Takes a contribution; a bad one is logged and dropped."""
-        self._checked(lambda: round_.receive(answer))
+        with _dropping_bad_answers():
+            round_.receive(answer)
 
     def release(self, round_: Round, noisy_sum: Words) -> gate.Release:
         """Passes the sum through the gate and keeps the release."""
@@ -134,9 +135,11 @@ class Provider:
     def _open(self, signed_bundle: bytes) -> Bundle:
         return open_signed(Bundle, signed_bundle, self._signing_key.public)
 
-    def _checked(self, step: Callable[[], "Registration | None"]) -> "Registration | None":
-        try:
-            return step()
-        except PharoahError as error:
-            logger.warning("an answer was dropped: %s: %s", type(error).__name__, error.what)
-            return None
+
+@contextmanager
+def _dropping_bad_answers() -> Iterator[None]:
+    """One tenant's refusal or fault must not stop the round of the others; it is logged by class and fact."""
+    try:
+        yield
+    except PharoahError as error:
+        logger.warning("an answer was dropped: %s: %s", type(error).__name__, error.what)

@@ -5,8 +5,10 @@ gives at most one answer, whatever is delivered twice, late or out of order; and
 `silences` with what is known of the cause. Of what a node says about its own failure only the name of an error class is
 taken over, and only if it reads like one.
 
-Not promised: that a node id is a tenant. The transport says which node answered; who signed an answer is for its reader
-to check. Answers that Flower cannot even inflate are lost together with those that came in the same pull.
+Not promised: that a node id is a tenant; the transport says which node answered, and who signed an answer is for its
+reader to check. Nor that hostile nodes cost nothing: an answer that Flower cannot inflate takes those of the same pull with
+it (tenants repeat the same bytes when asked again), and one that is announced and never uploaded holds its pull up until
+Flower gives it up, about three minutes.
 
     tenants = GridTenants(grid, deadline_s=600.0)
     for answer in tenants.ask(Verb.CONTRIBUTION, plan):
@@ -22,6 +24,8 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, NewType, Protocol
 
+from google.protobuf.message import DecodeError as ProtobufDecodeError  # type: ignore[import-untyped]
+
 from crypto.errors import DecodeError
 from crypto.verbs import BLOB, RECORD, Fault, Verb, unwrap
 
@@ -34,9 +38,10 @@ logger = logging.getLogger(__name__)
 NodeId = NewType("NodeId", int)
 MessageId = NewType("MessageId", str)
 
-PULL_AT_ONCE = 32  # answers in memory at a time
+PULL_AT_ONCE = 16  # answers in memory at a time, and lost at a time
 DRAIN_S = 60.0  # how long after the deadline an answer that came in time stays fetchable
 LONGEST_NAME = 64
+UNREADABLE = (ProtobufDecodeError, ValueError, TypeError, LookupError, AttributeError, RecursionError)  # by inflating
 FLOWER_ERRORS = {
     0: "UNKNOWN",
     1: "LOAD_CLIENT_APP_EXCEPTION",
@@ -54,7 +59,7 @@ class Tenants(Protocol):
     """All that the federated week knows of the transport."""
 
     def ask(self, verb: Verb, payload: bytes) -> Iterator[bytes]:
-        """Sends `payload` to every connected tenant, yields each answer as it arrives, leaves silent or failing ones out."""
+        """Sends `payload` to all connected tenants; yields each answer as it arrives, without silent or failing ones."""
 
 
 class Why(StrEnum):
@@ -91,7 +96,7 @@ class GridTenants:
         return tuple(self._silences)
 
     def ask(self, verb: Verb, payload: bytes) -> Iterator[bytes]:
-        """Sends before it returns; the deadline runs from now. Answers that were there in time are yielded even after it."""
+        """Sends before it returns, and the deadline runs from then; what was there in time is yielded even after it."""
         end_s = time.monotonic() + self._deadline_s
         return self._answers(verb, self._send(verb, payload), end_s)
 
@@ -127,8 +132,7 @@ class GridTenants:
     def _pull(self, message_ids: list[MessageId]) -> list["Message"]:
         try:
             return list(self._grid.pull_messages(message_ids))
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            # what Flower raises on objects that are none; the SuperLink has dropped the whole pull by then
+        except UNREADABLE as error:  # the SuperLink has dropped the whole pull by now
             logger.warning("answers that Flower cannot read: %s", type(error).__name__)
             return []
 

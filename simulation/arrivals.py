@@ -18,7 +18,7 @@ HOURS_PER_WEEK = 168.0
 _LONGEST_JOB_H = 2 * HOURS_PER_WEEK
 _SHORTEST_JOB_H = 0.5
 # Hours to a framework or script failure: log-normal, so most fail in the first minutes and a few much later.
-_FAULT_SIGMA = 1.6
+_FAULT_SIGMA = 2.0
 _FIX_MEDIAN_H, _FIX_SIGMA = 0.5, 0.8
 
 
@@ -106,9 +106,8 @@ def lay_out(draft: Draft, medians_h: Floats) -> Leases:
 
 
 def hours_to_fault(draft: Draft, medians_h: Floats) -> Floats:
-    """Hours that each faulty submission runs; it fails before the job would have been done."""
-    planned = (draft.jobs.end_h - draft.jobs.start_h)[draft.faulty]
-    return np.minimum(medians_h[draft.fault] * draft.stretch, planned)
+    """Hours that each faulty submission runs, given the median of each domain; no job runs longer than the longest."""
+    return np.minimum(medians_h[draft.fault] * draft.stretch, _LONGEST_JOB_H)
 
 
 def _sum_to_end(values: Floats, group: Ints) -> Floats:

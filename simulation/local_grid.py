@@ -1,8 +1,8 @@
 """A Flower grid inside one process: the same ServerApp and ClientApps, without sockets, processes or Ray.
 
 A node handles a message when its reply is pulled, one after the other, so a thousand tenants need the memory of one
-pull. Content is copied on the way out and on the way back: no app can change what another one holds. Each node keeps its
-own `Context`, as it would in a run. What a ClientApp raises comes out of `pull_messages`: a bug stops a simulation.
+pull. Content is copied on the way out and on the way back: no app can change what another one holds. Each node keeps
+its own `Context`, as it would in a run. What a ClientApp raises comes out of `pull_messages`: a bug stops a simulation.
 
 Beside the apps come two ways to be unlucky: nodes in `silent` are connected and never answer; `deliver` turns the
 replies of one pull into what is delivered, so it can repeat, reorder, hold back or damage them.
@@ -66,21 +66,26 @@ class LocalGrid(Grid):
             app(self, _context(SERVER_NODE_ID))
 
     def set_run(self, run: Run) -> None:
+        """Flower announces the run that this grid serves."""
         self._run = run
 
     @property
     def run(self) -> Run:
+        """The run that this grid serves: an empty one, if none was announced."""
         return self._run
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
+        """Flower's old way to make a message."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
+        """All nodes in ascending order, silent ones too."""
         return list(self._apps)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Takes copies; the ids by which to pull come in the order of the messages."""
         return [self._push(message) for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:

@@ -151,7 +151,7 @@ def draw_clients(scenario: Scenario, rng: Generator) -> tuple[ClientProfile, ...
             size_decay=float(rng.uniform(0.8, 1.1) + 0.3 * tenant / scenario.tenants),
             median_h=float(rng.lognormal(np.log(30.0), 0.25)),
             duration_sigma=float(rng.uniform(0.4, 0.8)),
-            burstiness=float(rng.uniform(0.1, 0.5)),
+            burstiness=float(rng.uniform(0.1, 0.3)),
             bugs=float(rng.lognormal(0.0, 0.4)),
             workloads=mix,
             workload_shares=tuple(_zipf(len(mix), 1.0).tolist()),

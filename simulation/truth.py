@@ -22,7 +22,7 @@ from simulation.scenario import Scenario, ScenarioError
 
 _ARCHETYPE_SIGMA, _VERSION_SIGMA, _CONTEXT_SIGMA = 0.25, 0.25, 0.25
 _VERSION_AS_BEFORE = 0.5
-_PLANTED_SHARE = (0.5, 2.5)  # of the even share of jobs, one over the number of pairs
+_PLANTED_SHARE = (0.5, 2.0)  # of the even share of jobs, one over the number of pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +125,7 @@ def draw_level_shares(scenario: Scenario, rng: Generator) -> Floats:
     phase = rng.random((scenario.contexts, 1))
     progress = np.mod(np.arange(scenario.weeks) / period + phase, 1.0)
     steps = scenario.buildup_levels - 1
-    chance = 0.05 + 0.6 * progress[:, :, None]
+    chance = 0.05 + 0.5 * progress[:, :, None]
     binomial = np.array([comb(steps, level) for level in range(steps + 1)])
     return binomial * chance ** np.arange(steps + 1) * (1 - chance) ** np.arange(steps, -1, -1)
 

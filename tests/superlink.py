@@ -1,10 +1,10 @@
 """A real SuperLink on loopback, with nodes and a ServerApp that run in this process: what an integration test needs.
 
 `superlink` starts the stock `flower-superlink` command on a free port. `pinned_node` connects a node that calls a given
-ClientApp object and never the code that came with the run. `run_server_app` starts a run through the Control API, claims
-its task as Flower's own executor does, and calls a given ServerApp object with Flower's HTTP grid; `run_stock_server_app`
-leaves that to the stock `flwr-serverapp` command and a Flower app bundle. Everything is stopped when its context ends, and
-nothing looks for the network.
+ClientApp object and never the code that came with the run. `run_server_app` starts a run through the Control API,
+claims its task as Flower's executor does, and calls a given ServerApp object with Flower's HTTP grid;
+`run_stock_server_app` leaves that to the stock `flwr-serverapp` command and a Flower app bundle. Everything is stopped
+when its context ends, and nothing looks for the network. Nodes answer in a thread of their own.
 
     with superlink(tmp_path) as link, pinned_node(link.address, client_app(answer)):
         run_server_app(link.address, server_app(run, wanted=1))
@@ -16,12 +16,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from socket import socket
+from socket import SO_REUSEADDR, SOL_SOCKET, socket
+from typing import TypeVar
 from unittest.mock import patch
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -40,6 +42,7 @@ from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_htt
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.protobuf.client import ProtobufClient, ProtobufClientInterceptor
 from flwr.supercore.run import Run
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import HttpGrid
@@ -51,6 +54,7 @@ HOST = "127.0.0.1"
 POLL_S = 0.05
 START_S = 30.0
 STOP_S = 10.0
+C = TypeVar("C", bound=ProtobufClient)
 REPOSITORY = Path(__file__).resolve().parents[1]
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_PROXY": HOST, "no_proxy": HOST}
 BUNDLE = """
@@ -78,11 +82,10 @@ class SuperLink:
 @contextmanager
 def superlink(home: Path) -> Iterator[SuperLink]:
     """A SuperLink with its state in memory and everything it writes below `home`."""
-    with patch.dict(os.environ, OFFLINE | {"FLWR_HOME": str(home / "flwr")}):
-        link = SuperLink(f"{HOST}:{_free_port()}", home / "superlink.log")
+    with patch.dict(os.environ, OFFLINE | {"FLWR_HOME": str(home / "flwr")}), _reserved_port() as port:
+        link = SuperLink(f"{HOST}:{port}", home / "superlink.log")
         options = ["--insecure", "--isolation", "process", "--disable-runtime-dependency-installation"]
-        place = ["--host", HOST, "--port", link.address.rpartition(":")[2]]
-        with _command("flower-superlink", *options, *place, log=link.log) as process:
+        with _command("flower-superlink", *options, "--host", HOST, "--port", str(port), log=link.log) as process:
             _wait_until(lambda: f"running on http://{link.address}" in link.log.read_text(), process, link.log)
             yield link
 
@@ -94,8 +97,7 @@ def pinned_node(address: str, app: ClientApp | None, *, fab_hash: str | None = N
     Whatever the app raises is raised when the context ends.
     """
     stop = threading.Event()
-    with ExitStack() as connected, ThreadPoolExecutor(1) as worker:
-        fleet = Fleet(*connected.enter_context(http_request_response(address, True, max_retries=3)))
+    with _connection(address) as fleet, ThreadPoolExecutor(1) as worker:
         serving = worker.submit(_serve, fleet, app, fab_hash, stop) if app else None
         try:
             yield fleet.node_id
@@ -103,7 +105,17 @@ def pinned_node(address: str, app: ClientApp | None, *, fab_hash: str | None = N
             stop.set()
             if serving:
                 serving.result(STOP_S)
-            connected.close()  # not by `with`: Flower's context would swallow the exception of a failing test
+
+
+@contextmanager
+def _connection(address: str) -> Iterator["Fleet"]:
+    """Flower's connection of a node, without its habit of swallowing what is raised inside: a failing assertion, say."""
+    connection = http_request_response(address, insecure=True, max_retries=3)
+    fleet = Fleet(*connection.__enter__())
+    try:
+        yield fleet
+    finally:
+        connection.__exit__(None, None, None)
 
 
 @dataclass(frozen=True)
@@ -141,31 +153,36 @@ def run_server_app(address: str, app: ServerApp, *, bundled: str = NO_CODE) -> N
 def run_stock_server_app(address: str, module: str, log: Path) -> None:
     """Runs the ServerApp `app` of this Python source as Flower does: as a bundle, in a process of its own."""
     token = _claim_new_run(address, module)
-    with (
-        patch.dict(os.environ, {"PYTHONPATH": str(REPOSITORY)}),
-        _command("flwr-serverapp", "--insecure", "--runtime-api-address", address, "--token", token, log=log) as process,
-    ):
-        assert process.wait(START_S) == 0, log.read_text()
+    options = ["--insecure", "--runtime-api-address", address, "--token", token]
+    with patch.dict(os.environ, {"PYTHONPATH": str(REPOSITORY)}), _command("flwr-serverapp", *options, log=log) as app:
+        assert app.wait(START_S) == 0, log.read_text()
 
 
 def bundle(module: str) -> Fab:
     """A Flower app bundle of this one module; equal sources have equal hashes."""
-    content, _ = build_fab_from_files({"pyproject.toml": BUNDLE.encode(), "bundled.py": module.encode()})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "GitWildMatchPattern", DeprecationWarning)  # flwr 1.41 with a newer pathspec
+        content, _ = build_fab_from_files({"pyproject.toml": BUNDLE.encode(), "bundled.py": module.encode()})
     return Fab(hashlib.sha256(content).hexdigest(), content, {})
 
 
 def _claim_new_run(address: str, module: str) -> str:
     """Starts a run and takes its task, as `flower-superexec` would; returns the token of the task."""
-    with closing(ControlHttpClient.from_server_address(address, True, None, interceptors=[])) as control:
+    with closing(_client(ControlHttpClient, address, [])) as control:
         control.StartRun(StartRunRequest(fab=fab_to_proto(bundle(module))))
     with closing(_runtime(address)) as client:
         return client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])).token
 
 
 def _runtime(address: str, token: str | None = None) -> RuntimeHttpClient:
-    version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
-    interceptors = [version, RuntimeTokenHttpInterceptor(token=token)] if token else [version]
-    return RuntimeHttpClient.from_server_address(address, True, None, interceptors=interceptors)
+    interceptors: list[ProtobufClientInterceptor] = [RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")]
+    if token:
+        interceptors.append(RuntimeTokenHttpInterceptor(token=token))
+    return _client(RuntimeHttpClient, address, interceptors)
+
+
+def _client(kind: type[C], address: str, interceptors: Sequence[ProtobufClientInterceptor]) -> C:
+    return kind.from_server_address(address, insecure=True, root_certificates=None, interceptors=interceptors)
 
 
 def _serve(fleet: Fleet, app: ClientApp, fab_hash: str | None, stop: threading.Event) -> None:
@@ -184,7 +201,9 @@ def _serve(fleet: Fleet, app: ClientApp, fab_hash: str | None, stop: threading.E
 def _pull(fleet: Fleet, header: Message, tree: ObjectTree) -> Message:
     run_id = header.metadata.run_id
     message = pull_and_inflate_object_from_tree(
-        tree, lambda object_id: fleet.pull_object(run_id, object_id), lambda object_id: fleet.confirm(run_id, object_id),
+        tree,
+        lambda object_id: fleet.pull_object(run_id, object_id),
+        lambda object_id: fleet.confirm(run_id, object_id),
         return_type=Message,
     )
     vars(message.metadata)["_message_id"] = tree.object_id
@@ -223,13 +242,15 @@ def _command(name: str, *options: str, log: Path) -> Iterator[subprocess.Popen[b
 def _wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
     end_s = time.monotonic() + START_S
     while not ready():
-        assert process.poll() is None and time.monotonic() < end_s, log.read_text()
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < end_s, log.read_text()
         time.sleep(POLL_S)
 
 
-def _free_port() -> int:
-    """A port that was free a moment ago: the command takes no port 0. If somebody is quicker, it exits and says so."""
-    with socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextmanager
+def _reserved_port() -> Iterator[int]:
+    """A free port for a command that takes no port 0: bound here without listening, so that nobody else is given it."""
+    with socket() as held:
+        held.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        held.bind((HOST, 0))
+        yield held.getsockname()[1]

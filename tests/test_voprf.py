@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Sequence
+from math import log2
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,10 @@ def test_the_longest_input_and_the_largest_batch_pass() -> None:
     assert len(apply_key([b"same"] * MAX_BATCH, KEYS)) == MAX_BATCH
     with pytest.raises(ValueError, match="longer than"):
         blind([bytes(MAX_INPUT_BYTES + 1)], os.urandom)
+
+
+def test_a_batch_is_too_short_for_generalised_birthdays() -> None:
+    assert 252 / (1 + log2(MAX_BATCH)) >= 42, "entries in each of the lists that a forged proof takes, log2"
 
 
 def test_broken_randomness_and_seeds_are_refused() -> None:

@@ -1,0 +1,100 @@
+"""A whole federation in one process: real provider, real trustees, real tenants, each with a home of its own on disk.
+
+Nothing is stubbed. Trustees make the signature key among themselves, tenants keep SQLite files, messages are signed,
+masked and encoded, and travel through a Flower grid. Only the sockets are missing.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from crypto import threshold
+from crypto.ids import EncodedElement, VerifyKey
+from crypto.masking import MaskKey
+from crypto.messages import Directory, Member, TrusteeRecord
+from crypto.noise import NoiseSampler, SystemSampler
+from crypto.signing import SigningKey
+from provider_server.planning import PlanSettings
+from provider_server.provider import Provider
+from provider_server.store import Store
+from tenant_client.home import create, open_tenant, pin
+from tenant_client.tenant import Tenant
+from tenant_client.trustee import Trustee, TrusteeLimits
+
+TRUSTEES = 5
+THRESHOLD = 3
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Everybody who takes part."""
+
+    provider: Provider
+    trustees: tuple[Trustee, ...]
+    tenants: tuple[Tenant, ...]
+
+
+def found(
+    root: Path,
+    tenants: int,
+    settings: PlanSettings,
+    policy: Mapping[str, object],
+    sampler: NoiseSampler | None = None,
+) -> Federation:
+    """Founds a federation below `root`, which must be empty; `policy` is written into every tenant's policy.toml."""
+    homes = [root / "tenants" / f"{number:03d}" for number in range(tenants)]
+    members = [create(home, os.urandom) for home in homes]
+    provider_key = SigningKey.generate(os.urandom)
+    shares, group = make_group_key()
+    mask_keys = [MaskKey.generate(os.urandom) for _ in shares]
+    directory = _directory(provider_key.public, group, mask_keys, members)
+    trustees = tuple(
+        Trustee(share, mask_key, directory, _new(root / "trustees" / f"{share.index}.db"), os.urandom, TrusteeLimits())
+        for share, mask_key in zip(shares, mask_keys, strict=True)
+    )
+    for home in homes:
+        pin(home, directory)
+        (home / "policy.toml").write_text("".join(f"{key} = {_toml(value)}\n" for key, value in policy.items()))
+    provider = Provider(
+        provider_key, os.urandom(32), directory, settings, Store(_new(root / "provider" / "provider.db")), os.urandom
+    )
+    drawn = sampler or SystemSampler()
+    return Federation(provider, trustees, tuple(open_tenant(home, trustees, os.urandom, drawn) for home in homes))
+
+
+def make_group_key() -> tuple[list[threshold.KeyShare], threshold.GroupKey]:
+    """The trustees' distributed key generation, all of it in one place: every trustee deals, verifies, and adds."""
+    dealings = {dealer: threshold.deal(THRESHOLD, TRUSTEES, os.urandom) for dealer in range(1, TRUSTEES + 1)}
+    commitments = {dealer: dealing.commitments for dealer, dealing in dealings.items()}
+    shares = [
+        threshold.combine_dealings(
+            THRESHOLD,
+            receiver,
+            {dealer: dealing.shares[receiver - 1] for dealer, dealing in dealings.items()},
+            commitments,
+        )
+        for receiver in range(1, TRUSTEES + 1)
+    ]
+    return shares, threshold.group_key(THRESHOLD, TRUSTEES, commitments)
+
+
+def _directory(
+    provider: VerifyKey, group: threshold.GroupKey, mask_keys: Sequence[MaskKey], members: Sequence[Member]
+) -> Directory:
+    records = tuple(
+        TrusteeRecord(index, EncodedElement(share_key.encoded), mask_key.public)
+        for index, (share_key, mask_key) in enumerate(zip(group.share_public_keys, mask_keys, strict=True), start=1)
+    )
+    return Directory(provider, group.threshold, EncodedElement(group.public_key.encoded), records, tuple(members))
+
+
+def _new(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
+    return repr(value)

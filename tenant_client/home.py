@@ -1,0 +1,74 @@
+"""A tenant's home directory: keys, pinned directory, policy and database, readable by their owner only.
+
+    signing.key  mask.key   32 bytes each, mode 0600
+    directory.msgpack       who takes part, as pinned
+    policy.toml             optional; defaults apply without it
+    tenant.db               journal, ledger, outbox, token cache
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from crypto.codec import decode, encode
+from crypto.errors import PharoahError
+from crypto.masking import MaskKey
+from crypto.messages import Directory, Member
+from crypto.noise import NoiseSampler
+from crypto.ristretto import RandomBytes
+from crypto.signing import SigningKey
+from tenant_client.database import open_database
+from tenant_client.policy import Policy, load_policy
+from tenant_client.tenant import Tenant
+from tenant_client.trustee import TrusteeService
+
+
+class HomeError(PharoahError):
+    """The home directory is missing something."""
+
+
+def create(home: Path, random_bytes: RandomBytes) -> Member:
+    """Makes a home with fresh keys and returns the public ones for the directory; FileExistsError if it has keys."""
+    home.mkdir(parents=True, exist_ok=True)
+    signing, mask = random_bytes(32), random_bytes(32)
+    write_secret(home / "signing.key", signing)
+    write_secret(home / "mask.key", mask)
+    return Member(SigningKey(signing).public, MaskKey(mask).public)
+
+
+def pin(home: Path, directory: Directory) -> None:
+    """Writes the directory that this tenant trusts from now on."""
+    (home / "directory.msgpack").write_bytes(encode(directory))
+
+
+def open_tenant(
+    home: Path, trustees: Sequence[TrusteeService], random_bytes: RandomBytes, sampler: NoiseSampler
+) -> Tenant:
+    """The tenant that lives in `home`; HomeError names what is missing."""
+    policy = home / "policy.toml"
+    return Tenant(
+        SigningKey(_read(home / "signing.key")),
+        MaskKey(_read(home / "mask.key")),
+        decode(Directory, _read(home / "directory.msgpack")),
+        load_policy(policy) if policy.exists() else Policy(),
+        open_database(home / "tenant.db"),
+        trustees,
+        random_bytes,
+        sampler,
+    )
+
+
+def write_secret(path: Path, secret: bytes) -> None:
+    """Writes a new file with mode 0600; FileExistsError rather than overwriting a key."""
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secret)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise HomeError(
+            f"{path}: {error.strerror}", hint="name the tenant's home with --home or PHAROAH_HOME"
+        ) from error
