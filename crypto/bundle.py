@@ -17,7 +17,6 @@ class CatalogueEntry:
     """A workload that the provider knows from its own benchmark jobs: a name and the MinHash sketch of its operators."""
 
     name: str
-    family: str
     sketch: bytes
 
     def __post_init__(self) -> None:

@@ -20,7 +20,6 @@ from types import MappingProxyType
 from typing import Any
 
 
-
 class Domain(StrEnum):
     """Where the cause of a failure lies: the provider's hardware, the software stack, or the user's own code."""
 

@@ -18,9 +18,7 @@ from typing import ClassVar, Protocol
 from crypto.errors import BadSignature
 from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, EncodedProof, RoundId, TenantId, Token, VerifyKey
 from crypto.signing import tenant_id
-
-MAX_ELEMENTS_PER_REQUEST = 1024
-
+from crypto.voprf import MAX_BATCH
 
 @dataclass(frozen=True)
 class Member:
@@ -81,7 +79,7 @@ class Directory:
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """Blinded elements that a tenant wants evaluated under the epoch's key."""
+    """Blinded elements that a tenant wants evaluated under the epoch's key; one proof answers them all."""
 
     LABEL: ClassVar[str] = "pharoah/evaluation-request/1"
     tenant: TenantId
@@ -89,8 +87,8 @@ class EvaluationRequest:
     elements: tuple[EncodedElement, ...]
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.elements) <= MAX_ELEMENTS_PER_REQUEST:
-            raise ValueError(f"a request holds 1 to {MAX_ELEMENTS_PER_REQUEST} elements")
+        if not 1 <= len(self.elements) <= MAX_BATCH:
+            raise ValueError(f"a request holds 1 to {MAX_BATCH} elements")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """What a provider may ask a tenant in a federated week, and the record in which questions and answers travel.
 
 The transport carries one blob per message, whichever verb it serves; what the blob means is settled by the message
-types of this package. `unwrap` returns the blob or raises `DecodeError`, for any object whatever. `Fault` numbers what a
-tenant says in place of an answer. None of this tells who sent a message: only a signature inside the blob does.
+types of this package. `unwrap` returns the blob or raises `DecodeError`, for any object whatever. `Fault` numbers what
+a tenant says in place of an answer. None of this tells who sent a message: only a signature inside the blob does.
 """
 
 from collections.abc import Callable, Mapping

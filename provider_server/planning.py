@@ -59,6 +59,11 @@ class PlanSettings:
     weeks_per_epoch: int = 13
     marginals: tuple[MarginalSpec, ...] = MARGINALS
 
+    def scales(self) -> tuple[float, ...]:
+        """Noise scale of each marginal: what the budget buys, shared out by weight."""
+        weights = tuple(spec.weight for spec in self.marginals)
+        return noise_scales(self.mechanism, self.epsilon, self.delta, self.failures_per_unit, weights)
+
 
 def make_plan(
     settings: PlanSettings,
@@ -72,13 +77,6 @@ def make_plan(
 
     `public_levels` gives the levels of further dimensions whose domain is public knowledge.
     """
-    scales = noise_scales(
-        settings.mechanism,
-        settings.epsilon,
-        settings.delta,
-        settings.failures_per_unit,
-        tuple(spec.weight for spec in settings.marginals),
-    )
     names = dict.fromkeys(name for spec in settings.marginals for name in spec.dimensions)
     return Plan(
         round_id=round_id,
@@ -89,7 +87,7 @@ def make_plan(
         band_edges_hours=settings.band_edges_hours,
         marginals=tuple(
             Marginal(spec.name, spec.dimensions, spec.domains, scale)
-            for spec, scale in zip(settings.marginals, scales, strict=True)
+            for spec, scale in zip(settings.marginals, settings.scales(), strict=True)
         ),
         failures_per_unit=settings.failures_per_unit,
         mechanism=settings.mechanism,

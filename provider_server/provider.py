@@ -49,6 +49,10 @@ class Provider:
         self._store = store
         self._random_bytes = random_bytes
 
+    def close(self) -> None:
+        """Closes the store."""
+        self._store.close()
+
     def epoch(self, hour: float) -> int:
         """The epoch that an hour lies in; tokens change with it."""
         return int(hour // (HOURS_PER_WEEK * self.settings.weeks_per_epoch))
@@ -60,6 +64,10 @@ class Provider:
     def record_leases(self, leases: Iterable[Lease]) -> None:
         """Keeps leases that were granted."""
         self._store.add_leases(leases)
+
+    def leases(self, start_hour: float, end_hour: float) -> list[Lease]:
+        """Leases that overlap [start_hour, end_hour)."""
+        return self._store.leases(start_hour, end_hour)
 
     def registration_request(self, window: Window) -> bytes:
         """The question that opens a week: what runs on your leases that began in the window?"""

@@ -6,9 +6,9 @@ gives at most one answer, whatever is delivered twice, late or out of order; and
 taken over, and only if it reads like one.
 
 Not promised: that a node id is a tenant; the transport says which node answered, and who signed an answer is for its
-reader to check. Nor that hostile nodes cost nothing: an answer that Flower cannot inflate takes those of the same pull with
-it (tenants repeat the same bytes when asked again), and one that is announced and never uploaded holds its pull up until
-Flower gives it up, about three minutes.
+reader to check. Nor that hostile nodes cost nothing: an answer that Flower cannot inflate takes those of the same pull
+with it (tenants repeat the same bytes when asked again), and one that is announced and never uploaded holds its pull up
+until Flower gives it up, about three minutes.
 
     tenants = GridTenants(grid, deadline_s=600.0)
     for answer in tenants.ask(Verb.CONTRIBUTION, plan):
@@ -59,7 +59,7 @@ class Tenants(Protocol):
     """All that the federated week knows of the transport."""
 
     def ask(self, verb: Verb, payload: bytes) -> Iterator[bytes]:
-        """Sends `payload` to all connected tenants; yields each answer as it arrives, without silent or failing ones."""
+        """Sends `payload` to all connected tenants, yields each answer as it arrives, leaves out the silent and failing."""
 
 
 class Why(StrEnum):

@@ -34,6 +34,11 @@ class Federation:
     trustees: tuple[Trustee, ...]
     tenants: tuple[Tenant, ...]
 
+    def close(self) -> None:
+        """Closes every database."""
+        for party in (self.provider, *self.trustees, *self.tenants):
+            party.close()
+
 
 def found(
     root: Path,

@@ -1,10 +1,10 @@
 """Who runs what: workloads with their descriptors, and tenants composed one by one from client profiles.
 
-Tenants follow the principle of ServeGen (Xiang et al., 2025): a realistic load is not drawn from one distribution but added
-up from clients, a few heavy and many light, each with its own rate, sizes, durations and choice of workloads. Workloads
-are versions of archetypes. Descriptors obey what was measured on real traces: versions of one archetype share nearly all
-pairs of operator and log2 shape, different archetypes hardly any (Jaccard below 0.2); kernel names tell the software stack.
-Nothing here is a real customer or model.
+Tenants follow the principle of ServeGen (Xiang et al., NSDI 2026): a realistic load is not drawn from one distribution
+but added up from clients, a few heavy and many light, each with its own rate, sizes, durations and choice of workloads.
+Workloads are versions of archetypes. Descriptors obey what was measured on real traces: versions of one archetype share
+nearly all pairs of operator and log2 shape, different archetypes hardly any (Jaccard below 0.2), and kernel names tell
+the software stack. Nothing here is a real customer or model.
 """
 
 from dataclasses import dataclass
@@ -17,21 +17,27 @@ from simulation.scenario import Scenario
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Operator = tuple[str, tuple[int, ...]]
 
-_OPERATORS_PER_ARCHETYPE = 48
+_OPERATORS_PER_ARCHETYPE, _SHAPES_PER_OPERATOR = 24, 2
 _OPERATORS_CHANGED_BY_VERSION = 2
+_COLLECTIVES_PER_ITERATION = 12
 _TENANT_ZIPF = 1.1  # exponent of tenants' arrival rates: of 48, the five heaviest send about half of the jobs
 _WORKLOAD_ZIPF = 0.7  # exponent of the popularity of shared workloads among tenants
 
-_OPERATORS = tuple(
-    """aten::addmm aten::mm aten::bmm aten::linear aten::matmul aten::embedding aten::native_layer_norm aten::gelu aten::silu
-    aten::_softmax aten::native_dropout aten::add aten::mul aten::div aten::cat aten::split aten::transpose aten::permute
-    aten::convolution aten::native_batch_norm aten::max_pool2d aten::relu aten::sigmoid aten::topk aten::index_select
-    aten::scatter_add aten::gather aten::embedding_bag aten::cumsum aten::rsqrt aten::pow aten::mean aten::sum aten::where
-    aten::masked_fill aten::upsample_nearest2d aten::group_norm aten::scaled_dot_product_attention aten::layer_norm
-    aten::nll_loss_forward aten::log_softmax aten::clamp aten::copy_ aten::_to_copy aten::baddbmm aten::exp aten::tanh
-    aten::rms_norm aten::conv1d aten::fft_rfft""".split()
+# fmt: off
+_OPERATORS = (
+    "aten::addmm", "aten::mm", "aten::bmm", "aten::linear", "aten::matmul", "aten::embedding",
+    "aten::native_layer_norm", "aten::gelu", "aten::silu", "aten::_softmax", "aten::native_dropout", "aten::add",
+    "aten::mul", "aten::div", "aten::cat", "aten::split", "aten::transpose", "aten::permute", "aten::convolution",
+    "aten::native_batch_norm", "aten::max_pool2d", "aten::relu", "aten::sigmoid", "aten::topk", "aten::index_select",
+    "aten::scatter_add", "aten::gather", "aten::embedding_bag", "aten::cumsum", "aten::rsqrt", "aten::pow",
+    "aten::mean", "aten::sum", "aten::where", "aten::masked_fill", "aten::upsample_nearest2d", "aten::group_norm",
+    "aten::scaled_dot_product_attention", "aten::layer_norm", "aten::nll_loss_forward", "aten::log_softmax",
+    "aten::clamp", "aten::copy_", "aten::_to_copy", "aten::baddbmm", "aten::exp", "aten::tanh", "aten::rms_norm",
+    "aten::conv1d", "aten::fft_rfft",
 )
+# fmt: on
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 _PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
 _PARALLELISM = ("dp", "fsdp", "tp8-dp", "tp4-pp2-dp", "tp8-pp4-dp", "ep8-dp", "pp8-dp", "zero3")
@@ -43,7 +49,7 @@ _STACKS = (  # releases that shipped together, oldest first
     (("cuda", "12.4"), ("nccl", "2.21.5"), ("torch", "2.5.1")),
     (("cuda", "12.6"), ("nccl", "2.26.2"), ("torch", "2.7.0")),
 )
-_KERNEL_FAMILIES = ("cutlass_gemm", "cublaslt_gemm", "flash_attention", "triton_fused", "cudnn_conv", "nccl_ring", "nccl_tree")
+_KERNEL_FAMILIES = ("cutlass_gemm", "cublaslt_gemm", "flash_attention", "triton_fused", "cudnn_conv", "nccl_ring")
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class WorkloadProfile:
     """
 
     name: str
-    operators: frozenset[tuple[str, tuple[int, ...]]]
+    operators: frozenset[Operator]
     collectives: tuple[tuple[str, int, int], ...]
     precision: str
     parallelism: str
@@ -69,7 +75,7 @@ class ClientProfile:
 
     Jobs take 2^k nodes with probability proportional to exp(-`size_decay` k), and a log-normal time of `median_h` hours
     and `duration_sigma`. `workloads` and `workload_shares` are its own mix, `context_shares` where its jobs land.
-    `bugs` is its tendency to send jobs that fail by its own fault; `burstiness` the sigma of its log-normal weekly load.
+    `bugs` is its tendency to send jobs that fail by its own fault, `burstiness` the sigma of its weekly load.
     """
 
     share: float
@@ -94,16 +100,10 @@ def draw_workloads(scenario: Scenario, rng: Generator) -> tuple[WorkloadProfile,
 
 def _archetype(number: int, rng: Generator) -> WorkloadProfile:
     picked = rng.choice(len(_OPERATORS), _OPERATORS_PER_ARCHETYPE, replace=False)
-    collectives = [
-        (_COLLECTIVES[kind], int(group), int(size))
-        for kind, group, size in zip(
-            rng.integers(len(_COLLECTIVES), size=12), rng.integers(1, 8, size=12), rng.integers(10, 30, size=12), strict=True
-        )
-    ]
     return WorkloadProfile(
         name=f"archetype-{number}",
-        operators=frozenset(_operator(_OPERATORS[index], rng) for index in picked),
-        collectives=tuple(collectives),
+        operators=frozenset(_operator(_OPERATORS[index], rng) for index in np.repeat(picked, _SHAPES_PER_OPERATOR)),
+        collectives=tuple(_collective(rng) for _ in range(_COLLECTIVES_PER_ITERATION)),
         precision=_PRECISIONS[rng.integers(len(_PRECISIONS))],
         parallelism=_PARALLELISM[rng.integers(len(_PARALLELISM))],
         versions=(),
@@ -111,9 +111,13 @@ def _archetype(number: int, rng: Generator) -> WorkloadProfile:
     )
 
 
-def _operator(name: str, rng: Generator) -> tuple[str, tuple[int, ...]]:
+def _operator(name: str, rng: Generator) -> Operator:
     """An operator with two or three dimensions between 4 and 32,768: rarely the same for two archetypes."""
     return name, tuple(int(size) for size in rng.integers(2, 16, size=rng.integers(2, 4)))
+
+
+def _collective(rng: Generator) -> tuple[str, int, int]:
+    return _COLLECTIVES[rng.integers(len(_COLLECTIVES))], int(rng.integers(1, 8)), int(rng.integers(10, 30))
 
 
 def _versions(base: WorkloadProfile, versions: int, rng: Generator) -> list[WorkloadProfile]:
@@ -132,9 +136,7 @@ def _versions(base: WorkloadProfile, versions: int, rng: Generator) -> list[Work
     ]
 
 
-def _evolved(
-    operators: frozenset[tuple[str, tuple[int, ...]]], rng: Generator
-) -> frozenset[tuple[str, tuple[int, ...]]]:
+def _evolved(operators: frozenset[Operator], rng: Generator) -> frozenset[Operator]:
     gone = rng.choice(len(operators), _OPERATORS_CHANGED_BY_VERSION, replace=False)
     ordered = sorted(operators)
     return operators - {ordered[index] for index in gone} | {_operator(ordered[index][0], rng) for index in gone}
@@ -162,7 +164,7 @@ def draw_clients(scenario: Scenario, rng: Generator) -> tuple[ClientProfile, ...
 
 
 def _workloads_by_tenant(scenario: Scenario, rng: Generator) -> list[tuple[int, ...]]:
-    """Each tenant's workloads in its own order of use: some of the shared ones, popular first to be picked, and private ones."""
+    """Each tenant's workloads in its own order of use: some shared ones, popular ones more often, and private ones."""
     order = rng.permutation(scenario.workloads)
     private = order[: int(scenario.private_share * scenario.workloads)]
     shared = order[len(private) :]
@@ -179,4 +181,5 @@ def _workloads_by_tenant(scenario: Scenario, rng: Generator) -> list[tuple[int, 
 
 def _zipf(count: int, exponent: float) -> Floats:
     weights = np.arange(1, count + 1, dtype=np.float64) ** -exponent
-    return weights / weights.sum()
+    shares: Floats = weights / weights.sum()
+    return shares

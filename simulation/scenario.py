@@ -1,8 +1,8 @@
 """Scenarios: what a simulated cloud looks like, as data.
 
-A scenario fixes structure only (how many tenants, workloads, contexts and weeks; which rates to aim at); who runs what and
-what fails is drawn from it with a generator. Those that come with Pharoah are `scenarios/*.toml`; `load` reads these by
-name and anything else by path. Every key must be present and within its range; an unknown key is refused.
+A scenario fixes structure only (how many tenants, workloads, contexts and weeks; which rates to aim at); who runs what
+and what fails is drawn from it with a generator. Those that come with Pharoah are `scenarios/*.toml`; `load` reads
+these by name and anything else by path. Every key must be present and within its range; an unknown key is refused.
 
     >>> load("quickstart").weeks
     13
@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import resources
+from itertools import pairwise
 from math import isfinite, log2
 from pathlib import Path
 from types import MappingProxyType
@@ -37,7 +38,7 @@ class ScenarioError(PharoahError):
 class Scenario:
     """One simulated cloud; durations are in hours or weeks as the names say.
 
-    `jobs_per_week` is the expected number of job-weeks (a lease within one week) in each week. `failures_per_week` gives
+    `jobs_per_week` is the expected number of job-weeks (a lease within one week) in each week. `failures_per_week` has
     the expected failures by domain: for infrastructure those that are counted once each job-week is limited to
     `failures_per_job_week`, for framework and script the leases that end by one. `age_band_edges_h` are lower edges,
     the last band is open. `mismatch_share` of all pairs (workload, context), but at least `mismatch_minimum`, fail
@@ -72,21 +73,22 @@ class Scenario:
 
     def __post_init__(self) -> None:
         for key, (lowest, highest) in _RANGES.items():
-            self._require(key, lowest <= getattr(self, key) <= highest, f"must lie between {lowest:g} and {highest:g}")
+            within = lowest <= getattr(self, key) <= highest
+            self._require(key, f"must lie between {lowest:g} and {highest:g}", holds=within)
+        for key in ("owners_minimum", "cohort_minimum"):
+            self._require(key, f"of {self.tenants} tenants", holds=getattr(self, key) <= self.tenants)
         for key, length in (("buildup_factors", self.buildup_levels), ("age_band_factors", len(self.age_band_edges_h))):
-            values = getattr(self, key)
-            self._require(key, len(values) == length and min(values) > 0, f"must be {length} positive numbers")
+            fits = len(getattr(self, key)) == length and all(value > 0 for value in getattr(self, key))
+            self._require(key, f"must be {length} positive numbers", holds=fits)
         edges = self.age_band_edges_h
-        rising = edges[:1] == (0.0,) and all(low < high for low, high in zip(edges, edges[1:], strict=False))
-        self._require("age_band_edges_h", rising, "must start at 0 and rise")
-        self._require("largest_job_nodes", log2(self.largest_job_nodes).is_integer(), "must be a power of two")
-        self._require("owners_minimum", self.owners_minimum <= self.tenants, f"there are {self.tenants} tenants")
-        self._require("cohort_minimum", self.cohort_minimum <= self.tenants, f"there are {self.tenants} tenants")
+        rising = edges[:1] == (0.0,) and all(low < high for low, high in pairwise(edges))
+        self._require("age_band_edges_h", "must start at 0 and rise", holds=rising)
+        self._require("largest_job_nodes", "must be a power of two", holds=log2(self.largest_job_nodes).is_integer())
         self._check_failures()
 
     @property
     def workloads(self) -> int:
-        """Number of workloads: every version of every archetype. Workload `a * versions_per_archetype + v` is (a, v)."""
+        """Number of workloads: every version of every archetype; `a * versions_per_archetype + v` is version v of a."""
         return self.archetypes * self.versions_per_archetype
 
     @property
@@ -96,16 +98,18 @@ class Scenario:
 
     def _check_failures(self) -> None:
         rates = self.failures_per_week
-        positive = set(rates) == set(Domain) and min(rates.values()) > 0
-        self._require("failures_per_week", positive, f"must give a positive number for {', '.join(Domain)}")
+        positive = set(rates) == set(Domain) and all(rate > 0 for rate in rates.values())
+        self._require("failures_per_week", f"must be positive for {', '.join(Domain)}", holds=positive)
         sound = self.jobs_per_week - rates[Domain.FRAMEWORK] - rates[Domain.SCRIPT]
         most = _MOST_FAILING * self.failures_per_job_week * sound
-        rule = f"infrastructure must stay below {most:.0f}: the other domains leave {sound:.0f} job-weeks a week"
-        self._require("failures_per_week", rates[Domain.INFRASTRUCTURE] < most, rule)
+        rule = f"must have infrastructure below {most:.0f}: other failures leave {sound:.0f} job-weeks a week"
+        self._require("failures_per_week", rule, holds=rates[Domain.INFRASTRUCTURE] < most)
 
-    def _require(self, key: str, holds: bool, rule: str) -> None:
+    def _require(self, key: str, rule: str, *, holds: bool) -> None:
         if not holds:
-            raise ScenarioError(f"{self.name}: {key} = {getattr(self, key)!r} {rule}")
+            value = getattr(self, key)
+            shown = {str(domain): rate for domain, rate in value.items()} if isinstance(value, Mapping) else value
+            raise ScenarioError(f"{self.name}: {key} = {shown!r} {rule}")
 
 
 _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
@@ -133,7 +137,8 @@ _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
 
 def names() -> tuple[str, ...]:
     """The scenarios that come with Pharoah, in alphabetical order."""
-    return tuple(sorted(entry.name.removesuffix(".toml") for entry in _FOLDER.iterdir() if entry.name.endswith(".toml")))
+    files = (entry.name for entry in _FOLDER.iterdir())
+    return tuple(sorted(file.removesuffix(".toml") for file in files if file.endswith(".toml")))
 
 
 def load(name_or_path: str | Path) -> Scenario:

@@ -1,10 +1,10 @@
 """The true hazard of infrastructure failures, which only the simulation knows.
 
-The rate per node-hour is a product: base x workload (archetype x version) x context x build-up level x age band, times
-`mismatch_factor` for planted pairs of workload and context. It is piecewise constant in the age of the lease, and a restart
-within the lease does not renew it; so failures of one lease are a Poisson process, and grouped counts are exactly Poisson
-with rate times exposure as mean (Holford 1980; Laird & Olivier 1981). A version often behaves as the one before: such
-versions form one sub-archetype.
+The rate per node-hour is a product: base × workload (archetype × version) × context × build-up level × age band, times
+`mismatch_factor` for planted pairs of workload and context. It is piecewise constant in the age of the lease, and a
+restart within the lease does not renew it; so failures of one lease are a Poisson process, and counts in groups are
+exactly Poisson with rate times exposure as mean (Holford 1980; Laird & Olivier 1981). A version often behaves as the
+one before: such versions form one sub-archetype.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,15 +22,16 @@ from simulation.scenario import Scenario, ScenarioError
 
 _ARCHETYPE_SIGMA, _VERSION_SIGMA, _CONTEXT_SIGMA = 0.25, 0.25, 0.25
 _VERSION_AS_BEFORE = 0.5
+_FOREVER_H = 1e6  # beyond every age: where the open band ends
 _PLANTED_SHARE = (0.5, 2.0)  # of the even share of jobs, one over the number of pairs
 
 
 @dataclass(frozen=True, eq=False)
 class Hazard:
-    """The factors of the hazard. `base_per_node_hour` is the rate of an average workload, context, level 0, band factor 1.
+    """The factors of the hazard. `base_per_node_hour` is the rate where every factor is 1.
 
-    Shapes: `workload` (workloads,), `context` (contexts,), `level` (levels,), `mismatch` (workloads, contexts) of 1 or the
-    mismatch factor, `band` and `edges_h` (bands,).
+    Shapes: `workload` (workloads,), `context` (contexts,), `level` (levels,), `mismatch` (workloads, contexts) of 1 or
+    the mismatch factor, `band` and `edges_h` (bands,).
     """
 
     base_per_node_hour: float
@@ -44,17 +45,19 @@ class Hazard:
     def per_node_hour(self, workload: Ints, context: Ints, level: Ints) -> Floats:
         """Failures per node-hour where the band factor is 1; indices of one shape give rates of that shape."""
         factors = self.workload[workload] * self.context[context] * self.level[level] * self.mismatch[workload, context]
-        return self.base_per_node_hour * factors
+        rate: Floats = self.base_per_node_hour * factors
+        return rate
 
     def effective_hours(self, age_h: Floats) -> Floats:
         """Hours from the start of a lease to `age_h`, each weighted by its band's factor."""
-        knots = np.append(self.edges_h, 1e6)
+        knots = np.append(self.edges_h, _FOREVER_H)
         return np.interp(age_h, knots, self._at_knots(knots))
 
     def age_h(self, effective_hours: Floats) -> Floats:
         """The age at which `effective_hours` are reached: the inverse of `effective_hours`."""
-        knots = np.append(self.edges_h, 1e6)
-        return np.interp(effective_hours, self._at_knots(knots), knots)
+        knots = np.append(self.edges_h, _FOREVER_H)
+        ages: Floats = np.interp(effective_hours, self._at_knots(knots), knots)
+        return ages
 
     def _at_knots(self, knots: Floats) -> Floats:
         return np.concatenate(([0.0], np.cumsum(self.band * np.diff(knots))))
@@ -117,9 +120,9 @@ def _plantable(scenario: Scenario, clients: Sequence[ClientProfile]) -> NDArray[
 
 
 def draw_level_shares(scenario: Scenario, rng: Generator) -> Floats:
-    """Share of each context's nodes at each build-up level, week by week: shape (contexts, weeks, levels), rows sum to 1.
+    """Share of each context's nodes at each build-up level by week: shape (contexts, weeks, levels), rows sum to 1.
 
-    Nodes build up towards the highest level until maintenance takes the context back, every 8 to 24 weeks, out of phase.
+    Nodes build up towards the highest level until maintenance takes the context back, every 8 to 24 weeks.
     """
     period = rng.uniform(8.0, 24.0, (scenario.contexts, 1))
     phase = rng.random((scenario.contexts, 1))
@@ -127,7 +130,8 @@ def draw_level_shares(scenario: Scenario, rng: Generator) -> Floats:
     steps = scenario.buildup_levels - 1
     chance = 0.05 + 0.5 * progress[:, :, None]
     binomial = np.array([comb(steps, level) for level in range(steps + 1)])
-    return binomial * chance ** np.arange(steps + 1) * (1 - chance) ** np.arange(steps, -1, -1)
+    shares: Floats = binomial * chance ** np.arange(steps + 1) * (1 - chance) ** np.arange(steps, -1, -1)
+    return shares
 
 
 def solve_base(effective_node_hours: Floats, most: int, counted: float) -> float:
@@ -140,15 +144,19 @@ def solve_base(effective_node_hours: Floats, most: int, counted: float) -> float
 
 def expected_counted(expected: Floats, most: int) -> Floats:
     """E[min(N, most)] for Poisson N of mean `expected`, entry by entry."""
-    return np.sum([gammainc(count, expected) for count in range(1, most + 1)], axis=0)
+    total = np.zeros_like(expected)
+    for count in range(1, most + 1):
+        total += gammainc(count, expected)  # P(N >= count)
+    return total
 
 
 def expected_lost_node_hours(failures: Floats, nodes: Ints, hours: Floats) -> Floats:
-    """Node-hours that leases lose to infrastructure: E[age of the last failure] x nodes, at a rate constant in age.
+    """Node-hours that leases lose to infrastructure: E[age of the last failure] × nodes, at a rate constant in age.
 
     `failures` is the expected number over the lease's `hours`. All three have one entry per lease.
     """
-    return nodes * hours * (1 + np.expm1(-failures) / np.maximum(failures, 1e-12))
+    lost: Floats = nodes * hours * (1 + np.expm1(-failures) / np.maximum(failures, 1e-12))
+    return lost
 
 
 def solve(rising: Callable[[float], float], target: float) -> float:

@@ -4,11 +4,12 @@ The provider learns nothing from a check. The verdict follows the posterior prob
 more often than workload and context alone would explain; its interval says how sure that is.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 from crypto.bundle import Bundle, HazardEntry, MismatchEntry
-from crypto.messages import Ladder, finest_row
+from crypto.messages import finest_row
 
 MISMATCH_PROBABILITY = 0.9
 WARNING_PROBABILITY = 0.5
@@ -34,14 +35,14 @@ class Check:
     hazards: tuple[HazardEntry, ...]
 
 
-def check(bundle: Bundle | None, ladder: Ladder, contexts: dict[str, str]) -> Check:
-    """The verdict for a workload on a lease whose context tokens are `contexts` (`context`, `context_level`)."""
+def check(bundle: Bundle | None, labels: Mapping[str, str]) -> Check:
+    """The verdict for a lease whose `labels` hold its context tokens and the tokens of its workload, by name."""
     if bundle is None:
         return Check(Verdict.UNKNOWN, "no bundle has been received yet", None, None, ())
-    hazards = tuple(entry for entry in bundle.hazards if str(entry.context_level) == contexts.get("context_level"))
-    row = finest_row(ladder.labels, {str(entry.workload) for entry in bundle.mismatches})
+    hazards = tuple(entry for entry in bundle.hazards if str(entry.context_level) == labels.get("context_level"))
+    row = finest_row(labels, {str(entry.workload) for entry in bundle.mismatches})
     known = {str(entry.context): entry for entry in bundle.mismatches if str(entry.workload) == row}
-    entry = known.get(contexts.get("context", ""))
+    entry = known.get(labels.get("context", ""))
     if entry is None:
         reason = f"bundle {bundle.number} knows nothing of this workload on this context"
         return Check(Verdict.UNKNOWN, reason, None, None, hazards)

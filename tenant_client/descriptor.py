@@ -64,13 +64,18 @@ class Rungs:
 def rungs(descriptor: Descriptor, catalogue: Sequence[CatalogueEntry]) -> Rungs:
     """The rungs of `descriptor`, given the provider's published catalogue (perhaps empty)."""
     operators = sorted(descriptor.operators)
-    own = sketch(_bytes(operator) for operator in operators)
+    own = own_sketch(descriptor)
     family = ["family", sorted({kind for kind, _, _ in descriptor.collectives}), descriptor.precision, descriptor.parallelism]
     archetype = _archetype(descriptor, own, catalogue)
     subarchetype = ["subarchetype", archetype, sorted(descriptor.versions), sorted(descriptor.kernel_families)]
     exact = ["exact", subarchetype, operators, descriptor.collectives, family]
     numbered = tuple(_bytes(["band", position, band]) for position, band in enumerate(bands(own)))
     return Rungs(_bytes(family), _bytes(archetype), _bytes(subarchetype), _bytes(exact), numbered)
+
+
+def own_sketch(descriptor: Descriptor) -> Sketch:
+    """The MinHash sketch of the operators with shapes: what a catalogue entry is compared by."""
+    return sketch(_bytes(operator) for operator in sorted(descriptor.operators))
 
 
 def _archetype(descriptor: Descriptor, own: Sketch, catalogue: Sequence[CatalogueEntry]) -> list[Any]:

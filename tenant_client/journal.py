@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from crypto.codec import decode, encode
+from crypto.errors import PharoahError
 from crypto.messages import RegisteredLease
+
+
+class UnknownUnit(PharoahError):
+    """A lease that this tenant never had."""
+
+    default_hint = "name a lease as the provider granted it, in hexadecimal"
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,14 @@ class Journal:
             (start_h, end_h),
         )
         return [LabelledFailure(Failure(*row[:4]), json.loads(row[4])) for row in rows]
+
+    def labels(self, unit: str) -> dict[str, str]:
+        """The labels of a unit; UnknownUnit where the journal has none of that name."""
+        row = self._connection.execute("SELECT labels FROM units WHERE unit = ?", (unit,)).fetchone()
+        if row is None:
+            raise UnknownUnit(f"the journal has no lease {unit!r}")
+        found: dict[str, str] = json.loads(row[0])
+        return found
 
     def queue_registrations(self, epoch: int, leases: Iterable[tuple[RegisteredLease, float]]) -> None:
         """Keeps what the provider will be told about each lease, with the hour at which the lease began."""

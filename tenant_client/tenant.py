@@ -8,7 +8,8 @@ kept has never left.
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from crypto import noise
 from crypto.accountant import plan_loss
@@ -36,6 +37,16 @@ from tenant_client.policy import Policy, check_plan
 from tenant_client.table import build_tables
 from tenant_client.tokens import TokenSource
 from tenant_client.trustee import TrusteeService
+
+
+@dataclass(frozen=True)
+class StartedLease:
+    """A lease that began: its context tokens (`context`, `context_level`) and what runs on it."""
+
+    lease: LeaseId
+    start_h: float
+    contexts: Mapping[str, str]
+    descriptor: Descriptor
 
 
 class Tenant:
@@ -72,13 +83,18 @@ class Tenant:
             return self.contribute(payload)
         return self.accept(payload)
 
-    def start_lease(
-        self, lease: LeaseId, start_h: float, contexts: dict[str, str], descriptor: Descriptor, epoch: int
-    ) -> None:
-        """Journals a lease that began, with the context tokens that came with it and the tokens of its workload."""
-        ladder = self._tokens.ladder(rungs(descriptor, self.catalogue()), epoch)
-        self.journal.add([Unit(str(lease), start_h, contexts | ladder.labels)], [])
-        self.journal.queue_registrations(epoch, [(RegisteredLease(lease, ladder), start_h)])
+    def start_leases(self, leases: Sequence[StartedLease], epoch: int) -> None:
+        """Journals leases that began, with the context tokens that came with them and the tokens of their workloads."""
+        catalogue = self.catalogue()
+        workloads = {lease.descriptor for lease in leases}
+        ladders = {workload: self._tokens.ladder(rungs(workload, catalogue), epoch) for workload in workloads}
+        units, registered = [], []
+        for lease in leases:
+            ladder = ladders[lease.descriptor]
+            units.append(Unit(str(lease.lease), lease.start_h, dict(lease.contexts) | ladder.labels))
+            registered.append((RegisteredLease(lease.lease, ladder), lease.start_h))
+        self.journal.add(units, [])
+        self.journal.queue_registrations(epoch, registered)
 
     def record(self, failures: Iterable[Failure]) -> None:
         """Journals failures of known leases."""
@@ -92,7 +108,7 @@ class Tenant:
 
     def contribute(self, signed_plan: bytes) -> bytes:
         """The signed contribution to a plan: the kept one if there is one, else a new one, charged and kept."""
-        plan = open_signed(Plan, signed_plan, self._directory.provider)
+        plan = self.open_plan(signed_plan)
         named = digest(decode(Signed, signed_plan).body)
         kept = self._kept(plan.round_id, signed_plan)
         if kept is not None:
@@ -104,6 +120,10 @@ class Tenant:
         keys = [trustee.mask_key for trustee in plan.trustees]
         cells = words_to_bytes(mask_cells(noisy, self._mask_key, keys, plan.round_id, named))
         return self._keep(signed_plan, plan, self._signing_key.sign(Contribution(self.id, plan.round_id, named, cells)))
+
+    def open_plan(self, signed_plan: bytes) -> Plan:
+        """The plan, if the pinned provider signed it."""
+        return open_signed(Plan, signed_plan, self._directory.provider)
 
     def counts(self, plan: Plan) -> tuple[noise.Integers, ...]:
         """The exact tables behind a contribution. They stay here; only a simulation compares them with the release."""
@@ -129,7 +149,7 @@ class Tenant:
     def plans(self) -> list[Plan]:
         """Every plan that was answered, oldest first."""
         rows = self._connection.execute("SELECT signed_plan FROM outbox JOIN charges USING (round_id) ORDER BY end_h")
-        return [open_signed(Plan, signed, self._directory.provider) for (signed,) in rows]
+        return [self.open_plan(signed) for (signed,) in rows]
 
     def sent(self, round_id: RoundId) -> bytes | None:
         """The very bytes that were sent for a round."""

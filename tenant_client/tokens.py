@@ -15,7 +15,7 @@ from crypto import threshold, voprf
 from crypto.codec import decode
 from crypto.errors import DecodeError, PeerFault, Refusal
 from crypto.ids import EncodedElement, TenantId, Token
-from crypto.messages import MAX_ELEMENTS_PER_REQUEST, Directory, EvaluationRequest, EvaluationResponse, Ladder
+from crypto.messages import Directory, EvaluationRequest, EvaluationResponse, Ladder
 from crypto.ristretto import Element, RandomBytes
 from crypto.signing import SigningKey, tenant_id
 from tenant_client.descriptor import Rungs
@@ -47,8 +47,8 @@ class TokenSource:
         inputs = [_voprf_input(epoch, rung) for rung in rungs.inputs]
         cached = self._cached(epoch)
         missing = [value for value in dict.fromkeys(inputs) if _name(value) not in cached]
-        for at in range(0, len(missing), MAX_ELEMENTS_PER_REQUEST):
-            batch = missing[at : at + MAX_ELEMENTS_PER_REQUEST]
+        for at in range(0, len(missing), voprf.MAX_BATCH):
+            batch = missing[at : at + voprf.MAX_BATCH]
             cached.update(self._evaluate(batch, epoch))
         family, archetype, subarchetype, exact, *bands = (cached[_name(value)] for value in inputs)
         return Ladder(family, archetype, subarchetype, exact, tuple(bands))

@@ -109,7 +109,7 @@ def pinned_node(address: str, app: ClientApp | None, *, fab_hash: str | None = N
 
 @contextmanager
 def _connection(address: str) -> Iterator["Fleet"]:
-    """Flower's connection of a node, without its habit of swallowing what is raised inside: a failing assertion, say."""
+    """Flower's connection of a node, without its habit of swallowing what is raised inside, failing assertions too."""
     connection = http_request_response(address, insecure=True, max_retries=3)
     fleet = Fleet(*connection.__enter__())
     try:
@@ -154,8 +154,9 @@ def run_stock_server_app(address: str, module: str, log: Path) -> None:
     """Runs the ServerApp `app` of this Python source as Flower does: as a bundle, in a process of its own."""
     token = _claim_new_run(address, module)
     options = ["--insecure", "--runtime-api-address", address, "--token", token]
-    with patch.dict(os.environ, {"PYTHONPATH": str(REPOSITORY)}), _command("flwr-serverapp", *options, log=log) as app:
-        assert app.wait(START_S) == 0, log.read_text()
+    here = {"PYTHONPATH": str(REPOSITORY)}
+    with patch.dict(os.environ, here), _command("flwr-serverapp", *options, log=log) as stock:
+        assert stock.wait(START_S) == 0, log.read_text()
 
 
 def bundle(module: str) -> Fab:

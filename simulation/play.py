@@ -1,0 +1,219 @@
+"""Plays a scenario: the cloud happens week by week, the federation learns from it, and the truth judges what it learnt.
+
+The seed fixes the cloud (who runs what, what fails). Keys and noise come from the system's generator, as they must, so
+two runs of one seed agree in everything but noise.
+"""
+
+import hashlib
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from crypto.bundle import CatalogueEntry
+from crypto.ids import LeaseId
+from crypto.noise import Integers
+from crypto.plan import Plan
+from crypto.verbs import Verb
+from provider_server.leases import Lease
+from provider_server.planning import HOURS_PER_WEEK, PlanSettings
+from provider_server.release import Release
+from provider_server.tenants import GridTenants, Tenants
+from provider_server.week import Stage, federated_week
+from simulation import cloud as world
+from simulation.federation import Federation, found
+from simulation.local_grid import LocalGrid, task_identity
+from simulation.profiles import WorkloadProfile
+from simulation.scenario import Scenario
+from tenant_client.descriptor import Descriptor, own_sketch
+from tenant_client.flower_client import client_app
+from tenant_client.journal import Failure
+from tenant_client.tenant import StartedLease
+
+DEADLINE_S = 600.0
+FOREVER_H = 1e5
+COLLUDING_SHARE = 0.1  # of a minimal cohort: these tenants know their own noise and are not counted on for it
+
+
+@dataclass(frozen=True)
+class Played:
+    """Everything that a run leaves behind for its judge: what was released, what was true, and what it took."""
+
+    cloud: world.Cloud
+    federation: Federation
+    releases: tuple[Release, ...]
+    exact: tuple[tuple[Integers, ...], ...]
+    leases: Mapping[str, Lease]
+    workload_of: Mapping[str, int]
+    place_of: Mapping[str, tuple[int, int]]
+    job_weeks: int
+    seconds_by_stage: Counter[str]
+    bytes_by_stage: Counter[str]
+    bytes_per_tenant_round: float
+
+
+def settings_of(scenario: Scenario) -> PlanSettings:
+    """The provider's settings for a scenario: noise is complete with all but the colluders of a minimal cohort."""
+    return PlanSettings(
+        epsilon=scenario.epsilon,
+        delta=scenario.delta,
+        cohort_minimum=scenario.cohort_minimum,
+        noise_shares=max(1, int(scenario.cohort_minimum * (1 - COLLUDING_SHARE))),
+        owners_minimum=scenario.owners_minimum,
+        failures_per_unit=scenario.failures_per_job_week,
+        band_edges_hours=(*scenario.age_band_edges_h, FOREVER_H),
+    )
+
+
+class Player:
+    """One run of a scenario below `root`; iterate over `weeks`, then ask for what was `played`."""
+
+    def __init__(self, scenario: Scenario, seed: int, root: Path) -> None:
+        self.scenario = scenario
+        self.cloud = world.build_cloud(scenario, np.random.default_rng(seed))
+        self._federation = found(root, scenario.tenants, settings_of(scenario), _policy(scenario))
+        self._workloads = [_descriptor(profile) for profile in self.cloud.workloads]
+        self._leases: dict[str, Lease] = {}
+        self._tally = Tally()
+        self._releases: list[Release] = []
+        self._exact: list[tuple[Integers, ...]] = []
+        self._job_weeks = 0
+
+    def weeks(self) -> Iterator[int]:
+        """Plays week after week and yields the number of each one that is over."""
+        provider, trustees = self._federation.provider, self._federation.trustees
+        grid = LocalGrid({n: client_app(tenant.answer) for n, tenant in enumerate(self._federation.tenants)})
+        with task_identity():
+            tenants = MeteredTenants(GridTenants(grid, DEADLINE_S, poll_s=0.0), self._tally)
+            for _receipt in tenants.ask(Verb.BUNDLE, provider.publish_catalogue(self._catalogue())):
+                pass
+            for number in range(self.scenario.weeks):
+                self._happen(number)
+                window = (number * HOURS_PER_WEEK, (number + 1) * HOURS_PER_WEEK)
+                released = federated_week(provider, tenants, trustees, window, self._tally.begin)
+                self._releases.append(released)
+                self._exact.append(exact_sum(self._federation, released.plan))
+                yield number
+
+    def played(self) -> Played:
+        """The record of the weeks so far."""
+        return Played(
+            self.cloud,
+            self._federation,
+            tuple(self._releases),
+            tuple(self._exact),
+            {name: self._registered[lease.lease] for name, lease in self._leases.items()},
+            self._workload_of,
+            self._place_of,
+            self._job_weeks,
+            self._tally.seconds,
+            self._tally.bytes,
+            self._tally.bytes[Stage.CONTRIBUTE] / max(1, len(self._releases) * self.scenario.tenants),
+        )
+
+    def close(self) -> None:
+        """Closes every database."""
+        self._federation.close()
+
+    def _happen(self, number: int) -> None:
+        """The week's new leases are granted and journalled, and its failures are journalled where they occurred."""
+        week = self.cloud.week(number)
+        epoch = self._federation.provider.epoch(number * HOURS_PER_WEEK)
+        self._job_weeks += len(week.leases)
+        began = [lease for lease in week.leases if lease.lease_id not in self._leases]
+        granted = {lease.lease_id: self._grant(lease) for lease in began}
+        self._leases |= granted
+        self._federation.provider.record_leases(granted.values())
+        started, failed = defaultdict(list), defaultdict(list)
+        for began_lease in began:
+            given = granted[began_lease.lease_id]
+            started[began_lease.tenant].append(
+                StartedLease(given.lease, given.start_h, given.labels, self._workloads[began_lease.workload])
+            )
+        for failure in week.failures:
+            lease = self._leases[failure.lease_id]
+            failed[lease.tenant].append(Failure(str(lease.lease), failure.at_h, failure.age_h, failure.reason))
+        for position, tenant in enumerate(self._federation.tenants):
+            tenant.start_leases(started[position], epoch)
+            tenant.record(failed[tenant.id])
+
+    def _grant(self, lease: world.Lease) -> Lease:
+        """The provider's record of a lease; its context tokens are all that tenant and provider will call it by."""
+        labels = self._federation.provider.context_labels(lease.start_h, str(lease.context), lease.level)
+        owner = self._federation.tenants[lease.tenant].id
+        named = LeaseId(hashlib.sha256(lease.lease_id.encode()).digest()[: LeaseId.length])
+        return Lease(named, owner, lease.nodes, lease.start_h, lease.end_h, labels)
+
+    def _catalogue(self) -> list[CatalogueEntry]:
+        """The provider benchmarks the first version of every other archetype; the rest it must learn to tell apart."""
+        benchmarked = self._workloads[:: 2 * self.scenario.versions_per_archetype]
+        return [
+            CatalogueEntry(f"benchmark {number}", own_sketch(workload).to_bytes())
+            for number, workload in enumerate(benchmarked)
+        ]
+
+
+class Tally:
+    """Seconds and bytes by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self._stage = Stage.PUBLISH
+        self._since = time.monotonic()
+
+    def begin(self, stage: Stage) -> None:
+        """Ends the stage before and begins this one."""
+        now = time.monotonic()
+        if self._stage is not Stage.DONE:
+            self.seconds[self._stage] += now - self._since
+        self._stage, self._since = stage, now
+
+    def count(self, size: int) -> None:
+        """Adds bytes to the stage that runs."""
+        self.bytes[self._stage] += size
+
+
+class MeteredTenants:
+    """Counts what passes through another `Tenants`; a question counts once for each tenant that answers it."""
+
+    def __init__(self, inner: Tenants, tally: Tally) -> None:
+        self._inner = inner
+        self._tally = tally
+
+    def ask(self, verb: Verb, payload: bytes) -> Iterator[bytes]:
+        """As the tenants within."""
+        for answer in self._inner.ask(verb, payload):
+            self._tally.count(len(payload) + len(answer))
+            yield answer
+
+
+def exact_sum(federation: Federation, plan: Plan) -> tuple[Integers, ...]:
+    """The sum of the tenants' exact tables: the answer without privacy, which only a simulation can compute."""
+    columns = zip(*(tenant.counts(plan) for tenant in federation.tenants), strict=True)
+    return tuple(np.sum(column, axis=0) for column in columns)
+
+
+def _policy(scenario: Scenario) -> dict[str, object]:
+    return {
+        "epsilon_per_job_week": scenario.epsilon,
+        "delta": scenario.delta,
+        "owners_minimum": scenario.owners_minimum,
+        "cohort_minimum": scenario.cohort_minimum,
+        "failures_per_unit_maximum": scenario.failures_per_job_week,
+        "colluding_share": COLLUDING_SHARE,
+    }
+
+
+def _descriptor(profile: WorkloadProfile) -> Descriptor:
+    return Descriptor(
+        profile.operators,
+        profile.collectives,
+        profile.precision,
+        profile.parallelism,
+        profile.versions,
+        profile.kernel_families,
+    )

@@ -1,0 +1,263 @@
+"""The judge: what was learnt, with and without privacy, against the truth that only the simulation knows.
+
+A pair is judged where its row stands for one workload alone and the provider gave a verdict. A rate is judged per context,
+build-up level and age band, against the expected failures of the leases that really ran there, so that the mix of
+workloads is part of the truth.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from crypto.accountant import plan_loss
+from crypto.life_table import Floats
+from crypto.noise import noise_variances
+from provider_server.leases import Slices
+from provider_server.learning import Findings
+from provider_server.planning import HOURS_PER_WEEK
+from provider_server.release import Release
+from simulation.play import Played
+
+EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
+PER_NODE_HOURS = 1000.0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How one set of findings compares with the truth; None where there was nothing to compare."""
+
+    auroc: float | None
+    average_precision: float | None
+    mean_abs_log_rate_error: float
+    interval_coverage: float
+
+
+class Judge:
+    """Knows the truth of one run."""
+
+    def __init__(self, played: Played) -> None:
+        self._played = played
+        self._scenario = played.cloud.scenario
+        self._workload_of_row = _workload_of_row(played)
+        self._context_of, self._level_of = _readings(played)
+        self._true_rates = _true_rates(played)
+
+    def outcome(self, seed: int, seconds: float) -> dict[str, Any]:
+        """The whole outcome of a run, JSON-compatible; see `simulation.report` for the meaning of each key."""
+        played, scenario = self._played, self._scenario
+        private = self._learn(played.releases)
+        exact = self._learn(without_privacy(played))
+        judged, judged_exact = self.judge(private), self.judge(exact)
+        return {
+            "scenario": scenario.name,
+            "title": scenario.title,
+            "seed": seed,
+            "tenants": scenario.tenants,
+            "job_weeks": played.job_weeks,
+            "rounds": len(played.releases),
+            "epsilon": scenario.epsilon,
+            "delta": scenario.delta,
+            "mechanism": played.releases[0].plan.mechanism.value,
+            "seconds": round(seconds, 3),
+            "bytes_per_tenant_round": round(played.bytes_per_tenant_round, 1),
+            "mismatch": {
+                "auroc": judged.auroc,
+                "average_precision": judged.average_precision,
+                "auroc_without_privacy": judged_exact.auroc,
+                "average_precision_without_privacy": judged_exact.average_precision,
+            },
+            "hazard": {
+                "mean_abs_log_rate_error": judged.mean_abs_log_rate_error,
+                "mean_abs_log_rate_error_without_privacy": judged_exact.mean_abs_log_rate_error,
+                "interval_coverage": judged.interval_coverage,
+            },
+            "detail": self._detail(private, exact, judged),
+        }
+
+    def judge(self, findings: Findings) -> Judgement:
+        """Compares findings with the truth."""
+        pairs = self._pairs(findings)
+        planted = [pair in self._played.cloud.mismatched for pair in pairs]
+        scores = [finding.probability_worse for finding in pairs.values()]
+        both = 0 < sum(planted) < len(planted)
+        errors, covered = self._rate_errors(findings)
+        return Judgement(
+            float(roc_auc_score(planted, scores)) if both else None,
+            float(average_precision_score(planted, scores)) if both else None,
+            float(np.mean(errors)),
+            float(np.mean(covered)),
+        )
+
+    def _learn(self, releases: Sequence[Release]) -> Findings:
+        return self._played.federation.provider.learn(releases)
+
+    def _pairs(self, findings: Findings) -> dict[tuple[int, int], Any]:
+        """Verdicts by (workload, context), for the rows that stand for one workload."""
+        return {
+            (self._workload_of_row[pair.workload], self._context_of[pair.context]): pair
+            for pair in findings.pairs
+            if pair.workload in self._workload_of_row
+        }
+
+    def _rate_errors(self, findings: Findings) -> tuple[list[float], list[bool]]:
+        errors, covered = [], []
+        for rate in findings.rates:
+            truth = self._true_rates[(*self._level_of[rate.context_level], rate.band)]
+            errors.append(abs(float(np.log(rate.rate) - np.log(truth))))
+            covered.append(rate.low <= truth <= rate.high)
+        return errors, covered
+
+    def _detail(self, private: Findings, exact: Findings, judged: Judgement) -> dict[str, Any]:
+        played, scenario = self._played, self._scenario
+        return {
+            "workloads": [profile.name for profile in played.cloud.workloads],
+            "contexts": [f"context {number}" for number in range(scenario.contexts)],
+            "mismatch": self._pair_rows(private, exact),
+            "hazard": self._rate_rows(private, exact),
+            "budget": self._budget(),
+            "group": self._group(),
+            "error_by_epsilon": self._error_by_epsilon(judged),
+            "stages": [
+                {"stage": stage, "seconds": round(seconds, 4), "bytes": played.bytes_by_stage[stage]}
+                for stage, seconds in played.seconds_by_stage.items()
+            ],
+        }
+
+    def _pair_rows(self, private: Findings, exact: Findings) -> list[dict[str, Any]]:
+        without = self._pairs(exact)
+        return [
+            {
+                "workload": workload,
+                "context": context,
+                "planted": (workload, context) in self._played.cloud.mismatched,
+                "probability": pair.probability_worse,
+                "risk_ratio": pair.risk_ratio,
+                "low": pair.low,
+                "high": pair.high,
+                "probability_without_privacy": without[workload, context].probability_worse,
+            }
+            for (workload, context), pair in sorted(self._pairs(private).items())
+        ]
+
+    def _rate_rows(self, private: Findings, exact: Findings) -> list[dict[str, Any]]:
+        without = {(rate.context_level, rate.band): rate.rate for rate in exact.rates}
+        rows = []
+        for rate in private.rates:
+            context, level = self._level_of[rate.context_level]
+            rows.append(
+                {
+                    "context": context,
+                    "level": level,
+                    "band": _band_name(self._scenario.age_band_edges_h, rate.band),
+                    "rate": PER_NODE_HOURS * rate.rate,
+                    "low": PER_NODE_HOURS * rate.low,
+                    "high": PER_NODE_HOURS * rate.high,
+                    "truth": PER_NODE_HOURS * self._true_rates[context, level, rate.band],
+                    "rate_without_privacy": PER_NODE_HOURS * without[rate.context_level, rate.band],
+                }
+            )
+        return sorted(rows, key=lambda row: (row["context"], row["level"], row["band"]))
+
+    def _budget(self) -> list[dict[str, float]]:
+        ledger, limit = self._played.federation.tenants[0].ledger, self._scenario.epsilon
+        return [
+            {"week": week, "epsilon": ledger.spent(*window).at(self._scenario.delta), "limit": limit}
+            for week in range(len(self._played.releases))
+            if (window := (week * HOURS_PER_WEEK, (week + 1) * HOURS_PER_WEEK))
+        ]
+
+    def _group(self) -> list[dict[str, float]]:
+        loss = plan_loss(self._played.releases[0].plan)
+        weeks = range(1, len(self._played.releases) + 1)
+        return [{"weeks": count, "epsilon": loss.of_group(count).at(self._scenario.delta)} for count in weeks]
+
+    def _error_by_epsilon(self, judged: Judgement) -> list[dict[str, float | None]]:
+        """What other budgets would have given: the same counts, with fresh noise of the variance that they allow."""
+        rng = np.random.default_rng(0)
+        points = []
+        for epsilon in EPSILONS:
+            same = epsilon == self._scenario.epsilon
+            found = judged if same else self.judge(self._learn(self._noised(epsilon, rng)))
+            points.append(
+                {
+                    "epsilon": epsilon,
+                    "mean_abs_log_rate_error": found.mean_abs_log_rate_error,
+                    "auroc": found.auroc,
+                    "average_precision": found.average_precision,
+                }
+            )
+        return points
+
+    def _noised(self, epsilon: float, rng: np.random.Generator) -> list[Release]:
+        settings = replace(self._played.federation.provider.settings, epsilon=epsilon)
+        scales = settings.scales()
+        return [_with_noise(made, scales, rng) for made in without_privacy(self._played)]
+
+
+def without_privacy(played: Played) -> list[Release]:
+    """The releases as they would be without noise."""
+    return [
+        replace(made, tables=tuple(table.without_privacy(np.asarray(counts, np.float64)) for table, counts in rows))
+        for made, exact in zip(played.releases, played.exact, strict=True)
+        if (rows := list(zip(made.tables, exact, strict=True)))
+    ]
+
+
+def _with_noise(exact: Release, scales: Sequence[float], rng: np.random.Generator) -> Release:
+    marginals = tuple(replace(m, noise_scale=scale) for m, scale in zip(exact.plan.marginals, scales, strict=True))
+    variances = noise_variances(replace(exact.plan, marginals=marginals), exact.contributors)
+    tables = (
+        replace(
+            table,
+            events=table.events + np.round(rng.normal(0, np.sqrt(variance), table.shape)),
+            noise_variance=np.full(table.shape, variance),
+        )
+        for table, variance in zip(exact.tables, variances, strict=True)
+    )
+    return replace(exact, tables=tuple(tables))
+
+
+def _workload_of_row(played: Played) -> dict[str, int]:
+    """Sub-archetype tokens, each with the workload that it stands for."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for lease_id, lease in played.leases.items():
+        found[lease.labels["subarchetype"]].add(played.workload_of[lease_id])
+    return {row: workloads.pop() for row, workloads in found.items() if len(workloads) == 1}
+
+
+def _readings(played: Played) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
+    """What the provider alone can read: the context behind each context token, context and level behind the other."""
+    provider, scenario = played.federation.provider, played.cloud.scenario
+    contexts, levels = {}, {}
+    for hour in range(0, scenario.weeks * HOURS_PER_WEEK, HOURS_PER_WEEK):
+        for context in range(scenario.contexts):
+            for level in range(scenario.buildup_levels):
+                labels = provider.context_labels(hour, str(context), level)
+                contexts[labels["context"]] = context
+                levels[labels["context_level"]] = (context, level)
+    return contexts, levels
+
+
+def _true_rates(played: Played) -> Mapping[tuple[int, int, str], float]:
+    """Expected infrastructure failures per node-hour, by context, level and band, of the leases that ran."""
+    scenario, hazard = played.cloud.scenario, played.cloud.hazard
+    edges = played.federation.provider.settings.band_edges_hours
+    end = scenario.weeks * HOURS_PER_WEEK
+    own = {lease.lease: (played.workload_of[name], *played.place_of[name]) for name, lease in played.leases.items()}
+    slices = Slices.of(list(played.leases.values()), 0, end, edges)
+    workload, context, level = np.array([own[lease.lease] for lease in slices.leases]).T
+    expected = slices.node_hours * hazard.per_node_hour(workload, context, level)[:, None] * np.array(hazard.band)
+    totals: dict[tuple[int, int, str], Floats] = defaultdict(lambda: np.zeros(2))
+    for row, (place, levels) in enumerate(zip(context, level, strict=True)):
+        for band in range(expected.shape[1]):
+            totals[int(place), int(levels), str(band)] += (expected[row, band], slices.node_hours[row, band])
+    return {key: float(events / hours) for key, (events, hours) in totals.items() if hours > 0}
+
+
+def _band_name(edges: Sequence[float], band: str) -> str:
+    number = int(band)
+    return f"{edges[number]:g}–{edges[number + 1]:g} h" if number + 1 < len(edges) else f"> {edges[number]:g} h"
