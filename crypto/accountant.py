@@ -91,7 +91,9 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
 def zcdp_rho(epsilon: float, delta: float) -> float:
     """Largest rho whose zCDP implies (epsilon, delta)-DP; the inverse of `zcdp_epsilon`."""
-    return float(brentq(lambda rho: zcdp_epsilon(rho, delta) - epsilon, 1e-12, 10 * epsilon**2 + 10 * epsilon, xtol=1e-15))
+    return float(
+        brentq(lambda rho: zcdp_epsilon(rho, delta) - epsilon, 1e-12, 10 * epsilon**2 + 10 * epsilon, xtol=1e-15)
+    )
 
 
 def noise_scales(

@@ -13,6 +13,7 @@ class Id(bytes):
     length: ClassVar[int] = 16
 
     def __new__(cls, value: bytes) -> Self:
+        """The id that `value` spells."""
         if len(value) != cls.length:
             raise ValueError(f"a {cls.__name__} has {cls.length} bytes, not {len(value)}")
         return super().__new__(cls, value)
@@ -37,7 +38,7 @@ class RoundId(Id):
 
 
 class Token(Id):
-    """An opaque stand-in: of a rung of a workload's ladder (VOPRF output) or of a hardware context (provider's HMAC)."""
+    """An opaque stand-in of a rung of a workload's ladder (VOPRF output) or of a hardware context (provider's HMAC)."""
 
 
 class Digest(Id):

@@ -34,9 +34,9 @@ class Dimension:
 class LifeTable:
     """Events and exposure per cell; every array has the shape given by the dimensions, dtype float64.
 
-    `events` counts failures (after release: with noise, so perhaps negative or fractional). `exposure_node_hours` is time
-    at risk in node-hours. `at_risk` counts units observed (leases, lives). `noise_variance` is the variance
-    of the noise in `events`, zero where counts are exact.
+    `events` counts failures (after release: with noise, so perhaps negative or fractional). `exposure_node_hours` is
+    time at risk in node-hours. `at_risk` counts units observed (leases, lives). `noise_variance` is the variance of the
+    noise in `events`, zero where counts are exact.
     """
 
     dimensions: tuple[Dimension, ...]

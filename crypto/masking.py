@@ -1,9 +1,9 @@
 """Committee masking: a contribution is hidden by one mask per trustee, and only sums can be unmasked.
 
-Tenant i and trustee j share a key by X25519 (RFC 7748). For each round both expand it with HKDF-SHA256 (RFC 5869), bound
-to round and plan, to a fresh 256-bit key of a ChaCha20 stream (RFC 8439), read as little-endian 64-bit words. The tenant
-sends cells + Σ_j mask_ij mod 2^64; trustee j later answers Σ_i mask_ij over one agreed set. The sum is exact for every
-set of contributors, so tenants speak once and drop-outs cost nothing.
+Tenant i and trustee j share a key by X25519 (RFC 7748). For each round both expand it with HKDF-SHA256 (RFC 5869),
+bound to round and plan, to a fresh 256-bit key of a ChaCha20 stream (RFC 8439), read as little-endian 64-bit words. The
+tenant sends cells + Σ_j mask_ij mod 2^64; trustee j later answers Σ_i mask_ij over one agreed set. The sum is exact for
+every set of contributors, so tenants speak once and drop-outs cost nothing.
 
 Hiding: as long as one trustee keeps its streams to itself, a masked contribution is indistinguishable from random words
 (PRG security of ChaCha20, one key per round and plan, never reused). Not promised: anything when all trustees collude.
@@ -50,9 +50,7 @@ class MaskKey:
         return np.frombuffer(stream, _WORD).astype(np.uint64, copy=False)
 
 
-def mask_cells(
-    cells: Words, key: MaskKey, trustees: Sequence[MaskPublicKey], round_id: RoundId, plan: Digest
-) -> Words:
+def mask_cells(cells: Words, key: MaskKey, trustees: Sequence[MaskPublicKey], round_id: RoundId, plan: Digest) -> Words:
     """What a tenant sends: its cells plus the mask that it shares with each trustee, mod 2^64."""
     return add_words((cells, *(key.mask(trustee, round_id, plan, len(cells)) for trustee in trustees)))
 

@@ -1,4 +1,4 @@
-"""The messages of one week, in the order in which they travel. `crypto.plan.Plan` is the one between the first and second half.
+"""The messages of one week, in the order in which they travel.
 
     tenant → trustee    Signed(EvaluationRequest)    blinded elements to evaluate
     trustee → tenant    EvaluationResponse           evaluated elements and a proof
@@ -8,6 +8,8 @@
     provider → trustee  Signed(UnmaskRequest)        the set of contributions to unmask
     trustee → provider  UnmaskShare                  the sum of its masks over that set
     provider → tenant   Signed(Bundle)               what was learnt (`crypto.bundle`)
+
+`Plan` has a module of its own, `crypto.plan`.
 """
 
 from collections.abc import Container, Mapping
@@ -16,9 +18,10 @@ from functools import cached_property
 from typing import ClassVar, Protocol
 
 from crypto.errors import BadSignature
-from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, EncodedProof, RoundId, TenantId, Token, VerifyKey
+from crypto.ids import Digest, EncodedElement, EncodedProof, LeaseId, MaskPublicKey, RoundId, TenantId, Token, VerifyKey
 from crypto.signing import tenant_id
 from crypto.voprf import MAX_BATCH
+
 
 @dataclass(frozen=True)
 class Member:
@@ -149,7 +152,7 @@ class Registration:
 
 @dataclass(frozen=True)
 class RegistrationRequest:
-    """The provider's question: what runs on your leases that began in [start_hour, end_hour)? Asking again is harmless."""
+    """The provider's question: what runs on your leases that began in [start_hour, end_hour)? It may ask again."""
 
     LABEL: ClassVar[str] = "pharoah/registration-request/1"
     epoch: int

@@ -1,15 +1,15 @@
 """Noise that nobody knows: each tenant draws a share, and only the sum of the shares makes the release private.
 
-Discrete Gaussian (the default; Canonne, Kamath & Steinke 2020). Counts are multiplied by 2^8 in the ring mod 2^64 before
-noise is added, and every share has 1/k of the variance, k = `Plan.noise_shares`. A sum of discrete Gaussians is not
-quite a discrete Gaussian; without the scaling many small shares would give no privacy at all, with it the distance is
-negligible (Kairouz, Liu & Steinke 2021, Theorem 1; `crypto.accountant` evaluates the bound for each plan). Drawn by
+Discrete Gaussian (the default; Canonne, Kamath & Steinke 2020). Counts are multiplied by 2^8 in the ring mod 2^64
+before noise is added, and every share has 1/k of the variance, k = `Plan.noise_shares`. A sum of discrete Gaussians is
+not quite a discrete Gaussian; without the scaling many small shares would give no privacy at all, with it the distance
+is negligible (Kairouz, Liu & Steinke 2021, Theorem 1; `crypto.accountant` evaluates the bound for each plan). Drawn by
 OpenDP's exact sampler from the system's generator.
 
 Discrete Laplace. Infinitely divisible: the difference of two negative-binomial NB(1/k, p) draws, p = exp(-1/b), summed
-over k shares, is exactly the discrete Laplace law of scale b (Kotz, Kozubowski & Podgórski 2001, §2.4.2 in continuous form). No
-scaling is needed. Drawn by inversion of a table of 128-bit cumulative probabilities: each draw is within 2^-118 of the
-exact law in total variation.
+over k shares, is exactly the discrete Laplace law of scale b (Kotz, Kozubowski & Podgórski 2001, §2.4.2 in continuous
+form). No scaling is needed. Drawn by inversion of a table of 128-bit cumulative probabilities: each draw is within
+2^-108 of the exact law in total variation.
 
 More than k contributions only add independent noise. Fewer than k must never be unmasked: `cohort_minimum` sees to it.
 """
@@ -72,7 +72,8 @@ def polya_difference(scale: float, shares: int, size: int, random_bytes: Callabl
     table = _negative_binomial_table(scale, shares)
     width = _TABLE_BITS // 8
     stream = random_bytes(2 * size * width)
-    draws = [bisect_right(table, int.from_bytes(stream[at : at + width], "little")) for at in range(0, len(stream), width)]
+    words = (int.from_bytes(stream[at : at + width], "little") for at in range(0, len(stream), width))
+    draws = [bisect_right(table, word) for word in words]
     return np.array(draws[:size], np.int64) - np.array(draws[size:], np.int64)
 
 

@@ -9,9 +9,12 @@ Unit of privacy: one job-week, that is one lease within the window. In each marg
 to the cells of that marginal, whatever the size of the job.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from itertools import pairwise
 from typing import ClassVar
 
 from crypto.causes import Domain
@@ -19,6 +22,8 @@ from crypto.ids import MaskPublicKey, RoundId
 from crypto.life_table import Dimension, LifeTable
 
 TOKEN_DIMENSIONS = frozenset({"workload", "context", "context_level"})
+MAX_NAME_CHARACTERS = 64
+MAX_CELLS = 2**22  # 32 MiB of words: a contribution fits a message with room to spare
 
 
 class Mechanism(StrEnum):
@@ -26,6 +31,11 @@ class Mechanism(StrEnum):
 
     DISCRETE_GAUSSIAN = "discrete_gaussian"
     DISCRETE_LAPLACE = "discrete_laplace"
+
+
+# Beyond these the samplers stop being exact: OpenDP's saturates at 64 bits, and the table of `crypto.noise` takes
+# seconds, later for ever. A plan with a huge scale would look cheap and hide nothing.
+LARGEST_NOISE_SCALE = {Mechanism.DISCRETE_GAUSSIAN: 2.0**32, Mechanism.DISCRETE_LAPLACE: 2.0**12}
 
 
 @dataclass(frozen=True)
@@ -37,10 +47,12 @@ class PlanDimension:
     owners: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        _check_names("a dimension", [self.name])
         if not self.levels or len(set(self.levels)) != len(self.levels):
             raise ValueError(f"dimension {self.name!r} needs levels, each once")
         if self.owners and len(self.owners) != len(self.levels):
-            raise ValueError(f"dimension {self.name!r} has {len(self.levels)} levels and {len(self.owners)} owner counts")
+            counts = f"{len(self.levels)} levels and {len(self.owners)} owner counts"
+            raise ValueError(f"dimension {self.name!r} has {counts}, it needs as many")
         if self.name in TOKEN_DIMENSIONS and not self.owners:
             raise ValueError(f"dimension {self.name!r} consists of tokens: it must say how many tenants own each")
 
@@ -58,8 +70,18 @@ class Marginal:
     noise_scale: float
 
     def __post_init__(self) -> None:
-        if not self.dimensions or self.noise_scale <= 0:
-            raise ValueError(f"marginal {self.name!r} needs dimensions and a positive noise scale")
+        _check_names("a marginal", [self.name])
+        _check_names("a dimension", self.dimensions)
+        if not self.dimensions or len(set(self.dimensions)) != len(self.dimensions):
+            raise ValueError(f"marginal {self.name!r} needs dimensions, each once")
+        if not self.noise_scale > 0:
+            raise ValueError(f"marginal {self.name!r} needs a positive noise scale")
+
+
+def _check_names(owner: str, names: Sequence[str]) -> None:
+    """Errors quote names, and a plan comes from outside: so a name is short and plain."""
+    if not all(name.isidentifier() and name.isascii() and len(name) <= MAX_NAME_CHARACTERS for name in names):
+        raise ValueError(f"the name of {owner} must be an ASCII identifier of at most {MAX_NAME_CHARACTERS} characters")
 
 
 @dataclass(frozen=True)
@@ -98,7 +120,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         self._check_window()
+        self._check_budget()
         self._check_tables()
+        self._check_size()
         if not 1 <= self.noise_shares <= self.cohort_minimum:
             raise ValueError("noise_shares must lie between 1 and cohort_minimum, or a full cohort would lack noise")
         if len({trustee.index for trustee in self.trustees}) != len(self.trustees) or not self.trustees:
@@ -108,22 +132,34 @@ class Plan:
         edges = self.band_edges_hours
         if self.end_hour <= self.start_hour:
             raise ValueError("the window of a plan must end after it starts")
-        if len(edges) < 2 or any(later <= earlier for earlier, later in zip(edges, edges[1:], strict=False)):
+        if len(edges) < 2 or not all(earlier < later for earlier, later in pairwise(edges)):
             raise ValueError("band edges must increase, and there must be at least two")
 
-    def _check_tables(self) -> None:
-        names = [dimension.name for dimension in self.dimensions]
-        if len(set(names)) != len(names):
-            raise ValueError("each dimension is listed once")
-        used = {name for marginal in self.marginals for name in marginal.dimensions}
-        if not self.marginals or not used <= set(names):
-            raise ValueError(f"the marginals use dimensions {sorted(used)}, the plan defines {sorted(names)}")
-        if len({marginal.name for marginal in self.marginals}) != len(self.marginals):
-            raise ValueError("each marginal has a name of its own")
+    def _check_budget(self) -> None:
         if self.failures_per_unit < 1:
-            raise ValueError("at least one failure per unit must count")
-        if not (self.epsilon > 0 and 0 <= self.delta < 1):
-            raise ValueError("epsilon must be positive and delta in [0, 1)")
+            raise ValueError("failures_per_unit must be at least 1, or nothing would count")
+        if not (0 < self.epsilon < math.inf and 0 <= self.delta < 1):
+            raise ValueError("epsilon must be positive and finite, delta in [0, 1)")
+        largest = LARGEST_NOISE_SCALE[self.mechanism]
+        for marginal in self.marginals:
+            if marginal.noise_scale > largest:
+                raise ValueError(f"the noise scale of marginal {marginal.name!r} must be at most {largest:.0f}")
+
+    def _check_tables(self) -> None:
+        names = {dimension.name for dimension in self.dimensions}
+        if len(names) != len(self.dimensions):
+            raise ValueError("each dimension is listed once")
+        if not self.marginals or len({marginal.name for marginal in self.marginals}) != len(self.marginals):
+            raise ValueError("a plan needs marginals, each with a name of its own")
+        for marginal in self.marginals:
+            for name in marginal.dimensions:
+                if name not in names:
+                    raise ValueError(f"marginal {marginal.name!r} uses dimension {name!r}, which the plan must define")
+
+    def _check_size(self) -> None:
+        levels = {dimension.name: len(dimension.levels) for dimension in self.dimensions}
+        if sum(math.prod(levels[name] for name in marginal.dimensions) for marginal in self.marginals) > MAX_CELLS:
+            raise ValueError(f"a plan has at most {MAX_CELLS} cells: use fewer dimensions per marginal or fewer levels")
 
     @cached_property
     def tables(self) -> tuple[LifeTable, ...]:

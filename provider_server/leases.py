@@ -7,6 +7,7 @@ age of a lease counts from its start. Outcomes appear nowhere.
 
 import hashlib
 import hmac
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,8 @@ from crypto.ids import LeaseId, TenantId, Token
 from crypto.life_table import Dimension, Floats, LifeTable
 from crypto.messages import finest_row
 from crypto.plan import Plan
+
+OF_FAILURE = ("domain", "reason")
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,8 @@ class Lease:
 
 
 def context_tokens(secret: bytes, epoch: int, context: str, level: int) -> dict[str, str]:
-    """The labels of a hardware context at a build-up level: HMAC tokens that only the provider can read, anew each epoch."""
-    names = {"context": f"{context}", "context_level": f"{context}\0{level}"}
+    """Labels of a hardware context at a build-up level: HMAC tokens that only the provider reads, anew each epoch."""
+    names = {"context": context, "context_level": f"{context}\0{level}"}
     return {label: str(_token(secret, f"{epoch}\0{label}\0{name}")) for label, name in names.items()}
 
 
@@ -50,7 +53,7 @@ class Slices:
 
     @classmethod
     def of(cls, leases: Sequence[Lease], start_hour: float, end_hour: float, edges: Sequence[float]) -> "Slices":
-        """Cuts every lease that overlaps [start_hour, end_hour) at the band edges of its age."""
+        """Cuts every lease that overlaps [start_hour, end_hour) at the band edges of its age; ages beyond are lost."""
         inside = tuple(lease for lease in leases if lease.start_h < end_hour and lease.end_h > start_hour)
         start = np.array([lease.start_h for lease in inside]).reshape(-1, 1)
         end = np.array([lease.end_h for lease in inside]).reshape(-1, 1)
@@ -63,32 +66,39 @@ class Slices:
 def expose(plan: Plan, slices: Slices, discount: Floats | None = None) -> tuple[LifeTable, ...]:
     """The plan's tables with exposure and numbers at risk filled in; events and noise stay zero.
 
-    `discount`, shape (leases,), scales each lease's exposure (see `provider_server.analysis.effective`). Along dimensions
-    that describe the failure and not the lease (domain, reason) every level has the full exposure.
+    `discount`, shape (leases,), scales each lease's exposure (see `provider_server.analysis.effective`). Along
+    dimensions that describe the failure and not the lease (domain, reason) every level has the full exposure.
     """
     hours = slices.node_hours if discount is None else slices.node_hours * discount[:, None]
     return tuple(_expose(table, slices, hours) for table in plan.tables)
 
 
 def _expose(table: LifeTable, slices: Slices, hours: Floats) -> LifeTable:
-    of_lease = [dimension for dimension in table.dimensions if dimension.name not in ("band", "domain", "reason")]
+    of_lease = [dimension for dimension in table.dimensions if dimension.name not in ("band", *OF_FAILURE)]
     by_band = any(dimension.name == "band" for dimension in table.dimensions)
     hours = hours if by_band else hours.sum(axis=1, keepdims=True)
-    rows = np.array([_positions(dimension, slices.leases) for dimension in of_lease], np.intp).reshape(len(of_lease), -1)
-    known = (rows >= 0).all(axis=0)
-    exposure = np.zeros((*(len(dimension) for dimension in of_lease), hours.shape[1]))
+    row, known = np.zeros(len(slices.leases), np.intp), np.ones(len(slices.leases), np.bool_)
+    for dimension in of_lease:
+        position = _positions(dimension, slices.leases)
+        row, known = row * len(dimension) + position, known & (position >= 0)
+    lengths = [len(dimension) for dimension in of_lease]
+    exposure = np.zeros((math.prod(lengths), hours.shape[1]))
     at_risk = np.zeros_like(exposure)
-    np.add.at(exposure, tuple(rows[:, known]), hours[known])
-    np.add.at(at_risk, tuple(rows[:, known]), (hours[known] > 0).astype(float))
-    if not by_band:
-        exposure, at_risk = exposure[..., 0], at_risk[..., 0]
-    return replace(table, exposure_node_hours=_spread(table, exposure), at_risk=_spread(table, at_risk))
+    np.add.at(exposure, row[known], hours[known])
+    np.add.at(at_risk, row[known], (hours[known] > 0).astype(np.float64))
+    shape = (*lengths, hours.shape[1]) if by_band else (*lengths,)
+    return replace(
+        table,
+        exposure_node_hours=_spread(table, exposure.reshape(shape)),
+        at_risk=_spread(table, at_risk.reshape(shape)),
+    )
 
 
 def _spread(table: LifeTable, values: Floats) -> Floats:
     """Broadcasts values over the axes of the lease and the band to all axes of the table."""
-    own = [axis for axis, dimension in enumerate(table.dimensions) if dimension.name not in ("domain", "reason", "band")]
-    own += [axis for axis, dimension in enumerate(table.dimensions) if dimension.name == "band"]
+    names = [dimension.name for dimension in table.dimensions]
+    own = [axis for axis, name in enumerate(names) if name not in ("band", *OF_FAILURE)]
+    own += [axis for axis, name in enumerate(names) if name == "band"]
     order = np.argsort(own)
     shape = tuple(size if axis in own else 1 for axis, size in enumerate(table.shape))
     return np.broadcast_to(np.transpose(values, order).reshape(shape), table.shape).copy()

@@ -1,8 +1,8 @@
 """The plan of a round: which rows there are, and how much noise the budget buys.
 
-Rows exist only for tokens that at least `owners_minimum` tenants hold in the epoch so far. A workload whose sub-archetype
-is too rare is counted under its archetype, or its family, if the workloads left over at that rung have owners enough;
-owners are counted among those left over, so that a coarse row never hides a single tenant.
+Rows exist only for tokens that at least `owners_minimum` tenants hold in the epoch so far. A workload whose
+sub-archetype is too rare is counted under its archetype, or its family, if the workloads left over at that rung have
+owners enough; owners are counted among those left over, so that a coarse row never hides a single tenant.
 """
 
 from collections.abc import Mapping, Sequence
@@ -113,15 +113,16 @@ def _dimension(
 
 
 def _rows(leases: Sequence[Lease], rungs: Sequence[str], owners_minimum: int) -> dict[str, int]:
-    """Tokens with owners enough, finest rung first, each with its number of owners among the leases left over so far."""
+    """Tokens with owners enough, finest rung first, each with its number of owners among the leases left so far."""
     rows: dict[str, int] = {}
-    left = [lease for lease in leases if any(rung in lease.labels for rung in rungs)]
+    left = list(leases)
     for rung in rungs:
         owners: dict[str, set[TenantId]] = {}
         for lease in left:
-            owners.setdefault(lease.labels[rung], set()).add(lease.tenant)
+            if rung in lease.labels:
+                owners.setdefault(lease.labels[rung], set()).add(lease.tenant)
         found = {token: len(tenants) for token, tenants in sorted(owners.items()) if len(tenants) >= owners_minimum}
-        left = [lease for lease in left if lease.labels[rung] not in found]
+        left = [lease for lease in left if lease.labels.get(rung) not in found]
         rows |= found
     return rows
 

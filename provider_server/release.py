@@ -12,7 +12,7 @@ import numpy as np
 
 from crypto import noise
 from crypto.codec import decode, encode
-from crypto.errors import CohortTooSmall
+from crypto.errors import CohortTooSmall, DecodeError
 from crypto.life_table import Floats, LifeTable
 from crypto.masking import Words
 from crypto.plan import Plan
@@ -35,7 +35,10 @@ class Release:
 
 
 def release(plan: Plan, noisy_sum: Words, contributors: int, exposure: tuple[LifeTable, ...]) -> Release:
-    """Opens the gate. `noisy_sum` has shape (plan.cells,); `exposure` holds the plan's tables as `expose` fills them."""
+    """Opens the gate. `noisy_sum` has shape (plan.cells,); `exposure` holds the plan's tables as `expose` fills them.
+
+    Raises CohortTooSmall for a sum of fewer contributions than the plan asks for.
+    """
     if contributors < plan.cohort_minimum:
         raise CohortTooSmall(f"round {plan.round_id}: a sum of {contributors} contributions is never released")
     events = noise.from_ring(plan, noisy_sum)
@@ -72,16 +75,18 @@ def from_bytes(data: bytes) -> Release:
     """Inverse of `to_bytes`; DecodeError for anything else."""
     stored = decode(StoredRelease, data)
     plan = decode(Plan, stored.plan)
-    columns = [_split(plan, column) for column in (stored.events, stored.exposure_node_hours, stored.at_risk)]
+    columns = (_split(plan, column) for column in (stored.events, stored.exposure_node_hours, stored.at_risk))
     variances = noise.noise_variances(plan, stored.contributors)
     tables = (
-        LifeTable(empty.dimensions, *arrays, np.full(empty.shape, variance))
-        for empty, *arrays, variance in zip(plan.tables, *columns, variances, strict=True)
+        LifeTable(empty.dimensions, events, exposure, at_risk, np.full(empty.shape, variance))
+        for empty, events, exposure, at_risk, variance in zip(plan.tables, *columns, variances, strict=True)
     )
     return Release(plan, stored.contributors, tuple(tables))
 
 
 def _split(plan: Plan, column: bytes) -> list[Floats]:
+    if len(column) != 8 * plan.cells:
+        raise DecodeError(f"a column of this release has {8 * plan.cells} bytes, here it has {len(column)}")
     values = np.frombuffer(column, "<f8").astype(np.float64)
     ends = np.cumsum([table.events.size for table in plan.tables])
     parts = np.split(values, ends[:-1])

@@ -63,10 +63,15 @@ class Round:
         if contribution.plan != self._digest or contribution.round_id != self.plan.round_id:
             raise PeerFault(f"tenant {tenant.hex()[:12]}… answered another plan", hint="ask it again in a new round")
         if len(contribution.cells) != 8 * self.plan.cells:
-            raise PeerFault(f"tenant {tenant.hex()[:12]}… sent {len(contribution.cells)} bytes, not {8 * self.plan.cells}")
+            raise PeerFault(
+                f"tenant {tenant.hex()[:12]}… sent {len(contribution.cells)} bytes, not {8 * self.plan.cells}",
+                hint="it counts by another plan or speaks another version; tell its owner",
+            )
         known = self._from.get(tenant)
         if known is not None and known != data:
-            raise PeerFault(f"tenant {tenant.hex()[:12]}… sent two contributions", hint="the first one counts; tell its owner")
+            raise PeerFault(
+                f"tenant {tenant.hex()[:12]}… sent two contributions", hint="the first one counts; tell its owner"
+            )
         if known is None:
             self._from[tenant] = data
             self._sum += words_from_bytes(contribution.cells)
@@ -83,7 +88,7 @@ class Round:
         return self._signing_key.sign(UnmaskRequest(self.signed_plan, self.contributors))
 
     def unmask(self, shares: Iterable[bytes]) -> Words:
-        """The sum of the contributions, noise included, shape (cells,); PeerFault unless every mask trustee answered."""
+        """The sum of the contributions, noise included, shape (cells,); PeerFault unless all mask trustees answered."""
         self._require(State.UNMASKING)
         answers = [decode(UnmaskShare, share) for share in shares]
         self._check_shares(answers)
@@ -95,8 +100,12 @@ class Round:
 
     def _check_shares(self, answers: Sequence[UnmaskShare]) -> None:
         wanted = sorted(trustee.index for trustee in self.plan.trustees)
-        if sorted(answer.trustee for answer in answers) != wanted:
-            raise PeerFault(f"masks of trustees {wanted} are needed", hint="ask the missing ones; a late mask loses nothing")
+        got = sorted(answer.trustee for answer in answers)
+        if got != wanted:
+            raise PeerFault(
+                f"one share of each of the trustees {wanted} is needed, here are those of {got}",
+                hint="ask the missing ones; a late share loses nothing",
+            )
         for answer in answers:
             if answer.round_id != self.plan.round_id or len(answer.mask_sum) != 8 * self.plan.cells:
                 raise PeerFault(f"trustee {answer.trustee} sent masks for something else", hint="ask it again")

@@ -59,7 +59,7 @@ class Tenants(Protocol):
     """All that the federated week knows of the transport."""
 
     def ask(self, verb: Verb, payload: bytes) -> Iterator[bytes]:
-        """Sends `payload` to all connected tenants, yields each answer as it arrives, leaves out the silent and failing."""
+        """Sends `payload` to all connected tenants, yields answers as they arrive; silent or failing ones give none."""
 
 
 class Why(StrEnum):

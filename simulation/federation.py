@@ -36,7 +36,8 @@ class Federation:
 
     def close(self) -> None:
         """Closes every database."""
-        for party in (self.provider, *self.trustees, *self.tenants):
+        parties: tuple[Provider | Trustee | Tenant, ...] = (self.provider, *self.trustees, *self.tenants)
+        for party in parties:
             party.close()
 
 

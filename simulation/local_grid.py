@@ -2,7 +2,7 @@
 
 A node handles a message when its reply is pulled, one after the other, so a thousand tenants need the memory of one
 pull. Content is copied on the way out and on the way back: no app can change what another one holds. Each node keeps
-its own `Context`, as it would in a run. What a ClientApp raises comes out of `pull_messages`: a bug stops a simulation.
+its own `Context`, as it would in a run. What a ClientApp raises stops the simulation, as `ClientAppFailed`.
 
 Beside the apps come two ways to be unlucky: nodes in `silent` are connected and never answer; `deliver` turns the
 replies of one pull into what is delivered, so it can repeat, reorder, hold back or damage them.
@@ -30,6 +30,10 @@ TASK_ID = 1
 IDENTITY = ("_run_id", "_node_id", "_task_id")  # where Flower keeps it; reading it by property raises while it is unset
 
 Deliver = Callable[[list[Message]], Iterable[Message]]
+
+
+class ClientAppFailed(RuntimeError):
+    """A ClientApp raised, which one of Pharoah never does."""
 
 
 @contextmanager
@@ -112,10 +116,15 @@ class LocalGrid(Grid):
         return message is not None and message.metadata.dst_node_id not in self._silent
 
     def _reply(self, message: Message) -> Message:
-        node_id = message.metadata.dst_node_id
-        reply = deepcopy(self._apps[node_id](message, self._contexts[node_id]))
+        reply = deepcopy(self._handled(message, message.metadata.dst_node_id))
         self._number(reply)
         return reply
+
+    def _handled(self, message: Message, node_id: int) -> Message:
+        try:
+            return self._apps[node_id](message, self._contexts[node_id])
+        except Exception as error:  # apart from what a grid may raise over bad replies, which a caller may survive
+            raise ClientAppFailed(f"the ClientApp of node {node_id} raised {error!r}") from error
 
     def _number(self, message: Message) -> str:
         """Flower has no public way to name a message: its grids write the id as this does."""

@@ -7,7 +7,7 @@ two runs of one seed agree in everything but noise.
 import hashlib
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +77,7 @@ class Player:
         self._federation = found(root, scenario.tenants, settings_of(scenario), _policy(scenario))
         self._workloads = [_descriptor(profile) for profile in self.cloud.workloads]
         self._leases: dict[str, Lease] = {}
+        self._facts: dict[str, world.Lease] = {}
         self._tally = Tally()
         self._releases: list[Release] = []
         self._exact: list[tuple[Integers, ...]] = []
@@ -100,14 +101,16 @@ class Player:
 
     def played(self) -> Played:
         """The record of the weeks so far."""
+        known = self._federation.provider.leases(0, self.scenario.weeks * HOURS_PER_WEEK)
+        registered = {lease.lease: lease for lease in known}
         return Played(
             self.cloud,
             self._federation,
             tuple(self._releases),
             tuple(self._exact),
-            {name: self._registered[lease.lease] for name, lease in self._leases.items()},
-            self._workload_of,
-            self._place_of,
+            {name: registered[lease.lease] for name, lease in self._leases.items()},
+            {name: lease.workload for name, lease in self._facts.items()},
+            {name: (lease.context, lease.level) for name, lease in self._facts.items()},
             self._job_weeks,
             self._tally.seconds,
             self._tally.bytes,
@@ -126,6 +129,7 @@ class Player:
         began = [lease for lease in week.leases if lease.lease_id not in self._leases]
         granted = {lease.lease_id: self._grant(lease) for lease in began}
         self._leases |= granted
+        self._facts |= {lease.lease_id: lease for lease in began}
         self._federation.provider.record_leases(granted.values())
         started, failed = defaultdict(list), defaultdict(list)
         for began_lease in began:

@@ -1,8 +1,8 @@
 """The report of a simulated run: one HTML page with pictures, which loads nothing and runs no script.
 
-`write_report` takes what `pharoah-sim run` found out, as plain JSON values. What is absent, None or not finite is shown as
-"not available". Equal outcomes give equal bytes. Every picture has a description, and a table with its numbers; its
-colours are roles of `report.css`, so it follows the reader's light or dark scheme.
+`write_report` takes what `pharoah-sim run` found out, as plain JSON values. A measure that is absent, None or not finite
+is shown as "not available". Equal outcomes give equal bytes. Every picture has a description, and a table with its
+numbers; its colours are roles of `report.css`, so it follows the reader's light or dark scheme.
 
 Not promised: privacy. A report shows planted truth and results without noise, which only a simulation has.
 
@@ -26,7 +26,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from rich.filesize import decimal
 
 from crypto.life_table import Floats
@@ -40,6 +40,7 @@ Draw = Callable[[Axes], None]
 _MISSING = "not available"
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _TINY = 1e-3
+_ERROR = "mean_abs_log_rate_error"
 
 
 def _finite(value: object) -> float:
@@ -48,12 +49,14 @@ def _finite(value: object) -> float:
 
 
 def _plain(value: object) -> str:
-    if isinstance(value, float):
-        if value and abs(value) < _TINY:
-            digits, exponent = f"{value:.2e}".split("e")
-            return f"{float(digits):g} × 10{str(int(exponent)).translate(_RAISED)}".removeprefix("1 × ")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float) and 0 < abs(value) < _TINY:
+        digits, exponent = f"{value:.2e}".split("e")
+        return f"{float(digits):g} × 10{str(int(exponent)).translate(_RAISED)}".removeprefix("1 × ")
+    if isinstance(value, int | float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else str(value)
+    return str(value)
 
 
 def _percent(share: float) -> str:
@@ -61,27 +64,294 @@ def _percent(share: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.3g} s" if seconds >= 1 or not seconds else f"{1000 * seconds:.3g} ms"
-    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+    units = ((3600, "h"), (60, "min"), (1, "s"), (_TINY, "ms"))
+    unit, name = next((unit for unit in units if seconds >= unit[0] * (2 if unit[0] > 1 else 1)), (1, "s"))
+    return f"{seconds / unit:.3g} {name}"
 
 
 _FORMS: Mapping[str, Callable[[Any], str]] = {
-    **dict.fromkeys(("probability", "probability_without_privacy", "interval_coverage"), _percent),
-    **dict.fromkeys(("seconds", "time"), _duration),
+    **dict.fromkeys(("probability", "hazard_interval_coverage"), _percent),
     **dict.fromkeys(("bytes", "bytes_per_tenant_round"), lambda size: decimal(round(size))),
-    "mean_abs_log_rate_error": lambda error: f"× {math.exp(error):.3g}",  # the factor by which a rate is off
+    "seconds": _duration,
+    # an error of logarithms is shown as the factor by which a rate is off
+    **dict.fromkeys((_ERROR, f"hazard_{_ERROR}"), lambda error: f"× {math.exp(error):.3g}"),
 }
 
 
 def _shown(row: Row, key: str) -> str:
     """The value of `key` as it is written for people, escaped for HTML."""
     value = row.get(key)
-    if value is None or (isinstance(value, float) and math.isnan(_finite(value))):
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return _MISSING
     return escape(_FORMS.get(key.removesuffix("_without_privacy"), _plain)(value))
 
 
-def _counted(value: object, noun: str, plural: str = "") -> str:
-    many = plural or f"{noun}s"
-    return f"an unknown number of {many}" if value is None else f"{_plain(value)} {noun if value == 1 else many}"
+def _counted(row: Row, key: str, noun: str) -> str:
+    plural = "" if row.get(key) == 1 else "es" if noun.endswith("h") else "s"
+    return f"{'an unknown number of' if row.get(key) is None else _shown(row, key)} {noun}{plural}"
+
+
+# ---- what the outcome holds ----------------------------------------------------------------------------------------
+
+_RESULTS = ("mismatch", "hazard")
+_TABLES = {  # the columns; report.html has their heads
+    "mismatch": "workload_name context_name planted probability probability_without_privacy risk_ratio interval",
+    "hazard": "context_name level band rate interval truth rate_without_privacy",
+    "budget": "week epsilon limit",
+    "group": "weeks epsilon",
+    "error_by_epsilon": "epsilon mean_abs_log_rate_error auroc",
+    "stages": "stage seconds bytes",
+}
+
+
+def _rows(outcome: Row, table: str) -> list[dict[str, Any]]:
+    """The rows of one table of the detail, with names and intervals spelt out; none where the table is missing."""
+    rows = [dict(row) for row in (outcome.get("detail") or {}).get(table) or ()]
+    for row in rows:
+        for kind in {"workload", "context"} & row.keys():
+            row[f"{kind}_name"] = _names(outcome, kind, row[kind])[row[kind]]
+        row["interval"] = f"{_shown(row, 'low')} – {_shown(row, 'high')}"
+    return rows
+
+
+def _names(outcome: Row, kind: str, last: int = -1) -> list[str]:
+    """The names of all workloads or contexts, made up as far as number `last` where there are fewer."""
+    names = [str(name) for name in (outcome.get("detail") or {}).get(f"{kind}s") or ()]
+    return names + [f"{kind} {place}" for place in range(len(names), last + 1)]
+
+
+def _column(rows: Sequence[Row], key: str) -> Floats:
+    return np.array([_finite(row.get(key)) for row in rows], dtype=np.float64)
+
+
+def _tally(outcome: Row) -> dict[str, int]:
+    """Planted pairs, those of them that a tenant's check would warn of, the others, and warnings about other pairs."""
+    rows = _rows(outcome, "mismatch")
+    planted = np.array([row.get("planted") is True for row in rows], dtype=bool)
+    warned = _column(rows, "probability") >= WARNING_PROBABILITY
+    kinds = {"planted": planted, "found": planted & warned, "missed": planted & ~warned, "alarms": ~planted & warned}
+    return {kind: int(pairs.sum()) for kind, pairs in kinds.items()}
+
+
+# ---- the page ------------------------------------------------------------------------------------------------------
+
+
+def write_report(outcome: Row, path: Path) -> None:
+    """Writes the report of `outcome` to `path`, which is replaced; OSError where that cannot be written."""
+    path.write_text(render(outcome), encoding="utf-8", newline="\n")
+
+
+def render(outcome: Row) -> str:
+    """The page as text."""
+    folder = resources.files(__package__)
+    page = Template((folder / "report.html").read_text(encoding="utf-8"))
+    parts = {f"{part}_{key}": value for part in _RESULTS for key, value in (outcome.get(part) or {}).items()}
+    fields = {name: _shown({**outcome, **parts}, name) for name in page.get_identifiers()} | _words(outcome)
+    for table, keys in _TABLES.items():
+        fields[f"{table}_rows"] = "".join(_table_row(row, keys.split()) for row in _rows(outcome, table))
+    with style.context(["default", _STYLE]):
+        fields |= {f"{section}_pictures": pictures for section, pictures in _pictures(outcome).items()}
+    return page.substitute(fields, css=(folder / "report.css").read_text(encoding="utf-8"))
+
+
+def _words(outcome: Row) -> dict[str, str]:
+    tally, levels = _tally(outcome), sorted({row["level"] for row in _rows(outcome, "hazard")})
+    warned = f"a tenant would have been warned of {tally['found']} of {_counted(tally, 'planted', 'planted mismatch')}"
+    nothing = "no mismatch was planted" if _rows(outcome, "mismatch") else f"verdicts are {_MISSING}"
+    alarms = _counted(tally, "alarms", "false alarm") if tally["alarms"] else "no false alarm"
+    key = '<li><span class="key dot" style="--hue:var(--level-{})"></span>level {}</li>'
+    return {
+        "ran": f"{_counted(outcome, 'tenants', 'tenant')} ran {_counted(outcome, 'job_weeks', 'job-week')}",
+        "in_rounds": _counted(outcome, "rounds", "round"),
+        "verdict": f"{warned if tally['planted'] else nothing}, with {alarms}",
+        **{kind: "<i></i>" * count + f"<b>{count}</b>" for kind, count in tally.items()},
+        **{f"{kind}s": str(len(_names(outcome, kind))) for kind in ("workload", "context")},
+        "levels": "".join(key.format(place % len(_LEVELS), int(level)) for place, level in enumerate(levels)),
+    }
+
+
+def _table_row(row: Row, keys: Sequence[str]) -> str:
+    first, *others = (_shown(row, key) for key in keys)
+    return f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in others)}</tr>\n'
+
+
+# ---- pictures ------------------------------------------------------------------------------------------------------
+
+# Matplotlib wants colours where the page has roles: each stand-in becomes its role when a drawing enters the page.
+_INK, _RULE, _BAND, _ACCENT = "#010101", "#010102", "#010103", "#010104"
+_LEVELS = tuple(f"#01020{place}" for place in range(5))
+_ROLES = {_INK: "currentColor", _RULE: "var(--rule)", _BAND: "var(--band)", _ACCENT: "var(--accent)"}
+_ROLES |= {colour: f"var(--level-{place})" for place, colour in enumerate(_LEVELS)}
+_WIDTH = 380.0  # of every drawing; its letters are 12 high
+_STYLE: dict[str, Any] = {
+    "font.size": 12,
+    "text.parse_math": False,  # a name with dollar signs is a name
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), _INK),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size", "xtick.minor.size"), 0),
+    "grid.color": _RULE,
+    "axes.axisbelow": True,
+    "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's font
+    "svg.hashsalt": "pharoah",
+}
+
+
+def _pictures(outcome: Row) -> dict[str, str]:
+    """The figures of each section."""
+    weeks, groups, errors, hazards = (
+        _rows(outcome, table) for table in ("budget", "group", "error_by_epsilon", "hazard")
+    )
+    for row in (plain := dict(outcome.get("hazard") or {}), *errors):
+        row |= {f"off{end}": math.exp(_finite(row.get(_ERROR + end))) for end in ("", "_without_privacy")}
+    private = f"With privacy, ε = {_plain(outcome.get('epsilon') or _MISSING)}"
+    panels = [_hazard_panel(outcome, hazards, band) for band in dict.fromkeys(row["band"] for row in hazards)]
+    return {
+        "mismatch": _heat_map(outcome, "probability", private)
+        + _heat_map(outcome, "probability_without_privacy", "Without privacy"),
+        "hazard": "".join(panels) or _picture("hazard", "Failure rates", "", None),
+        "budget": _curve("budget", "ε spent on each week", weeks, "week epsilon", 0)
+        + _curve("group", "ε of a job that runs for several weeks", groups, "weeks epsilon", 0),
+        "trade": _curve("error", "Factor by which rates are off", errors, "epsilon off", 1, plain)
+        + _curve("ranking", "AUROC of the mismatches", errors, "epsilon auroc", 0.5, outcome.get("mismatch")),
+        "cost": _stage_bars(outcome, "seconds", "Time of each stage")
+        + _stage_bars(outcome, "bytes", "Bytes of each stage"),
+    }
+
+
+def _picture(
+    key: str, caption: str, told: str, draw: Draw | None, height: float = 230, left: float = 46, bottom: float = 44
+) -> str:
+    """A figure; `told` describes it to those who cannot see it. `draw` is None where data lack."""
+    head = f"<figure><figcaption>{escape(caption)}</figcaption>"
+    if draw is None:
+        return f'{head}<p class="missing">{_MISSING}</p></figure>'
+    figure = Figure((_WIDTH / 72, height / 72))
+    axes = figure.add_axes((left / _WIDTH, bottom / height, 1 - (left + 14) / _WIDTH, 1 - (bottom + 10) / height))
+    axes.spines[:].set_visible(False)
+    draw(axes)
+    return (
+        f'{head}<svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" aria-labelledby="{key}-title {key}-desc">'
+        f'<title id="{key}-title">{escape(caption)}</title><desc id="{key}-desc">{escape(told)}</desc>'
+        f"{_drawing(figure, key)}</svg></figure>\n"
+    )
+
+
+def _drawing(figure: Figure, key: str) -> str:
+    """What is inside the SVG element, with roles for colours and ids of its own, since a page holds many drawings."""
+    buffer = StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    inside = buffer.getvalue().partition("</metadata>")[2].rpartition("</svg>")[0]
+    for colour, role in _ROLES.items():
+        inside = inside.replace(f": {colour}", f": {role}")
+    inside = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{key}-", inside).replace("xlink:href", "href")
+    return re.sub(r"<!--.*?-->|\n\s*(?=<)", "", inside, flags=re.DOTALL)
+
+
+def _short(names: Sequence[str], kind: str) -> tuple[str, list[str]]:
+    """What all names begin with, and the names without it: "context" and 0, 1, 2; else `kind` and the names."""
+    starts = {name.rpartition(" ")[0] for name in names}
+    shared = starts.pop() if len(starts) == 1 else ""
+    return shared or kind, [name[len(shared) :].strip()[:14] for name in names]
+
+
+def _log_axis(axes: Axes, values: Floats) -> None:
+    values = values[values > 0]  # which NaN is not
+    axes.set_xscale("log")
+    axes.set_xlim(values.min(initial=1.0) / 2.5, values.max(initial=1.0) * 2.5)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter("{x:g}")
+
+
+def _heat_map(outcome: Row, key: str, caption: str) -> str:
+    rows = [row for row in _rows(outcome, "mismatch") if not math.isnan(_finite(row.get(key)))]
+    last = {kind: max((row[kind] for row in rows), default=-1) for kind in ("workload", "context")}
+    (_, workloads), (kind, contexts) = (_short(_names(outcome, kind, last[kind]), kind) for kind in last)
+    turned = max(map(len, contexts), default=0) * len(contexts) > 40
+
+    def draw(axes: Axes) -> None:
+        centres = np.column_stack([_column(rows, "context"), _column(rows, "workload")])
+        boxes = centres[:, None, :] + 0.46 * np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)])
+        colours = [to_rgba(_ACCENT, 0.09 + 0.91 * share) for share in _column(rows, key).clip(0, 1)]
+        planted = [box for box, row in zip(boxes, rows, strict=True) if row.get("planted") is True]
+        axes.add_collection(PolyCollection(list(boxes), facecolors=colours, linewidths=0))
+        axes.add_collection(PolyCollection(planted, facecolors="none", edgecolors=_INK, linewidths=1.8))
+        axes.set_xticks(range(len(contexts)), contexts, rotation=90 if turned else 0)
+        axes.set_yticks(range(len(workloads)), workloads)
+        axes.set(xlim=(-0.5, len(contexts) - 0.5), ylim=(len(workloads) - 0.5, -0.5), xlabel=kind)
+
+    first = sorted(rows, key=lambda row: -float(row[key]))[:5]
+    shown = "; ".join(f"{row['workload_name']} on {row['context_name']} ({_percent(row[key])})" for row in first)
+    told = f"Grid of {len(workloads)} workloads and {len(contexts)} contexts. Most probable: {shown}."
+    left, bottom = 7.5 * max(map(len, workloads), default=0) + 10, 130 if turned else 44
+    height = bottom + 10 + len(workloads) * (16 if len(workloads) <= 32 else 13)
+    return _picture(key, caption, told, draw if rows else None, height, left, bottom)
+
+
+def _hazard_panel(outcome: Row, every: Sequence[Row], band: str) -> str:
+    rows, levels = [row for row in every if row["band"] == band], sorted({row["level"] for row in every})
+    kind, contexts = _short(_names(outcome, "context", max(row["context"] for row in rows)), "context")
+
+    def draw(axes: Axes) -> None:
+        for place in range(0, len(contexts), 2):
+            axes.axhspan(place - 0.5, place + 0.5, color=_BAND, linewidth=0)
+        for place, level in enumerate(levels):
+            _whiskers(axes, [row for row in rows if row["level"] == level], place, len(levels))
+        _log_axis(axes, np.concatenate([_column(every, key) for key in ("rate", "truth", "rate_without_privacy")]))
+        axes.grid(axis="x")
+        axes.set_yticks(range(len(contexts)), contexts)
+        axes.set(ylim=(len(contexts) - 0.5, -0.5), xlabel="failures per 1,000 node-hours", ylabel=kind)
+
+    key = f"hazard-{[row['band'] for row in every].index(band)}"
+    told = f"{len(rows)} rates by context and build-up level; the table below has each with its interval and the truth."
+    height = 54 + 14 * len(levels) * len(contexts)
+    return _picture(key, f"Age of the job: {band}", told, draw, height, left=7.5 * max(map(len, contexts)) + 34)
+
+
+def _whiskers(axes: Axes, rows: Sequence[Row], place: int, places: int) -> None:
+    """One build-up level: the estimates with their intervals, the truth, and the estimates without privacy."""
+    hue, y = _LEVELS[place % len(_LEVELS)], _column(rows, "context") + 0.9 * (place + 0.5) / places - 0.45
+    axes.hlines(y, _column(rows, "low"), _column(rows, "high"), color=hue, linewidth=2)
+    axes.plot(_column(rows, "rate_without_privacy"), y, "D", color=hue, markerfacecolor="none", markersize=6.5)
+    axes.plot(_column(rows, "truth"), y, "|", color=_INK, markersize=11, markeredgewidth=2)
+    axes.plot(_column(rows, "rate"), y, "o", color=hue, markersize=5)
+
+
+def _curve(key: str, caption: str, rows: Sequence[Row], columns: str, floor: float, plain: Row | None = None) -> str:
+    """The second of the `columns` over the first, with its limit; `plain` holds its level without privacy."""
+    x, y = columns.split()
+    known = sorted((row for row in rows if not math.isnan(_finite(row.get(y)))), key=lambda row: float(row[x]))
+
+    def draw(axes: Axes) -> None:
+        across, up, limit = (_column(known, column) for column in (x, y, "limit"))
+        axes.xaxis.set_major_locator(MaxNLocator(9, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.grid(axis="y")
+        if x == "week":
+            axes.bar(across, up, color=_ACCENT, width=0.7)
+        else:
+            axes.plot(across, up, "o-", color=_ACCENT, linewidth=2, markersize=6)
+        axes.hlines(limit, across - 0.5, across + 0.5, color=_INK, linewidth=2)
+        axes.axhline(_finite((plain or {}).get(f"{y}_without_privacy")), color=_INK, linestyle=(0, (5, 4)))
+        if x == "epsilon":
+            _log_axis(axes, across)
+            axes.set_xticks(across)
+        axes.set(ylim=(min(floor, axes.get_ylim()[0]), None), xlabel="ε" if x == "epsilon" else x)
+
+    told = "; ".join(f"{_shown(row, y)} at {_shown(row, x)}" for row in known)
+    return _picture(key, caption, told, draw if known else None)
+
+
+def _stage_bars(outcome: Row, key: str, caption: str) -> str:
+    rows = [row for row in _rows(outcome, "stages") if not math.isnan(_finite(row.get(key)))]
+
+    def draw(axes: Axes) -> None:
+        values = _column(rows, key)
+        axes.barh(range(len(rows)), values, color=_ACCENT, height=0.6)
+        for place, row in enumerate(rows):
+            axes.annotate(_shown(row, key), (values[place], place), (6, 0), textcoords="offset points", va="center")
+        axes.set_yticks(range(len(rows)), [str(row["stage"])[:14] for row in rows])
+        axes.set(xlim=(0, 1.35 * max(values.max(), _TINY)), ylim=(len(rows) - 0.5, -0.5), xticks=[])
+
+    told = "; ".join(f"{row['stage']} {_shown(row, key)}" for row in rows)
+    return _picture(key, caption, told, draw if rows else None, height=30 + 27 * len(rows), left=86, bottom=10)

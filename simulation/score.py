@@ -5,6 +5,7 @@ build-up level and age band, against the expected failures of the leases that re
 workloads is part of the truth.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,12 +47,13 @@ class Judge:
         self._context_of, self._level_of = _readings(played)
         self._true_rates = _true_rates(played)
 
-    def outcome(self, seed: int, seconds: float) -> dict[str, Any]:
-        """The whole outcome of a run, JSON-compatible; see `simulation.report` for the meaning of each key."""
+    def outcome(self, seed: int, began: float) -> dict[str, Any]:
+        """The whole outcome of a run that `began` at that monotonic time, JSON-compatible; keys as in `simulation.report`."""
         played, scenario = self._played, self._scenario
         private = self._learn(played.releases)
         exact = self._learn(without_privacy(played))
         judged, judged_exact = self.judge(private), self.judge(exact)
+        detail = self._detail(private, exact, judged)
         return {
             "scenario": scenario.name,
             "title": scenario.title,
@@ -62,7 +64,7 @@ class Judge:
             "epsilon": scenario.epsilon,
             "delta": scenario.delta,
             "mechanism": played.releases[0].plan.mechanism.value,
-            "seconds": round(seconds, 3),
+            "seconds": round(time.monotonic() - began, 3),
             "bytes_per_tenant_round": round(played.bytes_per_tenant_round, 1),
             "mismatch": {
                 "auroc": judged.auroc,
@@ -75,7 +77,7 @@ class Judge:
                 "mean_abs_log_rate_error_without_privacy": judged_exact.mean_abs_log_rate_error,
                 "interval_coverage": judged.interval_coverage,
             },
-            "detail": self._detail(private, exact, judged),
+            "detail": detail,
         }
 
     def judge(self, findings: Findings) -> Judgement:

@@ -1,7 +1,8 @@
-"""Before a job starts: does this workload belong on this context? Answered from a signed bundle, on the tenant's own machine.
+"""Before a job starts: does this workload belong on this context?
 
-The provider learns nothing from a check. The verdict follows the posterior probability that the pair fails systematically
-more often than workload and context alone would explain; its interval says how sure that is.
+Answered from a signed bundle, on the tenant's own machine: the provider learns nothing from a check. The verdict
+follows the posterior probability that the pair fails systematically more often than workload and context alone would
+explain; its interval says how sure that is.
 """
 
 from collections.abc import Mapping
@@ -66,6 +67,7 @@ def _reason(entry: MismatchEntry) -> str:
 
 
 def _better(entry: MismatchEntry, others: list[MismatchEntry]) -> str | None:
-    """The context whose risk is surely low: the lowest upper bound, if that is below this one's lower bound."""
-    best = min(others, key=lambda other: other.risk_ratio_high)
-    return str(best.context) if best.risk_ratio_high < entry.risk_ratio else None
+    """Of the contexts where the workload does well, the one with the lowest upper bound, if that is below this risk."""
+    good = [other for other in others if _verdict(other) is Verdict.OK and other.risk_ratio_high < entry.risk_ratio]
+    best = min(good, key=lambda other: other.risk_ratio_high, default=None)
+    return None if best is None else str(best.context)

@@ -2,10 +2,13 @@
 
 Write-ahead log with full synchronisation: a committed transaction survives a killed process and a power cut. The file
 holds plaintext outcomes and a selection secret; it is created readable by its owner only.
+
+Threads may share a connection and processes the file: see `tenant_client.journal.transaction`.
 """
 
 import os
 import sqlite3
+import threading
 from pathlib import Path
 
 SCHEMA = """
@@ -26,13 +29,23 @@ CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS bundles (number INTEGER PRIMARY KEY, message BLOB NOT NULL);
 CREATE TRIGGER IF NOT EXISTS charges_are_final BEFORE UPDATE ON charges BEGIN SELECT RAISE(ABORT, 'append-only'); END;
 CREATE TRIGGER IF NOT EXISTS charges_stay BEFORE DELETE ON charges BEGIN SELECT RAISE(ABORT, 'append-only'); END;
+CREATE TRIGGER IF NOT EXISTS charges_are_not_replaced BEFORE INSERT ON charges
+    WHEN EXISTS (SELECT 1 FROM charges WHERE round_id = NEW.round_id) BEGIN SELECT RAISE(ABORT, 'append-only'); END;
 """
 
 
-def open_database(path: Path) -> sqlite3.Connection:
+class Connection(sqlite3.Connection):
+    """A connection that several threads may use; `lock` is held for as long as one of them is in a transaction."""
+
+    def __init__(self, database: str, *, timeout_s: float = 30.0) -> None:
+        super().__init__(database, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+        self.lock = threading.RLock()
+
+
+def open_database(path: Path) -> Connection:
     """The database at `path`, created if absent with mode 0600. Every write outside a transaction commits by itself."""
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    connection = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+    connection = Connection(str(path))
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")

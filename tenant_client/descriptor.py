@@ -8,9 +8,9 @@ The ladder's rungs are canonical bytes cut from a descriptor, coarse to fine (DE
     exact          everything
     bands          MinHash bands of the operators with shapes, so that unseen workloads can be grouped
 
-Sets of operators with log2 shapes separate models across vendors (measured: same model .91–.99 Jaccard, others .02–.10);
-counts of operators do not, and kernel names tell the vendor. So operators make the archetype, kernels only the
-sub-archetype. The bytes go nowhere but into the VOPRF, blinded.
+Sets of operators with log2 shapes separate models across vendors (measured: same model .91–.99 Jaccard, others
+.02–.10); counts of operators do not, and kernel names tell the vendor. So operators make the archetype, kernels only
+the sub-archetype. The bytes go nowhere but into the VOPRF, blinded.
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,10 @@ Collective = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Descriptor:
-    """One workload. `operators` holds (name, log2 dimensions without batch); `collectives` the skeleton of one iteration
-    as (type, group-size bucket, log2 bytes), run-length encoded; `versions` pairs of library and version.
+    """One workload.
+
+    `operators` holds (name, log2 dimensions without batch); `collectives` the skeleton of one iteration as (type,
+    group-size bucket, log2 bytes), run-length encoded; `versions` pairs of library and version.
     """
 
     operators: frozenset[Operator]
@@ -65,7 +67,8 @@ def rungs(descriptor: Descriptor, catalogue: Sequence[CatalogueEntry]) -> Rungs:
     """The rungs of `descriptor`, given the provider's published catalogue (perhaps empty)."""
     operators = sorted(descriptor.operators)
     own = own_sketch(descriptor)
-    family = ["family", sorted({kind for kind, _, _ in descriptor.collectives}), descriptor.precision, descriptor.parallelism]
+    collectives = sorted({kind for kind, _, _ in descriptor.collectives})
+    family = ["family", collectives, descriptor.precision, descriptor.parallelism]
     archetype = _archetype(descriptor, own, catalogue)
     subarchetype = ["subarchetype", archetype, sorted(descriptor.versions), sorted(descriptor.kernel_families)]
     exact = ["exact", subarchetype, operators, descriptor.collectives, family]

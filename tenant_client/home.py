@@ -4,6 +4,8 @@
     directory.msgpack       who takes part, as pinned
     policy.toml             optional; defaults apply without it
     tenant.db               journal, ledger, outbox, token cache
+
+The directory itself has mode 0700.
 """
 
 import os
@@ -22,15 +24,17 @@ from tenant_client.policy import Policy, load_policy
 from tenant_client.tenant import Tenant
 from tenant_client.trustee import TrusteeService
 
+KEY_BYTES = 32
+
 
 class HomeError(PharoahError):
-    """The home directory is missing something."""
+    """The home directory is missing something, or holds something else in its place."""
 
 
 def create(home: Path, random_bytes: RandomBytes) -> Member:
     """Makes a home with fresh keys and returns the public ones for the directory; FileExistsError if it has keys."""
-    home.mkdir(parents=True, exist_ok=True)
-    signing, mask = random_bytes(32), random_bytes(32)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    signing, mask = random_bytes(KEY_BYTES), random_bytes(KEY_BYTES)
     write_secret(home / "signing.key", signing)
     write_secret(home / "mask.key", mask)
     return Member(SigningKey(signing).public, MaskKey(mask).public)
@@ -47,8 +51,8 @@ def open_tenant(
     """The tenant that lives in `home`; HomeError names what is missing."""
     policy = home / "policy.toml"
     return Tenant(
-        SigningKey(_read(home / "signing.key")),
-        MaskKey(_read(home / "mask.key")),
+        SigningKey(_read_key(home / "signing.key")),
+        MaskKey(_read_key(home / "mask.key")),
         decode(Directory, _read(home / "directory.msgpack")),
         load_policy(policy) if policy.exists() else Policy(),
         open_database(home / "tenant.db"),
@@ -63,6 +67,13 @@ def write_secret(path: Path, secret: bytes) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(secret)
+
+
+def _read_key(path: Path) -> bytes:
+    key = _read(path)
+    if len(key) != KEY_BYTES:
+        raise HomeError(f"{path} has {len(key)} bytes, a key has {KEY_BYTES}", hint="restore it from a backup")
+    return key
 
 
 def _read(path: Path) -> bytes:

@@ -1,18 +1,19 @@
 """What happened to the tenant's own jobs: units under observation, their failures, and what was registered about them.
 
-A unit is one lease. Its labels name everything that a plan may count by: the context tokens that came with the lease and
-the tokens of its workload. A failure has an age since the unit began and a reason from the taxonomy (or `unknown`).
-Nothing here leaves by itself.
+A unit is one lease. Its labels name everything that a plan may count by: the context tokens that came with the lease
+and the tokens of its workload. A failure has an age since the unit began and a reason from the taxonomy (or
+`unknown`). Nothing here leaves by itself.
 """
 
 import json
-import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from crypto.codec import decode, encode
 from crypto.errors import PharoahError
 from crypto.messages import RegisteredLease
+from tenant_client.database import Connection
 
 
 class UnknownUnit(PharoahError):
@@ -51,7 +52,7 @@ class LabelledFailure:
 class Journal:
     """Reads and writes the journal tables of the tenant's database."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def add(self, units: Iterable[Unit], failures: Iterable[Failure]) -> None:
@@ -100,14 +101,14 @@ class Journal:
         return tuple(decode(RegisteredLease, message) for (message,) in rows)
 
 
-class transaction:  # noqa: N801 - reads as a statement: `with transaction(connection):`
-    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK when the block raises."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._connection.execute("COMMIT" if kind is None else "ROLLBACK")
+@contextmanager
+def transaction(connection: Connection) -> Iterator[None]:
+    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK when the block raises. Other threads and other processes wait."""
+    with connection.lock:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")

@@ -1,22 +1,25 @@
 """The budget, enforced where the data is: append-only, charged durably before any noise is drawn.
 
-The unit is a job-week. Plans over disjoint windows concern different job-weeks and compose in parallel; plans whose
-windows overlap add up. A round is charged once, however often it is asked for. The database itself refuses to
-change or delete a charge.
+The unit is a job-week. Plans over different weeks concern different job-weeks and compose in parallel; plans over the
+same week add up. A window that is not made of whole weeks is charged to every week that it touches: otherwise seven
+plans of a day each would pass for disjoint, and a job-week would pay seven times. A round is charged once, however
+often it is asked for. The database itself refuses to change, replace or delete a charge.
 """
 
-import sqlite3
 from dataclasses import dataclass
 
 from crypto.accountant import NO_LOSS, PrivacyLoss
 from crypto.errors import BudgetExceeded, PlanRefused
 from crypto.ids import Digest, RoundId
+from tenant_client.database import Connection
 from tenant_client.journal import transaction
+
+HOURS_PER_WEEK = 168
 
 
 @dataclass(frozen=True)
 class Charge:
-    """What one round cost every job-week in [start_h, end_h)."""
+    """What one round cost every job-week that [start_h, end_h) touches."""
 
     round_id: RoundId
     plan: Digest
@@ -24,11 +27,25 @@ class Charge:
     end_h: int
     loss: PrivacyLoss
 
+    @property
+    def weeks(self) -> range:
+        """The weeks that pay."""
+        return weeks_of(self.start_h, self.end_h)
+
+
+def weeks_of(start_h: int, end_h: int) -> range:
+    """The weeks that [start_h, end_h) touches, numbered from the federation's start.
+
+    >>> weeks_of(0, 168), weeks_of(160, 176)
+    (range(0, 1), range(0, 2))
+    """
+    return range(start_h // HOURS_PER_WEEK, -(-end_h // HOURS_PER_WEEK))
+
 
 class Ledger:
     """Reads and appends the charges of the tenant's database."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def charge(self, charge: Charge, *, limit_epsilon: float, delta: float) -> None:
@@ -55,9 +72,11 @@ class Ledger:
         return [Charge(RoundId(r), Digest(p), start, end, PrivacyLoss(e, rho)) for r, p, start, end, e, rho in rows]
 
     def spent(self, start_h: int, end_h: int) -> PrivacyLoss:
-        """The most that any job-week inside [start_h, end_h) has paid: the sum over all overlapping charges."""
-        overlapping = [c.loss for c in self.charges() if c.start_h < end_h and start_h < c.end_h]
-        return sum(overlapping, NO_LOSS)
+        """The most that any job-week that [start_h, end_h) touches has paid, in epsilon and in rho."""
+        asked, charges = weeks_of(start_h, end_h), self.charges()
+        rises = {asked.start, *(charge.weeks.start for charge in charges if charge.weeks.start in asked)}
+        paid = [sum((charge.loss for charge in charges if week in charge.weeks), NO_LOSS) for week in rises]
+        return PrivacyLoss(max(loss.epsilon for loss in paid), max(loss.rho for loss in paid))
 
     def _plan_of(self, round_id: RoundId) -> Digest | None:
         row = self._connection.execute("SELECT plan FROM charges WHERE round_id = ?", (bytes(round_id),)).fetchone()

@@ -4,11 +4,16 @@
     epsilon_per_job_week = 1.0
     delta = 1e-8
     owners_minimum = 5
+
+The other keys are the fields of `Policy`.
 """
 
+import math
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from crypto.accountant import plan_loss
 from crypto.errors import PharoahError, PlanRefused
@@ -16,6 +21,12 @@ from crypto.messages import Directory
 from crypto.plan import Plan
 
 _SLACK = 1 + 1e-9
+# A NaN would compare as false with everything and so lift the limit that it stands for.
+_KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {
+    float: ("a finite number from 0", lambda value: type(value) in (int, float) and 0 <= value < math.inf),
+    int: ("a whole number from 0", lambda value: type(value) is int and value >= 0),
+    tuple: ("a list of names", lambda value: type(value) is list and all(type(name) is str for name in value)),
+}
 
 
 class PolicyError(PharoahError):
@@ -40,19 +51,21 @@ class Policy:
 
 
 def load_policy(path: Path) -> Policy:
-    """The policy at `path`; unknown keys and wrong types are refused by name."""
+    """The policy at `path`; unknown keys, wrong types and numbers that are no limit are refused by name."""
     try:
-        table = tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise PolicyError(f"{path}: {error}", hint="write it as TOML, or leave it out for the defaults") from error
     known = {field.name: getattr(Policy, field.name) for field in fields(Policy)}
+    given: dict[str, Any] = {}
     for key, value in table.items():
         if key not in known:
             raise PolicyError(f"{path}: unknown key {key!r}", hint=f"known keys: {', '.join(known)}")
-        wanted = list if isinstance(known[key], tuple) else type(known[key])
-        if not isinstance(value, wanted if wanted is not float else int | float) or isinstance(value, bool):
-            raise PolicyError(f"{path}: {key} must be a {wanted.__name__}", hint=f"the default is {known[key]!r}")
-    return Policy(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+        wanted, fits = _KINDS[type(known[key])]
+        if not fits(value):
+            raise PolicyError(f"{path}: {key} must be {wanted}", hint=f"the default is {known[key]!r}")
+        given[key] = tuple(value) if isinstance(value, list) else value
+    return Policy(**given)
 
 
 def check_plan(plan: Plan, policy: Policy, directory: Directory) -> None:
@@ -81,10 +94,14 @@ def _objections(plan: Plan, policy: Policy, directory: Directory) -> list[tuple[
             f"epsilon {plan.epsilon:.4g} is above the policy's {policy.epsilon_per_job_week:.4g}",
             lenient,
         ),
-        (plan.delta > policy.delta * _SLACK, f"delta {plan.delta:.1g} is above the policy's {policy.delta:.1g}", lenient),
+        (
+            plan.delta > policy.delta * _SLACK,
+            f"delta {plan.delta:.1g} is above the policy's {policy.delta:.1g}",
+            lenient,
+        ),
         (
             rarest is not None and rarest[1] < policy.owners_minimum,
-            f"row {rarest and rarest[0]} has {rarest and rarest[1]} owners, the policy asks for {policy.owners_minimum}",
+            f"row {rarest and rarest[0]} has {rarest and rarest[1]} owners, the policy wants {policy.owners_minimum}",
             "rows held by too few tenants must be folded into a coarser rung",
         ),
         (
@@ -105,7 +122,8 @@ def _objections(plan: Plan, policy: Policy, directory: Directory) -> list[tuple[
         (bool(strange), f"trustees {strange} are not in the directory with these keys", "compare the directories"),
         (
             plan.failures_per_unit > policy.failures_per_unit_maximum,
-            f"it counts {plan.failures_per_unit} failures per job-week, the policy allows {policy.failures_per_unit_maximum}",
+            f"it counts {plan.failures_per_unit} failures per job-week, above the policy's"
+            f" {policy.failures_per_unit_maximum}",
             lenient,
         ),
         (bool(foreign), f"it counts by {foreign}, which the policy does not list", lenient),

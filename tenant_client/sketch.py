@@ -1,8 +1,8 @@
 """MinHash sketches of sets (Broder 1997): equal positions of two sketches estimate the Jaccard similarity of the sets.
 
-Sixty-four positions, grouped into sixteen bands of four. Two sets of similarity s share at least one band with probability
-1 - (1 - s^4)^16: .999 at s = .8, .002 at s = .1. A sketch is not private by itself (a dictionary of operators inverts
-it); only the provider publishes sketches, of its own benchmarks. A tenant's bands leave as tokens.
+Sixty-four positions, grouped into sixteen bands of four. Two sets of similarity s share at least one band with
+probability 1 - (1 - s^4)^16: .9998 at s = .8, .002 at s = .1. A sketch is not private by itself (a dictionary of
+operators inverts it); only the provider publishes sketches, of its own benchmarks. A tenant's bands leave as tokens.
 """
 
 import hashlib

@@ -59,7 +59,7 @@ def _cell(
 def _level(plan: Plan, name: str, place: Mapping[str, int], labelled: LabelledFailure) -> str:
     """The level of a failure along a dimension, or a string that is no level."""
     if name == "band":
-        return str(max(0, bisect_left(plan.band_edges_hours, labelled.failure.age_h) - 1))
+        return _band(plan.band_edges_hours, labelled.failure.age_h)
     if name == "reason":
         return labelled.failure.reason
     if name == "domain":
@@ -69,6 +69,11 @@ def _level(plan: Plan, name: str, place: Mapping[str, int], labelled: LabelledFa
     return labelled.labels.get(name, "")
 
 
+def _band(edges: Sequence[float], age_h: float) -> str:
+    """Bands are open on the left and closed on the right, but for the first, which begins with its edge."""
+    return str(max(0, bisect_left(edges, age_h) - 1)) if age_h >= edges[0] else ""
+
+
 def domain_of(reason: str) -> str:
     """The taxonomy's domain of a reason, `unknown` for a reason outside it."""
     return CAUSES[reason].domain if reason in CAUSES else UNKNOWN
@@ -76,5 +81,5 @@ def domain_of(reason: str) -> str:
 
 def _draw(selection_key: bytes, plan: Plan, labelled: LabelledFailure) -> bytes:
     failure = labelled.failure
-    text = f"{failure.unit}\0{failure.at_h!r}\0{failure.reason}".encode()
+    text = f"{failure.unit}\0{failure.at_h!r}\0{failure.age_h!r}\0{failure.reason}".encode()
     return hashlib.blake2b(plan.round_id + text, key=selection_key, digest_size=16).digest()

@@ -1,13 +1,12 @@
-"""One tenant, as the provider's questions meet it. The order of the steps is the promise:
+"""One tenant, as the provider's questions meet it. The order of the steps is the promise.
 
     check the plan against the policy → charge the ledger, durably → count → draw noise → mask → sign → keep → send
 
-What is kept is what is sent: a plan is answered once, and asking again returns the same bytes. A process killed before
-the charge has done nothing; killed after it, it answers on restart without a second charge; noise that was drawn and not
-kept has never left.
+What is kept is what is sent: a plan is answered once, and asking again returns the same bytes, from any thread or
+process. Killed before the charge, a process has done nothing; killed after it, it answers on restart without a second
+charge; noise that was drawn and not kept has never left.
 """
 
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from crypto import noise
 from crypto.accountant import plan_loss
 from crypto.bundle import Bundle, CatalogueEntry
 from crypto.codec import decode, digest, encode
-from crypto.errors import PlanRefused
+from crypto.errors import PeerFault, PlanRefused
 from crypto.ids import LeaseId, RoundId
 from crypto.masking import MaskKey, add_words, mask_cells, words_to_bytes
 from crypto.messages import (
@@ -30,6 +29,7 @@ from crypto.plan import Plan
 from crypto.ristretto import RandomBytes
 from crypto.signing import Signed, SigningKey, open_signed, tenant_id
 from crypto.verbs import Verb
+from tenant_client.database import Connection
 from tenant_client.descriptor import Descriptor, rungs
 from tenant_client.journal import Failure, Journal, Unit, transaction
 from tenant_client.ledger import Charge, Ledger
@@ -58,7 +58,7 @@ class Tenant:
         mask_key: MaskKey,
         directory: Directory,
         policy: Policy,
-        connection: sqlite3.Connection,
+        connection: Connection,
         trustees: Sequence[TrusteeService],
         random_bytes: RandomBytes,
         sampler: noise.NoiseSampler,
@@ -75,6 +75,10 @@ class Tenant:
         self._random_bytes = random_bytes
         self._sampler = sampler
 
+    def close(self) -> None:
+        """Releases the database."""
+        self._connection.close()
+
     def answer(self, verb: Verb, payload: bytes) -> bytes:
         """The reply to one of the provider's questions. PharoahError when it is refused or malformed."""
         if verb is Verb.REGISTRATIONS:
@@ -84,7 +88,10 @@ class Tenant:
         return self.accept(payload)
 
     def start_leases(self, leases: Sequence[StartedLease], epoch: int) -> None:
-        """Journals leases that began, with the context tokens that came with them and the tokens of their workloads."""
+        """Journals leases that began, with the context tokens that came with them and the tokens of their workloads.
+
+        Safe to repeat after a crash: what the provider is told is queued first, and queueing it twice changes nothing.
+        """
         catalogue = self.catalogue()
         workloads = {lease.descriptor for lease in leases}
         ladders = {workload: self._tokens.ladder(rungs(workload, catalogue), epoch) for workload in workloads}
@@ -93,8 +100,8 @@ class Tenant:
             ladder = ladders[lease.descriptor]
             units.append(Unit(str(lease.lease), lease.start_h, dict(lease.contexts) | ladder.labels))
             registered.append((RegisteredLease(lease.lease, ladder), lease.start_h))
-        self.journal.add(units, [])
         self.journal.queue_registrations(epoch, registered)
+        self.journal.add(units, [])
 
     def record(self, failures: Iterable[Failure]) -> None:
         """Journals failures of known leases."""
@@ -130,10 +137,17 @@ class Tenant:
         return build_tables(plan, self.journal.failures(plan.start_hour, plan.end_hour), self._selection_key())
 
     def accept(self, signed_bundle: bytes) -> bytes:
-        """Keeps a bundle whose signature holds; older bundles stay available."""
+        """Keeps a bundle whose signature holds, and older ones too; PeerFault for a second one of the same number."""
         bundle = open_signed(Bundle, signed_bundle, self._directory.provider)
         with transaction(self._connection):
             self._connection.execute("INSERT OR IGNORE INTO bundles VALUES (?, ?)", (bundle.number, signed_bundle))
+            held = "SELECT message FROM bundles WHERE number = ?"
+            (first,) = self._connection.execute(held, (bundle.number,)).fetchone()
+        if first != signed_bundle:
+            raise PeerFault(
+                f"the provider signed two different bundles {bundle.number}",
+                hint="the first one is used; ask the provider, and other tenants what they hold",
+            )
         return encode(Receipt(digest(signed_bundle)))
 
     def bundle(self) -> Bundle | None:
@@ -157,9 +171,9 @@ class Tenant:
         return None if row is None else bytes(row[0])
 
     def _kept(self, round_id: RoundId, signed_plan: bytes) -> bytes | None:
-        row = self._connection.execute(
-            "SELECT signed_plan, message FROM outbox WHERE round_id = ?", (bytes(round_id),)
-        ).fetchone()
+        query = "SELECT signed_plan, message FROM outbox WHERE round_id = ?"
+        with transaction(self._connection):  # or another thread's message might be read and sent before it is kept
+            row = self._connection.execute(query, (bytes(round_id),)).fetchone()
         if row is None:
             return None
         if row[0] != signed_plan:
@@ -167,18 +181,16 @@ class Tenant:
         return bytes(row[1])
 
     def _keep(self, signed_plan: bytes, plan: Plan, message: bytes) -> bytes:
-        """Stores the message unless a concurrent call was first; returns what is stored, and nothing else is ever sent."""
+        """Stores the message unless a concurrent call was first; returns what is stored: nothing else is ever sent."""
+        row = bytes(plan.round_id), signed_plan, message
         with transaction(self._connection):
-            self._connection.execute(
-                "INSERT OR IGNORE INTO outbox VALUES (?, ?, ?)", (bytes(plan.round_id), signed_plan, message)
-            )
-        return self._kept(plan.round_id, signed_plan) or message
+            self._connection.execute("INSERT OR IGNORE INTO outbox VALUES (?, ?, ?)", row)
+            stored = self._connection.execute("SELECT message FROM outbox WHERE round_id = ?", row[:1]).fetchone()
+        return bytes(stored[0])
 
     def _selection_key(self) -> bytes:
         """The secret that decides which failures count; drawn once per database."""
         with transaction(self._connection):
-            self._connection.execute(
-                "INSERT OR IGNORE INTO secrets VALUES ('selection', ?)", (self._random_bytes(32),)
-            )
+            self._connection.execute("INSERT OR IGNORE INTO secrets VALUES ('selection', ?)", (self._random_bytes(32),))
         row = self._connection.execute("SELECT value FROM secrets WHERE name = 'selection'").fetchone()
         return bytes(row[0])

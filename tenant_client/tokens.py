@@ -1,26 +1,29 @@
 """From rungs to tokens: the threshold VOPRF seen from the tenant.
 
-The tenant blinds its inputs, asks as many trustees as the key needs, verifies each proof, combines, unblinds. The provider
-holds no share; no trustee sees an input; a wrong answer is named and replaced by another trustee's. Tokens
-are cached for their epoch, so that quotas are spent once per workload and not once per job.
+The tenant blinds its inputs, asks as many trustees as the key needs, verifies each proof, combines, unblinds. The
+provider holds no share; no trustee sees an input; a wrong answer is named in the log and replaced by another trustee's.
+Tokens are cached for their epoch, so that quotas are spent once per workload and not once per job.
 """
 
 import hashlib
-import sqlite3
+import logging
 from collections.abc import Sequence
 
 import msgpack
 
 from crypto import threshold, voprf
 from crypto.codec import decode
-from crypto.errors import DecodeError, PeerFault, Refusal
+from crypto.errors import DecodeError, PeerFault, PharoahError, Refusal
 from crypto.ids import EncodedElement, TenantId, Token
 from crypto.messages import Directory, EvaluationRequest, EvaluationResponse, Ladder
 from crypto.ristretto import Element, RandomBytes
 from crypto.signing import SigningKey, tenant_id
+from tenant_client.database import Connection
 from tenant_client.descriptor import Rungs
 from tenant_client.journal import transaction
 from tenant_client.trustee import TrusteeService
+
+logger = logging.getLogger(__name__)
 
 _RUNG_LABEL = "pharoah/rung/1"
 
@@ -33,7 +36,7 @@ class TokenSource:
         directory: Directory,
         trustees: Sequence[TrusteeService],
         signing_key: SigningKey,
-        connection: sqlite3.Connection,
+        connection: Connection,
         random_bytes: RandomBytes,
     ) -> None:
         self._directory = directory
@@ -79,9 +82,9 @@ class TokenSource:
                     return threshold.combine_evaluations(key, blinding.elements, answers)
             except threshold.TrusteeFault as fault:
                 answers.pop(fault.trustee)
-                faults.append(fault.what)
+                faults.append(_named(fault.trustee, fault))
             except (DecodeError, PeerFault, Refusal) as fault:
-                faults.append(f"trustee {trustee.index}: {fault.what}")
+                faults.append(_named(trustee.index, fault))
         raise PeerFault(
             f"only {len(answers)} of {key.threshold} trustees evaluated the tokens ({'; '.join(faults)})",
             hint="nothing was registered; try again when more trustees answer",
@@ -93,6 +96,13 @@ class TokenSource:
     def _cached(self, epoch: int) -> dict[bytes, Token]:
         rows = self._connection.execute("SELECT input, token FROM tokens WHERE epoch = ?", (epoch,))
         return {name: Token(token) for name, token in rows}
+
+
+def _named(trustee: int, fault: PharoahError) -> str:
+    """What one trustee did wrong, also for the log: its place is taken by another, and its owner should hear of it."""
+    said = f"trustee {trustee}: {type(fault).__name__}: {fault.what}"
+    logger.warning("%s", said)
+    return said
 
 
 def _group_key(directory: Directory) -> threshold.GroupKey:

@@ -1,13 +1,12 @@
 """A trustee: holds a share of the signature key and one mask stream per contribution, and learns nothing from either.
 
 It answers two kinds of request, as bytes, so that the same object serves in process and behind a network. An evaluation
-sees blinded elements only, is signed by a tenant and metered per tenant and epoch. An unmasking is signed by the provider,
-names one set of contributors, carries the plan that the tenants saw, and happens once per round.
+sees blinded elements only, is signed by a tenant and metered per tenant and epoch. An unmasking is signed by the
+provider, names one set of contributors, carries the plan that the tenants saw, and happens once per round.
 
 Not promised: a trustee cannot tell whether a tenant guesses descriptors within its quota; it can only count.
 """
 
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +20,7 @@ from crypto.plan import Plan
 from crypto.ristretto import Element, RandomBytes
 from crypto.signing import Signed, open_signed, open_signed_by
 from crypto.threshold import KeyShare
+from tenant_client.database import Connection
 from tenant_client.journal import transaction
 
 _SCHEMA = """
@@ -70,7 +70,7 @@ class Trustee:
         self._directory = directory
         self._random_bytes = random_bytes
         self._limits = limits
-        self._connection = sqlite3.connect(memory, isolation_level=None, timeout=30, check_same_thread=False)
+        self._connection = Connection(str(memory))
         self._connection.executescript(_SCHEMA)
 
     def close(self) -> None:
@@ -99,7 +99,9 @@ class Trustee:
         plan = open_signed(Plan, asked.plan, self._directory.provider)
         needed = max(plan.cohort_minimum, self._limits.cohort_minimum)
         if len(asked.contributors) < needed:
-            raise CohortTooSmall(f"round {plan.round_id} has {len(asked.contributors)} contributions, {needed} are needed")
+            raise CohortTooSmall(
+                f"round {plan.round_id} has {len(asked.contributors)} contributions, {needed} are needed"
+            )
         keys = [self._directory.member(tenant).mask_key for tenant in asked.contributors]
         self._answer_once(plan.round_id, request)
         total = masking.sum_of_masks(self._mask_key, keys, plan.round_id, digest(plan_bytes), plan.cells)
@@ -127,7 +129,8 @@ class Trustee:
     def _answer_once(self, round_id: RoundId, request: bytes) -> None:
         named = digest(decode(Signed, request).body)
         with transaction(self._connection):
-            row = self._connection.execute("SELECT request FROM answers WHERE round_id = ?", (bytes(round_id),)).fetchone()
-            if row is not None and row[0] != named:
-                raise AlreadyAnswered(f"trustee {self.index} unmasked another set for round {round_id}")
             self._connection.execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (bytes(round_id), bytes(named)))
+            answered = "SELECT request FROM answers WHERE round_id = ?"
+            (first,) = self._connection.execute(answered, (bytes(round_id),)).fetchone()
+        if first != named:
+            raise AlreadyAnswered(f"trustee {self.index} unmasked another set for round {round_id}")

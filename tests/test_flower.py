@@ -1,4 +1,4 @@
-"""Provider and tenants over Flower: what arrives, what is left out and what must not cross, in process and over HTTP."""
+"""Provider and tenants over Flower: what arrives, what is left out, what must not cross; in process and over HTTP."""
 
 import importlib
 import inspect
@@ -21,15 +21,16 @@ from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PharoahErro
 from crypto.verbs import BLOB, RECORD, Fault, Verb, unwrap
 from provider_server.flower_server import server_app
 from provider_server.tenants import FLOWER_ERRORS, PULL_AT_ONCE, GridTenants, NodeId, Silence, Tenants, Why
-from simulation.local_grid import LocalGrid, task_identity
+from simulation.local_grid import ClientAppFailed, LocalGrid, task_identity
 from tenant_client.flower_client import client_app
 from tests.superlink import NO_CODE, SuperLink, bundle, pinned_node, run_server_app, run_stock_server_app, superlink
 
 SECRET = "shape 4096x11008 of tenant seven"
-DEADLINE_S = 0.8
+SHORT_S = 1.5  # for a deadline that passes: enough for one answer over HTTP
+LONG_S = 60.0  # for a deadline that must not matter
 ALL_BYTES = bytes(range(256))
 Run = Callable[[Tenants], None]
-Play = Callable[[Sequence[ClientApp | None], Run], list[int]]
+Play = Callable[[Sequence[ClientApp | None], Run, float], list[int]]
 
 
 def echo(verb: Verb, payload: bytes) -> bytes:
@@ -64,20 +65,20 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SuperLink]:
         yield running
 
 
-def play_locally(apps: Sequence[ClientApp | None], run: Run) -> list[int]:
+def play_locally(apps: Sequence[ClientApp | None], run: Run, deadline_s: float) -> list[int]:
     """Runs a ServerApp in process; an app that is None is a node that never answers. Returns the node ids in order."""
     nodes = dict(enumerate((app or client_app(echo) for app in apps), start=1001))
     silent = [node_id for node_id, app in zip(nodes, apps, strict=True) if app is None]
-    LocalGrid(nodes, silent=silent).start(server_app(run, wanted=len(apps), deadline_s=DEADLINE_S))
+    LocalGrid(nodes, silent=silent).start(server_app(run, wanted=len(apps), deadline_s=deadline_s))
     return list(nodes)
 
 
 def play_over(link: SuperLink) -> Play:
-    def play(apps: Sequence[ClientApp | None], run: Run) -> list[int]:
+    def play(apps: Sequence[ClientApp | None], run: Run, deadline_s: float) -> list[int]:
         """The same over HTTP, for two nodes."""
         first, second = apps
         with pinned_node(link.address, first) as one, pinned_node(link.address, second) as two:
-            run_server_app(link.address, server_app(run, wanted=2, deadline_s=DEADLINE_S))
+            run_server_app(link.address, server_app(run, wanted=2, deadline_s=deadline_s))
         return [one, two]
 
     return play
@@ -108,12 +109,12 @@ def ask_once(answers: list[bytes], silences: list[Silence], seconds: list[float]
     return run
 
 
-def left_out(play: Play, app: ClientApp | None) -> tuple[list[Silence], int, float]:
+def left_out(play: Play, app: ClientApp | None, deadline_s: float = LONG_S) -> tuple[list[Silence], int, float]:
     """Plays `app` beside a tenant that answers; the latter must get through. Returns silences, node id, seconds."""
     answers: list[bytes] = []
     silences: list[Silence] = []
     seconds: list[float] = []
-    node_id = play([app, client_app(echo)], ask_once(answers, silences, seconds))[0]
+    node_id = play([app, client_app(echo)], ask_once(answers, silences, seconds), deadline_s)[0]
     assert answers == [b"contribution:plan"]
     return silences, node_id, seconds[0]
 
@@ -122,16 +123,16 @@ def left_out(play: Play, app: ClientApp | None) -> tuple[list[Silence], int, flo
 
 
 def test_the_same_bytes_come_out_of_every_verb(play: Play) -> None:
-    payloads = [b"", ALL_BYTES, ALL_BYTES * 8192]
+    payloads = [b"", ALL_BYTES, ALL_BYTES * 512]
     answers: list[list[bytes]] = []
-    play([client_app(echo), client_app(lambda verb, payload: b"2" + payload)], ask_all(payloads, answers))
+    play([client_app(echo), client_app(lambda verb, payload: b"2" + payload)], ask_all(payloads, answers), LONG_S)
     assert answers == [[b"2" + payload, echo(verb, payload)] for verb in Verb for payload in payloads]
 
 
 def test_a_node_that_never_answers_is_late_and_holds_nobody_up(play: Play) -> None:
-    silences, node_id, seconds = left_out(play, None)
+    silences, node_id, seconds = left_out(play, None, SHORT_S)
     assert silences == [Silence(Verb.CONTRIBUTION, NodeId(node_id), Why.LATE)]
-    assert DEADLINE_S <= seconds < DEADLINE_S + 1.0
+    assert SHORT_S <= seconds < SHORT_S + 5.0
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_of_an_error_only_the_class_name_crosses(
     theirs.query(Verb.CONTRIBUTION.value)(spied)
     silences, node_id, seconds = left_out(play, theirs)
     assert silences == [Silence(Verb.CONTRIBUTION, NodeId(node_id), Why.FAILED, name)]
-    assert seconds < DEADLINE_S
+    assert seconds < LONG_S
     assert (replies[0].error.code, replies[0].error.reason) == (code, name)
     assert SECRET.encode() not in replies[0].deflate()
     seen = [record.getMessage() for record in caplog.records if record.name == "provider_server.tenants"]
@@ -167,7 +168,7 @@ def test_of_an_error_only_the_class_name_crosses(
 def test_a_malformed_reply_is_dropped_and_reported(play: Play) -> None:
     silences, node_id, seconds = left_out(play, says(lambda: RecordDict({"other": ConfigRecord({BLOB: b"x"})})))
     assert silences == [Silence(Verb.CONTRIBUTION, NodeId(node_id), Why.MALFORMED, "DecodeError")]
-    assert seconds < DEADLINE_S
+    assert seconds < LONG_S
 
 
 # ---- a SuperLink alone
@@ -183,7 +184,7 @@ def test_a_pinned_node_refuses_the_run_of_another_bundle(link: SuperLink) -> Non
         pinned_node(link.address, app, fab_hash=right),
         pinned_node(link.address, app, fab_hash=wrong) as refusing,
     ):
-        run_server_app(link.address, server_app(ask_once(answers, silences, []), wanted=2, deadline_s=DEADLINE_S))
+        run_server_app(link.address, server_app(ask_once(answers, silences, []), wanted=2, deadline_s=LONG_S))
     assert answers == [b"contribution:plan"]
     assert silences == [Silence(Verb.CONTRIBUTION, NodeId(refusing), Why.FAILED, "INVALID_FAB")]
 
@@ -214,7 +215,7 @@ def test_the_harness_hides_neither_a_failing_run_nor_a_failing_node(link: SuperL
     with pytest.raises(BudgetExceeded), pinned_node(link.address, client_app(echo)):
         run_server_app(link.address, server_app(run, wanted=1))
     with pytest.raises(ValueError, match="No query function"), pinned_node(link.address, ClientApp()):
-        run_server_app(link.address, server_app(ask_once([], [], []), wanted=1, deadline_s=DEADLINE_S))
+        run_server_app(link.address, server_app(ask_once([], [], []), wanted=1, deadline_s=0.5))
 
 
 # ---- the provider's side
@@ -261,17 +262,24 @@ def test_a_reply_to_another_question_is_ignored() -> None:
 
 
 def test_answers_that_are_there_at_the_deadline_are_all_taken() -> None:
-    answers, silences = ask_grid(LocalGrid(numbered(5 * PULL_AT_ONCE + 1)), deadline_s=0.0)
-    assert len(answers) == 5 * PULL_AT_ONCE + 1
+    held: list[Message] = []
+
+    def one_by_one(replies: list[Message]) -> Iterable[Message]:
+        held.extend(replies)
+        return [held.pop()] if held else []
+
+    count = 2 * PULL_AT_ONCE + 1
+    answers, silences = ask_grid(LocalGrid(numbered(count), deliver=one_by_one), deadline_s=0.0)
+    assert len(answers) == count
     assert silences == ()
 
 
 def test_an_answer_is_yielded_before_the_others_have_come() -> None:
-    tenants = GridTenants(LocalGrid(numbered(2), silent=[3]), deadline_s=DEADLINE_S)
+    tenants = GridTenants(LocalGrid(numbered(2), silent=[3]), deadline_s=LONG_S)
     begin_s = time.monotonic()
     with task_identity():
         assert next(tenants.ask(Verb.CONTRIBUTION, b"plan")) == b"2"
-    assert time.monotonic() - begin_s < DEADLINE_S / 2
+    assert time.monotonic() - begin_s < LONG_S
     assert tenants.silences == ()
 
 
@@ -485,7 +493,7 @@ def test_a_node_keeps_its_own_context_from_message_to_message() -> None:
 
 
 def test_what_a_client_app_raises_stops_the_simulation() -> None:
-    with pytest.raises(ValueError, match="No query function"):
+    with pytest.raises(ClientAppFailed, match="No query function"):
         LocalGrid({2: ClientApp()}).start(server_app(ask_once([], [], []), wanted=1))
 
 
@@ -503,9 +511,10 @@ def test_the_rest_of_the_grid_interface_works() -> None:
 
 
 def test_the_identity_of_a_task_does_not_outlive_it() -> None:
-    with task_identity(run_id=5), pytest.raises(ZeroDivisionError), task_identity(run_id=6):
-        assert TaskIdentity.run_id == 6
-        _ = 1 // 0
+    with task_identity(run_id=5):
+        with pytest.raises(KeyError), task_identity(run_id=6):
+            raise KeyError(TaskIdentity.run_id)
+        assert TaskIdentity.run_id == 5
     with pytest.raises(RuntimeError):
         _ = TaskIdentity.run_id
 

@@ -1,0 +1,93 @@
+"""Survival by group from public departures and private failures: Kaplan–Meier with the failure indicator estimated.
+
+The provider sees when each unit left and how many were still there; whether it left because it failed is the tenant's
+secret, and only noisy failure counts by band are released. Within a band every departure is taken to be a failure
+with the same probability p_b, estimated from the band's count d_b ~ Binomial(L_b, p_b) + noise with logit p_b a random
+walk over bands. Then S(t) = Π (1 - p_b(s) l_s / n_s) over the departure times s <= t, with l_s leaving and n_s at risk.
+
+With exact counts and one band per departure time this is the Kaplan–Meier estimator. The intervals are pointwise,
+normal on the log scale (Greenwood's formula plus the variance of the p_b, noise included).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit, logit
+from scipy.stats import norm
+
+from crypto.life_table import Floats
+from provider_server.analysis.bands import band_of
+
+MAX_STEPS = 200
+TOLERANCE = 1e-8
+WALK_SD = 1.0  # of the logit from band to band: wide enough to follow the data, narrow enough to bridge an empty band
+
+
+@dataclass(frozen=True, eq=False)
+class SurvivalCurve:
+    """S(t) after each distinct departure time, shape (T,), with numbers at risk just before it and pointwise 95% bounds."""
+
+    times: Floats
+    at_risk: Floats
+    survival: Floats
+    low: Floats
+    high: Floats
+
+    def at(self, times: Floats) -> Floats:
+        """S at arbitrary times; 1 before the first departure."""
+        place = np.searchsorted(self.times, times, side="right")
+        return np.concatenate([[1.0], self.survival])[place]
+
+
+def survival_curve(departures: Floats, edges: Floats, failures: Floats, noise_variance: Floats) -> SurvivalCurve:
+    """The curve of one group.
+
+    `departures` (n,) are the public times at which its units left, `edges` (B + 1,) the bands, `failures` (B,) the released
+    counts of those that left because they failed, `noise_variance` (B,) the variance of their noise.
+    """
+    times, leaving = np.unique(departures, return_counts=True)
+    at_risk = len(departures) - np.concatenate([[0], np.cumsum(leaving)[:-1]])
+    band = band_of(times, edges)
+    left = np.bincount(band, weights=leaving, minlength=len(failures))
+    share, covariance = _failing_share(left, failures, noise_variance)
+    steps = share[band] * leaving / at_risk
+    survival = np.cumprod(np.clip(1.0 - steps, 0.0, 1.0))
+    spread = _log_spread(steps, at_risk, leaving, band, covariance)
+    factor = np.exp(norm.ppf(0.975) * spread)
+    return SurvivalCurve(times, at_risk.astype(np.float64), survival, survival / factor, np.minimum(1.0, survival * factor))
+
+
+def _failing_share(left: Floats, failures: Floats, variance: Floats) -> tuple[Floats, Floats]:
+    """Probability that a departure from each band is a failure, shape (B,), and the covariance (B, B) of the estimate.
+
+    Exact counts are taken at their word. Otherwise logit p is fitted by Fisher scoring, penalised by the random walk.
+    """
+    if not variance.any():
+        share = np.divide(failures, left, out=np.zeros(len(left)), where=left > 0)
+        return share, np.zeros((len(left), len(left)))
+    walk = np.diff(np.eye(len(left)), axis=0) / WALK_SD
+    start = np.clip(failures.sum() / max(left.sum(), 1.0), 0.02, 0.98)
+    penalty, theta = walk.T @ walk, np.full(len(left), logit(start))
+    for _ in range(MAX_STEPS):
+        share = expit(theta)
+        slope = left * share * (1 - share)
+        weight = slope / (slope + variance)
+        curvature = np.diag(slope * weight) + penalty + 1e-6 * np.eye(len(left))
+        step = np.linalg.solve(curvature, weight * (failures - left * share) - penalty @ theta)
+        theta = theta + np.clip(step, -1.0, 1.0)
+        if np.abs(step).max() < TOLERANCE:
+            break
+    share = expit(theta)
+    slope = share * (1 - share)
+    return share, slope[:, None] * np.linalg.inv(curvature) * slope
+
+
+def _log_spread(steps: Floats, at_risk: Floats, leaving: Floats, band: Floats, covariance: Floats) -> Floats:
+    """Standard deviation of log S(t): Greenwood's for exact shares, the delta method for estimated ones."""
+    if not covariance.any():
+        failing = steps * at_risk
+        left = np.maximum(at_risk - failing, 1e-12)
+        return np.sqrt(np.cumsum(failing / (at_risk * left)))
+    slope = leaving / at_risk / np.maximum(1.0 - steps, 1e-12)
+    load = np.cumsum(slope[:, None] * (band[:, None] == np.arange(len(covariance))), axis=0)
+    return np.sqrt(np.einsum("tb,bc,tc->t", load, covariance, load))

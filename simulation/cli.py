@@ -1,0 +1,179 @@
+"""`pharoah-sim`: a whole simulated cloud, and replays of real data, through the real federation.
+
+Results go to stdout (`--json` with stable keys), progress and everything else to stderr. Exit codes: 0 ok, 2 failed.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+app = typer.Typer(
+    name="pharoah-sim",
+    help="A simulated cloud with ground truth, and replays of real data, through the real federation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+replay = typer.Typer(help="Put real data through the federation and compare with the pooled answer.", no_args_is_help=True)
+app.add_typer(replay, name="replay")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with stable keys.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Repeat the round this often, each time with fresh noise.")]
+Epsilon = Annotated[str, typer.Option(help="Privacy budget per unit, or 'none' for the answer without privacy.")]
+DataFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The data file.", show_default=False)]
+
+
+@app.command()
+def run(
+    scenario: Annotated[str, typer.Option(help="A scenario's name, or a TOML file.")] = "quickstart",
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the cloud; keys and noise are always fresh.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Write outcome.json, report.html and all homes here.", show_default=False)
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Play a scenario: tenants, trustees and provider, week by week, judged against the truth."""
+    began = time.monotonic()
+    with _explained(), _progress() as progress:
+        from simulation.play import Player
+        from simulation.scenario import load
+        from simulation.score import Judge
+
+        loaded = load(scenario)
+        with _directory(out) as root:
+            player = Player(loaded, seed, root)
+            try:
+                for _ in progress.track(player.weeks(), total=loaded.weeks, description="weeks"):
+                    pass
+                judging = progress.add_task("judging", total=None)
+                outcome = Judge(player.played()).outcome(seed, began)
+                progress.remove_task(judging)
+            finally:
+                player.close()
+            if out is not None:
+                _write(outcome, out)
+    summary = {key: value for key, value in outcome.items() if key != "detail"}
+    sys.stdout.write(json.dumps(summary) + "\n" if as_json else _told(summary))
+
+
+def _write(outcome: dict[str, Any], out: Path) -> None:
+    from simulation.report import write_report
+
+    (out / "outcome.json").write_text(json.dumps(outcome, indent=1) + "\n")
+    write_report(outcome, out / "report.html")
+    typer.echo(f"wrote {out / 'outcome.json'} and {out / 'report.html'}", err=True)
+
+
+def _told(summary: dict[str, Any]) -> str:
+    mismatch, hazard = summary["mismatch"], summary["hazard"]
+    return (
+        f"{summary['tenants']} tenants, {summary['job_weeks']} job-weeks, {summary['rounds']} rounds"
+        f" at epsilon {summary['epsilon']:g} and delta {summary['delta']:g} per job-week; {summary['seconds']:.1f} s\n"
+        f"mismatched pairs:  AUROC {_number(mismatch['auroc'])}, average precision {_number(mismatch['average_precision'])}"
+        f" (without privacy {_number(mismatch['auroc_without_privacy'])}"
+        f" and {_number(mismatch['average_precision_without_privacy'])})\n"
+        f"hazard by context: mean |log rate error| {_number(hazard['mean_abs_log_rate_error'])}"
+        f" (without privacy {_number(hazard['mean_abs_log_rate_error_without_privacy'])}),"
+        f" 95% intervals cover {hazard['interval_coverage']:.0%}\n"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.3f}"
+
+
+@app.command()
+def scenarios() -> None:
+    """List the scenarios that come with the program."""
+    with _explained():
+        from simulation.scenario import load, names
+
+        for name in names():
+            sys.stdout.write(f"{name:<12} {load(name).title}\n")
+
+
+@replay.command()
+def titan(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
+    """Titan's GPU lifetimes: columns as tenants, 43 hazard ratios against the published ones."""
+    with _explained():
+        from simulation.replay_titan import replay_titan
+
+        _replay(replay_titan(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
+
+
+@replay.command()
+def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
+    """Philly's jobs: users as tenants, survival by number of GPUs against the pooled curve."""
+    with _explained():
+        from simulation.replay_philly import replay_philly
+
+        _replay(replay_philly(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
+
+
+def _replay(steps: Iterator[Any], seeds: int, *, as_json: bool) -> None:
+    """Runs a replay, which yields None after each seed and its result at last, and prints the result."""
+    result = None
+    with _progress() as progress:
+        for step in progress.track(steps, total=seeds + 1, description="rounds"):
+            result = step
+    if as_json:
+        sys.stdout.write(json.dumps(result.json) + "\n")
+    else:
+        sys.stdout.writelines(f"{key}: {value}\n" for key, value in result.json.items())
+
+
+def _epsilon(text: str) -> float | None:
+    try:
+        value = None if text == "none" else float(text)
+    except ValueError:
+        value = -1.0
+    if value is not None and not 0 < value < 1000:
+        raise typer.BadParameter(f"{text!r} is neither a positive number nor 'none'", param_hint="--epsilon")
+    return value
+
+
+@contextmanager
+def _directory(out: Path | None) -> Iterator[Path]:
+    """Where the homes go: a fresh directory below `out`, or one that is thrown away."""
+    if out is not None:
+        homes = out / "homes"
+        if homes.exists():
+            import shutil
+
+            shutil.rmtree(homes)
+        homes.mkdir(parents=True)
+    with nullcontext(str(out / "homes")) if out is not None else tempfile.TemporaryDirectory() as root:
+        yield Path(root)
+
+
+@contextmanager
+def _progress() -> "Iterator[Progress]":
+    """Progress bars on stderr, on a terminal only."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        yield progress
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Errors that explain themselves become text and exit code 2."""
+    from crypto.errors import PharoahError
+
+    try:
+        yield
+    except PharoahError as error:
+        typer.echo(f"pharoah-sim: error: {error.diagnostics()}", err=True)
+        raise typer.Exit(2) from error

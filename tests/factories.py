@@ -1,0 +1,224 @@
+"""A small federation for tests: real parties under keys of their own, a plan that they accept, and what they count.
+
+Five tenants and five trustees share one directory (`KEYS`). A `Cast` opens whoever a test needs below its own folder,
+as often as it likes, and closes them all. Nothing is stubbed; only samplers whose name says insecure replace noise.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crypto.codec import decode, digest
+from crypto.ids import Digest, EncodedElement, LeaseId, RoundId, TenantId, Token
+from crypto.masking import MaskKey
+from crypto.messages import Directory, Ladder, Member, TrusteeRecord
+from crypto.noise import Integers, NoiseSampler, SystemSampler
+from crypto.plan import MaskTrustee, Plan
+from crypto.signing import Signed, SigningKey
+from crypto.threshold import KeyShare
+from provider_server.leases import Lease
+from provider_server.planning import PlanSettings, make_plan
+from provider_server.rounds import Round
+from simulation.federation import make_group_key
+from tenant_client.database import open_database
+from tenant_client.descriptor import Descriptor
+from tenant_client.journal import Failure, LabelledFailure, Unit
+from tenant_client.policy import Policy
+from tenant_client.tenant import Tenant
+from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
+
+TENANTS = 5
+COHORT = 3
+WEEK = (0, 168)
+POLICY = Policy(owners_minimum=3, cohort_minimum=COHORT)
+SETTINGS: Mapping[str, Any] = {
+    "epsilon": 1.0,
+    "delta": 1e-8,
+    "owners_minimum": 3,
+    "cohort_minimum": COHORT,
+    "noise_shares": 2,
+}
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Every secret of the federation, which only a test may hold in one hand, and the directory they belong to."""
+
+    provider: SigningKey
+    tenants: tuple[tuple[SigningKey, MaskKey], ...]
+    trustees: tuple[tuple[KeyShare, MaskKey], ...]
+    directory: Directory
+
+    def tenant_id(self, number: int) -> TenantId:
+        """Id of tenant `number`, from 0."""
+        return self.directory.members[number].tenant
+
+
+@cache
+def keys() -> Keys:
+    """One set for the whole run; making a group key takes a moment."""
+    provider = SigningKey(_seed("provider"))
+    tenants = tuple(
+        (SigningKey(_seed(f"signing {number}")), MaskKey(_seed(f"mask {number}"))) for number in range(TENANTS)
+    )
+    shares, group = make_group_key()
+    trustees = tuple((share, MaskKey(_seed(f"trustee {share.index}"))) for share in shares)
+    records = tuple(
+        TrusteeRecord(share.index, EncodedElement(group.share_public_key(share.index).encoded), mask.public)
+        for share, mask in trustees
+    )
+    members = tuple(Member(signing.public, mask.public) for signing, mask in tenants)
+    group_key = EncodedElement(group.public_key.encoded)
+    return Keys(provider, tenants, trustees, Directory(provider.public, group.threshold, group_key, records, members))
+
+
+class Cast:
+    """Opens the parties of one test below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._open = ExitStack()
+
+    def tenant(
+        self,
+        number: int = 0,
+        *,
+        policy: Policy = POLICY,
+        sampler: NoiseSampler | None = None,
+        trustees: Sequence[TrusteeService] = (),
+    ) -> Tenant:
+        """Tenant `number`; a second one of the same number has its own connection to the same database."""
+        signing, mask = keys().tenants[number]
+        database = open_database(self.root / f"tenant-{number}.db")
+        drawn = sampler or SystemSampler()
+        tenant = Tenant(signing, mask, keys().directory, policy, database, trustees, os.urandom, drawn)
+        self._open.callback(tenant.close)
+        return tenant
+
+    def trustee(self, index: int = 3, limits: TrusteeLimits | None = None) -> Trustee:
+        """Trustee `index`, from 1, which remembers what an earlier one of this index did."""
+        share, mask = keys().trustees[index - 1]
+        limits = limits or TrusteeLimits()
+        trustee = Trustee(share, mask, keys().directory, self.root / f"trustee-{index}.db", os.urandom, limits)
+        self._open.callback(trustee.close)
+        return trustee
+
+    def trustees(self, limits: TrusteeLimits | None = None) -> tuple[Trustee, ...]:
+        """All of them."""
+        return tuple(self.trustee(index, limits) for index in range(1, len(keys().trustees) + 1))
+
+    def close(self) -> None:
+        """Closes everybody."""
+        self._open.close()
+
+
+class InsecureSilence:
+    """No noise at all, so that a release shows exact counts."""
+
+    def gaussian(self, scale: float, size: int) -> Integers:
+        return np.zeros(size, np.int64)
+
+    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+        return np.zeros(size, np.int64)
+
+
+def token(name: str) -> Token:
+    """A token that stands for `name`."""
+    return Token(_seed(name)[: Token.length])
+
+
+def ladder(workload: int) -> Ladder:
+    """Two workloads make an archetype, two archetypes a family."""
+    rungs = f"family {workload // 4}", f"archetype {workload // 2}", f"subarchetype {workload}", f"exact {workload}"
+    return Ladder(*map(token, rungs), bands=())
+
+
+def labels(workload: int = 0, context: int = 0) -> dict[str, str]:
+    """All that a lease is known by."""
+    contexts = {"context": f"context {context}", "context_level": f"context {context} level 0"}
+    return ladder(workload).labels | {label: str(token(name)) for label, name in contexts.items()}
+
+
+def a_lease(tenant: int, number: int, workload: int = 0, context: int = 0, hours: tuple[float, float] = WEEK) -> Lease:
+    """The provider's record of a lease of one node."""
+    return Lease(lease_id(tenant, number), keys().tenant_id(tenant), 1, *hours, labels(workload, context))
+
+
+def lease_id(tenant: int, number: int) -> LeaseId:
+    """Lease `number` of a tenant."""
+    return LeaseId(_seed(f"lease {tenant} {number}")[: LeaseId.length])
+
+
+def all_leases() -> list[Lease]:
+    """Each tenant runs two workloads on two contexts, so that every row has as many owners as there are tenants."""
+    places = [(workload, context) for workload in range(2) for context in range(2)]
+    return [
+        a_lease(tenant, number, workload, context)
+        for tenant in range(TENANTS)
+        for number, (workload, context) in enumerate(places)
+    ]
+
+
+def a_plan(number: int = 1, *, window: tuple[int, int] = WEEK, **settings: Any) -> Plan:
+    """A plan that `POLICY` accepts, made as the provider makes it; `settings` are fields of PlanSettings."""
+    made = PlanSettings(**{**SETTINGS, **settings})
+    return make_plan(made, RoundId(number.to_bytes(RoundId.length)), window, all_leases(), mask_trustees())
+
+
+def mask_trustees() -> tuple[MaskTrustee, ...]:
+    """The last three trustees."""
+    return tuple(MaskTrustee(record.index, record.mask_key) for record in keys().directory.trustees[-3:])
+
+
+def signed(plan: Plan) -> bytes:
+    """The plan as the provider sends it."""
+    return keys().provider.sign(plan)
+
+
+def plan_digest(signed_plan: bytes) -> Digest:
+    """What masks and contributions are bound to."""
+    return digest(decode(Signed, signed_plan).body)
+
+
+def a_round(plan: Plan) -> Round:
+    """The provider's side of a plan."""
+    return Round(plan, keys().provider, keys().directory)
+
+
+def a_unit(number: int, workload: int = 0, context: int = 0, tenant: int = 0) -> Unit:
+    """A lease in the journal of a tenant."""
+    return Unit(str(lease_id(tenant, number)), 0.0, labels(workload, context))
+
+
+def a_failure(unit: Unit, at_h: float = 10.0, reason: str = "nvlink_error") -> Failure:
+    """A failure of a unit that began with the federation."""
+    return Failure(unit.unit, at_h, at_h - unit.start_h, reason)
+
+
+def labelled(unit: Unit, at_h: float = 10.0, reason: str = "nvlink_error") -> LabelledFailure:
+    """The same, as the journal hands it to a plan."""
+    return LabelledFailure(a_failure(unit, at_h, reason), unit.labels)
+
+
+def a_descriptor(model: str = "llama", **changes: Any) -> Descriptor:
+    """A workload whose operators are its own."""
+    fields: dict[str, Any] = {
+        "operators": frozenset((f"aten::{model}_{number}", (12, number % 5)) for number in range(40)),
+        "collectives": (("all_reduce", 3, 20), ("all_gather", 3, 18)),
+        "precision": "bf16",
+        "parallelism": "tp8",
+        "versions": (("nccl", "2.21"), ("torch", "2.4")),
+        "kernel_families": frozenset({"sm90_gemm", "flash_fwd"}),
+    }
+    return Descriptor(**{**fields, **changes})
+
+
+def _seed(name: str) -> bytes:
+    return hashlib.sha256(b"pharoah/tests\0" + name.encode()).digest()

@@ -1,0 +1,170 @@
+"""The budget: charged before anything is drawn, once per round, per week, and for good."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from crypto.accountant import NO_LOSS, PrivacyLoss, plan_loss
+from crypto.errors import BudgetExceeded, PlanRefused
+from crypto.ids import Digest, RoundId
+from crypto.noise import Integers, SystemSampler
+from tenant_client.database import open_database
+from tenant_client.ledger import HOURS_PER_WEEK, Charge, Ledger, weeks_of
+from tests.factories import WEEK, Cast, a_plan, signed
+
+DELTA = 1e-8
+LOSS = PrivacyLoss(0.0, 0.01)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tenant.db"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Iterator[Ledger]:
+    with closing(open_database(path)) as connection:
+        yield Ledger(connection)
+
+
+def a_charge(number: int, start_h: int = 0, end_h: int = 168, loss: PrivacyLoss = LOSS, plan: int = 0) -> Charge:
+    return Charge(RoundId(number.to_bytes(16)), Digest(plan.to_bytes(32)), start_h, end_h, loss)
+
+
+def pay(ledger: Ledger, charge: Charge, limit_epsilon: float = 100.0) -> None:
+    ledger.charge(charge, limit_epsilon=limit_epsilon, delta=DELTA)
+
+
+def test_noise_is_drawn_only_when_another_connection_already_sees_the_charge(cast: Cast) -> None:
+    seen: list[list[Charge]] = []
+
+    class Onlooker(SystemSampler):
+        def gaussian(self, scale: float, size: int) -> Integers:
+            with closing(open_database(cast.root / "tenant-0.db")) as other:
+                seen.append(Ledger(other).charges())
+            return super().gaussian(scale, size)
+
+    plan = a_plan()
+    cast.tenant(sampler=Onlooker()).contribute(signed(plan))
+    assert len(seen) == len(plan.marginals)
+    assert all([charge.loss for charge in charges] == [plan_loss(plan)] for charges in seen)
+
+
+def test_a_round_is_charged_once_however_often_it_is_asked_for(ledger: Ledger) -> None:
+    for _ in range(3):
+        pay(ledger, a_charge(1), limit_epsilon=LOSS.at(DELTA))
+    assert ledger.charges() == [a_charge(1)]
+    assert ledger.spent(*WEEK) == LOSS
+
+
+def test_a_round_is_charged_for_one_plan_only(ledger: Ledger) -> None:
+    pay(ledger, a_charge(1, plan=1))
+    with pytest.raises(PlanRefused, match="answered for another plan") as refusal:
+        pay(ledger, a_charge(1, plan=2))
+    assert "new round id" in refusal.value.diagnostics()
+    assert ledger.charges() == [a_charge(1, plan=1)]
+
+
+def test_charges_over_one_week_add_up_and_over_two_weeks_do_not(ledger: Ledger) -> None:
+    for charge in (a_charge(1), a_charge(2), a_charge(3, 168, 336)):
+        pay(ledger, charge)
+    assert ledger.spent(0, 168) == LOSS + LOSS
+    assert ledger.spent(168, 336) == LOSS
+    assert ledger.spent(336, 504) == NO_LOSS
+
+
+def test_a_job_week_pays_for_a_long_window_and_its_own_week_but_not_for_other_weeks(ledger: Ledger) -> None:
+    for charge in (a_charge(1, 0, 168), a_charge(2, 168, 336), a_charge(3, 0, 336)):
+        pay(ledger, charge)
+    assert ledger.spent(0, 336) == LOSS + LOSS
+
+
+def test_a_week_cannot_be_cut_into_plans_that_each_have_a_budget_of_their_own(ledger: Ledger) -> None:
+    limit = (LOSS + LOSS).at(DELTA)
+    pay(ledger, a_charge(1, 0, 24), limit)
+    pay(ledger, a_charge(2, 24, 48), limit)
+    with pytest.raises(BudgetExceeded):
+        pay(ledger, a_charge(3, 48, 72), limit)
+    pay(ledger, a_charge(4, 168, 192), limit)
+
+
+@given(
+    windows=st.lists(st.tuples(st.integers(0, 800), st.integers(1, 500)), max_size=8),
+    asked=st.tuples(st.integers(0, 800), st.integers(1, 500)),
+)
+def test_what_was_spent_is_the_dearest_of_the_weeks(windows: list[tuple[int, int]], asked: tuple[int, int]) -> None:
+    charges = [
+        a_charge(number, start, start + hours, PrivacyLoss(float(number), 2.0**number))
+        for number, (start, hours) in enumerate(windows)
+    ]
+    with closing(open_database(Path(":memory:"))) as connection:
+        ledger = Ledger(connection)
+        for charge in charges:
+            pay(ledger, charge, limit_epsilon=1e9)
+        spent = ledger.spent(asked[0], sum(asked))
+    by_week = [
+        [charge.loss for charge in charges if any(hour // HOURS_PER_WEEK == week for hour in hours_of(charge))]
+        for week in {hour // HOURS_PER_WEEK for hour in range(asked[0], sum(asked))}
+    ]
+    assert spent.epsilon == max(sum(loss.epsilon for loss in week) for week in by_week)
+    assert spent.rho == max(sum(loss.rho for loss in week) for week in by_week)
+
+
+def hours_of(charge: Charge) -> range:
+    return range(charge.start_h, charge.end_h)
+
+
+def test_a_window_ends_before_its_last_hour() -> None:
+    assert weeks_of(0, 168) == range(0, 1)
+    assert weeks_of(0, 169) == range(0, 2)
+    assert weeks_of(167, 168) == range(0, 1)
+    assert weeks_of(168, 336) == range(1, 2)
+
+
+def test_the_limit_itself_is_allowed_and_the_next_float_below_it_is_not(ledger: Ledger) -> None:
+    import math
+
+    cost = LOSS.at(DELTA)
+    with pytest.raises(BudgetExceeded, match=r"hours 0–168 would have paid epsilon .* the limit is .* delta 1e-08"):
+        pay(ledger, a_charge(1), limit_epsilon=math.nextafter(cost, 0))
+    pay(ledger, a_charge(1), limit_epsilon=cost)
+
+
+def test_an_exceeded_budget_writes_nothing(ledger: Ledger, path: Path) -> None:
+    pay(ledger, a_charge(1))
+    with pytest.raises(BudgetExceeded) as refusal:
+        pay(ledger, a_charge(2), limit_epsilon=LOSS.at(DELTA) * 1.01)
+    assert "nothing was spent" in refusal.value.diagnostics()
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT round_id FROM charges").fetchall() == [(bytes(a_charge(1).round_id),)]
+    pay(ledger, a_charge(2, 168, 336), limit_epsilon=LOSS.at(DELTA) * 1.01)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE charges SET rho = 0",
+        "UPDATE OR REPLACE charges SET round_id = x'00'",
+        "DELETE FROM charges",
+        "INSERT OR REPLACE INTO charges SELECT round_id, plan, start_h, end_h, 0, 0 FROM charges",
+        "INSERT INTO charges SELECT * FROM charges WHERE true"
+        " ON CONFLICT (round_id) DO UPDATE SET rho = 0",
+    ],
+)
+def test_the_database_refuses_to_forget_a_charge(ledger: Ledger, path: Path, statement: str) -> None:
+    pay(ledger, a_charge(1))
+    with closing(sqlite3.connect(path)) as other, pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        other.execute(statement)
+    assert ledger.charges() == [a_charge(1)]
+
+
+def test_charges_survive_reopening(ledger: Ledger, path: Path) -> None:
+    pay(ledger, a_charge(1))
+    with closing(open_database(path)) as later:
+        assert Ledger(later).charges() == [a_charge(1)]
+        with pytest.raises(BudgetExceeded):
+            pay(Ledger(later), a_charge(2), limit_epsilon=LOSS.at(DELTA))
