@@ -17,6 +17,9 @@ from crypto.noise import SCALE_BITS, gaussian_share_scale
 from crypto.plan import Marginal, Mechanism, Plan
 
 _NEGLIGIBLE_EXPONENT = 700.0
+_TAU_TERMS = 10_000
+_LOWEST_LOG_RHO = math.log(1e-24)
+_LOG_ORDERS = math.log(1e-6), math.log(1e12)
 
 
 @dataclass(frozen=True)
@@ -62,10 +65,17 @@ def distributed_gaussian_rho(sensitivity: float, share_scale: float, shares: int
     """
     if share_scale**2 < 0.5:
         return math.inf
-    tau = 10 * sum(_tau_term(share_scale, k) for k in range(1, shares))
+    tau = _tau(share_scale, shares)
     ideal = sensitivity / (math.sqrt(shares) * share_scale)
     bound = min(math.sqrt(ideal**2 + 0.5 * tau * cells), ideal + tau * math.sqrt(cells))
     return bound**2 / 2
+
+
+def _tau(share_scale: float, shares: int) -> float:
+    """The distance of the sum from a discrete Gaussian; terms fall, so the last one bounds all beyond `_TAU_TERMS`."""
+    evaluated = min(shares - 1, _TAU_TERMS)
+    head = sum(_tau_term(share_scale, k) for k in range(1, evaluated + 1))
+    return 10 * (head + (shares - 1 - evaluated) * _tau_term(share_scale, evaluated + 1))
 
 
 def _tau_term(share_scale: float, k: int) -> float:
@@ -85,15 +95,19 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         order = 1 + excess
         return order * rho + (math.log(1 / delta) - math.log(order)) / excess + math.log1p(-1 / order)
 
-    best = minimize_scalar(at_order, bounds=(math.log(1e-6), math.log(1e7)), method="bounded", options={"xatol": 1e-9})
+    best = minimize_scalar(at_order, bounds=_LOG_ORDERS, method="bounded", options={"xatol": 1e-9})
     return max(0.0, float(best.fun))
 
 
 def zcdp_rho(epsilon: float, delta: float) -> float:
     """Largest rho whose zCDP implies (epsilon, delta)-DP; the inverse of `zcdp_epsilon`."""
-    return float(
-        brentq(lambda rho: zcdp_epsilon(rho, delta) - epsilon, 1e-12, 10 * epsilon**2 + 10 * epsilon, xtol=1e-15)
-    )
+    if not (epsilon > 0 and 0 < delta < 1):
+        raise ValueError("Gaussian noise needs epsilon above 0 and delta in (0, 1); only Laplace noise allows delta 0")
+    highest = epsilon
+    while zcdp_epsilon(highest, delta) < epsilon:
+        highest *= 2
+    log_rho = brentq(lambda x: zcdp_epsilon(math.exp(x), delta) - epsilon, _LOWEST_LOG_RHO, math.log(highest))
+    return math.exp(log_rho)
 
 
 def noise_scales(

@@ -14,7 +14,7 @@ SKETCH_BYTES = 8 * 64
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A workload known to the provider from its own benchmark jobs: its name and the MinHash sketch of its operators."""
+    """A workload that the provider knows from its own benchmark jobs: name and MinHash sketch of its operators."""
 
     name: str
     sketch: bytes

@@ -26,6 +26,10 @@ class Dimension:
     name: str
     levels: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        if len(set(self.levels)) != len(self.levels):
+            raise ValueError(f"dimension {self.name!r} must have each level once")
+
     def __len__(self) -> int:
         return len(self.levels)
 
@@ -46,6 +50,8 @@ class LifeTable:
     noise_variance: Floats
 
     def __post_init__(self) -> None:
+        if len(set(self.names)) != len(self.names):
+            raise ValueError(f"a table must have each dimension once, not {self.names}")
         for name in ("events", "exposure_node_hours", "at_risk", "noise_variance"):
             if getattr(self, name).shape != self.shape:
                 raise ValueError(f"{name} has shape {getattr(self, name).shape}, its dimensions ask for {self.shape}")
@@ -61,12 +67,16 @@ class LifeTable:
         """Number of levels along each dimension."""
         return tuple(len(dimension) for dimension in self.dimensions)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the dimensions, in order."""
+        return tuple(dimension.name for dimension in self.dimensions)
+
     def axis(self, name: str) -> int:
         """Position of the dimension called `name`; KeyError where there is none."""
-        for position, dimension in enumerate(self.dimensions):
-            if dimension.name == name:
-                return position
-        raise KeyError(f"no dimension {name!r} in {[dimension.name for dimension in self.dimensions]}")
+        if name not in self.names:
+            raise KeyError(f"no dimension {name!r} in {list(self.names)}")
+        return self.names.index(name)
 
     def levels(self, name: str) -> tuple[str, ...]:
         """Levels of the dimension called `name`."""
@@ -83,31 +93,36 @@ class LifeTable:
         )
 
     def at(self, name: str, level: str) -> "LifeTable":
-        """The slice at one level of one dimension, without that dimension."""
+        """The slice at one level of one dimension, without that dimension; KeyError where there is none."""
         axis = self.axis(name)
+        if level not in self.dimensions[axis].levels:
+            raise KeyError(f"dimension {name!r} has no level {level!r}")
         position = self.dimensions[axis].levels.index(level)
         rest = self.dimensions[:axis] + self.dimensions[axis + 1 :]
         return LifeTable(rest, *(np.take(values, position, axis=axis) for values in self._arrays()))
 
     def __add__(self, other: "LifeTable") -> "LifeTable":
         """Cell-wise sum of two tables; levels are aligned by name, and levels that one side lacks are added."""
+        if self.names != other.names:
+            raise ValueError(f"only tables over the same dimensions add up, not {self.names} and {other.names}")
         dimensions = tuple(
-            Dimension(mine.name, mine.levels + tuple(level for level in theirs.levels if level not in set(mine.levels)))
+            Dimension(mine.name, tuple(dict.fromkeys(mine.levels + theirs.levels)))
             for mine, theirs in zip(self.dimensions, other.dimensions, strict=True)
-            if mine.name == theirs.name
         )
-        if len(dimensions) != len(self.dimensions):
-            raise ValueError(f"cannot add tables over {self.dimensions} and {other.dimensions}")
         left, right = self.aligned(dimensions), other.aligned(dimensions)
         return LifeTable(dimensions, *(a + b for a, b in zip(left._arrays(), right._arrays(), strict=True)))
 
     def aligned(self, dimensions: tuple[Dimension, ...]) -> "LifeTable":
-        """The same cells placed into the (wider) `dimensions`; new cells are empty."""
+        """The same cells placed into the (wider) `dimensions`; new cells are empty. ValueError if one has no place."""
         if dimensions == self.dimensions:
             return self
+        if self.names != tuple(dimension.name for dimension in dimensions):
+            raise ValueError(f"a table over {self.names} fits only the same dimensions in the same order")
         places = []
         for wide, narrow in zip(dimensions, self.dimensions, strict=True):
             where = {level: position for position, level in enumerate(wide.levels)}
+            if not where.keys() >= set(narrow.levels):
+                raise ValueError(f"dimension {narrow.name!r} must keep every level to be aligned")
             places.append([where[level] for level in narrow.levels])
         arrays = []
         for values in self._arrays():

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
+from crypto.errors import PeerFault
 from crypto.ids import Digest, MaskPublicKey, RoundId
 
 Words = NDArray[np.uint64]
@@ -44,14 +45,24 @@ class MaskKey:
 
     def mask(self, peer: MaskPublicKey, round_id: RoundId, plan: Digest, cells: int) -> Words:
         """The mask that this key and `peer` share for a round and a plan: `cells` words, dtype uint64."""
-        shared = self._private.exchange(X25519PublicKey.from_public_bytes(peer))
+        shared = self._exchange(peer)
         stream_key = HKDF(SHA256(), 32, salt=None, info=_LABEL + round_id + plan).derive(shared)
         stream = Cipher(algorithms.ChaCha20(stream_key, bytes(16)), mode=None).encryptor().update(bytes(8 * cells))
         return np.frombuffer(stream, _WORD).astype(np.uint64, copy=False)
 
+    def _exchange(self, peer: MaskPublicKey) -> bytes:
+        try:
+            return self._private.exchange(X25519PublicKey.from_public_bytes(peer))
+        except ValueError as error:  # RFC 7748 §6.1: the result is zero whatever our key is
+            raise PeerFault(
+                f"the mask key {peer.hex()} hides nothing", hint="its owner must publish another"
+            ) from error
+
 
 def mask_cells(cells: Words, key: MaskKey, trustees: Sequence[MaskPublicKey], round_id: RoundId, plan: Digest) -> Words:
     """What a tenant sends: its cells plus the mask that it shares with each trustee, mod 2^64."""
+    if not trustees:
+        raise ValueError("cells without a mask must not leave: name at least one trustee")
     return add_words((cells, *(key.mask(trustee, round_id, plan, len(cells)) for trustee in trustees)))
 
 

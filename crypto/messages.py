@@ -119,6 +119,7 @@ def finest_row(labels: Mapping[str, str], rows: Container[str]) -> str:
 class Ladder:
     """The tokens of one workload, coarse to fine, and its MinHash bands; equal inputs have equal tokens."""
 
+    LABEL: ClassVar[str] = "pharoah/ladder/1"
     family: Token
     archetype: Token
     subarchetype: Token
@@ -132,22 +133,21 @@ class Ladder:
 
 
 @dataclass(frozen=True)
-class RegisteredLease:
-    """The tokens of the workload that runs on a lease."""
+class RegisteredWorkload:
+    """A workload, known only by its tokens, and the sender's leases that it runs on."""
 
-    LABEL: ClassVar[str] = "pharoah/registered-lease/1"
-    lease: LeaseId
     ladder: Ladder
+    leases: tuple[LeaseId, ...]
 
 
 @dataclass(frozen=True)
 class Registration:
-    """Which workload, known only by its tokens, runs on which lease."""
+    """What runs on the sender's leases."""
 
-    LABEL: ClassVar[str] = "pharoah/registration/1"
+    LABEL: ClassVar[str] = "pharoah/registration/2"
     tenant: TenantId
     epoch: int
-    leases: tuple[RegisteredLease, ...]
+    workloads: tuple[RegisteredWorkload, ...]
 
 
 @dataclass(frozen=True)

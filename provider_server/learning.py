@@ -17,7 +17,7 @@ from crypto.causes import Domain
 from crypto.life_table import Floats, LifeTable
 from crypto.messages import finest_row
 from provider_server.analysis.effective import cap_factor
-from provider_server.analysis.hazard import Cells, Estimate, Model, fit_hazard
+from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.leases import Lease, Slices, expose
 from provider_server.release import Release
@@ -105,32 +105,37 @@ def _pairs(weeks: Sequence[_Week]) -> tuple[PairFinding, ...]:
 def _rates(weeks: Sequence[_Week]) -> tuple[RateFinding, ...]:
     total, fitted = _with_cap(weeks, "hazard", _fit_domains, _expected_of_domains)
     infrastructure = total.at("domain", Domain.INFRASTRUCTURE)
-    rates = fitted[Domain.INFRASTRUCTURE]
-    low, high = rates.interval()
+    low, rates, high = fitted[Domain.INFRASTRUCTURE]
     levels, bands = infrastructure.levels("context_level"), infrastructure.levels("band")
     return tuple(
-        RateFinding(levels[c], bands[b], float(rates.value[c, b]), float(low[c, b]), float(high[c, b]))
+        RateFinding(levels[c], bands[b], float(rates[c, b]), float(low[c, b]), float(high[c, b]))
         for c, b in np.argwhere(infrastructure.exposure_node_hours > 0)
     )
 
 
-def _fit_domains(total: LifeTable) -> dict[Domain, Estimate]:
-    """Rates per node-hour over (context_level, band), for each domain by itself (cause-specific hazards)."""
+def _fit_domains(total: LifeTable) -> dict[Domain, Floats]:
+    """Rates per node-hour between their 95% bounds for each domain by itself (cause-specific hazards).
+
+    Each has shape (3, context levels, bands): lower bound, rate, upper bound; zero where there is no exposure.
+    """
     return {domain: _fit_rates(total.at("domain", domain)) for domain in Domain}
 
 
-def _fit_rates(table: LifeTable) -> Estimate:
-    model = Model((("context_level",), ("band",)))
-    return fit_hazard(Cells.from_table(table), [table], model).predict(table.dimensions)
+def _fit_rates(table: LifeTable) -> Floats:
+    cells = Cells.from_table(table)
+    estimate = predict(fit_hazard(cells, [table], Model((("context_level",), ("band",)))), cells)
+    low, high = estimate.interval()
+    rates = np.zeros((3, *table.shape))
+    rates[:, cells.index[0], cells.index[1]] = low, estimate.value, high
+    return rates
 
 
-def _expected_of_domains(week: _Week, total: LifeTable, rates: dict[Domain, Estimate]) -> Floats:
+def _expected_of_domains(week: _Week, total: LifeTable, rates: dict[Domain, Floats]) -> Floats:
     """Failures of any cause that each lease of a week should have had; shape (leases,)."""
-    by_level = sum(estimate.value for estimate in rates.values())
+    by_level = np.sum([middle for _, middle, _ in rates.values()], axis=0)
     places = {level: place for place, level in enumerate(total.levels("context_level"))}
-    rows = [places.get(lease.labels["context_level"]) for lease in week.slices.leases]
-    hours = week.slices.node_hours
-    return np.array([0.0 if row is None else by_level[row] @ own for row, own in zip(rows, hours, strict=True)])
+    rows = np.array([places.get(lease.labels["context_level"], -1) for lease in week.slices.leases], np.intp)
+    return np.where(rows < 0, 0.0, (by_level[rows] * week.slices.node_hours).sum(axis=1))
 
 
 def _expected_of_pairs(week: _Week, total: LifeTable, found: Mismatches) -> Floats:

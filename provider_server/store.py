@@ -77,7 +77,9 @@ class Store:
             .values(ladder=sa.bindparam("tokens"))
         )
         rows = [
-            {"of_lease": bytes(entry.lease), "tokens": json.dumps(entry.ladder.labels)} for entry in registration.leases
+            {"of_lease": bytes(lease), "tokens": json.dumps(workload.ladder.labels)}
+            for workload in registration.workloads
+            for lease in workload.leases
         ]
         if rows:
             with self._engine.begin() as connection:

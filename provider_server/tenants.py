@@ -116,11 +116,12 @@ class GridTenants:
             for reply in self._arrived(list(waiting)):
                 if (node_id := waiting.pop(MessageId(reply.metadata.reply_to_message_id), None)) is not None:
                     yield from self._opened(verb, node_id, reply)
+            if len(waiting) < before:
+                continue
             left_s = end_s - time.monotonic()
-            if len(waiting) == before and left_s <= 0:
+            if left_s <= 0:
                 break
-            if len(waiting) == before:
-                time.sleep(min(self._poll_s, left_s))
+            time.sleep(min(self._poll_s, left_s))
         for node_id in waiting.values():
             self._leave_out(Silence(verb, node_id, Why.LATE))
 

@@ -4,11 +4,12 @@ Results go to stdout (`--json` with stable keys), progress and everything else t
 """
 
 import json
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,7 +52,7 @@ def run(
         from simulation.score import Judge
 
         loaded = load(scenario)
-        with _directory(out) as root:
+        with _homes(out) as root:
             player = Player(loaded, seed, root)
             try:
                 for _ in progress.track(player.weeks(), total=loaded.weeks, description="weeks"):
@@ -61,8 +62,8 @@ def run(
                 progress.remove_task(judging)
             finally:
                 player.close()
-            if out is not None:
-                _write(outcome, out)
+        if out is not None:
+            _write(outcome, out)
     summary = {key: value for key, value in outcome.items() if key != "detail"}
     sys.stdout.write(json.dumps(summary) + "\n" if as_json else _told(summary))
 
@@ -144,17 +145,15 @@ def _epsilon(text: str) -> float | None:
 
 
 @contextmanager
-def _directory(out: Path | None) -> Iterator[Path]:
-    """Where the homes go: a fresh directory below `out`, or one that is thrown away."""
-    if out is not None:
-        homes = out / "homes"
-        if homes.exists():
-            import shutil
-
-            shutil.rmtree(homes)
-        homes.mkdir(parents=True)
-    with nullcontext(str(out / "homes")) if out is not None else tempfile.TemporaryDirectory() as root:
+def _homes(out: Path | None) -> Iterator[Path]:
+    """Where the homes live while a run lasts: in memory if the machine allows it, kept below `out` afterwards."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="pharoah-", dir=memory if memory.is_dir() else None) as root:
         yield Path(root)
+        if out is not None:
+            kept = out / "homes"
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(root, kept)
 
 
 @contextmanager

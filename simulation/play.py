@@ -64,6 +64,7 @@ def settings_of(scenario: Scenario) -> PlanSettings:
         noise_shares=max(1, int(scenario.cohort_minimum * (1 - COLLUDING_SHARE))),
         owners_minimum=scenario.owners_minimum,
         failures_per_unit=scenario.failures_per_job_week,
+        mechanism=scenario.mechanism,
         band_edges_hours=(*scenario.age_band_edges_h, FOREVER_H),
     )
 
@@ -166,7 +167,7 @@ class Tally:
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
-        self._stage = Stage.PUBLISH
+        self._stage = Stage.DONE
         self._since = time.monotonic()
 
     def begin(self, stage: Stage) -> None:

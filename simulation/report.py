@@ -1,8 +1,8 @@
 """The report of a simulated run: one HTML page with pictures, which loads nothing and runs no script.
 
-`write_report` takes what `pharoah-sim run` found out, as plain JSON values. A measure that is absent, None or not finite
-is shown as "not available". Equal outcomes give equal bytes. Every picture has a description, and a table with its
-numbers; its colours are roles of `report.css`, so it follows the reader's light or dark scheme.
+`write_report` takes what `pharoah-sim run` found out, as plain JSON values. What is missing or not finite is shown as
+"not available". Equal outcomes give equal bytes. Every picture has a description and a table with its numbers; its
+colours are roles of `report.css`, so it follows the reader's light or dark scheme.
 
 Not promised: privacy. A report shows planted truth and results without noise, which only a simulation has.
 
@@ -64,9 +64,9 @@ def _percent(share: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    units = ((3600, "h"), (60, "min"), (1, "s"), (_TINY, "ms"))
-    unit, name = next((unit for unit in units if seconds >= unit[0] * (2 if unit[0] > 1 else 1)), (1, "s"))
-    return f"{seconds / unit:.3g} {name}"
+    if seconds < 120:
+        return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
 
 
 _FORMS: Mapping[str, Callable[[Any], str]] = {
@@ -79,21 +79,20 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
 
 
 def _shown(row: Row, key: str) -> str:
-    """The value of `key` as it is written for people, escaped for HTML."""
+    """The value of `key` as it is written for people; not yet escaped."""
     value = row.get(key)
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return _MISSING
-    return escape(_FORMS.get(key.removesuffix("_without_privacy"), _plain)(value))
+    return _FORMS.get(key.removesuffix("_without_privacy"), _plain)(value)
 
 
 def _counted(row: Row, key: str, noun: str) -> str:
-    plural = "" if row.get(key) == 1 else "es" if noun.endswith("h") else "s"
-    return f"{'an unknown number of' if row.get(key) is None else _shown(row, key)} {noun}{plural}"
+    count, plural = _shown(row, key), "" if row.get(key) == 1 else "es" if noun.endswith("h") else "s"
+    return f"{'an unknown number of' if count == _MISSING else count} {noun}{plural}"
 
 
-# ---- what the outcome holds ----------------------------------------------------------------------------------------
+# ---- the page ------------------------------------------------------------------------------------------------------
 
-_RESULTS = ("mismatch", "hazard")
 _TABLES = {  # the columns; report.html has their heads
     "mismatch": "workload_name context_name planted probability probability_without_privacy risk_ratio interval",
     "hazard": "context_name level band rate interval truth rate_without_privacy",
@@ -105,19 +104,24 @@ _TABLES = {  # the columns; report.html has their heads
 
 
 def _rows(outcome: Row, table: str) -> list[dict[str, Any]]:
-    """The rows of one table of the detail, with names and intervals spelt out; none where the table is missing."""
+    """The rows of one table of the detail, with names and intervals; young ages and probable mismatches come first."""
     rows = [dict(row) for row in (outcome.get("detail") or {}).get(table) or ()]
+    names = {kind: _names(outcome, kind) for kind in ("workload", "context")}
     for row in rows:
-        for kind in {"workload", "context"} & row.keys():
-            row[f"{kind}_name"] = _names(outcome, kind, row[kind])[row[kind]]
-        row["interval"] = f"{_shown(row, 'low')} – {_shown(row, 'high')}"
-    return rows
+        row |= {f"{kind}_name": known[row[kind]] for kind, known in names.items() if kind in row}
+        ends = [_shown(row, end) for end in ("low", "high")]
+        row["interval"] = None if _MISSING in ends else " – ".join(ends)
+        start = re.search(r"\d+(\.\d+)?", str(row.get("band")))
+        row["order"] = float(start[0]) if start else 0.0, -np.nan_to_num(_finite(row.get("probability")))
+    return sorted(rows, key=lambda row: row["order"])
 
 
-def _names(outcome: Row, kind: str, last: int = -1) -> list[str]:
-    """The names of all workloads or contexts, made up as far as number `last` where there are fewer."""
-    names = [str(name) for name in (outcome.get("detail") or {}).get(f"{kind}s") or ()]
-    return names + [f"{kind} {place}" for place in range(len(names), last + 1)]
+def _names(outcome: Row, kind: str) -> list[str]:
+    """The names of all workloads or contexts; a number for each that occurs without a name."""
+    detail = outcome.get("detail") or {}
+    used = [row[kind] for table in ("mismatch", "hazard") for row in detail.get(table) or () if kind in row]
+    names = [str(name) for name in detail.get(f"{kind}s") or ()]
+    return names + [f"{kind} {place}" for place in range(len(names), max(used, default=-1) + 1)]
 
 
 def _column(rows: Sequence[Row], key: str) -> Floats:
@@ -133,9 +137,6 @@ def _tally(outcome: Row) -> dict[str, int]:
     return {kind: int(pairs.sum()) for kind, pairs in kinds.items()}
 
 
-# ---- the page ------------------------------------------------------------------------------------------------------
-
-
 def write_report(outcome: Row, path: Path) -> None:
     """Writes the report of `outcome` to `path`, which is replaced; OSError where that cannot be written."""
     path.write_text(render(outcome), encoding="utf-8", newline="\n")
@@ -145,8 +146,10 @@ def render(outcome: Row) -> str:
     """The page as text."""
     folder = resources.files(__package__)
     page = Template((folder / "report.html").read_text(encoding="utf-8"))
-    parts = {f"{part}_{key}": value for part in _RESULTS for key, value in (outcome.get(part) or {}).items()}
-    fields = {name: _shown({**outcome, **parts}, name) for name in page.get_identifiers()} | _words(outcome)
+    parts = {
+        f"{part}_{key}": value for part in ("mismatch", "hazard") for key, value in (outcome.get(part) or {}).items()
+    }
+    fields = {name: escape(_shown({**outcome, **parts}, name)) for name in page.get_identifiers()} | _words(outcome)
     for table, keys in _TABLES.items():
         fields[f"{table}_rows"] = "".join(_table_row(row, keys.split()) for row in _rows(outcome, table))
     with style.context(["default", _STYLE]):
@@ -161,8 +164,8 @@ def _words(outcome: Row) -> dict[str, str]:
     alarms = _counted(tally, "alarms", "false alarm") if tally["alarms"] else "no false alarm"
     key = '<li><span class="key dot" style="--hue:var(--level-{})"></span>level {}</li>'
     return {
-        "ran": f"{_counted(outcome, 'tenants', 'tenant')} ran {_counted(outcome, 'job_weeks', 'job-week')}",
-        "in_rounds": _counted(outcome, "rounds", "round"),
+        "ran": escape(f"{_counted(outcome, 'tenants', 'tenant')} ran {_counted(outcome, 'job_weeks', 'job-week')}"),
+        "in_rounds": escape(_counted(outcome, "rounds", "round")),
         "verdict": f"{warned if tally['planted'] else nothing}, with {alarms}",
         **{kind: "<i></i>" * count + f"<b>{count}</b>" for kind, count in tally.items()},
         **{f"{kind}s": str(len(_names(outcome, kind))) for kind in ("workload", "context")},
@@ -171,7 +174,7 @@ def _words(outcome: Row) -> dict[str, str]:
 
 
 def _table_row(row: Row, keys: Sequence[str]) -> str:
-    first, *others = (_shown(row, key) for key in keys)
+    first, *others = (escape(_shown(row, key)) for key in keys)
     return f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in others)}</tr>\n'
 
 
@@ -197,48 +200,44 @@ _STYLE: dict[str, Any] = {
 
 def _pictures(outcome: Row) -> dict[str, str]:
     """The figures of each section."""
-    weeks, groups, errors, hazards = (
-        _rows(outcome, table) for table in ("budget", "group", "error_by_epsilon", "hazard")
-    )
+    errors, hazards = _rows(outcome, "error_by_epsilon"), _rows(outcome, "hazard")
     for row in (plain := dict(outcome.get("hazard") or {}), *errors):
         row |= {f"off{end}": math.exp(_finite(row.get(_ERROR + end))) for end in ("", "_without_privacy")}
-    private = f"With privacy, ε = {_plain(outcome.get('epsilon') or _MISSING)}"
+    private = f"With privacy, ε = {_shown(outcome, 'epsilon')}"
     panels = [_hazard_panel(outcome, hazards, band) for band in dict.fromkeys(row["band"] for row in hazards)]
     return {
         "mismatch": _heat_map(outcome, "probability", private)
         + _heat_map(outcome, "probability_without_privacy", "Without privacy"),
         "hazard": "".join(panels) or _picture("hazard", "Failure rates", "", None),
-        "budget": _curve("budget", "ε spent on each week", weeks, "week epsilon", 0)
-        + _curve("group", "ε of a job that runs for several weeks", groups, "weeks epsilon", 0),
+        "budget": _curve("budget", "ε spent on each week", _rows(outcome, "budget"), "week epsilon", 0)
+        + _curve("group", "ε of a job that runs for several weeks", _rows(outcome, "group"), "weeks epsilon", 0),
         "trade": _curve("error", "Factor by which rates are off", errors, "epsilon off", 1, plain)
         + _curve("ranking", "AUROC of the mismatches", errors, "epsilon auroc", 0.5, outcome.get("mismatch")),
-        "cost": _stage_bars(outcome, "seconds", "Time of each stage")
-        + _stage_bars(outcome, "bytes", "Bytes of each stage"),
+        "cost": _stage_bars(outcome, "seconds", "Time by stage") + _stage_bars(outcome, "bytes", "Bytes by stage"),
     }
 
 
 def _picture(
-    key: str, caption: str, told: str, draw: Draw | None, height: float = 230, left: float = 46, bottom: float = 44
+    key: str, caption: str, alt: str, draw: Draw | None, height: int = 230, left: int = 46, base: int = 44
 ) -> str:
-    """A figure; `told` describes it to those who cannot see it. `draw` is None where data lack."""
+    """A figure of the page, described by `alt`; no `draw` means no data. `left` and `base` are the room for labels."""
     head = f"<figure><figcaption>{escape(caption)}</figcaption>"
     if draw is None:
         return f'{head}<p class="missing">{_MISSING}</p></figure>'
     figure = Figure((_WIDTH / 72, height / 72))
-    axes = figure.add_axes((left / _WIDTH, bottom / height, 1 - (left + 14) / _WIDTH, 1 - (bottom + 10) / height))
+    axes = figure.add_axes((left / _WIDTH, base / height, 1 - (left + 14) / _WIDTH, 1 - (base + 10) / height))
     axes.spines[:].set_visible(False)
     draw(axes)
     return (
         f'{head}<svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" aria-labelledby="{key}-title {key}-desc">'
-        f'<title id="{key}-title">{escape(caption)}</title><desc id="{key}-desc">{escape(told)}</desc>'
+        f'<title id="{key}-title">{escape(caption)}</title><desc id="{key}-desc">{escape(alt)}</desc>'
         f"{_drawing(figure, key)}</svg></figure>\n"
     )
 
 
 def _drawing(figure: Figure, key: str) -> str:
     """What is inside the SVG element, with roles for colours and ids of its own, since a page holds many drawings."""
-    buffer = StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    figure.savefig(buffer := StringIO(), format="svg", transparent=True, metadata={"Date": None})
     inside = buffer.getvalue().partition("</metadata>")[2].rpartition("</svg>")[0]
     for colour, role in _ROLES.items():
         inside = inside.replace(f": {colour}", f": {role}")
@@ -256,17 +255,15 @@ def _short(names: Sequence[str], kind: str) -> tuple[str, list[str]]:
 def _log_axis(axes: Axes, values: Floats) -> None:
     values = values[values > 0]  # which NaN is not
     axes.set_xscale("log")
-    axes.set_xlim(values.min(initial=1.0) / 2.5, values.max(initial=1.0) * 2.5)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlim((values.min() / 2.5, values.max() * 2.5) if values.size else (0.3, 3.0))
+    axes.xaxis.set(major_locator=LogLocator(subs=(1.0, 3.0)), minor_locator=NullLocator(), major_formatter="{x:g}")
 
 
 def _heat_map(outcome: Row, key: str, caption: str) -> str:
     rows = [row for row in _rows(outcome, "mismatch") if not math.isnan(_finite(row.get(key)))]
-    last = {kind: max((row[kind] for row in rows), default=-1) for kind in ("workload", "context")}
-    (_, workloads), (kind, contexts) = (_short(_names(outcome, kind, last[kind]), kind) for kind in last)
-    turned = max(map(len, contexts), default=0) * len(contexts) > 40
+    (_, workloads), (kind, contexts) = (_short(_names(outcome, kind), kind) for kind in ("workload", "context"))
+    longest = max(map(len, contexts), default=0)
+    turned = 8 * longest * len(contexts) > 290
 
     def draw(axes: Axes) -> None:
         centres = np.column_stack([_column(rows, "context"), _column(rows, "workload")])
@@ -279,17 +276,15 @@ def _heat_map(outcome: Row, key: str, caption: str) -> str:
         axes.set_yticks(range(len(workloads)), workloads)
         axes.set(xlim=(-0.5, len(contexts) - 0.5), ylim=(len(workloads) - 0.5, -0.5), xlabel=kind)
 
-    first = sorted(rows, key=lambda row: -float(row[key]))[:5]
-    shown = "; ".join(f"{row['workload_name']} on {row['context_name']} ({_percent(row[key])})" for row in first)
-    told = f"Grid of {len(workloads)} workloads and {len(contexts)} contexts. Most probable: {shown}."
-    left, bottom = 7.5 * max(map(len, workloads), default=0) + 10, 130 if turned else 44
-    height = bottom + 10 + len(workloads) * (16 if len(workloads) <= 32 else 13)
-    return _picture(key, caption, told, draw if rows else None, height, left, bottom)
+    first = (f"{row['workload_name']} on {row['context_name']} ({_percent(row[key])})" for row in rows[:5])
+    alt = f"Grid of {len(workloads)} workloads and {len(contexts)} contexts. Suspected first: {'; '.join(first)}."
+    left, base = 8 * max(map(len, workloads), default=0) + 10, 30 + 8 * longest if turned else 44
+    return _picture(key, caption, alt, draw if rows else None, base + 10 + 15 * len(workloads), left, base)
 
 
 def _hazard_panel(outcome: Row, every: Sequence[Row], band: str) -> str:
     rows, levels = [row for row in every if row["band"] == band], sorted({row["level"] for row in every})
-    kind, contexts = _short(_names(outcome, "context", max(row["context"] for row in rows)), "context")
+    kind, contexts = _short(_names(outcome, "context"), "context")
 
     def draw(axes: Axes) -> None:
         for place in range(0, len(contexts), 2):
@@ -301,10 +296,9 @@ def _hazard_panel(outcome: Row, every: Sequence[Row], band: str) -> str:
         axes.set_yticks(range(len(contexts)), contexts)
         axes.set(ylim=(len(contexts) - 0.5, -0.5), xlabel="failures per 1,000 node-hours", ylabel=kind)
 
-    key = f"hazard-{[row['band'] for row in every].index(band)}"
-    told = f"{len(rows)} rates by context and build-up level; the table below has each with its interval and the truth."
-    height = 54 + 14 * len(levels) * len(contexts)
-    return _picture(key, f"Age of the job: {band}", told, draw, height, left=7.5 * max(map(len, contexts)) + 34)
+    alt = f"{len(rows)} rates by context and build-up level; the table below has each with its interval and the truth."
+    height, left = 54 + 14 * len(levels) * len(contexts), 8 * max(map(len, contexts)) + 34
+    return _picture(f"hazard-{every.index(rows[0])}", f"Age of the job: {band}", alt, draw, height, left)
 
 
 def _whiskers(axes: Axes, rows: Sequence[Row], place: int, places: int) -> None:
@@ -319,13 +313,13 @@ def _whiskers(axes: Axes, rows: Sequence[Row], place: int, places: int) -> None:
 def _curve(key: str, caption: str, rows: Sequence[Row], columns: str, floor: float, plain: Row | None = None) -> str:
     """The second of the `columns` over the first, with its limit; `plain` holds its level without privacy."""
     x, y = columns.split()
-    known = sorted((row for row in rows if not math.isnan(_finite(row.get(y)))), key=lambda row: float(row[x]))
+    finite = (row for row in rows if math.isfinite(_finite(row.get(x)) + _finite(row.get(y))))
+    known = sorted(finite, key=lambda row: float(row[x]))
 
     def draw(axes: Axes) -> None:
         across, up, limit = (_column(known, column) for column in (x, y, "limit"))
-        axes.xaxis.set_major_locator(MaxNLocator(9, integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.yaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set(major_locator=MaxNLocator(9, integer=True))
+        axes.yaxis.set(major_locator=MaxNLocator(5, steps=[1, 2, 5, 10]), major_formatter="{x:g}")
         axes.grid(axis="y")
         if x == "week":
             axes.bar(across, up, color=_ACCENT, width=0.7)
@@ -336,22 +330,20 @@ def _curve(key: str, caption: str, rows: Sequence[Row], columns: str, floor: flo
         if x == "epsilon":
             _log_axis(axes, across)
             axes.set_xticks(across)
-        axes.set(ylim=(min(floor, axes.get_ylim()[0]), None), xlabel="ε" if x == "epsilon" else x)
+        axes.set(ylim=(min(floor, up.min()), None), xlabel="ε" if x == "epsilon" else x)
 
-    told = "; ".join(f"{_shown(row, y)} at {_shown(row, x)}" for row in known)
-    return _picture(key, caption, told, draw if known else None)
+    alt = "; ".join(f"{_shown(row, y)} at {_shown(row, x)}" for row in known)
+    return _picture(key, caption, alt, draw if known else None)
 
 
 def _stage_bars(outcome: Row, key: str, caption: str) -> str:
     rows = [row for row in _rows(outcome, "stages") if not math.isnan(_finite(row.get(key)))]
 
     def draw(axes: Axes) -> None:
-        values = _column(rows, key)
-        axes.barh(range(len(rows)), values, color=_ACCENT, height=0.6)
-        for place, row in enumerate(rows):
-            axes.annotate(_shown(row, key), (values[place], place), (6, 0), textcoords="offset points", va="center")
+        bars = axes.barh(range(len(rows)), _column(rows, key), color=_ACCENT, height=0.6)
+        axes.bar_label(bars, [_shown(row, key) for row in rows], padding=6)
         axes.set_yticks(range(len(rows)), [str(row["stage"])[:14] for row in rows])
-        axes.set(xlim=(0, 1.35 * max(values.max(), _TINY)), ylim=(len(rows) - 0.5, -0.5), xticks=[])
+        axes.set(xlim=(0, 1.35 * max(_column(rows, key).max(), _TINY)), ylim=(len(rows) - 0.5, -0.5), xticks=[])
 
-    told = "; ".join(f"{row['stage']} {_shown(row, key)}" for row in rows)
-    return _picture(key, caption, told, draw if rows else None, height=30 + 27 * len(rows), left=86, bottom=10)
+    alt = "; ".join(f"{row['stage']} {_shown(row, key)}" for row in rows)
+    return _picture(key, caption, alt, draw if rows else None, height=30 + 27 * len(rows), left=86, base=10)

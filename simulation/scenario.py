@@ -22,6 +22,7 @@ from typing import Any
 
 from crypto.causes import Domain
 from crypto.errors import PharoahError
+from crypto.plan import Mechanism
 
 _FOLDER = resources.files(__package__) / "scenarios"
 # A larger share of job-weeks with a counted infrastructure failure would need job-weeks that fail many times over.
@@ -66,6 +67,7 @@ class Scenario:
     failures_per_job_week: int
     epsilon: float
     delta: float
+    mechanism: Mechanism
     owners_minimum: int
     cohort_minimum: int
     acme_mix: bool
@@ -184,6 +186,8 @@ def _read(file: str, key: str, kind: Any, value: Any) -> Any:
     if kind == Mapping[Domain, float] and isinstance(value, Mapping):
         _refuse_keys(f"{file}: {key}", value, dict.fromkeys(Domain))
         return MappingProxyType({Domain(domain): _read(file, key, float, rate) for domain, rate in value.items()})
+    if kind is Mechanism and value in list(Mechanism):
+        return Mechanism(value)
     if kind in (int, bool, str) and type(value) is kind:
         return value
     raise ScenarioError(f"{file}: {key} = {value!r} must be {_KINDS[kind]}")
@@ -198,6 +202,7 @@ _KINDS: Mapping[Any, str] = {
     int: "a whole number",
     bool: "true or false",
     str: "text",
+    Mechanism: f"one of {', '.join(Mechanism)}",
     tuple[float, ...]: "a list of numbers",
     Mapping[Domain, float]: "a table of numbers by domain",
 }

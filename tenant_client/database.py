@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS failures (
     unit TEXT NOT NULL REFERENCES units, at_h REAL NOT NULL, age_h REAL NOT NULL, reason TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS failures_by_time ON failures (at_h);
 CREATE TABLE IF NOT EXISTS registrations (
-    lease BLOB PRIMARY KEY, epoch INTEGER NOT NULL, start_h REAL NOT NULL, message BLOB NOT NULL);
+    lease BLOB PRIMARY KEY, epoch INTEGER NOT NULL, start_h REAL NOT NULL, ladder BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS tokens (
     epoch INTEGER NOT NULL, input BLOB NOT NULL, token BLOB NOT NULL, PRIMARY KEY (epoch, input));
 CREATE TABLE IF NOT EXISTS charges (

@@ -9,10 +9,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from crypto.codec import decode, encode
 from crypto.errors import PharoahError
-from crypto.messages import RegisteredLease
+from crypto.ids import LeaseId
+from crypto.messages import Ladder, RegisteredWorkload
 from tenant_client.database import Connection
 
 
@@ -84,21 +87,24 @@ class Journal:
         found: dict[str, str] = json.loads(row[0])
         return found
 
-    def queue_registrations(self, epoch: int, leases: Iterable[tuple[RegisteredLease, float]]) -> None:
-        """Keeps what the provider will be told about each lease, with the hour at which the lease began."""
+    def queue_registrations(self, epoch: int, leases: Iterable[tuple[LeaseId, float, Ladder]]) -> None:
+        """Keeps what the provider will be told: each lease, the hour at which it began, and its workload's tokens."""
         with transaction(self._connection):
             self._connection.executemany(
                 "INSERT OR IGNORE INTO registrations VALUES (?, ?, ?, ?)",
-                [(bytes(lease.lease), epoch, start_h, encode(lease)) for lease, start_h in leases],
+                [(bytes(lease), epoch, start_h, encode(ladder)) for lease, start_h, ladder in leases],
             )
 
-    def registrations(self, epoch: int, start_h: float, end_h: float) -> tuple[RegisteredLease, ...]:
-        """Registrations of the epoch whose leases began in [start_h, end_h), in a fixed order."""
+    def registrations(self, epoch: int, start_h: float, end_h: float) -> tuple[RegisteredWorkload, ...]:
+        """Workloads of the epoch whose leases began in [start_h, end_h), in a fixed order."""
         rows = self._connection.execute(
-            "SELECT message FROM registrations WHERE epoch = ? AND start_h >= ? AND start_h < ? ORDER BY lease",
+            "SELECT ladder, lease FROM registrations WHERE epoch = ? AND start_h >= ? AND start_h < ? ORDER BY ladder, lease",
             (epoch, start_h, end_h),
         )
-        return tuple(decode(RegisteredLease, message) for (message,) in rows)
+        return tuple(
+            RegisteredWorkload(decode(Ladder, ladder), tuple(LeaseId(lease) for _, lease in group))
+            for ladder, group in groupby(rows, key=itemgetter(0))
+        )
 
 
 @contextmanager

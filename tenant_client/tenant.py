@@ -21,7 +21,6 @@ from crypto.messages import (
     Contribution,
     Directory,
     Receipt,
-    RegisteredLease,
     Registration,
     RegistrationRequest,
 )
@@ -99,7 +98,7 @@ class Tenant:
         for lease in leases:
             ladder = ladders[lease.descriptor]
             units.append(Unit(str(lease.lease), lease.start_h, dict(lease.contexts) | ladder.labels))
-            registered.append((RegisteredLease(lease.lease, ladder), lease.start_h))
+            registered.append((lease.lease, lease.start_h, ladder))
         self.journal.queue_registrations(epoch, registered)
         self.journal.add(units, [])
 
@@ -110,8 +109,8 @@ class Tenant:
     def register(self, payload: bytes) -> bytes:
         """Tells the provider which tokens run on the leases it asks about."""
         asked = open_signed(RegistrationRequest, payload, self._directory.provider)
-        leases = self.journal.registrations(asked.epoch, asked.start_hour, asked.end_hour)
-        return self._signing_key.sign(Registration(self.id, asked.epoch, leases))
+        workloads = self.journal.registrations(asked.epoch, asked.start_hour, asked.end_hour)
+        return self._signing_key.sign(Registration(self.id, asked.epoch, workloads))
 
     def contribute(self, signed_plan: bytes) -> bytes:
         """The signed contribution to a plan: the kept one if there is one, else a new one, charged and kept."""

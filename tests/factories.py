@@ -6,7 +6,7 @@ as often as it likes, and closes them all. Nothing is stubbed; only samplers who
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -27,7 +27,7 @@ from provider_server.leases import Lease
 from provider_server.planning import PlanSettings, make_plan
 from provider_server.rounds import Round
 from simulation.federation import make_group_key
-from tenant_client.database import open_database
+from tenant_client.database import Connection, open_database
 from tenant_client.descriptor import Descriptor
 from tenant_client.journal import Failure, LabelledFailure, Unit
 from tenant_client.policy import Policy
@@ -93,10 +93,11 @@ class Cast:
         policy: Policy = POLICY,
         sampler: NoiseSampler | None = None,
         trustees: Sequence[TrusteeService] = (),
+        connect: Callable[[Path], Connection] = open_database,
     ) -> Tenant:
         """Tenant `number`; a second one of the same number has its own connection to the same database."""
         signing, mask = keys().tenants[number]
-        database = open_database(self.root / f"tenant-{number}.db")
+        database = connect(self.root / f"tenant-{number}.db")
         drawn = sampler or SystemSampler()
         tenant = Tenant(signing, mask, keys().directory, policy, database, trustees, os.urandom, drawn)
         self._open.callback(tenant.close)
@@ -136,8 +137,13 @@ def token(name: str) -> Token:
 
 def ladder(workload: int) -> Ladder:
     """Two workloads make an archetype, two archetypes a family."""
-    rungs = f"family {workload // 4}", f"archetype {workload // 2}", f"subarchetype {workload}", f"exact {workload}"
-    return Ladder(*map(token, rungs), bands=())
+    return Ladder(
+        token(f"family {workload // 4}"),
+        token(f"archetype {workload // 2}"),
+        token(f"subarchetype {workload}"),
+        token(f"exact {workload}"),
+        bands=(),
+    )
 
 
 def labels(workload: int = 0, context: int = 0) -> dict[str, str]:

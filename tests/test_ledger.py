@@ -1,5 +1,6 @@
 """The budget: charged before anything is drawn, once per round, per week, and for good."""
 
+import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -119,15 +120,13 @@ def hours_of(charge: Charge) -> range:
 
 
 def test_a_window_ends_before_its_last_hour() -> None:
-    assert weeks_of(0, 168) == range(0, 1)
-    assert weeks_of(0, 169) == range(0, 2)
-    assert weeks_of(167, 168) == range(0, 1)
+    assert weeks_of(0, 168) == range(1)
+    assert weeks_of(0, 169) == range(2)
+    assert weeks_of(167, 168) == range(1)
     assert weeks_of(168, 336) == range(1, 2)
 
 
 def test_the_limit_itself_is_allowed_and_the_next_float_below_it_is_not(ledger: Ledger) -> None:
-    import math
-
     cost = LOSS.at(DELTA)
     with pytest.raises(BudgetExceeded, match=r"hours 0–168 would have paid epsilon .* the limit is .* delta 1e-08"):
         pay(ledger, a_charge(1), limit_epsilon=math.nextafter(cost, 0))
@@ -151,8 +150,7 @@ def test_an_exceeded_budget_writes_nothing(ledger: Ledger, path: Path) -> None:
         "UPDATE OR REPLACE charges SET round_id = x'00'",
         "DELETE FROM charges",
         "INSERT OR REPLACE INTO charges SELECT round_id, plan, start_h, end_h, 0, 0 FROM charges",
-        "INSERT INTO charges SELECT * FROM charges WHERE true"
-        " ON CONFLICT (round_id) DO UPDATE SET rho = 0",
+        "INSERT INTO charges SELECT * FROM charges WHERE true ON CONFLICT (round_id) DO UPDATE SET rho = 0",
     ],
 )
 def test_the_database_refuses_to_forget_a_charge(ledger: Ledger, path: Path, statement: str) -> None:

@@ -21,15 +21,17 @@ Not promised: intervals are normal on the log scale, which needs tens of events 
     ((('b',),), [2.0])
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import product
+from itertools import compress, product
 from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 from scipy.sparse.linalg import splu
 from scipy.stats import norm
 
@@ -41,6 +43,8 @@ Kind = Literal["population", "noise"]
 RIDGE = 1e-9
 MAX_STEP = 2.0
 TOLERANCE = 1e-7
+NEAR = 1.0
+FLATTEST = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,14 +75,24 @@ class Cells:
         known = {dimension.name: position for position, dimension in enumerate(self.dimensions)}
         return tuple(sorted(known[name] for name in names))
 
+    def shape(self, axes: Axes) -> tuple[int, ...]:
+        """Number of levels along each of `axes`."""
+        return tuple(len(self.dimensions[axis]) for axis in axes)
+
+    def code(self, axes: Axes) -> Ints:
+        """Number (cells,) of each cell's combination of levels along `axes`, the last axis fastest."""
+        levels = (np.zeros(len(self.exposure_node_hours), dtype=np.intp), *self.index[list(axes)])
+        return np.asarray(np.ravel_multi_index(levels, (1, *self.shape(axes))))
+
 
 @dataclass(frozen=True)
 class Model:
     """log rate = intercept + one term per tuple of dimension names, in treatment coding.
 
-    `reference` names a dimension's reference level (default: its first). `prior_sd` is the prior's standard deviation
-    of each contrast; inf for none. `walk_sd` gives, for an ordered dimension, that of the step from one level to the
-    next (a random walk; default none). An interaction has contrasts in those dimensions without which it is a term too.
+    `reference` names a dimension's reference level (default: its first); predictions do not depend on it. A term's
+    levels are exchangeable around a free common level, with standard deviation `prior_sd` (inf: no prior). `walk_sd`
+    gives, for an ordered dimension, that of the step from one level to the next (a random walk; default none). An
+    interaction has contrasts along the dimensions without which it is a term (or the intercept) as well.
     """
 
     terms: tuple[tuple[str, ...], ...]
@@ -126,9 +140,8 @@ class HazardFit:
     def ratios(self, *term: str, kind: Kind = "population") -> tuple[tuple[tuple[str, ...], ...], Estimate]:
         """Levels of a term without its references, and their hazard ratios (levels,)."""
         places = [place for place, coefficient in enumerate(self.coefficients) if coefficient.term == term]
-        variance = np.diag(self.spread(kind))[places]
         levels = tuple(self.coefficients[place].level for place in places)
-        return levels, Estimate(np.exp(self.estimate[places]), np.sqrt(variance))
+        return levels, Estimate(np.exp(self.estimate[places]), np.sqrt(np.diag(self.spread(kind))[places]))
 
     def spread(self, kind: Kind) -> Floats:
         """The covariance (p, p) of the given kind."""
@@ -148,39 +161,33 @@ class _Design:
     offsets: Ints
     coefficients: tuple[Coefficient, ...]
     loadings: sp.csr_array
+    precision: Floats
 
     @classmethod
     def of(cls, cells: Cells, model: Model, others: Iterable[Axes] = ()) -> "_Design":
         """The model's design over `cells`, with groupings for its terms and for `others`."""
         terms = [(), *dict.fromkeys(cells.axes(term) for term in model.terms)]
         groupings = tuple(sorted({*terms, *others}, key=lambda axes: (len(axes), axes)))
-        shapes = [(1, *(len(cells.dimensions[axis]) for axis in axes)) for axes in groupings]
-        first = np.zeros((1, cells.index.shape[1]), dtype=np.intp)
-        codes = [
-            np.ravel_multi_index(tuple(np.vstack([first, cells.index[list(axes)]])), shape)
-            for axes, shape in zip(groupings, shapes, strict=True)
-        ]
-        offsets = np.concatenate([[0], np.cumsum([np.prod(shape) for shape in shapes])])
-        rows, names = [], []
+        offsets = np.concatenate([[0], np.cumsum([math.prod(cells.shape(axes)) for axes in groupings])])
+        rows, names, priors = [], [], []
         for axes in terms:
-            dimensions = [cells.dimensions[axis] for axis in axes]
-            kept = _contrasts(dimensions, [axes[:k] + axes[k + 1 :] in terms for k in range(len(axes))], model)
+            kept = _contrasts(cells, model, axes, terms)
             rows.append(offsets[groupings.index(axes)] + np.flatnonzero(kept))
-            combinations = product(*(dimension.levels for dimension in dimensions))
-            term = tuple(dimension.name for dimension in dimensions)
-            names += [Coefficient(term, level) for level, keep in zip(combinations, kept, strict=True) if keep]
+            priors.append(_penalty(cells, model, axes, terms)[np.ix_(kept, kept)])
+            term, levels = zip(*((d.name, d.levels) for d in map(cells.dimensions.__getitem__, axes))) if axes else ((), ())
+            names += [Coefficient(term, level) for level in compress(product(*levels), kept)]
         row = np.concatenate(rows)
         loadings = sp.csr_array((np.ones(len(row)), (row, np.arange(len(row)))), shape=(offsets[-1], len(row)))
-        return cls(groupings, tuple(codes), offsets, tuple(names), loadings)
+        codes = tuple(cells.code(axes) for axes in groupings)
+        return cls(groupings, codes, offsets, tuple(names), loadings, sp.block_diag(priors).toarray())
 
     def levels(self, axes: Axes) -> Ints:
         """Numbers of the levels of one grouping."""
         place = self.groupings.index(axes)
         return np.arange(self.offsets[place], self.offsets[place + 1])
 
-    def linear(self, theta: Floats) -> Floats:
-        """X θ (cells,)."""
-        values = self.loadings @ theta
+    def gather(self, values: Floats) -> Floats:
+        """Z values: for each cell, the sum of `values` (levels,) over the levels that it has."""
         return np.sum([values[offset + code] for code, offset in zip(self.codes, self.offsets, strict=False)], axis=0)
 
     def cross_table(self, weights: Floats) -> sp.csr_array:
@@ -197,32 +204,31 @@ class _Design:
         return sp.csr_array(sp.block_array(blocks))
 
 
-def _contrasts(dimensions: Sequence[Dimension], margins: Sequence[bool], model: Model) -> NDArray[np.bool_]:
+def _contrasts(cells: Cells, model: Model, axes: Axes, terms: Sequence[Axes]) -> NDArray[np.bool_]:
     """Which of a term's levels (flat) get a coefficient: not its reference, nor what a margin (a term) covers."""
-    kept = np.ones((1, *(len(dimension) for dimension in dimensions)), dtype=bool)
+    kept = np.ones(cells.shape(axes), dtype=bool)
     base = []
-    for axis, (dimension, margin) in enumerate(zip(dimensions, margins, strict=True), start=1):
-        name = model.reference.get(dimension.name)
-        base.append(0 if name is None else dimension.levels.index(name))
-        if margin:
-            np.moveaxis(kept, axis, 0)[base[-1]] = False
-    if dimensions:
-        kept[(0, *base)] = False
+    for place, dimension in enumerate(cells.dimensions[axis] for axis in axes):
+        base.append(dimension.levels.index(model.reference.get(dimension.name, dimension.levels[0])))
+        if axes[:place] + axes[place + 1 :] in terms:
+            np.moveaxis(kept, place, 0)[base[-1]] = False
+    kept[tuple(base)] = not axes
     return kept.ravel()
 
 
-def _precision(cells: Cells, model: Model, design: _Design) -> Floats:
-    """P (p, p): independent contrasts, plus a random walk along each smooth dimension of each term."""
-    precision = np.diag([0.0] + [model.prior_sd**-2.0] * (len(design.coefficients) - 1))
-    for term, (name, sd) in product(model.terms, model.walk_sd.items()):
-        if name in term:
-            axes = cells.axes(term)
-            steps = [np.eye(len(cells.dimensions[axis])) for axis in axes]
-            place = axes.index(*cells.axes([name]))
-            steps[place] = np.diff(steps[place], axis=0) / sd
-            effect = reduce(np.kron, steps) @ design.loadings[design.levels(axes)].toarray()
-            precision += effect.T @ effect
-    return precision
+def _penalty(cells: Cells, model: Model, axes: Axes, terms: Sequence[Axes]) -> Floats:
+    """P over all of a term's levels (flat), references included; without a margin, one common level is free."""
+    shape, names = cells.shape(axes), [cells.dimensions[axis].name for axis in axes]
+    margins = [axes[:k] + axes[k + 1 :] in terms for k in range(len(axes))]
+    factors = [np.eye(size) - margin / size for size, margin in zip(shape, margins, strict=True)]
+    flat = reduce(np.kron, factors, np.eye(1))
+    total = (flat - (not any(margins)) / len(flat)) / model.prior_sd**2
+    for name, sd in model.walk_sd.items():
+        if name in names:
+            step = np.diff(np.eye(shape[names.index(name)]), axis=0) / sd
+            parts = [step.T @ step if name == other else factor for other, factor in zip(names, factors, strict=True)]
+            total = total + reduce(np.kron, parts)
+    return total
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,33 +242,51 @@ class _Observed:
     @classmethod
     def of(cls, cells: Cells, design: _Design, tables: Sequence[LifeTable]) -> "_Observed":
         """The marginals `tables`, without levels that have no exposure: noise is all that their counts can hold."""
-        rows, counts, variances = [], [], []
+        parts = []
         for table in tables:
             axes = cells.axes(dimension.name for dimension in table.dimensions)
             ordered = table.marginal(*(cells.dimensions[axis].name for axis in axes))
             if ordered.dimensions != tuple(cells.dimensions[axis] for axis in axes):
-                raise ValueError(f"levels of {ordered.dimensions} differ from those of the cells")
-            rows.append(design.levels(axes))
-            counts.append(ordered.events.ravel())
-            variances.append(ordered.noise_variance.ravel())
-        row, count, variance = np.concatenate(rows), np.concatenate(counts), np.concatenate(variances)
-        exposed = design.cross_table(cells.exposure_node_hours).diagonal()[row] > 0.0
-        if np.any(count[~exposed & (variance == 0.0)] != 0.0):
+                raise ValueError(f"the levels of {[d.name for d in ordered.dimensions]} are not those of the cells")
+            parts.append((design.levels(axes), ordered.events.ravel(), ordered.noise_variance.ravel()))
+        rows, counts, variance = (np.concatenate(part) for part in zip(*parts, strict=True))
+        exposed = design.cross_table(cells.exposure_node_hours).diagonal()[rows] > 0.0
+        if np.any(counts[~exposed & (variance == 0.0)] != 0.0):
             raise ValueError("exact events where there is no exposure")
-        return cls(row[exposed], count[exposed], variance[exposed])
+        return cls(rows[exposed], counts[exposed], variance[exposed])
 
 
-def _newton(design: _Design, seen: _Observed, means: Floats, pull: Floats) -> tuple[Floats, Floats, Floats]:
-    """Jᵀ V⁻¹ (y − A μ), Jᵀ V⁻¹ J, and the latter without noise, at the cells' expected counts `means` (cells,)."""
+class _Point(NamedTuple):
+    """Where a fit stands: the next step (p,), the information with noise and without (p, p), prior included."""
+
+    step: Floats
+    information: Floats
+    exact: Floats
+
+
+def _linearise(design: _Design, seen: _Observed, theta: Floats, means: Floats) -> _Point:
+    """The step from `theta`, where cells are expected to hold `means` (cells,) events.
+
+    Far from the answer that is Fisher's; near it, where noise can leave the expected information far from the actual
+    curvature, Newton's, with curvatures (relative to the former) taken as positive and no less than `FLATTEST`.
+    """
     table = design.cross_table(means)
     jacobian = (table @ design.loadings)[seen.rows].toarray()
-    residual = seen.counts - table.diagonal()[seen.rows]
     sampling = table[seen.rows][:, seen.rows]
     sampling = sampling + sp.diags_array(RIDGE * sampling.diagonal())
-    both = np.column_stack([jacobian, residual])
-    weighted = jacobian.T @ splu((sampling + sp.diags_array(seen.noise_variance)).tocsc()).solve(both)
-    exact = jacobian.T @ splu(sampling.tocsc()).solve(jacobian)
-    return weighted[:, -1], weighted[:, :-1], exact
+    noisy = splu((sampling + sp.diags_array(seen.noise_variance)).tocsc())
+    pull = noisy.solve(seen.counts - table.diagonal()[seen.rows])
+    score = jacobian.T @ pull - design.precision @ theta
+    information = jacobian.T @ noisy.solve(jacobian) + design.precision
+    exact = jacobian.T @ splu(sampling.tocsc()).solve(jacobian) + design.precision
+    step = np.linalg.solve(information, score)
+    if score @ step < NEAR:
+        bent = design.cross_table(means * design.gather(np.bincount(seen.rows, pull, design.offsets[-1])))
+        curvature = jacobian.T @ noisy.solve((bent @ design.loadings)[seen.rows].toarray())
+        curvature += information - (design.loadings.T @ bent @ design.loadings).toarray()
+        bends, along = eigh((curvature + curvature.T) / 2.0, information)
+        step = along @ ((along.T @ score) / np.maximum(np.abs(bends), FLATTEST))
+    return _Point(step, information, exact)
 
 
 def fit_hazard(
@@ -270,11 +294,48 @@ def fit_hazard(
 ) -> HazardFit:
     """Fit `model` to the noisy marginals `tables`, each over some of the cells' dimensions, with the same levels.
 
-    `start` (p,) is the estimate of a similar fit. ValueError where levels differ, or where a contrast has no exposure
-    and no prior. Read `converged` before the numbers: a noisy total below zero has no finite answer.
+    `start` (p,) is the estimate of a similar fit. ValueError where levels differ, or where a contrast has neither
+    exposure nor prior. Read `converged` before the numbers: a noisy total below zero has no finite answer.
     """
     groups = [cells.axes(dimension.name for dimension in table.dimensions) for table in tables]
     design = _Design.of(cells, model, groups)
     seen = _Observed.of(cells, design, tables)
-    prior = _precision(cells, model, design)
-    ...
+    theta = _crude(cells, tables, len(design.coefficients)) if start is None else start
+    for iteration in range(1, max_iterations + 1):
+        linear = design.gather(design.loadings @ theta)
+        point = _linearise(design, seen, theta, cells.exposure_node_hours * np.exp(linear))
+        change = float(np.abs(design.gather(design.loadings @ point.step)).max())
+        theta = theta + point.step * min(1.0, MAX_STEP / change)
+        if converged := change < TOLERANCE:
+            break
+    covariance = np.linalg.inv(point.information)
+    noise = covariance - np.linalg.inv(point.exact)
+    return HazardFit(model, design.coefficients, theta, covariance, noise, converged, iteration)
+
+
+def _crude(cells: Cells, tables: Sequence[LifeTable], size: int) -> Floats:
+    """The best total over the exposure as intercept, and no contrast."""
+    best = min(tables, key=lambda table: float(table.noise_variance.sum()))
+    events = max(float(best.events.sum()), float(np.sqrt(best.noise_variance.sum())), 1.0)
+    return np.concatenate([[np.log(events / cells.exposure_node_hours.sum())], np.zeros(size - 1)])
+
+
+def predict(fit: HazardFit, cells: Cells, *, kind: Kind = "population") -> Estimate:
+    """Rate per node-hour of each cell (cells,); `cells` has the dimensions of the fit."""
+    design = _Design.of(cells, fit.model)
+    both = (design.loadings @ fit.spread(kind)) @ design.loadings.T
+    places = [code + offset for code, offset in zip(design.codes, design.offsets, strict=False)]
+    variance = sum(both[one, other] for one, other in product(places, places))
+    return Estimate(np.exp(design.gather(design.loadings @ fit.estimate)), np.sqrt(variance))
+
+
+def predict_levels(fit: HazardFit, cells: Cells, *names: str, kind: Kind = "population") -> Estimate:
+    """Rate per node-hour of each level (flat) of the dimensions `names`, averaged over its exposure; nan without any."""
+    axes = cells.axes(names)
+    design = _Design.of(cells, fit.model, [axes])
+    means = cells.exposure_node_hours * np.exp(design.gather(design.loadings @ fit.estimate))
+    rows = design.cross_table(means)[design.levels(axes)]
+    expected = rows[:, [0]].toarray()[:, 0]
+    gradient = (rows @ design.loadings).toarray() / expected[:, None]
+    variance = np.einsum("ij,jk,ik->i", gradient, fit.spread(kind), gradient)
+    return Estimate(expected / np.bincount(cells.code(axes), cells.exposure_node_hours, len(expected)), np.sqrt(variance))

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from crypto.life_table import Floats, LifeTable
-from provider_server.analysis.hazard import Cells, Model, fit_hazard
+from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
 
 WORSE_FROM, WORSE_TO = np.log(2.0), np.log(32.0)
 GRID_POINTS = 800
@@ -97,9 +97,9 @@ def _main_effects(table: LifeTable, pairs: tuple[Floats, ...], offset: Floats) -
     exposure = table.exposure_node_hours.copy()
     exposure[pairs] *= offset
     weighted = replace(table, exposure_node_hours=exposure)
-    names = [(dimension.name,) for dimension in table.dimensions]
-    fit = fit_hazard(Cells.from_table(weighted), [weighted], Model(tuple(names)))
-    return fit.predict(weighted.dimensions, np.array(pairs)).value * table.exposure_node_hours[pairs]
+    cells, terms = Cells.from_table(weighted), tuple((dimension.name,) for dimension in table.dimensions)
+    fit = fit_hazard(cells, [weighted], Model(terms))
+    return predict(fit, cells).value * table.exposure_node_hours[pairs]
 
 
 def _log_mean_grid(counts: Floats, variance: Floats) -> Floats:

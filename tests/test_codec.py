@@ -1,0 +1,596 @@
+"""Any bytes become a valid message whose encoding they are, or DecodeError, and nothing else ever.
+
+The messages are drawn from the annotations, the codec's own source of truth; what the annotations do not say, because a
+message checks it itself, is in `SHAPED`. Hostile bytes are valid ones taken apart and packed again by `pack`, which
+knows every way of msgpack to say the same thing.
+"""
+
+import math
+import re
+import struct
+import traceback
+import tracemalloc
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from itertools import permutations
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, example, given, settings, strategies as st
+
+from crypto import codec, messages
+from crypto.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
+from crypto.causes import Domain
+from crypto.codec import INTEGER_END, MAX_MESSAGE_BYTES, MAX_TEXT_CHARACTERS, decode, digest, encode
+from crypto.errors import DecodeError
+from crypto.ids import Id, RoundId, TenantId
+from crypto.messages import (
+    Contribution,
+    Directory,
+    EvaluationRequest,
+    EvaluationResponse,
+    Receipt,
+    RegisteredLease,
+    Registration,
+    RegistrationRequest,
+    UnmaskRequest,
+    UnmaskShare,
+)
+from crypto.plan import LARGEST_NOISE_SCALE, TOKEN_DIMENSIONS, Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
+from crypto.signing import Signed
+from provider_server.release import StoredRelease
+
+MESSAGES: tuple[type[Any], ...] = (
+    Bundle,
+    Contribution,
+    Directory,
+    EvaluationRequest,
+    EvaluationResponse,
+    Plan,
+    Receipt,
+    RegisteredLease,
+    Registration,
+    RegistrationRequest,
+    Signed,
+    StoredRelease,
+    UnmaskRequest,
+    UnmaskShare,
+)
+every_message = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: str(kind.__name__))
+# Building a Plan discards nothing but takes many draws; a slow machine is no reason to fail.
+patient = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+
+Tree = Any  # what msgpack makes of a message: nested lists of int, float, str, bytes and None
+
+
+# ---- messages from their annotations --------------------------------------------------------------------------------
+
+EDGES = [0, 1, 127, 128, 255, 256, 2**16 - 1, 2**16, 2**32 - 1, 2**32, INTEGER_END - 1]
+SCALARS: dict[type, st.SearchStrategy[Any]] = {
+    bool: st.booleans(),
+    int: st.sampled_from(EDGES) | st.integers(0, INTEGER_END - 1),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    str: st.text(max_size=40),
+    bytes: st.binary(max_size=40) | st.sampled_from([bytes(255), bytes(256), bytes(2**16)]),
+}
+TENANTS = st.binary(min_size=16, max_size=16).map(TenantId)
+SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
+    (Contribution, "cells"): lambda: st.lists(st.binary(min_size=8, max_size=8), max_size=5).map(b"".join),
+    (UnmaskRequest, "contributors"): lambda: st.sets(TENANTS, max_size=4).map(lambda them: tuple(sorted(them))),
+    (CatalogueEntry, "sketch"): lambda: st.binary(min_size=SKETCH_BYTES, max_size=SKETCH_BYTES),
+    (EvaluationRequest, "elements"): lambda: from_hint(hint_of(EvaluationRequest, "elements")).filter(bool),
+}
+
+
+def hint_of(kind: type, name: str) -> Any:
+    return get_type_hints(kind)[name]
+
+
+def from_hint(hint: Any) -> st.SearchStrategy[Any]:
+    if get_origin(hint) is tuple:
+        return st.lists(from_hint(get_args(hint)[0]), max_size=3).map(tuple)
+    if get_origin(hint) in (Union, types.UnionType):
+        return st.one_of(*(st.none() if each is type(None) else from_hint(each) for each in get_args(hint)))
+    if is_dataclass(hint):
+        return valid(hint)
+    if issubclass(hint, Id):
+        return st.binary(min_size=hint.length, max_size=hint.length).map(hint)
+    return st.sampled_from(list(hint)) if issubclass(hint, StrEnum) else SCALARS[hint]
+
+
+@cache
+def valid(kind: Any) -> st.SearchStrategy[Any]:
+    """Every valid message or record of `kind`."""
+    if kind is Plan:
+        return plans()
+    hints = get_type_hints(kind)
+    drawn = {
+        field.name: SHAPED.get((kind, field.name), lambda hint=hints[field.name]: from_hint(hint))()
+        for field in fields(kind)
+    }
+    return st.builds(kind, **drawn)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """A plan has rules across its fields, so its strategy follows them; the fields without rules follow the hints."""
+    names = draw(st.lists(st.sampled_from([*sorted(TOKEN_DIMENSIONS), "band", "other"]), min_size=1, unique=True))
+    mechanism = draw(st.sampled_from(Mechanism))
+    noise_shares = draw(st.integers(1, 2**40))
+    start_hour = draw(st.integers(0, 2**40))
+    free = {name: draw(from_hint(hint_of(Plan, name))) for name in ("round_id", "epoch", "owners_minimum")}
+    return Plan(
+        **free,
+        start_hour=start_hour,
+        end_hour=start_hour + draw(st.integers(1, 2**40)),
+        dimensions=tuple(draw(plan_dimensions(name)) for name in names),
+        band_edges_hours=tuple(sorted(draw(st.sets(SCALARS[float], min_size=2, max_size=4)))),
+        marginals=tuple(
+            draw(marginals(name, names, LARGEST_NOISE_SCALE[mechanism]))
+            for name in draw(st.lists(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), min_size=1, max_size=3, unique=True))
+        ),
+        failures_per_unit=draw(st.integers(1, 2**20)),
+        mechanism=mechanism,
+        epsilon=draw(st.floats(0, exclude_min=True, allow_infinity=False)),
+        delta=draw(st.floats(0, 1, exclude_max=True)),
+        cohort_minimum=noise_shares + draw(st.integers(0, 2**40)),
+        noise_shares=noise_shares,
+        trustees=tuple(draw(st.lists(valid(MaskTrustee), min_size=1, max_size=3, unique_by=lambda each: each.index))),
+    )
+
+
+@st.composite
+def plan_dimensions(draw: st.DrawFn, name: str) -> PlanDimension:
+    levels = tuple(draw(st.lists(st.text(max_size=8), min_size=1, max_size=4, unique=True)))
+    owned = name in TOKEN_DIMENSIONS or draw(st.booleans())
+    return PlanDimension(name, levels, tuple(draw(SCALARS[int]) for _ in levels) if owned else ())
+
+
+@st.composite
+def marginals(draw: st.DrawFn, name: str, known: list[str], largest: float) -> Marginal:
+    dimensions = draw(st.lists(st.sampled_from(known), min_size=1, unique=True))
+    domains = draw(st.lists(st.sampled_from(Domain), max_size=3))
+    return Marginal(name, tuple(dimensions), tuple(domains), draw(st.floats(0, largest, exclude_min=True)))
+
+
+@cache
+def specimen(kind: Any) -> Any:
+    """One fixed valid message of `kind` without an empty list, so that every field can be spoilt."""
+    if kind is Plan:
+        marginal = Marginal("pairs", ("workload", "band"), (Domain.SCRIPT,), 3.0)
+        dimensions = PlanDimension("workload", ("a", "b"), (7, 8)), PlanDimension("band", ("0",), ())
+        (trustee,) = specimen_of(hint_of(Plan, "trustees"))
+        return Plan(
+            specimen_of(RoundId), 1, 0, 168, dimensions, (0.0, 9.0), (marginal,), 1, Mechanism.DISCRETE_GAUSSIAN,
+            1.0, 1e-8, 5, 10, 8, (trustee,),
+        )  # fmt: skip
+    return kind(*(specimen_of(hint, (kind, name)) for name, hint in field_hints(kind)))
+
+
+def field_hints(kind: type) -> list[tuple[str, Any]]:
+    return [(field.name, hint_of(kind, field.name)) for field in fields(kind)]
+
+
+def specimen_of(hint: Any, field: tuple[type, str] = (object, "")) -> Any:
+    if get_origin(hint) is tuple:
+        return (specimen_of(get_args(hint)[0]),)
+    if get_origin(hint) in (Union, types.UnionType):
+        return specimen_of(next(each for each in get_args(hint) if each is not type(None)))
+    if is_dataclass(hint):
+        return specimen(hint)
+    if issubclass(hint, Id):
+        return hint(bytes(range(hint.length)))
+    if issubclass(hint, StrEnum):
+        return next(iter(hint))
+    return {int: 5, float: 2.5, str: "text", bytes: bytes(SKETCH_BYTES)}[hint]
+
+
+# ---- the invariant --------------------------------------------------------------------------------------------------
+
+
+def message_or_refusal(kind: Any, data: bytes) -> Any:
+    """The invariant of this module, whatever `data` is; the message, or None for a refusal."""
+    try:
+        message = decode(kind, data)
+    except DecodeError as error:
+        assert error.what.startswith(f"not a valid {kind.__name__}: ")
+        assert error.hint
+        return None
+    assert type(message) is kind
+    assert encode(message) == data
+    return message
+
+
+def refusal(kind: Any, data: bytes) -> str:
+    with pytest.raises(DecodeError) as caught:
+        decode(kind, data)
+    return caught.value.what
+
+
+def test_the_messages_of_this_test_are_all_that_there_are() -> None:
+    root = Path(codec.__file__).parents[1]
+    sources = [path for package in ("crypto", "tenant_client", "provider_server") for path in root.glob(f"{package}/**/*.py")]
+    labels = [label for path in sources for label in re.findall(r"LABEL: ClassVar\[str\] = (\S+)", path.read_text())]
+    assert sorted(labels) == sorted(f'"{kind.LABEL}"' for kind in MESSAGES)
+    assert len(set(labels)) == len(labels)
+    assert all(kind.__dataclass_params__.frozen for kind in MESSAGES)
+
+
+@every_message
+@patient
+@given(data=st.data())
+def test_every_message_survives_the_wire(kind: Any, data: st.DataObject) -> None:
+    message = data.draw(valid(kind))
+    encoded = encode(message)
+    assert decode(kind, encoded) == message
+    assert message_or_refusal(kind, encoded) == message
+    assert len(digest(encoded)) == 32
+    assert [type(value) for value in vars(decode(kind, encoded)).values()] == [
+        type(getattr(message, field.name)) for field in fields(kind)
+    ]
+
+
+@every_message
+def test_specimens_are_valid_and_have_no_empty_list(kind: Any) -> None:
+    message = specimen(kind)
+    assert message_or_refusal(kind, encode(message)) == message
+
+
+# ---- damaged messages -----------------------------------------------------------------------------------------------
+
+
+@every_message
+@given(data=st.binary(max_size=200))
+@example(data=b"")
+@example(data=b"\x90")
+@example(data=b"\xc1")
+def test_any_bytes(kind: Any, data: bytes) -> None:
+    assert message_or_refusal(kind, data) is None
+    items = len(fields(kind)) + 1
+    message_or_refusal(kind, bytes([0x90 | items]) + msgpack.packb(kind.LABEL) + data)
+
+
+@every_message
+def test_a_truncated_message_is_refused_at_every_length(kind: Any) -> None:
+    encoded = encode(specimen(kind))
+    for length in range(len(encoded)):
+        refusal(kind, encoded[:length])
+
+
+@every_message
+@given(tail=st.binary(min_size=1, max_size=20))
+def test_an_extended_message_is_refused(kind: Any, tail: bytes) -> None:
+    assert "not canonical" in refusal(kind, encode(specimen(kind)) + tail)
+
+
+@every_message
+def test_a_message_with_a_flipped_bit_is_another_message_or_refused(kind: Any) -> None:
+    encoded = encode(specimen(kind))
+    for position in range(8 * min(len(encoded), 200)):
+        flipped = bytearray(encoded)
+        flipped[position // 8] ^= 1 << position % 8
+        assert message_or_refusal(kind, bytes(flipped)) != specimen(kind)
+
+
+@patient
+@given(data=st.data(), kind=st.sampled_from(MESSAGES))
+def test_damaged_messages(data: st.DataObject, kind: Any) -> None:
+    encoded = bytearray(encode(data.draw(valid(kind))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(encoded)))
+        length = data.draw(st.integers(0, 3))
+        encoded[place : place + length] = data.draw(st.binary(max_size=3))
+    message_or_refusal(kind, bytes(encoded))
+
+
+# ---- the same content, said in another way --------------------------------------------------------------------------
+
+INTEGERS = {0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
+LENGTHS = {">B": 2**8, ">H": 2**16, ">I": 2**32}
+TEXTS = {0xD9: ">B", 0xDA: ">H", 0xDB: ">I"}
+BINARIES = {0xC4: ">B", 0xC5: ">H", 0xC6: ">I"}
+ARRAYS = {0xDC: ">H", 0xDD: ">I"}
+
+Pick = Callable[[list[bytes]], bytes]
+
+
+def pack(value: Tree, pick: Pick) -> bytes:
+    """`value` in msgpack, where `pick` chooses each header among all that a lenient reader takes for the same."""
+    if isinstance(value, list):
+        return pick(headers(ARRAYS, len(value), 0x90, 16)) + b"".join(pack(item, pick) for item in value)
+    if isinstance(value, str):
+        encoded = value.encode()
+        return pick([*headers(TEXTS, len(encoded), 0xA0, 32), *headers(BINARIES, len(encoded))]) + encoded
+    if isinstance(value, bytes):
+        return pick([*headers(BINARIES, len(value)), *headers(TEXTS, len(value), 0xA0, 32)]) + value
+    if isinstance(value, float):
+        return pick([struct.pack(">Bd", 0xCB, value), *narrow(value)])
+    if isinstance(value, int):
+        return pick([*([bytes([value])] if value < 128 else []), *integers(value)])
+    assert value is None
+    return b"\xc0"
+
+
+def headers(wide: dict[int, str], length: int, fix: int = 0, fix_end: int = 0) -> list[bytes]:
+    """Every header that states `length`, the shortest first."""
+    short = [bytes([fix | length])] if length < fix_end else []
+    return short + [struct.pack(">B", tag) + struct.pack(form, length) for tag, form in wide.items() if length < LENGTHS[form]]
+
+
+def narrow(value: float) -> list[bytes]:
+    try:
+        return [struct.pack(">Bf", 0xCA, value)]
+    except OverflowError:
+        return []
+
+
+def integers(value: int) -> Iterator[bytes]:
+    for tag, form in INTEGERS.items():
+        bits = 8 * struct.calcsize(form) - form[1].islower()
+        if value < 2**bits:
+            yield struct.pack(">B", tag) + struct.pack(form, value)
+
+
+def tree_of(message: Any) -> Tree:
+    return msgpack.unpackb(encode(message), raw=False)
+
+
+@every_message
+def test_the_shortest_form_is_the_canonical_one(kind: Any) -> None:
+    assert pack(tree_of(specimen(kind)), lambda forms: forms[0]) == encode(specimen(kind))
+
+
+@every_message
+def test_every_other_form_of_every_value_is_refused(kind: Any) -> None:
+    tree, canonical = tree_of(specimen(kind)), encode(specimen(kind))
+    other_forms: list[bytes] = []
+    for place in range(canonical.count(b"")):
+        for form in range(1, 12):
+            other_forms.append(with_one_other_form(tree, place, form))
+            if other_forms[-1] == canonical:
+                break
+        if form == 1 and other_forms[-1] == canonical and place > len(canonical):
+            break
+    spoilt = {data for data in other_forms if data != canonical}
+    assert len(spoilt) > 2 * (len(fields(kind)) + 2)
+    for data in spoilt:
+        refusal(kind, data)
+
+
+def with_one_other_form(tree: Tree, place: int, form: int) -> bytes:
+    """The message in canonical form but for its value number `place`, which takes its form number `form`, if any."""
+    seen = iter(range(10**9))
+
+    def pick(forms: list[bytes]) -> bytes:
+        return forms[form] if next(seen) == place and form < len(forms) else forms[0]
+
+    return pack(tree, pick)
+
+
+@patient
+@given(data=st.data(), kind=st.sampled_from(MESSAGES))
+def test_one_message_has_one_encoding(data: st.DataObject, kind: Any) -> None:
+    message = data.draw(valid(kind))
+    other = pack(tree_of(message), lambda forms: data.draw(st.sampled_from(forms)))
+    if other == encode(message):
+        assert decode(kind, other) == message
+    else:
+        refusal(kind, other)
+
+
+# ---- values that never travel ---------------------------------------------------------------------------------------
+
+HOSTILE = {
+    "not a number": struct.pack(">Bd", 0xCB, math.nan),
+    "infinity": struct.pack(">Bd", 0xCB, math.inf),
+    "float32": struct.pack(">Bf", 0xCA, 2.5),
+    "float32 not a number": struct.pack(">Bf", 0xCA, math.nan),
+    "minus one": b"\xff",
+    "minus 2^63": struct.pack(">Bq", 0xD3, -(2**63)),
+    "2^63": struct.pack(">BQ", 0xCF, 2**63),
+    "2^64 - 1": struct.pack(">BQ", 0xCF, 2**64 - 1),
+    "nil": b"\xc0",
+    "true": b"\xc3",
+    "false": b"\xc2",
+    "never used": b"\xc1",
+    "extension": b"\xd4\x05\x00",
+    "long extension": b"\xc9\xff\xff\xff\xff\x05",
+    "timestamp": b"\xd6\xff\x00\x00\x00\x00",
+    "bad timestamp": b"\xc7\x0c\xff" + b"\xff" * 12,
+    "empty map": b"\x80",
+    "map": b"\x81\xa1a\x01",
+    "map with a list as key": b"\x81\x91\x01\x01",
+    "map with a number as key": b"\x81\x01\x01",
+    "huge map": b"\xdf\xff\xff\xff\xff",
+    "huge list": b"\xdd\xff\xff\xff\xff",
+    "huge list of lists": b"\xdd\xff\xff\xff\xff" * 600,
+    "huge text": b"\xdb\xff\xff\xff\xff",
+    "huge bytes": b"\xc6\xff\xff\xff\xff",
+    "empty list": b"\x90",
+    "nested lists": b"\x91" * 500 + b"\xc0",
+    "deeply nested lists": b"\x91" * 100_000,
+    "deeply nested maps": b"\x81\xa1a" * 100_000,
+    "text that is not UTF-8": b"\xa2\xff\xfe",
+    "text with a surrogate": b"\xa3\xed\xa0\x80",
+    "empty text": b"\xa0",
+    "text too long": msgpack.packb("x" * (MAX_TEXT_CHARACTERS + 1)),
+    "empty bytes": b"\xc4\x00",
+    "17 bytes": msgpack.packb(bytes(17)),
+}
+NEVER = [name for name in HOSTILE if name not in {"nil", "empty list", "empty text", "empty bytes", "17 bytes"}]
+
+
+class Raw(bytes):
+    """Bytes that `pack_raw` copies as they are."""
+
+
+def pack_raw(tree: Tree) -> bytes:
+    """Canonical msgpack, but for `Raw` parts."""
+    if isinstance(tree, Raw):
+        return bytes(tree)
+    if isinstance(tree, list):
+        return headers(ARRAYS, len(tree), 0x90, 16)[0] + b"".join(pack_raw(item) for item in tree)
+    return pack(tree, lambda forms: forms[0])
+
+
+def replaced(tree: Tree, value: Tree) -> Iterator[Tree]:
+    """`tree` with one of its parts, at any depth, replaced by `value`: one tree per part."""
+    yield value
+    if isinstance(tree, list):
+        for position, item in enumerate(tree):
+            for spoilt in replaced(item, value):
+                yield [*tree[:position], spoilt, *tree[position + 1 :]]
+
+
+@every_message
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_hostile_value_in_any_place(kind: Any, hostile: str) -> None:
+    for spoilt in replaced(tree_of(specimen(kind)), Raw(HOSTILE[hostile])):
+        message = message_or_refusal(kind, pack_raw(spoilt))
+        assert message is None or hostile not in NEVER
+
+
+@every_message
+def test_a_part_left_out_or_sent_twice_is_refused(kind: Any) -> None:
+    def parts(tree: Tree) -> Iterator[Tree]:
+        for position in range(len(tree)):
+            yield tree[:position] + tree[position + 1 :]
+            yield tree[: position + 1] + tree[position:]
+
+    for spoilt in parts(tree_of(specimen(kind))):
+        refusal(kind, pack_raw(spoilt))
+
+
+@pytest.mark.parametrize("filler", [b"\xc0", b"\x80", b"\x90", b"\x91\xc0", b"\x81\xa0\xc0", b"\xcd\xff\xff"])
+def test_refusing_takes_no_more_memory_than_the_message(filler: bytes) -> None:
+    size = 4 * 2**20
+    elements = struct.pack(">BI", 0xDD, size // len(filler)) + filler * (size // len(filler))
+    for start in (b"", b"\x94" + msgpack.packb(EvaluationRequest.LABEL) + msgpack.packb(bytes(16)) + b"\x01"):
+        data = start + elements
+        tracemalloc.start()
+        refusal(EvaluationRequest, data)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 2 * len(data)
+
+
+# ---- labels and limits ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "other"), permutations(MESSAGES, 2), ids=lambda kind: str(kind.__name__))
+def test_another_kind_of_message_is_refused_by_its_label(kind: Any, other: Any) -> None:
+    assert refusal(kind, encode(specimen(other))) == f"not a valid {kind.__name__}: it is not labelled {kind.LABEL!r}"
+
+
+@every_message
+def test_another_version_is_refused_by_its_label(kind: Any) -> None:
+    _, *values = tree_of(specimen(kind))
+    for label in (kind.LABEL[:-1] + "9", kind.LABEL + "0", kind.LABEL.upper(), "", 1, None, [kind.LABEL]):
+        assert "is not labelled" in refusal(kind, pack_raw([label, *values]))
+
+
+def test_a_message_of_the_largest_size_is_read_and_one_byte_more_is_not() -> None:
+    empty = len(encode(UnmaskShare(1, RoundId(bytes(16)), b"x" * 2**16)))  # a length of 4 bytes, as the largest has
+    largest = UnmaskShare(1, RoundId(bytes(16)), bytes(MAX_MESSAGE_BYTES - empty + 2**16))
+    encoded = encode(largest)
+    assert len(encoded) == MAX_MESSAGE_BYTES
+    assert decode(UnmaskShare, encoded) == largest
+    beyond = encode(UnmaskShare(1, RoundId(bytes(16)), bytes(len(largest.mask_sum) + 1)))
+    assert f"are more than the limit of {MAX_MESSAGE_BYTES}" in refusal(UnmaskShare, beyond)
+
+
+@pytest.mark.parametrize(
+    ("message", "rule"),
+    [
+        (lambda excess: UnmaskShare(INTEGER_END - 1 + excess, RoundId(bytes(16)), b""), "trustee must lie in [0, 2^63)"),
+        (lambda excess: UnmaskShare(-excess, RoundId(bytes(16)), b""), "trustee must lie in [0, 2^63)"),
+        (
+            lambda excess: Bundle(1, 1, 1, (CatalogueEntry("x" * (4096 + excess), bytes(512)),), (), (), None),
+            "catalogue[0].name must have at most 4096 characters",
+        ),
+    ],
+)
+def test_limits_of_numbers_and_texts(message: Callable[[int], Any], rule: str) -> None:
+    within, beyond = message(0), message(1)
+    assert message_or_refusal(type(within), encode(within)) == within
+    assert rule in refusal(type(beyond), encode(beyond))
+
+
+# ---- what an error says ---------------------------------------------------------------------------------------------
+
+MARKER = "payload_7f3a91"
+MARKED: list[Tree] = [MARKER, MARKER.encode(), [MARKER], [MARKER.encode()], {MARKER: MARKER}, b"\xff" + MARKER.encode()]
+
+
+def everything_about(error: BaseException) -> str:
+    """All that a log could get hold of: text, remedy and the whole chain of causes."""
+    shown = [getattr(error, "diagnostics", str)(), repr(error), *traceback.format_exception(error)]
+    return "\n".join(shown)
+
+
+@every_message
+def test_an_error_names_the_field_and_never_shows_the_payload(kind: Any) -> None:
+    label, *values = tree_of(specimen(kind))
+    for position, (name, hint) in enumerate(field_hints(kind)):
+        for marked in MARKED:
+            data = msgpack.packb([label, *values[:position], marked, *values[position + 1 :]])
+            if hint is bytes and isinstance(marked, bytes):
+                continue  # any bytes are fine there
+            with pytest.raises(DecodeError) as caught:
+                decode(kind, data)
+            assert f"{kind.__name__}.{name}" in caught.value.what
+            shown = everything_about(caught.value)
+            assert MARKER not in shown
+            assert MARKER.encode().hex() not in shown
+
+
+@every_message
+def test_an_error_deep_in_a_message_never_shows_the_payload(kind: Any) -> None:
+    for marked in (MARKER * 400, MARKER.encode(), Raw(b"\xad\xff" + MARKER[:12].encode())):
+        for spoilt in replaced(tree_of(specimen(kind)), marked):
+            try:
+                decode(kind, pack_raw(spoilt))
+            except DecodeError as error:
+                assert MARKER[:12] not in everything_about(error)
+
+
+def test_errors_name_places_in_lists() -> None:
+    label, *values = tree_of(specimen(Plan))
+    values[4][1][1] = ["0", 7]
+    assert "Plan.dimensions[1].levels[1] must be a str" in refusal(Plan, msgpack.packb([label, *values]))
+    values[4][1][1] = ["0", Raw(b"\xa1\xff")]
+    assert "Plan.dimensions[1].levels[1] is cut short or not UTF-8" in refusal(Plan, pack_raw([label, *values]))
+    values[4][1][1] = ["0", "0"]
+    assert "Plan.dimensions[1]: dimension 'band' needs levels, each once" in refusal(Plan, pack_raw([label, *values]))
+    values[4][1][0] = MARKER * 10
+    assert "Plan.dimensions[1]: the name of a dimension must be" in refusal(Plan, pack_raw([label, *values]))
+
+
+def test_a_name_outside_an_enumeration_is_answered_with_the_names_in_it() -> None:
+    tree = tree_of(specimen(Plan))
+    tree[9] = "gaussian"
+    assert "Plan.mechanism must be one of discrete_gaussian, discrete_laplace" in refusal(Plan, pack_raw(tree))
+
+
+def test_a_type_that_cannot_travel_is_our_bug_and_no_decode_error() -> None:
+    from dataclasses import dataclass
+    from typing import ClassVar
+
+    @dataclass(frozen=True)
+    class Odd:
+        LABEL: ClassVar[str] = "odd/1"
+        pair: tuple[int, str]
+
+    Odd.__annotations__["pair"] = tuple[int, str]
+    with pytest.raises(TypeError, match="only homogeneous tuples travel"):
+        decode(Odd, encode(Odd((1, "a"))))
+
+
+def test_every_module_message_has_a_label_of_its_own_kind() -> None:
+    own = [kind for kind in vars(messages).values() if is_dataclass(kind) and hasattr(kind, "LABEL")]
+    assert set(own) <= set(MESSAGES)
