@@ -80,6 +80,8 @@ def _to_wire(value: Any) -> Any:
         return bytes(value)
     if isinstance(value, StrEnum):
         return value.value
+    if isinstance(value, float):
+        return value + 0.0  # minus zero equals zero, so both must have one encoding
     if isinstance(value, tuple):
         return [_to_wire(item) for item in value]
     if is_dataclass(value):

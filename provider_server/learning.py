@@ -6,10 +6,9 @@ the rates say, and the rates are fitted again.
 """
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TypeVar
 
 import numpy as np
 
@@ -22,9 +21,7 @@ from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.leases import Lease, Slices, expose
 from provider_server.release import Release
 
-Fitted = TypeVar("Fitted")
-
-CAP_ROUNDS = 2
+ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,14 @@ class Findings:
 
 def learn(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
     """Findings from all `releases` so far; `leases` are those of their windows."""
-    weeks = [_Week(made, _slices(made, leases)) for made in releases]
-    return Findings(_pairs(weeks), _rates(weeks))
+    weeks = [_Week.of(made, leases) for made in releases]
+    risks = [np.ones(len(week.slices.leases)) for week in weeks]
+    hazards: _Hazards | None = None
+    for _ in range(ROUNDS):
+        hazards = _fit_hazards(weeks, risks, hazards)
+        pairs = _fit_pairs(weeks, risks, hazards)
+        risks = [pairs.risk(week) for week in weeks]
+    return Findings(pairs.findings(), hazards.findings() if hazards else ())
 
 
 @dataclass(frozen=True)
@@ -72,56 +75,66 @@ class _Week:
     release: Release
     slices: Slices
 
-    def table(self, marginal: str, discount: Floats) -> LifeTable:
-        """The released table over exposure that is scaled, lease by lease, by `discount` (leases,)."""
+    @classmethod
+    def of(cls, made: Release, leases: Sequence[Lease]) -> "_Week":
+        plan = made.plan
+        return cls(made, Slices.of(leases, plan.start_hour, plan.end_hour, plan.band_edges_hours))
+
+    def table(self, marginal: str, weight: Floats) -> LifeTable:
+        """The released counts over exposure that is scaled by `weight`, which is broadcast to (leases, bands)."""
         names = [candidate.name for candidate in self.release.plan.marginals]
-        exposed = expose(self.release.plan, self.slices, discount)[names.index(marginal)]
-        made = self.release.table(marginal)
-        return replace(made, exposure_node_hours=exposed.exposure_node_hours)
+        exposed = expose(self.release.plan, self.slices, weight)[names.index(marginal)]
+        return replace(self.release.table(marginal), exposure_node_hours=exposed.exposure_node_hours)
+
+    def cap(self, expected: Floats) -> Floats:
+        """By how much the cap shrinks the counts of each lease, given its `expected` failures; shape (leases, 1)."""
+        return cap_factor(expected, self.release.plan.failures_per_unit)[:, None]
 
 
-def _slices(made: Release, leases: Sequence[Lease]) -> Slices:
-    return Slices.of(leases, made.plan.start_hour, made.plan.end_hour, made.plan.band_edges_hours)
+@dataclass(frozen=True, eq=False)
+class _Hazards:
+    """Infrastructure failures per node-hour, (3, context levels, bands): lower 95% bound, rate, upper bound."""
 
+    levels: tuple[str, ...]
+    bands: tuple[str, ...]
+    rates: Floats
 
-def _pairs(weeks: Sequence[_Week]) -> tuple[PairFinding, ...]:
-    total, found = _with_cap(weeks, "pairs", find_mismatches, _expected_of_pairs)
-    workloads, contexts = total.levels("workload"), total.levels("context")
-    return tuple(
-        PairFinding(workloads[a], contexts[c], *(float(number) for number in numbers))
-        for a, c, *numbers in zip(
-            found.workload,
-            found.context,
-            found.probability_worse,
-            found.ratio,
-            found.ratio_low,
-            found.ratio_high,
-            found.expected,
-            strict=True,
+    def per_lease(self, week: _Week) -> Floats:
+        """The rates that each lease was under, shape (leases, bands); those of the average where its context has no row."""
+        places = {level: place for place, level in enumerate(self.levels)}
+        rows = [places.get(lease.labels["context_level"], len(places)) for lease in week.slices.leases]
+        middle = self.rates[1]
+        return np.vstack([middle, middle.mean(axis=0)])[np.array(rows, np.intp)]
+
+    def findings(self) -> tuple[RateFinding, ...]:
+        low, middle, high = self.rates
+        return tuple(
+            RateFinding(self.levels[c], self.bands[b], float(middle[c, b]), float(low[c, b]), float(high[c, b]))
+            for c, b in np.argwhere(middle > 0)
         )
-    )
 
 
-def _rates(weeks: Sequence[_Week]) -> tuple[RateFinding, ...]:
-    total, fitted = _with_cap(weeks, "hazard", _fit_domains, _expected_of_domains)
-    infrastructure = total.at("domain", Domain.INFRASTRUCTURE)
-    low, rates, high = fitted[Domain.INFRASTRUCTURE]
-    levels, bands = infrastructure.levels("context_level"), infrastructure.levels("band")
-    return tuple(
-        RateFinding(levels[c], bands[b], float(rates[c, b]), float(low[c, b]), float(high[c, b]))
-        for c, b in np.argwhere(infrastructure.exposure_node_hours > 0)
-    )
+def _fit_hazards(weeks: Sequence[_Week], risks: Sequence[Floats], before: _Hazards | None) -> _Hazards:
+    """Hazards of contexts and build-up levels by age, corrected for the cap as far as `before` and `risks` know."""
+    counted = _sum(_hazard_table(week, risk, before) for week, risk in zip(weeks, risks, strict=True))
+    infrastructure = counted.at("domain", Domain.INFRASTRUCTURE)
+    return _Hazards(infrastructure.levels("context_level"), infrastructure.levels("band"), _fit_rates(infrastructure))
 
 
-def _fit_domains(total: LifeTable) -> dict[Domain, Floats]:
-    """Rates per node-hour between their 95% bounds for each domain by itself (cause-specific hazards).
-
-    Each has shape (3, context levels, bands): lower bound, rate, upper bound; zero where there is no exposure.
-    """
-    return {domain: _fit_rates(total.at("domain", domain)) for domain in Domain}
+def _hazard_table(week: _Week, risk: Floats, before: _Hazards | None) -> LifeTable:
+    """One week's hazard table. A lease of high risk is capped most, so the correction is weighted by risk."""
+    plain = week.table("hazard", np.ones((1, 1)))
+    if before is None:
+        return plain
+    expected = (before.per_lease(week) * week.slices.node_hours).sum(axis=1) * risk
+    weighted = week.table("hazard", risk[:, None]).exposure_node_hours
+    capped = week.table("hazard", risk[:, None] * week.cap(expected)).exposure_node_hours
+    share = np.divide(capped, weighted, out=np.ones(plain.shape), where=weighted > 0)
+    return replace(plain, exposure_node_hours=plain.exposure_node_hours * share)
 
 
 def _fit_rates(table: LifeTable) -> Floats:
+    """Rates over (context_level, band) with their bounds, shape (3, levels, bands); zero where there is no exposure."""
     cells = Cells.from_table(table)
     estimate = predict(fit_hazard(cells, [table], Model((("context_level",), ("band",)))), cells)
     low, high = estimate.interval()
@@ -130,51 +143,42 @@ def _fit_rates(table: LifeTable) -> Floats:
     return rates
 
 
-def _expected_of_domains(week: _Week, total: LifeTable, rates: dict[Domain, Floats]) -> Floats:
-    """Failures of any cause that each lease of a week should have had; shape (leases,)."""
-    by_level = np.sum([middle for _, middle, _ in rates.values()], axis=0)
-    places = {level: place for place, level in enumerate(total.levels("context_level"))}
-    rows = np.array([places.get(lease.labels["context_level"], -1) for lease in week.slices.leases], np.intp)
-    return np.where(rows < 0, 0.0, (by_level[rows] * week.slices.node_hours).sum(axis=1))
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """Mismatches, and the table that they were found in: its exposure is in failures that the hazards explain."""
 
+    table: LifeTable
+    found: Mismatches
 
-def _expected_of_pairs(week: _Week, total: LifeTable, found: Mismatches) -> Floats:
-    """Infrastructure failures that each lease of a week should have had, mismatch included; shape (leases,)."""
-    exposure = total.exposure_node_hours[found.workload, found.context]
-    rates = dict(
-        zip(
-            zip(found.workload.tolist(), found.context.tolist(), strict=True),
-            found.expected * found.ratio / exposure,
-            strict=True,
+    def risk(self, week: _Week) -> Floats:
+        """Failures of each lease's pair over those that the hazards explain, shape (leases,); 1 where it has no row."""
+        by_pair = np.ones(tuple(length + 1 for length in self.table.shape))
+        explained = self.table.exposure_node_hours[self.found.workload, self.found.context]
+        by_pair[self.found.workload, self.found.context] = self.found.expected * self.found.ratio / explained
+        workloads = {token: row for row, token in enumerate(self.table.levels("workload"))}
+        contexts = {token: column for column, token in enumerate(self.table.levels("context"))}
+        rows = [workloads.get(finest_row(lease.labels, workloads), -1) for lease in week.slices.leases]
+        return by_pair[rows, [contexts.get(lease.labels["context"], -1) for lease in week.slices.leases]]
+
+    def findings(self) -> tuple[PairFinding, ...]:
+        found = self.found
+        workloads, contexts = self.table.levels("workload"), self.table.levels("context")
+        columns = (found.probability_worse, found.ratio, found.ratio_low, found.ratio_high, found.expected)
+        return tuple(
+            PairFinding(workloads[a], contexts[c], *numbers)
+            for a, c, numbers in zip(found.workload, found.context, np.transpose(columns).tolist(), strict=True)
         )
-    )
-    workloads = {token: row for row, token in enumerate(total.levels("workload"))}
-    contexts = {token: column for column, token in enumerate(total.levels("context"))}
-    hours = week.slices.node_hours.sum(axis=1)
-    places = [
-        (workloads.get(finest_row(lease.labels, workloads)), contexts.get(lease.labels["context"]))
-        for lease in week.slices.leases
-    ]
-    return hours * np.array([rates.get(place, 0.0) for place in places])
 
 
-def _with_cap(
-    weeks: Sequence[_Week],
-    marginal: str,
-    fit: Callable[[LifeTable], Fitted],
-    expected: Callable[[_Week, LifeTable, Fitted], Floats],
-) -> tuple[LifeTable, Fitted]:
-    """The sum of the weeks' tables over corrected exposure, and what was fitted to it."""
-    total = _sum(week.table(marginal, np.ones(len(week.slices.leases))) for week in weeks)
-    fitted = fit(total)
-    for _ in range(CAP_ROUNDS):
-        corrected = []
-        for week in weeks:
-            factor = cap_factor(expected(week, total, fitted), week.release.plan.failures_per_unit)
-            corrected.append(week.table(marginal, factor))
-        total = _sum(corrected)
-        fitted = fit(total)
-    return total, fitted
+def _fit_pairs(weeks: Sequence[_Week], risks: Sequence[Floats], hazards: _Hazards) -> _Pairs:
+    """Which pairs fail more often than the hazards of context, build-up and age, and the workload itself, explain."""
+    tables = []
+    for week, risk in zip(weeks, risks, strict=True):
+        rates = hazards.per_lease(week)
+        expected = (rates * week.slices.node_hours).sum(axis=1) * risk
+        tables.append(week.table("pairs", rates * week.cap(expected)))
+    total = _sum(tables)
+    return _Pairs(total, find_mismatches(total))
 
 
 def _sum(tables: Iterable[LifeTable]) -> LifeTable:

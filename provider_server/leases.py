@@ -63,13 +63,13 @@ class Slices:
         return cls(inside, nodes * np.clip(high - low, 0, None))
 
 
-def expose(plan: Plan, slices: Slices, discount: Floats | None = None) -> tuple[LifeTable, ...]:
+def expose(plan: Plan, slices: Slices, weight: Floats | None = None) -> tuple[LifeTable, ...]:
     """The plan's tables with exposure and numbers at risk filled in; events and noise stay zero.
 
-    `discount`, shape (leases,), scales each lease's exposure (see `provider_server.analysis.effective`). Along
-    dimensions that describe the failure and not the lease (domain, reason) every level has the full exposure.
+    `weight`, broadcast to (leases, bands), scales the node-hours. Along dimensions that describe the failure and not the
+    lease (domain, reason) every level has the full exposure.
     """
-    hours = slices.node_hours if discount is None else slices.node_hours * discount[:, None]
+    hours = slices.node_hours if weight is None else slices.node_hours * weight
     return tuple(_expose(table, slices, hours) for table in plan.tables)
 
 

@@ -11,6 +11,7 @@ Not promised: privacy. A report shows planted truth and results without noise, w
 """
 
 import math
+import os.path
 import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -24,7 +25,6 @@ import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from rich.filesize import decimal
@@ -51,7 +51,7 @@ def _finite(value: object) -> float:
 def _plain(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float) and 0 < abs(value) < _TINY:
+    if isinstance(value, float) and value and not _TINY <= abs(value) < 1e6:
         digits, exponent = f"{value:.2e}".split("e")
         return f"{float(digits):g} × 10{str(int(exponent)).translate(_RAISED)}".removeprefix("1 × ")
     if isinstance(value, int | float):
@@ -74,7 +74,7 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
     **dict.fromkeys(("bytes", "bytes_per_tenant_round"), lambda size: decimal(round(size))),
     "seconds": _duration,
     # an error of logarithms is shown as the factor by which a rate is off
-    **dict.fromkeys((_ERROR, f"hazard_{_ERROR}"), lambda error: f"× {math.exp(error):.3g}"),
+    **dict.fromkeys((_ERROR, f"hazard_{_ERROR}"), lambda error: f"× {_plain(math.exp(min(error, 700)))}"),
 }
 
 
@@ -90,8 +90,6 @@ def _counted(row: Row, key: str, noun: str) -> str:
     count, plural = _shown(row, key), "" if row.get(key) == 1 else "es" if noun.endswith("h") else "s"
     return f"{'an unknown number of' if count == _MISSING else count} {noun}{plural}"
 
-
-# ---- the page ------------------------------------------------------------------------------------------------------
 
 _TABLES = {  # the columns; report.html has their heads
     "mismatch": "workload_name context_name planted probability probability_without_privacy risk_ratio interval",
@@ -162,13 +160,15 @@ def _words(outcome: Row) -> dict[str, str]:
     warned = f"a tenant would have been warned of {tally['found']} of {_counted(tally, 'planted', 'planted mismatch')}"
     nothing = "no mismatch was planted" if _rows(outcome, "mismatch") else f"verdicts are {_MISSING}"
     alarms = _counted(tally, "alarms", "false alarm") if tally["alarms"] else "no false alarm"
+    sizes = {f"{kind}s": len(_names(outcome, kind)) or None for kind in ("workload", "context")}
     key = '<li><span class="key dot" style="--hue:var(--level-{})"></span>level {}</li>'
     return {
         "ran": escape(f"{_counted(outcome, 'tenants', 'tenant')} ran {_counted(outcome, 'job_weeks', 'job-week')}"),
         "in_rounds": escape(_counted(outcome, "rounds", "round")),
         "verdict": f"{warned if tally['planted'] else nothing}, with {alarms}",
         **{kind: "<i></i>" * count + f"<b>{count}</b>" for kind, count in tally.items()},
-        **{f"{kind}s": str(len(_names(outcome, kind))) for kind in ("workload", "context")},
+        **{key: _shown(sizes, key) for key in sizes},
+        "kinds": _counted(sizes, "contexts", "kind"),
         "levels": "".join(key.format(place % len(_LEVELS), int(level)) for place, level in enumerate(levels)),
     }
 
@@ -181,10 +181,8 @@ def _table_row(row: Row, keys: Sequence[str]) -> str:
 # ---- pictures ------------------------------------------------------------------------------------------------------
 
 # Matplotlib wants colours where the page has roles: each stand-in becomes its role when a drawing enters the page.
-_INK, _RULE, _BAND, _ACCENT = "#010101", "#010102", "#010103", "#010104"
-_LEVELS = tuple(f"#01020{place}" for place in range(5))
-_ROLES = {_INK: "currentColor", _RULE: "var(--rule)", _BAND: "var(--band)", _ACCENT: "var(--accent)"}
-_ROLES |= {colour: f"var(--level-{place})" for place, colour in enumerate(_LEVELS)}
+_ROLES = ("currentColor", "var(--rule)", "var(--band)", "var(--accent)", *(f"var(--level-{n})" for n in range(5)))
+_INK, _RULE, _BAND, _ACCENT, *_LEVELS = _STAND_INS = [f"#01010{n}" for n in range(len(_ROLES))]
 _WIDTH = 380.0  # of every drawing; its letters are 12 high
 _STYLE: dict[str, Any] = {
     "font.size": 12,
@@ -202,7 +200,7 @@ def _pictures(outcome: Row) -> dict[str, str]:
     """The figures of each section."""
     errors, hazards = _rows(outcome, "error_by_epsilon"), _rows(outcome, "hazard")
     for row in (plain := dict(outcome.get("hazard") or {}), *errors):
-        row |= {f"off{end}": math.exp(_finite(row.get(_ERROR + end))) for end in ("", "_without_privacy")}
+        row |= {f"off{end}": math.exp(min(_finite(row.get(_ERROR + end)), 700)) for end in ("", "_without_privacy")}
     private = f"With privacy, ε = {_shown(outcome, 'epsilon')}"
     panels = [_hazard_panel(outcome, hazards, band) for band in dict.fromkeys(row["band"] for row in hazards)]
     return {
@@ -239,7 +237,7 @@ def _drawing(figure: Figure, key: str) -> str:
     """What is inside the SVG element, with roles for colours and ids of its own, since a page holds many drawings."""
     figure.savefig(buffer := StringIO(), format="svg", transparent=True, metadata={"Date": None})
     inside = buffer.getvalue().partition("</metadata>")[2].rpartition("</svg>")[0]
-    for colour, role in _ROLES.items():
+    for colour, role in zip(_STAND_INS, _ROLES, strict=True):
         inside = inside.replace(f": {colour}", f": {role}")
     inside = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{key}-", inside).replace("xlink:href", "href")
     return re.sub(r"<!--.*?-->|\n\s*(?=<)", "", inside, flags=re.DOTALL)
@@ -247,39 +245,42 @@ def _drawing(figure: Figure, key: str) -> str:
 
 def _short(names: Sequence[str], kind: str) -> tuple[str, list[str]]:
     """What all names begin with, and the names without it: "context" and 0, 1, 2; else `kind` and the names."""
-    starts = {name.rpartition(" ")[0] for name in names}
-    shared = starts.pop() if len(starts) == 1 else ""
-    return shared or kind, [name[len(shared) :].strip()[:14] for name in names]
+    shared = re.sub(r"[^\s_/:-]*$", "", os.path.commonprefix(names))  # noqa: RUF071  # then cut to words
+    rest = [name[len(shared) :] for name in names]
+    return shared.strip(" _/:-") or kind, [name if len(name) <= 18 else f"{name[:8]}…{name[-9:]}" for name in rest]
 
 
 def _log_axis(axes: Axes, values: Floats) -> None:
     values = values[values > 0]  # which NaN is not
     axes.set_xscale("log")
-    axes.set_xlim((values.min() / 2.5, values.max() * 2.5) if values.size else (0.3, 3.0))
-    axes.xaxis.set(major_locator=LogLocator(subs=(1.0, 3.0)), minor_locator=NullLocator(), major_formatter="{x:g}")
+    low, high = (values.min() / 2.5, values.max() * 2.5) if values.size else (0.3, 3.0)
+    axes.set_xlim(low, high)
+    major = LogLocator(subs=(1.0, 3.0) if high < 500 * low else (1.0,))
+    axes.xaxis.set(major_locator=major, minor_locator=NullLocator(), major_formatter="{x:g}")
 
 
 def _heat_map(outcome: Row, key: str, caption: str) -> str:
     rows = [row for row in _rows(outcome, "mismatch") if not math.isnan(_finite(row.get(key)))]
-    (_, workloads), (kind, contexts) = (_short(_names(outcome, kind), kind) for kind in ("workload", "context"))
+    (down, workloads), (across, contexts) = (_short(_names(outcome, kind), kind) for kind in ("workload", "context"))
     longest = max(map(len, contexts), default=0)
     turned = 8 * longest * len(contexts) > 290
 
     def draw(axes: Axes) -> None:
         centres = np.column_stack([_column(rows, "context"), _column(rows, "workload")])
         boxes = centres[:, None, :] + 0.46 * np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)])
-        colours = [to_rgba(_ACCENT, 0.09 + 0.91 * share) for share in _column(rows, key).clip(0, 1)]
+        colours = [(_ACCENT, 0.09 + 0.91 * share) for share in _column(rows, key).clip(0, 1)]
         planted = [box for box, row in zip(boxes, rows, strict=True) if row.get("planted") is True]
         axes.add_collection(PolyCollection(list(boxes), facecolors=colours, linewidths=0))
         axes.add_collection(PolyCollection(planted, facecolors="none", edgecolors=_INK, linewidths=1.8))
         axes.set_xticks(range(len(contexts)), contexts, rotation=90 if turned else 0)
         axes.set_yticks(range(len(workloads)), workloads)
-        axes.set(xlim=(-0.5, len(contexts) - 0.5), ylim=(len(workloads) - 0.5, -0.5), xlabel=kind)
+        axes.set(xlim=(-0.5, len(contexts) - 0.5), ylim=(len(workloads) - 0.5, -0.5), xlabel=across)
+        axes.set_ylabel(down, labelpad=8)
 
     first = (f"{row['workload_name']} on {row['context_name']} ({_percent(row[key])})" for row in rows[:5])
     alt = f"Grid of {len(workloads)} workloads and {len(contexts)} contexts. Suspected first: {'; '.join(first)}."
-    left, base = 8 * max(map(len, workloads), default=0) + 10, 30 + 8 * longest if turned else 44
-    return _picture(key, caption, alt, draw if rows else None, base + 10 + 15 * len(workloads), left, base)
+    left, base = 8 * max(map(len, workloads), default=0) + 30, 30 + 8 * longest if turned else 44
+    return _picture(key, caption, alt, draw if rows else None, base + 10 + 16 * len(workloads), left, base)
 
 
 def _hazard_panel(outcome: Row, every: Sequence[Row], band: str) -> str:
@@ -294,10 +295,11 @@ def _hazard_panel(outcome: Row, every: Sequence[Row], band: str) -> str:
         _log_axis(axes, np.concatenate([_column(every, key) for key in ("rate", "truth", "rate_without_privacy")]))
         axes.grid(axis="x")
         axes.set_yticks(range(len(contexts)), contexts)
-        axes.set(ylim=(len(contexts) - 0.5, -0.5), xlabel="failures per 1,000 node-hours", ylabel=kind)
+        axes.set(ylim=(len(contexts) - 0.5, -0.5), xlabel="failures per 1,000 node-hours")
+        axes.set_ylabel(kind, labelpad=8)
 
     alt = f"{len(rows)} rates by context and build-up level; the table below has each with its interval and the truth."
-    height, left = 54 + 14 * len(levels) * len(contexts), 8 * max(map(len, contexts)) + 34
+    height, left = 58 + 14 * max(9, len(levels) * len(contexts)), 8 * max(map(len, contexts)) + 38
     return _picture(f"hazard-{every.index(rows[0])}", f"Age of the job: {band}", alt, draw, height, left)
 
 
@@ -313,8 +315,7 @@ def _whiskers(axes: Axes, rows: Sequence[Row], place: int, places: int) -> None:
 def _curve(key: str, caption: str, rows: Sequence[Row], columns: str, floor: float, plain: Row | None = None) -> str:
     """The second of the `columns` over the first, with its limit; `plain` holds its level without privacy."""
     x, y = columns.split()
-    finite = (row for row in rows if math.isfinite(_finite(row.get(x)) + _finite(row.get(y))))
-    known = sorted(finite, key=lambda row: float(row[x]))
+    known = [row for row in rows if math.isfinite(_finite(row.get(x)) + _finite(row.get(y)))]
 
     def draw(axes: Axes) -> None:
         across, up, limit = (_column(known, column) for column in (x, y, "limit"))

@@ -23,43 +23,21 @@ import msgpack
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from crypto import codec, messages
+from crypto import bundle, codec, messages, plan, signing
 from crypto.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
 from crypto.causes import Domain
 from crypto.codec import INTEGER_END, MAX_MESSAGE_BYTES, MAX_TEXT_CHARACTERS, decode, digest, encode
 from crypto.errors import DecodeError
 from crypto.ids import Id, RoundId, TenantId
-from crypto.messages import (
-    Contribution,
-    Directory,
-    EvaluationRequest,
-    EvaluationResponse,
-    Receipt,
-    RegisteredLease,
-    Registration,
-    RegistrationRequest,
-    UnmaskRequest,
-    UnmaskShare,
-)
+from crypto.messages import Contribution, EvaluationRequest, UnmaskRequest, UnmaskShare
 from crypto.plan import LARGEST_NOISE_SCALE, TOKEN_DIMENSIONS, Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
-from crypto.signing import Signed
-from provider_server.release import StoredRelease
+from provider_server import release
 
-MESSAGES: tuple[type[Any], ...] = (
-    Bundle,
-    Contribution,
-    Directory,
-    EvaluationRequest,
-    EvaluationResponse,
-    Plan,
-    Receipt,
-    RegisteredLease,
-    Registration,
-    RegistrationRequest,
-    Signed,
-    StoredRelease,
-    UnmaskRequest,
-    UnmaskShare,
+MODULES = (messages, plan, bundle, signing, release)
+MESSAGES: tuple[type[Any], ...] = tuple(
+    dict.fromkeys(
+        kind for module in MODULES for kind in vars(module).values() if isinstance(kind, type) and "LABEL" in vars(kind)
+    )
 )
 every_message = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: str(kind.__name__))
 # Building a Plan discards nothing but takes many draws; a slow machine is no reason to fail.
@@ -96,7 +74,7 @@ def from_hint(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(from_hint(get_args(hint)[0]), max_size=3).map(tuple)
     if get_origin(hint) in (Union, types.UnionType):
         return st.one_of(*(st.none() if each is type(None) else from_hint(each) for each in get_args(hint)))
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         return valid(hint)
     if issubclass(hint, Id):
         return st.binary(min_size=hint.length, max_size=hint.length).map(hint)
@@ -132,7 +110,9 @@ def plans(draw: st.DrawFn) -> Plan:
         band_edges_hours=tuple(sorted(draw(st.sets(SCALARS[float], min_size=2, max_size=4)))),
         marginals=tuple(
             draw(marginals(name, names, LARGEST_NOISE_SCALE[mechanism]))
-            for name in draw(st.lists(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), min_size=1, max_size=3, unique=True))
+            for name in draw(
+                st.lists(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), min_size=1, max_size=3, unique=True)
+            )
         ),
         failures_per_unit=draw(st.integers(1, 2**20)),
         mechanism=mechanism,
@@ -181,7 +161,7 @@ def specimen_of(hint: Any, field: tuple[type, str] = (object, "")) -> Any:
         return (specimen_of(get_args(hint)[0]),)
     if get_origin(hint) in (Union, types.UnionType):
         return specimen_of(next(each for each in get_args(hint) if each is not type(None)))
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         return specimen(hint)
     if issubclass(hint, Id):
         return hint(bytes(range(hint.length)))
@@ -195,15 +175,23 @@ def specimen_of(hint: Any, field: tuple[type, str] = (object, "")) -> Any:
 
 def message_or_refusal(kind: Any, data: bytes) -> Any:
     """The invariant of this module, whatever `data` is; the message, or None for a refusal."""
-    try:
-        message = decode(kind, data)
-    except DecodeError as error:
-        assert error.what.startswith(f"not a valid {kind.__name__}: ")
-        assert error.hint
+    caught = refused(kind, data)
+    if caught is not None:
+        assert caught.what.startswith(f"not a valid {kind.__name__}: ")
+        assert caught.hint
         return None
+    message = decode(kind, data)
     assert type(message) is kind
     assert encode(message) == data
     return message
+
+
+def refused(kind: Any, data: bytes) -> DecodeError | None:
+    try:
+        decode(kind, data)
+    except DecodeError as error:
+        return error
+    return None
 
 
 def refusal(kind: Any, data: bytes) -> str:
@@ -214,7 +202,9 @@ def refusal(kind: Any, data: bytes) -> str:
 
 def test_the_messages_of_this_test_are_all_that_there_are() -> None:
     root = Path(codec.__file__).parents[1]
-    sources = [path for package in ("crypto", "tenant_client", "provider_server") for path in root.glob(f"{package}/**/*.py")]
+    sources = [
+        path for package in ("crypto", "tenant_client", "provider_server") for path in root.glob(f"{package}/**/*.py")
+    ]
     labels = [label for path in sources for label in re.findall(r"LABEL: ClassVar\[str\] = (\S+)", path.read_text())]
     assert sorted(labels) == sorted(f'"{kind.LABEL}"' for kind in MESSAGES)
     assert len(set(labels)) == len(labels)
@@ -319,7 +309,9 @@ def pack(value: Tree, pick: Pick) -> bytes:
 def headers(wide: dict[int, str], length: int, fix: int = 0, fix_end: int = 0) -> list[bytes]:
     """Every header that states `length`, the shortest first."""
     short = [bytes([fix | length])] if length < fix_end else []
-    return short + [struct.pack(">B", tag) + struct.pack(form, length) for tag, form in wide.items() if length < LENGTHS[form]]
+    return short + [
+        struct.pack(">B", tag) + struct.pack(form, length) for tag, form in wide.items() if length < LENGTHS[form]
+    ]
 
 
 def narrow(value: float) -> list[bytes]:
@@ -348,18 +340,15 @@ def test_the_shortest_form_is_the_canonical_one(kind: Any) -> None:
 @every_message
 def test_every_other_form_of_every_value_is_refused(kind: Any) -> None:
     tree, canonical = tree_of(specimen(kind)), encode(specimen(kind))
-    other_forms: list[bytes] = []
-    for place in range(canonical.count(b"")):
-        for form in range(1, 12):
-            other_forms.append(with_one_other_form(tree, place, form))
-            if other_forms[-1] == canonical:
-                break
-        if form == 1 and other_forms[-1] == canonical and place > len(canonical):
-            break
-    spoilt = {data for data in other_forms if data != canonical}
+    spoilt = {with_one_other_form(tree, place, form) for place in range(values_in(tree)) for form in range(1, 10)}
+    spoilt.discard(canonical)
     assert len(spoilt) > 2 * (len(fields(kind)) + 2)
     for data in spoilt:
         refusal(kind, data)
+
+
+def values_in(tree: Tree) -> int:
+    return 1 + sum(values_in(item) for item in tree) if isinstance(tree, list) else 1
 
 
 def with_one_other_form(tree: Tree, place: int, form: int) -> bytes:
@@ -388,6 +377,7 @@ def test_one_message_has_one_encoding(data: st.DataObject, kind: Any) -> None:
 HOSTILE = {
     "not a number": struct.pack(">Bd", 0xCB, math.nan),
     "infinity": struct.pack(">Bd", 0xCB, math.inf),
+    "minus zero": struct.pack(">Bd", 0xCB, -0.0),
     "float32": struct.pack(">Bf", 0xCA, 2.5),
     "float32 not a number": struct.pack(">Bf", 0xCA, math.nan),
     "minus one": b"\xff",
@@ -482,7 +472,7 @@ def test_refusing_takes_no_more_memory_than_the_message(filler: bytes) -> None:
 # ---- labels and limits ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "other"), permutations(MESSAGES, 2), ids=lambda kind: str(kind.__name__))
+@pytest.mark.parametrize(("kind", "other"), list(permutations(MESSAGES, 2)), ids=lambda kind: str(kind.__name__))
 def test_another_kind_of_message_is_refused_by_its_label(kind: Any, other: Any) -> None:
     assert refusal(kind, encode(specimen(other))) == f"not a valid {kind.__name__}: it is not labelled {kind.LABEL!r}"
 
@@ -507,7 +497,10 @@ def test_a_message_of_the_largest_size_is_read_and_one_byte_more_is_not() -> Non
 @pytest.mark.parametrize(
     ("message", "rule"),
     [
-        (lambda excess: UnmaskShare(INTEGER_END - 1 + excess, RoundId(bytes(16)), b""), "trustee must lie in [0, 2^63)"),
+        (
+            lambda excess: UnmaskShare(INTEGER_END - 1 + excess, RoundId(bytes(16)), b""),
+            "trustee must lie in [0, 2^63)",
+        ),
         (lambda excess: UnmaskShare(-excess, RoundId(bytes(16)), b""), "trustee must lie in [0, 2^63)"),
         (
             lambda excess: Bundle(1, 1, 1, (CatalogueEntry("x" * (4096 + excess), bytes(512)),), (), (), None),
@@ -553,10 +546,8 @@ def test_an_error_names_the_field_and_never_shows_the_payload(kind: Any) -> None
 def test_an_error_deep_in_a_message_never_shows_the_payload(kind: Any) -> None:
     for marked in (MARKER * 400, MARKER.encode(), Raw(b"\xad\xff" + MARKER[:12].encode())):
         for spoilt in replaced(tree_of(specimen(kind)), marked):
-            try:
-                decode(kind, pack_raw(spoilt))
-            except DecodeError as error:
-                assert MARKER[:12] not in everything_about(error)
+            error = refused(kind, pack_raw(spoilt))
+            assert error is None or MARKER[:12] not in everything_about(error)
 
 
 def test_errors_name_places_in_lists() -> None:
@@ -589,8 +580,3 @@ def test_a_type_that_cannot_travel_is_our_bug_and_no_decode_error() -> None:
     Odd.__annotations__["pair"] = tuple[int, str]
     with pytest.raises(TypeError, match="only homogeneous tuples travel"):
         decode(Odd, encode(Odd((1, "a"))))
-
-
-def test_every_module_message_has_a_label_of_its_own_kind() -> None:
-    own = [kind for kind in vars(messages).values() if is_dataclass(kind) and hasattr(kind, "LABEL")]
-    assert set(own) <= set(MESSAGES)

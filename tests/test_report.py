@@ -231,6 +231,22 @@ def test_a_name_with_dollar_signs_is_not_a_formula() -> None:
     assert ">$x^{2}$</text>" in render(_changed(("detail", "contexts", 0), value="$x^{2}$"))
 
 
+def test_labels_leave_out_what_all_names_share() -> None:
+    names = [f"archetype-{number // 3}-version-{number % 3}" for number in range(WORKLOADS)]
+    outcome = _outcome()
+    outcome["detail"]["workloads"] = names
+    labels = re.findall(r">([^<]+)</text>", render(outcome))
+    assert {"archetype", "7-version-2", "context", "7"} <= set(labels)
+
+
+def test_a_diverged_fit_is_shown_not_hidden() -> None:
+    outcome = _changed(("detail", "mismatch", 0, "risk_ratio"), value=7.59e81, rows=5)
+    outcome["hazard"]["mean_abs_log_rate_error"] = 1e4
+    words = Page(render(outcome)).words()
+    assert "7.59 × 10⁸¹" in words
+    assert "× 1.01 × 10³⁰⁴" in words
+
+
 def test_tables_hold_the_numbers_of_the_pictures() -> None:
     outcome = _outcome()
     page = Page(render(outcome))
@@ -307,6 +323,7 @@ def test_nothing_at_all_still_makes_a_page() -> None:
     assert page.open == []
     assert page.all("svg") == []
     assert "an unknown number of tenants" in page.words()
+    assert "on an unknown number of kinds of hardware" in page.words()
 
 
 def test_nothing_planted_is_not_a_miss() -> None:

@@ -16,15 +16,16 @@ controls that could tell are another model's.
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
 from crypto.life_table import Floats, LifeTable
 from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
 
 WORSE_FROM, WORSE_TO = np.log(2.0), np.log(32.0)
-GRID_POINTS = 800
+MAIN_EFFECT_SD = 0.7  # of log λ and log κ: workloads differ by a factor of two, not of a hundred
+GRID_POINTS = 400
 ROUNDS = 6
-EM_STEPS = 30
+EM_STEPS = 10
 SHARE_PRIOR = (1.0, 30.0)  # pseudo-counts of worse and other pairs: a few per cent, worth thirty pairs
 SPREAD_PRIOR = (0.2, 10.0)  # standard deviation of log θ among the expected, worth ten pairs
 
@@ -72,7 +73,7 @@ def find_mismatches(table: LifeTable) -> Mismatches:
     pairs = np.nonzero(table.exposure_node_hours > 0)
     counts, variance = table.events[pairs], table.noise_variance[pairs]
     grid = _log_mean_grid(counts, variance)
-    likelihood = _log_likelihood(counts, variance, grid)
+    likelihood = _likelihood(counts, variance, grid)
     prior, offset = _Prior(0.03, 0.2), np.ones(len(counts))
     for _ in range(ROUNDS):
         expected = _main_effects(table, pairs, offset)
@@ -98,7 +99,7 @@ def _main_effects(table: LifeTable, pairs: tuple[Floats, ...], offset: Floats) -
     exposure[pairs] *= offset
     weighted = replace(table, exposure_node_hours=exposure)
     cells, terms = Cells.from_table(weighted), tuple((dimension.name,) for dimension in table.dimensions)
-    fit = fit_hazard(cells, [weighted], Model(terms))
+    fit = fit_hazard(cells, [weighted], Model(terms, prior_sd=MAIN_EFFECT_SD))
     return predict(fit, cells).value * table.exposure_node_hours[pairs]
 
 
@@ -112,8 +113,8 @@ def _most(counts: Floats, variance: Floats) -> float:
     return float(max(20.0, np.max(counts + 8 * np.sqrt(variance)) + 10.0))
 
 
-def _log_likelihood(counts: Floats, variance: Floats, grid: Floats) -> Floats:
-    """log p(y | log mean), shape (P, grid): Poisson convolved with the noise, or Poisson itself without noise."""
+def _likelihood(counts: Floats, variance: Floats, grid: Floats) -> Floats:
+    """p(y | log mean) up to a factor per pair, shape (P, grid): Poisson convolved with the noise, Poisson without any."""
     true = np.arange(int(_most(counts, variance)) + 1)
     log_poisson = true[:, None] * grid - np.exp(grid) - gammaln(true + 1)[:, None]
     quiet = variance == 0
@@ -124,8 +125,8 @@ def _log_likelihood(counts: Floats, variance: Floats, grid: Floats) -> Floats:
         log_noise = -0.5 * (y - true) ** 2 / spread
         top = log_noise.max(axis=1, keepdims=True)
         mixed = np.exp(log_noise - top) @ np.exp(log_poisson)
-        rows[~quiet] = np.log(np.maximum(mixed, np.finfo(float).tiny)) + top
-    return rows
+        rows[~quiet] = np.log(np.maximum(mixed, np.finfo(float).tiny))
+    return np.exp(rows - rows.max(axis=1, keepdims=True))
 
 
 def _empirical_bayes(likelihood: Floats, grid: Floats, log_expected: Floats, prior: _Prior) -> tuple[_Prior, _Posterior]:
@@ -143,11 +144,10 @@ def _empirical_bayes(likelihood: Floats, grid: Floats, log_expected: Floats, pri
 
 
 def _posterior(likelihood: Floats, log_ratio: Floats, prior: _Prior) -> _Posterior:
-    expected = np.log1p(-prior.share_worse) - 0.5 * (log_ratio / prior.spread) ** 2 - np.log(prior.spread * np.sqrt(2 * np.pi))
+    expected = np.exp(-0.5 * (log_ratio / prior.spread) ** 2) * (1 - prior.share_worse) / (prior.spread * np.sqrt(2 * np.pi))
     inside = (log_ratio >= WORSE_FROM) & (log_ratio <= WORSE_TO)
-    worse = np.where(inside, np.log(prior.share_worse / (WORSE_TO - WORSE_FROM)), -np.inf)
-    both = np.stack([likelihood + expected, likelihood + worse])
-    mass = np.exp(both - logsumexp(both, axis=(0, 2), keepdims=True))
+    mass = np.stack([expected, inside * (prior.share_worse / (WORSE_TO - WORSE_FROM))]) * likelihood
+    mass /= np.maximum(mass.sum(axis=(0, 2), keepdims=True), np.finfo(float).tiny)
     return _Posterior(log_ratio, mass[0], mass[1])
 
 
