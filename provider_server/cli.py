@@ -1,7 +1,7 @@
 """`pharoah-provider`: what the provider's operator can see of the federation.
 
-Results go to stdout (`--json` with stable keys), everything else to stderr. Exit codes: 0 ok, 2 failed, 3 nothing there yet.
-Heavy libraries load inside the verbs, so that `--help` is instant.
+Results go to stdout (`--json` with stable keys), everything else to stderr. Exit codes: 0 ok, 2 failed, 3 nothing
+there yet. Heavy libraries load inside the verbs, so that `--help` is instant.
 """
 
 import sys
@@ -24,7 +24,8 @@ app = typer.Typer(
 )
 
 Home = Annotated[
-    Path, typer.Option("--home", envvar="PHAROAH_PROVIDER_HOME", help="The provider's home directory.", show_default=False)
+    Path,
+    typer.Option("--home", envvar="PHAROAH_PROVIDER_HOME", help="The provider's home directory.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with stable keys.")]
 
@@ -56,7 +57,9 @@ def releases(home: Home, *, as_json: AsJson = False) -> None:
 
 
 def _release_line(row: dict[str, Any]) -> str:
-    tables = ", ".join(f"{name} {table['cells']} cells ±{table['noise_sd']:.1f}" for name, table in row["tables"].items())
+    tables = ", ".join(
+        f"{name} {table['cells']} cells ±{table['noise_sd']:.1f}" for name, table in row["tables"].items()
+    )
     return (
         f"hours {row['start_hour']:>6}–{row['end_hour']:<6} {row['contributors']} contributions,"
         f" epsilon {row['epsilon']:.3f}: {tables}"
@@ -66,7 +69,9 @@ def _release_line(row: dict[str, Any]) -> str:
 @app.command()
 def findings(
     home: Home,
-    probability: Annotated[float, typer.Option(help="Show pairs that are at least this surely worse than expected.")] = 0.5,
+    probability: Annotated[
+        float, typer.Option(help="Show pairs that are at least this surely worse than expected.")
+    ] = 0.5,
     *,
     as_json: AsJson = False,
 ) -> None:

@@ -1,12 +1,12 @@
 """What the releases say together: mismatches and hazards, from noisy counts and the provider's own exposure.
 
-Releases add up cell by cell, and so do the variances of their noise. A job-week counts at most F failures, so the exposure
-behind the counts is corrected for the cap (`analysis.effective`): the rates are fitted, the exposure is scaled by what
-the rates say, and the rates are fitted again.
+Releases add up cell by cell, and so do the variances of their noise. A job-week counts at most F failures, so the
+exposure behind the counts is corrected for the cap (`analysis.effective`): the rates are fitted, the exposure is
+scaled by what the rates say, and the rates are fitted again.
 """
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -21,7 +21,7 @@ from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.leases import Lease, Slices, expose
 from provider_server.release import Release
 
-ROUNDS = 3
+CORRECTIONS = 3
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,13 @@ def learn(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
     """Findings from all `releases` so far; `leases` are those of their windows."""
     weeks = [_Week.of(made, leases) for made in releases]
     risks = [np.ones(len(week.slices.leases)) for week in weeks]
-    hazards: _Hazards | None = None
-    for _ in range(ROUNDS):
+    hazards = _fit_hazards(weeks, risks, None)
+    pairs = _fit_pairs(weeks, risks, hazards)
+    for _ in range(CORRECTIONS):
+        risks = [pairs.risk(week) for week in weeks]
         hazards = _fit_hazards(weeks, risks, hazards)
         pairs = _fit_pairs(weeks, risks, hazards)
-        risks = [pairs.risk(week) for week in weeks]
-    return Findings(pairs.findings(), hazards.findings() if hazards else ())
+    return Findings(pairs.findings(), hazards.findings())
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class _Hazards:
     rates: Floats
 
     def per_lease(self, week: _Week) -> Floats:
-        """The rates that each lease was under, shape (leases, bands); those of the average where its context has no row."""
+        """The rates that each lease was under, shape (leases, bands); average ones where its context has no row."""
         places = {level: place for place, level in enumerate(self.levels)}
         rows = [places.get(lease.labels["context_level"], len(places)) for lease in week.slices.leases]
         middle = self.rates[1]

@@ -66,8 +66,8 @@ class Slices:
 def expose(plan: Plan, slices: Slices, weight: Floats | None = None) -> tuple[LifeTable, ...]:
     """The plan's tables with exposure and numbers at risk filled in; events and noise stay zero.
 
-    `weight`, broadcast to (leases, bands), scales the node-hours. Along dimensions that describe the failure and not the
-    lease (domain, reason) every level has the full exposure.
+    `weight`, broadcast to (leases, bands), scales the node-hours. Along dimensions that describe the failure and not
+    the lease (domain, reason) every level has the full exposure.
     """
     hours = slices.node_hours if weight is None else slices.node_hours * weight
     return tuple(_expose(table, slices, hours) for table in plan.tables)

@@ -16,10 +16,9 @@ from crypto.messages import Directory, Registration, RegistrationRequest
 from crypto.plan import MaskTrustee, Plan
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed, open_signed_by
-from provider_server import leases as exposure
-from provider_server import release as gate
-from provider_server.leases import Lease, Slices
+from provider_server import leases as exposure, release as gate
 from provider_server.learning import Findings, learn
+from provider_server.leases import Lease, Slices
 from provider_server.planning import HOURS_PER_WEEK, PlanSettings, make_plan
 from provider_server.publication import compose
 from provider_server.rounds import Round

@@ -1,7 +1,7 @@
 """One federated week from beginning to end: who does what, in order. This is the function to read first.
 
-Tenants are reached through `Tenants` (a Flower grid, in process or through a SuperLink), trustees through `TrusteeService`
-of the tenant's side, which the provider knows only by the two methods it uses.
+Tenants are reached through `Tenants` (a Flower grid, in process or through a SuperLink), trustees through
+`TrusteeService` of the tenant's side, which the provider knows only by the two methods it uses.
 """
 
 from collections.abc import Callable, Sequence

@@ -18,6 +18,8 @@ import typer
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from simulation.replay import Result
+
 app = typer.Typer(
     name="pharoah-sim",
     help="A simulated cloud with ground truth, and replays of real data, through the real federation.",
@@ -25,7 +27,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-replay = typer.Typer(help="Put real data through the federation and compare with the pooled answer.", no_args_is_help=True)
+replay = typer.Typer(
+    help="Put real data through the federation and compare with the pooled answer.", no_args_is_help=True
+)
 app.add_typer(replay, name="replay")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with stable keys.")]
@@ -81,7 +85,8 @@ def _told(summary: dict[str, Any]) -> str:
     return (
         f"{summary['tenants']} tenants, {summary['job_weeks']} job-weeks, {summary['rounds']} rounds"
         f" at epsilon {summary['epsilon']:g} and delta {summary['delta']:g} per job-week; {summary['seconds']:.1f} s\n"
-        f"mismatched pairs:  AUROC {_number(mismatch['auroc'])}, average precision {_number(mismatch['average_precision'])}"
+        f"mismatched pairs:  AUROC {_number(mismatch['auroc'])},"
+        f" average precision {_number(mismatch['average_precision'])}"
         f" (without privacy {_number(mismatch['auroc_without_privacy'])}"
         f" and {_number(mismatch['average_precision_without_privacy'])})\n"
         f"hazard by context: mean |log rate error| {_number(hazard['mean_abs_log_rate_error'])}"
@@ -122,12 +127,10 @@ def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json:
         _replay(replay_philly(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
 
 
-def _replay(steps: Iterator[Any], seeds: int, *, as_json: bool) -> None:
+def _replay(steps: Iterator["Result | None"], seeds: int, *, as_json: bool) -> None:
     """Runs a replay, which yields None after each seed and its result at last, and prints the result."""
-    result = None
     with _progress() as progress:
-        for step in progress.track(steps, total=seeds + 1, description="rounds"):
-            result = step
+        (result,) = [step for step in progress.track(steps, total=seeds + 1, description="rounds") if step is not None]
     if as_json:
         sys.stdout.write(json.dumps(result.json) + "\n")
     else:
@@ -147,7 +150,7 @@ def _epsilon(text: str) -> float | None:
 @contextmanager
 def _homes(out: Path | None) -> Iterator[Path]:
     """Where the homes live while a run lasts: in memory if the machine allows it, kept below `out` afterwards."""
-    memory = Path("/dev/shm")
+    memory = Path("/dev/shm")  # noqa: S108 - the directory below it has a random name and mode 0700
     with tempfile.TemporaryDirectory(prefix="pharoah-", dir=memory if memory.is_dir() else None) as root:
         yield Path(root)
         if out is not None:

@@ -50,8 +50,8 @@ class Played:
     workload_of: Mapping[str, int]
     place_of: Mapping[str, tuple[int, int]]
     job_weeks: int
-    seconds_by_stage: Counter[str]
-    bytes_by_stage: Counter[str]
+    seconds_by_stage: Mapping[str, float]
+    bytes_by_stage: Mapping[str, int]
     bytes_per_tenant_round: float
 
 
@@ -165,7 +165,7 @@ class Tally:
     """Seconds and bytes by stage."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.bytes: Counter[str] = Counter()
         self._stage = Stage.DONE
         self._since = time.monotonic()

@@ -3,15 +3,16 @@
 A life has an owner, a duration that the provider could see (a lease that ended), labels that are public in the replay,
 and a failure that only its owner knows. Nothing of the data reaches the provider's side but durations and the release.
 
-Two things differ from a real federation, and only these. Every contributor is honest and present, so the noise is exactly
-that of the stated epsilon. And a replay with several seeds asks for the same lives again and again, which a real
-tenant would refuse: its policy here allows as many plans as there are seeds.
+Two things differ from a real federation, and only these. Every contributor is honest and present, so the noise is
+exactly that of the stated epsilon. And a replay with several seeds asks for the same lives again and again, which a
+real tenant would refuse: its policy here allows as many plans as there are seeds.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -55,6 +56,14 @@ class Life:
         return LeaseId(hashlib.sha256(self.unit.encode()).digest()[: LeaseId.length])
 
 
+class Result(Protocol):
+    """What a replay yields at its end."""
+
+    @property
+    def json(self) -> Mapping[str, object]:
+        """Stable keys."""
+
+
 class InsecureSilence:
     """No noise at all: for the answer without privacy, which only a replay may ask for."""
 
@@ -85,7 +94,9 @@ class Replay:
         self._public_levels = public_levels
         self._private = private
         self._hours = int(np.ceil(max(life.hours for life in lives))) + 1
-        self._federation = _found(root, len(owners), everybody, rounds, SystemSampler() if private else InsecureSilence())
+        self._federation = _found(
+            root, len(owners), everybody, rounds, SystemSampler() if private else InsecureSilence()
+        )
         self._grid = LocalGrid({n: client_app(tenant.answer) for n, tenant in enumerate(self._federation.tenants)})
         self._settings = everybody
         self.leases = _deal_out(self._federation, owners, lives)

@@ -56,7 +56,7 @@ class PhillyResult:
 
 
 def replay_philly(file: Path, epsilon: float | None, seeds: int) -> Iterator[PhillyResult | None]:
-    """Yields None after each seed, for progress, and the result at the end. DataError for a file that is not Philly's."""
+    """Yields None after each seed, for progress, then the result. DataError for a file that is not Philly's."""
     began = time.monotonic()
     lives = _read_lives(file)
     hours = np.array([life.hours for life in lives])

@@ -1,11 +1,12 @@
 """Titan: 18,837 old GPUs, columns as tenants, against the hazard ratios that Ostrouchov et al. published (SC '20).
 
 The published model is Cox's on column, row, cage, slot and node: 43 coefficients. Its sufficient statistics under the
-piecewise-exponential model are six one-way tables of deaths, which is all that is released. The unit of privacy is one GPU,
-and a death counts once in each table.
+piecewise-exponential model are six one-way tables of deaths, which is all that is released. The unit of privacy is
+one GPU, and a death counts once in each table.
 
 The judged interval says where the answer lies that the same data give without privacy: published and replayed
-coefficients rest on the same deaths, so only noise separates them. The wider interval for the population is reported too.
+coefficients rest on the same deaths, so only noise separates them. The wider interval for the population is reported
+too.
 """
 
 import csv
@@ -58,7 +59,7 @@ class TitanResult:
 
 
 def replay_titan(file: Path, epsilon: float | None, seeds: int) -> Iterator[TitanResult | None]:
-    """Yields None after each seed, for progress, and the result at the end. DataError for a file that is not Titan's."""
+    """Yields None after each seed, for progress, then the result. DataError for a file that is not Titan's."""
     began = time.monotonic()
     lives = _read_lives(file)
     published = _read_published(file.parent / PUBLISHED)

@@ -191,6 +191,7 @@ _STYLE: dict[str, Any] = {
     **dict.fromkeys(("xtick.major.size", "ytick.major.size", "xtick.minor.size"), 0),
     "grid.color": _RULE,
     "axes.axisbelow": True,
+    "axes.labelpad": 7,
     "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's font
     "svg.hashsalt": "pharoah",
 }
@@ -274,8 +275,7 @@ def _heat_map(outcome: Row, key: str, caption: str) -> str:
         axes.add_collection(PolyCollection(planted, facecolors="none", edgecolors=_INK, linewidths=1.8))
         axes.set_xticks(range(len(contexts)), contexts, rotation=90 if turned else 0)
         axes.set_yticks(range(len(workloads)), workloads)
-        axes.set(xlim=(-0.5, len(contexts) - 0.5), ylim=(len(workloads) - 0.5, -0.5), xlabel=across)
-        axes.set_ylabel(down, labelpad=8)
+        axes.set(xlim=(-0.5, len(contexts) - 0.5), ylim=(len(workloads) - 0.5, -0.5), xlabel=across, ylabel=down)
 
     first = (f"{row['workload_name']} on {row['context_name']} ({_percent(row[key])})" for row in rows[:5])
     alt = f"Grid of {len(workloads)} workloads and {len(contexts)} contexts. Suspected first: {'; '.join(first)}."
@@ -295,8 +295,7 @@ def _hazard_panel(outcome: Row, every: Sequence[Row], band: str) -> str:
         _log_axis(axes, np.concatenate([_column(every, key) for key in ("rate", "truth", "rate_without_privacy")]))
         axes.grid(axis="x")
         axes.set_yticks(range(len(contexts)), contexts)
-        axes.set(ylim=(len(contexts) - 0.5, -0.5), xlabel="failures per 1,000 node-hours")
-        axes.set_ylabel(kind, labelpad=8)
+        axes.set(ylim=(len(contexts) - 0.5, -0.5), xlabel="failures per 1,000 node-hours", ylabel=kind)
 
     alt = f"{len(rows)} rates by context and build-up level; the table below has each with its interval and the truth."
     height, left = 58 + 14 * max(9, len(levels) * len(contexts)), 8 * max(map(len, contexts)) + 38

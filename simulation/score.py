@@ -1,8 +1,8 @@
 """The judge: what was learnt, with and without privacy, against the truth that only the simulation knows.
 
-A pair is judged where its row stands for one workload alone and the provider gave a verdict. A rate is judged per context,
-build-up level and age band, against the expected failures of the leases that really ran there, so that the mix of
-workloads is part of the truth.
+A pair is judged where its row stands for one workload alone and the provider gave a verdict. A rate is judged per
+context, build-up level and age band, against the expected failures of the leases that really ran there, so that the
+mix of workloads is part of the truth.
 """
 
 import time
@@ -17,8 +17,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from crypto.accountant import plan_loss
 from crypto.life_table import Floats
 from crypto.noise import noise_variances
-from provider_server.leases import Slices
 from provider_server.learning import Findings
+from provider_server.leases import Slices
 from provider_server.planning import HOURS_PER_WEEK
 from provider_server.release import Release
 from simulation.play import Played
@@ -48,7 +48,7 @@ class Judge:
         self._true_rates = _true_rates(played)
 
     def outcome(self, seed: int, began: float) -> dict[str, Any]:
-        """The whole outcome of a run that `began` at that monotonic time, JSON-compatible; keys as in `simulation.report`."""
+        """The whole outcome of a run that `began` at that monotonic time, JSON-compatible (docs/scenarios.md)."""
         played, scenario = self._played, self._scenario
         private = self._learn(played.releases)
         exact = self._learn(without_privacy(played))
@@ -148,7 +148,7 @@ class Judge:
     def _rate_rows(self, private: Findings, exact: Findings) -> list[dict[str, Any]]:
         without = {(rate.context_level, rate.band): rate.rate for rate in exact.rates}
         rows = []
-        for rate in private.rates:
+        for rate in sorted(private.rates, key=lambda rate: (self._level_of[rate.context_level], int(rate.band))):
             context, level = self._level_of[rate.context_level]
             rows.append(
                 {
@@ -162,7 +162,7 @@ class Judge:
                     "rate_without_privacy": PER_NODE_HOURS * without[rate.context_level, rate.band],
                 }
             )
-        return sorted(rows, key=lambda row: (row["context"], row["level"], row["band"]))
+        return rows
 
     def _budget(self) -> list[dict[str, float]]:
         ledger, limit = self._played.federation.tenants[0].ledger, self._scenario.epsilon

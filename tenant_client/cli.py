@@ -1,7 +1,7 @@
 """`pharoah-tenant`: what a tenant can see and ask on its own machine.
 
-Results go to stdout (`--json` with stable keys), everything else to stderr. Exit codes: 0 ok, 1 warning, 2 refused, failed
-or mismatch, 3 unknown. Heavy libraries load inside the verbs, so that `--help` is instant.
+Results go to stdout (`--json` with stable keys), everything else to stderr. Exit codes: 0 ok, 1 warning, 2 refused,
+failed or mismatch, 3 unknown. Heavy libraries load inside the verbs, so that `--help` is instant.
 """
 
 import sys
@@ -45,7 +45,9 @@ def budget(home: Home, *, as_json: AsJson = False) -> None:
     sys.stdout.write(f"limit per job-week: epsilon {view.limit_epsilon:g} at delta {view.delta:g}\n")
     for line in view.lines:
         start, end = line.window_hours
-        sys.stdout.write(f"hours {start:>6}–{end:<6} {line.rounds} round(s)  spent {line.epsilon:.3f}  left {line.remaining:.3f}\n")
+        sys.stdout.write(
+            f"hours {start:>6}–{end:<6} {line.rounds} round(s)  spent {line.epsilon:.3f}  left {line.remaining:.3f}\n"
+        )
     sys.stdout.write(f"a job present in all of them has paid, as one unit: epsilon {view.whole_job_epsilon:.3f}\n")
 
 
@@ -53,7 +55,8 @@ def budget(home: Home, *, as_json: AsJson = False) -> None:
 def preview(
     home: Home,
     plan: Annotated[
-        Path | None, typer.Option(help="A signed plan; by default the newest one that was answered.", show_default=False)
+        Path | None,
+        typer.Option(help="A signed plan; by default the newest one that was answered.", show_default=False),
     ] = None,
     *,
     as_json: AsJson = False,
@@ -67,8 +70,12 @@ def preview(
         _print_json(view)
         return
     start, end = view.window_hours
-    sys.stdout.write(f"round {view.round_id}: hours {start}–{end}, epsilon {view.epsilon:.3f} at delta {view.delta:g}\n")
-    sys.stdout.write(f"one message of {view.message_bytes} bytes: {view.cells} cells, each count + noise + masks mod 2^64\n")
+    sys.stdout.write(
+        f"round {view.round_id}: hours {start}–{end}, epsilon {view.epsilon:.3f} at delta {view.delta:g}\n"
+    )
+    sys.stdout.write(
+        f"one message of {view.message_bytes} bytes: {view.cells} cells, each count + noise + masks mod 2^64\n"
+    )
     for name, scale in view.noise_scales:
         sys.stdout.write(f"  {name}: {view.mechanism} noise of scale {scale:.2f} in the sum\n")
     for cell in view.counts:
@@ -103,7 +110,7 @@ def check(
 
 @contextmanager
 def _opened(home: Path) -> "Iterator[Tenant]":
-    """The tenant that lives in `home`, closed afterwards. Errors that explain themselves become text and exit code 2."""
+    """The tenant that lives in `home`, closed afterwards. Errors become their own text and exit code 2."""
     import os
 
     from crypto.errors import PharoahError

@@ -98,7 +98,8 @@ class Journal:
     def registrations(self, epoch: int, start_h: float, end_h: float) -> tuple[RegisteredWorkload, ...]:
         """Workloads of the epoch whose leases began in [start_h, end_h), in a fixed order."""
         rows = self._connection.execute(
-            "SELECT ladder, lease FROM registrations WHERE epoch = ? AND start_h >= ? AND start_h < ? ORDER BY ladder, lease",
+            "SELECT ladder, lease FROM registrations WHERE epoch = ? AND start_h >= ? AND start_h < ?"
+            " ORDER BY ladder, lease",
             (epoch, start_h, end_h),
         )
         return tuple(

@@ -86,8 +86,8 @@ class Ledger:
         total = (self.spent(charge.start_h, charge.end_h) + charge.loss).at(delta)
         if total > limit_epsilon:
             raise BudgetExceeded(
-                f"hours {charge.start_h}–{charge.end_h} would have paid epsilon {total:.4g}, the limit is"
-                f" {limit_epsilon:.4g} at delta {delta:.1g}"
+                f"hours {charge.start_h}–{charge.end_h} would have paid epsilon {total:.9g}, the limit is"
+                f" {limit_epsilon:.9g} at delta {delta:.9g}"
             )
 
     def _append(self, charge: Charge) -> None:

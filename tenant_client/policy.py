@@ -86,17 +86,17 @@ def _objections(plan: Plan, policy: Policy, directory: Directory) -> list[tuple[
     return [
         (
             cost > plan.epsilon * _SLACK,
-            f"it says epsilon {plan.epsilon:.4g} and its noise gives {cost:.4g}",
+            f"it says epsilon {plan.epsilon:.9g} and its noise gives {cost:.9g}",
             "the provider must raise the noise scales",
         ),
         (
             plan.epsilon > policy.epsilon_per_job_week * _SLACK,
-            f"epsilon {plan.epsilon:.4g} is above the policy's {policy.epsilon_per_job_week:.4g}",
+            f"epsilon {plan.epsilon:.9g} is above the policy's {policy.epsilon_per_job_week:.9g}",
             lenient,
         ),
         (
             plan.delta > policy.delta * _SLACK,
-            f"delta {plan.delta:.1g} is above the policy's {policy.delta:.1g}",
+            f"delta {plan.delta:.9g} is above the policy's {policy.delta:.9g}",
             lenient,
         ),
         (

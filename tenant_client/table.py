@@ -1,7 +1,8 @@
 """From the journal to the plan's tables: exact counts, bounded per unit, nothing else.
 
-A unit adds at most F failures to each marginal, so every marginal has sensitivity F whatever happened. Which ones
-count when there are more is drawn by a keyed hash: as good as chance to everybody else, the same on every retry.
+A unit adds at most F failures to each marginal, so every marginal has sensitivity F whatever happened. When there are
+more, those of the infrastructure count first: they are what a release is for, and their counts then depend on nothing
+but hardware hazards. Among equals a keyed hash decides: as good as chance to everybody else, the same on every retry.
 A failure that fits no row of a marginal is not counted there.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from crypto.causes import CAUSES
+from crypto.causes import CAUSES, Domain
 from crypto.life_table import LifeTable
 from crypto.messages import finest_row
 from crypto.noise import Integers
@@ -26,7 +27,7 @@ def build_tables(plan: Plan, failures: Iterable[LabelledFailure], selection_key:
 
     `failures` are those of the plan's window; `selection_key` (32 bytes) decides which count.
     """
-    ordered = sorted(failures, key=lambda failure: _draw(selection_key, plan, failure))
+    ordered = sorted(failures, key=lambda failure: (_is_secondary(failure), _draw(selection_key, plan, failure)))
     return tuple(_count(plan, m, table, ordered) for m, table in zip(plan.marginals, plan.tables, strict=True))
 
 
@@ -77,6 +78,10 @@ def _band(edges: Sequence[float], age_h: float) -> str:
 def domain_of(reason: str) -> str:
     """The taxonomy's domain of a reason, `unknown` for a reason outside it."""
     return CAUSES[reason].domain if reason in CAUSES else UNKNOWN
+
+
+def _is_secondary(labelled: LabelledFailure) -> bool:
+    return domain_of(labelled.failure.reason) != Domain.INFRASTRUCTURE
 
 
 def _draw(selection_key: bytes, plan: Plan, labelled: LabelledFailure) -> bytes:

@@ -172,10 +172,18 @@ def all_leases() -> list[Lease]:
     ]
 
 
-def a_plan(number: int = 1, *, window: tuple[int, int] = WEEK, **settings: Any) -> Plan:
+def a_plan(
+    number: int = 1,
+    *,
+    window: tuple[int, int] = WEEK,
+    leases: Sequence[Lease] | None = None,
+    public_levels: Mapping[str, tuple[str, ...]] | None = None,
+    **settings: Any,
+) -> Plan:
     """A plan that `POLICY` accepts, made as the provider makes it; `settings` are fields of PlanSettings."""
     made = PlanSettings(**{**SETTINGS, **settings})
-    return make_plan(made, RoundId(number.to_bytes(RoundId.length)), window, all_leases(), mask_trustees())
+    round_id = RoundId(number.to_bytes(RoundId.length))
+    return make_plan(made, round_id, window, leases or all_leases(), mask_trustees(), public_levels)
 
 
 def mask_trustees() -> tuple[MaskTrustee, ...]:

@@ -20,8 +20,9 @@ from crypto.accountant import plan_loss
 from crypto.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
 from crypto.codec import decode, digest
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PeerFault, PlanRefused
+from crypto.ids import LeaseId
 from crypto.masking import add_words, words_from_bytes
-from crypto.messages import Contribution, Receipt, Registration, RegistrationRequest
+from crypto.messages import Contribution, Ladder, Receipt, Registration, RegistrationRequest
 from crypto.noise import Integers, SystemSampler, from_ring
 from crypto.plan import Plan
 from crypto.signing import Signed, SigningKey, open_signed
@@ -252,14 +253,21 @@ def test_what_was_kept_before_a_crash_is_what_is_sent_after_it(killed: dict[Mome
 # ---- leases and bundles --------------------------------------------------------------------------------------------
 
 
+def test_leases_of_one_workload_are_told_of_together_and_those_of_another_apart(cast: Cast) -> None:
+    tenant = cast.tenant(trustees=cast.trustees())
+    other = replace(started(2, 0.0), descriptor=a_descriptor("mixtral"))
+    tenant.start_leases([started(1, 0.0), other, started(3, 0.0)], epoch=0)
+    ladders = registered(tenant, 0, 0, 168)
+    assert ladders[lease_id(0, 1)] == ladders[lease_id(0, 3)] != ladders[lease_id(0, 2)]
+
+
 def test_a_lease_is_journalled_with_all_its_tokens_and_registered_with_those_of_its_workload(cast: Cast) -> None:
     tenant = cast.tenant(trustees=cast.trustees())
     tenant.start_leases([started(1, 10.0), started(2, 170.0)], epoch=0)
     known = tenant.journal.labels(str(lease_id(0, 1)))
     assert set(known) == {"context", "context_level", "family", "archetype", "subarchetype"}
-    (registered,) = registration(tenant, 0, 0, 168).leases
-    assert registered.lease == lease_id(0, 1)
-    assert registered.ladder.labels.items() <= known.items()
+    (ladder,) = registered(tenant, 0, 0, 168).values()
+    assert ladder.labels.items() <= known.items()
 
 
 def test_registration_tells_of_the_window_and_the_epoch_asked_for_and_repeats_itself(cast: Cast) -> None:
@@ -267,9 +275,9 @@ def test_registration_tells_of_the_window_and_the_epoch_asked_for_and_repeats_it
     tenant.start_leases([started(1, 0.0), started(2, 167.9), started(3, 168.0)], epoch=0)
     asked = keys().provider.sign(RegistrationRequest(0, 0, 168))
     assert tenant.answer(Verb.REGISTRATIONS, asked) == tenant.answer(Verb.REGISTRATIONS, asked)
-    assert {entry.lease for entry in registration(tenant, 0, 0, 168).leases} == {lease_id(0, 1), lease_id(0, 2)}
-    assert {entry.lease for entry in registration(tenant, 0, 168, 336).leases} == {lease_id(0, 3)}
-    assert registration(tenant, 1, 0, 168).leases == ()
+    assert set(registered(tenant, 0, 0, 168)) == {lease_id(0, 1), lease_id(0, 2)}
+    assert set(registered(tenant, 0, 168, 336)) == {lease_id(0, 3)}
+    assert registered(tenant, 1, 0, 168) == {}
 
 
 @pytest.mark.parametrize("table", ["units", "registrations"])
@@ -281,8 +289,8 @@ def test_leases_whose_start_was_cut_short_are_complete_when_it_is_repeated(cast:
         tenant.start_leases([started(1, 0.0)], epoch=0)
     tenant._connection.execute("DROP TRIGGER cut")
     tenant.start_leases([started(1, 0.0)], epoch=0)
-    (registered,) = registration(tenant, 0, 0, 168).leases
-    assert registered.ladder.labels.items() <= tenant.journal.labels(str(lease_id(0, 1))).items()
+    (ladder,) = registered(tenant, 0, 0, 168).values()
+    assert ladder.labels.items() <= tenant.journal.labels(str(lease_id(0, 1))).items()
 
 
 def test_failures_of_strangers_are_not_journalled(cast: Cast) -> None:
@@ -415,9 +423,10 @@ def started(number: int, start_h: float) -> StartedLease:
     return StartedLease(lease_id(0, number), start_h, contexts, a_descriptor())
 
 
-def registration(tenant: Tenant, epoch: int, start_hour: int, end_hour: int) -> Registration:
+def registered(tenant: Tenant, epoch: int, start_hour: int, end_hour: int) -> dict[LeaseId, Ladder]:
     answer = tenant.register(keys().provider.sign(RegistrationRequest(epoch, start_hour, end_hour)))
-    return open_signed(Registration, answer, keys().directory.members[0].verify_key)
+    said = open_signed(Registration, answer, keys().directory.members[0].verify_key)
+    return {lease: workload.ladder for workload in said.workloads for lease in workload.leases}
 
 
 def a_bundle(number: int) -> Bundle:

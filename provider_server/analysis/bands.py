@@ -24,19 +24,18 @@ def bands_from_departures(times: Floats, max_bands: int, *, day: float = 1.0, bu
     """Edges (k + 1,) of k <= `max_bands` bands from 0 to the last departure, ascending, in the unit of `times`.
 
     `times` (n,) are ages at which units left, for whatever reason; `day` is the length of a day in their unit. A day on
-    which at least `bulk_share` of all units leave is set apart by an edge on either side. ValueError where there are no
-    positive times, or where the bulk days alone ask for more than `max_bands`.
+    which at least `bulk_share` of all units leave is set apart by an edge on either side; of several such days the
+    largest, as long as half of the bands remain for the others. ValueError where there are no positive times.
     """
     if not times.size or times.min() < 0.0 or times.max() <= 0.0:
         raise ValueError("departures must be non-negative times, at least one of them positive")
     last = float(times.max())
     days, where, counts = np.unique(np.floor(times / day), return_inverse=True, return_counts=True)
     bulk = (counts >= bulk_share * times.size) & ((days + 1.0) * day < last)
+    bulk &= np.argsort(np.argsort(-counts * bulk, kind="stable")) < max_bands // 4
     forced = np.unique(np.concatenate([days[bulk] * day, (days[bulk] + 1.0) * day]))
     forced = forced[forced > 0.0]
     left = max_bands - len(forced)
-    if left < 1:
-        raise ValueError(f"{len(forced)} edges around bulk departures leave no room in {max_bands} bands")
     rest = np.unique(times[~bulk[where]])
     inner = np.quantile(rest, np.linspace(0.0, 1.0, left + 1)[1:-1]) if rest.size else np.empty(0)
     return np.unique(np.concatenate([[0.0], forced, inner, [last]]))
@@ -51,7 +50,7 @@ def quantile_bands(times: Floats, max_bands: int) -> Floats:
 
 
 def band_of(times: Floats, edges: Floats) -> NDArray[np.intp]:
-    """Band (n,) of each age; a band is open on the left and closed on the right, ages outside fall into the end bands."""
+    """Band (n,) of each age: open on the left, closed on the right; ages outside fall into the first or last band."""
     return np.clip(np.searchsorted(edges, times, side="left") - 1, 0, len(edges) - 2)
 
 

@@ -13,7 +13,9 @@ from crypto.life_table import Floats
 
 def capped_mean(expected: Floats, cap: int) -> Floats:
     """E[min(Poisson(m), cap)] for each m >= 0: the sum of P(N > k) over k < cap."""
-    return np.sum([poisson.sf(k, expected) for k in range(cap)], axis=0)
+    tails = np.array([poisson.sf(k, expected) for k in range(cap)], np.float64)
+    total: Floats = tails.sum(axis=0)
+    return total
 
 
 def cap_factor(expected: Floats, cap: int) -> Floats:

@@ -24,7 +24,6 @@ Not promised: intervals are normal on the log scale, which needs tens of events 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from itertools import compress, product
 from typing import Literal, NamedTuple
 
@@ -41,9 +40,9 @@ Ints = NDArray[np.intp]
 Axes = tuple[int, ...]
 Kind = Literal["population", "noise"]
 RIDGE = 1e-9
-MAX_STEP = 2.0
-TOLERANCE = 1e-7
-NEAR = 1.0
+MAX_STEP = 2.0  # of any log rate, per iteration
+TOLERANCE = 1e-7  # the same, where iteration ends
+NEAR = 1.0  # squared distance to the answer, in standard errors, from which Newton's step is taken
 FLATTEST = 0.1
 
 
@@ -56,13 +55,10 @@ class Cells:
     exposure_node_hours: Floats
 
     def __post_init__(self) -> None:
-        sizes = np.array([len(dimension) for dimension in self.dimensions], dtype=np.intp)
-        if self.index.shape != (len(sizes), len(self.exposure_node_hours)):
+        if self.index.shape != (len(self.dimensions), len(self.exposure_node_hours)):
             raise ValueError(f"index has shape {self.index.shape}, not one row per dimension and one column per cell")
         if not np.all(self.exposure_node_hours > 0.0):
             raise ValueError("every cell needs positive exposure; leave the others out")
-        if np.any(self.index < 0) or np.any(self.index >= sizes[:, None]):
-            raise ValueError("index points outside the levels of its dimension")
 
     @classmethod
     def from_table(cls, table: LifeTable) -> "Cells":
@@ -81,8 +77,8 @@ class Cells:
 
     def code(self, axes: Axes) -> Ints:
         """Number (cells,) of each cell's combination of levels along `axes`, the last axis fastest."""
-        levels = (np.zeros(len(self.exposure_node_hours), dtype=np.intp), *self.index[list(axes)])
-        return np.asarray(np.ravel_multi_index(levels, (1, *self.shape(axes))))
+        levels = (np.zeros(len(self.exposure_node_hours), np.intp), *self.index[list(axes)])
+        return np.asarray(np.ravel_multi_index(levels, (1, *self.shape(axes))), np.intp)
 
 
 @dataclass(frozen=True)
@@ -110,7 +106,7 @@ class Coefficient(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """Positive quantities (ratios, or rates per node-hour) and the standard deviation of their logarithm, same shape."""
+    """Positive quantities (ratios, or rates per node-hour) and the standard deviations of their logarithms."""
 
     value: Floats
     log_sd: Floats
@@ -174,8 +170,9 @@ class _Design:
             kept = _contrasts(cells, model, axes, terms)
             rows.append(offsets[groupings.index(axes)] + np.flatnonzero(kept))
             priors.append(_penalty(cells, model, axes, terms)[np.ix_(kept, kept)])
-            term, levels = zip(*((d.name, d.levels) for d in map(cells.dimensions.__getitem__, axes))) if axes else ((), ())
-            names += [Coefficient(term, level) for level in compress(product(*levels), kept)]
+            term = [cells.dimensions[axis] for axis in axes]
+            levels = compress(product(*(dimension.levels for dimension in term)), kept)
+            names += [Coefficient(tuple(dimension.name for dimension in term), level) for level in levels]
         row = np.concatenate(rows)
         loadings = sp.csr_array((np.ones(len(row)), (row, np.arange(len(row)))), shape=(offsets[-1], len(row)))
         codes = tuple(cells.code(axes) for axes in groupings)
@@ -188,7 +185,8 @@ class _Design:
 
     def gather(self, values: Floats) -> Floats:
         """Z values: for each cell, the sum of `values` (levels,) over the levels that it has."""
-        return np.sum([values[offset + code] for code, offset in zip(self.codes, self.offsets, strict=False)], axis=0)
+        parts = [values[offset + code] for code, offset in zip(self.codes, self.offsets[:-1], strict=True)]
+        return np.asarray(np.sum(parts, axis=0), np.float64)
 
     def cross_table(self, weights: Floats) -> sp.csr_array:
         """Zᵀ diag(weights) Z (levels, levels)."""
@@ -220,15 +218,20 @@ def _penalty(cells: Cells, model: Model, axes: Axes, terms: Sequence[Axes]) -> F
     """P over all of a term's levels (flat), references included; without a margin, one common level is free."""
     shape, names = cells.shape(axes), [cells.dimensions[axis].name for axis in axes]
     margins = [axes[:k] + axes[k + 1 :] in terms for k in range(len(axes))]
-    factors = [np.eye(size) - margin / size for size, margin in zip(shape, margins, strict=True)]
-    flat = reduce(np.kron, factors, np.eye(1))
-    total = (flat - (not any(margins)) / len(flat)) / model.prior_sd**2
-    for name, sd in model.walk_sd.items():
-        if name in names:
-            step = np.diff(np.eye(shape[names.index(name)]), axis=0) / sd
-            parts = [step.T @ step if name == other else factor for other, factor in zip(names, factors, strict=True)]
-            total = total + reduce(np.kron, parts)
+    factors: list[Floats] = [np.eye(size) - margin / size for size, margin in zip(shape, margins, strict=True)]
+    total = (_kron(factors) - (not any(margins)) / math.prod(shape)) / model.prior_sd**2
+    for name in model.walk_sd.keys() & set(names):
+        step = np.diff(np.eye(shape[names.index(name)]), axis=0) / model.walk_sd[name]
+        pairs = zip(names, factors, strict=True)
+        total += _kron([step.T @ step if name == other else factor for other, factor in pairs])
     return total
+
+
+def _kron(factors: Sequence[Floats]) -> Floats:
+    product_so_far = np.eye(1)
+    for factor in factors:
+        product_so_far = np.asarray(np.kron(product_so_far, factor), np.float64)
+    return product_so_far
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,51 +245,45 @@ class _Observed:
     @classmethod
     def of(cls, cells: Cells, design: _Design, tables: Sequence[LifeTable]) -> "_Observed":
         """The marginals `tables`, without levels that have no exposure: noise is all that their counts can hold."""
-        parts = []
+        rows, counts, variance = np.empty(0, np.intp), np.empty(0), np.empty(0)
         for table in tables:
             axes = cells.axes(dimension.name for dimension in table.dimensions)
             ordered = table.marginal(*(cells.dimensions[axis].name for axis in axes))
             if ordered.dimensions != tuple(cells.dimensions[axis] for axis in axes):
                 raise ValueError(f"the levels of {[d.name for d in ordered.dimensions]} are not those of the cells")
-            parts.append((design.levels(axes), ordered.events.ravel(), ordered.noise_variance.ravel()))
-        rows, counts, variance = (np.concatenate(part) for part in zip(*parts, strict=True))
+            rows = np.append(rows, design.levels(axes))
+            counts = np.append(counts, ordered.events)
+            variance = np.append(variance, ordered.noise_variance)
         exposed = design.cross_table(cells.exposure_node_hours).diagonal()[rows] > 0.0
         if np.any(counts[~exposed & (variance == 0.0)] != 0.0):
             raise ValueError("exact events where there is no exposure")
         return cls(rows[exposed], counts[exposed], variance[exposed])
 
 
-class _Point(NamedTuple):
-    """Where a fit stands: the next step (p,), the information with noise and without (p, p), prior included."""
+def _linearise(design: _Design, seen: _Observed, theta: Floats, means: Floats) -> tuple[Floats, Floats, Floats]:
+    """The step (p,) from `theta`, where cells expect `means` (cells,) events; the information with noise and without.
 
-    step: Floats
-    information: Floats
-    exact: Floats
-
-
-def _linearise(design: _Design, seen: _Observed, theta: Floats, means: Floats) -> _Point:
-    """The step from `theta`, where cells are expected to hold `means` (cells,) events.
-
-    Far from the answer that is Fisher's; near it, where noise can leave the expected information far from the actual
-    curvature, Newton's, with curvatures (relative to the former) taken as positive and no less than `FLATTEST`.
+    Far from the answer that is Fisher's. Near it, where noise can leave the expected information far from the actual
+    curvature, it is Newton's, with curvatures (relative to the former) taken as positive and at least `FLATTEST`.
     """
-    table = design.cross_table(means)
-    jacobian = (table @ design.loadings)[seen.rows].toarray()
-    sampling = table[seen.rows][:, seen.rows]
+    table, loadings, rows = design.cross_table(means), design.loadings, seen.rows
+    jacobian = (table @ loadings)[rows].toarray()
+    sampling = table[rows][:, rows]
     sampling = sampling + sp.diags_array(RIDGE * sampling.diagonal())
     noisy = splu((sampling + sp.diags_array(seen.noise_variance)).tocsc())
-    pull = noisy.solve(seen.counts - table.diagonal()[seen.rows])
+    pull = np.asarray(noisy.solve(seen.counts - table.diagonal()[rows]), np.float64)
     score = jacobian.T @ pull - design.precision @ theta
     information = jacobian.T @ noisy.solve(jacobian) + design.precision
     exact = jacobian.T @ splu(sampling.tocsc()).solve(jacobian) + design.precision
     step = np.linalg.solve(information, score)
     if score @ step < NEAR:
-        bent = design.cross_table(means * design.gather(np.bincount(seen.rows, pull, design.offsets[-1])))
-        curvature = jacobian.T @ noisy.solve((bent @ design.loadings)[seen.rows].toarray())
-        curvature += information - (design.loadings.T @ bent @ design.loadings).toarray()
+        weights = np.bincount(rows, pull, int(design.offsets[-1])).astype(np.float64)
+        bent = design.cross_table(means * design.gather(weights))
+        curvature = information + jacobian.T @ noisy.solve((bent @ loadings)[rows].toarray())
+        curvature -= (loadings.T @ bent @ loadings).toarray()
         bends, along = eigh((curvature + curvature.T) / 2.0, information)
         step = along @ ((along.T @ score) / np.maximum(np.abs(bends), FLATTEST))
-    return _Point(step, information, exact)
+    return step, information, exact
 
 
 def fit_hazard(
@@ -300,17 +297,24 @@ def fit_hazard(
     groups = [cells.axes(dimension.name for dimension in table.dimensions) for table in tables]
     design = _Design.of(cells, model, groups)
     seen = _Observed.of(cells, design, tables)
-    theta = _crude(cells, tables, len(design.coefficients)) if start is None else start
-    for iteration in range(1, max_iterations + 1):
-        linear = design.gather(design.loadings @ theta)
-        point = _linearise(design, seen, theta, cells.exposure_node_hours * np.exp(linear))
-        change = float(np.abs(design.gather(design.loadings @ point.step)).max())
-        theta = theta + point.step * min(1.0, MAX_STEP / change)
-        if converged := change < TOLERANCE:
-            break
-    covariance = np.linalg.inv(point.information)
-    noise = covariance - np.linalg.inv(point.exact)
-    return HazardFit(model, design.coefficients, theta, covariance, noise, converged, iteration)
+    exposed = design.loadings.T @ design.cross_table(cells.exposure_node_hours).diagonal()
+    if np.any((exposed == 0.0) & (np.diag(design.precision) == 0.0)):
+        raise ValueError("a contrast has no exposure, and no prior says anything about it")
+    theta, change, iterations = _crude(cells, tables, len(exposed)) if start is None else start, np.inf, 0
+    step, information, exact = _linearise(design, seen, theta, _means(cells, design, theta))
+    while change >= TOLERANCE and iterations < max_iterations:
+        change = float(np.abs(design.gather(design.loadings @ step)).max())
+        theta = theta + step * min(1.0, MAX_STEP / max(change, TOLERANCE))
+        step, information, exact = _linearise(design, seen, theta, _means(cells, design, theta))
+        iterations += 1
+    covariance = np.asarray(np.linalg.inv(information), np.float64)
+    noise = covariance - np.asarray(np.linalg.inv(exact), np.float64)
+    return HazardFit(model, design.coefficients, theta, covariance, noise, change < TOLERANCE, iterations)
+
+
+def _means(cells: Cells, design: _Design, theta: Floats) -> Floats:
+    """Expected events of each cell (cells,)."""
+    return cells.exposure_node_hours * np.exp(design.gather(design.loadings @ theta))
 
 
 def _crude(cells: Cells, tables: Sequence[LifeTable], size: int) -> Floats:
@@ -324,18 +328,19 @@ def predict(fit: HazardFit, cells: Cells, *, kind: Kind = "population") -> Estim
     """Rate per node-hour of each cell (cells,); `cells` has the dimensions of the fit."""
     design = _Design.of(cells, fit.model)
     both = (design.loadings @ fit.spread(kind)) @ design.loadings.T
-    places = [code + offset for code, offset in zip(design.codes, design.offsets, strict=False)]
-    variance = sum(both[one, other] for one, other in product(places, places))
-    return Estimate(np.exp(design.gather(design.loadings @ fit.estimate)), np.sqrt(variance))
+    places = [offset + code for code, offset in zip(design.codes, design.offsets[:-1], strict=True)]
+    variance = np.sum([both[one, other] for one, other in product(places, places)], axis=0)
+    return Estimate(_means(cells, design, fit.estimate) / cells.exposure_node_hours, np.sqrt(variance))
 
 
 def predict_levels(fit: HazardFit, cells: Cells, *names: str, kind: Kind = "population") -> Estimate:
-    """Rate per node-hour of each level (flat) of the dimensions `names`, averaged over its exposure; nan without any."""
-    axes = cells.axes(names)
-    design = _Design.of(cells, fit.model, [axes])
-    means = cells.exposure_node_hours * np.exp(design.gather(design.loadings @ fit.estimate))
-    rows = design.cross_table(means)[design.levels(axes)]
-    expected = rows[:, [0]].toarray()[:, 0]
-    gradient = (rows @ design.loadings).toarray() / expected[:, None]
-    variance = np.einsum("ij,jk,ik->i", gradient, fit.spread(kind), gradient)
-    return Estimate(expected / np.bincount(cells.code(axes), cells.exposure_node_hours, len(expected)), np.sqrt(variance))
+    """Rate per node-hour of each level (flat) of the dimensions `names`, averaged over its exposure; nan without."""
+    design = _Design.of(cells, fit.model, [cells.axes(names)])
+    levels = design.levels(cells.axes(names))
+    rows = design.cross_table(_means(cells, design, fit.estimate))[levels]
+    expected = np.asarray(rows.sum(axis=1)) / len(design.groupings)  # each grouping holds every cell once
+    exposure = design.cross_table(cells.exposure_node_hours).diagonal()[levels]
+    with np.errstate(invalid="ignore"):
+        gradient = (rows @ design.loadings).toarray() / expected[:, None]
+        variance = np.einsum("ij,jk,ik->i", gradient, fit.spread(kind), gradient)
+        return Estimate(expected / exposure, np.sqrt(variance))

@@ -1,13 +1,13 @@
-"""Which workloads fail on which contexts more often than both would explain: a hierarchical Poisson model with known noise.
+"""Which workloads fail on which contexts more often than both explain: a hierarchical Poisson model with known noise.
 
     y_ac = Poisson(E_ac λ_a κ_c θ_ac) + N(0, σ²_ac)
 
 λ and κ are main effects, E is exposure, σ² the known variance of the noise. θ is a mixture: most pairs are as expected,
-log θ ~ N(0, τ²); a few are worse, log θ uniform on [log 2, log 32]. The share π of the worse and τ are estimated from all
-pairs (empirical Bayes, by EM, with weak priors that keep both away from their edges), so that sparse pairs are
-shrunk as far as the data of the others say. The likelihood is exact: the Poisson law convolved with the noise, on one grid
-of log means for all pairs. Main effects are refitted with θ's posterior mean as an offset, so that a planted pair does
-not make its whole row and column look bad.
+log θ ~ N(0, τ²); a few are worse, log θ uniform on [log 2, log 32]. The share π of the worse and τ are estimated
+from all pairs (empirical Bayes, by EM, with weak priors that keep both away from their edges), so that sparse pairs are
+shrunk as far as the data of the others say. The likelihood is exact: the Poisson law convolved with the noise, on
+one grid of log means for all pairs. Main effects are refitted with θ's posterior mean as an offset, so that a
+planted pair does not make its whole row and column look bad.
 
 Not promised: causes. A pair can be worse because of what both have in common with something else; the strata and
 controls that could tell are another model's.
@@ -16,15 +16,18 @@ controls that could tell are another model's.
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from crypto.life_table import Floats, LifeTable
 from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
 
+Places = NDArray[np.intp]
+
 WORSE_FROM, WORSE_TO = np.log(2.0), np.log(32.0)
 MAIN_EFFECT_SD = 0.7  # of log λ and log κ: workloads differ by a factor of two, not of a hundred
 GRID_POINTS = 400
-ROUNDS = 6
+REFITS = 5
 EM_STEPS = 10
 SHARE_PRIOR = (1.0, 30.0)  # pseudo-counts of worse and other pairs: a few per cent, worth thirty pairs
 SPREAD_PRIOR = (0.2, 10.0)  # standard deviation of log θ among the expected, worth ten pairs
@@ -34,12 +37,12 @@ SPREAD_PRIOR = (0.2, 10.0)  # standard deviation of log θ among the expected, w
 class Mismatches:
     """Verdicts on the P pairs with exposure; every array has shape (P,), `workload` and `context` are level positions.
 
-    `expected` counts the failures that main effects alone would explain; `ratio` is θ's posterior median with its central
-    95% interval; `probability_worse` the posterior probability of the worse component.
+    `expected` counts the failures that main effects alone would explain; `ratio` is θ's posterior median with its
+    central 95% interval; `probability_worse` the posterior probability of the worse component.
     """
 
-    workload: Floats
-    context: Floats
+    workload: Places
+    context: Places
     expected: Floats
     probability_worse: Floats
     ratio: Floats
@@ -70,15 +73,15 @@ class _Posterior:
 
 def find_mismatches(table: LifeTable) -> Mismatches:
     """Fits the model to a released table over (workload, context); pairs without exposure get no verdict."""
-    pairs = np.nonzero(table.exposure_node_hours > 0)
+    pairs = (*np.nonzero(table.exposure_node_hours > 0),)
     counts, variance = table.events[pairs], table.noise_variance[pairs]
     grid = _log_mean_grid(counts, variance)
     likelihood = _likelihood(counts, variance, grid)
-    prior, offset = _Prior(0.03, 0.2), np.ones(len(counts))
-    for _ in range(ROUNDS):
-        expected = _main_effects(table, pairs, offset)
+    expected = _main_effects(table, pairs, np.ones(len(counts)))
+    prior, posterior = _empirical_bayes(likelihood, grid, np.log(expected), _Prior(0.03, 0.2))
+    for _ in range(REFITS):
+        expected = _main_effects(table, pairs, (posterior.mass * np.exp(posterior.log_ratio)).sum(axis=1))
         prior, posterior = _empirical_bayes(likelihood, grid, np.log(expected), prior)
-        offset = (posterior.mass * np.exp(posterior.log_ratio)).sum(axis=1)
     low, middle, high = (_quantile(posterior, share) for share in (0.025, 0.5, 0.975))
     return Mismatches(
         workload=pairs[0],
@@ -93,14 +96,15 @@ def find_mismatches(table: LifeTable) -> Mismatches:
     )
 
 
-def _main_effects(table: LifeTable, pairs: tuple[Floats, ...], offset: Floats) -> Floats:
+def _main_effects(table: LifeTable, pairs: tuple[Places, ...], offset: Floats) -> Floats:
     """Expected failures E λ κ of each pair, fitted with `offset` = E[θ] inside the exposure; shape (P,)."""
     exposure = table.exposure_node_hours.copy()
     exposure[pairs] *= offset
     weighted = replace(table, exposure_node_hours=exposure)
     cells, terms = Cells.from_table(weighted), tuple((dimension.name,) for dimension in table.dimensions)
     fit = fit_hazard(cells, [weighted], Model(terms, prior_sd=MAIN_EFFECT_SD))
-    return predict(fit, cells).value * table.exposure_node_hours[pairs]
+    expected: Floats = predict(fit, cells).value * table.exposure_node_hours[pairs]
+    return expected
 
 
 def _log_mean_grid(counts: Floats, variance: Floats) -> Floats:
@@ -114,7 +118,7 @@ def _most(counts: Floats, variance: Floats) -> float:
 
 
 def _likelihood(counts: Floats, variance: Floats, grid: Floats) -> Floats:
-    """p(y | log mean) up to a factor per pair, shape (P, grid): Poisson convolved with the noise, Poisson without any."""
+    """p(y | log mean) up to a factor per pair, shape (P, grid): Poisson, convolved with the noise if there is any."""
     true = np.arange(int(_most(counts, variance)) + 1)
     log_poisson = true[:, None] * grid - np.exp(grid) - gammaln(true + 1)[:, None]
     quiet = variance == 0
@@ -126,10 +130,13 @@ def _likelihood(counts: Floats, variance: Floats, grid: Floats) -> Floats:
         top = log_noise.max(axis=1, keepdims=True)
         mixed = np.exp(log_noise - top) @ np.exp(log_poisson)
         rows[~quiet] = np.log(np.maximum(mixed, np.finfo(float).tiny))
-    return np.exp(rows - rows.max(axis=1, keepdims=True))
+    scaled: Floats = np.exp(rows - rows.max(axis=1, keepdims=True))
+    return scaled
 
 
-def _empirical_bayes(likelihood: Floats, grid: Floats, log_expected: Floats, prior: _Prior) -> tuple[_Prior, _Posterior]:
+def _empirical_bayes(
+    likelihood: Floats, grid: Floats, log_expected: Floats, prior: _Prior
+) -> tuple[_Prior, _Posterior]:
     """EM over the share of the worse and the spread of the expected, then the posterior of every pair."""
     log_ratio = grid - log_expected[:, None]
     for _ in range(EM_STEPS):
@@ -144,7 +151,9 @@ def _empirical_bayes(likelihood: Floats, grid: Floats, log_expected: Floats, pri
 
 
 def _posterior(likelihood: Floats, log_ratio: Floats, prior: _Prior) -> _Posterior:
-    expected = np.exp(-0.5 * (log_ratio / prior.spread) ** 2) * (1 - prior.share_worse) / (prior.spread * np.sqrt(2 * np.pi))
+    expected = (
+        np.exp(-0.5 * (log_ratio / prior.spread) ** 2) * (1 - prior.share_worse) / (prior.spread * np.sqrt(2 * np.pi))
+    )
     inside = (log_ratio >= WORSE_FROM) & (log_ratio <= WORSE_TO)
     mass = np.stack([expected, inside * (prior.share_worse / (WORSE_TO - WORSE_FROM))]) * likelihood
     mass /= np.maximum(mass.sum(axis=(0, 2), keepdims=True), np.finfo(float).tiny)
@@ -155,4 +164,5 @@ def _quantile(posterior: _Posterior, share: float) -> Floats:
     """log θ below which `share` of each pair's posterior lies; shape (P,)."""
     cumulative = np.cumsum(posterior.mass, axis=1)
     at = np.minimum((cumulative < share).sum(axis=1), cumulative.shape[1] - 1)
-    return posterior.log_ratio[np.arange(len(at)), at]
+    found: Floats = posterior.log_ratio[np.arange(len(at)), at]
+    return found

@@ -12,6 +12,7 @@ normal on the log scale (Greenwood's formula plus the variance of the p_b, noise
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit, logit
 from scipy.stats import norm
 
@@ -25,7 +26,7 @@ WALK_SD = 1.0  # of the logit from band to band: wide enough to follow the data,
 
 @dataclass(frozen=True, eq=False)
 class SurvivalCurve:
-    """S(t) after each distinct departure time, shape (T,), with numbers at risk just before it and pointwise 95% bounds."""
+    """S(t) after each distinct departure time, shape (T,), numbers at risk just before it, pointwise 95% bounds."""
 
     times: Floats
     at_risk: Floats
@@ -42,19 +43,22 @@ class SurvivalCurve:
 def survival_curve(departures: Floats, edges: Floats, failures: Floats, noise_variance: Floats) -> SurvivalCurve:
     """The curve of one group.
 
-    `departures` (n,) are the public times at which its units left, `edges` (B + 1,) the bands, `failures` (B,) the released
-    counts of those that left because they failed, `noise_variance` (B,) the variance of their noise.
+    `departures` (n,) are the public times at which its units left, `edges` (B + 1,) the bands, `failures` (B,) the
+    released counts of those that left because they failed, `noise_variance` (B,) the variance of their noise.
     """
-    times, leaving = np.unique(departures, return_counts=True)
-    at_risk = len(departures) - np.concatenate([[0], np.cumsum(leaving)[:-1]])
+    times, count = np.unique(departures, return_counts=True)
+    leaving = count.astype(np.float64)
+    at_risk = len(departures) - np.concatenate([[0.0], np.cumsum(leaving)[:-1]])
     band = band_of(times, edges)
-    left = np.bincount(band, weights=leaving, minlength=len(failures))
+    left = np.bincount(band, weights=leaving, minlength=len(failures)).astype(np.float64)
     share, covariance = _failing_share(left, failures, noise_variance)
     steps = share[band] * leaving / at_risk
     survival = np.cumprod(np.clip(1.0 - steps, 0.0, 1.0))
     spread = _log_spread(steps, at_risk, leaving, band, covariance)
     factor = np.exp(norm.ppf(0.975) * spread)
-    return SurvivalCurve(times, at_risk.astype(np.float64), survival, survival / factor, np.minimum(1.0, survival * factor))
+    return SurvivalCurve(
+        times, at_risk.astype(np.float64), survival, survival / factor, np.minimum(1.0, survival * factor)
+    )
 
 
 def _failing_share(left: Floats, failures: Floats, variance: Floats) -> tuple[Floats, Floats]:
@@ -66,23 +70,29 @@ def _failing_share(left: Floats, failures: Floats, variance: Floats) -> tuple[Fl
         share = np.divide(failures, left, out=np.zeros(len(left)), where=left > 0)
         return share, np.zeros((len(left), len(left)))
     walk = np.diff(np.eye(len(left)), axis=0) / WALK_SD
-    start = np.clip(failures.sum() / max(left.sum(), 1.0), 0.02, 0.98)
-    penalty, theta = walk.T @ walk, np.full(len(left), logit(start))
+    penalty = walk.T @ walk + 1e-6 * np.eye(len(left))
+    theta = np.full(len(left), logit(np.clip(failures.sum() / max(left.sum(), 1.0), 0.02, 0.98)))
     for _ in range(MAX_STEPS):
-        share = expit(theta)
-        slope = left * share * (1 - share)
-        weight = slope / (slope + variance)
-        curvature = np.diag(slope * weight) + penalty + 1e-6 * np.eye(len(left))
-        step = np.linalg.solve(curvature, weight * (failures - left * share) - penalty @ theta)
+        share, slope, weight = _linearised(theta, left, variance)
+        score = weight * (failures - left * share) - penalty @ theta
+        step = np.linalg.solve(np.diag(slope * weight) + penalty, score)
         theta = theta + np.clip(step, -1.0, 1.0)
         if np.abs(step).max() < TOLERANCE:
             break
+    share, slope, weight = _linearised(theta, left, variance)
+    covariance = np.linalg.inv(np.diag(slope * weight) + penalty)
+    jacobian = share * (1 - share)
+    return share, jacobian[:, None] * covariance * jacobian
+
+
+def _linearised(theta: Floats, left: Floats, variance: Floats) -> tuple[Floats, Floats, Floats]:
+    """Shares at logits `theta`, the derivative of the expected counts, and that derivative over the counts' variance."""
     share = expit(theta)
-    slope = share * (1 - share)
-    return share, slope[:, None] * np.linalg.inv(curvature) * slope
+    slope = left * share * (1 - share)
+    return share, slope, slope / (slope + variance)
 
 
-def _log_spread(steps: Floats, at_risk: Floats, leaving: Floats, band: Floats, covariance: Floats) -> Floats:
+def _log_spread(steps: Floats, at_risk: Floats, leaving: Floats, band: NDArray[np.intp], covariance: Floats) -> Floats:
     """Standard deviation of log S(t): Greenwood's for exact shares, the delta method for estimated ones."""
     if not covariance.any():
         failing = steps * at_risk
@@ -90,4 +100,5 @@ def _log_spread(steps: Floats, at_risk: Floats, leaving: Floats, band: Floats, c
         return np.sqrt(np.cumsum(failing / (at_risk * left)))
     slope = leaving / at_risk / np.maximum(1.0 - steps, 1e-12)
     load = np.cumsum(slope[:, None] * (band[:, None] == np.arange(len(covariance))), axis=0)
-    return np.sqrt(np.einsum("tb,bc,tc->t", load, covariance, load))
+    spread: Floats = np.sqrt(np.einsum("tb,bc,tc->t", load, covariance, load))
+    return spread

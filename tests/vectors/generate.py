@@ -12,6 +12,10 @@ from dataclasses import replace
 from hashlib import shake_256
 from pathlib import Path
 
+import numpy as np
+
+from crypto.ids import Digest, RoundId
+from crypto.masking import MaskKey, Words, mask_cells, sum_of_masks, words_to_bytes
 from crypto.ristretto import ORDER, Element, Scalar
 from crypto.threshold import combine_dealings, combine_evaluations, deal, group_key
 from crypto.voprf import Evaluation, Proof, blind, blind_evaluate, finalize
@@ -163,7 +167,67 @@ def _hexes(values: Sequence[Element | Scalar]) -> list[str]:
     return [value.encoded.hex() for value in values]
 
 
+def masking() -> Document:
+    """Three tenants' contributions under the masks of three trustees, what each trustee answers, and hostile keys."""
+    stream = InsecureStream("masking")
+    tenants, trustees = [stream(32) for _ in range(3)], [stream(32) for _ in range(3)]
+    tenant_keys, trustee_keys = [MaskKey(secret) for secret in tenants], [MaskKey(secret) for secret in trustees]
+    publics = [key.public for key in trustee_keys]
+    round_id, plan = RoundId(stream(16)), Digest(stream(32))
+    cells = [
+        np.array(counts, np.int64).astype(np.uint64)
+        for counts in ([0, 1, -1, 2**63 - 1, -(2**63)], [0, 2, -3, 1, -1], [5, 0, 0, 2**62, 0])
+    ]
+    sent = [mask_cells(own, key, publics, round_id, plan) for own, key in zip(cells, tenant_keys, strict=True)]
+    return {
+        "about": "committee masking; all keys come from an insecure stream, words are little-endian",
+        "insecure_tenant_keys": [secret.hex() for secret in tenants],
+        "insecure_trustee_keys": [secret.hex() for secret in trustees],
+        "tenant_public_keys": [key.public.hex() for key in tenant_keys],
+        "trustee_public_keys": [public.hex() for public in publics],
+        "round_id": round_id.hex(),
+        "plan": plan.hex(),
+        "cells": [_words(own) for own in cells],
+        "masks": [[_words(key.mask(public, round_id, plan, 5)) for public in publics] for key in tenant_keys],
+        "masked": [_words(masked) for masked in sent],
+        "sums": [
+            {"contributors": contributors, "mask_sums": mask_sums, "cells": _words(total)}
+            for contributors in ([0, 1, 2], [0, 2], [1])
+            for mask_sums in [
+                [
+                    _words(sum_of_masks(key, (tenant_keys[i].public for i in contributors), round_id, plan, 5))
+                    for key in trustee_keys
+                ]
+            ]
+            for total in [sum((cells[i] for i in contributors), np.zeros(5, np.uint64))]
+        ],
+        "bad_public_keys": _bad_mask_keys(),
+    }
+
+
+def _bad_mask_keys() -> list[Document]:
+    """Points of small order, RFC 7748 §6.1: every private key shares zero with them. Each must raise PeerFault."""
+    prime = 2**255 - 19
+    eighth = "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"
+    other_eighth = "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157"
+    return [
+        {"comment": "zero", "encoded": bytes(32).hex()},
+        {"comment": "one", "encoded": (1).to_bytes(32, "little").hex()},
+        {"comment": "order 8", "encoded": eighth},
+        {"comment": "order 8, the other", "encoded": other_eighth},
+        {"comment": "minus one", "encoded": (prime - 1).to_bytes(32, "little").hex()},
+        {"comment": "zero, not reduced", "encoded": prime.to_bytes(32, "little").hex()},
+        {"comment": "one, not reduced", "encoded": (prime + 1).to_bytes(32, "little").hex()},
+        {"comment": "zero, top bit set", "encoded": (2**255).to_bytes(32, "little").hex()},
+    ]
+
+
+def _words(words: Words) -> str:
+    return words_to_bytes(words).hex()
+
+
 VECTORS: dict[str, Callable[[], Document]] = {
+    "masking.json": masking,
     "threshold_voprf.json": threshold_voprf,
 }
 

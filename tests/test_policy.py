@@ -1,0 +1,242 @@
+"""What a tenant refuses: each limit holds at its value, gives way nowhere beyond it, and says so."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crypto.accountant import plan_loss
+from crypto.errors import PlanRefused
+from crypto.ids import MaskPublicKey
+from crypto.messages import Directory
+from crypto.plan import MaskTrustee, Mechanism, Plan, PlanDimension
+from provider_server.planning import MarginalSpec
+from tenant_client.policy import Policy, PolicyError, check_plan, load_policy
+from tests.factories import COHORT, POLICY, a_plan, keys, mask_trustees
+
+LENIENT = "the provider must change the plan; loosen policy.toml only if its owner agrees"
+PLAN = a_plan()
+
+
+def noise_scaled(plan: Plan, factor: float) -> Plan:
+    return replace(plan, marginals=tuple(replace(m, noise_scale=factor * m.noise_scale) for m in plan.marginals))
+
+
+def owned(plan: Plan, owners: int) -> Plan:
+    """The last row of the first dimension has that many owners."""
+    first, *rest = plan.dimensions
+    return replace(plan, dimensions=(replace(first, owners=(*first.owners[:-1], owners)), *rest))
+
+
+def counted_by(plan: Plan, name: str) -> Plan:
+    return replace(plan, dimensions=(*plan.dimensions, PlanDimension(name, ("east", "west"), ())))
+
+
+def masked_by(*trustees: MaskTrustee) -> Plan:
+    return replace(PLAN, trustees=trustees)
+
+
+def foreign_key(trustee: MaskTrustee) -> MaskTrustee:
+    return replace(trustee, mask_key=MaskPublicKey(bytes(32)))
+
+
+# (what is refused, the change of policy that would allow it or None, what the refusal says, what it advises)
+REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
+    "too little noise": (
+        noise_scaled(PLAN, 1 - 1e-5),
+        None,
+        "it says epsilon 1 and its noise gives 1.00000",
+        "the provider must raise the noise scales",
+    ),
+    "epsilon": (
+        a_plan(epsilon=1.001),
+        {"epsilon_per_job_week": 1.001},
+        "epsilon 1.001 is above the policy's 1",
+        LENIENT,
+    ),
+    "delta": (a_plan(delta=1.1e-8), {"delta": 1.1e-8}, "delta 1.1e-08 is above the policy's 1e-08", LENIENT),
+    "rare row": (
+        owned(PLAN, 2),
+        {"owners_minimum": 2},
+        f"row workload: {PLAN.dimensions[0].levels[-1]} has 2 owners, the policy wants 3",
+        "rows held by too few tenants must be folded into a coarser rung",
+    ),
+    "cohort": (
+        a_plan(cohort_minimum=COHORT - 1, noise_shares=1),
+        {"cohort_minimum": COHORT - 1},
+        "its cohort minimum 2 is below the policy's 3",
+        LENIENT,
+    ),
+    "colluders": (
+        a_plan(noise_shares=3),
+        {"colluding_share": 0.0},
+        "its noise is complete only with 3 honest tenants of 3",
+        "the provider must lower noise_shares, which raises each tenant's noise",
+    ),
+    "few trustees": (
+        masked_by(*mask_trustees()[:2]),
+        {"mask_trustees_minimum": 2},
+        "it has 2 mask trustees, the policy asks for 3",
+        LENIENT,
+    ),
+    "trustee with another key": (
+        masked_by(foreign_key(mask_trustees()[0]), *mask_trustees()[1:]),
+        None,
+        "trustees [3] are not in the directory with these keys",
+        "compare the directories",
+    ),
+    "failures": (
+        a_plan(failures_per_unit=2),
+        {"failures_per_unit_maximum": 2},
+        "it counts 2 failures per job-week, above the policy's 1",
+        LENIENT,
+    ),
+    "dimension": (
+        counted_by(PLAN, "region"),
+        {"dimensions": (*POLICY.dimensions, "region")},
+        "it counts by ['region'], which the policy does not list",
+        LENIENT,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_says_what_is_wrong_with_which_plan_and_what_to_do(name: str) -> None:
+    plan, _, reason, hint = REFUSED[name]
+    with pytest.raises(PlanRefused) as refusal:
+        check_plan(plan, POLICY, keys().directory)
+    fact, advice = refusal.value.diagnostics().split("\n")
+    assert fact.startswith(f"plan {plan.round_id} refused: {reason}")
+    assert advice == f"hint: {hint}"
+
+
+@pytest.mark.parametrize("name", [name for name, (_, change, _, _) in REFUSED.items() if change])
+def test_nothing_but_its_own_limit_stands_against_a_refused_plan(name: str) -> None:
+    """So each of the ten objections is reached, and at its bound it gives way."""
+    plan, change, _, _ = REFUSED[name]
+    assert change is not None
+    check_plan(plan, replace(POLICY, **change), keys().directory)
+
+
+def test_nothing_but_the_noise_stands_against_a_plan_with_too_little_of_it() -> None:
+    check_plan(noise_scaled(PLAN, 1), POLICY, keys().directory)
+    check_plan(noise_scaled(PLAN, 1.5), POLICY, keys().directory)
+
+
+def test_nothing_but_the_directory_stands_against_a_trustee_with_another_key() -> None:
+    plan = REFUSED["trustee with another key"][0]
+    check_plan(plan, POLICY, with_trustees(foreign_key(mask_trustees()[0]), *mask_trustees()[1:]))
+
+
+@pytest.mark.parametrize("trustee", [MaskTrustee(6, mask_trustees()[0].mask_key), replace(mask_trustees()[0], index=1)])
+def test_a_trustee_is_known_by_number_and_key_together(trustee: MaskTrustee) -> None:
+    with pytest.raises(PlanRefused, match=rf"trustees \[{trustee.index}\] are not in the directory"):
+        check_plan(masked_by(trustee, *mask_trustees()[1:]), POLICY, keys().directory)
+
+
+def test_a_trustee_of_the_plan_that_nobody_else_names_is_enough_to_refuse_it() -> None:
+    stranger = MaskTrustee(9, MaskPublicKey(bytes(32)))
+    with pytest.raises(PlanRefused, match=r"trustees \[9\]"):
+        check_plan(masked_by(*mask_trustees(), stranger), POLICY, keys().directory)
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_a_plan_made_for_a_budget_is_accepted_at_that_budget_and_not_below(mechanism: Mechanism) -> None:
+    plan = a_plan(mechanism=mechanism)
+    assert plan_loss(plan).at(plan.delta) == pytest.approx(1.0, rel=1e-4)
+    check_plan(plan, POLICY, keys().directory)
+    with pytest.raises(PlanRefused, match=r"is above the policy's 0\.999"):
+        check_plan(plan, replace(POLICY, epsilon_per_job_week=0.999), keys().directory)
+
+
+def test_gaussian_noise_gives_no_pure_guarantee() -> None:
+    with pytest.raises(PlanRefused, match="its noise gives inf"):
+        check_plan(replace(PLAN, delta=0.0), POLICY, keys().directory)
+
+
+def test_every_share_counts_towards_the_noise_of_a_plan() -> None:
+    """Many tiny shares of discrete Gaussian noise hide nothing, whatever their sum's variance says."""
+    plan = noise_scaled(a_plan(cohort_minimum=10**6, noise_shares=9 * 10**5), 0.1)
+    with pytest.raises(PlanRefused, match="its noise gives inf"):
+        check_plan(replace(plan, epsilon=1e6), POLICY, keys().directory)
+
+
+def test_rows_of_public_levels_need_no_owners() -> None:
+    plan = a_plan(marginals=(MarginalSpec("causes", ("domain", "band"), (), 1.0),))
+    assert plan.rarest_row is None
+    check_plan(plan, replace(POLICY, owners_minimum=10**6), keys().directory)
+
+
+def with_trustees(*trustees: MaskTrustee) -> Directory:
+    """The directory with other mask keys for some trustees."""
+    others = {trustee.index: trustee.mask_key for trustee in trustees}
+    records = keys().directory.trustees
+    return replace(
+        keys().directory,
+        trustees=tuple(replace(record, mask_key=others.get(record.index, record.mask_key)) for record in records),
+    )
+
+
+# ---- policy.toml ---------------------------------------------------------------------------------------------------
+
+
+def load(tmp_path: Path, text: str) -> Policy:
+    path = tmp_path / "policy.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_policy(path)
+
+
+def test_an_empty_policy_is_the_default_one(tmp_path: Path) -> None:
+    assert load(tmp_path, "") == Policy()
+
+
+def test_every_limit_can_be_set(tmp_path: Path) -> None:
+    text = """
+        epsilon_per_job_week = 2
+        delta = 1e-9
+        owners_minimum = 7
+        cohort_minimum = 12
+        mask_trustees_minimum = 2
+        failures_per_unit_maximum = 3
+        colluding_share = 0.25
+        dimensions = ["context", "band"]
+    """
+    policy = load(tmp_path, text)
+    assert policy == Policy(2, 1e-9, 7, 12, 2, 3, 0.25, ("context", "band"))
+    assert all(getattr(policy, field.name) != field.default for field in fields(Policy))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint", "hint"),
+    [
+        ("epsilon = 1.0", "unknown key 'epsilon'", "known keys: epsilon_per_job_week, delta, "),
+        ("epsilon_per_job_week = '1'", "epsilon_per_job_week must be a finite number from 0", "the default is 1.0"),
+        ("epsilon_per_job_week = true", "epsilon_per_job_week must be a finite number", "the default is 1.0"),
+        ("epsilon_per_job_week = nan", "epsilon_per_job_week must be a finite number", "the default is 1.0"),
+        ("epsilon_per_job_week = inf", "epsilon_per_job_week must be a finite number", "the default is 1.0"),
+        ("delta = -1e-8", "delta must be a finite number from 0", "the default is 1e-08"),
+        ("colluding_share = nan", "colluding_share must be a finite number", "the default is 0.1"),
+        ("owners_minimum = 2.5", "owners_minimum must be a whole number from 0", "the default is 5"),
+        ("cohort_minimum = true", "cohort_minimum must be a whole number", "the default is 10"),
+        ("cohort_minimum = -1", "cohort_minimum must be a whole number", "the default is 10"),
+        ("dimensions = 'band'", "dimensions must be a list of names", "the default is ('workload', "),
+        ("dimensions = [1]", "dimensions must be a list of names", "the default is ('workload', "),
+        ("owners_minimum = ", "Invalid value", "write it as TOML"),
+    ],
+)
+def test_a_policy_that_cannot_be_used_is_refused_by_name(tmp_path: Path, text: str, complaint: str, hint: str) -> None:
+    with pytest.raises(PolicyError) as error:
+        load(tmp_path, text)
+    fact, advice = error.value.diagnostics().split("\n")
+    assert fact.startswith(f"{tmp_path / 'policy.toml'}: {complaint}")
+    assert advice.startswith(f"hint: {hint}")
+
+
+def test_a_policy_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=r"absent\.toml"):
+        load_policy(tmp_path / "absent.toml")
+    (tmp_path / "latin.toml").write_bytes("# Ägypten".encode("latin-1"))
+    with pytest.raises(PolicyError, match=r"latin\.toml"):
+        load_policy(tmp_path / "latin.toml")
