@@ -21,7 +21,8 @@ from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.leases import Lease, Slices, expose
 from provider_server.release import Release
 
-CORRECTIONS = 3
+CORRECTIONS = 2
+CONTEXT_SD = 1.0  # of the log hazard between contexts and build-up levels, and between bands: factors, not decades
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def _hazard_table(week: _Week, risk: Floats, before: _Hazards | None) -> LifeTab
 def _fit_rates(table: LifeTable) -> Floats:
     """Rates over (context_level, band) with their bounds, shape (3, levels, bands); zero where there is no exposure."""
     cells = Cells.from_table(table)
-    estimate = predict(fit_hazard(cells, [table], Model((("context_level",), ("band",)))), cells)
+    estimate = predict(fit_hazard(cells, [table], Model((("context_level",), ("band",)), prior_sd=CONTEXT_SD)), cells)
     low, high = estimate.interval()
     rates = np.zeros((3, *table.shape))
     rates[:, cells.index[0], cells.index[1]] = low, estimate.value, high

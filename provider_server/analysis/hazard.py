@@ -24,7 +24,7 @@ Not promised: intervals are normal on the log scale, which needs tens of events 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, product
+from itertools import combinations_with_replacement, compress, product
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -300,13 +300,14 @@ def fit_hazard(
     exposed = design.loadings.T @ design.cross_table(cells.exposure_node_hours).diagonal()
     if np.any((exposed == 0.0) & (np.diag(design.precision) == 0.0)):
         raise ValueError("a contrast has no exposure, and no prior says anything about it")
-    theta, change, iterations = _crude(cells, tables, len(exposed)) if start is None else start, np.inf, 0
-    step, information, exact = _linearise(design, seen, theta, _means(cells, design, theta))
-    while change >= TOLERANCE and iterations < max_iterations:
+    theta, iterations = _crude(cells, tables, len(exposed)) if start is None else start, 0
+    while True:
+        step, information, exact = _linearise(design, seen, theta, _means(cells, design, theta))
         change = float(np.abs(design.gather(design.loadings @ step)).max())
         theta = theta + step * min(1.0, MAX_STEP / max(change, TOLERANCE))
-        step, information, exact = _linearise(design, seen, theta, _means(cells, design, theta))
         iterations += 1
+        if change < TOLERANCE or iterations >= max_iterations:
+            break
     covariance = np.asarray(np.linalg.inv(information), np.float64)
     noise = covariance - np.asarray(np.linalg.inv(exact), np.float64)
     return HazardFit(model, design.coefficients, theta, covariance, noise, change < TOLERANCE, iterations)
@@ -329,7 +330,9 @@ def predict(fit: HazardFit, cells: Cells, *, kind: Kind = "population") -> Estim
     design = _Design.of(cells, fit.model)
     both = (design.loadings @ fit.spread(kind)) @ design.loadings.T
     places = [offset + code for code, offset in zip(design.codes, design.offsets[:-1], strict=True)]
-    variance = np.sum([both[one, other] for one, other in product(places, places)], axis=0)
+    variance = np.zeros(len(cells.exposure_node_hours))
+    for one, other in combinations_with_replacement(places, 2):
+        variance += both[one, other] * (1.0 if one is other else 2.0)
     return Estimate(_means(cells, design, fit.estimate) / cells.exposure_node_hours, np.sqrt(variance))
 
 

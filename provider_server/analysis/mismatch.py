@@ -25,7 +25,7 @@ from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
 Places = NDArray[np.intp]
 
 WORSE_FROM, WORSE_TO = np.log(2.0), np.log(32.0)
-MAIN_EFFECT_SD = 0.7  # of log λ and log κ: workloads differ by a factor of two, not of a hundred
+MAIN_EFFECT_SD = 0.4  # of log λ and log κ: beyond context and age, workloads differ by half, not tenfold
 GRID_POINTS = 400
 REFITS = 5
 EM_STEPS = 10

@@ -1,0 +1,272 @@
+"""The gate: what comes out is what went in, plus the noise that it states, and it never changes."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from crypto.causes import CAUSES
+from crypto.codec import encode
+from crypto.errors import CohortTooSmall, DecodeError
+from crypto.ids import LeaseId, RoundId, TenantId
+from crypto.life_table import LifeTable
+from crypto.messages import RegisteredWorkload, Registration
+from crypto.noise import NoiseSampler, SystemSampler, noise_variances, to_ring
+from crypto.plan import Mechanism, Plan
+from provider_server.leases import Slices, expose
+from provider_server.release import Release, StoredRelease, from_bytes, release, to_bytes
+from provider_server.store import Store
+from tenant_client.journal import Unit
+from tests.factories import (
+    COHORT,
+    POLICY,
+    TENANTS,
+    WEEK,
+    Cast,
+    InsecureSilence,
+    a_failure,
+    a_lease,
+    a_plan,
+    a_round,
+    a_unit,
+    all_leases,
+    keys,
+    ladder,
+    labels,
+    lease_id,
+)
+
+GENEROUS = replace(POLICY, epsilon_per_job_week=1000.0)
+COHORTS = [cohort for size in range(COHORT, TENANTS + 1) for cohort in combinations(range(TENANTS), size)]
+
+
+def exposed(plan: Plan) -> tuple[LifeTable, ...]:
+    return expose(plan, Slices.of(all_leases(), *WEEK, plan.band_edges_hours))
+
+
+def played(cast: Cast, plan: Plan, cohort: tuple[int, ...], sampler: NoiseSampler) -> Release:
+    """A round in which only `cohort` answers, from journal to release."""
+    collecting = a_round(plan)
+    for number in cohort:
+        collecting.receive(cast.tenant(number, policy=GENEROUS, sampler=sampler).contribute(collecting.signed_plan))
+    request = collecting.close()
+    total = collecting.unmask(cast.trustee(trustee.index).unmask(request) for trustee in plan.trustees)
+    return release(plan, total, len(collecting.contributors), exposed(plan))
+
+
+def journalled(cast: Cast) -> None:
+    """Every tenant has leases of its own and failures of many kinds, some of them more than F."""
+    rng = np.random.default_rng(11)
+    for number in range(TENANTS):
+        units = [a_unit(lease, lease % 2, lease // 2 % 2, number) for lease in range(20)]
+        happened = [a_failure(unit, *drawn(rng)) for unit in units for _ in range(rng.integers(4))]
+        cast.tenant(number).journal.add(units, happened)
+
+
+def drawn(rng: np.random.Generator) -> tuple[float, str]:
+    return float(rng.uniform(0, 168)), str(rng.choice([*CAUSES, "unknown"]))
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cast]:
+    with closing(Cast(tmp_path_factory.mktemp("busy"))) as parties:
+        journalled(parties)
+        yield parties
+
+
+# ---- exactness -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(len(COHORTS)), ids=lambda number: "".join(map(str, COHORTS[number])))
+def test_without_noise_a_release_is_the_exact_sum_for_every_pattern_of_drop_outs(busy: Cast, number: int) -> None:
+    plan = a_plan(number + 100)
+    made = played(busy, plan, COHORTS[number], InsecureSilence())
+    counted = [busy.tenant(tenant).counts(plan) for tenant in COHORTS[number]]
+    for table, exact in zip(made.tables, zip(*counted, strict=True), strict=True):
+        np.testing.assert_array_equal(table.events, np.sum(exact, axis=0))
+        assert table.events.sum() > 0
+    assert made.contributors == len(COHORTS[number])
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_with_noise_a_release_is_off_by_what_it_says(cast: Cast, mechanism: Mechanism) -> None:
+    """The band edges give 2,997 cells of noise and no counts, so 30% more or less of it would be 11 standard errors."""
+    plan = a_plan(1, mechanism=mechanism, band_edges_hours=tuple(map(float, range(500))), epsilon=1.0)
+    made = played(cast, plan, (0, 1, 2), SystemSampler())
+    errors = made.table("hazard").events / np.sqrt(made.table("hazard").noise_variance)
+    assert errors.size == 2 * 499 * 3
+    assert abs(np.mean(errors)) < 5 / np.sqrt(errors.size)
+    kurtosis = 3.0 if mechanism is Mechanism.DISCRETE_GAUSSIAN else 6.0
+    assert abs(np.mean(errors**2) - 1) < 5 * np.sqrt((kurtosis - 1) / errors.size)
+
+
+def test_the_stated_variance_counts_every_share_that_came(busy: Cast) -> None:
+    plan = a_plan(7)
+    few, many = (variances(release(plan, to_ring(plan, nothing(plan)), size, exposed(plan))) for size in (3, 5))
+    assert few == pytest.approx([1.5 * marginal.noise_scale**2 for marginal in plan.marginals])
+    assert many == pytest.approx([2.5 * marginal.noise_scale**2 for marginal in plan.marginals])
+
+
+def test_negative_and_fractional_counts_come_through() -> None:
+    plan = a_plan(7)
+    total = to_ring(plan, [table - 3 for table in nothing(plan)])
+    made = release(plan, total + np.uint64(64), COHORT, exposed(plan))
+    assert all(set(table.events.ravel()) == {-2.75} for table in made.tables)
+
+
+def test_exposure_passes_through_untouched(busy: Cast) -> None:
+    plan = a_plan(7)
+    made = release(plan, to_ring(plan, nothing(plan)), COHORT, exposed(plan))
+    for table, given in zip(made.tables, exposed(plan), strict=True):
+        np.testing.assert_array_equal(table.exposure_node_hours, given.exposure_node_hours)
+        np.testing.assert_array_equal(table.at_risk, given.at_risk)
+        assert table.dimensions == given.dimensions
+
+
+def nothing(plan: Plan) -> list["np.ndarray[tuple[int, ...], np.dtype[np.int64]]"]:
+    return [np.zeros(table.shape, np.int64) for table in plan.tables]
+
+
+def variances(made: Release) -> list[float]:
+    assert all(len(set(table.noise_variance.ravel())) == 1 for table in made.tables)
+    return [float(table.noise_variance.ravel()[0]) for table in made.tables]
+
+
+# ---- refusing ------------------------------------------------------------------------------------------------------
+
+
+def test_a_sum_of_too_few_never_passes_and_the_minimum_does() -> None:
+    plan = a_plan()
+    total = to_ring(plan, nothing(plan))
+    with pytest.raises(CohortTooSmall, match="a sum of 2 contributions is never released"):
+        release(plan, total, COHORT - 1, exposed(plan))
+    assert release(plan, total, COHORT, exposed(plan)).contributors == COHORT
+
+
+def test_tables_are_found_by_the_name_of_their_marginal() -> None:
+    plan = a_plan()
+    made = release(plan, to_ring(plan, nothing(plan)), COHORT, exposed(plan))
+    for marginal, table in zip(plan.marginals, made.tables, strict=True):
+        assert made.table(marginal.name) is table
+    with pytest.raises(KeyError):
+        made.table("cube")
+
+
+# ---- keeping -------------------------------------------------------------------------------------------------------
+
+
+def a_release(number: int = 1) -> Release:
+    """Every number in it is different, so that none can take another's place."""
+    plan = a_plan(number)
+    rng = np.random.default_rng(number)
+    tables = tuple(
+        LifeTable(
+            table.dimensions,
+            *(rng.normal(size=table.shape) for _ in range(3)),
+            np.full(table.shape, variance),
+        )
+        for table, variance in zip(plan.tables, noise_variances(plan, 4), strict=True)
+    )
+    return Release(plan, 4, tables)
+
+
+def test_a_release_comes_back_as_it_was_stored() -> None:
+    made = a_release()
+    back = from_bytes(to_bytes(made))
+    assert (back.plan, back.contributors) == (made.plan, made.contributors)
+    for mine, theirs in zip(made.tables, back.tables, strict=True):
+        assert mine.dimensions == theirs.dimensions
+        for name in ("events", "exposure_node_hours", "at_risk", "noise_variance"):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
+    assert to_bytes(back) == to_bytes(made)
+
+
+@pytest.mark.parametrize("name", ["events", "exposure_node_hours", "at_risk"])
+@pytest.mark.parametrize("change", [lambda column: column[:-8], lambda column: column + bytes(8), lambda _: b"\0" * 7])
+def test_a_stored_release_that_does_not_fit_its_plan_is_not_read(name: str, change: object) -> None:
+    assert callable(change)
+    columns = {key: bytes(8 * a_plan().cells) for key in ("events", "exposure_node_hours", "at_risk")}
+    from_bytes(encode(StoredRelease(encode(a_plan()), 4, **columns)))
+    columns[name] = change(columns[name])
+    with pytest.raises(DecodeError):
+        from_bytes(encode(StoredRelease(encode(a_plan()), 4, **columns)))
+
+
+def test_anything_else_is_not_a_release() -> None:
+    for data in (b"", to_bytes(a_release())[:-1], encode(a_plan()), encode(StoredRelease(b"", 4, b"", b"", b""))):
+        with pytest.raises(DecodeError):
+            from_bytes(data)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(tmp_path / "provider.db")) as opened:
+        yield opened
+
+
+def test_a_round_is_stored_once_and_what_is_stored_stays(store: Store) -> None:
+    one, other = to_bytes(a_release(1)), to_bytes(a_release(2))
+    store.add_release(RoundId(b"a" * 16), one)
+    with pytest.raises(sa.exc.IntegrityError):
+        store.add_release(RoundId(b"a" * 16), other)
+    store.add_release(RoundId(b"0" * 16), other)
+    assert store.releases() == [one, other]
+
+
+def test_releases_and_bundles_survive_reopening(store: Store, tmp_path: Path) -> None:
+    store.add_release(RoundId(b"a" * 16), b"release")
+    assert store.newest_bundle() is None
+    for number in (0, 2, 1):
+        store.add_bundle(number, b"bundle %d" % number)
+    with closing(Store(tmp_path / "provider.db")) as later:
+        assert later.releases() == [b"release"]
+        assert later.newest_bundle() == (2, b"bundle 2")
+        with pytest.raises(sa.exc.IntegrityError):
+            later.add_bundle(2, b"another")
+
+
+# ---- leases in the store -------------------------------------------------------------------------------------------
+
+
+def test_leases_are_found_by_the_hours_that_they_overlap(store: Store) -> None:
+    store.add_leases([])
+    store.add_leases(
+        [a_lease(0, 1, hours=(0.0, 10.0)), a_lease(0, 2, hours=(5.0, 20.0)), a_lease(0, 3, hours=(10.0, 30.0))]
+    )
+    found = {
+        (begin, end): [lease.lease for lease in store.leases(begin, end)] for begin, end in [(0, 5), (10, 20), (30, 40)]
+    }
+    assert found == {(0, 5): [lease_id(0, 1)], (10, 20): [lease_id(0, 2), lease_id(0, 3)], (30, 40): []}
+
+
+def test_a_lease_comes_back_as_it_was_stored_and_is_stored_once(store: Store) -> None:
+    lease = replace(a_lease(1, 1, hours=(0.25, 10.5)), nodes=17)
+    store.add_leases([lease])
+    assert store.leases(0, 1) == [lease]
+    with pytest.raises(sa.exc.IntegrityError):
+        store.add_leases([a_lease(1, 2), lease])
+    assert store.leases(0, 168) == [lease]
+
+
+def test_tokens_are_attached_to_the_senders_own_leases_only(store: Store) -> None:
+    granted = [replace(a_lease(tenant, 1), labels={"context": "c"}) for tenant in (0, 1)]
+    store.add_leases(granted)
+    named = (lease_id(0, 1), lease_id(1, 1), LeaseId(b"nobody's lease!!"))
+    store.register(Registration(keys().tenant_id(0), 0, (RegisteredWorkload(ladder(3), named),)))
+    by_tenant = {lease.tenant: lease.labels for lease in store.leases(*WEEK)}
+    assert by_tenant == {
+        keys().tenant_id(0): {"context": "c", **ladder(3).labels},
+        keys().tenant_id(1): {"context": "c"},
+    }
+    store.register(Registration(TenantId(bytes(16)), 0, ()))
+    assert {lease.tenant: lease.labels for lease in store.leases(*WEEK)} == by_tenant
+
+
+def test_units_and_leases_of_a_test_have_the_same_labels() -> None:
+    unit: Unit = a_unit(1, 1, 0)
+    assert unit.labels == a_lease(0, 1, 1, 0).labels == labels(1, 0)
