@@ -1,4 +1,4 @@
-"""A small valid plan for tests of the statistics, and what is done with one: sums of noise shares as tenants send them."""
+"""A small valid plan for tests of statistics, and what is done with one: sums of noise shares as tenants send them."""
 
 from typing import Any
 

@@ -20,7 +20,7 @@ from crypto.accountant import distributed_gaussian_rho, plan_loss
 from crypto.life_table import Floats
 from crypto.masking import add_words
 from crypto.noise import SystemSampler, from_ring, noise_share, noise_variances, polya_difference, to_ring
-from crypto.plan import LARGEST_NOISE_SCALE, Marginal, Mechanism, PlanDimension
+from crypto.plan import LARGEST_NOISE_SCALE, Marginal, Mechanism, Plan, PlanDimension
 from tests.plans import InsecureScale, cells_plan, noisy_sum, small_plan
 
 FALSE_ALARM, MISS = 1e-6, 1e-3
@@ -50,9 +50,9 @@ def missed_variance(size: int, true_over_claimed: float) -> float:
 
 
 def fits(counts: NDArray[np.int64], law: Probabilities) -> bool:
-    """Pearson's chi-square test of counts per bin; every bin of every law here expects more than 10."""
+    """Pearson's chi-square test of counts per bin; every bin expects enough for it to be exact far into its tail."""
     expected = counts.sum() * law
-    assert expected.min() > 10
+    assert expected.min() > 25
     return bool(((counts - expected) ** 2 / expected).sum() < chi2.isf(FALSE_ALARM, len(law) - 1))
 
 
@@ -64,7 +64,7 @@ def missed_law(size: int, law: Probabilities, true: Probabilities) -> float:
 
 def same_law(one: NDArray[np.int64], two: NDArray[np.int64]) -> bool:
     """The chi-square test of two samples of equal size, as counts per bin."""
-    assert (one + two).min() > 10
+    assert (one + two).min() > 50
     return bool(((one - two) ** 2 / (one + two)).sum() < chi2.isf(FALSE_ALARM, len(one) - 1))
 
 
@@ -88,23 +88,29 @@ SUPPORT = np.arange(-400, 401)
 
 
 def discrete_gaussian(scale: float) -> Probabilities:
-    mass = np.exp(-(SUPPORT**2) / (2 * scale**2))
+    mass: Probabilities = np.exp(-(SUPPORT**2) / (2 * scale**2))
     return mass / mass.sum()
 
 
 def rounded_gaussian(scale: float) -> Probabilities:
-    return norm.cdf((SUPPORT + 0.5) / scale) - norm.cdf((SUPPORT - 0.5) / scale)
+    law: Probabilities = np.diff(norm.cdf(np.arange(-400.5, 401) / scale))
+    return law
 
 
 def discrete_laplace(scale: float) -> Probabilities:
-    ratio = np.exp(-1 / scale)
-    return (1 - ratio) / (1 + ratio) * ratio ** np.abs(SUPPORT)
+    return discrete_laplace_on(SUPPORT, scale)
+
+
+def discrete_laplace_on(support: NDArray[np.int64], scale: float) -> Probabilities:
+    law: Probabilities = np.tanh(1 / (2 * scale)) * np.exp(-np.abs(support) / scale)
+    return law
 
 
 def partial_laplace(scale: float, part: float) -> Probabilities:
     """The law of `part` of all Pólya shares: a difference of two negative-binomial draws, by convolution."""
     one = nbinom(part, -np.expm1(-1 / scale)).pmf(np.arange(401))
-    return np.convolve(one, one[::-1])
+    law: Probabilities = np.convolve(one, one[::-1])
+    return law
 
 
 # ---- discrete Gaussian ---------------------------------------------------------------------------------------------
@@ -163,9 +169,9 @@ def test_the_sum_of_gaussian_shares_has_the_shape_of_a_gaussian() -> None:
         assert not fits(binned(factor * np.sum(gaussian_shares(), axis=0)), even)
 
 
-@pytest.mark.parametrize(("scale", "reach"), [(0.6, 2), (1.5, 4), (20.0, 50)])
+@pytest.mark.parametrize(("scale", "reach"), [(0.6, 2), (1.5, 4), (20.0, 35)])
 def test_a_gaussian_share_is_a_discrete_gaussian(scale: float, reach: int) -> None:
-    size = 10_000
+    size = 12_000
     law = gathered(discrete_gaussian(scale), reach)
     assert fits(around_zero(SAMPLER.gaussian(scale, size), reach), law)
     for factor in WRONG_SCALES:
@@ -200,7 +206,7 @@ def laplace_shares() -> tuple[Floats, ...]:
     return tuple(from_ring(plan, noise_share(plan, SAMPLER))[0] for _ in range(SHARES))
 
 
-def laplace_plan(cells: int) -> noise.Plan:
+def laplace_plan(cells: int) -> Plan:
     return cells_plan(cells, LAPLACE_SCALE, noise_shares=SHARES, mechanism=Mechanism.DISCRETE_LAPLACE)
 
 
@@ -241,14 +247,11 @@ def test_other_scales_and_numbers_of_shares(scale: float, shares: int, reach: in
     assert not fits(bins, binned_law(discrete_laplace_on(np.arange(-40_000, 40_001), 1.3 * scale), step, reach))
 
 
-def discrete_laplace_on(support: NDArray[np.int64], scale: float) -> Probabilities:
-    return np.tanh(1 / (2 * scale)) * np.exp(-np.abs(support) / scale)
-
-
 def binned_law(law: Probabilities, step: int, reach: int) -> Probabilities:
     support = np.arange(-(len(law) // 2), len(law) // 2 + 1)
     bins = np.clip(np.floor_divide(support + step // 2, step), -reach, reach) + reach
-    return np.bincount(bins, weights=law)
+    gathered_law: Probabilities = np.bincount(bins, weights=law).astype(np.float64)
+    return gathered_law
 
 
 def opendp_laplace(scale: float, size: int) -> NDArray[np.int64]:
@@ -290,7 +293,7 @@ def test_the_table_is_as_exact_as_the_docstring_says_up_to_the_largest_scale() -
 def test_draws_invert_the_table_at_its_very_borders() -> None:
     table = noise._negative_binomial_table(2.0, 10)
     words = [0, table[0] - 1, table[0], table[7] - 1, table[7], table[-1] - 1, 2**128 - 1]
-    counts = [0, 0, 1, 7, 8, len(table) - 1, len(table)]
+    counts = [0, 0, 1, 7, 8, table.index(table[-1]), len(table)]
     asked: list[int] = []
 
     def insecure_bytes(length: int) -> bytes:
@@ -302,7 +305,7 @@ def test_draws_invert_the_table_at_its_very_borders() -> None:
     assert polya_difference(2.0, 10, 1, lambda _: bytes(16) + b"\xff" * 16).tolist() == [-len(table)]
 
 
-# ---- scales at which samplers stop to be exact ------------------------------------------------------------------------
+# ---- scales at which samplers stop to be exact ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
@@ -368,9 +371,9 @@ def test_the_layout_of_the_ring() -> None:
 
 def test_sums_near_the_wrap() -> None:
     plan = small_plan()
-    words = np.array([2**63 - 256, 2**63, 2**63 + 256, 2**64 - 1, 1, 0, 0, 0, 0], np.uint64)
+    words = np.array([2**63 - 2**12, 2**63, 2**63 + 2**12, 2**64 - 1, 1, 0, 0, 0, 0], np.uint64)
     table, _ = from_ring(plan, words)
-    assert table.reshape(-1).tolist() == [2**55 - 1, -(2**55), -(2**55) + 1, -1 / 256, 1 / 256, 0]
+    assert table.reshape(-1).tolist() == [2**55 - 16, -(2**55), -(2**55) + 16, -1 / 256, 1 / 256, 0]
     once_around = add_words([words, words, np.uint64(2) * ~words])
     assert once_around.tolist() == [2**64 - 2] * 9
 
@@ -405,7 +408,7 @@ def test_the_laplace_variance_is_that_of_the_discrete_law(scale: float) -> None:
     assert noise_variances(plan, 10) != pytest.approx([2 * scale**2], rel=1e-5)  # the continuous law's
 
 
-# ---- why counts are scaled before noise is added -----------------------------------------------------------------------
+# ---- why counts are scaled before noise is added --------------------------------------------------------------------
 
 CENTRAL_SCALE, CELLS = 30.0, 10**6
 IDEAL = 1 / (2 * CENTRAL_SCALE**2)
@@ -430,17 +433,13 @@ def test_with_scaling_any_number_of_shares_is_as_good_as_one_noise(shares: int) 
     assert plan_loss(plan).rho == pytest.approx(IDEAL, rel=1e-9)
 
 
-def shapes_of_wrong_code() -> list[tuple[str, Callable[[Floats], Floats]]]:
-    return [
-        ("the scaling is forgotten", lambda sample: sample / 256),
-        ("noise is drawn once for all cells", lambda sample: np.full_like(sample, sample[0])),
-        ("noise is always positive", np.abs),
-    ]
-
-
-@pytest.mark.parametrize(("mistake", "apply"), shapes_of_wrong_code())
-def test_these_tests_would_see_plain_mistakes(mistake: str, apply: Callable[[Floats], Floats]) -> None:
-    sample = apply(np.sum(gaussian_shares(), axis=0))
+@pytest.mark.parametrize(
+    "mistake",
+    [lambda sample: sample / 256, lambda sample: np.full_like(sample, sample[0]), np.abs],
+    ids=["the scaling is undone twice", "one draw serves all cells", "noise is never negative"],
+)
+def test_these_tests_would_see_plain_mistakes(mistake: Callable[[Floats], Floats]) -> None:
+    sample = mistake(np.sum(gaussian_shares(), axis=0))
     ranks = norm.cdf(sample / GAUSSIAN_SCALE)
     counts = np.bincount(np.minimum((ranks * 50).astype(np.int64), 49), minlength=50)
-    assert not fits(counts, np.full(50, 1 / 50)), mistake
+    assert not fits(counts, np.full(50, 1 / 50))

@@ -68,4 +68,4 @@ def budget_shares(levels: Sequence[int]) -> Floats:
     of these over all levels of all marginals is least, at a given ρ = Σ 1 / 2σ², where ρ's shares go with L^(3/2).
     """
     weights = np.array(levels, np.float64) ** 1.5
-    return weights / weights.sum()
+    return np.asarray(weights / weights.sum(), np.float64)

@@ -3,8 +3,9 @@
 A cell i (a context in an age band, …) has exposure e_i, which the provider knows, and n_i ~ Poisson(e_i exp(x_i θ))
 failures, which nobody shows it. Released are marginals y = A n + noise, with known variances Σ. Their mean is A μ and
 their covariance V = A diag(μ) Aᵀ + Σ, so θ is found by quasi-scoring (McCullagh & Nelder 1989, §9.3): with
-J = A diag(μ) X, repeat θ += (Jᵀ V⁻¹ J + P)⁻¹ (Jᵀ V⁻¹ (y − A μ) − P θ). P is a weak Gaussian prior on the contrasts,
-never on the intercept: a level whose noisy count is negative stays finite, and its interval is wide.
+J = A diag(μ) X, repeat θ += (Jᵀ V⁻¹ J + P)⁻¹ (Jᵀ V⁻¹ (y − A μ) − P (θ − θ₀)). P is a weak Gaussian prior on the
+contrasts, and a weaker one on the intercept around the crude rate: a level, or a total, whose noisy count is negative
+stays finite, and its interval is wide.
 
 Guarantees. Without noise and prior, and with the marginal of every term observed, the answer is the Poisson maximum
 likelihood (Holford 1980, Laird & Olivier 1981). Marginals may be redundant (all have the same total): V is then
@@ -40,6 +41,7 @@ Ints = NDArray[np.intp]
 Axes = tuple[int, ...]
 Kind = Literal["population", "noise"]
 RIDGE = 1e-9
+INTERCEPT_SD = 5.0  # around the crude rate: what keeps a noisy total below zero finite
 MAX_STEP = 2.0  # of any log rate, per iteration
 TOLERANCE = 1e-7  # the same, where iteration ends
 NEAR = 1.0  # squared distance to the answer, in standard errors, from which Newton's step is taken
@@ -260,7 +262,9 @@ class _Observed:
         return cls(rows[exposed], counts[exposed], variance[exposed])
 
 
-def _linearise(design: _Design, seen: _Observed, theta: Floats, means: Floats) -> tuple[Floats, Floats, Floats]:
+def _linearise(
+    design: _Design, seen: _Observed, theta: Floats, crude: Floats, means: Floats
+) -> tuple[Floats, Floats, Floats]:
     """The step (p,) from `theta`, where cells expect `means` (cells,) events; the information with noise and without.
 
     Far from the answer that is Fisher's. Near it, where noise can leave the expected information far from the actual
@@ -272,7 +276,7 @@ def _linearise(design: _Design, seen: _Observed, theta: Floats, means: Floats) -
     sampling = sampling + sp.diags_array(RIDGE * sampling.diagonal())
     noisy = splu((sampling + sp.diags_array(seen.noise_variance)).tocsc())
     pull = np.asarray(noisy.solve(seen.counts - table.diagonal()[rows]), np.float64)
-    score = jacobian.T @ pull - design.precision @ theta
+    score = jacobian.T @ pull - design.precision @ (theta - crude)
     information = jacobian.T @ noisy.solve(jacobian) + design.precision
     exact = jacobian.T @ splu(sampling.tocsc()).solve(jacobian) + design.precision
     step = np.linalg.solve(information, score)
@@ -292,7 +296,7 @@ def fit_hazard(
     """Fit `model` to the noisy marginals `tables`, each over some of the cells' dimensions, with the same levels.
 
     `start` (p,) is the estimate of a similar fit. ValueError where levels differ, or where a contrast has neither
-    exposure nor prior. Read `converged` before the numbers: a noisy total below zero has no finite answer.
+    exposure nor prior. Read `converged` before the numbers: without a prior, a count of zero has no finite answer.
     """
     groups = [cells.axes(dimension.name for dimension in table.dimensions) for table in tables]
     design = _Design.of(cells, model, groups)
@@ -300,9 +304,12 @@ def fit_hazard(
     exposed = design.loadings.T @ design.cross_table(cells.exposure_node_hours).diagonal()
     if np.any((exposed == 0.0) & (np.diag(design.precision) == 0.0)):
         raise ValueError("a contrast has no exposure, and no prior says anything about it")
-    theta, iterations = _crude(cells, tables, len(exposed)) if start is None else start, 0
+    crude = _crude(cells, tables, len(exposed))
+    if np.isfinite(model.prior_sd):
+        design.precision[0, 0] += INTERCEPT_SD**-2
+    theta, iterations = crude if start is None else start, 0
     while True:
-        step, information, exact = _linearise(design, seen, theta, _means(cells, design, theta))
+        step, information, exact = _linearise(design, seen, theta, crude, _means(cells, design, theta))
         change = float(np.abs(design.gather(design.loadings @ step)).max())
         theta = theta + step * min(1.0, MAX_STEP / max(change, TOLERANCE))
         iterations += 1

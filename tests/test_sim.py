@@ -1,0 +1,146 @@
+"""`pharoah-sim`: a tiny scenario from the command line to the report, and manners of the three programs."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import provider_server.cli
+import simulation.cli
+import tenant_client.cli
+
+PROGRAMS = {
+    "tenant": tenant_client.cli.app,
+    "provider": provider_server.cli.app,
+    "sim": simulation.cli.app,
+}
+KEYS = {
+    "tenants",
+    "job_weeks",
+    "rounds",
+    "epsilon",
+    "delta",
+    "seconds",
+    "bytes_per_tenant_round",
+    "mismatch",
+    "hazard",
+}
+
+
+def call(program: str, *arguments: str) -> Result:
+    return CliRunner().invoke(PROGRAMS[program], arguments)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "tiny"
+    result = call("sim", "run", "--scenario", "tiny", "--out", str(out), "--json")
+    assert result.exit_code == 0, result.stderr
+    (out / "stdout.json").write_text(result.stdout)
+    return out
+
+
+@pytest.fixture(scope="module")
+def summary(played: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((played / "stdout.json").read_text())
+    return found
+
+
+def test_json_has_the_stable_keys_and_nothing_else_is_on_stdout(summary: dict[str, Any]) -> None:
+    assert set(summary) >= KEYS
+    assert set(summary["mismatch"]) == {
+        "auroc",
+        "average_precision",
+        "auroc_without_privacy",
+        "average_precision_without_privacy",
+    }
+    assert set(summary["hazard"]) == {
+        "mean_abs_log_rate_error",
+        "mean_abs_log_rate_error_without_privacy",
+        "interval_coverage",
+    }
+    assert summary["tenants"] == 8
+    assert summary["rounds"] == 2
+
+
+def test_the_run_writes_its_outcome_and_a_report_that_loads_nothing(played: Path, summary: dict[str, Any]) -> None:
+    outcome = json.loads((played / "outcome.json").read_text())
+    assert {key: value for key, value in outcome.items() if key != "detail"} == summary
+    report = (played / "report.html").read_text()
+    assert "<svg" in report
+    assert not re.search(r"(src|href)=.https?://", report)
+
+
+def test_the_budget_of_a_tenant_shows_each_week_once(played: Path) -> None:
+    home = str(played / "homes" / "tenants" / "000")
+    view = json.loads(call("tenant", "budget", "--home", home, "--json").stdout)
+    assert [line["window_hours"] for line in view["lines"]] == [[0, 168], [168, 336]]
+    assert all(0.99 < line["epsilon"] <= 1.0 and line["rounds"] == 1 for line in view["lines"])
+    assert view["whole_job_epsilon"] > 1.5
+
+
+def test_a_preview_counts_what_the_journal_holds_and_names_every_byte(played: Path) -> None:
+    home = str(played / "homes" / "tenants" / "000")
+    view = json.loads(call("tenant", "preview", "--home", home, "--json").stdout)
+    assert view["message_bytes"] > 8 * view["cells"]
+    assert all(cell["count"] >= 1 for cell in view["counts"])
+    told = call("tenant", "preview", "--home", home).stdout
+    assert f"{view['message_bytes']} bytes" in told
+
+
+def test_check_answers_with_its_exit_code(played: Path) -> None:
+    home = played / "homes" / "tenants" / "000"
+    assert call("tenant", "check", "00", "--home", str(home)).exit_code == 2
+    unknown = call("tenant", "check", "00", "--home", str(home))
+    assert "no lease '00'" in unknown.stderr
+    assert "hint:" in unknown.stderr
+
+
+def test_the_provider_lists_its_releases_and_findings(played: Path) -> None:
+    home = str(played / "homes" / "provider")
+    releases = json.loads(call("provider", "releases", "--home", home, "--json").stdout)
+    assert [row["start_hour"] for row in releases] == [0, 168]
+    assert all(row["contributors"] == 8 for row in releases)
+    assert json.loads(call("provider", "findings", "--probability", "0", "--home", home, "--json").stdout)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_missing_home_or_scenario_is_an_error_with_a_hint(program: str, tmp_path: Path) -> None:
+    wrong = {
+        "tenant": ["budget", "--home", str(tmp_path)],
+        "provider": ["releases", "--home", str(tmp_path)],
+        "sim": ["run", "--scenario", "no-such"],
+    }
+    result = call(program, *wrong[program])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "error:" in result.stderr
+    assert "hint:" in result.stderr
+
+
+@pytest.mark.parametrize("epsilon", ["0", "-1", "nan", "much"])
+def test_an_epsilon_that_is_none_is_refused(epsilon: str, tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    file.touch()
+    assert call("sim", "replay", "titan", str(file), f"--epsilon={epsilon}").exit_code == 2
+
+
+def test_help_of_the_tenant_program_imports_nothing_heavy() -> None:
+    """The time is a benchmark's business; what makes it is which libraries are loaded."""
+    code = (
+        "import sys; from typer.testing import CliRunner; import tenant_client.cli as c;"
+        "r = CliRunner().invoke(c.app, ['--help']); assert r.exit_code == 0;"
+        "print([m for m in ('numpy', 'scipy', 'flwr', 'opendp', 'pandas', 'cryptography') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout.strip() == "[]"
+
+
+def test_scenarios_are_listed_by_name() -> None:
+    listed = call("sim", "scenarios").stdout
+    assert {line.split()[0] for line in listed.splitlines()} == {"quickstart", "standard", "tiny"}
