@@ -25,6 +25,8 @@ Words = NDArray[np.uint64]
 
 _WORD = np.dtype("<u8")
 _LABEL = b"pharoah/mask/1\0"
+_BLOCK_CELLS = 2**13
+_ZEROS = memoryview(bytes(8 * _BLOCK_CELLS))
 
 
 class MaskKey:
@@ -45,10 +47,19 @@ class MaskKey:
 
     def mask(self, peer: MaskPublicKey, round_id: RoundId, plan: Digest, cells: int) -> Words:
         """The mask that this key and `peer` share for a round and a plan: `cells` words, dtype uint64."""
-        shared = self._exchange(peer)
-        stream_key = HKDF(SHA256(), 32, salt=None, info=_LABEL + round_id + plan).derive(shared)
-        stream = Cipher(algorithms.ChaCha20(stream_key, bytes(16)), mode=None).encryptor().update(bytes(8 * cells))
-        return np.frombuffer(stream, _WORD).astype(np.uint64, copy=False)
+        mask = np.zeros(cells, np.uint64)
+        self.add_mask(mask, peer, round_id, plan)
+        return mask
+
+    def add_mask(self, total: Words, peer: MaskPublicKey, round_id: RoundId, plan: Digest) -> None:
+        """Adds that mask to `total` in place, mod 2^64, a block at a time, so that the stream stays in the cache."""
+        stream_key = HKDF(SHA256(), 32, salt=None, info=_LABEL + round_id + plan).derive(self._exchange(peer))
+        stream = Cipher(algorithms.ChaCha20(stream_key, bytes(16)), mode=None).encryptor()
+        block = bytearray(8 * _BLOCK_CELLS)
+        for at in range(0, len(total), _BLOCK_CELLS):
+            part = total[at : at + _BLOCK_CELLS]
+            stream.update_into(_ZEROS[: 8 * len(part)], block)
+            part += np.frombuffer(block, _WORD, len(part))
 
     def _exchange(self, peer: MaskPublicKey) -> bytes:
         try:
@@ -63,7 +74,10 @@ def mask_cells(cells: Words, key: MaskKey, trustees: Sequence[MaskPublicKey], ro
     """What a tenant sends: its cells plus the mask that it shares with each trustee, mod 2^64."""
     if not trustees:
         raise ValueError("cells without a mask must not leave: name at least one trustee")
-    return add_words((cells, *(key.mask(trustee, round_id, plan, len(cells)) for trustee in trustees)))
+    masked = cells.copy()
+    for trustee in trustees:
+        key.add_mask(masked, trustee, round_id, plan)
+    return masked
 
 
 def sum_of_masks(
@@ -72,7 +86,7 @@ def sum_of_masks(
     """What a trustee answers: the sum of its masks over the agreed set, mod 2^64. Memory stays at one vector."""
     total = np.zeros(cells, np.uint64)
     for contributor in contributors:
-        total += key.mask(contributor, round_id, plan, cells)
+        key.add_mask(total, contributor, round_id, plan)
     return total
 
 

@@ -106,7 +106,8 @@ def findings(
 def _finding_line(row: dict[str, Any]) -> str:
     return (
         f"workload {row['workload'][:12]} on context {row['context'][:12]}: {row['risk_ratio']:.1f} times the expected"
-        f" failures ({row['risk_ratio_low']:.1f}–{row['risk_ratio_high']:.1f}), probability {row['probability_worse']:.0%}"
+        f" failures ({row['risk_ratio_low']:.1f}–{row['risk_ratio_high']:.1f}),"
+        f" probability {row['probability_worse']:.0%}"
     )
 
 

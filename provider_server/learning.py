@@ -18,7 +18,7 @@ from crypto.messages import finest_row
 from provider_server.analysis.effective import cap_factor
 from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.leases import Lease, Slices, expose
+from provider_server.leases import Lease, Slices, expose_table
 from provider_server.release import Release
 
 CORRECTIONS = 2
@@ -84,9 +84,8 @@ class _Week:
 
     def table(self, marginal: str, weight: Floats) -> LifeTable:
         """The released counts over exposure that is scaled by `weight`, which is broadcast to (leases, bands)."""
-        names = [candidate.name for candidate in self.release.plan.marginals]
-        exposed = expose(self.release.plan, self.slices, weight)[names.index(marginal)]
-        return replace(self.release.table(marginal), exposure_node_hours=exposed.exposure_node_hours)
+        released = self.release.table(marginal)
+        return expose_table(released, self.slices, self.slices.node_hours * weight)
 
     def cap(self, expected: Floats) -> Floats:
         """By how much the cap shrinks the counts of each lease, given its `expected` failures; shape (leases, 1)."""

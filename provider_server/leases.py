@@ -63,17 +63,16 @@ class Slices:
         return cls(inside, nodes * np.clip(high - low, 0, None))
 
 
-def expose(plan: Plan, slices: Slices, weight: Floats | None = None) -> tuple[LifeTable, ...]:
-    """The plan's tables with exposure and numbers at risk filled in; events and noise stay zero.
+def expose(plan: Plan, slices: Slices) -> tuple[LifeTable, ...]:
+    """The plan's tables with exposure and numbers at risk filled in; events and noise stay zero."""
+    return tuple(expose_table(table, slices, slices.node_hours) for table in plan.tables)
 
-    `weight`, broadcast to (leases, bands), scales the node-hours. Along dimensions that describe the failure and not
-    the lease (domain, reason) every level has the full exposure.
+
+def expose_table(table: LifeTable, slices: Slices, hours: Floats) -> LifeTable:
+    """One table with the exposure `hours`, shape (leases, bands), and numbers at risk filled in.
+
+    Along dimensions that describe the failure and not the lease (domain, reason) every level has the full exposure.
     """
-    hours = slices.node_hours if weight is None else slices.node_hours * weight
-    return tuple(_expose(table, slices, hours) for table in plan.tables)
-
-
-def _expose(table: LifeTable, slices: Slices, hours: Floats) -> LifeTable:
     of_lease = [dimension for dimension in table.dimensions if dimension.name not in ("band", *OF_FAILURE)]
     by_band = any(dimension.name == "band" for dimension in table.dimensions)
     hours = hours if by_band else hours.sum(axis=1, keepdims=True)

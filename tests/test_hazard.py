@@ -45,8 +45,8 @@ def one_way(table: LifeTable) -> list[LifeTable]:
     return [table.marginal(axis.name) for axis in table.dimensions]
 
 
-def main_effects(table: LifeTable, **options: float) -> Model:
-    return Model(tuple((axis.name,) for axis in table.dimensions), **options)
+def main_effects(table: LifeTable, prior_sd: float = 5.0) -> Model:
+    return Model(tuple((axis.name,) for axis in table.dimensions), prior_sd=prior_sd)
 
 
 def by_scikit_learn(table: LifeTable) -> Floats:
@@ -101,9 +101,10 @@ def test_bands_alone_are_the_piecewise_exponential_model_of_lifelines() -> None:
 
 def test_one_band_per_failure_is_the_cox_model_of_lifelines() -> None:
     rng = np.random.default_rng(6)
-    group = rng.integers(0, 3, 150)
-    life = rng.exponential(10.0, 150) * np.array([1.0, 0.6, 0.3])[group]
-    times, failed = np.minimum(life, 12.0), life < 12.0
+    group = rng.integers(0, 3, 100)
+    life = rng.exponential(10.0, 100) * np.array([1.0, 0.6, 0.3])[group]
+    end = np.sort(life)[80]  # the study ends with a failure
+    times, failed = np.minimum(life, end), life <= end
     edges = np.concatenate([[0.0], np.unique(times)])
     spent = time_in_bands(times, edges)
     unit, band = np.nonzero(spent > 0)
@@ -111,9 +112,8 @@ def test_one_band_per_failure_is_the_cox_model_of_lifelines() -> None:
     cells = Cells(dimensions, np.array([group[unit], band]), spent[unit, band])
     events = np.zeros((3, len(edges) - 1))
     np.add.at(events, (group[failed], band_of(times[failed], edges)), 1.0)
-    table = LifeTable(dimensions, events, events + 1.0, events, np.zeros(events.shape))
-    # the last band holds the survivors and no failure: only a prior keeps it finite, and no contrast hears of it
-    fit = fit_hazard(cells, one_way(table), Model((("group",), ("band",)), prior_sd=1e3))
+    table = LifeTable(dimensions, events, events, events, np.zeros(events.shape))
+    fit = fit_hazard(cells, one_way(table), Model((("group",), ("band",)), prior_sd=np.inf))
     frame = pd.DataFrame({"one": group == 1, "two": group == 2, "time": times, "failed": failed}).astype(float)
     oracle = CoxPHFitter().fit(frame, "time", "failed")
     assert np.log(fit.ratios("group")[1].value) == pytest.approx(oracle.params_.to_numpy(), abs=1e-4)
@@ -130,7 +130,7 @@ def test_a_saturated_model_returns_the_crude_rates_whatever_its_coding(terms: tu
     assert predict(fit, cells).log_sd == pytest.approx(table.events.ravel() ** -0.5, rel=1e-5)
 
 
-@pytest.mark.parametrize("terms", [(("a",), ("b",)), (("a",), ("b",), ("a", "b")), (("a", "b"),)])
+@pytest.mark.parametrize("terms", [(("a",), ("b",)), (("a", "b"),), (("a",),)])
 def test_predictions_do_not_depend_on_the_reference_level(terms: tuple[tuple[str, ...], ...]) -> None:
     rng = np.random.default_rng(8)
     table = cube(rng, {"a": 3, "b": 4}, node_hours=1e4, empty=0.2)
@@ -153,7 +153,7 @@ def test_rates_by_level_are_averages_over_exposure() -> None:
     assert np.all((low < by_level.value) & (by_level.value < high))
 
 
-SIZES, REPEATS = {"a": 4, "b": 6}, 250
+SIZES, REPEATS = {"a": 4, "b": 6}, 200
 
 
 @pytest.fixture(scope="module")
@@ -263,10 +263,21 @@ def test_more_noise_never_narrows_an_interval() -> None:
     assert np.all(widths[1] < widths[2])
 
 
-def test_a_noisy_total_below_zero_is_reported_and_not_hidden() -> None:
+def test_a_noisy_total_below_zero_stays_finite_and_says_nothing() -> None:
     table = cube(np.random.default_rng(17), {"a": 4, "b": 5}, node_hours=10.0)
-    released = replace(table, events=np.full(table.shape, -30.0), noise_variance=np.full(table.shape, 9.0))
-    assert not fit_hazard(Cells.from_table(table), [released], main_effects(table)).converged
+    released = replace(table, events=np.full(table.shape, -3.0), noise_variance=np.full(table.shape, 9.0))
+    fit = fit_hazard(Cells.from_table(table), [released], main_effects(table))
+    assert fit.converged
+    assert np.sqrt(fit.covariance[0, 0]) > 3.0
+
+
+def test_the_reference_level_may_be_far_from_the_average() -> None:
+    table = cube(np.random.default_rng(21), {"a": 3, "b": 4}, node_hours=3e4)
+    table.events[0], table.events[1:] = 1.0, 400.0
+    cells, tables = Cells.from_table(table), one_way(table)
+    bare = fit_hazard(cells, tables, main_effects(table, prior_sd=np.inf))
+    held = fit_hazard(cells, tables, main_effects(table))
+    assert held.estimate == pytest.approx(bare.estimate, abs=0.1 * np.sqrt(bare.covariance[0, 0]))
 
 
 def test_what_does_not_fit_together_is_refused() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from crypto.life_table import LifeTable
 from crypto.messages import finest_row
 from crypto.plan import Plan
-from provider_server.leases import Lease, Slices, context_tokens, expose
+from provider_server.leases import Lease, Slices, context_tokens, expose, expose_table
 from provider_server.planning import MarginalSpec
 from tests.factories import WEEK, a_lease, a_plan, all_leases, keys, labels, lease_id
 
@@ -156,26 +156,15 @@ def test_events_and_noise_stay_empty() -> None:
         assert not table.noise_variance.any()
 
 
-def test_weights_scale_exposure_by_lease_and_by_band_and_leave_numbers_at_risk() -> None:
-    held = [a_lease(0, 0, 0, 0, (100.0, 110.0)), a_lease(0, 1, 1, 1, (100.0, 110.0))]
+def test_corrected_hours_are_placed_like_plain_ones_and_leave_numbers_at_risk() -> None:
+    held = [a_lease(0, number, number, number, (100.0, 110.0)) for number in range(2)]
     cut = slices(PLAN, held)
-    plain, by_lease = expose(PLAN, cut)[0], expose(PLAN, cut, np.array([[0.5], [0.25]]))[0]
-    assert dict(zip(cells(plain), plain.exposure_node_hours.ravel(), strict=True)) == exposures(10.0, 10.0)
-    assert dict(zip(cells(plain), by_lease.exposure_node_hours.ravel(), strict=True)) == exposures(5.0, 2.5)
-    assert by_lease.at_risk.tolist() == plain.at_risk.tolist()
-    weight = np.array([[1.0, 0.5, 0.0, 0.0]])
-    by_band = expose(PLAN, cut, weight)[1]
-    assert by_band.marginal("band").exposure_node_hours.tolist() == [2 * 3 * hours for hours in (1.0, 3.5, 0.0, 0.0)]
-
-
-def exposures(first: float, second: float) -> dict[tuple[str, ...], float]:
-    contexts, workloads = ([labels(n, n)[name] for n in (0, 1)] for name in ("context", "subarchetype"))
-    return {
-        (workloads[0], contexts[0]): first,
-        (workloads[0], contexts[1]): 0.0,
-        (workloads[1], contexts[0]): 0.0,
-        (workloads[1], contexts[1]): second,
-    }
+    assert cut.node_hours.tolist() == [[1.0, 7.0, 2.0, 0.0]] * 2
+    corrected = expose_table(PLAN.tables[0], cut, cut.node_hours * np.array([[0.5], [0.25]]))
+    own = [(labels(number)["subarchetype"], labels(0, number)["context"]) for number in range(2)]
+    found = dict(zip(cells(corrected), corrected.exposure_node_hours.ravel().tolist(), strict=True))
+    assert {cell: hours for cell, hours in found.items() if hours} == {own[0]: 5.0, own[1]: 2.5}
+    assert corrected.at_risk.tolist() == expose(PLAN, cut)[0].at_risk.tolist()
 
 
 def test_an_unregistered_lease_is_at_risk_where_no_workload_is_asked_for() -> None:
@@ -223,7 +212,7 @@ def test_without_the_secret_a_token_says_nothing_about_its_context() -> None:
     own = {token for level in range(9) for token in context_tokens(b"secret", 0, "h100", level).values()}
     tried = {
         token
-        for guess in (b"", b"Secret", b"secret\0")
+        for guess in (b"", b"Secret", b"secrets")
         for level in range(9)
         for token in context_tokens(guess, 0, "h100", level).values()
     }

@@ -88,8 +88,9 @@ SUPPORT = np.arange(-400, 401)
 
 
 def discrete_gaussian(scale: float) -> Probabilities:
-    mass: Probabilities = np.exp(-(SUPPORT**2) / (2 * scale**2))
-    return mass / mass.sum()
+    mass = np.exp(-(SUPPORT**2) / (2 * scale**2))
+    law: Probabilities = mass / mass.sum()
+    return law
 
 
 def rounded_gaussian(scale: float) -> Probabilities:

@@ -104,7 +104,7 @@ def test_many_leases_of_one_tenant_are_one_owner() -> None:
 
 
 def test_a_coarse_row_does_not_hide_a_tenant_behind_owners_that_have_rows_of_their_own() -> None:
-    """Tenants 0–2 run workload 0. Tenant 3 alone runs its sibling: four hold the archetype, one would be counted in it."""
+    """Tenants 0–2 run workload 0, tenant 3 its sibling: four hold the archetype, only one would be counted in it."""
     held = [*(a_lease(tenant, 0, 0) for tenant in range(3)), a_lease(3, 0, 1)]
     plan = counted("workload", held, 3)
     assert plan is not None

@@ -4,8 +4,8 @@ A cell i (a context in an age band, …) has exposure e_i, which the provider kn
 failures, which nobody shows it. Released are marginals y = A n + noise, with known variances Σ. Their mean is A μ and
 their covariance V = A diag(μ) Aᵀ + Σ, so θ is found by quasi-scoring (McCullagh & Nelder 1989, §9.3): with
 J = A diag(μ) X, repeat θ += (Jᵀ V⁻¹ J + P)⁻¹ (Jᵀ V⁻¹ (y − A μ) − P (θ − θ₀)). P is a weak Gaussian prior on the
-contrasts, and a weaker one on the intercept around the crude rate: a level, or a total, whose noisy count is negative
-stays finite, and its interval is wide.
+contrasts, and on the average log rate around the crude one (not on the intercept, which is but a reference level's): a
+level, or a total, whose noisy count is negative stays finite, and its interval is wide.
 
 Guarantees. Without noise and prior, and with the marginal of every term observed, the answer is the Poisson maximum
 likelihood (Holford 1980, Laird & Olivier 1981). Marginals may be redundant (all have the same total): V is then
@@ -41,7 +41,7 @@ Ints = NDArray[np.intp]
 Axes = tuple[int, ...]
 Kind = Literal["population", "noise"]
 RIDGE = 1e-9
-INTERCEPT_SD = 5.0  # around the crude rate: what keeps a noisy total below zero finite
+LEVEL_SD = 5.0  # of the average log rate around the crude one: what keeps a noisy total below zero finite
 MAX_STEP = 2.0  # of any log rate, per iteration
 TOLERANCE = 1e-7  # the same, where iteration ends
 NEAR = 1.0  # squared distance to the answer, in standard errors, from which Newton's step is taken
@@ -87,10 +87,11 @@ class Cells:
 class Model:
     """log rate = intercept + one term per tuple of dimension names, in treatment coding.
 
-    `reference` names a dimension's reference level (default: its first); predictions do not depend on it. A term's
-    levels are exchangeable around a free common level, with standard deviation `prior_sd` (inf: no prior). `walk_sd`
-    gives, for an ordered dimension, that of the step from one level to the next (a random walk; default none). An
-    interaction has contrasts along the dimensions without which it is a term (or the intercept) as well.
+    `reference` names a dimension's reference level (default: its first). A term's levels are exchangeable around a free
+    common level, with standard deviation `prior_sd` (inf: no prior at all). `walk_sd` gives, for an ordered dimension,
+    that of the step from one level to the next (a random walk; default none). An interaction has contrasts along the
+    dimensions without which it is a term (or the intercept) as well. Predictions do not depend on the reference, unless
+    a prior meets a main effect and its interaction: main effects are then those at the other's reference.
     """
 
     terms: tuple[tuple[str, ...], ...]
@@ -306,7 +307,8 @@ def fit_hazard(
         raise ValueError("a contrast has no exposure, and no prior says anything about it")
     crude = _crude(cells, tables, len(exposed))
     if np.isfinite(model.prior_sd):
-        design.precision[0, 0] += INTERCEPT_SD**-2
+        average = exposed / exposed[0]  # of the cells' rows of X, weighted by exposure
+        design.precision[:] += np.outer(average, average) / LEVEL_SD**2
     theta, iterations = crude if start is None else start, 0
     while True:
         step, information, exact = _linearise(design, seen, theta, crude, _means(cells, design, theta))

@@ -86,7 +86,7 @@ def _failing_share(left: Floats, failures: Floats, variance: Floats) -> tuple[Fl
 
 
 def _linearised(theta: Floats, left: Floats, variance: Floats) -> tuple[Floats, Floats, Floats]:
-    """Shares at logits `theta`, the derivative of the expected counts, and that derivative over the counts' variance."""
+    """Shares at logits `theta`, the derivative of the expected counts, and that over the variance of the counts."""
     share = expit(theta)
     slope = left * share * (1 - share)
     return share, slope, slope / (slope + variance)

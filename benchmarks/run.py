@@ -1,0 +1,164 @@
+"""Measures what the project claims; one JSON object per figure goes to stdout, progress to stderr.
+
+    python benchmarks/run.py [NAME…]     all figures, or the named ones
+
+Times are of one machine: compare them with the peer that is measured in the same run, not with those of another day.
+Figures on real data are left out, with a line on stderr, where ../shared/data is absent.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crypto.ids import Digest, RoundId
+from crypto.masking import MaskKey, mask_cells, sum_of_masks
+from crypto.noise import SystemSampler
+from simulation.federation import make_group_key
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+Figure = dict[str, Any]
+
+
+def help_seconds() -> Figure:
+    """`pharoah-tenant --help`, start to end, median of seven; the bare interpreter beside it."""
+    program = Path(sys.executable).with_name("pharoah-tenant")
+    return {
+        "seconds": _median_seconds([str(program), "--help"]),
+        "python_alone": _median_seconds([sys.executable, "-c", ""]),
+    }
+
+
+def _median_seconds(command: list[str]) -> float:
+    def once() -> float:
+        began = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        return time.perf_counter() - began
+
+    return statistics.median(once() for _ in range(7))
+
+
+def masking() -> Figure:
+    """A tenant's and a trustee's work for one million cells, against the mask expansion of Flower's SecAgg+.
+
+    SecAgg+ expands one mask per neighbour, 15 at 100 clients; the committee needs three, whatever the number of tenants.
+    """
+    from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
+
+    cells, trustees = 1_000_000, [MaskKey.generate(os.urandom) for _ in range(3)]
+    key, round_id, plan = MaskKey.generate(os.urandom), RoundId(bytes(16)), Digest(bytes(32))
+    vector = np.zeros(cells, np.uint64)
+    tenant = _best(lambda: mask_cells(vector, key, [trustee.public for trustee in trustees], round_id, plan))
+    trustee = _best(lambda: sum_of_masks(trustees[0], [key.public] * 10, round_id, plan, cells)) / 10
+    peer = _best(lambda: [pseudo_rand_gen(os.urandom(32), 1 << 32, [(cells,)]) for _ in range(15)])
+    return {
+        "cells": cells,
+        "tenant_ms": 1e3 * tenant,
+        "trustee_ms_per_tenant": 1e3 * trustee,
+        "secaggplus_client_ms": 1e3 * peer,
+        "times_faster": peer / tenant,
+    }
+
+
+def noise() -> Figure:
+    """Microseconds per cell of one tenant's share: OpenDP's discrete Gaussian, and our discrete Laplace share."""
+    sampler, cells = SystemSampler(), 20_000
+    sampler.laplace_share(2.0, 39, 1)
+    gaussian = _best(lambda: sampler.gaussian(300.0, cells))
+    laplace = _best(lambda: sampler.laplace_share(2.0, 39, cells))
+    return {"gaussian_us": 1e6 * gaussian / cells, "laplace_us": 1e6 * laplace / cells}
+
+
+def tokens() -> Figure:
+    """Milliseconds for the twenty tokens of a ladder: 3 of 5 trustees, proofs made and verified."""
+    from crypto import threshold, voprf
+
+    shares, group = make_group_key()
+    inputs = [bytes([number]) for number in range(20)]
+
+    def ladder() -> tuple[bytes, ...]:
+        blinding = voprf.blind(inputs, os.urandom)
+        answers = {
+            share.index: voprf.blind_evaluate(share.secret, blinding.elements, os.urandom) for share in shares[:3]
+        }
+        return voprf.finalize(blinding, threshold.combine_evaluations(group, blinding.elements, answers))
+
+    return {"ladder_ms": 1e3 * _best(ladder)}
+
+
+def _best(work: Callable[[], object], repeats: int = 5) -> float:
+    """Seconds of the fastest of several runs: what the work needs when nothing disturbs it."""
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def quickstart() -> Figure:
+    """The main job, as a user calls it."""
+    return _sim("run", "--scenario", "quickstart", "--json")
+
+
+def titan_without_privacy() -> Figure:
+    """43 hazard ratios against the published ones, exact sums."""
+    return _sim("replay", "titan", str(_data("titan/gpu_lifetimes.csv.gz")), "--epsilon", "none", "--json")
+
+
+def titan() -> Figure:
+    """The same at epsilon 1, twenty rounds."""
+    return _sim(
+        "replay", "titan", str(_data("titan/gpu_lifetimes.csv.gz")), "--epsilon", "1", "--seeds", "20", "--json"
+    )
+
+
+def philly() -> Figure:
+    """Survival by number of GPUs against the pooled curves at epsilon 1, twenty rounds."""
+    return _sim("replay", "philly", str(_data("philly/jobs_15k.csv")), "--epsilon", "1", "--seeds", "20", "--json")
+
+
+def _sim(*arguments: str) -> Figure:
+    program = Path(sys.executable).with_name("pharoah-sim")
+    done = subprocess.run([str(program), *arguments], check=True, capture_output=True, text=True)
+    result: Figure = json.loads(done.stdout)
+    return result
+
+
+def _data(name: str) -> Path:
+    file = DATA / name
+    if not file.exists():
+        raise FileNotFoundError(f"../shared/data/{name} is missing")
+    return file
+
+
+FIGURES: dict[str, Callable[[], Figure]] = {
+    figure.__name__: figure
+    for figure in (help_seconds, masking, noise, tokens, quickstart, titan_without_privacy, titan, philly)
+}
+
+
+def measure(names: list[str]) -> Iterator[Figure]:
+    """Each figure under its name; those whose data is absent are left out."""
+    for name in names:
+        sys.stderr.write(f"{name} …\n")
+        try:
+            yield {"figure": name, **FIGURES[name]()}
+        except FileNotFoundError as error:
+            sys.stderr.write(f"{name}: left out: {error}\n")
+
+
+if __name__ == "__main__":
+    unknown = set(sys.argv[1:]) - set(FIGURES)
+    if unknown:
+        sys.exit(f"run.py: error: no figure {sorted(unknown)}\nhint: there are {', '.join(FIGURES)}")
+    for found in measure(sys.argv[1:] or list(FIGURES)):
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()

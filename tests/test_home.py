@@ -1,0 +1,178 @@
+"""A tenant's home: private files, named complaints, and no secret in anything that is shown."""
+
+import os
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from crypto.errors import DecodeError
+from crypto.messages import Directory, Member
+from crypto.noise import SystemSampler
+from crypto.signing import tenant_id
+from provider_server.planning import PlanSettings
+from simulation.federation import TRUSTEES, found
+from tenant_client.home import HomeError, create, open_tenant, pin, write_secret
+from tenant_client.journal import UnknownUnit
+from tenant_client.policy import Policy, PolicyError
+from tenant_client.tenant import Tenant
+from tests.factories import SETTINGS, InsecureSilence, a_failure, a_plan, a_unit, keys, signed
+
+HINT = "name the tenant's home with --home or PHAROAH_HOME"
+
+
+def opened(home: Path) -> Tenant:
+    return open_tenant(home, (), os.urandom, SystemSampler())
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    path = tmp_path / "homes" / "tenant"
+    create(path, os.urandom)
+    pin(path, keys().directory)
+    return path
+
+
+def mode(path: Path) -> str:
+    return oct(stat.S_IMODE(path.stat().st_mode))
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_secrets_are_for_their_owner_only_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        create(tmp_path / "tenant", os.urandom)
+        pin(tmp_path / "tenant", keys().directory)
+        with closing(opened(tmp_path / "tenant")) as tenant:
+            unit = a_unit(1)
+            tenant.journal.add([unit], [a_failure(unit)])
+            names = {path.name: mode(path) for path in (tmp_path / "tenant").iterdir()}
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "tenant") == "0o700"
+    private = {name: shown for name, shown in names.items() if name != "directory.msgpack"}
+    assert set(private) >= {"signing.key", "mask.key", "tenant.db", "tenant.db-wal"}
+    assert set(private.values()) == {"0o600"}
+
+
+def test_keys_are_never_overwritten(home: Path) -> None:
+    before = (home / "signing.key").read_bytes()
+    with pytest.raises(FileExistsError):
+        create(home, os.urandom)
+    with pytest.raises(FileExistsError):
+        write_secret(home / "mask.key", bytes(32))
+    assert (home / "signing.key").read_bytes() == before
+
+
+def test_the_public_keys_are_those_of_the_files_and_of_the_tenant(tmp_path: Path) -> None:
+    drawn = iter([bytes([1]) * 32, bytes([2]) * 32])
+    member = create(tmp_path, lambda size: next(drawn))
+    pin(tmp_path, keys().directory)
+    assert ((tmp_path / "signing.key").read_bytes(), (tmp_path / "mask.key").read_bytes()) == (b"\1" * 32, b"\2" * 32)
+    with closing(opened(tmp_path)) as tenant:
+        assert tenant.id == member.tenant == tenant_id(member.verify_key)
+
+
+def test_two_homes_have_different_keys(tmp_path: Path) -> None:
+    one, other = (create(tmp_path / name, os.urandom) for name in ("one", "other"))
+    assert isinstance(one, Member)
+    assert one.verify_key != other.verify_key
+    assert one.mask_key != other.mask_key
+
+
+@pytest.mark.parametrize("name", ["signing.key", "mask.key", "directory.msgpack"])
+def test_what_is_missing_is_named_and_how_to_name_a_home(home: Path, name: str) -> None:
+    (home / name).unlink()
+    with pytest.raises(HomeError) as error:
+        opened(home)
+    assert error.value.diagnostics() == f"{home / name}: No such file or directory\nhint: {HINT}"
+    assert not (home / "tenant.db").exists()
+
+
+def test_a_home_that_is_none_is_not_made_into_one(tmp_path: Path) -> None:
+    with pytest.raises(HomeError):
+        opened(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("name", ["signing.key", "mask.key"])
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_key_of_another_length_is_named_and_not_shown(home: Path, name: str, size: int) -> None:
+    (home / name).write_bytes(b"K" * size)
+    with pytest.raises(HomeError, match=f"{size} bytes, a key has 32") as error:
+        opened(home)
+    assert name in error.value.what
+    assert "KK" not in error.value.diagnostics()
+
+
+def test_a_damaged_directory_is_not_a_directory(home: Path) -> None:
+    (home / "directory.msgpack").write_bytes(b"garbage")
+    with pytest.raises(DecodeError, match=Directory.__name__):
+        opened(home)
+
+
+# ---- policy --------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_policy_file_the_defaults_apply(home: Path) -> None:
+    with closing(opened(home)) as tenant:
+        assert tenant.policy == Policy()
+
+
+def test_the_policy_file_is_the_tenants_policy(home: Path) -> None:
+    (home / "policy.toml").write_text("owners_minimum = 9\n")
+    with closing(opened(home)) as tenant:
+        assert tenant.policy == Policy(owners_minimum=9)
+    (home / "policy.toml").write_text("owners_minimun = 9\n")
+    with pytest.raises(PolicyError, match="unknown key 'owners_minimun'"):
+        opened(home)
+
+
+# ---- secrets -------------------------------------------------------------------------------------------------------
+
+
+def test_no_secret_shows_in_anything_that_a_tenant_prints(home: Path) -> None:
+    secrets = [(home / name).read_bytes() for name in ("signing.key", "mask.key")]
+    with closing(opened(home)) as tenant:
+        unit = a_unit(1)
+        tenant.journal.add([unit], [a_failure(unit)])
+        shown = [repr(part) for part in (tenant, *vars(tenant).values())]
+        with pytest.raises(UnknownUnit) as error:
+            tenant.journal.labels("nobody")
+        shown.append(error.value.diagnostics())
+    for secret in secrets:
+        assert not any(secret.hex() in text or str(secret) in text for text in shown)
+
+
+def test_a_closed_tenant_answers_nothing(home: Path) -> None:
+    tenant = opened(home)
+    tenant.close()
+    tenant.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        tenant.contribute(signed(a_plan()))
+
+
+# ---- a whole federation --------------------------------------------------------------------------------------------
+
+
+def test_a_federation_is_founded_with_homes_that_know_one_another(tmp_path: Path) -> None:
+    policy = {"owners_minimum": 3, "cohort_minimum": 3, "dimensions": ("workload", "context")}
+    federation = found(tmp_path, 3, PlanSettings(**SETTINGS), policy, InsecureSilence())
+    try:
+        directory = federation.provider.directory
+        assert [member.tenant for member in directory.members] == [tenant.id for tenant in federation.tenants]
+        assert [trustee.index for trustee in federation.trustees] == list(range(1, TRUSTEES + 1))
+        for number, tenant in enumerate(federation.tenants):
+            assert tenant.policy == Policy(owners_minimum=3, cohort_minimum=3, dimensions=("workload", "context"))
+            pinned = (tmp_path / "tenants" / f"{number:03d}" / "directory.msgpack").read_bytes()
+            with closing(opened(tmp_path / "tenants" / f"{number:03d}")) as again:
+                assert again.id == tenant.id
+            assert pinned == (tmp_path / "tenants" / "000" / "directory.msgpack").read_bytes()
+        with pytest.raises(FileExistsError):
+            found(tmp_path, 3, PlanSettings(**SETTINGS), policy)
+    finally:
+        federation.close()
