@@ -48,7 +48,7 @@ def _median_seconds(command: list[str]) -> float:
 def masking() -> Figure:
     """A tenant's and a trustee's work for one million cells, against the mask expansion of Flower's SecAgg+.
 
-    SecAgg+ expands one mask per neighbour, 15 at 100 clients; the committee needs three, whatever the number of tenants.
+    SecAgg+ expands one mask per neighbour, 15 at 100 clients; the committee needs three for any number of tenants.
     """
     from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 

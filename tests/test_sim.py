@@ -137,7 +137,7 @@ def test_help_of_the_tenant_program_imports_nothing_heavy() -> None:
         "r = CliRunner().invoke(c.app, ['--help']); assert r.exit_code == 0;"
         "print([m for m in ('numpy', 'scipy', 'flwr', 'opendp', 'pandas', 'cryptography') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 

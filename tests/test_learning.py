@@ -1,0 +1,130 @@
+"""What the provider learns: planted truth comes back, under noise and under the cap, and honest intervals cover it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import poisson
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from crypto.life_table import Dimension, Floats, LifeTable
+from provider_server.analysis.effective import cap_factor, capped_mean
+from provider_server.analysis.mismatch import Mismatches, find_mismatches
+
+WORKLOADS, CONTEXTS, WEEKS, FAILURES = 60, 20, 13, 934
+
+
+def a_cloud(seed: int, *, planted_share: float = 0.03) -> tuple[LifeTable, Floats]:
+    """A pair table with heavy-tailed exposure and 3% of the pairs failing eight times as often; and which ones do."""
+    rng = np.random.default_rng(seed)
+    exposure = np.outer(rng.pareto(1.5, WORKLOADS) + 0.2, rng.dirichlet(np.full(CONTEXTS, 5.0)))
+    exposure *= rng.lognormal(0, 0.5, exposure.shape)
+    planted = rng.random(exposure.shape) < planted_share
+    means = exposure * np.outer(rng.lognormal(0, 0.3, WORKLOADS), rng.lognormal(0, 0.3, CONTEXTS))
+    means *= FAILURES * WEEKS / means.sum()
+    table = LifeTable.zeros(
+        [
+            Dimension("workload", tuple(map(str, range(WORKLOADS)))),
+            Dimension("context", tuple(map(str, range(CONTEXTS)))),
+        ]
+    )
+    events = rng.poisson(means * np.where(planted, 8.0, 1.0)).astype(float)
+    return replace(table, events=events, exposure_node_hours=1e4 * exposure), planted.astype(float)
+
+
+def noisy(table: LifeTable, spread: float, seed: int) -> LifeTable:
+    rng = np.random.default_rng(seed)
+    events = table.events + np.round(rng.normal(0, spread, table.shape))
+    return replace(table, events=events, noise_variance=np.full(table.shape, spread**2))
+
+
+def quality(found: Mismatches, planted: Floats) -> tuple[float, float]:
+    truth = planted[found.workload, found.context]
+    return (
+        float(roc_auc_score(truth, found.probability_worse)),
+        float(average_precision_score(truth, found.probability_worse)),
+    )
+
+
+def by_z_score(table: LifeTable, planted: Floats) -> float:
+    """Average precision of the obvious ranking: standardised excess over the product of the margins."""
+    events, exposure = table.events, table.exposure_node_hours
+    expected = np.outer(events.sum(1) / exposure.sum(1), events.sum(0) / exposure.sum(0)) * exposure
+    expected = np.maximum(expected * events.sum() / np.maximum(expected.sum(), 1), 0.1)
+    score = (events - expected) / np.sqrt(expected + table.noise_variance)
+    return float(average_precision_score(planted.ravel(), score.ravel()))
+
+
+def test_without_noise_the_planted_pairs_are_found() -> None:
+    table, planted = a_cloud(1)
+    auroc, precision = quality(find_mismatches(table), planted)
+    assert auroc > 0.95
+    assert precision > 0.85
+
+
+def test_with_noise_they_are_still_found_and_better_than_by_the_obvious_ranking() -> None:
+    ours, obvious = [], []
+    for seed in range(4):
+        table, planted = a_cloud(seed)
+        released = noisy(table, 10.0, seed)
+        auroc, precision = quality(find_mismatches(released), planted)
+        assert auroc > 0.80
+        ours.append(precision)
+        obvious.append(by_z_score(released, planted))
+    assert np.mean(ours) > 0.55
+    assert np.mean(ours) > np.mean(obvious)
+
+
+def test_where_nothing_is_planted_hardly_anything_is_accused() -> None:
+    table, _ = a_cloud(3, planted_share=0.0)
+    for released in (table, noisy(table, 10.0, 3)):
+        found = find_mismatches(released)
+        assert (found.probability_worse > 0.5).mean() < 0.005
+
+
+def test_an_accusation_is_never_surer_than_it_should_be() -> None:
+    """Pairs called worse with some probability are worse at least that often; the model errs towards acquittal."""
+    said, true = [], []
+    for seed in range(6):
+        table, planted = a_cloud(seed)
+        found = find_mismatches(noisy(table, 8.0, seed))
+        said.append(found.probability_worse)
+        true.append(planted[found.workload, found.context])
+    probability, worse = np.concatenate(said), np.concatenate(true)
+    for low, high in ((0.1, 0.5), (0.5, 0.9), (0.9, 1.01)):
+        inside = (probability >= low) & (probability < high)
+        chance = probability[inside]
+        assert inside.sum() > 10
+        assert worse[inside].sum() > chance.sum() - 3 * np.sqrt((chance * (1 - chance)).sum()) - 1
+
+
+def test_a_pair_without_exposure_gets_no_verdict() -> None:
+    table, _ = a_cloud(4)
+    exposure = table.exposure_node_hours.copy()
+    events = table.events.copy()
+    exposure[3, 5] = events[3, 5] = 0.0
+    found = find_mismatches(replace(table, events=events, exposure_node_hours=exposure))
+    assert (3, 5) not in set(zip(found.workload.tolist(), found.context.tolist(), strict=True))
+    assert len(found.expected) == WORKLOADS * CONTEXTS - 1
+
+
+@pytest.mark.parametrize("cap", [1, 2, 5])
+def test_the_capped_mean_is_that_of_capped_poisson_counts(cap: int) -> None:
+    means = np.array([0.01, 0.3, 1.0, 4.0, 40.0])
+    counts = np.arange(400)
+    exact = [(np.minimum(counts, cap) * poisson.pmf(counts, mean)).sum() for mean in means]
+    assert np.allclose(capped_mean(means, cap), exact)
+    assert np.allclose(cap_factor(means, cap) * means, exact)
+    assert cap_factor(np.zeros(1), cap) == 1.0
+
+
+def test_corrected_exposure_gives_the_rate_that_the_cap_hides() -> None:
+    """Job-weeks of very different size, at most one failure counted: the rate is count over corrected exposure."""
+    rng = np.random.default_rng(5)
+    hours, rate = rng.pareto(1.2, 20_000) + 0.1, 0.4
+    counted = np.minimum(rng.poisson(rate * hours), 1).sum()
+    estimate = counted / hours.sum()
+    assert estimate < 0.7 * rate
+    for _ in range(30):
+        estimate = counted / (hours * cap_factor(estimate * hours, 1)).sum()
+    assert estimate == pytest.approx(rate, rel=0.03)
