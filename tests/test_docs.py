@@ -43,6 +43,10 @@ LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^ {4}\S.*$", re.MULTILINE)
 SPAN = re.compile(r"`([^`]+)`")
+TESTS = {
+    name for file in ROOT.glob("tests/*.py") for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
+}
+TESTS |= {file.stem for file in ROOT.glob("tests/test_*.py")}
 TEST_FILE = re.compile(r"tests/[\w/]+\.py")
 
 # Spelt in parts, or this file would be the first to break its own rule.
@@ -108,6 +112,8 @@ def test_relative_links_resolve(document: Path) -> None:
 def test_tests_that_are_named_exist(document: Path) -> None:
     for file in TEST_FILE.findall(document.read_text(encoding="utf-8")):
         assert (ROOT / file).exists(), f"{document.name} names {file}, which is not there"
+    for name in filter(re.compile(r"test_\w+").fullmatch, spans(document)):
+        assert name in TESTS, f"{document.name} names {name}, which is no test"
 
 
 def test_every_decision_is_in_the_index() -> None:

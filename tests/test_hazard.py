@@ -159,18 +159,17 @@ SIZES, REPEATS = {"a": 4, "b": 6}, 200
 @pytest.fixture(scope="module")
 def z_scores() -> tuple[Floats, Floats]:
     """Errors of the contrasts in standard errors, about the population and about the answer without noise."""
-    rng = np.random.default_rng(10)
-    table = cube(rng, SIZES, node_hours=2e4)
+    rng = np.random.default_rng(30)
+    table = cube(rng, SIZES, node_hours=5e4)  # 121 events or more at every level
     cells, model = Cells.from_table(table), main_effects(table)
     effects = fit_hazard(cells, one_way(table), model)
     means = predict(effects, cells).value.reshape(table.shape) * table.exposure_node_hours
     population, clean = [], []
     for _ in range(REPEATS):
         drawn = replace(table, events=rng.poisson(means).astype(float))
-        quiet = fit_hazard(cells, one_way(drawn), model)
-        fit = fit_hazard(
-            cells, [noisy(marginal, rng, 10.0) for marginal in one_way(drawn)], model, start=quiet.estimate
-        )
+        quiet = fit_hazard(cells, one_way(drawn), model, start=effects.estimate)
+        released = [noisy(marginal, rng, 20.0) for marginal in one_way(drawn)]
+        fit = fit_hazard(cells, released, model, start=quiet.estimate)
         population.append((fit.estimate - effects.estimate)[1:] / np.sqrt(np.diag(fit.covariance)[1:]))
         clean.append((fit.estimate - quiet.estimate)[1:] / np.sqrt(np.diag(fit.noise_covariance)[1:]))
     return np.array(population), np.array(clean)

@@ -326,8 +326,18 @@ def test_a_long_mask_goes_on_with_the_stream() -> None:
     public = MaskKey(BOB).public
     key = hkdf_sha256(x25519(ALICE, public), b"pharoah/mask/1\0" + ROUND + PLAN, 32)
     mask = MaskKey(ALICE).mask(public, ROUND, PLAN, 2**17)
-    for block in (0, 255, 256, 2**14 - 1):
+    for block in (0, 255, 256, 1023, 1024, 1025, 2047, 2048, 2**14 - 1):
         assert words_to_bytes(mask[8 * block : 8 * block + 8]) == chacha20(key, block, bytes(12))
+
+
+@pytest.mark.parametrize("cells", [0, 1, 2**13 - 1, 2**13, 2**13 + 1, 2**14, 2**14 + 5])
+def test_lengths_around_the_blocks_in_which_masks_are_added(cells: int) -> None:
+    whole = [key.mask(TRUSTEES[0].public, ROUND, PLAN, 2**15)[:cells] for key in TENANTS[:2]]
+    own = np.arange(cells, dtype=np.uint64)
+    for number in (0, 1):
+        assert np.array_equal(mask_cells(own, TENANTS[number], COMMITTEE[:1], ROUND, PLAN), own + whole[number])
+    answer = sum_of_masks(TRUSTEES[0], [key.public for key in TENANTS[:2]], ROUND, PLAN, cells)
+    assert np.array_equal(answer, whole[0] + whole[1])
 
 
 def test_a_new_key_comes_from_32_bytes_of_the_given_source() -> None:
