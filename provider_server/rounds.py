@@ -3,7 +3,7 @@
     COLLECTING ──close──▶ UNMASKING ──unmask──▶ SUMMED
         └──────close──▶ REFUSED  (fewer than the cohort minimum)
 
-The masked contributions are added as they arrive; nothing is kept of a single one but that it came.
+The masked contributions are added as they arrive; nothing is kept of a single one but its digest.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 
 from crypto.codec import decode, digest, encode
 from crypto.errors import CohortTooSmall, PeerFault
-from crypto.ids import TenantId
+from crypto.ids import Digest, TenantId
 from crypto.masking import Words, words_from_bytes
 from crypto.messages import Contribution, Directory, UnmaskRequest, UnmaskShare
 from crypto.plan import Plan
@@ -48,7 +48,7 @@ class Round:
         self._directory = directory
         self._digest = digest(encode(plan))
         self._sum = np.zeros(plan.cells, np.uint64)
-        self._from: dict[TenantId, bytes] = {}
+        self._from: dict[TenantId, Digest] = {}
 
     @property
     def contributors(self) -> tuple[TenantId, ...]:
@@ -68,12 +68,12 @@ class Round:
                 hint="it counts by another plan or speaks another version; tell its owner",
             )
         known = self._from.get(tenant)
-        if known is not None and known != data:
+        if known is not None and known != digest(data):
             raise PeerFault(
                 f"tenant {tenant.hex()[:12]}… sent two contributions", hint="the first one counts; tell its owner"
             )
         if known is None:
-            self._from[tenant] = data
+            self._from[tenant] = digest(data)
             self._sum += words_from_bytes(contribution.cells)
 
     def close(self) -> bytes:

@@ -4,8 +4,10 @@ A release is written once and never changed; a second one for the same round is 
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 import sqlalchemy as sa
 
@@ -118,6 +120,12 @@ class Store:
         return None if row is None else (row.number, row.bundle)
 
 
-def _lease(row: sa.Row[tuple[bytes, bytes, int, float, float, str, str]]) -> Lease:
-    labels = json.loads(row.contexts) | (json.loads(row.ladder) if row.ladder else {})
+def _lease(row: sa.Row[tuple[bytes, bytes, int, float, float, str, str | None]]) -> Lease:
+    labels = _labels(row.contexts, row.ladder)
     return Lease(LeaseId(row.lease), TenantId(row.tenant), row.nodes, row.start_h, row.end_h, labels)
+
+
+@lru_cache(maxsize=4096)
+def _labels(contexts: str, ladder: str | None) -> Mapping[str, str]:
+    """The labels of a lease; few distinct ones stand behind very many leases, so they are shared."""
+    return MappingProxyType(json.loads(contexts) | (json.loads(ladder) if ladder else {}))

@@ -93,10 +93,9 @@ class Replay:
         everybody = replace(settings, cohort_minimum=len(owners), noise_shares=len(owners))
         self._public_levels = public_levels
         self._private = private
+        sampler = SystemSampler() if private else InsecureSilence()
         self._hours = int(np.ceil(max(life.hours for life in lives))) + 1
-        self._federation = _found(
-            root, len(owners), everybody, rounds, SystemSampler() if private else InsecureSilence()
-        )
+        self._federation = _found(root, len(owners), everybody, rounds, self._hours, sampler)
         self._grid = LocalGrid({n: client_app(tenant.answer) for n, tenant in enumerate(self._federation.tenants)})
         self._settings = everybody
         self.leases = _deal_out(self._federation, owners, lives)
@@ -130,13 +129,16 @@ def _without_noise(table: LifeTable) -> LifeTable:
     return table.without_privacy(table.events)
 
 
-def _found(root: Path, tenants: int, settings: PlanSettings, rounds: int, sampler: NoiseSampler) -> Federation:
+def _found(
+    root: Path, tenants: int, settings: PlanSettings, rounds: int, hours: int, sampler: NoiseSampler
+) -> Federation:
     names = {name for spec in settings.marginals for name in spec.dimensions}
     policy = {
         "epsilon_per_job_week": settings.epsilon * rounds * (1 + 1e-6),
         "delta": settings.delta,
         "cohort_minimum": settings.cohort_minimum,
         "colluding_share": 0.0,
+        "window_hours_maximum": hours,
         "dimensions": tuple(sorted(names)),
     }
     return found(root, tenants, settings, policy, sampler)

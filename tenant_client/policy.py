@@ -44,6 +44,7 @@ class Policy:
     delta: float = 1e-8
     owners_minimum: int = 5
     cohort_minimum: int = 10
+    window_hours_maximum: int = 168
     mask_trustees_minimum: int = 3
     failures_per_unit_maximum: int = 1
     colluding_share: float = 0.1
@@ -103,6 +104,11 @@ def _objections(plan: Plan, policy: Policy, directory: Directory) -> list[tuple[
             rarest is not None and rarest[1] < policy.owners_minimum,
             f"row {rarest and rarest[0]} has {rarest and rarest[1]} owners, the policy wants {policy.owners_minimum}",
             "rows held by too few tenants must be folded into a coarser rung",
+        ),
+        (
+            plan.end_hour - plan.start_hour > policy.window_hours_maximum,
+            f"its window has {plan.end_hour - plan.start_hour} hours, the policy allows {policy.window_hours_maximum}",
+            "a unit is a lease within the window; the provider must cut the window into weeks",
         ),
         (
             plan.cohort_minimum < policy.cohort_minimum,

@@ -73,6 +73,7 @@ class Tenant:
         self._tokens = TokenSource(directory, trustees, signing_key, connection, random_bytes)
         self._random_bytes = random_bytes
         self._sampler = sampler
+        self._opened: tuple[bytes, Bundle] | None = None
 
     def close(self) -> None:
         """Releases the database."""
@@ -147,12 +148,17 @@ class Tenant:
                 f"the provider signed two different bundles {bundle.number}",
                 hint="the first one is used; ask the provider, and other tenants what they hold",
             )
+        self._opened = signed_bundle, bundle
         return encode(Receipt(digest(signed_bundle)))
 
     def bundle(self) -> Bundle | None:
-        """The newest bundle, its signature checked again; None before the first."""
+        """The newest bundle, its signature checked; None before the first."""
         row = self._connection.execute("SELECT message FROM bundles ORDER BY number DESC LIMIT 1").fetchone()
-        return None if row is None else open_signed(Bundle, row[0], self._directory.provider)
+        if row is None:
+            return None
+        if self._opened is None or self._opened[0] != row[0]:
+            self._opened = row[0], open_signed(Bundle, row[0], self._directory.provider)
+        return self._opened[1]
 
     def catalogue(self) -> tuple[CatalogueEntry, ...]:
         """The provider's catalogue as last published, empty before the first bundle."""

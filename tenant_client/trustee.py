@@ -53,14 +53,14 @@ class TrusteeLimits:
 
 
 class Trustee:
-    """The trustee itself. Its memory is a SQLite file, or `:memory:` where a restart need not be survived."""
+    """The trustee itself. Its memory is a SQLite file."""
 
     def __init__(
         self,
         share: KeyShare,
         mask_key: masking.MaskKey,
         directory: Directory,
-        memory: Path | str,
+        memory: Path,
         random_bytes: RandomBytes,
         limits: TrusteeLimits = TrusteeLimits(),
     ) -> None:

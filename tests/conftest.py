@@ -5,8 +5,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.factories import Cast
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no bug; time is a benchmark's business
+settings.load_profile("untimed")
 
 
 @pytest.fixture

@@ -89,8 +89,9 @@ def table(document: Path, section: str) -> list[list[str]]:
 
 
 def commands(lines: Iterator[str]) -> list[list[str]]:
-    """Command lines of this project's programs; brackets around what is optional are taken off."""
-    found_here = [shlex.split(re.sub(r"[\[\]]", "", line)) for line in lines if line.startswith(tuple(PROGRAMS))]
+    """Command lines of this project's programs, without brackets around options and without what a pipe feeds."""
+    own = (line.split(" | ")[0] for line in lines if line.startswith(tuple(PROGRAMS)))
+    found_here = [shlex.split(re.sub(r"[\[\]]", "", line)) for line in own]
     return [words for words in found_here if words[0] in PROGRAMS]
 
 

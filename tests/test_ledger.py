@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, strategies as st
@@ -102,7 +103,7 @@ def test_what_was_spent_is_the_dearest_of_the_weeks(windows: list[tuple[int, int
         a_charge(number, start, start + hours, PrivacyLoss(float(number), 2.0**number))
         for number, (start, hours) in enumerate(windows)
     ]
-    with closing(open_database(Path(":memory:"))) as connection:
+    with TemporaryDirectory() as home, closing(open_database(Path(home) / "tenant.db")) as connection:
         ledger = Ledger(connection)
         for charge in charges:
             pay(ledger, charge, limit_epsilon=1e9)

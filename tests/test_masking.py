@@ -136,7 +136,7 @@ def looks_uniform(words: Words) -> bool:
     """Chi-square tests of the byte values and of the 64 bits, together at a false alarm rate of `FALSE_ALARM`.
 
     The first sees one word in 20 that is zero, the second one bit of 64 that is set in 45% of the words (its statistic
-    then rises by 4 · CELLS · 0.05² = 164 above 64 ± 11, where the threshold is 130); each misses less than once in
+    then rises by 4 · CELLS · 0.05² = 164 above 64 ± 11, where the threshold is 135); each misses less than once in
     1000. All keys here are fixed, so that neither happens by chance from run to run.
     """
     data = np.frombuffer(words_to_bytes(words), np.uint8)

@@ -63,6 +63,12 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
         f"row workload: {PLAN.dimensions[0].levels[-1]} has 2 owners, the policy wants 3",
         "rows held by too few tenants must be folded into a coarser rung",
     ),
+    "window": (
+        a_plan(window=(0, 169)),
+        {"window_hours_maximum": 169},
+        "its window has 169 hours, the policy allows 168",
+        "a unit is a lease within the window; the provider must cut the window into weeks",
+    ),
     "cohort": (
         a_plan(cohort_minimum=COHORT - 1, noise_shares=1),
         {"cohort_minimum": COHORT - 1},
@@ -114,7 +120,7 @@ def test_a_refusal_says_what_is_wrong_with_which_plan_and_what_to_do(name: str) 
 
 @pytest.mark.parametrize("name", [name for name, (_, change, _, _) in REFUSED.items() if change])
 def test_nothing_but_its_own_limit_stands_against_a_refused_plan(name: str) -> None:
-    """So each of the ten objections is reached, and at its bound it gives way."""
+    """So every objection is reached by one plan, and at its bound it gives way."""
     plan, change, _, _ = REFUSED[name]
     assert change is not None
     check_plan(plan, replace(POLICY, **change), keys().directory)
@@ -198,13 +204,24 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
         delta = 1e-9
         owners_minimum = 7
         cohort_minimum = 12
+        window_hours_maximum = 24
         mask_trustees_minimum = 2
         failures_per_unit_maximum = 3
         colluding_share = 0.25
         dimensions = ["context", "band"]
     """
     policy = load(tmp_path, text)
-    assert policy == Policy(2, 1e-9, 7, 12, 2, 3, 0.25, ("context", "band"))
+    assert policy == Policy(
+        epsilon_per_job_week=2,
+        delta=1e-9,
+        owners_minimum=7,
+        cohort_minimum=12,
+        window_hours_maximum=24,
+        mask_trustees_minimum=2,
+        failures_per_unit_maximum=3,
+        colluding_share=0.25,
+        dimensions=("context", "band"),
+    )
     assert all(getattr(policy, field.name) != field.default for field in fields(Policy))
 
 

@@ -105,9 +105,10 @@ def test_the_same_key_chooses_anew_in_each_round() -> None:
 
 def test_a_failure_that_has_no_cell_does_not_take_the_place_of_one_that_has() -> None:
     unit = a_unit(1)
+    another_domain, too_old = labelled(unit, 2.0, SOFTWARE), labelled(unit, 49.0, HARDWARE)
     for number in range(1, 20):
-        pairs, _, _ = counts(plan_of(number=number), [labelled(unit, 2.0, SOFTWARE), labelled(unit, 3.0, HARDWARE)])
-        assert pairs.sum() == 1
+        assert counts(plan_of(number=number), [another_domain, labelled(unit, 3.0)])[PAIRS].sum() == 1
+        assert counts(plan_of(number=number), [too_old, labelled(unit, 3.0)])[HAZARD].sum() == 1
 
 
 # ---- cells ---------------------------------------------------------------------------------------------------------

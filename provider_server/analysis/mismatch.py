@@ -29,7 +29,7 @@ MAIN_EFFECT_SD = 0.4  # of log λ and log κ: beyond context and age, workloads 
 GRID_POINTS = 400
 REFITS = 3
 EM_STEPS = 10
-SHARE_PRIOR = (1.0, 30.0)  # pseudo-counts of worse and other pairs: a few per cent, worth thirty pairs
+SHARE_PRIOR = (3.0, 97.0)  # pseudo-counts of worse and other pairs: three per cent, worth a hundred pairs
 SPREAD_PRIOR = (0.2, 10.0)  # standard deviation of log θ among the expected, worth ten pairs
 
 
@@ -77,10 +77,11 @@ def find_mismatches(table: LifeTable) -> Mismatches:
     counts, variance = table.events[pairs], table.noise_variance[pairs]
     grid = _log_mean_grid(counts, variance)
     likelihood = _likelihood(counts, variance, grid)
-    expected = _main_effects(table, pairs, np.ones(len(counts)))
+    expected, effects = _main_effects(table, pairs, np.ones(len(counts)), None)
     prior, posterior = _empirical_bayes(likelihood, grid, np.log(expected), _Prior(0.03, 0.2))
     for _ in range(REFITS):
-        expected = _main_effects(table, pairs, (posterior.mass * np.exp(posterior.log_ratio)).sum(axis=1))
+        offset = (posterior.mass * np.exp(posterior.log_ratio)).sum(axis=1)
+        expected, effects = _main_effects(table, pairs, offset, effects)
         prior, posterior = _empirical_bayes(likelihood, grid, np.log(expected), prior)
     low, middle, high = (_quantile(posterior, share) for share in (0.025, 0.5, 0.975))
     return Mismatches(
@@ -96,15 +97,16 @@ def find_mismatches(table: LifeTable) -> Mismatches:
     )
 
 
-def _main_effects(table: LifeTable, pairs: tuple[Places, ...], offset: Floats) -> Floats:
-    """Expected failures E λ κ of each pair, fitted with `offset` = E[θ] inside the exposure; shape (P,)."""
+def _main_effects(
+    table: LifeTable, pairs: tuple[Places, ...], offset: Floats, start: Floats | None
+) -> tuple[Floats, Floats]:
+    """Expected failures E λ κ of each pair, shape (P,), with `offset` = E[θ] inside the exposure; and the effects."""
     exposure = table.exposure_node_hours.copy()
     exposure[pairs] *= offset
     weighted = replace(table, exposure_node_hours=exposure)
     cells, terms = Cells.from_table(weighted), tuple((dimension.name,) for dimension in table.dimensions)
-    fit = fit_hazard(cells, [weighted], Model(terms, prior_sd=MAIN_EFFECT_SD))
-    expected: Floats = predict(fit, cells).value * table.exposure_node_hours[pairs]
-    return expected
+    fit = fit_hazard(cells, [weighted], Model(terms, prior_sd=MAIN_EFFECT_SD), start=start)
+    return predict(fit, cells).value * table.exposure_node_hours[pairs], fit.estimate
 
 
 def _log_mean_grid(counts: Floats, variance: Floats) -> Floats:

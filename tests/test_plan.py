@@ -1,0 +1,197 @@
+"""A plan that breaks a rule is refused, and the text says which part of it and what would be right."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crypto.causes import Domain
+from crypto.codec import decode, digest, encode
+from crypto.ids import MaskPublicKey, TenantId
+from crypto.messages import Contribution
+from crypto.plan import (
+    LARGEST_NOISE_SCALE,
+    MAX_CELLS,
+    MAX_NAME_CHARACTERS,
+    TOKEN_DIMENSIONS,
+    Marginal,
+    MaskTrustee,
+    Mechanism,
+    Plan,
+    PlanDimension,
+)
+from tests.plans import cells_plan, small_plan
+
+BAND = PlanDimension("band", ("0", "1", "2"), ())
+WORKLOAD = PlanDimension("workload", ("a", "b"), (7, 8))
+PAIRS = Marginal("pairs", ("workload", "band"), (), 3.0)
+TRUSTEE = MaskTrustee(1, MaskPublicKey(bytes(32)))
+
+
+def test_the_plan_of_these_tests_is_valid() -> None:
+    plan = small_plan()
+    assert decode(Plan, encode(plan)) == plan
+    assert small_plan() == plan
+    assert hash(small_plan()) == hash(plan)
+    assert small_plan(epoch=2) != plan
+
+
+# ---- rules of the whole plan ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "rule"),
+    [
+        ({"end_hour": 1}, {"end_hour": 0}, "the window of a plan must end after it starts"),
+        ({"start_hour": 167}, {"start_hour": 168}, "the window of a plan must end after it starts"),
+        ({"band_edges_hours": (0.0, 1.0)}, {"band_edges_hours": (0.0,)}, "band edges must increase.* at least two"),
+        ({"band_edges_hours": (-1.0, 0.0)}, {"band_edges_hours": (0.0, 0.0)}, "band edges must increase"),
+        ({"band_edges_hours": (0.0, 1e300)}, {"band_edges_hours": (0.0, 2.0, 1.0)}, "band edges must increase"),
+        ({}, {"band_edges_hours": (0.0, math.nan, 1.0)}, "band edges must increase"),
+        ({"failures_per_unit": 1}, {"failures_per_unit": 0}, "failures_per_unit must be at least 1"),
+        ({"epsilon": 1e-300}, {"epsilon": 0.0}, "epsilon must be positive and finite"),
+        ({"epsilon": 1e300}, {"epsilon": math.inf}, "epsilon must be positive and finite"),
+        ({}, {"epsilon": -1.0}, "epsilon must be positive and finite"),
+        ({}, {"epsilon": math.nan}, "epsilon must be positive and finite"),
+        ({"delta": 0.0}, {"delta": -1e-300}, r"delta in \[0, 1\)"),
+        ({"delta": math.nextafter(1.0, 0.0)}, {"delta": 1.0}, r"delta in \[0, 1\)"),
+        ({}, {"delta": math.nan}, r"delta in \[0, 1\)"),
+        ({"noise_shares": 12}, {"noise_shares": 13}, "noise_shares must lie between 1 and cohort_minimum"),
+        ({"noise_shares": 1}, {"noise_shares": 0}, "noise_shares must lie between 1 and cohort_minimum"),
+        ({"cohort_minimum": 10}, {"cohort_minimum": 9}, "or a full cohort would lack noise"),
+        ({"trustees": (TRUSTEE,)}, {"trustees": ()}, "a plan needs mask trustees, each once"),
+        (
+            {"trustees": (TRUSTEE, replace(TRUSTEE, index=2))},
+            {"trustees": (TRUSTEE, TRUSTEE)},
+            "a plan needs mask trustees, each once",
+        ),
+        ({"marginals": (PAIRS,)}, {"marginals": ()}, "a plan needs marginals, each with a name of its own"),
+        (
+            {"marginals": (PAIRS, replace(PAIRS, name="again"))},
+            {"marginals": (PAIRS, replace(PAIRS, noise_scale=9.0))},
+            "a plan needs marginals, each with a name of its own",
+        ),
+        (
+            {"dimensions": (BAND, WORKLOAD)},
+            {"dimensions": (BAND, WORKLOAD, replace(BAND, levels=("9",)))},
+            "each dimension is listed once",
+        ),
+        ({}, {"dimensions": (BAND,)}, "marginal 'pairs' uses dimension 'workload', which the plan must define"),
+        ({}, {"dimensions": ()}, "marginal 'pairs' uses dimension 'workload', which the plan must define"),
+    ],
+)
+def test_rules_of_a_plan(good: dict[str, Any], bad: dict[str, Any], rule: str) -> None:
+    small_plan(**good)
+    with pytest.raises(ValueError, match=rule):
+        small_plan(**bad)
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_the_largest_noise_scale(mechanism: Mechanism) -> None:
+    largest = LARGEST_NOISE_SCALE[mechanism]
+    cells_plan(2, largest, mechanism=mechanism)
+    for scale in (math.nextafter(largest, math.inf), 1e70, math.inf):
+        with pytest.raises(ValueError, match=f"the noise scale of marginal 'all' must be at most {largest:.0f}"):
+            cells_plan(2, scale, mechanism=mechanism)
+
+
+# ---- size ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_of_the_largest_size_can_be_answered() -> None:
+    plan = cells_plan(MAX_CELLS // 4, 3.0)
+    marginals = tuple(replace(plan.marginals[0], name=f"m{number}") for number in range(4))
+    largest = replace(plan, marginals=marginals)
+    assert largest.cells == MAX_CELLS
+    answer = Contribution(TenantId(bytes(16)), plan.round_id, digest(b""), bytes(8 * MAX_CELLS))
+    assert decode(Contribution, encode(answer)) == answer
+    one_more = Marginal("one", ("band",), (), 3.0)
+    with pytest.raises(ValueError, match=f"a plan has at most {MAX_CELLS} cells: use fewer dimensions"):
+        replace(largest, marginals=(*marginals, one_more), dimensions=(*plan.dimensions, replace(BAND, levels=("0",))))
+
+
+def test_a_plan_that_would_need_all_memory_is_refused_before_it_takes_any() -> None:
+    levels = tuple(str(number) for number in range(1000))
+    dimensions = tuple(PlanDimension(f"d{number}", levels, ()) for number in range(20))
+    huge = Marginal("huge", tuple(dimension.name for dimension in dimensions), (), 3.0)
+    with pytest.raises(ValueError, match="use fewer dimensions per marginal or fewer levels"):
+        small_plan(dimensions=dimensions, marginals=(huge,))
+
+
+# ---- dimensions and marginals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: PlanDimension("band", (), ()), "dimension 'band' needs levels, each once"),
+        (lambda: PlanDimension("band", ("0", "1", "0"), ()), "dimension 'band' needs levels, each once"),
+        (
+            lambda: PlanDimension("workload", ("a", "b"), (7,)),
+            "dimension 'workload' has 2 levels and 1 owner counts, it needs as many",
+        ),
+        (lambda: PlanDimension("band", ("0",), (1, 2)), "dimension 'band' has 1 levels and 2 owner counts"),
+        (lambda: Marginal("pairs", (), (), 3.0), "marginal 'pairs' needs dimensions, each once"),
+        (lambda: Marginal("pairs", ("band", "band"), (), 3.0), "marginal 'pairs' needs dimensions, each once"),
+        (lambda: Marginal("pairs", ("band",), (), 0.0), "marginal 'pairs' needs a positive noise scale"),
+        (lambda: Marginal("pairs", ("band",), (), -1.0), "marginal 'pairs' needs a positive noise scale"),
+        (lambda: Marginal("pairs", ("band",), (), math.nan), "marginal 'pairs' needs a positive noise scale"),
+    ],
+)
+def test_rules_of_dimensions_and_marginals(make: Callable[[], object], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        make()
+
+
+@pytest.mark.parametrize("name", sorted(TOKEN_DIMENSIONS))
+def test_rows_of_tokens_say_how_many_tenants_own_them(name: str) -> None:
+    PlanDimension(name, ("a",), (5,))
+    PlanDimension("anything_else", ("a",), ())
+    with pytest.raises(ValueError, match=f"dimension '{name}' consists of tokens: it must say how many tenants own"):
+        PlanDimension(name, ("a",), ())
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a-b", "9a", "größe", "a\n", "a\x1b[31m", "x" * (MAX_NAME_CHARACTERS + 1)])
+def test_names_are_short_and_plain_since_errors_quote_them(name: str) -> None:
+    makers: list[tuple[str, Callable[[], object]]] = [
+        ("a dimension", lambda: PlanDimension(name, ("a",), ())),
+        ("a marginal", lambda: Marginal(name, ("band",), (), 3.0)),
+        ("a dimension", lambda: Marginal("pairs", ("band", name), (), 3.0)),
+    ]
+    for owner, make in makers:
+        with pytest.raises(
+            ValueError, match=f"the name of {owner} must be an ASCII identifier of at most 64"
+        ) as caught:
+            make()
+        assert not name or name not in str(caught.value)
+    PlanDimension("x" * MAX_NAME_CHARACTERS, ("a",), ())
+
+
+# ---- what follows from a plan --------------------------------------------------------------------------------------
+
+
+def test_tables_lie_in_the_order_of_the_marginals_and_their_dimensions() -> None:
+    plan = small_plan(
+        marginals=(Marginal("bands", ("band",), (), 1.0), replace(PAIRS, dimensions=("band", "workload")))
+    )
+    bands, pairs = plan.tables
+    assert (bands.shape, pairs.shape) == ((3,), (3, 2))
+    assert pairs.levels("workload") == ("a", "b")
+    assert not any(np.any(table.events) for table in plan.tables)
+    assert plan.cells == 3 + 6
+
+
+def test_a_marginal_may_count_some_domains_only() -> None:
+    plan = small_plan(marginals=(replace(PAIRS, domains=(Domain.INFRASTRUCTURE,)),))
+    assert decode(Plan, encode(plan)).marginals[0].domains == (Domain.INFRASTRUCTURE,)
+
+
+def test_the_rarest_row_is_the_token_with_the_fewest_owners() -> None:
+    context = PlanDimension("context", ("c", "d", "e"), (9, 5, 6))
+    assert small_plan().rarest_row == ("workload: a", 7)
+    assert small_plan(dimensions=(WORKLOAD, context, BAND)).rarest_row == ("context: d", 5)
+    public = small_plan(dimensions=(BAND,), marginals=(Marginal("bands", ("band",), (), 1.0),))
+    assert public.rarest_row is None
