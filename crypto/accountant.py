@@ -115,8 +115,9 @@ def noise_scales(
 ) -> tuple[float, ...]:
     """Noise scale per marginal such that the whole plan costs (epsilon, delta), split over marginals by `weights`.
 
-    For Gaussian noise the weights share out rho, for Laplace noise epsilon. The result errs on the private side
-    by one part in a million, which covers the distributed sum's distance from the ideal.
+    For Gaussian noise the weights share out rho, for Laplace noise epsilon. The result errs on the private side by one
+    part in a million, which covers the distributed sum's distance from the ideal while a share's scale in the ring is
+    at least 3; what a plan costs in any case says `plan_loss`.
     """
     shares = np.array(weights) / sum(weights) * (1 - 1e-6)
     if mechanism is Mechanism.DISCRETE_LAPLACE:

@@ -21,6 +21,7 @@ from crypto.causes import Domain
 from crypto.ids import MaskPublicKey, RoundId
 from crypto.life_table import Dimension, LifeTable
 
+HOURS_PER_WEEK = 168
 TOKEN_DIMENSIONS = frozenset({"workload", "context", "context_level"})
 MAX_NAME_CHARACTERS = 64
 MAX_CELLS = 2**22  # 32 MiB of words: a contribution fits a message with room to spare

@@ -13,10 +13,8 @@ from crypto.causes import CAUSES, Domain
 from crypto.errors import Refusal
 from crypto.ids import RoundId, TenantId
 from crypto.messages import LADDER_LABELS
-from crypto.plan import TOKEN_DIMENSIONS, Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
+from crypto.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
 from provider_server.leases import Lease
-
-HOURS_PER_WEEK = 168
 
 
 class NothingToCount(Refusal):

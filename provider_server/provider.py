@@ -13,13 +13,13 @@ from crypto.errors import PharoahError
 from crypto.ids import RoundId
 from crypto.masking import Words
 from crypto.messages import Directory, Registration, RegistrationRequest
-from crypto.plan import MaskTrustee, Plan
+from crypto.plan import HOURS_PER_WEEK, MaskTrustee, Plan
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed, open_signed_by
 from provider_server import leases as exposure, release as gate
 from provider_server.learning import Findings, learn
 from provider_server.leases import Lease, Slices
-from provider_server.planning import HOURS_PER_WEEK, PlanSettings, make_plan
+from provider_server.planning import PlanSettings, make_plan
 from provider_server.publication import compose
 from provider_server.rounds import Round
 from provider_server.store import Store

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.random import Generator
 
 from crypto.causes import Domain
+from crypto.plan import HOURS_PER_WEEK
 from simulation.profiles import ClientProfile, Floats, Ints
 from simulation.scenario import Scenario
 from simulation.truth import draw_level_shares
 
-HOURS_PER_WEEK = 168.0
 _LONGEST_JOB_H = 2 * HOURS_PER_WEEK
 _SHORTEST_JOB_H = 0.5
 # Hours to a framework or script failure are log-normal: half fail early, a few after days.

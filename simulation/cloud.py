@@ -38,7 +38,8 @@ import numpy as np
 from numpy.random import Generator
 
 from crypto.causes import CAUSES, Cause, Domain, causes_of
-from simulation.arrivals import HOURS_PER_WEEK, Draft, Leases, draw_draft, hours_to_fault, lay_out
+from crypto.plan import HOURS_PER_WEEK
+from simulation.arrivals import Draft, Leases, draw_draft, hours_to_fault, lay_out
 from simulation.profiles import ClientProfile, Floats, Ints, WorkloadProfile, draw_clients, draw_workloads
 from simulation.scenario import Scenario
 from simulation.truth import Hazard, draw_hazard, expected_lost_node_hours, solve, solve_base

@@ -16,10 +16,10 @@ import numpy as np
 from crypto.bundle import CatalogueEntry
 from crypto.ids import LeaseId
 from crypto.noise import Integers
-from crypto.plan import Plan
+from crypto.plan import HOURS_PER_WEEK, Plan
 from crypto.verbs import Verb
 from provider_server.leases import Lease
-from provider_server.planning import HOURS_PER_WEEK, PlanSettings
+from provider_server.planning import PlanSettings
 from provider_server.release import Release
 from provider_server.tenants import GridTenants, Tenants
 from provider_server.week import Stage, federated_week

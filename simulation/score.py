@@ -17,9 +17,9 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from crypto.accountant import plan_loss
 from crypto.life_table import Floats
 from crypto.noise import noise_variances
+from crypto.plan import HOURS_PER_WEEK
 from provider_server.learning import Findings
 from provider_server.leases import Slices
-from provider_server.planning import HOURS_PER_WEEK
 from provider_server.release import Release
 from simulation.play import Played
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from crypto.accountant import NO_LOSS, PrivacyLoss
 from crypto.errors import BudgetExceeded, PlanRefused
 from crypto.ids import Digest, RoundId
+from crypto.plan import HOURS_PER_WEEK
 from tenant_client.database import Connection
 from tenant_client.journal import transaction
-
-HOURS_PER_WEEK = 168
 
 
 @dataclass(frozen=True)

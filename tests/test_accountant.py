@@ -269,9 +269,9 @@ def test_a_plan_that_claims_a_quintillion_shares_is_priced_at_once() -> None:
 
 # ---- an audit --------------------------------------------------------------------------------------------------------
 
-# Claims are exceeded by chance at most once in 10^6 audits. Over repeated audits the proven epsilon has mean 0.94 ± 0.005
-# (Laplace, claimed 1), 1.36 ± 0.005 (30% too small), 1.16 ± 0.01 (a share missing), and for Gaussian noise, claimed 1.66,
-# 0.95 ± 0.04 and 1.82 ± 0.04 (30% too small): wrong noise is acquitted less than once in 1000.
+# Claims are exceeded by chance at most once in 10^6 audits. What repeated audits proved: for Laplace noise, claimed 1,
+# 0.94 ± 0.005, when 30% too small 1.36 ± 0.005, with a share missing 1.16 ± 0.01; for Gaussian noise, claimed 1.66,
+# 0.95 ± 0.04, when 30% too small 1.82 ± 0.04. So wrong noise is acquitted less than once in 1000 audits.
 FALSE_ALARM = 1e-6
 TRAINING = 6000
 

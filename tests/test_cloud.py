@@ -15,7 +15,7 @@ from scipy import stats
 
 from crypto.causes import CAUSES, Domain, causes_of, parse as parse_causes
 from crypto.errors import PharoahError
-from simulation.arrivals import HOURS_PER_WEEK
+from crypto.plan import HOURS_PER_WEEK
 from simulation.cloud import Cloud, Failure, Lease, build_cloud
 from simulation.scenario import Scenario, ScenarioError, load, names, parse
 
@@ -126,9 +126,9 @@ def test_an_unknown_key_is_refused_with_what_is_allowed(tmp_path: Path) -> None:
         ("age_band_edges_h = [0.0, 6.0,", "age_band_edges_h = [0.0, 36.0,", "must start at 0 and rise"),
         ("largest_job_nodes = 8", "largest_job_nodes = 12", "must be a power of two"),
         ("owners_minimum = 5", "owners_minimum = 49", "of 48 tenants"),
-        ("framework = 75", "frameworks = 75", "unknown key 'frameworks'"),
-        ("framework = 75", "framework = 0", "must be positive"),
-        ("infrastructure = 150", "infrastructure = 600", "must have infrastructure below"),
+        ("framework = 150", "frameworks = 150", "unknown key 'frameworks'"),
+        ("framework = 150", "framework = 0", "must be positive"),
+        ("infrastructure = 300", "infrastructure = 1200", "must have infrastructure below"),
         ("weeks = 13", "weeks = ", "not TOML"),
     ],
 )
@@ -222,19 +222,19 @@ def test_only_framework_and_script_failures_end_a_lease_and_the_job_comes_again(
 def test_numbers_meet_the_scenario(cloud: Cloud, failures: tuple[Failure, ...]) -> None:
     weeks = [cloud.week(week) for week in range(cloud.scenario.weeks)]
     job_weeks = [len(week.leases) for week in weeks]
-    assert sum(job_weeks) / len(weeks) == pytest.approx(1000, rel=0.05)
-    assert min(job_weeks) > 600
+    assert sum(job_weeks) / len(weeks) == pytest.approx(2000, rel=0.05)
+    assert min(job_weeks) > 1200
     struck = [{failure.lease_id for failure in of_domain(week.failures, Domain.INFRASTRUCTURE)} for week in weeks]
-    assert sum(map(len, struck)) == pytest.approx(150 * 13, rel=0.1)  # four standard deviations
+    assert sum(map(len, struck)) == pytest.approx(300 * 13, rel=0.07)  # four standard deviations
     for domain in (Domain.FRAMEWORK, Domain.SCRIPT):
-        assert len(of_domain(failures, domain)) == pytest.approx(75 * 13, rel=0.16)
+        assert len(of_domain(failures, domain)) == pytest.approx(150 * 13, rel=0.12)
 
 
 def test_most_job_weeks_expect_few_infrastructure_failures(cloud: Cloud) -> None:
     expected = np.array([sum(row[-1] for row in rows) for rows in exposures_by_job_week(cloud)])
     assert np.median(expected) < 0.3
     assert np.quantile(expected, 0.9) < 2
-    assert (1 - np.exp(-expected)).sum() == pytest.approx(150 * 13, rel=1e-6)  # what calibration solved for
+    assert (1 - np.exp(-expected)).sum() == pytest.approx(300 * 13, rel=1e-6)  # what calibration solved for
 
 
 def lost_node_hours(leases: Mapping[str, Lease], failures: tuple[Failure, ...]) -> Mapping[str, float]:

@@ -5,7 +5,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, strategies as st
@@ -14,8 +13,9 @@ from crypto.accountant import NO_LOSS, PrivacyLoss, plan_loss
 from crypto.errors import BudgetExceeded, PlanRefused
 from crypto.ids import Digest, RoundId
 from crypto.noise import Integers, SystemSampler
-from tenant_client.database import open_database
-from tenant_client.ledger import HOURS_PER_WEEK, Charge, Ledger, weeks_of
+from crypto.plan import HOURS_PER_WEEK
+from tenant_client.database import SCHEMA, Connection, open_database
+from tenant_client.ledger import Charge, Ledger, weeks_of
 from tests.factories import WEEK, Cast, a_plan, signed
 
 DELTA = 1e-8
@@ -103,7 +103,8 @@ def test_what_was_spent_is_the_dearest_of_the_weeks(windows: list[tuple[int, int
         a_charge(number, start, start + hours, PrivacyLoss(float(number), 2.0**number))
         for number, (start, hours) in enumerate(windows)
     ]
-    with TemporaryDirectory() as home, closing(open_database(Path(home) / "tenant.db")) as connection:
+    with closing(Connection(":memory:")) as connection:
+        connection.executescript(SCHEMA)
         ledger = Ledger(connection)
         for charge in charges:
             pay(ledger, charge, limit_epsilon=1e9)

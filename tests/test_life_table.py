@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from crypto.life_table import Dimension, Floats, LifeTable
@@ -17,6 +17,8 @@ COLUMNS = ("events", "exposure_node_hours", "at_risk", "noise_variance")
 NAMES = ("workload", "context", "band")
 LEVELS = st.lists(st.sampled_from("pqrstuv"), min_size=1, max_size=4, unique=True).map(tuple)
 WHOLE = st.integers(-(2**40), 2**40).map(float)  # sums of these are exact, so that equality may be tested
+
+some = settings(deadline=None, max_examples=40)
 
 Cells = dict[tuple[str, ...], float]
 
@@ -50,6 +52,7 @@ def same(one: LifeTable, two: LifeTable) -> bool:
 # ---- shape ---------------------------------------------------------------------------------------------------------
 
 
+@some
 @given(tables())
 def test_shape_names_and_axes(table: LifeTable) -> None:
     assert table.shape == table.events.shape
@@ -60,6 +63,7 @@ def test_shape_names_and_axes(table: LifeTable) -> None:
     assert table.names == tuple(dimension.name for dimension in table.dimensions)
 
 
+@some
 @given(tables())
 def test_an_empty_table_has_the_shape_and_nothing_in_it(table: LifeTable) -> None:
     empty = LifeTable.zeros(table.dimensions)
@@ -97,6 +101,7 @@ def test_a_table_does_not_change() -> None:
 # ---- sums and slices -------------------------------------------------------------------------------------------------
 
 
+@some
 @given(tables(), st.data())
 def test_a_marginal_is_a_sum_over_the_other_axes(table: LifeTable, data: st.DataObject) -> None:
     kept = data.draw(st.lists(st.sampled_from(table.names), unique=True)) if table.names else []
@@ -119,6 +124,7 @@ def test_a_marginal_comes_in_the_order_that_was_asked(kept: tuple[str, ...]) -> 
     assert np.array_equal(found.events, expected)
 
 
+@some
 @given(tables(NAMES))
 def test_a_marginal_of_a_marginal_is_the_smaller_one(table: LifeTable) -> None:
     for one, two, _ in permutations(NAMES):
@@ -127,6 +133,7 @@ def test_a_marginal_of_a_marginal_is_the_smaller_one(table: LifeTable) -> None:
     assert same(table.marginal(*NAMES), table)
 
 
+@some
 @given(tables(NAMES), st.data())
 def test_a_slice_is_indexing_and_slices_add_up_to_the_marginal(table: LifeTable, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(NAMES))
@@ -158,6 +165,7 @@ def test_what_is_not_there_is_a_key_error_that_names_it() -> None:
 # ---- addition --------------------------------------------------------------------------------------------------------
 
 
+@some
 @given(alike(2))
 def test_tables_add_up_level_by_level(pair: tuple[LifeTable, LifeTable]) -> None:
     one, two = pair
@@ -171,6 +179,7 @@ def test_tables_add_up_level_by_level(pair: tuple[LifeTable, LifeTable]) -> None
         assert set(wide.levels) == set(mine.levels) | set(theirs.levels)
 
 
+@some
 @given(alike(3))
 def test_the_order_of_adding_changes_no_cell(triple: tuple[LifeTable, LifeTable, LifeTable]) -> None:
     one, two, three = triple
@@ -181,6 +190,7 @@ def test_the_order_of_adding_changes_no_cell(triple: tuple[LifeTable, LifeTable,
         assert float(getattr(one + two + three, column).sum()) == total
 
 
+@some
 @given(alike(2))
 def test_adding_changes_neither_table(pair: tuple[LifeTable, LifeTable]) -> None:
     before = [[getattr(table, column).copy() for column in COLUMNS] for table in pair]
@@ -189,6 +199,7 @@ def test_adding_changes_neither_table(pair: tuple[LifeTable, LifeTable]) -> None
         assert all(np.array_equal(getattr(table, name), old) for name, old in zip(COLUMNS, columns, strict=True))
 
 
+@some
 @given(tables())
 def test_an_empty_table_adds_nothing(table: LifeTable) -> None:
     assert same(table + LifeTable.zeros(table.dimensions), table)
@@ -208,6 +219,7 @@ def test_only_tables_over_the_same_dimensions_add_up(other: tuple[str, ...]) -> 
 # ---- alignment -------------------------------------------------------------------------------------------------------
 
 
+@some
 @given(tables(NAMES[:2]), st.data())
 def test_aligned_cells_keep_their_names_and_new_cells_are_empty(table: LifeTable, data: st.DataObject) -> None:
     wide = tuple(
@@ -234,6 +246,7 @@ def test_aligning_never_drops_or_renames_a_level() -> None:
 # ---- exact counts ----------------------------------------------------------------------------------------------------
 
 
+@some
 @given(tables())
 def test_exact_counts_replace_the_noisy_ones_and_nothing_else(table: LifeTable) -> None:
     exact = table.without_privacy(table.events + 1)
