@@ -263,10 +263,17 @@ class _Observed:
         return cls(rows[exposed], counts[exposed], variance[exposed])
 
 
-def _linearise(
-    design: _Design, seen: _Observed, theta: Floats, crude: Floats, means: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """The step (p,) from `theta`, where cells expect `means` (cells,) events; the information with noise and without.
+class _Point(NamedTuple):
+    """Where a fit stands: the next step (p,), the information (p, p), J (m, p), and the sampling part of V (m, m)."""
+
+    step: Floats
+    information: Floats
+    jacobian: Floats
+    sampling: sp.csr_array
+
+
+def _linearise(design: _Design, seen: _Observed, theta: Floats, crude: Floats, means: Floats) -> _Point:
+    """The step from `theta`, where cells expect `means` (cells,) events.
 
     Far from the answer that is Fisher's. Near it, where noise can leave the expected information far from the actual
     curvature, it is Newton's, with curvatures (relative to the former) taken as positive and at least `FLATTEST`.
@@ -279,7 +286,6 @@ def _linearise(
     pull = np.asarray(noisy.solve(seen.counts - table.diagonal()[rows]), np.float64)
     score = jacobian.T @ pull - design.precision @ (theta - crude)
     information = jacobian.T @ noisy.solve(jacobian) + design.precision
-    exact = jacobian.T @ splu(sampling.tocsc()).solve(jacobian) + design.precision
     step = np.linalg.solve(information, score)
     if score @ step < NEAR:
         weights = np.bincount(rows, pull, int(design.offsets[-1])).astype(np.float64)
@@ -288,7 +294,7 @@ def _linearise(
         curvature -= (loadings.T @ bent @ loadings).toarray()
         bends, along = eigh((curvature + curvature.T) / 2.0, information)
         step = along @ ((along.T @ score) / np.maximum(np.abs(bends), FLATTEST))
-    return step, information, exact
+    return _Point(step, information, jacobian, sampling)
 
 
 def fit_hazard(
@@ -311,13 +317,14 @@ def fit_hazard(
         design.precision[:] += np.outer(average, average) / LEVEL_SD**2
     theta, iterations = crude if start is None else start, 0
     while True:
-        step, information, exact = _linearise(design, seen, theta, crude, _means(cells, design, theta))
-        change = float(np.abs(design.gather(design.loadings @ step)).max())
-        theta = theta + step * min(1.0, MAX_STEP / max(change, TOLERANCE))
+        point = _linearise(design, seen, theta, crude, _means(cells, design, theta))
+        change = float(np.abs(design.gather(design.loadings @ point.step)).max())
+        theta = theta + point.step * min(1.0, MAX_STEP / max(change, TOLERANCE))
         iterations += 1
         if change < TOLERANCE or iterations >= max_iterations:
             break
-    covariance = np.asarray(np.linalg.inv(information), np.float64)
+    exact = point.jacobian.T @ splu(point.sampling.tocsc()).solve(point.jacobian) + design.precision
+    covariance = np.asarray(np.linalg.inv(point.information), np.float64)
     noise = covariance - np.asarray(np.linalg.inv(exact), np.float64)
     return HazardFit(model, design.coefficients, theta, covariance, noise, change < TOLERANCE, iterations)
 

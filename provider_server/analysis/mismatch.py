@@ -6,8 +6,12 @@
 log θ ~ N(0, τ²); a few are worse, log θ uniform on [log 2, log 32]. The share π of the worse and τ are estimated
 from all pairs (empirical Bayes, by EM, with weak priors that keep both away from their edges), so that sparse pairs are
 shrunk as far as the data of the others say. The likelihood is exact: the Poisson law convolved with the noise, on
-one grid of log means for all pairs. Main effects are refitted with θ's posterior mean as an offset, so that a
-planted pair does not make its whole row and column look bad.
+one grid of log means for all pairs (beyond `MOST_COUNTS` failures, its normal approximation).
+
+A pair is judged by what the *other* pairs say of its workload and context: its own count is taken out of the main
+effects (leave one out, by one scoring step), and their uncertainty is integrated over. Main effects are refitted with
+θ's posterior mean as an offset and its variance as further noise, so that a planted pair does not make its whole row
+and column look bad. Under heavy noise this ranks nearly as well as if the main effects were known.
 
 Not promised: causes. A pair can be worse because of what both have in common with something else; the strata and
 controls that could tell are another model's.
@@ -16,6 +20,7 @@ controls that could tell are another model's.
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
@@ -25,8 +30,11 @@ from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
 Places = NDArray[np.intp]
 
 WORSE_FROM, WORSE_TO = np.log(2.0), np.log(32.0)
+LOG_RATIO = np.arange(-3.0, WORSE_TO + 0.6, 0.025)  # the grid of log θ
+GRID_STEP = 0.02  # of the log mean
+MOST_COUNTS = 3000.0
 MAIN_EFFECT_SD = 0.4  # of log λ and log κ: beyond context and age, workloads differ by half, not tenfold
-GRID_POINTS = 400
+MOST_LEVERAGE, MOST_SHIFT = 0.95, 1.5  # how far one scoring step is trusted to take a pair out of its own main effects
 REFITS = 3
 EM_STEPS = 10
 SHARE_PRIOR = (3.0, 97.0)  # pseudo-counts of worse and other pairs: three per cent, worth a hundred pairs
@@ -57,114 +65,141 @@ class _Prior:
     share_worse: float
     spread: float
 
+    @property
+    def mass(self) -> Floats:
+        """Of the expected and of the worse, on the grid of log θ: (2, grid), one in all."""
+        expected = np.exp(-0.5 * (LOG_RATIO / self.spread) ** 2)
+        worse = ((LOG_RATIO >= WORSE_FROM) & (LOG_RATIO <= WORSE_TO)).astype(np.float64)
+        return np.stack([(1.0 - self.share_worse) * expected / expected.sum(), self.share_worse * worse / worse.sum()])
+
 
 @dataclass(frozen=True, eq=False)
 class _Posterior:
-    """Mass on the grid of log θ, shape (P, grid), of either component; both together sum to one for each pair."""
+    """Mass on the grid of log θ, expected and worse: (2, P, grid), one for each pair."""
 
-    log_ratio: Floats
-    expected: Floats
-    worse: Floats
+    mass: Floats
 
     @property
-    def mass(self) -> Floats:
-        return self.expected + self.worse
+    def mean(self) -> Floats:
+        """E[θ] (P,)."""
+        return np.asarray(self.mass.sum(axis=0) @ np.exp(LOG_RATIO), np.float64)
+
+    @property
+    def variance(self) -> Floats:
+        """Var[θ] (P,)."""
+        return np.asarray(self.mass.sum(axis=0) @ np.exp(2.0 * LOG_RATIO) - self.mean**2, np.float64)
+
+    def quantile(self, share: float) -> Floats:
+        """The θ below which `share` of each pair's posterior lies (P,)."""
+        below = (np.cumsum(self.mass.sum(axis=0), axis=1) < share).sum(axis=1)
+        return np.asarray(np.exp(LOG_RATIO[np.minimum(below, len(LOG_RATIO) - 1)]), np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class _Baseline:
+    """Failures that main effects explain, what the other pairs say of their logarithm (each (P,)), and the effects."""
+
+    expected: Floats
+    log_mean: Floats
+    log_sd: Floats
+    effects: Floats
 
 
 def find_mismatches(table: LifeTable) -> Mismatches:
     """Fits the model to a released table over (workload, context); pairs without exposure get no verdict."""
     pairs = (*np.nonzero(table.exposure_node_hours > 0),)
     counts, variance = table.events[pairs], table.noise_variance[pairs]
-    grid = _log_mean_grid(counts, variance)
-    likelihood = _likelihood(counts, variance, grid)
-    expected, effects = _main_effects(table, pairs, np.ones(len(counts)), None)
-    prior, posterior = _empirical_bayes(likelihood, grid, np.log(expected), _Prior(0.03, 0.2))
+    base = _main_effects(table, pairs, np.ones(len(counts)), np.zeros(len(counts)), None)
+    grid = _log_mean_grid(base.log_mean, counts, variance)
+    likelihood = _log_likelihood(counts, variance, grid)
+    prior, posterior = _empirical_bayes(_marginal(likelihood, grid, base), _Prior(0.03, 0.2))
     for _ in range(REFITS):
-        offset = (posterior.mass * np.exp(posterior.log_ratio)).sum(axis=1)
-        expected, effects = _main_effects(table, pairs, offset, effects)
-        prior, posterior = _empirical_bayes(likelihood, grid, np.log(expected), prior)
-    low, middle, high = (_quantile(posterior, share) for share in (0.025, 0.5, 0.975))
+        base = _main_effects(table, pairs, posterior.mean, base.expected**2 * posterior.variance, base.effects)
+        prior, posterior = _empirical_bayes(_marginal(likelihood, grid, base), prior)
     return Mismatches(
         workload=pairs[0],
         context=pairs[1],
-        expected=expected,
-        probability_worse=posterior.worse.sum(axis=1),
-        ratio=np.exp(middle),
-        ratio_low=np.exp(low),
-        ratio_high=np.exp(high),
+        expected=base.expected,
+        probability_worse=posterior.mass[1].sum(axis=1),
+        ratio=posterior.quantile(0.5),
+        ratio_low=posterior.quantile(0.025),
+        ratio_high=posterior.quantile(0.975),
         share_worse=prior.share_worse,
         spread=prior.spread,
     )
 
 
 def _main_effects(
-    table: LifeTable, pairs: tuple[Places, ...], offset: Floats, start: Floats | None
-) -> tuple[Floats, Floats]:
-    """Expected failures E λ κ of each pair, shape (P,), with `offset` = E[θ] inside the exposure; and the effects."""
-    exposure = table.exposure_node_hours.copy()
-    exposure[pairs] *= offset
-    weighted = replace(table, exposure_node_hours=exposure)
+    table: LifeTable, pairs: tuple[Places, ...], ratio: Floats, ratio_variance: Floats, start: Floats | None
+) -> _Baseline:
+    """Main effects, given E[θ] and the variance of the counts that is due to θ, both (P,)."""
+    exposure, variance = table.exposure_node_hours.copy(), table.noise_variance.astype(np.float64)
+    exposure[pairs] *= ratio
+    variance[pairs] += ratio_variance
+    weighted = replace(table, exposure_node_hours=exposure, noise_variance=variance)
     cells, terms = Cells.from_table(weighted), tuple((dimension.name,) for dimension in table.dimensions)
     fit = fit_hazard(cells, [weighted], Model(terms, prior_sd=MAIN_EFFECT_SD), start=start)
-    return predict(fit, cells).value * table.exposure_node_hours[pairs], fit.estimate
-
-
-def _log_mean_grid(counts: Floats, variance: Floats) -> Floats:
-    """Log means from far below one failure to far above what any pair can have."""
-    return np.linspace(np.log(1e-3), np.log(_most(counts, variance)) + 1.0, GRID_POINTS)
-
-
-def _most(counts: Floats, variance: Floats) -> float:
-    """A count that no pair's true count exceeds, for all practical purposes."""
-    return float(max(20.0, np.max(counts + 8 * np.sqrt(variance)) + 10.0))
-
-
-def _likelihood(counts: Floats, variance: Floats, grid: Floats) -> Floats:
-    """p(y | log mean) up to a factor per pair, shape (P, grid): Poisson, convolved with the noise if there is any."""
-    true = np.arange(int(_most(counts, variance)) + 1)
-    log_poisson = true[:, None] * grid - np.exp(grid) - gammaln(true + 1)[:, None]
-    quiet = variance == 0
-    rows = np.empty((len(counts), len(grid)))
-    rows[quiet] = log_poisson[np.clip(np.round(counts[quiet]).astype(int), 0, None)]
-    if not quiet.all():
-        y, spread = counts[~quiet, None], variance[~quiet, None]
-        log_noise = -0.5 * (y - true) ** 2 / spread
-        top = log_noise.max(axis=1, keepdims=True)
-        mixed = np.exp(log_noise - top) @ np.exp(log_poisson)
-        rows[~quiet] = np.log(np.maximum(mixed, np.finfo(float).tiny))
-    scaled: Floats = np.exp(rows - rows.max(axis=1, keepdims=True))
-    return scaled
-
-
-def _empirical_bayes(
-    likelihood: Floats, grid: Floats, log_expected: Floats, prior: _Prior
-) -> tuple[_Prior, _Posterior]:
-    """EM over the share of the worse and the spread of the expected, then the posterior of every pair."""
-    log_ratio = grid - log_expected[:, None]
-    for _ in range(EM_STEPS):
-        posterior = _posterior(likelihood, log_ratio, prior)
-        worse, other = posterior.worse.sum(), posterior.expected.sum()
-        squares = (posterior.expected * log_ratio**2).sum()
-        prior = _Prior(
-            float((worse + SHARE_PRIOR[0]) / (worse + other + sum(SHARE_PRIOR))),
-            float(np.sqrt((squares + SPREAD_PRIOR[1] * SPREAD_PRIOR[0] ** 2) / (other + SPREAD_PRIOR[1]))),
-        )
-    return prior, _posterior(likelihood, log_ratio, prior)
-
-
-def _posterior(likelihood: Floats, log_ratio: Floats, prior: _Prior) -> _Posterior:
-    expected = (
-        np.exp(-0.5 * (log_ratio / prior.spread) ** 2) * (1 - prior.share_worse) / (prior.spread * np.sqrt(2 * np.pi))
+    rates = predict(fit, cells)
+    means = rates.value * exposure[pairs]
+    leverage = np.minimum(means**2 / (means + variance[pairs]) * rates.log_sd**2, MOST_LEVERAGE)
+    shift = leverage / (1.0 - leverage) * (table.events[pairs] - means) / means
+    expected = rates.value * table.exposure_node_hours[pairs]
+    return _Baseline(
+        expected,
+        np.log(expected) - np.clip(shift, -MOST_SHIFT, MOST_SHIFT),
+        rates.log_sd / np.sqrt(1.0 - leverage),
+        fit.estimate,
     )
-    inside = (log_ratio >= WORSE_FROM) & (log_ratio <= WORSE_TO)
-    mass = np.stack([expected, inside * (prior.share_worse / (WORSE_TO - WORSE_FROM))]) * likelihood
-    mass /= np.maximum(mass.sum(axis=(0, 2), keepdims=True), np.finfo(float).tiny)
-    return _Posterior(log_ratio, mass[0], mass[1])
 
 
-def _quantile(posterior: _Posterior, share: float) -> Floats:
-    """log θ below which `share` of each pair's posterior lies; shape (P,)."""
-    cumulative = np.cumsum(posterior.mass, axis=1)
-    at = np.minimum((cumulative < share).sum(axis=1), cumulative.shape[1] - 1)
-    found: Floats = posterior.log_ratio[np.arange(len(at)), at]
-    return found
+def _log_mean_grid(log_expected: Floats, counts: Floats, variance: Floats) -> Floats:
+    """Log means from far below what any pair expects to far above what any can have."""
+    most = max(float(np.max(np.log(np.maximum(counts, 1.0) + 8.0 * np.sqrt(variance)))), float(log_expected.max()))
+    return np.arange(log_expected.min() + LOG_RATIO[0] - 3.0, most + LOG_RATIO[-1], GRID_STEP)
+
+
+def _log_likelihood(counts: Floats, variance: Floats, grid: Floats) -> Floats:
+    """log p(y | log mean) up to a term per pair, shape (P, grid): Poisson, convolved with the noise if there is any."""
+    many = counts + 8.0 * np.sqrt(variance) > MOST_COUNTS
+    true = np.arange(MOST_COUNTS if many.any() else max(20.0, float(np.max(counts + 8.0 * np.sqrt(variance))) + 10.0))
+    log_poisson = true[:, None] * grid - np.exp(grid) - gammaln(true + 1.0)[:, None]
+    quiet, noisy = (variance == 0.0) & ~many, (variance > 0.0) & ~many
+    rows = np.empty((len(counts), len(grid)))
+    rows[quiet] = log_poisson[np.clip(np.round(counts[quiet]).astype(np.intp), 0, None)]
+    log_noise = -0.5 * (counts[noisy, None] - true) ** 2 / variance[noisy, None]
+    mixed = np.exp(log_noise - log_noise.max(axis=1, keepdims=True, initial=-np.inf)) @ np.exp(log_poisson)
+    rows[noisy] = np.log(np.maximum(mixed, np.finfo(float).tiny))
+    spread = np.exp(grid) + variance[many, None]
+    rows[many] = -0.5 * (counts[many, None] - np.exp(grid)) ** 2 / spread - 0.5 * np.log(spread)
+    return np.asarray(rows - rows.max(axis=1, keepdims=True), np.float64)
+
+
+def _marginal(log_likelihood: Floats, grid: Floats, base: _Baseline) -> Floats:
+    """p(y | θ) on the grid of log θ, shape (P, grid), integrated over what is uncertain about the main effects."""
+    nodes, weights = hermegauss(7)
+    rows, total = np.arange(len(base.log_mean))[:, None], np.zeros((len(base.log_mean), len(LOG_RATIO)))
+    for node, weight in zip(nodes, weights / weights.sum(), strict=True):
+        place = ((base.log_mean + node * base.log_sd)[:, None] + LOG_RATIO - grid[0]) / GRID_STEP
+        place = np.clip(place, 0.0, len(grid) - 1.001)
+        below = place.astype(np.intp)
+        above = place - below
+        total += weight * np.exp((1.0 - above) * log_likelihood[rows, below] + above * log_likelihood[rows, below + 1])
+    return total
+
+
+def _empirical_bayes(likelihood: Floats, prior: _Prior) -> tuple[_Prior, _Posterior]:
+    """EM over the share of the worse and the spread of the expected, then the posterior of every pair."""
+    for _ in range(EM_STEPS):
+        mass = _posterior(likelihood, prior).mass
+        expected, worse = mass.sum(axis=(1, 2))
+        squares = float((mass[0] @ LOG_RATIO**2).sum())
+        prior = _Prior(
+            float((worse + SHARE_PRIOR[0]) / (worse + expected + sum(SHARE_PRIOR))),
+            float(np.sqrt((squares + SPREAD_PRIOR[1] * SPREAD_PRIOR[0] ** 2) / (expected + SPREAD_PRIOR[1]))),
+        )
+    return prior, _posterior(likelihood, prior)
+
+
+def _posterior(likelihood: Floats, prior: _Prior) -> _Posterior:
+    mass = prior.mass[:, None, :] * likelihood
+    return _Posterior(mass / np.maximum(mass.sum(axis=(0, 2))[None, :, None], np.finfo(float).tiny))

@@ -1,12 +1,13 @@
 """Survival by group from public departures and private failures: Kaplan–Meier with the failure indicator estimated.
 
 The provider sees when each unit left and how many were still there; whether it left because it failed is the tenant's
-secret, and only noisy failure counts by band are released. Within a band every departure is taken to be a failure
-with the same probability p_b, estimated from the band's count d_b ~ Binomial(L_b, p_b) + noise with logit p_b a random
-walk over bands. Then S(t) = Π (1 - p_b(s) l_s / n_s) over the departure times s <= t, with l_s leaving and n_s at risk.
+secret, and only noisy failure counts by band are released. Of the L_b that left in a band d_b ~ Binomial(L_b, p_b)
+failed, with logit p_b a random walk over bands; released is d_b + noise. The curve is Kaplan–Meier's with d_b replaced
+by its posterior mean, spread over the band's departures: S(t) = Π (1 - (d_b / L_b) l_s / n_s) over the departure times
+s <= t, with l_s leaving and n_s at risk. The less noise, the less the random walk has to say.
 
 With exact counts and one band per departure time this is the Kaplan–Meier estimator. The intervals are pointwise,
-normal on the log scale (Greenwood's formula plus the variance of the p_b, noise included).
+normal on the log scale: Greenwood's formula for the population, plus what noise leaves open about the d_b.
 """
 
 from dataclasses import dataclass
@@ -62,9 +63,10 @@ def survival_curve(departures: Floats, edges: Floats, failures: Floats, noise_va
 
 
 def _failing_share(left: Floats, failures: Floats, variance: Floats) -> tuple[Floats, Floats]:
-    """Probability that a departure from each band is a failure, shape (B,), and the covariance (B, B) of the estimate.
+    """Share of each band's departures that were failures, shape (B,), and the covariance (B, B) that noise leaves it.
 
-    Exact counts are taken at their word. Otherwise logit p is fitted by Fisher scoring, penalised by the random walk.
+    Exact counts are taken at their word. Otherwise logit p is fitted by Fisher scoring, penalised by the random walk, and
+    each count is drawn towards what its band expects, as far as noise outweighs the binomial spread.
     """
     if not variance.any():
         share = np.divide(failures, left, out=np.zeros(len(left)), where=left > 0)
@@ -80,25 +82,25 @@ def _failing_share(left: Floats, failures: Floats, variance: Floats) -> tuple[Fl
         if np.abs(step).max() < TOLERANCE:
             break
     share, slope, weight = _linearised(theta, left, variance)
-    covariance = np.linalg.inv(np.diag(slope * weight) + penalty)
-    jacobian = share * (1 - share)
-    return share, jacobian[:, None] * covariance * jacobian
+    counts = np.clip(weight * failures + (1.0 - weight) * left * share, 0.0, left)
+    pulled = (1.0 - weight) * share * (1.0 - share)
+    covariance = pulled[:, None] * np.linalg.inv(np.diag(slope * weight) + penalty) * pulled
+    own = np.divide(weight * variance, left**2, out=np.zeros(len(left)), where=left > 0)
+    return np.divide(counts, left, out=share, where=left > 0), covariance + np.diag(own)
 
 
 def _linearised(theta: Floats, left: Floats, variance: Floats) -> tuple[Floats, Floats, Floats]:
-    """Shares at logits `theta`, the derivative of the expected counts, and that over the variance of the counts."""
+    """Shares at logits `theta`; the derivative of the counts, which is their binomial variance; its part of the total."""
     share = expit(theta)
     slope = left * share * (1 - share)
-    return share, slope, slope / (slope + variance)
+    return share, slope, np.divide(slope, slope + variance, out=np.ones(len(left)), where=slope + variance > 0)
 
 
 def _log_spread(steps: Floats, at_risk: Floats, leaving: Floats, band: NDArray[np.intp], covariance: Floats) -> Floats:
-    """Standard deviation of log S(t): Greenwood's for exact shares, the delta method for estimated ones."""
-    if not covariance.any():
-        failing = steps * at_risk
-        left = np.maximum(at_risk - failing, 1e-12)
-        return np.sqrt(np.cumsum(failing / (at_risk * left)))
+    """Standard deviation of log S(t): Greenwood's, and the delta method for shares that are not exactly known."""
+    failing = steps * at_risk
+    greenwood = np.cumsum(failing / (at_risk * np.maximum(at_risk - failing, 1e-12)))
     slope = leaving / at_risk / np.maximum(1.0 - steps, 1e-12)
     load = np.cumsum(slope[:, None] * (band[:, None] == np.arange(len(covariance))), axis=0)
-    spread: Floats = np.sqrt(np.einsum("tb,bc,tc->t", load, covariance, load))
+    spread: Floats = np.sqrt(greenwood + np.einsum("tb,bc,tc->t", load, covariance, load))
     return spread
