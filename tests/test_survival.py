@@ -1,5 +1,8 @@
 """Survival from public departures and private failures, against lifelines."""
 
+import csv
+from pathlib import Path
+
 import numpy as np
 import pytest
 from lifelines import KaplanMeierFitter
@@ -8,6 +11,8 @@ from lifelines.datasets import load_lung
 from crypto.life_table import Floats
 from provider_server.analysis.bands import band_of, quantile_bands
 from provider_server.analysis.survival import survival_curve
+
+PHILLY = Path(__file__).parents[2] / "shared" / "data" / "philly" / "jobs_15k.csv"
 
 
 def lung() -> tuple[Floats, Floats]:
@@ -37,6 +42,60 @@ def test_its_intervals_are_greenwoods() -> None:
     middle = len(curve.times) // 2
     upper = KaplanMeierFitter().fit(times, failed).confidence_interval_.loc[curve.times[middle]].iloc[1]
     assert curve.high[middle] == pytest.approx(upper, abs=0.02)
+    oracle = KaplanMeierFitter().fit(times, failed)
+    greenwood = np.sqrt(oracle._cumulative_sq_.loc[curve.times].to_numpy())  # of log S, by lifelines itself
+    assert np.log(curve.survival / curve.low)[:-1] / 1.959964 == pytest.approx(greenwood[:-1], rel=1e-6)
+
+
+def test_as_noise_vanishes_so_does_the_prior() -> None:
+    times, failed = lung()
+    edges = np.concatenate([[0.0], np.unique(times)])
+    exact = counts(times, failed, edges)
+    known = survival_curve(times, edges, exact, np.zeros(len(exact)))
+    nearly = survival_curve(times, edges, exact, np.full(len(exact), 1e-9))
+    assert nearly.survival == pytest.approx(known.survival, abs=1e-6)
+    assert nearly.low[:-1] == pytest.approx(known.low[:-1], abs=1e-4)
+
+
+@pytest.mark.parametrize("noise_sd", [0.0, 0.5, 6.0])
+def test_intervals_cover_the_population_as_often_as_they_say(noise_sd: float) -> None:
+    rng, at, scores = np.random.default_rng(5), np.array([20.0, 50.0, 100.0, 150.0]), []
+    truth = np.exp(-((at / 120.0) ** 1.3))
+    for _ in range(150):
+        life, censored = 120.0 * rng.weibull(1.3, 600), rng.exponential(150.0, 600)
+        times, failed = np.minimum(life, censored), (life <= censored).astype(np.float64)
+        edges = quantile_bands(times, 20)
+        released = counts(times, failed, edges) + rng.normal(0.0, noise_sd, 20)
+        curve = survival_curve(times, edges, released, np.full(20, noise_sd**2))
+        place = np.searchsorted(curve.times, at, side="right") - 1
+        scores.append(np.log(curve.survival[place] / truth) / np.log(curve.survival[place] / curve.low[place]))
+    sizes = np.abs(scores)  # in half-widths
+    assert 0.92 < np.mean(sizes < 1.0) < 0.985
+    assert np.mean(sizes < 0.7) < 0.92  # intervals 30% narrower would not pass
+
+
+def test_philly_at_epsilon_one_stays_near_the_pooled_curves() -> None:
+    if not PHILLY.exists():
+        pytest.skip(f"{PHILLY} is missing")
+    with PHILLY.open(newline="") as text:
+        jobs = list(csv.DictReader(text))
+    hours = np.array([float(job["run_time"]) for job in jobs])
+    failed = np.array([float(job["new_status"] == "Failed") for job in jobs])
+    group = np.searchsorted([1, 4, 8], [int(job["gpu_num"]) for job in jobs])
+    edges, rng, errors = quantile_bands(hours, 60), np.random.default_rng(6), []
+    judged = [number for number in range(4) if np.sum(group == number) >= 1000]
+    for number in judged:
+        own, fails = hours[group == number], failed[group == number]
+        exact = counts(own, fails, edges)
+        for _ in range(10):
+            stop = 1.0 - np.exp(-1.0)  # discrete Laplace noise of scale 1: the difference of two geometric counts
+            noise = rng.geometric(stop, len(exact)) - rng.geometric(stop, len(exact))
+            curve = survival_curve(own, edges, exact + noise, np.full(len(exact), 2.0 * (1.0 - stop) / stop**2))
+            off = np.abs(curve.survival - kaplan_meier(own, fails, curve.times))
+            errors.append(off[curve.at_risk >= 0.05 * len(own)].max())
+    assert len(judged) == 3
+    assert np.mean(errors) < 0.017
+    assert np.max(errors) < 0.03
 
 
 def test_noise_is_inside_the_interval_and_a_narrower_one_would_miss_it() -> None:

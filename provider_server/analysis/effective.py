@@ -21,4 +21,4 @@ def capped_mean(expected: Floats, cap: int) -> Floats:
 def cap_factor(expected: Floats, cap: int) -> Floats:
     """The factor, in (0, 1], by which a cap shrinks the counts of a unit that expects `expected` failures."""
     safe = np.maximum(expected, 1e-12)
-    return np.where(expected > 1e-9, capped_mean(safe, cap) / safe, 1.0)
+    return np.where(expected > 1e-9, np.minimum(capped_mean(safe, cap) / safe, 1.0), 1.0)

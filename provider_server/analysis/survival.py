@@ -65,8 +65,8 @@ def survival_curve(departures: Floats, edges: Floats, failures: Floats, noise_va
 def _failing_share(left: Floats, failures: Floats, variance: Floats) -> tuple[Floats, Floats]:
     """Share of each band's departures that were failures, shape (B,), and the covariance (B, B) that noise leaves it.
 
-    Exact counts are taken at their word. Otherwise logit p is fitted by Fisher scoring, penalised by the random walk, and
-    each count is drawn towards what its band expects, as far as noise outweighs the binomial spread.
+    Exact counts are taken at their word. Otherwise logit p is fitted by Fisher scoring, penalised by the random walk,
+    and each count is drawn towards what its band expects, as far as noise outweighs the binomial spread.
     """
     if not variance.any():
         share = np.divide(failures, left, out=np.zeros(len(left)), where=left > 0)
@@ -90,7 +90,7 @@ def _failing_share(left: Floats, failures: Floats, variance: Floats) -> tuple[Fl
 
 
 def _linearised(theta: Floats, left: Floats, variance: Floats) -> tuple[Floats, Floats, Floats]:
-    """Shares at logits `theta`; the derivative of the counts, which is their binomial variance; its part of the total."""
+    """Shares at logits `theta`; the counts' derivative, which is their binomial variance; its part of the total."""
     share = expit(theta)
     slope = left * share * (1 - share)
     return share, slope, np.divide(slope, slope + variance, out=np.ones(len(left)), where=slope + variance > 0)

@@ -1,0 +1,117 @@
+"""The pair model at 60 workloads × 20 contexts: against the obvious rankings, and against knowing the main effects."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.special import gammaln
+from scipy.stats import norm
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from crypto.life_table import Dimension, Floats, LifeTable
+from provider_server.analysis.mismatch import Mismatches, find_mismatches
+
+SHAPE, FAILURES, PLANTED_RATIO = (60, 20), 934 * 13, 8.0
+NOISE_SD = 9.4 * np.sqrt(13.0)  # of thirteen weeks' independent noise in each cell
+
+
+def cloud(seed: int, *, planted_share: float = 0.03) -> tuple[LifeTable, Floats, Floats]:
+    """A pair table with heavy-tailed exposure, the failures that main effects explain, and which pairs are worse."""
+    rng = np.random.default_rng(seed)
+    exposure = np.outer(rng.pareto(1.5, SHAPE[0]) + 0.2, rng.dirichlet(np.full(SHAPE[1], 5.0)))
+    exposure *= rng.lognormal(0.0, 0.5, SHAPE)
+    planted = rng.random(SHAPE) < planted_share
+    explained = exposure * np.outer(rng.lognormal(0.0, 0.3, SHAPE[0]), rng.lognormal(0.0, 0.3, SHAPE[1]))
+    ratio = np.where(planted, PLANTED_RATIO, 1.0)
+    explained *= FAILURES / (explained * ratio).sum()
+    levels = [tuple(str(level) for level in range(size)) for size in SHAPE]
+    dimensions = (Dimension("workload", levels[0]), Dimension("context", levels[1]))
+    events = rng.poisson(explained * ratio).astype(np.float64)
+    return LifeTable(dimensions, events, 1e4 * exposure, exposure, np.zeros(SHAPE)), explained, planted.astype(float)
+
+
+def noisy(table: LifeTable, sd: float, seed: int) -> LifeTable:
+    rng = np.random.default_rng(1000 + seed)
+    return replace(table, events=table.events + rng.normal(0.0, sd, SHAPE), noise_variance=np.full(SHAPE, sd**2))
+
+
+def naive_rankings(table: LifeTable) -> tuple[Floats, Floats]:
+    """Crude rates, and standardised excesses over the product of the margins."""
+    events, exposure = table.events, table.exposure_node_hours
+    expected = np.outer(events.sum(1) / exposure.sum(1), events.sum(0) / exposure.sum(0)) * exposure
+    expected = np.maximum(expected * events.sum() / expected.sum(), 0.1)
+    return events / exposure, (events - expected) / np.sqrt(expected + table.noise_variance)
+
+
+def known_effects(table: LifeTable, explained: Floats) -> Floats:
+    """Log odds of "8 times worse" by one who knows the main effects: the bound that no ranking can beat on average."""
+    true = np.arange(2500.0)
+    mean = np.stack([explained.ravel(), PLANTED_RATIO * explained.ravel()])[..., None]
+    log_poisson = true * np.log(mean) - mean - gammaln(true + 1.0)
+    noise = norm.pdf(table.events.ravel()[:, None], true, np.sqrt(table.noise_variance.ravel())[:, None])
+    likelihood = (np.exp(log_poisson) * noise).sum(axis=-1)
+    return np.asarray(np.diff(np.log(np.maximum(likelihood, 1e-300)), axis=0)[0], np.float64)
+
+
+def precision(planted: Floats, score: Floats) -> float:
+    return float(average_precision_score(planted.ravel(), score.ravel()))
+
+
+def area(planted: Floats, score: Floats) -> float:
+    return float(roc_auc_score(planted.ravel(), score.ravel()))
+
+
+@pytest.fixture(scope="module")
+def exact() -> list[tuple[LifeTable, Floats, Mismatches]]:
+    clouds = [cloud(seed) for seed in range(5)]
+    return [(table, planted, find_mismatches(table)) for table, _, planted in clouds]
+
+
+def test_without_noise_it_beats_crude_rates_and_z_scores(exact: list[tuple[LifeTable, Floats, Mismatches]]) -> None:
+    ours, crude, standardised = [], [], []
+    for table, planted, found in exact:
+        by_rate, by_z = naive_rankings(table)
+        ours.append(precision(planted, found.probability_worse))
+        crude.append(precision(planted, by_rate))
+        standardised.append(precision(planted, by_z))
+        assert area(planted, found.probability_worse) > 0.97
+    assert np.mean(ours) > 0.92
+    assert np.mean(ours) > np.mean(crude) + 0.05
+    assert np.mean(ours) > np.mean(standardised) + 0.02
+
+
+def test_under_heavy_noise_it_ranks_nearly_as_if_main_effects_were_known() -> None:
+    ours, crude, standardised, bound = [], [], [], []
+    for seed in range(5):
+        table, explained, planted = cloud(seed)
+        released = noisy(table, NOISE_SD, seed)
+        by_rate, by_z = naive_rankings(released)
+        ours.append(precision(planted, find_mismatches(released).probability_worse))
+        crude.append(precision(planted, by_rate))
+        standardised.append(precision(planted, by_z))
+        bound.append(precision(planted, known_effects(released, explained)))
+    assert np.mean(ours) > 2.0 * np.mean(crude)
+    assert np.mean(ours) > 1.1 * np.mean(standardised)
+    assert np.mean(ours) > 0.85 * np.mean(bound)
+
+
+def test_probabilities_are_calibrated(exact: list[tuple[LifeTable, Floats, Mismatches]]) -> None:
+    said = np.concatenate([found.probability_worse for _, _, found in exact])
+    true = np.concatenate([planted.ravel() for _, planted, _ in exact])
+    for low, high in pairwise([0.0, 0.02, 0.1, 0.5, 0.9, 1.01]):
+        inside = (said >= low) & (said < high)
+        spread = np.sqrt(np.sum(said[inside] * (1.0 - said[inside])))
+        assert abs(np.sum(true[inside] - said[inside])) < 3.5 * spread + 0.02 * inside.sum() + 1.0
+
+
+@pytest.mark.parametrize("shrink", [1e-2, 1e-5, 1e-8])
+@pytest.mark.parametrize("noise_sd", [0.0, 10.0])
+def test_a_pair_with_hardly_any_exposure_is_accused_of_nothing(shrink: float, noise_sd: float) -> None:
+    table, _, _ = cloud(0)
+    table.exposure_node_hours[5, 3] *= shrink
+    table.events[5, 3] = 0.0
+    found = find_mismatches(noisy(table, noise_sd, 0))
+    place = np.flatnonzero((found.workload == 5) & (found.context == 3))
+    assert found.probability_worse[place] < 0.1
+    assert found.ratio[place] == pytest.approx(1.0, abs=0.1)
