@@ -37,7 +37,7 @@ def test_without_privacy_titans_43_published_hazard_ratios_come_back() -> None:
 def test_at_epsilon_one_titans_hazard_ratios_stay_near_and_their_intervals_honest() -> None:
     result = titan(1.0, 5)
     assert result.mean_abs_log_hr_error <= 0.10
-    # the coefficients share six references: coverage scatters by .04 over five seeds; a benchmark holds twenty to .92-.99
+    # coefficients share six references: coverage scatters by .04 over five seeds; a benchmark holds twenty to .92-.99
     assert 0.75 <= result.interval_coverage <= 1.0
     assert result.mean_abs_log_hr_error > 0.01, "noise of this size cannot leave the coefficients untouched"
 
