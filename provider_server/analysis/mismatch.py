@@ -6,12 +6,13 @@
 log θ ~ N(0, τ²); a few are worse, log θ uniform on [log 2, log 32]. The share π of the worse and τ are estimated
 from all pairs (empirical Bayes, by EM, with weak priors that keep both away from their edges), so that sparse pairs are
 shrunk as far as the data of the others say. The likelihood is exact: the Poisson law convolved with the noise, on
-one grid of log means for all pairs (beyond `MOST_COUNTS` failures, its normal approximation).
+one grid of log means for all pairs (beyond `MOST_COUNTS` failures: its normal approximation).
 
 A pair is judged by what the *other* pairs say of its workload and context: its own count is taken out of the main
-effects (leave one out, by one scoring step), and their uncertainty is integrated over. Main effects are refitted with
-θ's posterior mean as an offset and its variance as further noise, so that a planted pair does not make its whole row
-and column look bad. Under heavy noise this ranks nearly as well as if the main effects were known.
+effects (leave one out, by one scoring step), and their uncertainty is integrated over. Main effects maximise the
+likelihood with θ integrated out: each round, a pair enters their fit as the count and variance that have the slope and
+curvature of its marginal likelihood. So a planted pair, once recognised, does not make its whole row and column look
+bad. (With E[θ] as an offset instead, precise counts would be explained by θ, and main effects would never move.)
 
 Not promised: causes. A pair can be worse because of what both have in common with something else; the strata and
 controls that could tell are another model's.
@@ -22,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
-from scipy.special import gammaln
+from scipy.special import gammaln, logsumexp
 
 from crypto.life_table import Floats, LifeTable
 from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
@@ -30,9 +31,9 @@ from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
 Places = NDArray[np.intp]
 
 WORSE_FROM, WORSE_TO = np.log(2.0), np.log(32.0)
-LOG_RATIO = np.arange(-3.0, WORSE_TO + 0.6, 0.025)  # the grid of log θ
+LOG_RATIO = np.linspace(-3.0, WORSE_TO, 260)  # the grid of log θ; nothing is expected to be beyond what is worse
 GRID_STEP = 0.02  # of the log mean
-MOST_COUNTS = 3000.0
+MOST_COUNTS, FAINTEST = 3000.0, 1e-290  # where the normal law takes over: many failures, and underflow
 MAIN_EFFECT_SD = 0.4  # of log λ and log κ: beyond context and age, workloads differ by half, not tenfold
 MOST_LEVERAGE, MOST_SHIFT = 0.95, 1.5  # how far one scoring step is trusted to take a pair out of its own main effects
 REFITS = 3
@@ -79,16 +80,6 @@ class _Posterior:
 
     mass: Floats
 
-    @property
-    def mean(self) -> Floats:
-        """E[θ] (P,)."""
-        return np.asarray(self.mass.sum(axis=0) @ np.exp(LOG_RATIO), np.float64)
-
-    @property
-    def variance(self) -> Floats:
-        """Var[θ] (P,)."""
-        return np.asarray(self.mass.sum(axis=0) @ np.exp(2.0 * LOG_RATIO) - self.mean**2, np.float64)
-
     def quantile(self, share: float) -> Floats:
         """The θ below which `share` of each pair's posterior lies (P,)."""
         below = (np.cumsum(self.mass.sum(axis=0), axis=1) < share).sum(axis=1)
@@ -97,7 +88,7 @@ class _Posterior:
 
 @dataclass(frozen=True, eq=False)
 class _Baseline:
-    """Failures that main effects explain, what the other pairs say of their logarithm (each (P,)), and the effects."""
+    """Failures that main effects explain (P,); what the other pairs say of their logarithm (P,); the effects."""
 
     expected: Floats
     log_mean: Floats
@@ -109,12 +100,12 @@ def find_mismatches(table: LifeTable) -> Mismatches:
     """Fits the model to a released table over (workload, context); pairs without exposure get no verdict."""
     pairs = (*np.nonzero(table.exposure_node_hours > 0),)
     counts, variance = table.events[pairs], table.noise_variance[pairs]
-    base = _main_effects(table, pairs, np.ones(len(counts)), np.zeros(len(counts)), None)
+    base = _main_effects(table, pairs, counts, variance, None)
     grid = _log_mean_grid(base.log_mean, counts, variance)
     likelihood = _log_likelihood(counts, variance, grid)
     prior, posterior = _empirical_bayes(_marginal(likelihood, grid, base), _Prior(0.03, 0.2))
     for _ in range(REFITS):
-        base = _main_effects(table, pairs, posterior.mean, base.expected**2 * posterior.variance, base.effects)
+        base = _main_effects(table, pairs, *_as_counts(likelihood, grid, base.expected, prior), base.effects)
         prior, posterior = _empirical_bayes(_marginal(likelihood, grid, base), prior)
     return Mismatches(
         workload=pairs[0],
@@ -130,26 +121,35 @@ def find_mismatches(table: LifeTable) -> Mismatches:
 
 
 def _main_effects(
-    table: LifeTable, pairs: tuple[Places, ...], ratio: Floats, ratio_variance: Floats, start: Floats | None
+    table: LifeTable, pairs: tuple[Places, ...], counts: Floats, variance: Floats, start: Floats | None
 ) -> _Baseline:
-    """Main effects, given E[θ] and the variance of the counts that is due to θ, both (P,)."""
-    exposure, variance = table.exposure_node_hours.copy(), table.noise_variance.astype(np.float64)
-    exposure[pairs] *= ratio
-    variance[pairs] += ratio_variance
-    weighted = replace(table, exposure_node_hours=exposure, noise_variance=variance)
-    cells, terms = Cells.from_table(weighted), tuple((dimension.name,) for dimension in table.dimensions)
-    fit = fit_hazard(cells, [weighted], Model(terms, prior_sd=MAIN_EFFECT_SD), start=start)
+    """Main effects of counts and variances of their noise, both (P,)."""
+    events, noise = np.zeros(table.shape), np.zeros(table.shape)
+    events[pairs], noise[pairs] = counts, variance
+    seen = replace(table, events=events, noise_variance=noise)
+    cells, terms = Cells.from_table(table), tuple((dimension.name,) for dimension in table.dimensions)
+    fit = fit_hazard(cells, [seen], Model(terms, prior_sd=MAIN_EFFECT_SD), start=start)
     rates = predict(fit, cells)
-    means = rates.value * exposure[pairs]
-    leverage = np.minimum(means**2 / (means + variance[pairs]) * rates.log_sd**2, MOST_LEVERAGE)
-    shift = leverage / (1.0 - leverage) * (table.events[pairs] - means) / means
-    expected = rates.value * table.exposure_node_hours[pairs]
-    return _Baseline(
-        expected,
-        np.log(expected) - np.clip(shift, -MOST_SHIFT, MOST_SHIFT),
-        rates.log_sd / np.sqrt(1.0 - leverage),
-        fit.estimate,
+    expected = rates.value * cells.exposure_node_hours
+    leverage = np.minimum(expected**2 / (expected + variance) * rates.log_sd**2, MOST_LEVERAGE)
+    shift = leverage / (1.0 - leverage) * (counts - expected) / expected
+    log_mean = np.log(expected) - np.clip(shift, -MOST_SHIFT, MOST_SHIFT)
+    return _Baseline(expected, log_mean, rates.log_sd / np.sqrt(1.0 - leverage), fit.estimate)
+
+
+def _as_counts(log_likelihood: Floats, grid: Floats, expected: Floats, prior: _Prior) -> tuple[Floats, Floats]:
+    """Counts and variances of noise, both (P,), that pull main effects as strongly as the pairs do, θ integrated out.
+
+    They give the log likelihood of log λκ the slope and curvature that p(y | λκ) = ∫ p(y | λκθ) p(θ) dθ has.
+    """
+    width, log_prior = 0.1, np.log(np.maximum(prior.mass.sum(axis=0), np.finfo(float).tiny))
+    low, middle, high = (
+        logsumexp(_read(log_likelihood, grid, np.log(expected) + shift) + log_prior, axis=1)
+        for shift in (-width, 0.0, width)
     )
+    slope = (high - low) / (2.0 * width)
+    curvature = np.maximum((2.0 * middle - low - high) / width**2, np.abs(slope) + 1e-9)
+    return expected * (1.0 + slope / curvature), np.maximum(expected**2 / curvature - expected, 0.0)
 
 
 def _log_mean_grid(log_expected: Floats, counts: Floats, variance: Floats) -> Floats:
@@ -160,31 +160,43 @@ def _log_mean_grid(log_expected: Floats, counts: Floats, variance: Floats) -> Fl
 
 def _log_likelihood(counts: Floats, variance: Floats, grid: Floats) -> Floats:
     """log p(y | log mean) up to a term per pair, shape (P, grid): Poisson, convolved with the noise if there is any."""
-    many = counts + 8.0 * np.sqrt(variance) > MOST_COUNTS
-    true = np.arange(MOST_COUNTS if many.any() else max(20.0, float(np.max(counts + 8.0 * np.sqrt(variance))) + 10.0))
+    most = counts + 8.0 * np.sqrt(variance)
+    many = most > MOST_COUNTS
+    true = np.arange(min(MOST_COUNTS, max(20.0, float(most.max()) + 10.0)) + 1.0)
     log_poisson = true[:, None] * grid - np.exp(grid) - gammaln(true + 1.0)[:, None]
     quiet, noisy = (variance == 0.0) & ~many, (variance > 0.0) & ~many
-    rows = np.empty((len(counts), len(grid)))
+    rows = _normal_law(counts, variance, grid)
     rows[quiet] = log_poisson[np.clip(np.round(counts[quiet]).astype(np.intp), 0, None)]
-    log_noise = -0.5 * (counts[noisy, None] - true) ** 2 / variance[noisy, None]
-    mixed = np.exp(log_noise - log_noise.max(axis=1, keepdims=True, initial=-np.inf)) @ np.exp(log_poisson)
-    rows[noisy] = np.log(np.maximum(mixed, np.finfo(float).tiny))
-    spread = np.exp(grid) + variance[many, None]
-    rows[many] = -0.5 * (counts[many, None] - np.exp(grid)) ** 2 / spread - 0.5 * np.log(spread)
+    if noisy.any():
+        log_noise = -0.5 * (counts[noisy, None] - true) ** 2 / variance[noisy, None]
+        top = log_noise.max(axis=1, keepdims=True)
+        mixed = np.exp(log_noise - top) @ np.exp(log_poisson)
+        rows[noisy] = np.where(mixed > FAINTEST, np.log(np.maximum(mixed, FAINTEST)) + top, rows[noisy])
     return np.asarray(rows - rows.max(axis=1, keepdims=True), np.float64)
+
+
+def _normal_law(counts: Floats, variance: Floats, grid: Floats) -> Floats:
+    """The same by the normal law, for very many failures and for far tails, where the sum underflows."""
+    mean, noise = np.exp(grid), variance[:, None]
+    spread = (mean + noise) / np.where(noise > 0.0, noise, 1.0)
+    return np.asarray(-0.5 * (counts[:, None] - mean) ** 2 / (mean + noise) - 0.5 * np.log(spread), np.float64)
 
 
 def _marginal(log_likelihood: Floats, grid: Floats, base: _Baseline) -> Floats:
     """p(y | θ) on the grid of log θ, shape (P, grid), integrated over what is uncertain about the main effects."""
     nodes, weights = hermegauss(7)
-    rows, total = np.arange(len(base.log_mean))[:, None], np.zeros((len(base.log_mean), len(LOG_RATIO)))
-    for node, weight in zip(nodes, weights / weights.sum(), strict=True):
-        place = ((base.log_mean + node * base.log_sd)[:, None] + LOG_RATIO - grid[0]) / GRID_STEP
-        place = np.clip(place, 0.0, len(grid) - 1.001)
-        below = place.astype(np.intp)
-        above = place - below
-        total += weight * np.exp((1.0 - above) * log_likelihood[rows, below] + above * log_likelihood[rows, below + 1])
-    return total
+    total = np.full((len(base.log_mean), len(LOG_RATIO)), -np.inf)
+    for node, weight in zip(nodes, np.log(weights), strict=True):
+        total = np.logaddexp(total, weight + _read(log_likelihood, grid, base.log_mean + node * base.log_sd))
+    return np.asarray(np.exp(total - total.max(axis=1, keepdims=True)), np.float64)
+
+
+def _read(log_likelihood: Floats, grid: Floats, log_mean: Floats) -> Floats:
+    """log p(y | log mean + log θ) on the grid of log θ, shape (P, grid)."""
+    place = np.clip((log_mean[:, None] + LOG_RATIO - grid[0]) / GRID_STEP, 0.0, len(grid) - 1.001)
+    below = place.astype(np.intp)
+    above, rows = place - below, np.arange(len(log_mean))[:, None]
+    return np.asarray((1.0 - above) * log_likelihood[rows, below] + above * log_likelihood[rows, below + 1], np.float64)
 
 
 def _empirical_bayes(likelihood: Floats, prior: _Prior) -> tuple[_Prior, _Posterior]:
