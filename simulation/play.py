@@ -216,6 +216,7 @@ def _policy(scenario: Scenario) -> dict[str, object]:
 def _descriptor(profile: WorkloadProfile) -> Descriptor:
     return Descriptor(
         profile.operators,
+        frozenset((name, ()) for name, _ in profile.operators),
         profile.collectives,
         profile.precision,
         profile.parallelism,

@@ -1,8 +1,10 @@
 """`pharoah-tenant`: what a tenant can see and ask on its own machine, one function per verb in `verbs_*.py`."""
 
+from collections.abc import Callable
+
 import typer
 
-from tenant_client import verbs_owner
+from tenant_client import verbs_owner, verbs_workload
 
 app = typer.Typer(
     name="pharoah-tenant",
@@ -12,5 +14,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for verb in (verbs_owner.budget, verbs_owner.preview, verbs_owner.check):
+VERBS: tuple[Callable[..., None], ...] = (
+    verbs_workload.describe,
+    verbs_workload.signature,
+    verbs_workload.compare,
+    verbs_workload.catalogue,
+    verbs_owner.budget,
+    verbs_owner.preview,
+    verbs_owner.check,
+)
+for verb in VERBS:
     app.command()(verb)

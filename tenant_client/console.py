@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from tenant_client.tenant import Tenant
 
 Home = Annotated[
-    Path, typer.Option("--home", envvar="PHAROAH_HOME", help="The tenant's home directory.", show_default=False)
+    Path,
+    typer.Option(
+        "--home",
+        envvar="PHAROAH_HOME",
+        default_factory=lambda: _default_home(),
+        help="The tenant's home directory; by default pharoah in $XDG_DATA_HOME, else in ~/.local/share.",
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with stable keys.")]
 
@@ -51,9 +58,21 @@ def failing() -> Iterator[None]:
         raise typer.Exit(2) from error
 
 
-def print_json(view: "DataclassInstance") -> None:
+def warn(text: str) -> None:
+    """A line for a person on stderr."""
+    typer.echo(f"pharoah-tenant: warning: {text}", err=True)
+
+
+def print_json(view: "DataclassInstance | dict[str, Any]") -> None:
     """One object; names of fields are the keys, tokens and ids are hexadecimal strings."""
     import json
     from dataclasses import asdict
 
-    sys.stdout.write(json.dumps(asdict(view), default=str) + "\n")
+    sys.stdout.write(json.dumps(view if isinstance(view, dict) else asdict(view), default=str) + "\n")
+
+
+def _default_home() -> Path:
+    """Where the XDG Base Directory Specification puts what an application keeps for its user."""
+    import os
+
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "pharoah"

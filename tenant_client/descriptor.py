@@ -3,7 +3,7 @@
 The ladder's rungs are canonical bytes cut from a descriptor, coarse to fine (DESIGN §5):
 
     family         collective types, precision, parallelism
-    archetype      the catalogue entry whose sketch is near enough, else the set of operator names
+    archetype      the catalogue entry whose sketch is near enough, else the structure
     sub-archetype  archetype, library versions, kernel families
     exact          everything
     bands          MinHash bands of the operators with shapes, so that unseen workloads can be grouped
@@ -32,11 +32,14 @@ Collective = tuple[str, int, int]
 class Descriptor:
     """One workload.
 
-    `operators` holds (name, log2 dimensions without batch); `collectives` the skeleton of one iteration as (type,
-    group-size bucket, log2 bytes), run-length encoded; `versions` pairs of library and version.
+    `operators` holds (name, log2 dimensions without batch); `structure`, in the same form, what the model is made of:
+    classes of operators and the shapes of weights that dominate (`tenant_client.describe`). `collectives` is the
+    skeleton of one iteration as (type, log2 of group size, log2 of bytes), run-length encoded; `versions` holds pairs
+    of library and version.
     """
 
     operators: frozenset[Operator]
+    structure: frozenset[Operator]
     collectives: tuple[Collective, ...]
     precision: str
     parallelism: str
@@ -63,6 +66,20 @@ class Rungs:
         return (self.family, self.archetype, self.subarchetype, self.exact, *self.bands)
 
 
+@dataclass(frozen=True)
+class Nearest:
+    """The catalogue entry nearest to a workload, and the estimated Jaccard similarity of the sets of operators."""
+
+    name: str
+    similarity: float
+
+
+def nearest(own: Sketch, catalogue: Sequence[CatalogueEntry]) -> Nearest | None:
+    """The nearest entry, the first of equals by name; None if the catalogue is empty."""
+    known = [Nearest(entry.name, similarity(own, Sketch.from_bytes(entry.sketch))) for entry in catalogue]
+    return min(known, key=lambda entry: (-entry.similarity, entry.name), default=None)
+
+
 def rungs(descriptor: Descriptor, catalogue: Sequence[CatalogueEntry]) -> Rungs:
     """The rungs of `descriptor`, given the provider's published catalogue (perhaps empty)."""
     operators = sorted(descriptor.operators)
@@ -82,10 +99,10 @@ def own_sketch(descriptor: Descriptor) -> Sketch:
 
 
 def _archetype(descriptor: Descriptor, own: Sketch, catalogue: Sequence[CatalogueEntry]) -> list[Any]:
-    nearest = max(catalogue, key=lambda entry: similarity(own, Sketch.from_bytes(entry.sketch)), default=None)
-    if nearest is not None and similarity(own, Sketch.from_bytes(nearest.sketch)) >= NEAR_ENOUGH:
-        return ["archetype", "catalogue", nearest.name]
-    return ["archetype", "operators", sorted({name for name, _ in descriptor.operators})]
+    near = nearest(own, catalogue)
+    if near is not None and near.similarity >= NEAR_ENOUGH:
+        return ["archetype", "catalogue", near.name]
+    return ["archetype", "structure", sorted(descriptor.structure)]
 
 
 def _bytes(value: Any) -> bytes:

@@ -225,6 +225,7 @@ def a_descriptor(model: str = "llama", **changes: Any) -> Descriptor:
     """A workload whose operators are its own."""
     fields: dict[str, Any] = {
         "operators": frozenset((f"aten::{model}_{number}", (12, number % 5)) for number in range(40)),
+        "structure": frozenset({(f"{model}_block", (12, 12)), (model, ())}),
         "collectives": (("all_reduce", 3, 20), ("all_gather", 3, 18)),
         "precision": "bf16",
         "parallelism": "tp8",

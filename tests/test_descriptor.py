@@ -121,9 +121,13 @@ def changed(one: Descriptor, other: Descriptor, catalogue: tuple[CatalogueEntry,
         ({"collectives": (("all_reduce", 3, 21), ("all_gather", 3, 18))}, {"exact"}),
         ({"collectives": (("all_to_all", 3, 20),)}, {"family", "exact"}),
         ({"operators": frozenset((name, (14, *dims[1:])) for name, dims in OPERATORS)}, {"exact", "bands"}),
-        ({"operators": frozenset(OPERATORS[1:])}, {"archetype", "subarchetype", "exact"}),
+        ({"operators": frozenset(OPERATORS[1:])}, {"exact"}),
+        ({"structure": frozenset({("linear", ())})}, {"archetype", "subarchetype", "exact"}),
     ],
-    ids=["nothing", "versions", "kernels", "precision", "parallelism", "sizes", "collectives", "shapes", "operators"],
+    ids=[
+        *("nothing", "versions", "kernels", "precision", "parallelism"),
+        *("sizes", "collectives", "shapes", "operators", "structure"),
+    ],
 )
 def test_each_property_is_told_apart_from_its_rung_on(changes: dict[str, object], told_apart: set[str]) -> None:
     found = changed(LLAMA, replace(LLAMA, **changes))  # type: ignore[arg-type]
@@ -132,7 +136,7 @@ def test_each_property_is_told_apart_from_its_rung_on(changes: dict[str, object]
 
 
 def test_a_finer_rung_never_joins_what_a_coarser_one_of_its_kind_separates() -> None:
-    others = [a_descriptor("mixtral"), a_descriptor(versions=()), replace(LLAMA, operators=frozenset(OPERATORS[:20]))]
+    others = [a_descriptor("mixtral"), a_descriptor(versions=()), replace(LLAMA, structure=frozenset())]
     for other in others:
         found = changed(LLAMA, other)
         assert "archetype" not in found or "subarchetype" in found
@@ -150,7 +154,7 @@ def resembling(share: float, tag: str = "own") -> Descriptor:
     """A workload with that share of LLAMA's operators and as many of its own as make up the number."""
     kept = round(share * len(OPERATORS))
     strange = [(f"custom::{tag}_{number}", (3,)) for number in range(len(OPERATORS) - kept)]
-    return replace(LLAMA, operators=frozenset([*OPERATORS[:kept], *strange]))
+    return replace(LLAMA, operators=frozenset([*OPERATORS[:kept], *strange]), structure=frozenset({(tag, ())}))
 
 
 CATALOGUE = (entry("llama", LLAMA), entry("mixtral", a_descriptor("mixtral")))

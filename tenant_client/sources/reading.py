@@ -17,12 +17,13 @@ from typing import Protocol
 from crypto.errors import PharoahError
 
 _GZIP = b"\x1f\x8b"
+_PEEKED = 1 << 16
 
 
 class SourceError(PharoahError):
     """An input that cannot be used. The text names the file and the position in it."""
 
-    default_hint = "the other inputs are used; leave this one out, or export it again"
+    default_hint = "export it again, or leave it out"
 
     def __init__(self, file: str, position: int | str, what: str, *, hint: str | None = None) -> None:
         super().__init__(f"{file}, {f'byte {position}' if isinstance(position, int) else position}: {what}", hint=hint)
@@ -58,19 +59,34 @@ class CappedReader:
         self.file = file
         self.position = 0
         self._cap_bytes = cap_bytes
+        self._peeked = b""
+
+    def peek(self) -> bytes:
+        """The first bytes, to be read again; only before the first `read`."""
+        self._peeked = self._peeked or self.read(_PEEKED)
+        self.position = 0
+        return self._peeked
 
     def read(self, size: int = -1, /) -> bytes:
         """Up to `size` bytes, fewer only at the end."""
-        try:
-            data = self._inner.read(size)
-        except (OSError, EOFError, zlib.error) as error:
-            raise SourceError(self.file, self.position, f"cannot be unpacked or read further: {error}") from error
+        peeked, self._peeked = self._peeked, b""
+        if peeked and 0 <= size <= len(peeked):
+            self._peeked = peeked[size:]
+            self.position += size
+            return peeked[:size]
+        data = peeked + self._unpacked(size if size < 0 else size - len(peeked))
         self.position += len(data)
         if self.position > self._cap_bytes:
             raise SourceError(
                 self.file, self.position, f"unpacks to more than {self._cap_bytes} bytes", hint="raise the cap"
             )
         return data
+
+    def _unpacked(self, size: int) -> bytes:
+        try:
+            return self._inner.read(size)
+        except (OSError, EOFError, zlib.error) as error:
+            raise SourceError(self.file, self.position, f"cannot be unpacked or read further: {error}") from error
 
 
 @contextmanager

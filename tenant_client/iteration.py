@@ -1,0 +1,44 @@
+"""One iteration's collectives out of a trace of several, whole or cut.
+
+The trace's own marks are used where it has them (`ProfilerStep#`, the end of `Optimizer.step`); without marks, the
+shortest period that the sequence repeats. Warm-up and evaluation make iterations differ: the commonest one counts.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+from math import log2
+
+from tenant_client.descriptor import Collective as Entry
+from tenant_client.sources.trace import Trace
+
+
+def skeleton(trace: Trace) -> tuple[Entry, ...]:
+    """The collectives of one iteration: (type, log2 of group size, log2 of bytes), equal neighbours once."""
+    entries = [
+        (one.kind, _log2(one.group_size or trace.world_size or 0), _log2(one.bytes)) for one in trace.collectives
+    ]
+    times = [one.at for one in trace.collectives]
+    whole = [
+        tuple(entries[bisect_left(times, begin) : bisect_left(times, end)]) for begin, end in pairwise(trace.steps)
+    ]
+    counted = Counter(iteration for iteration in whole if iteration)
+    chosen = counted.most_common(1)[0][0] if counted else entries[: period(entries)]
+    return tuple(entry for entry, _ in groupby(chosen))
+
+
+def period(sequence: Sequence[object]) -> int:
+    """The shortest length after which a sequence repeats, its own length if it does not.
+
+    >>> period("abcabcab"), period("abcd"), period("")
+    (3, 4, 0)
+    """
+    return next(
+        (length for length in range(1, len(sequence) // 2 + 1) if sequence[length:] == sequence[:-length]),
+        len(sequence),
+    )
+
+
+def _log2(size: int) -> int:
+    return round(log2(size)) if size > 0 else 0

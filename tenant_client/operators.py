@@ -1,0 +1,95 @@
+"""What operators, kernels and types mean for a signature: the table `operators.toml`, read once and checked.
+
+>>> class_of("aten::relu_"), class_of("aten::add")
+('relu', '')
+>>> kernel_family("volta_sgemm_128x64_nn"), kernel_family("Cijk_Alik_Bljk_BBS_BH"), precision("c10::BFloat16")
+('cublas_gemm', 'tensile_gemm', 'bf16')
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+
+@dataclass(frozen=True)
+class OperatorTable:
+    """The table. `classes` by full operator name; `weights` gives the place of the weight among the arguments."""
+
+    classes: Mapping[str, str]
+    implies: Mapping[str, tuple[str, ...]]
+    weights: Mapping[str, int]
+    heavy: frozenset[str]
+    ignored: tuple[re.Pattern[str], ...]
+    kernels: Mapping[str, re.Pattern[str]]
+    precisions: Mapping[str, re.Pattern[str]]
+
+
+def parse(text: str) -> OperatorTable:
+    """Reads a table; ValueError if an operator has two classes, or a rule names something that the table lacks."""
+    data = tomllib.loads(text)
+    named = [(f"aten::{member}", name) for name, members in data["classes"].items() for member in members]
+    classes = dict(named)
+    if len(classes) != len(named):
+        raise ValueError("an operator belongs to one class")
+    implies = {name: tuple(others) for name, others in data["implies"].items()}
+    unknown = {name for pair in implies.items() for name in (pair[0], *pair[1])} - set(data["classes"])
+    unknown |= set(data["heavy"]["operators"]) - set(data["weights"])
+    if unknown:
+        raise ValueError(f"rules name what the table lacks: {sorted(unknown)}")
+    return OperatorTable(
+        classes,
+        implies,
+        data["weights"],
+        frozenset(data["heavy"]["operators"]),
+        tuple(re.compile(pattern) for pattern in data["ignored"]["patterns"]),
+        _compiled(data["kernels"]),
+        _compiled(data["precisions"]),
+    )
+
+
+def _compiled(patterns: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
+    return {name: re.compile(pattern, re.IGNORECASE) for name, pattern in patterns.items()}
+
+
+@cache
+def table() -> OperatorTable:
+    """The table that ships with the package."""
+    return parse(resources.files(__package__).joinpath("operators.toml").read_text(encoding="utf-8"))
+
+
+def class_of(operator: str) -> str:
+    """The class of an operator, "" if it has none. In-place and other variants count as the operator."""
+    classes = table().classes
+    return classes.get(operator) or classes.get(operator.removesuffix("_"), "")
+
+
+def classes_of(operators: Iterable[str]) -> frozenset[str]:
+    """The classes that occur, less those that another one implies."""
+    found = {class_of(operator) for operator in operators} - {""}
+    implied = {other for name in found for other in table().implies.get(name, ())}
+    return frozenset(found - implied)
+
+
+@cache
+def is_part_of_a_model(operator: str) -> bool:
+    """Whether an operator tells the model, rather than the backend, the optimiser or the runtime."""
+    return "::" in operator and not any(pattern.search(operator) for pattern in table().ignored)
+
+
+@cache
+def kernel_family(kernel: str) -> str:
+    """The family of a GPU kernel, `other` if none fits."""
+    return _first(table().kernels, kernel) or "other"
+
+
+@cache
+def precision(dtype: str) -> str:
+    """The precision of a type as a trace spells it, "" for what is no floating-point type."""
+    return _first(table().precisions, dtype)
+
+
+def _first(patterns: Mapping[str, re.Pattern[str]], text: str) -> str:
+    return next((name for name, pattern in patterns.items() if pattern.search(text)), "")

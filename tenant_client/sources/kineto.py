@@ -1,0 +1,257 @@
+"""Kineto traces, as torch.profiler exports them: Chrome's trace format, one file per rank.
+
+The file is decoded in pieces that end where an event ends, so that memory does not grow with it. Each event is decoded
+against a type that names the few fields that are read; the rest is skipped and not built. Files of 2021 to 2026 are
+understood: categories in either case, events that are lists instead of objects, `distributedInfo` missing, null or
+without a world size, times as integers, floats or text, shapes absent, a bare list of events.
+
+Not read: values of arguments (`Concrete Inputs`), call stacks, module names, names of hosts and users.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, SourceError
+from tenant_client.sources.trace import Call, Timeline, Trace, arguments, item_bytes, strings, tensor_bytes
+
+_PIECE, _LONGEST = 1 << 22, 1 << 28
+_HEAD = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+_LOOK_BACK = (1 << 12, 1 << 16, _PIECE)  # how far from a piece's end its last whole event is looked for
+_NOTHING = msgspec.Raw(b"{}")
+_OPERATORS, _KERNELS = ("cpu_op", "operator"), ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
+
+
+class _Event(msgspec.Struct):
+    """The fields of an event that are read, whatever its kind."""
+
+    cat: str | None = None
+    name: str | None = None
+    ts: float | str | None = None
+    dur: float | str | None = None
+    args: msgspec.Raw = _NOTHING
+
+
+class _Shapes(msgspec.Struct):
+    """What is read of an operator's arguments."""
+
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
+    dims_2021: msgspec.Raw = msgspec.field(name="Input dims", default=_NOTHING)
+    types: msgspec.Raw = msgspec.field(name="Input type", default=_NOTHING)
+
+
+class _Communication(msgspec.Struct):
+    """What is read of a collective's arguments."""
+
+    kind: str = msgspec.field(name="Collective name", default="")
+    elements: int = msgspec.field(name="In msg nelems", default=0)
+    dtype: str = ""
+    group_size: int = msgspec.field(name="Group size", default=0)
+
+
+class _Beside(msgspec.Struct):
+    """What a trace says beside its events; all of it may be missing or something else."""
+
+    distributed: Any = msgspec.field(name="distributedInfo", default=None)
+    metadata: Any = None
+    cuda: Any = msgspec.field(name="cuda_runtime_version", default=None)
+    hip: Any = msgspec.field(name="hip_runtime_version", default=None)
+    pharoah_versions: Any = None
+
+
+class _Tail(_Beside):
+    """The end of a trace: its last events and what follows them."""
+
+    events: msgspec.Raw = msgspec.field(name="traceEvents", default=msgspec.Raw(b"[]"))
+
+
+_events = msgspec.json.Decoder(list[_Event])
+_raw_events = msgspec.json.Decoder(list[msgspec.Raw])
+_event = msgspec.json.Decoder(_Event)
+_shapes = msgspec.json.Decoder(_Shapes)
+_communication = msgspec.json.Decoder(_Communication)
+_tail = msgspec.json.Decoder(_Tail)
+_beside = msgspec.json.Decoder(_Beside)
+
+
+def recognises(head: bytes) -> bool:
+    """Whether a file that begins so may be a Kineto trace."""
+    return b'"traceEvents"' in head or b'"schemaVersion"' in head or b'"ph"' in head
+
+
+def read(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> Trace:
+    """The trace in `reader`; SourceError where it is not one, is cut off, or goes beyond a cap."""
+    builder, count = _Builder(Trace(reader.file)), 0
+    for events, beside in _pieces(reader):
+        count += len(events)
+        if count > limits.records:
+            raise SourceError(reader.file, reader.position, f"more than {limits.records} events")
+        for event in events:
+            builder.add(event)
+        if beside is not None:
+            builder.describe(beside)
+    return builder.finish()
+
+
+def _pieces(reader: CappedReader) -> Iterator[tuple[list[_Event], _Beside | None]]:
+    """The events of a trace, some megabytes at a time, and what is said beside them."""
+    head, buffer = _head(reader)
+    yield [], head
+    while block := reader.read(_PIECE):
+        buffer += block
+        events, end = _whole_events(buffer)
+        buffer = buffer[end:]
+        if len(buffer) > _LONGEST:
+            raise SourceError(reader.file, reader.position, f"no event ended within {_LONGEST} bytes")
+        yield events, None
+    try:
+        yield _last_events(buffer, is_object=head is not None)
+    except (msgspec.DecodeError, RecursionError) as error:
+        at = reader.position - len(buffer)
+        raise SourceError(reader.file, at, f"not JSON from here, or cut off: {error}") from error
+
+
+def _head(reader: CappedReader) -> tuple[_Beside | None, bytes]:
+    """What stands before the events, None if the file is a bare list of them; and the first bytes of the events."""
+    buffer = b""
+    while len(buffer) <= _LONGEST and (block := reader.read(_PIECE)):
+        buffer += block
+        if buffer.lstrip().startswith(b"["):
+            return None, buffer.lstrip()[1:]
+        found = _HEAD.search(buffer)
+        if found:
+            try:
+                return _beside.decode(buffer[: found.start()] + b'"traceEvents":[]}'), buffer[found.end() :]
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise SourceError(reader.file, 0, f"not a Kineto trace: {error}") from error
+    raise SourceError(reader.file, 0, "not a Kineto trace: no traceEvents", hint="name a trace of torch.profiler")
+
+
+def _whole_events(buffer: bytes) -> tuple[list[_Event], int]:
+    """The events that end before a late boundary in `buffer`, and where the next one begins.
+
+    A boundary inside a string or a nested list leaves something that is not JSON; an earlier one is tried then.
+    """
+    for look_back in _LOOK_BACK:
+        boundaries = list(_BOUNDARY.finditer(buffer, max(0, len(buffer) - look_back)))
+        for found in reversed(boundaries[-3:]):
+            try:
+                return _decoded(b"[" + buffer[: found.start() + 1] + b"]"), found.end() - 1
+            except (msgspec.DecodeError, RecursionError):
+                continue
+    return [], 0
+
+
+def _last_events(buffer: bytes, *, is_object: bool) -> tuple[list[_Event], _Beside | None]:
+    if not is_object:
+        return _decoded(b"[" + buffer), None
+    tail = _tail.decode(b'{"traceEvents":[' + buffer)
+    return _decoded(bytes(tail.events)), tail
+
+
+def _decoded(data: bytes) -> list[_Event]:
+    """A list of events; those that are something else (seen: lists) are left out."""
+    try:
+        return _events.decode(data)
+    except msgspec.ValidationError:
+        return [event for raw in _raw_events.decode(data) if (event := _valid(raw)) is not None]
+
+
+def _valid(raw: msgspec.Raw) -> _Event | None:
+    try:
+        return _event.decode(raw)
+    except msgspec.ValidationError:
+        return None
+
+
+class _Builder:
+    """Collects what events say, equal calls once."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._calls: Counter[tuple[str, bytes, bytes]] = Counter()
+        self._timeline = Timeline()
+
+    def add(self, event: _Event) -> None:
+        """Takes one event."""
+        category, name = (event.cat or "").lower(), event.name or ""
+        if category in _OPERATORS:
+            self._add_call(event, name)
+        elif category in _KERNELS:
+            self._trace.kernels[name if category == "kernel" else category.removeprefix("gpu_")] += 1
+        elif category == "user_annotation":
+            shapes = self._shapes(event)
+            self._annotate(event, _call(name, bytes(shapes.dims), bytes(shapes.types)))
+
+    def _add_call(self, event: _Event, name: str) -> None:
+        shapes = self._shapes(event)
+        dims, types = bytes(shapes.dims), bytes(shapes.types)
+        self._calls[name, bytes(shapes.dims_2021) if dims == b"{}" else dims, types] += 1
+        if name == "record_param_comms":
+            self._add_collective(event)
+        elif "::" not in name:  # old traces file annotations among the operators
+            self._annotate(event, _call(name, dims, types))
+
+    def _shapes(self, event: _Event) -> _Shapes:
+        try:
+            return _shapes.decode(event.args)
+        except msgspec.ValidationError:
+            return _Shapes()
+
+    def _add_collective(self, event: _Event) -> None:
+        try:
+            said = _communication.decode(event.args)
+        except msgspec.ValidationError:
+            return
+        self._timeline.described(said.kind, said.group_size, said.elements * item_bytes(said.dtype), _number(event.ts))
+
+    def _annotate(self, event: _Event, call: Call) -> None:
+        begin = _number(event.ts)
+        self._timeline.annotation(call.name, tensor_bytes(call), begin, begin + _number(event.dur))
+
+    def describe(self, beside: _Beside) -> None:
+        """Takes what the file says beside its events."""
+        said = beside.distributed if isinstance(beside.distributed, dict) else {}
+        self._trace.rank = _whole(said.get("rank"), self._trace.rank)
+        self._trace.world_size = _whole(said.get("world_size"), self._trace.world_size)
+        found = {"cuda": _cuda(beside.cuda), "hip": _hip(beside.hip), "nccl": said.get("nccl_version")}
+        own = beside.pharoah_versions if isinstance(beside.pharoah_versions, dict) else {}
+        for library, version in (found | own).items():
+            if isinstance(version, str) and version:
+                self._trace.versions[str(library)] = version
+
+    def finish(self) -> Trace:
+        """The trace, complete."""
+        for (name, dims, types), count in self._calls.items():
+            self._trace.calls[_call(name, dims, types)] += count
+        self._timeline.finish(self._trace)
+        return self._trace
+
+
+def _call(name: str, dims: bytes, types: bytes) -> Call:
+    return Call(name, arguments(msgspec.json.decode(dims)), strings(msgspec.json.decode(types)))
+
+
+def _number(value: float | str | None) -> float:
+    try:
+        return float(value or 0.0)
+    except ValueError:
+        return 0.0
+
+
+def _whole(value: Any, otherwise: int | None) -> int | None:
+    return value if type(value) is int else otherwise
+
+
+def _cuda(value: Any) -> str:
+    """12040 is CUDA 12.4."""
+    return f"{value // 1000}.{value % 1000 // 10}" if type(value) is int else ""
+
+
+def _hip(value: Any) -> str:
+    """60443483 is HIP 6.4.43483."""
+    return f"{value // 10_000_000}.{value // 100_000 % 100}.{value % 100_000}" if type(value) is int else ""

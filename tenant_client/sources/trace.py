@@ -1,0 +1,148 @@
+"""What ran, as every trace format tells it: calls of operators with shapes, collectives in order, kernels, versions.
+
+A trace is large and repeats itself; this is not. Equal calls are counted and not kept, so that a file of gigabytes
+becomes a table of some thousand rows. Values that a trace may hold (scalars, call stacks, file names, host names) are
+not read.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+Dims = tuple[int, ...]
+Argument = tuple[Dims, ...]
+
+_COLLECTIVE = re.compile(r"(?:nccl|gloo|mpi|ucc|hccl|xccl|c10d):_?([a-z_]+)")
+_ITERATION = re.compile(r"ProfilerStep#\d+$")
+# As Kineto, execution traces and record_param_comms spell them; unknown ones count four bytes.
+_ITEM_BYTES = {
+    "byte": 1,
+    "char": 1,
+    "bool": 1,
+    "float8": 1,
+    "half": 2,
+    "bfloat16": 2,
+    "short": 2,
+    "long": 8,
+    "double": 8,
+}
+_NOT_COLLECTIVES = frozenset({"wait", "init", "barrier", "coalesced", "end", "start", "group"})
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kind of call: the operator, and for each argument the dimensions of its tensors and its type.
+
+    An argument that is no tensor has no dimensions: (); a list of tensors has those of all of them, in order.
+    """
+
+    name: str
+    arguments: tuple[Argument, ...] = ()
+    types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective: its type (`all_reduce`), how many ranks take part (0: not said), bytes, and when it began."""
+
+    kind: str
+    group_size: int
+    bytes: int
+    at: float
+
+
+@dataclass
+class Trace:
+    """What one rank did while it was traced.
+
+    `steps` are the times, in those of `collectives`, at which an iteration began or an optimiser's step ended.
+    """
+
+    file: str
+    calls: Counter[Call] = field(default_factory=Counter)
+    collectives: list[Collective] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+    kernels: Counter[str] = field(default_factory=Counter)
+    versions: dict[str, str] = field(default_factory=dict)
+    rank: int | None = None
+    world_size: int | None = None
+
+
+class Timeline:
+    """Gathers collectives and iterations while a trace is read; a trace may tell of each of them in two ways."""
+
+    def __init__(self) -> None:
+        self._described: list[Collective] = []  # with group and bytes
+        self._annotated: list[Collective] = []  # by name alone, perhaps with a shape
+        self._iterations: list[float] = []
+        self._optimizer_steps: list[float] = []
+
+    def described(self, kind: str, group_size: int, size: int, at: float) -> None:
+        """A collective that says what it is (`record_param_comms` since PyTorch 2.2)."""
+        if normal_kind(kind):
+            self._described.append(Collective(normal_kind(kind), group_size, size, at))
+
+    def annotation(self, name: str, size: int, begin: float, end: float) -> None:
+        """A range with a name: a collective, an iteration, a step of an optimiser, or nothing of interest."""
+        collective = _COLLECTIVE.match(name)
+        if collective and normal_kind(collective[1]):
+            self._annotated.append(Collective(normal_kind(collective[1]), 0, size, begin))
+        elif _ITERATION.match(name):
+            self._iterations.append(begin)
+        elif name.startswith("Optimizer.step#"):
+            self._optimizer_steps.append(end)
+
+    def finish(self, trace: Trace) -> None:
+        """Moves the better account of each into `trace`, in order of time."""
+        trace.collectives = sorted(self._described or self._annotated, key=lambda collective: collective.at)
+        trace.steps = sorted(self._iterations if len(self._iterations) > 1 else self._optimizer_steps)
+
+
+def normal_kind(name: str) -> str:
+    """One spelling for each collective, "" for what only accompanies them: `_allgather_base` is an `all_gather`.
+
+    >>> normal_kind("allreduce"), normal_kind("_reduce_scatter_base"), normal_kind("all_to_allv"), normal_kind("wait")
+    ('all_reduce', 'reduce_scatter', 'all_to_all', '')
+    """
+    plain = name.lower().replace("_", "")
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "scatter", "gather"):
+        if plain.startswith(kind.replace("_", "")):
+            return kind
+    if plain.startswith("reduce"):
+        return "reduce"
+    return plain if plain in ("send", "recv") else ""
+
+
+def arguments(value: Any) -> tuple[Argument, ...]:
+    """Dimensions of each argument from what a format records; anything unexpected counts as no tensor."""
+    return tuple(_tensors(item) for item in value) if isinstance(value, list) else ()
+
+
+def _tensors(value: Any) -> Argument:
+    if not isinstance(value, list) or not value:
+        return ()
+    if all(type(size) is int for size in value):
+        return (tuple(value),)
+    return tuple(tuple(part) for part in value if isinstance(part, list) and part and all(type(n) is int for n in part))
+
+
+def strings(value: Any) -> tuple[str, ...]:
+    """Types of arguments; anything but text is left empty."""
+    return tuple(item if isinstance(item, str) else "" for item in value) if isinstance(value, list) else ()
+
+
+def tensor_bytes(call: Call) -> int:
+    """Size of all tensors that a call takes."""
+    return sum(
+        prod(dims) * item_bytes(kind)
+        for argument, kind in zip(call.arguments, call.types, strict=False)
+        for dims in argument
+    )
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one element: `c10::BFloat16`, `Tensor(float)`, `Half` or `long int`."""
+    plain = dtype.lower().replace("unsigned char", "byte").replace("signed char", "char")
+    return next((size for name, size in _ITEM_BYTES.items() if name in plain), 4)
