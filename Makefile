@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 DEMO_OUT ?= out/quickstart
+TORCH ?= 2.13.0
 
 # Flower neither calls home nor looks for updates.
 export FLWR_TELEMETRY_ENABLED := 0
@@ -43,6 +44,10 @@ demo: install ## Run a small simulated cloud and write its report
 test: install ## Run every test
 	@# One BLAS thread per worker: measured, two workers with two threads each take four times as long.
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+.PHONY: torch
+torch: install ## Add PyTorch to .venv: the example jobs and the tests that run them need it
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install -qq torch==$(TORCH)
 
 .PHONY: lint
 lint: install ## Check style, types and who may import whom

@@ -21,6 +21,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     verbs_workload.catalogue,
     verbs_owner.budget,
     verbs_owner.preview,
+    verbs_owner.sent,
     verbs_owner.check,
 )
 for verb in VERBS:

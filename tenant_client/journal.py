@@ -79,6 +79,11 @@ class Journal:
         )
         return [LabelledFailure(Failure(*row[:4]), json.loads(row[4])) for row in rows]
 
+    def units(self) -> list[Unit]:
+        """Every unit, in order of its beginning."""
+        rows = self._connection.execute("SELECT unit, start_h, labels FROM units ORDER BY start_h, unit")
+        return [Unit(unit, start_h, json.loads(labels)) for unit, start_h, labels in rows]
+
     def labels(self, unit: str) -> dict[str, str]:
         """The labels of a unit; UnknownUnit where the journal has none of that name."""
         row = self._connection.execute("SELECT labels FROM units WHERE unit = ?", (unit,)).fetchone()
@@ -94,6 +99,13 @@ class Journal:
                 "INSERT OR IGNORE INTO registrations VALUES (?, ?, ?, ?)",
                 [(bytes(lease), epoch, start_h, encode(ladder)) for lease, start_h, ladder in leases],
             )
+
+    def queued_registrations(self) -> list[tuple[LeaseId, int, float, Ladder]]:
+        """Everything that the provider is told when it asks: lease, epoch, hour of its beginning, tokens."""
+        rows = self._connection.execute(
+            "SELECT lease, epoch, start_h, ladder FROM registrations ORDER BY start_h, lease"
+        )
+        return [(LeaseId(lease), epoch, start_h, decode(Ladder, ladder)) for lease, epoch, start_h, ladder in rows]
 
     def registrations(self, epoch: int, start_h: float, end_h: float) -> tuple[RegisteredWorkload, ...]:
         """Workloads of the epoch whose leases began in [start_h, end_h), in a fixed order."""

@@ -1,5 +1,6 @@
-"""What the owner of the data may see at any time: what a plan would take, and what has been spent."""
+"""What the owner of the data may see at any time: what happened, what a plan would take, what left, what was spent."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -7,18 +8,21 @@ import numpy as np
 
 from crypto.accountant import plan_loss
 from crypto.codec import encode
-from crypto.ids import Digest
+from crypto.ids import Digest, RoundId, Signature
 from crypto.messages import Contribution
 from crypto.noise import Integers
 from crypto.plan import Marginal, Plan
+from crypto.signing import Signed
+from tenant_client.layout import Part, layout
 from tenant_client.ledger import Charge
 from tenant_client.tenant import Tenant
 
 
 @dataclass(frozen=True)
 class PreviewCell:
-    """One cell that is not zero: its meaning and the exact count that noise and masks would hide."""
+    """One cell that is not zero: its place in the message, its meaning, and the count that noise and masks hide."""
 
+    offset: int
     marginal: str
     cell: tuple[tuple[str, str], ...]
     count: int
@@ -26,7 +30,7 @@ class PreviewCell:
 
 @dataclass(frozen=True)
 class Preview:
-    """Everything that an answer to a plan would consist of."""
+    """Everything that an answer to a plan would consist of, down to the byte."""
 
     round_id: str
     window_hours: tuple[int, int]
@@ -37,30 +41,123 @@ class Preview:
     mechanism: str
     noise_scales: tuple[tuple[str, float], ...]
     counts: tuple[PreviewCell, ...]
+    layout: tuple[Part, ...]
 
 
 def preview(tenant: Tenant, plan: Plan) -> Preview:
     """What answering `plan` would send. Reads only: nothing is charged, drawn or kept."""
     counted = tenant.counts(plan)
-    unsigned = Contribution(tenant.id, plan.round_id, Digest(bytes(32)), bytes(8 * plan.cells))
+    parts = layout(tenant.sent(plan.round_id) or _same_in_form(tenant, plan), plan)
+    starts = [part.offset for part in parts if part.field.startswith("cells")]
     return Preview(
         round_id=str(plan.round_id),
         window_hours=(plan.start_hour, plan.end_hour),
-        message_bytes=len(tenant.sent(plan.round_id) or encode(unsigned)),
+        message_bytes=parts[-1].offset + parts[-1].length,
         cells=plan.cells,
         epsilon=plan_loss(plan).at(plan.delta),
         delta=plan.delta,
         mechanism=plan.mechanism,
         noise_scales=tuple((marginal.name, marginal.noise_scale) for marginal in plan.marginals),
-        counts=tuple(cell for m, table in zip(plan.marginals, counted, strict=True) for cell in _cells(plan, m, table)),
+        counts=tuple(
+            cell
+            for start, marginal, table in zip(starts, plan.marginals, counted, strict=True)
+            for cell in _cells(start, plan, marginal, table)
+        ),
+        layout=parts,
     )
 
 
-def _cells(plan: Plan, marginal: Marginal, counts: Integers) -> Iterator[PreviewCell]:
+def _same_in_form(tenant: Tenant, plan: Plan) -> bytes:
+    """A message of the form and length of a contribution; where the real one has secrets, it has filler."""
+    filler = hashlib.shake_256(b"pharoah/preview").digest(8 * plan.cells + 96)
+    unsigned = Contribution(tenant.id, plan.round_id, Digest(filler[:32]), filler[96:])
+    return encode(Signed(encode(unsigned), Signature(filler[32:96])))
+
+
+def _cells(start: int, plan: Plan, marginal: Marginal, counts: Integers) -> Iterator[PreviewCell]:
     levels = {dimension.name: dimension.levels for dimension in plan.dimensions}
     for place in np.argwhere(counts):
         named = tuple((name, levels[name][at]) for name, at in zip(marginal.dimensions, place, strict=True))
-        yield PreviewCell(marginal.name, named, int(counts[tuple(place)]))
+        offset = start + 8 * int(np.ravel_multi_index(tuple(place), counts.shape))
+        yield PreviewCell(offset, marginal.name, named, int(counts[tuple(place)]))
+
+
+@dataclass(frozen=True)
+class SentContribution:
+    """A contribution as it left, and every retry of it."""
+
+    round_id: str
+    window_hours: tuple[int, int]
+    message_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SentTokens:
+    """What the provider is told of a lease whenever it asks: five kinds of tokens."""
+
+    lease: str
+    start_h: float
+    epoch: int
+    family: str
+    archetype: str
+    subarchetype: str
+    exact: str
+    bands: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Everything that left, by kind. `evaluations`: by epoch, how many blinded elements trustees saw."""
+
+    contributions: tuple[SentContribution, ...]
+    registrations: tuple[SentTokens, ...]
+    evaluations: dict[int, int]
+
+
+def sent(tenant: Tenant) -> Sent:
+    """What did leave, from the tables that the messages themselves are made from."""
+    return Sent(
+        tuple(_sent_contribution(tenant, plan) for plan in tenant.plans()),
+        tuple(
+            SentTokens(
+                lease=str(lease),
+                start_h=start_h,
+                epoch=epoch,
+                family=str(ladder.family),
+                archetype=str(ladder.archetype),
+                subarchetype=str(ladder.subarchetype),
+                exact=str(ladder.exact),
+                bands=tuple(str(band) for band in ladder.bands),
+            )
+            for lease, epoch, start_h, ladder in tenant.journal.queued_registrations()
+        ),
+        tenant.evaluations(),
+    )
+
+
+def _sent_contribution(tenant: Tenant, plan: Plan) -> SentContribution:
+    message = tenant.sent(plan.round_id) or b""
+    window = plan.start_hour, plan.end_hour
+    return SentContribution(str(plan.round_id), window, len(message), hashlib.sha256(message).hexdigest())
+
+
+@dataclass(frozen=True)
+class SentBytes:
+    """One part of a message that left: its place, its meaning, and its bytes in hexadecimal."""
+
+    part: Part
+    hex: str
+
+
+def sent_bytes(tenant: Tenant, round_id: RoundId) -> tuple[SentBytes, ...]:
+    """The contribution to a round as it left, every byte; empty if that round was not answered."""
+    message = tenant.sent(round_id)
+    if message is None:
+        return ()
+    (plan,) = (plan for plan in tenant.plans() if plan.round_id == round_id)
+    parts = layout(message, plan)
+    return tuple(SentBytes(part, message[part.offset : part.offset + part.length].hex()) for part in parts)
 
 
 @dataclass(frozen=True)

@@ -175,6 +175,11 @@ class Tenant:
         row = self._connection.execute("SELECT message FROM outbox WHERE round_id = ?", (bytes(round_id),)).fetchone()
         return None if row is None else bytes(row[0])
 
+    def evaluations(self) -> dict[int, int]:
+        """How many elements trustees evaluated, by epoch: what their quota counts."""
+        rows = self._connection.execute("SELECT epoch, count(*) FROM tokens GROUP BY epoch ORDER BY epoch")
+        return dict(rows.fetchall())
+
     def _kept(self, round_id: RoundId, signed_plan: bytes) -> bytes | None:
         query = "SELECT signed_plan, message FROM outbox WHERE round_id = ?"
         with transaction(self._connection):  # or another thread's message might be read and sent before it is kept

@@ -1,4 +1,4 @@
-"""The verbs by which owners see what is theirs: budget, preview, check."""
+"""The verbs by which owners see what is theirs: journal, budget, preview, sent, check."""
 
 import sys
 from pathlib import Path
@@ -55,12 +55,67 @@ def preview(
     sys.stdout.write(
         f"one message of {view.message_bytes} bytes: {view.cells} cells, each count + noise + masks mod 2^64\n"
     )
+    for part in view.layout:
+        sys.stdout.write(f"  bytes {part.offset:>7}–{part.offset + part.length - 1:<7} {part.field}: {part.meaning}\n")
     for name, scale in view.noise_scales:
         sys.stdout.write(f"  {name}: {view.mechanism} noise of scale {scale:.2f} in the sum\n")
     for cell in view.counts:
         meaning = ", ".join(f"{name} {level[:12]}" for name, level in cell.cell)
-        sys.stdout.write(f"  {cell.marginal}: {cell.count} at {meaning}\n")
+        sys.stdout.write(f"  bytes {cell.offset:>7}–{cell.offset + 7:<7} {cell.marginal}: {cell.count} at {meaning}\n")
     sys.stdout.write(f"the other {view.cells - len(view.counts)} cells count 0 and carry noise all the same\n")
+
+
+def sent(
+    home: Home,
+    round_id: Annotated[
+        str | None,
+        typer.Option("--round", help="Show every byte of the contribution to this round.", show_default=False),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show what did leave this house: contributions, tokens of leases, requests to trustees.
+
+    Exit code 3: nothing has left yet.
+    """
+    from tenant_client import owner_view
+
+    with opened(home) as tenant:
+        if round_id is not None:
+            _show_bytes(tenant, round_id, as_json=as_json)
+            return
+        view = owner_view.sent(tenant)
+    if as_json:
+        print_json(view)
+    for row in () if as_json else view.contributions:
+        start, end = row.window_hours
+        sys.stdout.write(
+            f"contribution {row.round_id}: hours {start}–{end}, {row.message_bytes} bytes, {row.sha256[:16]}\n"
+        )
+    for told in () if as_json else view.registrations:
+        sys.stdout.write(f"lease {told.lease[:12]} from hour {told.start_h:.1f}: archetype {told.archetype[:12]}, ")
+        sys.stdout.write(f"sub-archetype {told.subarchetype[:12]}, {3 + len(told.bands)} more tokens\n")
+    for epoch, elements in () if as_json else view.evaluations.items():
+        sys.stdout.write(f"epoch {epoch}: trustees evaluated {elements} blinded elements\n")
+    if not (view.contributions or view.registrations or view.evaluations):
+        raise typer.Exit(3)
+
+
+def _show_bytes(tenant: "Tenant", round_id: str, *, as_json: bool) -> None:
+    from tenant_client import owner_view
+
+    known = {str(plan.round_id): plan.round_id for plan in tenant.plans()}
+    if round_id not in known:
+        typer.echo(f"pharoah-tenant: error: round {round_id} was not answered\nhint: list them with sent", err=True)
+        raise typer.Exit(3)
+    parts = owner_view.sent_bytes(tenant, known[round_id])
+    if as_json:
+        print_json({"parts": [{**vars(row.part), "hex": row.hex} for row in parts]})
+        return
+    for row in parts:
+        end = row.part.offset + row.part.length - 1
+        shown = row.hex if row.part.length <= 64 else f"{row.hex[:64]}… (--json shows all)"
+        sys.stdout.write(f"bytes {row.part.offset:>7}–{end:<7} {row.part.field}: {row.part.meaning}\n    {shown}\n")
 
 
 def check(

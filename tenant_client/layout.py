@@ -1,0 +1,59 @@
+"""Every byte of a contribution beside its meaning: an owner can check what leaves without trusting a word of it.
+
+A message is cut into parts without gap or overlap: labels, ids, the cells of each marginal, the signature, and the few
+bytes of msgpack framing between them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from crypto.codec import decode
+from crypto.messages import Contribution
+from crypto.plan import Plan
+from crypto.signing import Signed
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes [offset, offset + length) of a message: which field they are, and what that means to its owner."""
+
+    offset: int
+    length: int
+    field: str
+    meaning: str
+
+
+def layout(message: bytes, plan: Plan) -> tuple[Part, ...]:
+    """The parts of a signed contribution to `plan`, in order; they cover every byte of it. DecodeError for another."""
+    signed = decode(Signed, message)
+    contribution = decode(Contribution, signed.body)
+    found: list[Part] = []
+    at = 0
+    for field, value, meaning in (
+        ("label", Signed.LABEL.encode(), "a signed message"),
+        ("label", Contribution.LABEL.encode(), "a contribution"),
+        ("tenant", bytes(contribution.tenant), "who sends: the id that follows from your signing key"),
+        ("round", bytes(contribution.round_id), "which round this answers"),
+        ("plan", bytes(contribution.plan), "digest of the plan that was answered"),
+        ("cells", contribution.cells, ""),
+        ("signature", bytes(signed.signature), "yours, over all of the above"),
+    ):
+        start = message.index(value, at)
+        if start > at:
+            found.append(Part(at, start - at, "framing", "types and lengths of what follows (msgpack)"))
+        found += _cells(start, plan) if field == "cells" else [Part(start, len(value), field, meaning)]
+        at = start + len(value)
+    return tuple(found)
+
+
+def _cells(start: int, plan: Plan) -> Iterator[Part]:
+    """One part for each marginal: its cells in row-major order, eight bytes each."""
+    levels = {dimension.name: len(dimension.levels) for dimension in plan.dimensions}
+    for marginal in plan.marginals:
+        shape: Sequence[int] = [levels[name] for name in marginal.dimensions]
+        size = 8 * prod(shape)
+        by = " × ".join(f"{name} ({count})" for name, count in zip(marginal.dimensions, shape, strict=True))
+        meaning = f"failures by {by}, row by row; each count + noise + masks mod 2^64, little-endian"
+        yield Part(start, size, f"cells of {marginal.name}", meaning)
+        start += size
