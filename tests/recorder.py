@@ -28,18 +28,33 @@ def recorder(upstream: str) -> Iterator[Recorder]:
     host, port = upstream.split(":")
     with socket.create_server((HOST, 0)) as listener:
         recorded = Recorder(f"{HOST}:{listener.getsockname()[1]}")
-        threading.Thread(target=_accept, args=(listener, (host, int(port)), recorded), daemon=True).start()
-        yield recorded
+        accepting = threading.Thread(target=_accept, args=(listener, (host, int(port)), recorded))
+        accepting.start()
+        try:
+            yield recorded
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            accepting.join()
 
 
 def _accept(listener: socket.socket, upstream: tuple[str, int], recorded: Recorder) -> None:
-    with suppress(OSError):  # the listener is closed: the recording is over
+    pairs = []
+    with suppress(OSError):  # the listener is shut down: the recording is over
         while True:
             client, _ = listener.accept()
-            server = socket.create_connection(upstream)
             recorded.sent.append(bytearray())
-            threading.Thread(target=_pump, args=(client, server, recorded.sent[-1]), daemon=True).start()
-            threading.Thread(target=_pump, args=(server, client, bytearray()), daemon=True).start()
+            pairs.append(threading.Thread(target=_pass_on, args=(client, upstream, recorded.sent[-1])))
+            pairs[-1].start()
+    for pair in pairs:
+        pair.join()
+
+
+def _pass_on(client: socket.socket, upstream: tuple[str, int], kept: bytearray) -> None:
+    with client, socket.create_connection(upstream) as server:
+        back = threading.Thread(target=_pump, args=(server, client, bytearray()))
+        back.start()
+        _pump(client, server, kept)
+        back.join()
 
 
 def _pump(source: socket.socket, sink: socket.socket, kept: bytearray) -> None:

@@ -37,8 +37,9 @@ def forms(text: str) -> Iterator[bytes]:
     """The ways in which a text could show in a stream without being hidden."""
     plain = text.encode()
     yield from (plain, text.encode("utf-16-le"), plain.hex().encode(), plain[::-1], plain.upper())
-    for shift in range(3):  # base64 of a text depends on where it stands
-        yield base64.b64encode(b"\0" * shift + plain)[4 : -4 - shift]
+    for shift in range(3):  # base64 depends on where a text stands, at its ends on the neighbours
+        coded = base64.b64encode(b"\0" * shift + plain)
+        yield coded[-(-8 * shift // 6) : 8 * (shift + len(plain)) // 6]
 
 
 def leaked(stream: bytes) -> list[str]:
@@ -111,7 +112,7 @@ def test_no_canary_is_in_any_byte_that_leaves(
         run_server_app(link.address, server_app(run, wanted=2))
 
     for tenant in federation.tenants:  # the recorder does hear what is said
-        assert tenant.sent(rounds[0]) in wire.everything
+        assert (tenant.sent(rounds[0]) or b"nothing") in wire.everything
     assert leaked(wire.everything) == []
     assert leaked(caplog.text.encode()) == []
     federation.close()
