@@ -13,6 +13,7 @@ Sets of operators with log2 shapes separate models across vendors (measured: sam
 the sub-archetype. The bytes go nowhere but into the VOPRF, blinded.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,24 @@ class Descriptor:
     parallelism: str
     versions: tuple[tuple[str, str], ...]
     kernel_families: frozenset[str]
+
+    def to_json(self) -> str:
+        """Text for the owner's own journal; sets are sorted, so that equal descriptors have equal texts."""
+        return json.dumps({name: sorted(v) if isinstance(v, frozenset) else v for name, v in vars(self).items()})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Descriptor":
+        """Inverse of `to_json`."""
+        told = json.loads(text)
+        return cls(
+            operators=frozenset((name, tuple(dims)) for name, dims in told["operators"]),
+            structure=frozenset((name, tuple(dims)) for name, dims in told["structure"]),
+            collectives=tuple((kind, group, size) for kind, group, size in told["collectives"]),
+            precision=told["precision"],
+            parallelism=told["parallelism"],
+            versions=tuple((library, version) for library, version in told["versions"]),
+            kernel_families=frozenset(told["kernel_families"]),
+        )
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,14 @@ def test_no_two_inputs_of_a_ladder_are_equal() -> None:
     assert len(set(rungs(empty, ()).inputs)) == len(inputs)  # bands of nothing are equal and stand at other places
 
 
+def test_a_descriptor_comes_back_from_the_journal_as_it_was() -> None:
+    for one in (LLAMA, a_descriptor("bert"), replace(LLAMA, operators=frozenset(), collectives=(), versions=())):
+        back = Descriptor.from_json(one.to_json())
+        assert back == one
+        assert rungs(back, ()).inputs == rungs(one, ()).inputs
+        assert back.to_json() == one.to_json()
+
+
 # ---- the ladder ----------------------------------------------------------------------------------------------------
 
 

@@ -47,7 +47,7 @@ def read(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> Trace:
         raise SourceError(reader.file, reader.position, f"an execution trace of more than {_MOST_BYTES} bytes")
     try:
         nodes = _file.decode(data).nodes
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(reader.file, 0, f"not an execution trace: {error}") from error
     if len(nodes) > limits.records:
         raise SourceError(reader.file, len(data), f"more than {limits.records} nodes")

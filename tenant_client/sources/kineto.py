@@ -18,11 +18,12 @@ import msgspec
 from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, SourceError
 from tenant_client.sources.trace import Call, Timeline, Trace, arguments, item_bytes, strings, tensor_bytes
 
-_PIECE, _LONGEST = 1 << 22, 1 << 28
+_PIECE, _LONGEST = 1 << 18, 1 << 28  # a piece and what is made of it fit into a cache of the processor
 _HEAD = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
-_LOOK_BACK = (1 << 12, 1 << 16, _PIECE)  # how far from a piece's end its last whole event is looked for
+_LOOK_BACK = (1 << 12, 1 << 16, 1 << 22)  # how far from a piece's end its last whole event is looked for
 _NOTHING = msgspec.Raw(b"{}")
+_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # text is checked only where it is read
 _OPERATORS, _KERNELS = ("cpu_op", "operator"), ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 
 
@@ -101,7 +102,7 @@ def _pieces(reader: CappedReader) -> Iterator[tuple[list[_Event], _Beside | None
     """The events of a trace, some megabytes at a time, and what is said beside them."""
     head, buffer = _head(reader)
     yield [], head
-    while block := reader.read(_PIECE):
+    while block := reader.read(max(_PIECE, len(buffer))):  # doubled where nothing ends: time grows with length alone
         buffer += block
         events, end = _whole_events(buffer)
         buffer = buffer[end:]
@@ -110,7 +111,7 @@ def _pieces(reader: CappedReader) -> Iterator[tuple[list[_Event], _Beside | None
         yield events, None
     try:
         yield _last_events(buffer, is_object=head is not None)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _BROKEN as error:
         at = reader.position - len(buffer)
         raise SourceError(reader.file, at, f"not JSON from here, or cut off: {error}") from error
 
@@ -118,7 +119,7 @@ def _pieces(reader: CappedReader) -> Iterator[tuple[list[_Event], _Beside | None
 def _head(reader: CappedReader) -> tuple[_Beside | None, bytes]:
     """What stands before the events, None if the file is a bare list of them; and the first bytes of the events."""
     buffer = b""
-    while len(buffer) <= _LONGEST and (block := reader.read(_PIECE)):
+    while len(buffer) <= _LONGEST and (block := reader.read(max(_PIECE, len(buffer)))):
         buffer += block
         if buffer.lstrip().startswith(b"["):
             return None, buffer.lstrip()[1:]
@@ -126,7 +127,7 @@ def _head(reader: CappedReader) -> tuple[_Beside | None, bytes]:
         if found:
             try:
                 return _beside.decode(buffer[: found.start()] + b'"traceEvents":[]}'), buffer[found.end() :]
-            except (msgspec.DecodeError, RecursionError) as error:
+            except _BROKEN as error:
                 raise SourceError(reader.file, 0, f"not a Kineto trace: {error}") from error
     raise SourceError(reader.file, 0, "not a Kineto trace: no traceEvents", hint="name a trace of torch.profiler")
 
@@ -141,8 +142,10 @@ def _whole_events(buffer: bytes) -> tuple[list[_Event], int]:
         for found in reversed(boundaries[-3:]):
             try:
                 return _decoded(b"[" + buffer[: found.start() + 1] + b"]"), found.end() - 1
-            except (msgspec.DecodeError, RecursionError):
+            except _BROKEN:
                 continue
+        if len(boundaries) >= 3:  # a wider look would end with the same ones
+            break
     return [], 0
 
 
@@ -154,17 +157,17 @@ def _last_events(buffer: bytes, *, is_object: bool) -> tuple[list[_Event], _Besi
 
 
 def _decoded(data: bytes) -> list[_Event]:
-    """A list of events; those that are something else (seen: lists) are left out."""
+    """A list of events; those that are something else (seen: lists) or whose name is no text are left out."""
     try:
         return _events.decode(data)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeDecodeError):
         return [event for raw in _raw_events.decode(data) if (event := _valid(raw)) is not None]
 
 
 def _valid(raw: msgspec.Raw) -> _Event | None:
     try:
         return _event.decode(raw)
-    except msgspec.ValidationError:
+    except _BROKEN:
         return None
 
 
@@ -199,13 +202,13 @@ class _Builder:
     def _shapes(self, event: _Event) -> _Shapes:
         try:
             return _shapes.decode(event.args)
-        except msgspec.ValidationError:
+        except _BROKEN:
             return _Shapes()
 
     def _add_collective(self, event: _Event) -> None:
         try:
             said = _communication.decode(event.args)
-        except msgspec.ValidationError:
+        except _BROKEN:
             return
         self._timeline.described(said.kind, said.group_size, said.elements * item_bytes(said.dtype), _number(event.ts))
 
@@ -233,7 +236,15 @@ class _Builder:
 
 
 def _call(name: str, dims: bytes, types: bytes) -> Call:
-    return Call(name, arguments(msgspec.json.decode(dims)), strings(msgspec.json.decode(types)))
+    return Call(name, arguments(_value(dims)), strings(_value(types)))
+
+
+def _value(data: bytes) -> Any:
+    """What an argument holds; None where it is nothing that Python can hold."""
+    try:
+        return msgspec.json.decode(data)
+    except _BROKEN:
+        return None
 
 
 def _number(value: float | str | None) -> float:

@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from crypto.errors import PharoahError
 
 _GZIP = b"\x1f\x8b"
-_PEEKED = 1 << 16
+_PEEKED, _PART = 1 << 16, 1 << 22
+_EXTENSIONS = (
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+)
 
 
 class SourceError(PharoahError):
@@ -74,7 +78,8 @@ class CappedReader:
             self._peeked = peeked[size:]
             self.position += size
             return peeked[:size]
-        data = peeked + self._unpacked(size if size < 0 else size - len(peeked))
+        room = self._cap_bytes - self.position + 1  # never unpack more than shows that there is too much
+        data = peeked + self._read_on((min(size, room) if size >= 0 else room) - len(peeked))
         self.position += len(data)
         if self.position > self._cap_bytes:
             raise SourceError(
@@ -82,10 +87,18 @@ class CappedReader:
             )
         return data
 
+    def _read_on(self, size: int) -> bytes:
+        """Asks for some megabytes at a time: a buffered reader sets aside what it is asked for."""
+        parts = []
+        while size > 0 and (part := self._unpacked(min(size, _PART))):
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
     def _unpacked(self, size: int) -> bytes:
         try:
             return self._inner.read(size)
-        except (OSError, EOFError, zlib.error) as error:
+        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
             raise SourceError(self.file, self.position, f"cannot be unpacked or read further: {error}") from error
 
 
@@ -108,9 +121,27 @@ def open_inputs(path: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Iterato
         )
 
 
+class _Header(tarfile.TarInfo):
+    """A member's header; a damaged one is an error here, where tarfile takes it for the archive's end."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """The header in `buf`; ReadError also for a name or an extension that would fill the memory."""
+        try:
+            header = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if not any(buf):  # zeros or nothing: this is the end
+                raise
+            raise tarfile.ReadError(str(error)) from error
+        if header.type in _EXTENSIONS and header.size > _PEEKED:
+            raise tarfile.ReadError(f"a header's extension of {header.size} bytes")
+        return header
+
+
 def _members(stream: gzip.GzipFile | io.BufferedReader, path: Path, limits: Limits) -> Iterator[CappedReader]:
+    at = 0
     try:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as archive:
             for count, member in enumerate(archive):
                 if count >= limits.archive_members:
                     raise SourceError(str(path), member.name, f"more than {limits.archive_members} members")
@@ -119,8 +150,9 @@ def _members(stream: gzip.GzipFile | io.BufferedReader, path: Path, limits: Limi
                     name = f"{path}:{member.name}"
                     plain: Readable = gzip.GzipFile(fileobj=inner) if member.name.endswith(".gz") else inner
                     yield CappedReader(plain, name, limits.total_bytes)
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise SourceError(str(path), 0, f"broken archive: {error}") from error
+                at = archive.offset
+    except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as error:
+        raise SourceError(str(path), at, f"broken archive: {error}") from error
 
 
 def lines(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[int, bytes]]:

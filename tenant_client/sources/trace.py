@@ -28,7 +28,7 @@ _ITEM_BYTES = {
     "long": 8,
     "double": 8,
 }
-_NOT_COLLECTIVES = frozenset({"wait", "init", "barrier", "coalesced", "end", "start", "group"})
+_SIZES = range(1 << 63)
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,13 @@ def arguments(value: Any) -> tuple[Argument, ...]:
 def _tensors(value: Any) -> Argument:
     if not isinstance(value, list) or not value:
         return ()
-    if all(type(size) is int for size in value):
+    if all(map(_is_size, value)):
         return (tuple(value),)
-    return tuple(tuple(part) for part in value if isinstance(part, list) and part and all(type(n) is int for n in part))
+    return tuple(tuple(part) for part in value if isinstance(part, list) and part and all(map(_is_size, part)))
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value in _SIZES
 
 
 def strings(value: Any) -> tuple[str, ...]:

@@ -1,0 +1,123 @@
+"""NCCL's debug output (`NCCL_DEBUG=INFO|WARN`, also into `NCCL_DEBUG_FILE`): what broke, and what was running.
+
+A line's host, process and device become a rank where an INFO line of the same process named it. A completion error
+says that the peer is dead or the link is down: evidence of the network only if nothing else explains it.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+from tenant_client.cues import match_line, table
+from tenant_client.sources.evidence import Evidence
+from tenant_client.sources.prefixes import NCCL_LINE, place, stamp
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, lines
+from tenant_client.sources.scanning import Line, Scanner, gate_of
+
+SOURCE = "nccl_log"
+RANK_WORD = "COMPLETE"  # of "Init COMPLETE", where a process tells its rank
+_TEXT = 400
+_MOST_KINDS = 4096
+_COMM = re.compile(r"\brank (\d{1,7}) nranks (\d{1,7})\b", re.ASCII)
+_VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)(?:[-\w]*\+cuda(\d+\.\d+))?", re.ASCII)
+_NETWORK = re.compile(r"NCCL INFO (?:Using network (?P<using>[\w/-]+)|NET/(?P<net>\w+) : Using (?P<devices>.*))")
+_VIA = re.compile(r" via ([A-Z]\w+(?:/[A-Z]\w*)*)")
+
+
+@dataclass(frozen=True)
+class NcclVersions:
+    """What ran: versions and network as NCCL prints them, "" or 0 where it does not; channels by transport."""
+
+    nccl: str = ""
+    cuda: str = ""
+    network: str = ""
+    fabric: str = ""
+    nranks: int = 0
+    channels: tuple[tuple[str, int], ...] = ()
+
+
+class NcclLines:
+    """Lines in their order: the ranks of processes are learnt on the way."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._ranks: dict[tuple[str, str], int] = {}
+
+    def evidence(self, line: Line) -> Evidence | None:
+        """What a line says, None where it says nothing of a failure."""
+        cue = match_line(line.text, ("nccl",))
+        if cue is None:
+            return None
+        where = place(line.text)
+        rank = where.rank if where.rank is not None else self.rank_of(line.text)
+        text, at_s = line.text.strip()[:_TEXT], stamp(line.text)
+        return Evidence(cue.reason, cue.role, SOURCE, self._file, line.number, text, at_s, rank, where.host, where.gpu)
+
+    def rank_of(self, text: str) -> int | None:
+        """The rank of the process that wrote a line, where it said so before."""
+        found = NCCL_LINE.search(text[:256])
+        return self._ranks.get((found["host"], found["pid"])) if found else None
+
+    def learn(self, text: str) -> None:
+        """Note the rank of a process that tells it."""
+        if RANK_WORD not in text:
+            return
+        found, comm = NCCL_LINE.search(text[:256]), _COMM.search(text)
+        if found and comm and len(self._ranks) < 1 << 17:
+            self._ranks.setdefault((found["host"], found["pid"]), int(comm[1]))
+
+
+def looks_like(head: str) -> bool:
+    """Whether the first lines of a file are NCCL's own."""
+    found = [line for line in head.splitlines() if line.strip()][:60]
+    return sum(1 for line in found if NCCL_LINE.search(line[:160]) or _VERSION.search(line)) * 5 > len(found) * 4
+
+
+@cache
+def _gate() -> re.Pattern[bytes]:
+    return gate_of((*table().words, RANK_WORD))
+
+
+def read(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> Iterator[Evidence]:
+    """Evidence in the log's order, the first of each kind (reason, role, host, device)."""
+    scanner, known = Scanner(reader, _gate(), limits), NcclLines(reader.file)
+    seen: set[tuple[object, ...]] = set()
+    while (line := scanner.hit()) is not None:
+        known.learn(line.text)
+        found = known.evidence(line)
+        if found is None:
+            continue
+        kind = (found.reason, found.role, found.rank, found.host, found.gpu)
+        if kind not in seen and len(seen) < _MOST_KINDS:
+            seen.add(kind)
+            yield found
+
+
+def versions(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> NcclVersions:
+    """Versions, network, ranks and transports out of a log of any kind that holds NCCL's INFO lines."""
+    found, channels = NcclVersions(), Counter[str]()
+    for _, raw in lines(reader, limits):
+        if b"NCCL" not in raw:
+            continue
+        text = raw[:4096].decode("utf-8", "replace")
+        found = _noted(found, text)
+        via = _VIA.search(text)
+        if via:
+            channels[via[1]] += 1
+    return replace(found, channels=tuple(channels.most_common()))
+
+
+def _noted(known: NcclVersions, text: str) -> NcclVersions:
+    version, network, comm = _VERSION.search(text), _NETWORK.search(text), _COMM.search(text)
+    if version and not known.nccl:
+        known = replace(known, nccl=version[1], cuda=version[2] or "")
+    if network:
+        name = network["using"] or network["net"]
+        fabric = "RoCE" if "/RoCE" in (network["devices"] or "") else known.fabric
+        fabric = fabric or ("IB" if "/IB" in (network["devices"] or "") else "")
+        known = replace(known, network=network["using"] or known.network or name, fabric=fabric)
+    if comm and int(comm[2]) > known.nranks:
+        known = replace(known, nranks=int(comm[2]))
+    return known

@@ -1,0 +1,115 @@
+"""Finding the few lines of a large log that matter: one compiled alternation of words over whole blocks.
+
+A block ends at a line end, so a word is never cut by a block's edge. A carriage return ends a piece of a line, as in
+progress bars, and keeps its line's number. Of a line beyond the cap the reader sees pieces that overlap by `_OVERLAP`
+bytes, more than any word has; of a long piece it sees the beginning and a window around the word.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tenant_client.sources.reading import CappedReader, Limits
+
+_BLOCK = 1 << 20
+_OVERLAP = 256
+_HEAD = 320
+_WINDOW = 4096
+_TAIL = 16 << 10
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line, or a piece of one that carriage returns separate; numbers count line feeds from 1."""
+
+    number: int
+    text: str
+
+
+def gate_of(words: Iterable[str]) -> re.Pattern[bytes]:
+    """One pattern for all words, plain text, by their first letters: a place is tried once per letter, not per word."""
+    groups: dict[bytes, list[bytes]] = {}
+    for word in words:
+        groups.setdefault(word[:1].encode(), []).append(re.escape(word[1:].encode()))
+    return re.compile(b"|".join(re.escape(first) + b"(?:" + b"|".join(rest) + b")" for first, rest in groups.items()))
+
+
+class Scanner:
+    """Walks a log once, forwards: to the next line that holds a word, or just to the next line."""
+
+    def __init__(self, reader: CappedReader, gate: re.Pattern[bytes], limits: Limits) -> None:
+        self._reader = reader
+        self._gate = gate
+        self._cap = max(limits.line_bytes, 2 * _OVERLAP)
+        self._before = self._block = self._rest = b""
+        self._at = 0
+        self._number = 1
+
+    def hit(self, gate: re.Pattern[bytes] | None = None) -> Line | None:
+        """The next line with a word of the gate, or of another gate; None at the end."""
+        searched = gate or self._gate
+        while True:
+            found = searched.search(self._block, self._at)
+            if found:
+                return self._cut(found.start())
+            if not self._next_block():
+                return None
+
+    def line(self) -> Line | None:
+        """The next line whatever it holds; None at the end."""
+        while self._at >= len(self._block):
+            if not self._next_block():
+                return None
+        return self._cut(self._at)
+
+    def tail(self) -> list[Line]:
+        """The last lines, once the end is reached."""
+        kept = (self._before + self._block)[-_TAIL:]
+        pieces = [piece for piece in re.split(rb"[\r\n]", kept)[1:] if piece.strip()]
+        return [Line(0, _text(piece[:_WINDOW])) for piece in pieces]
+
+    def _cut(self, position: int) -> Line:
+        block = self._block
+        start = max(self._at, block.rfind(b"\n", self._at, position) + 1)
+        start = max(start, block.rfind(b"\r", start, position) + 1)
+        feed = block.find(b"\n", position)
+        feed = len(block) if feed < 0 else feed
+        carriage = block.find(b"\r", position, feed)
+        end = feed if carriage < 0 else carriage
+        number = self._number + block.count(b"\n", self._at, start)
+        self._number = number + (end == feed < len(block))
+        self._at = end + 1
+        return Line(number, _text(_window(block, start, position, end)))
+
+    def _next_block(self) -> bool:
+        self._number += self._block.count(b"\n", self._at)
+        data = self._reader.read(_BLOCK)
+        while data:
+            data = self._rest + data
+            cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+            if not cut and len(data) > self._cap:
+                cut = len(data) - _OVERLAP
+            if cut:
+                self._start(data[:cut], data[cut:])
+                return True
+            self._rest = data
+            data = self._reader.read(_BLOCK)
+        at_end = not self._rest
+        self._start(self._rest or self._block, b"")
+        self._at = len(self._block) if at_end else 0
+        return not at_end
+
+    def _start(self, block: bytes, rest: bytes) -> None:
+        self._before = self._block if self._block is not block else self._before
+        self._block, self._rest, self._at = block, rest, 0
+
+
+def _window(block: bytes, start: int, position: int, end: int) -> bytes:
+    if position - start <= _WINDOW // 2:
+        return block[start : min(end, start + _WINDOW)]
+    around = max(start + _HEAD, position - _WINDOW // 4)
+    return block[start : start + _HEAD] + b" ... " + block[around : min(end, position + _WINDOW // 2)]
+
+
+def _text(piece: bytes) -> str:
+    return piece.decode("utf-8", "replace")

@@ -1,0 +1,171 @@
+"""Python tracebacks out of a stream of lines, also where several ranks write at once.
+
+A traceback is followed by what precedes its header on the line (`[rank3]: `, `node01: `, nothing), so that ranks with a
+label do not mix. Tracebacks that `During handling …` or `… direct cause` join form one chain, oldest first. Without a
+header a frame opens one: syntax errors have none. What never ends is dropped after `_PATIENCE` foreign lines.
+"""
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+
+_PATIENCE = 60
+_CHAIN_GAP = 12
+_MOST_OPEN = 64
+_MOST_LINKS = 16
+
+_TIME = re.compile(r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?\s?", re.ASCII)
+_HEADER = re.compile(r"(?:Original )?Traceback \(most recent call last\)")
+_FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+(?:, in (?P<function>.*))?')
+_LONE_FRAME = re.compile(r'^(?P<prefix>(?:\S{1,80}[:\])] ?)?) {0,6}File "[^"]*", line \d+(?:, in .*)?$')
+_FINAL = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::(?: .*)?)?$")
+_ENDINGS = (
+    "Error", "Exception", "Exit", "Interrupt", "Failure", "Timeout", "Warning", "NotFound", "Killed", "Disconnected"
+)  # fmt: skip
+_LINKS = {
+    "During handling of the above exception": "handling",
+    "The above exception was the direct cause": "cause",
+}
+_DRAWN = " \t│╭╰─┌└|❱"
+
+
+@dataclass(frozen=True)
+class Raised:
+    """One exception: "type: message" as printed, its line, "path:function" of its frames, how the next one followed."""
+
+    text: str
+    line: int
+    head: str
+    frames: tuple[str, ...]
+    then: str = ""
+
+    @property
+    def type(self) -> str:
+        """The type's name without its module."""
+        return self.text.partition(":")[0].rpartition(".")[2].strip()
+
+
+@dataclass
+class _Open:
+    prefix: str
+    frames: deque[str] = field(default_factory=lambda: deque(maxlen=64))
+    chain: list[Raised] = field(default_factory=list)
+    ended: bool = False
+    then: str = ""
+    waiting: int = 0
+    interleaved: int = 0
+    muted: bool = False
+
+
+class Tracebacks:
+    """Feed it lines in order; it hands back chains that are complete."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+        self._done: list[tuple[Raised, ...]] = []
+
+    @property
+    def open(self) -> bool:
+        """Whether further lines may belong to a traceback."""
+        return bool(self._open)
+
+    def feed(self, number: int, text: str, *, muted: bool = False) -> bool:
+        """Take a line; True where it was a part of a traceback and so says nothing by itself.
+
+        A traceback whose header is muted is followed to its end and then forgotten.
+        """
+        body = _TIME.sub("", text, count=1)
+        header = _HEADER.search(body)
+        if header and header.start() <= 120:
+            before = body[: header.start()]
+            self._begin(before.rstrip("╭─ ") if "╭" in before else before, muted=muted)
+            return True
+        for one in sorted(self._open.values(), key=lambda one: -len(one.prefix)):
+            if body.startswith(one.prefix):
+                return self._continue(one, number, text, body[len(one.prefix) :])
+        lone = _LONE_FRAME.match(body)
+        if lone:
+            self._begin(lone["prefix"], muted=False)
+            return self._continue(self._open[lone["prefix"]], number, text, body[len(lone["prefix"]) :])
+        return False
+
+    def finished(self) -> list[tuple[Raised, ...]]:
+        """Chains completed since the last call, oldest exception first."""
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> list[tuple[Raised, ...]]:
+        """At the end of the log, or where the job went on: what is open is complete."""
+        for one in list(self._open.values()):
+            self._end(one)
+        return self.finished()
+
+    def _begin(self, prefix: str, *, muted: bool) -> None:
+        known = self._open.get(prefix)
+        if known and not known.ended:
+            known.interleaved += 1
+            return
+        if known and known.then and len(known.chain) < _MOST_LINKS:
+            last = known.chain.pop()
+            known.chain.append(Raised(last.text, last.line, last.head, last.frames, known.then))
+            known.ended, known.then, known.waiting = False, "", 0
+            known.frames.clear()
+            return
+        if known:
+            self._end(known)
+        if len(self._open) >= _MOST_OPEN:
+            self._end(next(iter(self._open.values())))
+        self._open[prefix] = _Open(prefix, muted=muted)
+
+    def _continue(self, one: _Open, number: int, text: str, rest: str) -> bool:
+        if not rest.strip():
+            return True
+        if one.ended:
+            return self._after(one, rest)
+        frame = _FRAME.match(rest)
+        if frame:
+            one.frames.append(f"{frame['path']}:{frame['function'] or ''}")
+            return True
+        if rest[0] in _DRAWN:
+            return True
+        if is_exception(rest):
+            self._raise(one, Raised(rest.strip(), number, text, tuple(one.frames)))
+            return True
+        return self._wait(one, _PATIENCE)
+
+    def _raise(self, one: _Open, raised: Raised) -> None:
+        one.waiting = 0
+        if one.interleaved:
+            one.interleaved -= 1
+            self._done.append((*one.chain, raised))
+            one.chain = []
+        else:
+            one.chain.append(raised)
+            one.ended = True
+
+    def _after(self, one: _Open, rest: str) -> bool:
+        link = next((link for words, link in _LINKS.items() if rest.startswith(words)), "")
+        if link:
+            one.then, one.waiting = link, 0
+            return True
+        return self._wait(one, _CHAIN_GAP)
+
+    def _wait(self, one: _Open, patience: int) -> bool:
+        one.waiting += 1
+        if one.waiting > patience:
+            self._end(one)
+        return False
+
+    def _end(self, one: _Open) -> None:
+        del self._open[one.prefix]
+        if one.chain and not one.muted:
+            self._done.append(tuple(one.chain))
+
+
+def is_exception(text: str) -> bool:
+    """Whether a line reads like a traceback's last one: the name of an exception, and perhaps a message."""
+    final = _FINAL.match(text.rstrip())
+    if not final:
+        return False
+    name = final["type"].rpartition(".")[2]
+    return name.endswith(_ENDINGS) or ("." in final["type"] and not name.endswith(("py", "sh")))
