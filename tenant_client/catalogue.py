@@ -38,9 +38,12 @@ class Catalogue:
 
 
 def write_catalogue(path: Path, sketches: Mapping[str, Sketch]) -> None:
-    """Writes the sketches of benchmark jobs by name."""
+    """Writes the sketches of benchmark jobs by name; CatalogueError where `path` cannot be written."""
     entries = tuple(CatalogueEntry(name, sketch.to_bytes()) for name, sketch in sorted(sketches.items()))
-    path.write_bytes(encode(Catalogue(entries)))
+    try:
+        path.write_bytes(encode(Catalogue(entries)))
+    except OSError as error:
+        raise CatalogueError(f"{path}: {error.strerror}", hint="name a file that can be written") from error
 
 
 def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:

@@ -2,7 +2,7 @@
 
 The provider sees equality of tokens, nothing else. It takes two workloads for one archetype when the tokens of their
 archetypes are equal, or when at least half of their bands are: at a Jaccard similarity of .84 half of sixteen bands
-are equal on average; below .5 that happens in less than one case in ten million, and in none seen.
+are equal on average; below .5 that happens in less than two cases in a million, and in none seen.
 """
 
 from collections.abc import Sequence

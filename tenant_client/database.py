@@ -15,6 +15,14 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS units (unit TEXT PRIMARY KEY, start_h REAL NOT NULL, labels TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS failures (
     unit TEXT NOT NULL REFERENCES units, at_h REAL NOT NULL, age_h REAL NOT NULL, reason TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS attempts (
+    unit TEXT NOT NULL REFERENCES units, attempt INTEGER NOT NULL, state TEXT NOT NULL, started_at_s REAL NOT NULL,
+    ended_at_s REAL, exit_code INTEGER, signal INTEGER, reason TEXT NOT NULL DEFAULT 'unknown', rank INTEGER,
+    host TEXT NOT NULL DEFAULT '', gpu TEXT NOT NULL DEFAULT '', place TEXT NOT NULL DEFAULT '',
+    sentence TEXT NOT NULL DEFAULT '', steps INTEGER NOT NULL DEFAULT 0, findings TEXT NOT NULL DEFAULT '[]',
+    PRIMARY KEY (unit, attempt));
+CREATE TABLE IF NOT EXISTS descriptors (
+    unit TEXT PRIMARY KEY REFERENCES units, described_at_s REAL NOT NULL, descriptor TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS failures_by_time ON failures (at_h);
 CREATE TABLE IF NOT EXISTS registrations (
     lease BLOB PRIMARY KEY, epoch INTEGER NOT NULL, start_h REAL NOT NULL, ladder BLOB NOT NULL);

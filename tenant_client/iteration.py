@@ -34,10 +34,14 @@ def period(sequence: Sequence[object]) -> int:
     >>> period("abcabcab"), period("abcd"), period("")
     (3, 4, 0)
     """
-    return next(
-        (length for length in range(1, len(sequence) // 2 + 1) if sequence[length:] == sequence[:-length]),
-        len(sequence),
-    )
+    borders = [0]  # for each end, the longest proper prefix that stands there again (Knuth, Morris & Pratt 1977)
+    for item in sequence[1:]:
+        length = borders[-1]
+        while length and item != sequence[length]:
+            length = borders[length - 1]
+        borders.append(length + (item == sequence[length]))
+    shortest = len(sequence) - borders[-1]
+    return shortest if 2 * shortest <= len(sequence) else len(sequence)
 
 
 def _log2(size: int) -> int:

@@ -17,6 +17,7 @@ from crypto.errors import PharoahError
 from crypto.ids import LeaseId
 from crypto.messages import Ladder, RegisteredWorkload
 from tenant_client.database import Connection
+from tenant_client.descriptor import Descriptor
 
 
 class UnknownUnit(PharoahError):
@@ -91,6 +92,19 @@ class Journal:
             raise UnknownUnit(f"the journal has no lease {unit!r}")
         found: dict[str, str] = json.loads(row[0])
         return found
+
+    def describe(self, unit: str, described_at_s: float, descriptor: Descriptor) -> None:
+        """Keeps what a unit's workload is, in place of what was known before; IntegrityError for an unknown unit."""
+        self._connection.execute(
+            "INSERT INTO descriptors VALUES (?, ?, ?) ON CONFLICT (unit) DO UPDATE"
+            " SET described_at_s = excluded.described_at_s, descriptor = excluded.descriptor",
+            (unit, described_at_s, descriptor.to_json()),
+        )
+
+    def descriptors(self) -> dict[str, Descriptor]:
+        """What is known of the workloads of units, by unit."""
+        rows = self._connection.execute("SELECT unit, descriptor FROM descriptors ORDER BY unit")
+        return {unit: Descriptor.from_json(text) for unit, text in rows}
 
     def queue_registrations(self, epoch: int, leases: Iterable[tuple[LeaseId, float, Ladder]]) -> None:
         """Keeps what the provider will be told: each lease, the hour at which it began, and its workload's tokens."""

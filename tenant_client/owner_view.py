@@ -1,6 +1,7 @@
 """What the owner of the data may see at any time: what happened, what a plan would take, what left, what was spent."""
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,9 +14,28 @@ from crypto.messages import Contribution
 from crypto.noise import Integers
 from crypto.plan import Marginal, Plan
 from crypto.signing import Signed
+from tenant_client.database import Connection
+from tenant_client.journal import Journal, LabelledFailure, Unit
 from tenant_client.layout import Part, layout
 from tenant_client.ledger import Charge
+from tenant_client.run.attempts import Attempt, Attempts
 from tenant_client.tenant import Tenant
+
+
+@dataclass(frozen=True)
+class Happened:
+    """The journal: leases and their labels, attempts and how they ended, failures as they will be counted."""
+
+    leases: tuple[Unit, ...]
+    attempts: tuple[Attempt, ...]
+    failures: tuple[LabelledFailure, ...]
+
+
+def happened(connection: Connection) -> Happened:
+    """Everything that the journal holds, oldest first."""
+    journal = Journal(connection)
+    failures = journal.failures(0.0, math.inf)
+    return Happened(tuple(journal.units()), tuple(Attempts(connection).list()), tuple(failures))
 
 
 @dataclass(frozen=True)

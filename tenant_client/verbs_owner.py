@@ -1,6 +1,8 @@
 """The verbs by which owners see what is theirs: journal, budget, preview, sent, check."""
 
 import sys
+from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +12,45 @@ from tenant_client.console import AsJson, Home, opened, print_json
 
 if TYPE_CHECKING:
     from crypto.plan import Plan
+    from tenant_client.owner_view import Happened
     from tenant_client.tenant import Tenant
+
+
+def journal(home: Home, *, as_json: AsJson = False) -> None:
+    """Show what happened: leases, attempts and why they ended.
+
+    Exit code 1: the last attempt failed. 3: nothing is journalled yet.
+    """
+    from contextlib import closing
+
+    from tenant_client import owner_view
+    from tenant_client.database import open_database
+
+    if not (home / "tenant.db").exists():
+        typer.echo(f"pharoah-tenant: nothing is journalled in {home}\nhint: name another home with --home", err=True)
+        raise typer.Exit(3)
+    with closing(open_database(home / "tenant.db")) as connection:
+        view = owner_view.happened(connection)
+    if as_json:
+        print_json(view)
+    else:
+        _tell(view)
+    if not view.leases:
+        raise typer.Exit(3)
+    if view.attempts and view.attempts[-1].state in ("failed", "interrupted"):
+        raise typer.Exit(1)
+
+
+def _tell(view: "Happened") -> None:
+    for attempt in view.attempts:
+        began = datetime.fromtimestamp(attempt.started_at_s, UTC).astimezone()
+        sys.stdout.write(f"{began:%Y-%m-%d %H:%M:%S}  {attempt.unit} attempt {attempt.attempt}: {attempt.state}")
+        sys.stdout.write(f", {attempt.steps} steps" if attempt.steps else "")
+        sys.stdout.write(f"\n    {attempt.cause.sentence}\n" if attempt.cause.sentence else "\n")
+        sys.stdout.writelines(f"    {finding['kind']}: {finding['text']}\n" for finding in attempt.findings)
+    reasons = Counter(labelled.failure.reason for labelled in view.failures)
+    counted = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())
+    sys.stdout.write(f"{len(view.leases)} leases; failures to be counted: {counted or 'none'}\n")
 
 
 def budget(home: Home, *, as_json: AsJson = False) -> None:

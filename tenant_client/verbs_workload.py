@@ -142,8 +142,11 @@ def catalogue(
     from tenant_client.catalogue import write_catalogue
     from tenant_client.descriptor import own_sketch
 
+    pairs = [_pair(text) for text in named]
+    if len(dict(pairs)) < len(pairs):
+        raise typer.BadParameter("each name stands for one trace")
     with failing():
-        entries = {name: own_sketch(_described([Path(trace)])) for name, trace in map(_pair, named)}
+        entries = {name: own_sketch(_described([Path(trace)])) for name, trace in pairs}
         write_catalogue(out, entries)
 
 
@@ -167,10 +170,18 @@ def _catalogue(file: Path | None, home: Path) -> "Sequence[CatalogueEntry]":
 
     if file is not None:
         return read_catalogue(file)
-    if (home / "directory.msgpack").exists():
+    if _holds_a_tenant(home):
         with opened(home) as tenant:
             return tenant.catalogue()
     return ()
+
+
+def _holds_a_tenant(home: Path) -> bool:
+    try:
+        return (home / "directory.msgpack").exists()
+    except OSError as error:
+        warn(f"{home} cannot be read ({error.strerror}); going on without the catalogue of its newest bundle")
+        return False
 
 
 def _key(home: Path) -> bytes:
