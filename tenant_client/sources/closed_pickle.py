@@ -122,9 +122,9 @@ def build(data: bytes, file: str) -> object:
         for opcode, argument, at in pickletools.genops(data):
             position = at or 0
             builder.step(opcode.name, argument)
+        return builder.stack[-1]
     except _BROKEN as error:
         raise SourceError(file, position, f"broken or refused: {error}") from error
-    return builder.stack[-1]
 
 
 class _Builder:

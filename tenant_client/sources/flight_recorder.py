@@ -174,7 +174,8 @@ def _dump(raw: File, rank: int, file: str) -> Dump:
     for key in configs:
         groups[key]
     records = _records(raw.entries, groups, operations, places, file)
-    numbers = dict(zip(records.group.tolist(), (entry.pg_id for entry in raw.entries), strict=True))
+    used, first = np.unique(records.group, return_index=True)
+    numbers = {int(group): raw.entries[row].pg_id for group, row in zip(used, first, strict=True)}
     return Dump(
         rank,
         file,
