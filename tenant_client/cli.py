@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from tenant_client import verbs_owner, verbs_workload
+from tenant_client import verbs_job, verbs_owner, verbs_workload
 
 app = typer.Typer(
     name="pharoah-tenant",
@@ -19,10 +19,14 @@ VERBS: tuple[Callable[..., None], ...] = (
     verbs_workload.signature,
     verbs_workload.compare,
     verbs_workload.catalogue,
+    verbs_owner.journal,
     verbs_owner.budget,
     verbs_owner.preview,
     verbs_owner.sent,
     verbs_owner.check,
+    verbs_job.attach,
+    verbs_job.diagnose,
 )
 for verb in VERBS:
     app.command()(verb)
+app.command(cls=verbs_job.JobCommand, context_settings={"allow_interspersed_args": False})(verbs_job.run)

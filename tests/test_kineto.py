@@ -421,7 +421,7 @@ def test_the_end_of_an_optimizers_step_marks_an_iteration_where_no_other_mark_is
 def test_what_is_a_tenants_own_is_not_kept() -> None:
     canaries: Event = {
         "Concrete Inputs": ["CANARY-value", "[1, 2]"],
-        "Call stack": "/home/CANARY-user/train.py(7)",
+        "Call stack": "/srv/CANARY-user/train.py(7)",
         "Module Hierarchy": "CANARY-module",
         "Process Group Description": "CANARY-group",
         "Input Strides": [["CANARY-stride"]],

@@ -1,0 +1,168 @@
+"""The observer: follows one attempt from beside, and says on stderr what its owner should know.
+
+It is told on stdin that the job began and how it ended. When the supervisor is gone without a word (killed), the
+observer stays for as long as the job does and then writes down that nobody saw the end.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tenant_client.run import restarts
+from tenant_client.run.failopen import FailOpen
+from tenant_client.run.place import hold, prune
+from tenant_client.run.record import Record
+from tenant_client.run.settings import Settings
+from tenant_client.run.supervise import Ending
+from tenant_client.run.watch import Sample, Watch
+
+_IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGPIPE")
+_NICE = 5
+
+
+class Observer:
+    """One attempt, seen from beside."""
+
+    def __init__(self, settings: Settings, told: dict[str, str], ours: FailOpen) -> None:
+        self._settings = settings
+        self._run_dir = Path(told["run_dir"])
+        self._attempt = int(told["attempt"])
+        self._elastic = Path(told["elastic_dir"]) if told["elastic_dir"] else None
+        self._elastic_is_ours = told["elastic_is_ours"] == "True"
+        self._ours = ours
+        self._started_at_s = 0.0
+        self._watch = Watch(settings.limits, 0.0)
+        self._record: Record | None = None
+        self.pidfd: int | None = None
+
+    def begin(self, pid: int, at_s: float) -> None:
+        """The job runs."""
+        self._started_at_s = at_s
+        self._watch = Watch(self._settings.limits, at_s)
+        with self._ours.guard("the job's process cannot be followed"), suppress(ProcessLookupError):  # over already
+            self.pidfd = os.pidfd_open(pid)
+        with self._ours.guard("the run directory"):
+            hold(self._run_dir)
+            (self._run_dir / "settings.json").write_text(self._settings.to_json(), encoding="utf-8")
+        settings = self._settings
+        self._record = Record(settings.home, settings.lease, self._run_dir, settings.logs, self._ours)
+        self._record.begin(at_s, self._attempt)
+        with self._ours.guard("old run directories"):
+            prune(settings.home / "runs")
+
+    def tick(self, now_s: float) -> None:
+        """Looks at progress and restarts."""
+        with self._ours.guard("watching"):
+            if self._settings.watch:
+                for finding in self._watch.feed(now_s, samples(self._run_dir)):
+                    self._ours.say(f"{finding.kind}: {finding.text}")
+        with self._ours.guard("following restarts"):
+            found = self._found()
+            if self._record is not None and any(number > self._record.restart for number in found):
+                restarts.keep_errors(found, self._run_dir)
+                self._record.restarted(found, now_s, self._watch.steps, self._watch.findings)
+
+    def end(self, how: Ending | None, at_s: float) -> None:
+        """The job is over; `how` is None where nobody saw it."""
+        self.tick(at_s)
+        for finding in self._watch.finish(at_s):
+            self._ours.say(f"{finding.kind}: {finding.text}")
+        found = self._found()
+        with self._ours.guard("torchrun's error files"):
+            restarts.keep_errors(found, self._run_dir)
+        with self._ours.guard("the record"):
+            if self._record is not None and how is None:
+                self._record.interrupted(at_s, self._watch.steps, self._watch.findings)
+            elif self._record is not None and how is not None:
+                self._record.ended(how, at_s, self._watch.steps, self._watch.findings, found)
+        with self._ours.guard("the traces were not described"):
+            describe_traces(self._run_dir)
+        with self._ours.guard("torchrun's directory"):
+            if self._elastic is not None and self._elastic_is_ours:
+                restarts.remove_if_empty(self._elastic)
+
+    def _found(self) -> dict[int, Path]:
+        return restarts.attempt_dirs(self._elastic, since_s=self._started_at_s - 1.0) if self._elastic else {}
+
+
+def samples(run_dir: Path) -> Iterator[Sample]:
+    """What the ranks say now; a rank that cannot be read is left out."""
+    from tenant_client.live.progress import read
+
+    for path in run_dir.glob("progress-*"):
+        progress = read(path)
+        if progress is not None:
+            yield Sample(
+                progress.rank, progress.step, progress.phase, progress.updated_at_s, progress.loss, progress.restart
+            )
+
+
+def describe_traces(run_dir: Path) -> None:
+    """Makes the workload's descriptor of what was sampled, and removes the traces."""
+    traces = sorted(run_dir.glob("trace-*.json*"))
+    if not traces:
+        return
+    from tenant_client.describe import describe_files
+
+    try:
+        descriptor = describe_files(traces)
+        text = json.dumps(vars(descriptor), default=sorted)
+        (run_dir / "descriptor.json").write_text(text, encoding="utf-8")
+    finally:
+        for trace in traces:
+            trace.unlink(missing_ok=True)
+
+
+def main(settings: Settings, told: dict[str, str]) -> None:
+    """Observes until the job is over."""
+    ours = FailOpen(quiet=settings.quiet)
+    observer = Observer(settings, told, ours)
+    begun = False
+    for word in _words(observer, settings.poll_s):
+        now_s = time.time()
+        if "pid" in word:
+            begun = True
+            observer.begin(word["pid"], word["at_s"])
+        elif "exit_code" in word:
+            observer.end(Ending(word["exit_code"], word["signal"], tuple(word["asked_by"])), word["at_s"])
+            return
+        elif begun:
+            observer.tick(now_s)
+    if begun:
+        _outlive(observer, settings.poll_s)
+        observer.end(None, time.time())
+
+
+def _words(observer: Observer, poll_s: float) -> Iterator[dict[str, Any]]:
+    """What the supervisor says, and an empty word each `poll_s`; ends when the supervisor is gone."""
+    kept = b""
+    while True:
+        ready, _, _ = select.select([0], [], [], poll_s)
+        if not ready:
+            yield {}
+            continue
+        data = os.read(0, 65536)
+        if not data:
+            return
+        *complete, kept = (kept + data).split(b"\n")
+        yield from map(json.loads, complete)
+
+
+def _outlive(observer: Observer, poll_s: float) -> None:
+    while observer.pidfd is not None and not select.select([observer.pidfd], [], [], poll_s)[0]:
+        observer.tick(time.time())
+
+
+if __name__ == "__main__":
+    for name in _IGNORED:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    os.nice(_NICE)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # what the job was given is not ours to hold open
+    main(Settings.from_json(sys.argv[1]), json.loads(sys.argv[2]))

@@ -1,0 +1,147 @@
+"""Where an attempt keeps its things, what it is called, and what the job finds in its environment.
+
+A run directory is `<home>/runs/<lease>-<attempt>`, readable by its owner only:
+
+    settings.json     what the observer was told: time-outs and paths
+    lock              held by the observer for as long as it lives
+    *.log, *.log.1    the last of the job's output
+    progress-<rank>   how far each rank is; written by the hook within the job
+    trace-<rank>-<n>.json   traces of a few steps, also from within the job; removed once they are described
+    dumps/            flight recorder dumps, one per rank, where the user named no other place
+    attempt_<n>/<rank>/     torchrun's error files, copied from where torchrun put them
+    descriptor.json   what the traces said that the workload is
+
+Where the home cannot be written it is a temporary directory instead. Old ones are removed, newest kept.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+KEPT_RUNS = 20
+DUMPS = "dumps"
+RUN_DIR = "PHAROAH_RUN_DIR"
+_PROBE_BYTES = 4096
+_AUTOLOAD = Path(__file__).resolve().parents[1] / "live" / "autoload"
+_DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+
+
+@dataclass(frozen=True)
+class Place:
+    """An attempt's run directory, and where torchrun will put its own (None: where the user wants it)."""
+
+    run_dir: Path
+    attempt: int
+    elastic_dir: Path | None
+
+
+def lease_name(env: Mapping[str, str]) -> str:
+    """The scheduler's name of this allocation, the same after a requeue; a random one where there is no scheduler."""
+    if job := env.get("SLURM_ARRAY_JOB_ID") or env.get("SLURM_JOB_ID"):
+        task = env.get("SLURM_ARRAY_TASK_ID")
+        return _plain(f"slurm-{job}_{task}" if task else f"slurm-{job}")
+    if "KUBERNETES_SERVICE_HOST" in env:
+        index = env.get("JOB_COMPLETION_INDEX")
+        pod = env.get("JOB_NAME") or env.get("POD_NAME") or env.get("HOSTNAME", "pod")
+        return _plain(f"k8s-{env.get('POD_NAMESPACE', 'default')}-{pod}" + (f"-{index}" if index else ""))
+    return f"local-{os.urandom(8).hex()}"
+
+
+def make_place(home: Path, lease: str, *, elastic: bool, wanted_bytes: int = 0) -> Place:
+    """A fresh run directory below `home`, or a temporary one where there is no room; OSError if that fails too."""
+    try:
+        run_dir, attempt = _numbered(home / "runs", _plain(lease), wanted_bytes)
+    except OSError:
+        run_dir, attempt = Path(tempfile.mkdtemp(prefix="pharoah-")), 1
+    (run_dir / DUMPS).mkdir(mode=0o700)
+    # Not below `home`: torchrun dies where it cannot make its directory, and by default it makes it just there.
+    elastic_dir: Path | None = None
+    with suppress(OSError):  # then torchrun will tell
+        elastic_dir = Path(tempfile.mkdtemp(prefix="pharoah-elastic-")) if elastic else None
+    return Place(run_dir, attempt, elastic_dir)
+
+
+def environment(env: Mapping[str, str], place: Place, *, sample: bool) -> dict[str, str]:
+    """The job's environment: the user's own, and ours where the user set nothing."""
+    job = dict(env)
+    job[RUN_DIR] = str(place.run_dir)
+    if place.elastic_dir is not None:
+        job["PET_LOG_DIR"] = str(place.elastic_dir)
+    if not any(name in env for name in _DUMP_VARIABLES):
+        job |= dict.fromkeys(_DUMP_VARIABLES, str(place.run_dir / DUMPS / "rank_"))
+    if sample and _AUTOLOAD.is_dir():
+        job["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_AUTOLOAD), env.get("PYTHONPATH"))))
+    return job
+
+
+def remove(place: Place | None) -> None:
+    """Takes back what `make_place` made: there was nothing to run."""
+    for folder in (place.run_dir, place.elastic_dir) if place is not None else ():
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def hold(run_dir: Path) -> int:
+    """Locks the run directory for as long as this process lives; OSError if somebody else holds it."""
+    descriptor = os.open(run_dir / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def held(run_dir: Path) -> bool:
+    """Whether an observer lives in there."""
+    try:
+        descriptor = hold(run_dir)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    os.close(descriptor)
+    return False
+
+
+def prune(runs: Path, keep: int = KEPT_RUNS) -> None:
+    """Removes the oldest run directories beyond `keep`, but none in which an observer lives."""
+    oldest_first = sorted(filter(Path.is_dir, runs.iterdir()), key=lambda path: path.stat().st_mtime)
+    for run_dir in oldest_first[: max(0, len(oldest_first) - keep)]:
+        if not held(run_dir):
+            shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def _numbered(runs: Path, lease: str, wanted_bytes: int) -> tuple[Path, int]:
+    for folder in (runs.parent, runs):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    taken = [path.name.rpartition("-") for path in runs.iterdir()]
+    number = max((int(end) for start, _, end in taken if start == lease and end.isdigit()), default=0)
+    while True:
+        number += 1
+        run_dir = runs / f"{lease}-{number}"
+        with suppress(FileExistsError):  # another wrapper under the same lease was faster
+            run_dir.mkdir(mode=0o700)
+            _probe(run_dir, wanted_bytes)
+            return run_dir, number
+
+
+def _probe(run_dir: Path, wanted_bytes: int) -> None:
+    """OSError, and no directory, where little can be written: directories can be made on disks that are full."""
+    try:
+        free = os.statvfs(run_dir)
+        if free.f_bavail * free.f_frsize < wanted_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        probe = run_dir / "lock"
+        probe.write_bytes(bytes(_PROBE_BYTES))
+        probe.write_bytes(b"")
+    except OSError:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        raise
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^\w.-]", "_", name)

@@ -1,0 +1,135 @@
+"""What is known of one attempt, and its way into the journal. Without a journal it is still said on stderr.
+
+A restart by torchrun ends an attempt and begins the next one under the same unit.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from signal import SIGPIPE
+
+from tenant_client.database import Connection, open_database
+from tenant_client.run import examine, restarts
+from tenant_client.run.attempts import INTERRUPTED, Attempts, Cause, State
+from tenant_client.run.failopen import FailOpen
+from tenant_client.run.place import held
+from tenant_client.run.supervise import Ending
+from tenant_client.run.watch import Finding, Kind
+
+_BUSY_MS = 5000
+
+
+class Record:
+    """The attempts that one wrapper sees, the current one open."""
+
+    def __init__(
+        self, home: Path, unit: str, run_dir: Path, logs: Sequence[Path], ours: FailOpen, *, notes: bool = True
+    ) -> None:
+        self.number = 1
+        self.restart = 0
+        self._unit = unit
+        self._run_dir = run_dir
+        self._logs = logs
+        self._ours = ours
+        self._notes = notes
+        self._attempts: Attempts | None = None
+        with ours.guard("the journal cannot be written"):
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._attempts = Attempts(_opened(home))
+
+    def begin(self, started_at_s: float, number: int) -> None:
+        """Journals a start."""
+        self.number = number
+        with self._ours.guard("the journal cannot be written"):
+            if self._attempts is not None:
+                self.number = self._attempts.begin(self._unit, started_at_s, number=number, lives=self._lives)
+
+    def restarted(self, found: dict[int, Path], at_s: float, steps: int, findings: Sequence[Finding]) -> None:
+        """Ends the current attempt and begins the next ones, for as many times as torchrun has started again."""
+        for restart in sorted(number for number in found if number > self.restart):
+            before = found.get(restart - 1)
+            began_s = found[restart].stat().st_mtime
+            self._end(State.FAILED, min(began_s, at_s), None, steps, findings)
+            paths = _of_restart(self._run_dir, restart - 1, before)
+            cause = examine.cause_of(self._run_dir, paths, findings, None, self._ours) if paths else Cause()
+            self._explain(cause, counted=True)
+            self.restart = restart
+            self.begin(min(began_s, at_s), self.number + 1)
+
+    def ended(self, how: Ending, at_s: float, steps: int, findings: Sequence[Finding], found: dict[int, Path]) -> None:
+        """The job is over: how at once, then why."""
+        state = _state(how)
+        self._end(state, at_s, how, steps, findings)
+        if state is State.SUCCEEDED:
+            return
+        hangs = any(finding.kind is Kind.HANG and finding.cleared_at_s is None for finding in findings)
+        if state is State.STOPPED and not hangs:
+            self._explain(Cause(sentence="stopped from outside"), counted=False)
+            return
+        paths = self._paths(found)
+        cause = examine.cause_of(self._run_dir, paths, findings, _status(how), self._ours)
+        self._explain(cause, counted=True)
+        self._ours.say(f"attempt {self.number} of {self._unit} failed: {cause.sentence or cause.reason}")
+
+    def interrupted(self, at_s: float, steps: int, findings: Sequence[Finding]) -> None:
+        """The job is over and nobody was told how."""
+        self._end(State.INTERRUPTED, at_s, None, steps, findings)
+        self._explain(Cause(sentence=INTERRUPTED), counted=False)
+
+    def _end(self, state: State, at_s: float, how: Ending | None, steps: int, findings: Sequence[Finding]) -> None:
+        with self._ours.guard("the journal cannot be written"):
+            if self._attempts is not None:
+                self._attempts.end(
+                    self._unit,
+                    self.number,
+                    state,
+                    at_s,
+                    exit_code=how.exit_code if how else None,
+                    signal=how.signal if how else None,
+                    steps=steps,
+                    findings=[asdict(finding) for finding in findings],
+                )
+
+    def _explain(self, cause: Cause, *, counted: bool) -> None:
+        with self._ours.guard("no note beside the logs"):
+            note = json.dumps({"attempt": self.number, "counted": counted} | asdict(cause))
+            if self._notes:
+                (self._run_dir / f"cause-{self.number}.json").write_text(note, encoding="utf-8")
+        with self._ours.guard("the journal cannot be written"):
+            if self._attempts is not None:
+                self._attempts.explain(self._unit, self.number, cause)
+                if counted:
+                    self._attempts.count(self._unit, self.number)
+
+    def _paths(self, found: dict[int, Path]) -> list[Path]:
+        """Files of the last attempt; what earlier ones wrote to the same output would speak for it."""
+        own = _of_restart(self._run_dir, self.restart, found.get(self.restart))
+        if self.restart and own:
+            return [*own, *(path for path in self._logs if path.is_file())]
+        return [*examine.files_of(self._run_dir, self._logs), *(path for path in own if path.name != "error.json")]
+
+    def _lives(self, number: int) -> bool:
+        stem = self._run_dir.name.rpartition("-")[0]
+        return number != self.number and held(self._run_dir.parent / f"{stem}-{number}")
+
+
+def _opened(home: Path) -> Connection:
+    connection = open_database(home / "tenant.db")
+    connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+    return connection
+
+
+def _state(how: Ending) -> State:
+    if how.exit_code == 0:
+        return State.SUCCEEDED
+    return State.STOPPED if how.asked_by or how.signal == SIGPIPE else State.FAILED  # as in `job | head`
+
+
+def _status(how: Ending) -> int | None:
+    return None if how.exit_code is None and how.signal is None else how.code
+
+
+def _of_restart(run_dir: Path, restart: int, folder: Path | None) -> list[Path]:
+    errors = sorted((run_dir / f"attempt_{restart}").glob("*/error.json"))
+    return errors + (restarts.logs_of(folder) if folder is not None and folder.is_dir() else [])

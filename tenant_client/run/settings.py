@@ -1,0 +1,35 @@
+"""What a person may choose about a watched run. All of it has a default."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tenant_client.run.watch import Limits
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of `pharoah-tenant run`. `logs` are further files to look into after a failure."""
+
+    home: Path
+    lease: str
+    watch: bool = True
+    sample: bool = True
+    quiet: bool = False
+    logs: tuple[Path, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    spool_bytes: int = 4 << 20
+    poll_s: float = 1.0
+    drain_s: float = 30.0
+    grace_s: float = 30.0
+
+    def to_json(self) -> str:
+        """As the observer is told."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Settings":
+        """The inverse of `to_json`."""
+        told = json.loads(text)
+        paths = {"home": Path(told["home"]), "logs": tuple(map(Path, told["logs"]))}
+        return cls(**told | paths | {"limits": Limits(**told["limits"])})

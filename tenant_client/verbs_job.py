@@ -1,0 +1,177 @@
+"""The verbs around a running job: run, attach, diagnose."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+from typer.core import TyperCommand
+
+from tenant_client.console import AsJson, Home, failing, print_json, warn
+
+Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The job, as it would be started alone.")]
+Lease = Annotated[
+    str,
+    typer.Option(
+        envvar="PHAROAH_LEASE",
+        help="The lease that the job runs on; by default the scheduler's name of the allocation, else a random one.",
+        show_default=False,
+    ),
+]
+Watch = Annotated[bool, typer.Option("--watch/--no-watch", envvar="PHAROAH_WATCH", help="Watch the job's progress.")]
+Sample = Annotated[
+    bool,
+    typer.Option("--sample/--no-sample", envvar="PHAROAH_SAMPLE", help="Follow steps within the job's processes."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", envvar="PHAROAH_QUIET", help="Say nothing on stderr.")]
+Logs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--log", envvar="PHAROAH_LOG", help="A further log to read after a failure (kernel, NCCL); repeatable."
+    ),
+]
+HangFactor = Annotated[
+    float,
+    typer.Option(
+        envvar="PHAROAH_HANG_FACTOR", min=1.0, help="A job hangs that stands still for this many usual steps,"
+    ),
+]
+HangFloor = Annotated[
+    float, typer.Option(envvar="PHAROAH_HANG_FLOOR_S", min=0.0, help="and for no less than these seconds.")
+]
+StartTimeout = Annotated[
+    float, typer.Option(envvar="PHAROAH_START_TIMEOUT_S", min=0.0, help="Seconds allowed for the first steps.")
+]
+AsideTimeout = Annotated[
+    float,
+    typer.Option(envvar="PHAROAH_ASIDE_TIMEOUT_S", min=0.0, help="Seconds allowed for a checkpoint or an evaluation."),
+]
+SpoolMib = Annotated[
+    int, typer.Option(envvar="PHAROAH_SPOOL_MIB", min=1, help="MiB of each output that are kept at least.")
+]
+Poll = Annotated[float, typer.Option(envvar="PHAROAH_POLL_S", min=0.05, help="Seconds between two looks.")]
+Grace = Annotated[
+    float, typer.Option(envvar="PHAROAH_GRACE_S", min=0.0, help="Seconds that the diagnosis may take after the job.")
+]
+
+
+class JobCommand(TyperCommand):
+    """Where the words after `--` are a job, wrong options of ours are warned about and then forgotten."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, but the job runs in any case."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except (click.UsageError, OSError, RuntimeError) as error:
+            if "--" not in given[:-1]:
+                raise
+            text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+            warn(f"{text}; the job runs all the same, with defaults in place of all options")
+        ctx.params.clear()
+        for parameter in self.params:
+            parameter.envvar = None
+        return super().parse_args(ctx, ["--home", _spare_home(), *given[given.index("--") :]])
+
+
+def run(
+    command: Command,
+    home: Home,
+    lease: Lease = "",
+    logs: Logs = None,
+    hang_factor: HangFactor = 10.0,
+    hang_floor_s: HangFloor = 120.0,
+    start_timeout_s: StartTimeout = 1800.0,
+    aside_timeout_s: AsideTimeout = 3600.0,
+    spool_mib: SpoolMib = 4,
+    poll_s: Poll = 1.0,
+    grace_s: Grace = 30.0,
+    *,
+    watch: Watch = True,
+    sample: Sample = True,
+    quiet: Quiet = False,
+) -> None:
+    """Run a job under watch: put this in front of torchrun, python or srun, and forget it.
+
+    The job's output, signals and exit code stay as they are, whatever happens to us. Once it has failed, the reason is
+    looked for and journalled. Nothing is sent.
+    """
+    from tenant_client.run.narrate import run as narrated
+    from tenant_client.run.place import lease_name
+    from tenant_client.run.settings import Settings
+    from tenant_client.run.watch import Limits
+
+    narrated(
+        command,
+        Settings(
+            home=home.absolute(),
+            lease=lease or lease_name(os.environ),
+            watch=watch,
+            sample=sample,
+            quiet=quiet,
+            logs=tuple(path.absolute() for path in logs or ()),
+            limits=Limits(start_timeout_s, hang_floor_s, hang_factor, aside_timeout_s),
+            spool_bytes=spool_mib << 20,
+            poll_s=poll_s,
+            grace_s=grace_s,
+        ),
+    )
+
+
+def attach(
+    target: Annotated[str, typer.Argument(help="The process id of a running job, or a log directory of torchrun.")],
+    home: Home,
+    lease: Lease = "",
+    logs: Logs = None,
+    poll_s: Poll = 1.0,
+    *,
+    watch: Watch = True,
+    quiet: Quiet = False,
+) -> None:
+    """Watch a job that runs already, or journal what a log directory tells. Nothing is sent.
+
+    How a process ended that is not ours is known only if the kernel still says so when we look; else it is unknown.
+    """
+    from tenant_client.run.attach import attach as attached
+    from tenant_client.run.place import lease_name
+    from tenant_client.run.settings import Settings
+
+    name = lease or lease_name(os.environ)
+    settings = Settings(home.absolute(), name, watch=watch, quiet=quiet, logs=tuple(logs or ()), poll_s=poll_s)
+    with failing():
+        attached(target, settings)
+
+
+def diagnose(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Logs, dumps, archives or folders of them.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a job failed, from what it left behind. Answered on this machine.
+
+    Exit code 0: a reason was found. 2: nothing could be read. 3: unknown.
+    """
+    from tenant_client.diagnosis import diagnose as diagnosed, gather
+
+    with failing():
+        gathered = gather(paths)
+    for fault in gathered.faults:
+        warn(str(fault))
+    if not gathered.evidence and gathered.faults:
+        raise typer.Exit(2)
+    found = diagnosed(gathered.evidence)
+    if as_json:
+        fields = ("reason", "rank", "host", "gpu", "sentence")
+        root = found.root.where if found.root else ""
+        print_json({name: getattr(found, name) for name in fields} | {"place": root})
+    else:
+        sys.stdout.write(f"{found.sentence}\n")
+    raise typer.Exit(3 if found.reason == "unknown" else 0)
+
+
+def _spare_home() -> str:
+    """A place that needs neither options nor HOME."""
+    return tempfile.mkdtemp(prefix="pharoah-home-")

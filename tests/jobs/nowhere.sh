@@ -1,0 +1,3 @@
+#!/bin/sh
+echo ran
+exit 4
