@@ -26,6 +26,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     verbs_owner.check,
     verbs_job.attach,
     verbs_job.diagnose,
+    verbs_job.teach,
 )
 for verb in VERBS:
     app.command()(verb)

@@ -18,11 +18,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from crypto.causes import CAUSES, Domain
+from tenant_client import collectives
 from tenant_client.cues import UNKNOWN, Level, level_of
-from tenant_client.sources import elastic, job_log, kernel_log, nccl_log
+from tenant_client.sources import elastic, flight_recorder, job_log, kernel_log, nccl_log
 from tenant_client.sources.evidence import Evidence, Role
+from tenant_client.sources.flight_recorder import Dump
 from tenant_client.sources.job_log import Leftover
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, Readable, SourceError, open_inputs
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, SourceError, open_inputs
 from tenant_client.sources.scanning import Line
 from tenant_client.templates import Lessons, Templates
 
@@ -85,11 +87,15 @@ class Diagnosis:
 
 @dataclass
 class Gathered:
-    """What was read: evidence in the order of the files, faults of files, and what no cue explains, by file."""
+    """What was read: evidence in the order of the files, faults of files, and what no cue explains, by file.
+
+    Flight recorder dumps speak together, so what they say comes last.
+    """
 
     evidence: list[Evidence] = field(default_factory=list)
     faults: list[SourceError] = field(default_factory=list)
     leftovers: dict[str, Leftover] = field(default_factory=dict)
+    dumps: list[Dump] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,8 @@ def gather(paths: Iterable[Path], limits: Limits = DEFAULT_LIMITS) -> Gathered:
                 gathered.faults.append(fault)
             except OSError as error:
                 gathered.faults.append(SourceError(str(file), 0, error.strerror or "cannot be read"))
+    if gathered.dumps:
+        gathered.evidence += collectives.evidence(collectives.analyse(gathered.dumps))
     return gathered
 
 
@@ -149,27 +157,13 @@ def _attempt(file: Path) -> tuple[str, int]:
 def _read(file: Path, limits: Limits, gathered: Gathered, *, named: bool) -> None:
     with open_inputs(file, limits) as inputs:
         for reader in inputs:
-            head = reader.read(_HEAD)
-            if _is_text(head):
-                again = CappedReader(_Rewound(head, reader), reader.file, limits.total_bytes)
-                gathered.evidence.extend(_evidence(again, head, limits, gathered))
+            head = reader.peek()[:_HEAD]
+            if flight_recorder.looks_like(head, Path(reader.file).name):
+                gathered.dumps.append(flight_recorder.read_dump(reader, limits))
+            elif _is_text(head):
+                gathered.evidence.extend(_evidence(reader, head, limits, gathered))
             elif head and named:
                 raise SourceError(reader.file, 0, "is no text")
-
-
-class _Rewound:
-    """A reader whose first bytes were looked at already."""
-
-    def __init__(self, head: bytes, rest: Readable) -> None:
-        self._head = head
-        self._rest = rest
-
-    def read(self, size: int, /) -> bytes:
-        if not self._head:
-            return self._rest.read(size)
-        cut = len(self._head) if size < 0 else size
-        data, self._head = self._head[:cut], self._head[cut:]
-        return data
 
 
 def _is_text(head: bytes) -> bool:

@@ -93,6 +93,14 @@ class Journal:
         found: dict[str, str] = json.loads(row[0])
         return found
 
+    def label(self, units: Iterable[Unit]) -> None:
+        """Appends units, and gives those that are known already (from a job that ran before) their labels."""
+        with transaction(self._connection):
+            self._connection.executemany(
+                "INSERT INTO units VALUES (?, ?, ?) ON CONFLICT (unit) DO UPDATE SET labels = excluded.labels",
+                [(unit.unit, unit.start_h, json.dumps(dict(unit.labels), sort_keys=True)) for unit in units],
+            )
+
     def describe(self, unit: str, described_at_s: float, descriptor: Descriptor) -> None:
         """Keeps what a unit's workload is, in place of what was known before; IntegrityError for an unknown unit."""
         self._connection.execute(

@@ -14,7 +14,9 @@ from crypto.messages import Contribution
 from crypto.noise import Integers
 from crypto.plan import Marginal, Plan
 from crypto.signing import Signed
+from tenant_client.compare import operator_text
 from tenant_client.database import Connection
+from tenant_client.descriptor import Descriptor
 from tenant_client.journal import Journal, LabelledFailure, Unit
 from tenant_client.layout import Part, layout
 from tenant_client.ledger import Charge
@@ -23,10 +25,22 @@ from tenant_client.tenant import Tenant
 
 
 @dataclass(frozen=True)
+class Workload:
+    """What is known of a lease's workload; tokens of it are all that ever leaves."""
+
+    lease: str
+    precision: str
+    parallelism: str
+    versions: tuple[str, ...]
+    structure: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Happened:
-    """The journal: leases and their labels, attempts and how they ended, failures as they will be counted."""
+    """The journal: leases, their workloads, attempts and how they ended, failures as they will be counted."""
 
     leases: tuple[Unit, ...]
+    workloads: tuple[Workload, ...]
     attempts: tuple[Attempt, ...]
     failures: tuple[LabelledFailure, ...]
 
@@ -34,8 +48,19 @@ class Happened:
 def happened(connection: Connection) -> Happened:
     """Everything that the journal holds, oldest first."""
     journal = Journal(connection)
+    workloads = (_workload(lease, descriptor) for lease, descriptor in journal.descriptors().items())
     failures = journal.failures(0.0, math.inf)
-    return Happened(tuple(journal.units()), tuple(Attempts(connection).list()), tuple(failures))
+    return Happened(tuple(journal.units()), tuple(workloads), tuple(Attempts(connection).list()), tuple(failures))
+
+
+def _workload(lease: str, descriptor: Descriptor) -> Workload:
+    return Workload(
+        lease,
+        descriptor.precision,
+        descriptor.parallelism,
+        tuple(" ".join(pair) for pair in descriptor.versions),
+        tuple(operator_text(operator) for operator in sorted(descriptor.structure)),
+    )
 
 
 @dataclass(frozen=True)

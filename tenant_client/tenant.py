@@ -101,7 +101,7 @@ class Tenant:
             units.append(Unit(str(lease.lease), lease.start_h, dict(lease.contexts) | ladder.labels))
             registered.append((lease.lease, lease.start_h, ladder))
         self.journal.queue_registrations(epoch, registered)
-        self.journal.add(units, [])
+        self.journal.label(units)
 
     def record(self, failures: Iterable[Failure]) -> None:
         """Journals failures of known leases."""

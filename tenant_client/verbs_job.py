@@ -1,4 +1,4 @@
-"""The verbs around a running job: run, attach, diagnose."""
+"""The verbs around a running job: run, attach, diagnose, teach."""
 
 import os
 import sys
@@ -146,30 +146,59 @@ def attach(
 
 
 def diagnose(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Logs, dumps, archives or folders of them.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Logs, flight recorder dumps, error files, or folders of them."),
+    ],
+    home: Home,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Say why a job failed, from what it left behind. Answered on this machine.
 
-    Exit code 0: a reason was found. 2: nothing could be read. 3: unknown.
+    Exit code 0: a reason was found. 2: nothing could be read. 3: unknown; then the oddest lines are shown as hints.
     """
-    from tenant_client.diagnosis import diagnose as diagnosed, gather
+    from dataclasses import asdict
+
+    from tenant_client.diagnosis import explain, gather, hints
+    from tenant_client.templates import load_lessons
 
     with failing():
-        gathered = gather(paths)
+        gathered, lessons = gather(paths), load_lessons(home / "lessons.json")
     for fault in gathered.faults:
         warn(str(fault))
     if not gathered.evidence and gathered.faults:
         raise typer.Exit(2)
-    found = diagnosed(gathered.evidence)
+    found = explain(gathered, lessons)
+    unknown = found.reason == "unknown"
+    shown = hints(gathered) if unknown else ()
     if as_json:
-        fields = ("reason", "rank", "host", "gpu", "sentence")
-        root = found.root.where if found.root else ""
-        print_json({name: getattr(found, name) for name in fields} | {"place": root})
+        fields = ("reason", "domain", "rank", "host", "gpu", "sentence")
+        place = found.root.where if found.root else ""
+        cascade = [asdict(seen) for seen in found.cascade]
+        rest = {"place": place, "cascade": cascade, "hints": [asdict(hint) for hint in shown]}
+        print_json({name: getattr(found, name) for name in fields} | rest)
     else:
         sys.stdout.write(f"{found.sentence}\n")
-    raise typer.Exit(3 if found.reason == "unknown" else 0)
+        sys.stdout.writelines(f"  then {seen.reason}, {seen.where}: {seen.text[:120]}\n" for seen in found.cascade)
+        sys.stdout.writelines(f"  perhaps ({hint.count}×) {hint.example}\n" for hint in shown)
+    raise typer.Exit(3 if unknown else 0)
+
+
+def teach(
+    reason: Annotated[str, typer.Argument(help="One of the 29 reasons, such as network_error.")],
+    line: Annotated[str, typer.Argument(help="A line of a log that means it; numbers in it may be any.")],
+    home: Home,
+) -> None:
+    """Teach what a line means that no cue knows. Kept in the home, tried after all cues, and sent nowhere."""
+    from tenant_client.templates import load_lessons, mask, save_lessons
+
+    path = home / "lessons.json"
+    with failing():
+        lessons = load_lessons(path).teach(line, reason)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        save_lessons(lessons, path)
+    typer.echo(f"pharoah-tenant: from now on {mask(line)!r} means {reason}", err=True)
 
 
 def _spare_home() -> str:

@@ -42,6 +42,9 @@ def journal(home: Home, *, as_json: AsJson = False) -> None:
 
 
 def _tell(view: "Happened") -> None:
+    for workload in view.workloads:
+        what = ", ".join((workload.precision or "precision unknown", workload.parallelism, *workload.versions))
+        sys.stdout.write(f"{workload.lease}: {what}\n    {', '.join(workload.structure)}\n")
     for attempt in view.attempts:
         began = datetime.fromtimestamp(attempt.started_at_s, UTC).astimezone()
         sys.stdout.write(f"{began:%Y-%m-%d %H:%M:%S}  {attempt.unit} attempt {attempt.attempt}: {attempt.state}")

@@ -1,8 +1,8 @@
 """After a failure: everything that may tell why is read, and one cause comes out, or `unknown`.
 
-Each reader may fail without taking the others along. What our own watchers saw is evidence too: a hang is a symptom of
-unknown cause until a flight recorder dump shows the collective that hangs; slow ranks and bad losses are the owner's
-business and name no cause.
+A file that cannot be read is warned about and stops nothing. What our own watchers saw is evidence too: a hang is a
+symptom of unknown cause until a flight recorder dump shows the collective that hangs; slow ranks and bad losses are the
+owner's business and name no cause.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,6 +18,7 @@ from tenant_client.sources.evidence import Evidence, Role
 
 if TYPE_CHECKING:
     from tenant_client.diagnosis import Diagnosis
+    from tenant_client.templates import Lessons
 
 _SOURCE = "watch"
 _SPOOLS = ("output.log.1", "output.log", "stdout.log.1", "stdout.log", "stderr.log.1", "stderr.log")
@@ -27,33 +28,39 @@ def files_of(run_dir: Path, logs: Iterable[Path]) -> list[Path]:
     """Whatever of an attempt may tell why it failed: what it wrote, torchrun's error files, further logs."""
     own = [run_dir / name for name in _SPOOLS]
     elastic = sorted(run_dir.glob("attempt_*/*/*"))
-    return [path for path in (*own, *elastic, *logs) if path.is_file() and path.stat().st_size]
+    files = (*own, *elastic, *logs, *dumps_of(run_dir))
+    return [path for path in files if path.is_file() and path.stat().st_size]
+
+
+def dumps_of(run_dir: Path) -> list[Path]:
+    """The flight recorder dumps of a run."""
+    return sorted((run_dir / DUMPS).glob("*"))
 
 
 def cause_of(
-    run_dir: Path, paths: Sequence[Path], findings: Iterable[Finding], status: int | None, ours: FailOpen
+    paths: Sequence[Path], findings: Iterable[Finding], status: int | None, lessons: Path, ours: FailOpen
 ) -> Cause:
     """The cause of one attempt's failure. `status` as a shell puts it, None where nobody saw it."""
-    found = watched(findings)
-    with ours.guard("reading the logs"):
-        from tenant_client.diagnosis import gather
-
-        gathered = gather(paths)
-        found += gathered.evidence
-        for fault in gathered.faults:
-            ours.warn(str(fault))
-    with ours.guard("reading flight recorder dumps"):
-        found += _dumped(run_dir / DUMPS, ours)
-    with ours.guard("reading the exit status"):
+    with ours.guard("the diagnosis"):
+        from tenant_client.diagnosis import explain, gather
         from tenant_client.sources import exit_status
 
+        gathered = gather(paths)
+        for fault in gathered.faults:
+            ours.warn(str(fault))
         ended = exit_status.of(status or 0)
-        found += [ended] if ended else []
-    with ours.guard("the diagnosis"):
-        from tenant_client.diagnosis import diagnose
-
-        return _cause(diagnose(found))
+        gathered.evidence[:0] = watched(findings)
+        gathered.evidence += [ended] if ended else []
+        return _cause(explain(gathered, _lessons(lessons, ours)))
     return Cause()
+
+
+def _lessons(file: Path, ours: FailOpen) -> "Lessons":
+    from tenant_client.templates import Lessons, load_lessons
+
+    with ours.guard("what was taught"):
+        return load_lessons(file)
+    return Lessons({})
 
 
 def watched(findings: Iterable[Finding]) -> list[Evidence]:
@@ -76,16 +83,6 @@ def watched(findings: Iterable[Finding]) -> list[Evidence]:
 
 def _only(finding: Finding) -> int | None:
     return finding.ranks[0] if len(finding.ranks) == 1 else None
-
-
-def _dumped(folder: Path, ours: FailOpen) -> list[Evidence]:
-    from tenant_client import collectives
-    from tenant_client.sources.flight_recorder import read_dumps
-
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return []
-    dumps = list(read_dumps(folder, refused=lambda error: ours.warn(error.what)))
-    return collectives.evidence(collectives.analyse(dumps)) if dumps else []
 
 
 def _cause(diagnosis: "Diagnosis") -> Cause:

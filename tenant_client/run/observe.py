@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tenant_client.run.watch import Sample, Watch
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGPIPE")
 _NICE = 5
+_LAST_TRACE_S = 5.0
 
 
 class Observer:
@@ -40,6 +41,7 @@ class Observer:
         self._started_at_s = 0.0
         self._watch = Watch(settings.limits, 0.0)
         self._record: Record | None = None
+        self._described = False
         self.pidfd: int | None = None
 
     def begin(self, pid: int, at_s: float) -> None:
@@ -63,11 +65,26 @@ class Observer:
             if self._settings.watch:
                 for finding in self._watch.feed(now_s, samples(self._run_dir)):
                     self._ours.say(f"{finding.kind}: {finding.text}")
+        with self._ours.guard("looking for traces"):
+            self._describe(complete_traces(self._run_dir, now_s), now_s)
         with self._ours.guard("following restarts"):
             found = self._found()
             if self._record is not None and any(number > self._record.restart for number in found):
                 restarts.keep_errors(found, self._run_dir)
                 self._record.restarted(found, now_s, self._watch.steps, self._watch.findings)
+
+    def _describe(self, traces: Sequence[Path], now_s: float) -> None:
+        """Makes the workload's descriptor of the first samples, and removes traces, which hold more than is kept."""
+        with self._ours.guard("the traces were not described"):
+            try:
+                if traces and not self._described and self._record is not None:
+                    from tenant_client.describe import describe_files
+
+                    self._described = True
+                    self._record.describe(describe_files(traces), now_s)
+            finally:
+                for trace in traces:
+                    trace.unlink(missing_ok=True)
 
     def end(self, how: Ending | None, at_s: float) -> None:
         """The job is over; `how` is None where nobody saw it."""
@@ -82,8 +99,7 @@ class Observer:
                 self._record.interrupted(at_s, self._watch.steps, self._watch.findings)
             elif self._record is not None and how is not None:
                 self._record.ended(how, at_s, self._watch.steps, self._watch.findings, found)
-        with self._ours.guard("the traces were not described"):
-            describe_traces(self._run_dir)
+        self._describe(sorted(self._run_dir.glob("trace-*.json*")), at_s)
         with self._ours.guard("torchrun's directory"):
             if self._elastic is not None and self._elastic_is_ours:
                 restarts.remove_if_empty(self._elastic)
@@ -104,20 +120,11 @@ def samples(run_dir: Path) -> Iterator[Sample]:
             )
 
 
-def describe_traces(run_dir: Path) -> None:
-    """Makes the workload's descriptor of what was sampled, and removes the traces."""
+def complete_traces(run_dir: Path, now_s: float) -> list[Path]:
+    """The traces of the ranks' first samples once no further one has come for a while; a rank may lag behind."""
     traces = sorted(run_dir.glob("trace-*.json*"))
-    if not traces:
-        return
-    from tenant_client.describe import describe_files
-
-    try:
-        descriptor = describe_files(traces)
-        text = json.dumps(vars(descriptor), default=sorted)
-        (run_dir / "descriptor.json").write_text(text, encoding="utf-8")
-    finally:
-        for trace in traces:
-            trace.unlink(missing_ok=True)
+    newest_s = max((trace.stat().st_mtime for trace in traces), default=now_s)
+    return traces if now_s - newest_s >= _LAST_TRACE_S else []
 
 
 def main(settings: Settings, told: dict[str, str]) -> None:

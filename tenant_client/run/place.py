@@ -9,7 +9,6 @@ A run directory is `<home>/runs/<lease>-<attempt>`, readable by its owner only:
     trace-<rank>-<n>.json   traces of a few steps, also from within the job; removed once they are described
     dumps/            flight recorder dumps, one per rank, where the user named no other place
     attempt_<n>/<rank>/     torchrun's error files, copied from where torchrun put them
-    descriptor.json   what the traces said that the workload is
 
 Where the home cannot be written it is a temporary directory instead. Old ones are removed, newest kept.
 """

@@ -10,6 +10,8 @@ from pathlib import Path
 from signal import SIGPIPE
 
 from tenant_client.database import Connection, open_database
+from tenant_client.descriptor import Descriptor
+from tenant_client.journal import Journal
 from tenant_client.run import examine, restarts
 from tenant_client.run.attempts import INTERRUPTED, Attempts, Cause, State
 from tenant_client.run.failopen import FailOpen
@@ -32,11 +34,14 @@ class Record:
         self._run_dir = run_dir
         self._logs = logs
         self._ours = ours
+        self._lessons = home / "lessons.json"
         self._notes = notes
         self._attempts: Attempts | None = None
+        self._journal: Journal | None = None
         with ours.guard("the journal cannot be written"):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._attempts = Attempts(_opened(home))
+            connection = _opened(home)
+            self._attempts, self._journal = Attempts(connection), Journal(connection)
 
     def begin(self, started_at_s: float, number: int) -> None:
         """Journals a start."""
@@ -52,10 +57,16 @@ class Record:
             began_s = found[restart].stat().st_mtime
             self._end(State.FAILED, min(began_s, at_s), None, steps, findings)
             paths = _of_restart(self._run_dir, restart - 1, before)
-            cause = examine.cause_of(self._run_dir, paths, findings, None, self._ours) if paths else Cause()
+            cause = examine.cause_of(paths, findings, None, self._lessons, self._ours) if paths else Cause()
             self._explain(cause, counted=True)
             self.restart = restart
             self.begin(min(began_s, at_s), self.number + 1)
+
+    def describe(self, descriptor: Descriptor, at_s: float) -> None:
+        """Journals what runs on the unit."""
+        with self._ours.guard("the journal cannot be written"):
+            if self._journal is not None:
+                self._journal.describe(self._unit, at_s, descriptor)
 
     def ended(self, how: Ending, at_s: float, steps: int, findings: Sequence[Finding], found: dict[int, Path]) -> None:
         """The job is over: how at once, then why."""
@@ -68,7 +79,7 @@ class Record:
             self._explain(Cause(sentence="stopped from outside"), counted=False)
             return
         paths = self._paths(found)
-        cause = examine.cause_of(self._run_dir, paths, findings, _status(how), self._ours)
+        cause = examine.cause_of(paths, findings, _status(how), self._lessons, self._ours)
         self._explain(cause, counted=True)
         self._ours.say(f"attempt {self.number} of {self._unit} failed: {cause.sentence or cause.reason}")
 
@@ -106,7 +117,8 @@ class Record:
         """Files of the last attempt; what earlier ones wrote to the same output would speak for it."""
         own = _of_restart(self._run_dir, self.restart, found.get(self.restart))
         if self.restart and own:
-            return [*own, *(path for path in self._logs if path.is_file())]
+            further = [path for path in self._logs if path.is_file()]
+            return [*own, *further, *examine.dumps_of(self._run_dir)]
         return [*examine.files_of(self._run_dir, self._logs), *(path for path in own if path.name != "error.json")]
 
     def _lives(self, number: int) -> bool:

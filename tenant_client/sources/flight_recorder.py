@@ -111,6 +111,13 @@ def rank_in_name(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def looks_like(head: bytes, name: str) -> bool:
+    """Whether a file of that name that begins so is a dump: JSON, or a pickle whose name ends in a rank."""
+    is_pickle = head.startswith(b"\x80") and rank_in_name(name) is not None
+    is_json = head.lstrip().startswith(b"{")
+    return (is_pickle or is_json) and b"version" in head and (b"pg_config" in head or b"entries" in head)
+
+
 def read_dumps(
     path: Path, limits: Limits = DEFAULT_LIMITS, *, refused: Callable[[SourceError], None] | None = None
 ) -> Iterator[Dump]:
