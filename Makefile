@@ -70,7 +70,9 @@ vectors: install ## Regenerate the test vectors; fails when they differ from wha
 
 .PHONY: bench
 bench: install ## Run the benchmarks
-	@$(BIN)/python benchmarks/run.py
+	@for figure in run traces classification flight_recorder stability overhead; do \
+		$(BIN)/python benchmarks/$$figure.py || exit 1; \
+	done
 
 .PHONY: lock
 lock: install ## Resolve requirements.lock anew from pyproject.toml, keeping what still fits

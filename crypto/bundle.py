@@ -25,6 +25,19 @@ class CatalogueEntry:
 
 
 @dataclass(frozen=True)
+class Catalogue:
+    """A catalogue by itself, before there is a bundle: entries in the order of their names. It is public."""
+
+    LABEL: ClassVar[str] = "pharoah/catalogue/1"
+    entries: tuple[CatalogueEntry, ...]
+
+    def __post_init__(self) -> None:
+        names = [entry.name for entry in self.entries]
+        if names != sorted(set(names)):
+            raise ValueError("entries are sorted and each name is there once")
+
+
+@dataclass(frozen=True)
 class MismatchEntry:
     """How a workload does on a hardware context, against what both would lead one to expect.
 

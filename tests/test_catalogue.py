@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from crypto.bundle import CatalogueEntry
+from crypto.bundle import Catalogue, CatalogueEntry
 from crypto.codec import encode
-from tenant_client.catalogue import Catalogue, CatalogueError, read_catalogue, write_catalogue
+from tenant_client.catalogue import CatalogueError, read_catalogue, write_catalogue
 from tenant_client.descriptor import own_sketch
 from tenant_client.sketch import sketch
 from tests.factories import a_descriptor, keys

@@ -24,7 +24,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from crypto import bundle, codec, messages, plan, signing
-from crypto.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
+from crypto.bundle import SKETCH_BYTES, Bundle, Catalogue, CatalogueEntry
 from crypto.causes import Domain
 from crypto.codec import INTEGER_END, MAX_MESSAGE_BYTES, MAX_TEXT_CHARACTERS, decode, digest, encode
 from crypto.errors import DecodeError
@@ -61,8 +61,15 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
     (Contribution, "cells"): lambda: st.lists(st.binary(min_size=8, max_size=8), max_size=5).map(b"".join),
     (UnmaskRequest, "contributors"): lambda: st.sets(TENANTS, max_size=4).map(lambda them: tuple(sorted(them))),
     (CatalogueEntry, "sketch"): lambda: st.binary(min_size=SKETCH_BYTES, max_size=SKETCH_BYTES),
+    (Catalogue, "entries"): lambda: entries(),
     (EvaluationRequest, "elements"): lambda: from_hint(hint_of(EvaluationRequest, "elements")).filter(bool),
 }
+
+
+def entries() -> st.SearchStrategy[Any]:
+    """Of a catalogue: each name once, in order."""
+    unsorted: st.SearchStrategy[Any] = st.lists(valid(CatalogueEntry), max_size=3, unique_by=lambda one: str(one.name))
+    return unsorted.map(lambda them: tuple(sorted(them, key=lambda one: str(one.name))))
 
 
 def hint_of(kind: type, name: str) -> Any:

@@ -17,7 +17,7 @@ import pytest
 
 from tenant_client.run import relay, streams
 from tenant_client.run.attempts import State
-from tests.jobs.wrapped import JOBS, attempts, command, environment, failures, run, start
+from tests.jobs.wrapped import JOBS, ROOT, attempts, command, environment, failures, run, start
 
 PYTHON = sys.executable
 TOLD = """
@@ -109,13 +109,15 @@ def test_ctrl_c_reaches_the_job_once(tmp_path: Path) -> None:
 
 
 def test_a_stop_stops_both_and_both_go_on(tmp_path: Path) -> None:
-    process = start(tmp_path / "home", ["sh", "-c", "echo $$; sleep 0.5; echo done"])
+    process = start(
+        tmp_path / "home", ["sh", "-c", "echo $$; read line; echo done"], stdin=subprocess.PIPE, process_group=0
+    )
     assert process.stdout is not None
     job = int(process.stdout.readline())
     process.send_signal(signal.SIGTSTP)
     wait_until(lambda: _state(job) == _state(process.pid) == "T")
     process.send_signal(signal.SIGCONT)
-    assert process.communicate(timeout=10)[0] == b"done\n"
+    assert process.communicate(b"go on\n", timeout=20)[0] == b"done\n"
     assert process.returncode == 0
 
 
@@ -124,7 +126,9 @@ def test_the_jobs_signals_are_as_we_were_started(tmp_path: Path) -> None:
     plain = subprocess.run(shown, capture_output=True, check=True, preexec_fn=_ignore_hangups).stdout
     wrapped = run(tmp_path / "home", shown, preexec_fn=_ignore_hangups).stdout
     own = 0x7FFFFFFF  # glibc's posix_spawn ignores 32 and 33, which are its own
-    assert [int(word, 16) & own for word in wrapped.split()[1::2]] == [int(word, 16) for word in plain.split()[1::2]]
+    masks = [[int(word, 16) & own for word in shown.split()[1::2]] for shown in (wrapped, plain)]
+    assert masks[0] == masks[1]
+    assert masks[0][1] & 1  # SIGHUP
 
 
 # ---- stdio ---------------------------------------------------------------------------------------------------------
@@ -202,7 +206,7 @@ def test_a_window_may_change_its_size(tmp_path: Path) -> None:
 
 def test_the_job_gets_its_own_environment_and_little_more(tmp_path: Path) -> None:
     script = "import os,json; print(json.dumps(dict(os.environ)))"
-    own = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "mine", "PYTHONPATH": os.environ["PYTHONPATH"]}
+    own = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "mine", "PYTHONPATH": str(ROOT)}
     job = [PYTHON, "-c", script]
     wrapped = json.loads(run(tmp_path / "home", job, env=own).stdout)
     plain = json.loads(subprocess.run(job, env=environment(own), capture_output=True, check=True).stdout)

@@ -43,7 +43,7 @@ def run(
     *,
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
-    timeout_s: float = 30.0,
+    timeout_s: float = 120.0,
     **more: Any,
 ) -> Outcome:
     done = subprocess.run(
