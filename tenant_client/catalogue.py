@@ -1,4 +1,4 @@
-"""A catalogue in a file: what a provider publishes of its benchmark jobs before the first bundle, names and sketches."""
+"""A catalogue in a file: what a provider publishes of its benchmark jobs before there is a bundle."""
 
 from collections.abc import Mapping
 from pathlib import Path
