@@ -3,7 +3,8 @@
 Three things make a description the same every time (docs/signatures.md has the measurements):
 
 * *Weights, not activations.* The shape of a weight belongs to the model; that of an activation to batch and sequence
-  length. Of every shape only those sizes are kept that are also sizes of a weight; all others become 0.
+  length. The shape of a weight, or of its transpose or gradient, is kept. Of all other shapes only sizes that are also
+  sizes of a weight are kept, and only where neither batch nor sequence stand; the others become 0.
 * *Structure.* What a model is made of: the classes of its operators, and the weight shapes that dominate its calls. A
   trace that lacks some rare operators, or sees one stage of a pipeline, still has the same structure. It names the
   archetype where no catalogue entry is near.
@@ -69,10 +70,10 @@ def describe(traces: Sequence[Trace]) -> Descriptor:
     if not any(is_part_of_a_model(call.name) for call in calls):
         raise NothingToDescribe(f"no operator in {', '.join(trace.file for trace in traces) or 'no input'}")
     weights = _weights(calls)
-    sizes = {size for (_, dims) in weights for size in dims if size > 1}
+    shapes = {dims for (_, dims) in weights} | {dims[::-1] for (_, dims) in weights}
     kinds = sorted({collective.kind for trace in traces for collective in trace.collectives})
     return Descriptor(
-        operators=frozenset(_operators(calls, sizes)),
+        operators=frozenset(_operators(calls, shapes)),
         structure=_structure(calls, weights),
         collectives=skeleton(min(traces, key=lambda trace: (not trace.collectives, trace.rank or 0))),
         precision=_precision(calls),
@@ -96,19 +97,26 @@ def _weights(calls: Mapping[Call, int]) -> Counter[tuple[str, Dims]]:
     return found
 
 
-def _operators(calls: Iterable[Call], sizes: set[int]) -> Iterable[Operator]:
+def _operators(calls: Iterable[Call], shapes: set[Dims]) -> Iterable[Operator]:
+    sizes = {size for dims in shapes for size in dims if size > 1}
     for call in calls:
         if is_part_of_a_model(call.name):
-            yield call.name, _reduced(call.arguments, sizes)
+            yield call.name, _reduced(call.arguments, shapes, sizes)
 
 
-def _reduced(arguments: Sequence[Argument], sizes: set[int]) -> tuple[int, ...]:
-    """The dimensions of all tensors, log2 of those that are sizes of weights."""
-    shape: list[int] = []
+def _reduced(arguments: Sequence[Argument], shapes: set[Dims], sizes: set[int]) -> tuple[int, ...]:
+    """The dimensions of all tensors, log2 of those that are the model's own."""
+    reduced: list[int] = []
     for dims in (dims for argument in arguments for dims in argument):
-        shape += [_log2(size) if size in sizes else ANY_SIZE for size in dims]
-        shape.append(BETWEEN_TENSORS)
-    return tuple(shape[:-1])
+        own = set(range(len(dims))) if dims in shapes else _places_of_features(len(dims))
+        reduced += [_log2(size) if at in own and size in sizes else ANY_SIZE for at, size in enumerate(dims)]
+        reduced.append(BETWEEN_TENSORS)
+    return tuple(reduced[:-1])
+
+
+def _places_of_features(dimensions: int) -> set[int]:
+    """Where the sizes of a model stand in an activation: last after batch and sequence, second in an image."""
+    return {dimensions - 1} if dimensions < 4 else {1, dimensions - 1}
 
 
 def _structure(calls: Mapping[Call, int], weights: Mapping[tuple[str, Dims], int]) -> frozenset[Operator]:
