@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from crypto import fast_gaussian
 from crypto.ids import Digest, RoundId
 from crypto.masking import MaskKey, mask_cells, sum_of_masks
-from crypto.noise import SystemSampler
+from crypto.noise import SystemSampler, opendp_gaussian
 from simulation.federation import make_group_key
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -68,12 +69,27 @@ def masking() -> Figure:
 
 
 def noise() -> Figure:
-    """Microseconds per cell of one tenant's share: OpenDP's discrete Gaussian, and our discrete Laplace share."""
-    sampler, cells = SystemSampler(), 20_000
+    """Microseconds per cell of a tenant's share, and seconds for a large table beside OpenDP's exact sampler.
+
+    `gaussian_us` is OpenDP's discrete Gaussian, as a small table has it; `laplace_us` our discrete Laplace share. A
+    large table is drawn by `crypto.fast_gaussian`; making its table of probabilities is `table_seconds`.
+    """
+    sampler, cells, large, scale = SystemSampler(), 20_000, 1_000_000, 300.0
     sampler.laplace_share(2.0, 39, 1)
-    gaussian = _best(lambda: sampler.gaussian(300.0, cells))
+    gaussian = _best(lambda: sampler.gaussian(scale, cells))
     laplace = _best(lambda: sampler.laplace_share(2.0, 39, cells))
-    return {"gaussian_us": 1e6 * gaussian / cells, "laplace_us": 1e6 * laplace / cells}
+    table_seconds = _best(lambda: fast_gaussian.table.__wrapped__(scale))
+    fast = _best(lambda: sampler.gaussian(scale, large))
+    opendp = _best(lambda: opendp_gaussian(scale, large), repeats=2)
+    return {
+        "gaussian_us": 1e6 * gaussian / cells,
+        "laplace_us": 1e6 * laplace / cells,
+        "large_cells": large,
+        "table_seconds": table_seconds,
+        "large_gaussian_seconds": fast,
+        "large_gaussian_opendp_seconds": opendp,
+        "times_faster": opendp / fast,
+    }
 
 
 def tokens() -> Figure:

@@ -105,5 +105,5 @@ def words_to_bytes(words: Words) -> bytes:
 
 
 def words_from_bytes(data: bytes) -> Words:
-    """Inverse of `words_to_bytes`."""
-    return np.frombuffer(data, _WORD).astype(np.uint64)
+    """Inverse of `words_to_bytes`; on little-endian machines a read-only view."""
+    return np.frombuffer(data, _WORD).astype(np.uint64, copy=False)

@@ -4,7 +4,8 @@ Discrete Gaussian (the default; Canonne, Kamath & Steinke 2020). Counts are mult
 before noise is added, and every share has 1/k of the variance, k = `Plan.noise_shares`. A sum of discrete Gaussians is
 not quite a discrete Gaussian; without the scaling many small shares would give no privacy at all, with it the distance
 is negligible (Kairouz, Liu & Steinke 2021, Theorem 1; `crypto.accountant` evaluates the bound for each plan). Drawn by
-OpenDP's exact sampler from the system's generator.
+OpenDP's exact sampler from the system's generator; large tables by `crypto.fast_gaussian`, each draw within 2^-110 of
+the same law in total variation, from a ChaCha20 stream under a fresh key of the system's generator.
 
 Discrete Laplace. Infinitely divisible: the difference of two negative-binomial NB(1/k, p) draws, p = exp(-1/b), summed
 over k shares, is exactly the discrete Laplace law of scale b (Kotz, Kozubowski & Podgórski 2001, §2.4.2 in continuous
@@ -24,6 +25,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from crypto import fast_gaussian
 from crypto.life_table import Floats
 from crypto.masking import Words
 from crypto.plan import Marginal, Mechanism, Plan
@@ -31,6 +33,7 @@ from crypto.plan import Marginal, Mechanism, Plan
 Integers = NDArray[np.int64]
 
 SCALE_BITS = {Mechanism.DISCRETE_GAUSSIAN: 8, Mechanism.DISCRETE_LAPLACE: 0}
+FAST_FROM_CELLS = 2**15  # from here on the largest table is made in less time than OpenDP needs for the draws
 _TABLE_BITS = 128
 _NEGLIGIBLE = Decimal(2) ** -130
 
@@ -46,15 +49,22 @@ class NoiseSampler(Protocol):
 
 
 class SystemSampler:
-    """Exact samplers over the operating system's generator."""
+    """Samplers over the operating system's generator; each draw is within 2^-108 of its law, if not exact."""
 
     def gaussian(self, scale: float, size: int) -> Integers:
-        """OpenDP's exact discrete Gaussian sampler; about 10 µs per draw whatever the scale."""
-        return np.array(_opendp_gaussian(scale)(np.zeros(size, np.int64)), np.int64)
+        """OpenDP's exact sampler, about 10 µs per draw; for large tables the fast one, within 2^-110 of its law."""
+        if size >= FAST_FROM_CELLS and fast_gaussian.covers(scale):
+            return fast_gaussian.draw(fast_gaussian.table(scale), size, fast_gaussian.chacha20(os.urandom(32)))
+        return opendp_gaussian(scale, size)
 
     def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
         """Difference of two negative-binomial draws per element."""
         return polya_difference(scale, shares, size, os.urandom)
+
+
+def opendp_gaussian(scale: float, size: int) -> Integers:
+    """The reference: `size` draws by OpenDP's exact sampler."""
+    return np.array(_opendp_gaussian(scale)(np.zeros(size, np.int64)), np.int64)
 
 
 @lru_cache(maxsize=64)

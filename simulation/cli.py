@@ -1,4 +1,4 @@
-"""`pharoah-sim`: a whole simulated cloud, and replays of real data, through the real federation.
+"""`pharoah-sim`: a whole simulated cloud, replays of real data through the real federation, and benchmarks.
 
 Results go to stdout (`--json` with stable keys), progress and everything else to stderr. Exit codes: 0 ok, 2 failed.
 """
@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ import typer
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from simulation.bench_aggregation import Row
     from simulation.replay import Result
 
 app = typer.Typer(
@@ -31,6 +33,8 @@ replay = typer.Typer(
     help="Put real data through the federation and compare with the pooled answer.", no_args_is_help=True
 )
 app.add_typer(replay, name="replay")
+bench = typer.Typer(help="Measure protocols on this machine, beside their peers.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with stable keys.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Repeat the round this often, each time with fresh noise.")]
@@ -135,6 +139,27 @@ def _replay(steps: Iterator["Result | None"], seeds: int, *, as_json: bool) -> N
         sys.stdout.write(json.dumps(result.json) + "\n")
     else:
         sys.stdout.writelines(f"{key}: {value}\n" for key, value in result.json.items())
+
+
+@bench.command()
+def aggregation(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, measures nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Secure sums beside Flower's SecAgg+ on the same vectors, and alone at a thousand and ten thousand clients."""
+    with _explained(), _progress() as progress:
+        from simulation import bench_aggregation
+
+        total = bench_aggregation.rows(quick=quick)
+        measured = list(progress.track(bench_aggregation.aggregation(quick=quick), total=total, description="rounds"))
+    sys.stdout.write(json.dumps({"rows": [asdict(row) for row in measured]}) + "\n" if as_json else _timed(measured))
+
+
+def _timed(rows: list["Row"]) -> str:
+    """A line per figure and round; what was not run is left out."""
+    figures = [{key: value for key, value in asdict(row).items() if value is not None} for row in rows]
+    return "\n".join("".join(f"{key}: {value:.6g}\n" for key, value in figure.items()) for figure in figures)
 
 
 def _epsilon(text: str) -> float | None:
