@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 WORKERS ?= auto
 DEMO_OUT ?= out/quickstart
 TORCH ?= 2.13.0
+ATHERIS ?= 3.0.0
+SECONDS_EACH ?= 600
 
 # Flower neither calls home nor looks for updates.
 export FLWR_TELEMETRY_ENABLED := 0
@@ -44,6 +46,12 @@ demo: install ## Run a small simulated cloud and write its report
 test: install ## Run every test
 	@# One BLAS thread per worker: measured, two workers with two threads each take four times as long.
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+.PHONY: fuzz
+fuzz: install ## Fuzz every decoder of foreign bytes, SECONDS_EACH (600) each
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install -qq --only-binary :all: atheris==$(ATHERIS) \
+		|| echo "make: no atheris for this machine: fuzzing without coverage" >&2
+	@$(BIN)/python fuzz/run.py --seconds $(SECONDS_EACH)
 
 .PHONY: torch
 torch: install ## Add PyTorch to .venv: the example jobs and the tests that run them need it

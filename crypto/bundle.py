@@ -4,6 +4,7 @@ A check against a bundle happens on the tenant's own machine, so it tells the pr
 was computed from releases, that is from sums with noise, and from the provider's own records.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,6 +54,13 @@ class MismatchEntry:
     risk_ratio_high: float
     expected_failures: float
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.probability_worse <= 1:
+            raise ValueError("probability_worse must lie in [0, 1]")
+        if not 0 <= self.expected_failures < math.inf:
+            raise ValueError("expected_failures must be finite and not negative")
+        _require_interval("risk_ratio", self.risk_ratio_low, self.risk_ratio, self.risk_ratio_high)
+
 
 @dataclass(frozen=True)
 class HazardEntry:
@@ -64,6 +72,15 @@ class HazardEntry:
     rate_low: float
     rate_high: float
 
+    def __post_init__(self) -> None:
+        _require_interval("rate", self.rate_low, self.rate, self.rate_high)
+
+
+def _require_interval(name: str, low: float, middle: float, high: float) -> None:
+    """A comparison with NaN is false, so that NaN is refused here too."""
+    if not 0 <= low <= middle <= high < math.inf:
+        raise ValueError(f"{name} must be finite, not negative and within its interval")
+
 
 @dataclass(frozen=True)
 class Statement:
@@ -74,6 +91,10 @@ class Statement:
     mechanism: str
     rounds: int
     contributions_fewest: int
+
+    def __post_init__(self) -> None:
+        if not (0 < self.epsilon < math.inf and 0 <= self.delta < 1):
+            raise ValueError("epsilon must be positive and finite, delta in [0, 1)")
 
 
 @dataclass(frozen=True)

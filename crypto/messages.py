@@ -12,7 +12,7 @@
 `Plan` has a module of its own, `crypto.plan`.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Protocol
@@ -55,7 +55,7 @@ class SignedByTenant(Protocol):
 
 @dataclass(frozen=True)
 class Directory:
-    """Who takes part, and with which keys; every party pins one."""
+    """Who takes part, and with which keys; every party pins one. Nobody is in it twice, by number or by key."""
 
     LABEL: ClassVar[str] = "pharoah/directory/1"
     provider: VerifyKey
@@ -63,6 +63,16 @@ class Directory:
     group_key: EncodedElement
     trustees: tuple[TrusteeRecord, ...]
     members: tuple[Member, ...]
+
+    def __post_init__(self) -> None:
+        if sorted(trustee.index for trustee in self.trustees) != list(range(1, len(self.trustees) + 1)):
+            raise ValueError("trustees are numbered from 1, each number once")
+        if not 1 <= self.threshold <= len(self.trustees):
+            raise ValueError("the threshold must lie between 1 and the number of trustees")
+        # One mask key under two names would make one mask stream pass for two.
+        _require_distinct("a trustee", [trustee.mask_key for trustee in self.trustees])
+        _require_distinct("a member", [member.mask_key for member in self.members])
+        _require_distinct("a member", [member.verify_key for member in self.members])
 
     def member(self, tenant: TenantId) -> Member:
         """The keys of `tenant`; BadSignature for a stranger, since nothing that it signs can be checked."""
@@ -78,6 +88,11 @@ class Directory:
     @cached_property
     def _by_id(self) -> dict[TenantId, Member]:
         return {member.tenant: member for member in self.members}
+
+
+def _require_distinct(owner: str, keys: Sequence[bytes]) -> None:
+    if len(set(keys)) != len(keys):
+        raise ValueError(f"two entries have the same key of {owner}")
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,21 @@
 """`pharoah-provider`: what the provider's operator can see of the federation.
 
 Results go to stdout (`--json` with stable keys), everything else to stderr. Exit codes: 0 ok, 2 failed, 3 nothing
-there yet. Heavy libraries load inside the verbs, so that `--help` is instant.
+there yet. The store is provider.db in `--home`, or what the URL of `--database` names. Heavy libraries load inside the
+verbs, so that `--help` is instant.
 """
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from provider_server.store import Store
 
 app = typer.Typer(
@@ -24,19 +27,28 @@ app = typer.Typer(
 )
 
 Home = Annotated[
-    Path,
+    Path | None,
     typer.Option("--home", envvar="PHAROAH_PROVIDER_HOME", help="The provider's home directory.", show_default=False),
 ]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PHAROAH_DATABASE",
+        help="URL of the database, in place of provider.db in the home; a password is safer in the environment.",
+        show_default=False,
+    ),
+]
+BackupFile = Annotated[Path, typer.Argument(help="The backup.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with stable keys.")]
 
 
 @app.command()
-def releases(home: Home, *, as_json: AsJson = False) -> None:
+def releases(home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
     """List the releases: window, contributors, tables, noise, and the privacy that each job-week paid."""
     from crypto.accountant import plan_loss
     from provider_server import release as gate
 
-    with _opened(home) as store:
+    with _opened(home, database) as store:
         made = [gate.from_bytes(data) for data in store.releases()]
     rows = [
         {
@@ -68,7 +80,8 @@ def _release_line(row: dict[str, Any]) -> str:
 
 @app.command()
 def findings(
-    home: Home,
+    home: Home = None,
+    database: Database = None,
     probability: Annotated[
         float, typer.Option(help="Show pairs that are at least this surely worse than expected.")
     ] = 0.5,
@@ -80,7 +93,7 @@ def findings(
     from crypto.codec import decode
     from crypto.signing import Signed
 
-    with _opened(home) as store:
+    with _opened(home, database) as store:
         newest = store.newest_bundle()
     if newest is None:
         typer.echo("pharoah-provider: error: no bundle was published yet", err=True)
@@ -111,6 +124,36 @@ def _finding_line(row: dict[str, Any]) -> str:
     )
 
 
+@app.command()
+def backup(file: BackupFile, home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+    """Keep the store in a new file, as it is at one moment; whoever uses it goes on."""
+    from provider_server import backup as backups
+
+    with _opened(home, database) as store:
+        kept = backups.backup(store, file)
+    _print([_counts(file, kept)], as_json=as_json, line=_kept_line)
+
+
+@app.command()
+def restore(file: BackupFile, home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+    """Fill a new store from a backup, of whichever database it was made."""
+    from provider_server import backup as backups
+
+    with _saying_why():
+        backups.verify(file)
+    with _opened(home, database, create=True) as store:
+        kept = backups.restore(file, store)
+    _print([_counts(file, kept)], as_json=as_json, line=_kept_line)
+
+
+def _counts(file: Path, kept: "Counter[str]") -> dict[str, Any]:
+    return {"file": str(file), **{table: kept[table] for table in ("leases", "releases", "bundles")}}
+
+
+def _kept_line(row: dict[str, Any]) -> str:
+    return f"{row['file']}: {row['leases']} leases, {row['releases']} releases, {row['bundles']} bundles"
+
+
 def _print(rows: list[dict[str, Any]], *, as_json: bool, line: Any) -> None:
     import json
 
@@ -122,20 +165,33 @@ def _print(rows: list[dict[str, Any]], *, as_json: bool, line: Any) -> None:
 
 
 @contextmanager
-def _opened(home: Path) -> "Iterator[Store]":
+def _opened(home: Path | None, database: str | None, *, create: bool = False) -> "Iterator[Store]":
     """The provider's store, closed afterwards."""
-    from crypto.errors import PharoahError
     from provider_server.store import Store
 
-    path = home / "provider.db"
-    if not path.exists():
-        typer.echo(f"pharoah-provider: error: {path} does not exist\nhint: name the home with --home", err=True)
-        raise typer.Exit(2)
-    store = Store(path)
-    try:
+    where = _where(home, database)
+    if create and isinstance(where, Path):
+        where.parent.mkdir(parents=True, exist_ok=True)
+    with _saying_why(), closing(Store(where, create=create)) as store:
         yield store
+
+
+def _where(home: Path | None, database: str | None) -> Path | str:
+    """A database that is named stands in place of the one in the home."""
+    if database:
+        return database
+    if home is None:
+        raise typer.BadParameter("name the store by --home or --database")
+    return home / "provider.db"
+
+
+@contextmanager
+def _saying_why() -> Iterator[None]:
+    """A fault or refusal becomes its text and exit code 2."""
+    from crypto.errors import PharoahError
+
+    try:
+        yield
     except PharoahError as error:
         typer.echo(f"pharoah-provider: error: {error.diagnostics()}", err=True)
         raise typer.Exit(2) from error
-    finally:
-        store.close()

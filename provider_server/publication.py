@@ -24,7 +24,7 @@ def compose(
             MismatchEntry(
                 Token(bytes.fromhex(pair.workload)),
                 Token(bytes.fromhex(pair.context)),
-                pair.probability_worse,
+                min(1.0, pair.probability_worse),  # a sum of parts of one, rounded
                 pair.risk_ratio,
                 pair.low,
                 pair.high,

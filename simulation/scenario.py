@@ -160,7 +160,7 @@ def parse(text: str, file: str) -> Scenario:
     """A scenario from TOML; `file` appears in messages and, without folder and suffix, as the scenario's name."""
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError of another kind
         raise ScenarioError(f"{file}: not TOML: {error}") from error
     kinds = {field.name: field.type for field in fields(Scenario) if field.name != "name"}
     _refuse_keys(file, values, kinds)
@@ -194,7 +194,7 @@ def _read(file: str, key: str, kind: Any, value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and isfinite(value)
+    return abs(value) < 2**63 if type(value) is int else type(value) is float and isfinite(value)
 
 
 _KINDS: Mapping[Any, str] = {

@@ -55,7 +55,7 @@ def load_policy(path: Path) -> Policy:
     """The policy at `path`; unknown keys, wrong types and numbers that are no limit are refused by name."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PolicyError(f"{path}: {error}", hint="write it as TOML, or leave it out for the defaults") from error
     known = {field.name: getattr(Policy, field.name) for field in fields(Policy)}
     given: dict[str, Any] = {}

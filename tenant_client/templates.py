@@ -171,6 +171,8 @@ def _checked(reasons: Mapping[str, object], where: str) -> Mapping[str, str]:
     for template, reason in reasons.items():
         if not isinstance(reason, str) or reason not in CAUSES:
             raise LessonsError(f"{where}: {reason!r} is no reason", hint="take a slug of crypto/causes.toml")
+        if not template.isascii() and any("\ud800" <= character <= "\udfff" for character in template):
+            raise LessonsError(f"{where}: the template {template!r} holds half a character")
         if not any(token != ANY for token in template.split()):
             raise LessonsError(f"{where}: the template {template!r} would cover any line of its length")
         checked[template] = reason

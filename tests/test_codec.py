@@ -5,6 +5,7 @@ message checks it itself, is in `SHAPED`. Hostile bytes are valid ones taken apa
 knows every way of msgpack to say the same thing.
 """
 
+import json
 import math
 import re
 import struct
@@ -24,16 +25,24 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from crypto import bundle, codec, messages, plan, signing
-from crypto.bundle import SKETCH_BYTES, Bundle, Catalogue, CatalogueEntry
+from crypto.bundle import SKETCH_BYTES, Bundle, Catalogue, CatalogueEntry, HazardEntry, MismatchEntry, Statement
 from crypto.causes import Domain
 from crypto.codec import INTEGER_END, MAX_MESSAGE_BYTES, MAX_TEXT_CHARACTERS, decode, digest, encode
 from crypto.errors import DecodeError
-from crypto.ids import Id, RoundId, TenantId
-from crypto.messages import Contribution, EvaluationRequest, UnmaskRequest, UnmaskShare
+from crypto.ids import EncodedElement, Id, MaskPublicKey, RoundId, TenantId, Token, VerifyKey
+from crypto.messages import (
+    Contribution,
+    Directory,
+    EvaluationRequest,
+    Member,
+    TrusteeRecord,
+    UnmaskRequest,
+    UnmaskShare,
+)
 from crypto.plan import LARGEST_NOISE_SCALE, TOKEN_DIMENSIONS, Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
-from provider_server import release
+from provider_server import backup, release
 
-MODULES = (messages, plan, bundle, signing, release)
+MODULES = (messages, plan, bundle, signing, release, backup)
 MESSAGES: tuple[type[Any], ...] = tuple(
     dict.fromkeys(
         kind for module in MODULES for kind in vars(module).values() if isinstance(kind, type) and "LABEL" in vars(kind)
@@ -56,12 +65,17 @@ SCALARS: dict[type, st.SearchStrategy[Any]] = {
     str: st.text(max_size=40),
     bytes: st.binary(max_size=40) | st.sampled_from([bytes(255), bytes(256), bytes(2**16)]),
 }
+LABELS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2).map(json.dumps).map(str.encode)
 TENANTS = st.binary(min_size=16, max_size=16).map(TenantId)
 SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
     (Contribution, "cells"): lambda: st.lists(st.binary(min_size=8, max_size=8), max_size=5).map(b"".join),
     (UnmaskRequest, "contributors"): lambda: st.sets(TENANTS, max_size=4).map(lambda them: tuple(sorted(them))),
+    (Statement, "epsilon"): lambda: st.floats(0, exclude_min=True, allow_infinity=False),
+    (Statement, "delta"): lambda: st.floats(0, 1, exclude_max=True),
     (CatalogueEntry, "sketch"): lambda: st.binary(min_size=SKETCH_BYTES, max_size=SKETCH_BYTES),
     (Catalogue, "entries"): lambda: entries(),
+    (backup.LeaseRow, "contexts"): lambda: LABELS,
+    (backup.LeaseRow, "ladder"): lambda: st.none() | LABELS,
     (EvaluationRequest, "elements"): lambda: from_hint(hint_of(EvaluationRequest, "elements")).filter(bool),
 }
 
@@ -91,14 +105,51 @@ def from_hint(hint: Any) -> st.SearchStrategy[Any]:
 @cache
 def valid(kind: Any) -> st.SearchStrategy[Any]:
     """Every valid message or record of `kind`."""
-    if kind is Plan:
-        return plans()
+    if kind in COMPOSED:
+        return COMPOSED[kind]()
     hints = get_type_hints(kind)
     drawn = {
         field.name: SHAPED.get((kind, field.name), lambda hint=hints[field.name]: from_hint(hint))()
         for field in fields(kind)
     }
     return st.builds(kind, **drawn)
+
+
+NOT_NEGATIVE = st.floats(0, allow_infinity=False)
+
+
+def intervals() -> st.SearchStrategy[list[float]]:
+    """Low, middle, high."""
+    return st.lists(NOT_NEGATIVE, min_size=3, max_size=3).map(sorted)
+
+
+@st.composite
+def mismatches(draw: st.DrawFn) -> MismatchEntry:
+    low, middle, high = draw(intervals())
+    workload, context = draw(from_hint(Token)), draw(from_hint(Token))
+    return MismatchEntry(workload, context, draw(st.floats(0, 1)), middle, low, high, draw(NOT_NEGATIVE))
+
+
+@st.composite
+def hazards(draw: st.DrawFn) -> HazardEntry:
+    low, middle, high = draw(intervals())
+    return HazardEntry(draw(from_hint(Token)), draw(SCALARS[str]), middle, low, high)
+
+
+@st.composite
+def directories(draw: st.DrawFn) -> Directory:
+    """Nobody twice: trustees are numbered in any order, every key differs from the others of its kind."""
+    free = {name: draw(from_hint(hint_of(Directory, name))) for name in ("provider", "group_key")}
+    numbers = draw(st.integers(1, 3).flatmap(lambda count: st.permutations(range(1, count + 1))))
+    masks = draw(st.lists(from_hint(MaskPublicKey), min_size=len(numbers), max_size=len(numbers), unique=True))
+    trustees = tuple(
+        TrusteeRecord(number, draw(from_hint(EncodedElement)), mask)
+        for number, mask in zip(numbers, masks, strict=True)
+    )
+    keys = st.tuples(from_hint(VerifyKey), from_hint(MaskPublicKey))
+    members = draw(st.lists(keys, max_size=3, unique_by=(lambda pair: pair[0], lambda pair: pair[1])))
+    threshold = draw(st.integers(1, len(numbers)))
+    return Directory(threshold=threshold, trustees=trustees, members=tuple(Member(*pair) for pair in members), **free)
 
 
 @st.composite
@@ -145,6 +196,14 @@ def marginals(draw: st.DrawFn, name: str, known: list[str], largest: float) -> M
     return Marginal(name, tuple(dimensions), tuple(domains), draw(st.floats(0, largest, exclude_min=True)))
 
 
+COMPOSED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
+    Plan: lambda: plans(),
+    Directory: lambda: directories(),
+    MismatchEntry: lambda: mismatches(),
+    HazardEntry: lambda: hazards(),
+}
+
+
 @cache
 def specimen(kind: Any) -> Any:
     """One fixed valid message of `kind` without an empty list, so that every field can be spoilt."""
@@ -163,7 +222,19 @@ def field_hints(kind: type) -> list[tuple[str, Any]]:
     return [(field.name, hint_of(kind, field.name)) for field in fields(kind)]
 
 
+IN_RANGE: dict[tuple[type, str], Any] = {
+    (Directory, "threshold"): 1,
+    (TrusteeRecord, "index"): 1,
+    (MismatchEntry, "probability_worse"): 0.5,
+    (Statement, "delta"): 0.5,
+    (backup.LeaseRow, "contexts"): b'{"context": "c"}',
+    (backup.LeaseRow, "ladder"): b"{}",
+}
+
+
 def specimen_of(hint: Any, field: tuple[type, str] = (object, "")) -> Any:
+    if field in IN_RANGE:
+        return IN_RANGE[field]
     if get_origin(hint) is tuple:
         return (specimen_of(get_args(hint)[0]),)
     if get_origin(hint) in (Union, types.UnionType):
@@ -539,7 +610,7 @@ def test_an_error_names_the_field_and_never_shows_the_payload(kind: Any) -> None
     for position, (name, hint) in enumerate(field_hints(kind)):
         for marked in MARKED:
             data = msgpack.packb([label, *values[:position], marked, *values[position + 1 :]])
-            if hint is bytes and isinstance(marked, bytes):
+            if bytes in (hint, *get_args(hint)) and isinstance(marked, bytes):
                 continue  # any bytes are fine there
             with pytest.raises(DecodeError) as caught:
                 decode(kind, data)

@@ -193,6 +193,8 @@ def test_cheap_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Mo
         "pharoah-tenant check": 3,
         "pharoah-provider releases": 0,
         "pharoah-provider findings": 3,
+        "pharoah-provider backup": 0,
+        "pharoah-provider restore": 0,
         "pharoah-sim scenarios": 0,
     }
     (line,) = [line for line in blocks(README) if line.startswith("LEASE=")]

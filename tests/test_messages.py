@@ -1,15 +1,17 @@
 """What a message checks by itself, what ids refuse, and what errors say."""
 
 import hashlib
+import math
 import os
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from crypto import errors, ids
-from crypto.bundle import SKETCH_BYTES, CatalogueEntry
+from crypto.bundle import SKETCH_BYTES, CatalogueEntry, HazardEntry, MismatchEntry, Statement
 from crypto.codec import decode, encode
 from crypto.errors import BadSignature, DecodeError, PeerFault, PharoahError, Refusal
 from crypto.ids import Digest, EncodedElement, Id, MaskPublicKey, RoundId, TenantId, Token, VerifyKey
@@ -30,7 +32,8 @@ ID_TYPES = [kind for kind in vars(ids).values() if isinstance(kind, type) and is
 ERROR_TYPES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PharoahError)]
 TENANT, OTHER = TenantId(bytes(16)), TenantId(bytes([1] * 16))
 MEMBER = Member(VerifyKey(bytes(range(32))), MaskPublicKey(bytes(32)))
-DIRECTORY = Directory(VerifyKey(bytes(32)), 1, EncodedElement(bytes(32)), (), (MEMBER,))
+TRUSTEE = TrusteeRecord(1, EncodedElement(bytes(32)), MaskPublicKey(bytes(32)))
+DIRECTORY = Directory(VerifyKey(bytes(32)), 1, EncodedElement(bytes(32)), (TRUSTEE,), (MEMBER,))
 
 
 # ---- ids -----------------------------------------------------------------------------------------------------------
@@ -132,10 +135,63 @@ def test_a_stranger_is_a_bad_signature_with_a_remedy() -> None:
     assert caught.value.hint == "enrol it first"
 
 
-def test_a_directory_with_trustees_travels() -> None:
-    trustee = TrusteeRecord(1, EncodedElement(bytes(32)), MaskPublicKey(bytes(32)))
-    directory = replace(DIRECTORY, trustees=(trustee,))
+def test_a_directory_with_several_of_each_travels() -> None:
+    second = TrusteeRecord(2, EncodedElement(bytes(32)), MaskPublicKey(bytes([1] * 32)))
+    member = Member(VerifyKey(bytes(32)), MaskPublicKey(bytes([1] * 32)))
+    directory = replace(DIRECTORY, threshold=2, trustees=(TRUSTEE, second), members=(MEMBER, member))
     assert decode(Directory, encode(directory)) == directory
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"threshold": 0}, "between 1 and the number of trustees"),
+        ({"threshold": 2}, "between 1 and the number of trustees"),
+        ({"trustees": ()}, "between 1 and the number of trustees"),
+        ({"trustees": (TRUSTEE, replace(TRUSTEE, mask_key=MaskPublicKey(bytes([1] * 32))))}, "each number once"),
+        ({"trustees": (replace(TRUSTEE, index=0),)}, "numbered from 1"),
+        ({"trustees": (TRUSTEE, replace(TRUSTEE, index=2))}, "the same key of a trustee"),
+        ({"members": (MEMBER, replace(MEMBER, mask_key=MaskPublicKey(bytes([1] * 32))))}, "the same key of a member"),
+        ({"members": (MEMBER, replace(MEMBER, verify_key=VerifyKey(bytes(32))))}, "the same key of a member"),
+    ],
+)
+def test_nobody_is_in_a_directory_twice_and_enough_trustees_are(change: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        replace(DIRECTORY, **change)
+
+
+# ---- findings ------------------------------------------------------------------------------------------------------
+
+MISMATCH = MismatchEntry(Token(bytes(16)), Token(bytes(16)), 1.0, 2.0, 2.0, 2.0, 0.0)
+HAZARD = HazardEntry(Token(bytes(16)), "0", 0.0, 0.0, 0.0)
+STATEMENT = Statement(1.0, 0.0, "discrete_laplace", 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("entry", "field", "value"),
+    [
+        (MISMATCH, "probability_worse", 1.0000001),
+        (MISMATCH, "probability_worse", -1e-9),
+        (MISMATCH, "probability_worse", math.nan),
+        (MISMATCH, "risk_ratio_low", 2.1),
+        (MISMATCH, "risk_ratio_low", -0.1),
+        (MISMATCH, "risk_ratio_low", math.nan),
+        (MISMATCH, "risk_ratio_high", 1.9),
+        (MISMATCH, "risk_ratio_high", math.inf),
+        (MISMATCH, "risk_ratio", math.nan),
+        (MISMATCH, "expected_failures", -1.0),
+        (MISMATCH, "expected_failures", math.inf),
+        (HAZARD, "rate", 0.1),
+        (HAZARD, "rate_low", -0.1),
+        (HAZARD, "rate_high", math.inf),
+        (STATEMENT, "epsilon", 0.0),
+        (STATEMENT, "epsilon", math.nan),
+        (STATEMENT, "delta", 1.0),
+    ],
+)
+def test_findings_out_of_range_are_none(entry: Any, field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=field.split("_")[0]):
+        replace(entry, **{field: value})
 
 
 # ---- ladders -------------------------------------------------------------------------------------------------------

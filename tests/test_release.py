@@ -4,23 +4,18 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
 from crypto.causes import CAUSES
 from crypto.codec import encode
 from crypto.errors import CohortTooSmall, DecodeError
-from crypto.ids import LeaseId, RoundId, TenantId
 from crypto.life_table import LifeTable
-from crypto.messages import RegisteredWorkload, Registration
 from crypto.noise import NoiseSampler, SystemSampler, noise_variances, to_ring
 from crypto.plan import Mechanism, Plan
 from provider_server.leases import Slices, expose
 from provider_server.release import Release, StoredRelease, from_bytes, release, to_bytes
-from provider_server.store import Store
 from tests.factories import (
     COHORT,
     POLICY,
@@ -29,14 +24,10 @@ from tests.factories import (
     Cast,
     InsecureSilence,
     a_failure,
-    a_lease,
     a_plan,
     a_round,
     a_unit,
     all_leases,
-    keys,
-    ladder,
-    lease_id,
 )
 
 GENEROUS = replace(POLICY, epsilon_per_job_week=1000.0)
@@ -195,67 +186,3 @@ def test_anything_else_is_not_a_release() -> None:
     for data in (b"", to_bytes(a_release())[:-1], encode(a_plan()), encode(StoredRelease(b"", 4, b"", b"", b""))):
         with pytest.raises(DecodeError):
             from_bytes(data)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path / "provider.db")) as opened:
-        yield opened
-
-
-def test_a_round_is_stored_once_and_what_is_stored_stays(store: Store) -> None:
-    one, other = to_bytes(a_release(1)), to_bytes(a_release(2))
-    store.add_release(RoundId(b"a" * 16), one)
-    with pytest.raises(sa.exc.IntegrityError):
-        store.add_release(RoundId(b"a" * 16), other)
-    store.add_release(RoundId(b"0" * 16), other)
-    assert store.releases() == [one, other]
-
-
-def test_releases_and_bundles_survive_reopening(store: Store, tmp_path: Path) -> None:
-    store.add_release(RoundId(b"a" * 16), b"release")
-    assert store.newest_bundle() is None
-    for number in (0, 2, 1):
-        store.add_bundle(number, b"bundle %d" % number)
-    with closing(Store(tmp_path / "provider.db")) as later:
-        assert later.releases() == [b"release"]
-        assert later.newest_bundle() == (2, b"bundle 2")
-        with pytest.raises(sa.exc.IntegrityError):
-            later.add_bundle(2, b"another")
-
-
-# ---- leases in the store -------------------------------------------------------------------------------------------
-
-
-def test_leases_are_found_by_the_hours_that_they_overlap(store: Store) -> None:
-    store.add_leases([])
-    store.add_leases(
-        [a_lease(0, 1, hours=(0.0, 10.0)), a_lease(0, 2, hours=(5.0, 20.0)), a_lease(0, 3, hours=(10.0, 30.0))]
-    )
-    found = {
-        (begin, end): [lease.lease for lease in store.leases(begin, end)] for begin, end in [(0, 5), (10, 20), (30, 40)]
-    }
-    assert found == {(0, 5): [lease_id(0, 1)], (10, 20): [lease_id(0, 2), lease_id(0, 3)], (30, 40): []}
-
-
-def test_a_lease_comes_back_as_it_was_stored_and_is_stored_once(store: Store) -> None:
-    lease = replace(a_lease(1, 1, hours=(0.25, 10.5)), nodes=17)
-    store.add_leases([lease])
-    assert store.leases(0, 1) == [lease]
-    with pytest.raises(sa.exc.IntegrityError):
-        store.add_leases([a_lease(1, 2), lease])
-    assert store.leases(0, 168) == [lease]
-
-
-def test_tokens_are_attached_to_the_senders_own_leases_only(store: Store) -> None:
-    granted = [replace(a_lease(tenant, 1), labels={"context": "c"}) for tenant in (0, 1)]
-    store.add_leases(granted)
-    named = (lease_id(0, 1), lease_id(1, 1), LeaseId(b"nobody's lease!!"))
-    store.register(Registration(keys().tenant_id(0), 0, (RegisteredWorkload(ladder(3), named),)))
-    by_tenant = {lease.tenant: lease.labels for lease in store.leases(*WEEK)}
-    assert by_tenant == {
-        keys().tenant_id(0): {"context": "c", **ladder(3).labels},
-        keys().tenant_id(1): {"context": "c"},
-    }
-    store.register(Registration(TenantId(bytes(16)), 0, ()))
-    assert {lease.tenant: lease.labels for lease in store.leases(*WEEK)} == by_tenant

@@ -15,7 +15,7 @@ from crypto.codec import decode, encode
 from crypto.errors import BadSignature, DecodeError, PeerFault
 from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, RoundId, Signature, TenantId, VerifyKey
 from crypto.masking import MaskKey
-from crypto.messages import Contribution, Directory, Member, Receipt, RegistrationRequest
+from crypto.messages import Contribution, Directory, Member, Receipt, RegistrationRequest, TrusteeRecord
 from crypto.signing import Signed, SigningKey, open_signed, open_signed_by, tenant_id
 
 SEED = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")  # RFC 8032 §7.1, test 1
@@ -29,8 +29,9 @@ def contribution(key: SigningKey) -> Contribution:
 
 
 def directory(*keys: SigningKey) -> Directory:
-    members = tuple(Member(key.public, MaskPublicKey(bytes(32))) for key in keys)
-    return Directory(KEY.public, 1, EncodedElement(bytes(32)), (), members)
+    members = tuple(Member(key.public, MaskPublicKey(key.public)) for key in keys)
+    trustee = TrusteeRecord(1, EncodedElement(bytes(32)), MaskPublicKey(bytes(32)))
+    return Directory(KEY.public, 1, EncodedElement(bytes(32)), (trustee,), members)
 
 
 # ---- what is signed ------------------------------------------------------------------------------------------------

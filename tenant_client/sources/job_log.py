@@ -175,7 +175,7 @@ def spokesman(chain: Sequence[Raised]) -> tuple[Raised, Cue | None]:
         telling = [pair for pair in known if pair[1].reason in _TELLING]
         if low or telling:
             return min(low, key=lambda pair: (pair[1].level, pair[1].order)) if low else telling[0]
-    first = 0
-    while chain[first].then == "handling" and chain[first].type in _PROBES:
+    first, last = 0, len(chain) - 1  # the last one may have a successor too, which the log's end cut off
+    while first < last and chain[first].then == "handling" and chain[first].type in _PROBES:
         first += 1
     return next((pair for pair in matched[first:] if pair[1] is None or pair[1].role is Role.ROOT), matched[first])

@@ -1,0 +1,205 @@
+"""Backups of the store: one file, the same for SQLite and PostgreSQL, so that either restores what the other kept.
+
+    pharoah-backup 1 ⏎ | frame | frame | … | 0 | SHA-256 of all bytes before
+
+A frame is a kind (1 byte), a length (4 bytes, big-endian) and one row, encoded by `crypto.codec`. The rows are those
+of one moment, whoever writes meanwhile. A file that was cut short or altered anywhere is refused before a row counts.
+
+The digest protects against accidents, not against people: whoever can write the file can also make a file. It
+holds what the store holds, leases by tenant among it, so it is made readable by its owner only.
+"""
+
+import hashlib
+import os
+import struct
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+import msgspec
+import sqlalchemy as sa
+
+from crypto.codec import MAX_MESSAGE_BYTES, decode, encode
+from crypto.errors import DecodeError, PharoahError
+from crypto.ids import LeaseId, RoundId, TenantId
+from provider_server.store import Store
+
+MAGIC = b"pharoah-backup 1\n"
+_END = b"\0"
+_LENGTH = struct.Struct(">I")
+
+
+class BadBackup(PharoahError):
+    """The file cannot be written, or is not a whole and unaltered backup."""
+
+    default_hint = "nothing was changed; use another backup"
+
+
+@dataclass(frozen=True)
+class LeaseRow:
+    """A lease. The JSON of its labels travels as bytes, which have no limit of length but the codec's."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-lease/1"
+    lease: LeaseId
+    tenant: TenantId
+    nodes: int
+    start_h: float
+    end_h: float
+    contexts: bytes
+    ladder: bytes | None
+
+    def __post_init__(self) -> None:
+        for labels in (self.contexts, b"{}" if self.ladder is None else self.ladder):
+            try:
+                msgspec.json.decode(labels, type=dict[str, str])
+            except msgspec.MsgspecError as error:
+                raise ValueError("labels must be a JSON object of strings") from error
+
+
+@dataclass(frozen=True)
+class ReleaseRow:
+    """A release."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-release/1"
+    number: int
+    round_id: RoundId
+    release: bytes
+
+
+@dataclass(frozen=True)
+class BundleRow:
+    """A signed bundle."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-bundle/1"
+    number: int
+    bundle: bytes
+
+
+Row = LeaseRow | ReleaseRow | BundleRow
+KINDS: dict[str, Any] = {"leases": LeaseRow, "releases": ReleaseRow, "bundles": BundleRow}
+_BYTE_OF = {kind: bytes([number]) for number, kind in enumerate(KINDS.values(), start=1)}
+_TABLE_OF = {_BYTE_OF[kind]: (table, kind) for table, kind in KINDS.items()}
+_TEXTS = ("contexts", "ladder")
+
+
+def backup(store: Store, file: Path) -> Counter[str]:
+    """Writes what `store` holds now into a new file and reads it back; returns the number of rows of each table."""
+    with _new(file) as opened:
+        _write(store, opened)
+        return verify(file)
+
+
+@contextmanager
+def _new(file: Path) -> Iterator[BinaryIO]:
+    """A file that was not there and, whatever is raised meanwhile, is not there afterwards: half a backup is none."""
+    try:
+        opened = os.fdopen(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
+    except OSError as error:
+        raise BadBackup(f"{file} cannot be made: {error.strerror}", hint="name a file that is not there yet") from error
+    try:
+        with opened:
+            yield opened
+    except OSError as error:
+        file.unlink()
+        raise BadBackup(f"{file} cannot be written: {error.strerror}", hint="nothing was kept") from error
+    except BaseException:
+        file.unlink()
+        raise
+
+
+def verify(file: Path) -> Counter[str]:
+    """The number of rows of each table in a whole and unaltered backup; BadBackup for anything else."""
+    with closing(_rows(file)) as rows:
+        return Counter(table for table, _ in rows)
+
+
+def restore(file: Path, store: Store) -> Counter[str]:
+    """Fills an empty store from a backup; StoreNotEmpty or BadBackup change nothing."""
+    found = verify(file)
+    with closing(_rows(file)) as rows:
+        try:
+            store.fill((table, _to_columns(row)) for table, row in rows)
+        except (sa.exc.IntegrityError, sa.exc.DataError) as error:
+            raise BadBackup(f"{file} holds a row twice, or one that this database cannot hold") from error
+    return found
+
+
+def _write(store: Store, opened: BinaryIO) -> None:
+    digest = hashlib.sha256()
+
+    def put(data: bytes) -> None:
+        digest.update(data)
+        opened.write(data)
+
+    put(MAGIC)
+    with closing(store.rows()) as rows:
+        for table, columns in rows:
+            row = _from_columns(table, columns)
+            body = encode(row)
+            put(_BYTE_OF[type(row)] + _LENGTH.pack(len(body)) + body)
+    put(_END)
+    opened.write(digest.digest())
+    opened.flush()
+    os.fsync(opened.fileno())
+
+
+class _Reader:
+    """A file, digested while it is read."""
+
+    def __init__(self, opened: BinaryIO, name: Path) -> None:
+        self.digest = hashlib.sha256()
+        self._opened = opened
+        self._name = name
+
+    def take(self, size: int) -> bytes:
+        data = self._opened.read(size)
+        if len(data) != size:
+            raise self.bad("it is cut short")
+        self.digest.update(data)
+        return data
+
+    def bad(self, why: str) -> BadBackup:
+        return BadBackup(f"{self._name} is no backup that can be used: {why}")
+
+
+def _rows(file: Path) -> Generator[tuple[str, Row], None, None]:
+    """The rows of a backup; BadBackup as soon as it cannot be one, at the latest after the last row."""
+    try:
+        opened = file.open("rb")
+    except OSError as error:
+        raise BadBackup(f"{file} cannot be read: {error.strerror}") from error
+    with opened:
+        reader = _Reader(opened, file)
+        if reader.take(len(MAGIC)) != MAGIC:
+            raise reader.bad("it begins otherwise, or is of another version")
+        while (kind := reader.take(1)) != _END:
+            yield _row(reader, kind)
+        expected = reader.digest.digest()
+        if reader.take(len(expected)) != expected or opened.read(1):
+            raise reader.bad("it was altered")
+
+
+def _row(reader: _Reader, kind: bytes) -> tuple[str, Row]:
+    (length,) = _LENGTH.unpack(reader.take(_LENGTH.size))
+    if kind not in _TABLE_OF or length > MAX_MESSAGE_BYTES:
+        raise reader.bad("it was altered")
+    table, row_type = _TABLE_OF[kind]
+    try:
+        row: Row = decode(row_type, reader.take(length))
+    except DecodeError as error:
+        raise reader.bad(error.what) from error
+    return table, row
+
+
+def _from_columns(table: str, columns: Mapping[str, Any]) -> Row:
+    values = {name: value.encode() if isinstance(value, str) else value for name, value in columns.items()}
+    row: Row = KINDS[table](**values)
+    return row
+
+
+def _to_columns(row: Row) -> dict[str, Any]:
+    values = {field.name: getattr(row, field.name) for field in fields(row)}
+    return values | {name: values[name].decode() for name in _TEXTS if values.get(name) is not None}

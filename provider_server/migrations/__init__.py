@@ -1,0 +1,1 @@
+"""The schema of the provider's store, step by step. `upgrade` takes a database through the steps that it lacks."""

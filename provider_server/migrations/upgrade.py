@@ -1,0 +1,109 @@
+"""Takes a database to the newest version of the schema, in one transaction, or refuses it and changes nothing.
+
+An empty database gets every step. A store from before there were migrations is recognised by its tables and columns,
+keeps its rows and gets the steps that it lacks. Anything else without a version, and any version that this program
+does not know, is refused.
+"""
+
+import threading
+from functools import lru_cache
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from crypto.errors import Refusal
+
+VERSION_TABLE = "alembic_version"
+_FIRST = "0001"
+_FIRST_COLUMNS = {
+    "leases": ["lease", "tenant", "nodes", "start_h", "end_h", "contexts", "ladder"],
+    "releases": ["number", "round_id", "release"],
+    "bundles": ["number", "bundle"],
+}
+_LOCK = 0x50484152  # of no meaning but to be the same for every opener
+_one_at_a_time = threading.Lock()  # Alembic keeps the connection of the steps in a global variable
+
+
+class NewerDatabase(Refusal):
+    """The database has a version that this program does not know."""
+
+    default_hint = "install the version of Pharoah that last wrote it, or a newer one; nothing was changed"
+
+
+class ForeignDatabase(Refusal):
+    """The database holds tables, and not those of a store."""
+
+    default_hint = "give the store a database, or a schema, of its own; nothing was changed"
+
+
+class NoStore(Refusal):
+    """The database is empty, and nobody asked for a new store in it."""
+
+    default_hint = "name the database that the provider writes to"
+
+
+def upgrade(engine: sa.Engine, *, create: bool) -> None:
+    """Takes every step that the database lacks; NoStore for an empty one unless `create`."""
+    with engine.connect() as connection:
+        if _version(connection) == newest_version():
+            return
+    with (
+        _one_at_a_time,
+        engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection,
+        connection.begin(),
+    ):
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+        _take_steps(connection, create=create)
+
+
+def newest_version() -> str:
+    """The version that this program writes."""
+    version = _scripts().get_current_head()
+    assert version is not None  # noqa: S101  # the package holds the steps
+    return version
+
+
+def _take_steps(connection: sa.Connection, *, create: bool) -> None:
+    config = _config()
+    config.attributes["connection"] = connection
+    version = _version(connection)
+    if version is None and _is_first(connection, create=create):
+        command.stamp(config, _FIRST)
+    elif version is not None and version not in {script.revision for script in _scripts().walk_revisions()}:
+        raise NewerDatabase(f"the database has version {version!r}, this program knows up to {newest_version()!r}")
+    command.upgrade(config, "head")
+
+
+def _version(connection: sa.Connection) -> str | None:
+    """What the database says; None without a word."""
+    versions = MigrationContext.configure(connection).get_current_heads()
+    return ", ".join(versions) or None
+
+
+def _is_first(connection: sa.Connection, *, create: bool) -> bool:
+    """Whether a database without a version holds the tables of the first step rather than nothing."""
+    inspector = sa.inspect(connection)
+    tables = set(inspector.get_table_names()) - {VERSION_TABLE}
+    if not tables:
+        if not create:
+            raise NoStore("the database is empty")
+        return False
+    columns = {table: [column["name"] for column in inspector.get_columns(table)] for table in tables}
+    if columns != _FIRST_COLUMNS:
+        raise ForeignDatabase("the database holds tables of something else")
+    return True
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", "provider_server:migrations")
+    return config
+
+
+@lru_cache(maxsize=1)
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_config())
