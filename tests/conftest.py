@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from tests.factories import Cast
+from tests.postgres import postgresql as postgresql  # a fixture, for whoever asks for it
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no bug; time is a benchmark's business
 settings.load_profile("untimed")

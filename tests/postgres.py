@@ -1,6 +1,6 @@
 """A real PostgreSQL for tests: a server of our own, on a Unix socket in a directory of its own, gone afterwards.
 
-A test file asks for it with `pytest_plugins = ["tests.postgres"]` and the fixture `postgresql`, and marks its tests
+Tests ask for it by the fixture `postgresql`, which tests/conftest.py hands on, and their file marks them
 with `xdist_group("postgresql")`, so that one worker starts one server. Without PostgreSQL's programs they are skipped.
 """
 

@@ -29,12 +29,8 @@ from provider_server.cli import app
 from provider_server.migrations.upgrade import _LOCK, ForeignDatabase, NewerDatabase, NoStore, newest_version
 from provider_server.store import BadDatabase, Store, StoreNotEmpty, _metadata
 from tests.factories import WEEK, a_lease, keys, ladder, lease_id
+from tests.postgres import Server
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.postgres import Server
-
-pytest_plugins = ["tests.postgres"]
 CANARY = "canary-51d0"
 ON_POSTGRESQL = pytest.mark.xdist_group("postgresql")
 BOTH = ["sqlite", pytest.param("postgresql", marks=ON_POSTGRESQL)]
@@ -159,7 +155,7 @@ def test_what_is_final_is_not_replaced_either(store: Store, table: str, key: str
 
 
 @ON_POSTGRESQL
-def test_what_is_final_is_not_emptied_at_a_stroke(postgresql: "Server") -> None:
+def test_what_is_final_is_not_emptied_at_a_stroke(postgresql: Server) -> None:
     with closing(Store(postgresql.new_place())) as store:
         for table in ("releases", "bundles"):
             with pytest.raises(sa.exc.IntegrityError, match="are final"):
@@ -238,7 +234,7 @@ def test_processes_may_open_a_new_store_at_once(place: NewPlace) -> None:
 
 
 @ON_POSTGRESQL
-def test_an_opener_waits_for_another_that_takes_the_steps(postgresql: "Server") -> None:
+def test_an_opener_waits_for_another_that_takes_the_steps(postgresql: Server) -> None:
     where = postgresql.new_place()
     engine = sa.create_engine(where)
     with ThreadPoolExecutor(1) as pool:
@@ -371,7 +367,7 @@ def test_a_server_that_does_not_answer_is_named_without_secrets(url: str) -> Non
 
 
 @ON_POSTGRESQL
-def test_a_password_is_in_no_error_and_no_log(postgresql: "Server", caplog: pytest.LogCaptureFixture) -> None:
+def test_a_password_is_in_no_error_and_no_log(postgresql: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with pytest.raises(BadDatabase, match="password authentication failed") as caught:
         Store(postgresql.url(password=CANARY))
@@ -395,7 +391,7 @@ def test_without_the_driver_the_error_says_what_to_install(monkeypatch: pytest.M
 
 
 @ON_POSTGRESQL
-def test_a_store_survives_lost_connections(postgresql: "Server") -> None:
+def test_a_store_survives_lost_connections(postgresql: Server) -> None:
     with closing(Store(postgresql.new_place() + "&application_name=lost")) as store:
         store.add_release(ROUND, b"release")
         postgresql.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lost'")
