@@ -124,7 +124,7 @@ def _reap(job: Job, streams: Streams | None) -> int | None:
     """The job's wait status if it has ended. Reaps ours too, and strangers where we are a container's init."""
     ended = dict(_ended())
     job.status = ended.get(job.pid)
-    if streams is not None and ended.get(streams.relay_pid, 0) != 0 and job.pid not in ended:
+    if streams is not None and ended.get(streams.relay_pid, 0) != 0:  # even if the job is over: it may have left output
         streams.start_again()
     return job.status
 
