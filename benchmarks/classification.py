@@ -10,9 +10,7 @@ against what a person read in the logs of ../shared/data.
 """
 
 import importlib
-import json
 import random
-import sys
 import tempfile
 import time
 import tomllib
@@ -21,13 +19,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import DATA, Figure, fastest, main
 from crypto.causes import CAUSES
 from tenant_client.diagnosis import diagnose, gather
 from tenant_client.templates import Templates
 
 LOGS = Path(__file__).resolve().parents[1] / "tests" / "logs"
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-Figure = dict[str, Any]
 
 LINES, DRAIN_LINES = 400_000, 40_000
 MIX = {"progress": 0.60, "nccl_info": 0.25, "other": 0.14, "traceback": 0.01}
@@ -46,10 +43,11 @@ def speed() -> Figure:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "job.log"
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        seconds, megabytes = _best(lambda: diagnose(gather([file]).evidence)), file.stat().st_size / 1e6
+        seconds = fastest(lambda: diagnose(gather([file]).evidence), 5, time.process_time)
+        megabytes = file.stat().st_size / 1e6
         reason = diagnose(gather([file]).evidence).reason
     rate = len(lines) / seconds
-    templates = DRAIN_LINES / _best(lambda: _learn(lines[:DRAIN_LINES]), repeats=2)
+    templates = DRAIN_LINES / fastest(lambda: _learn(lines[:DRAIN_LINES]), 2, time.process_time)
     drain = _drain_lines_per_second(lines[:DRAIN_LINES])
     return {
         "lines": len(lines),
@@ -135,17 +133,7 @@ def _drain_lines_per_second(lines: list[str]) -> float | None:
         for line in lines:
             miner.add_log_message(line)
 
-    return len(lines) / _best(mine, repeats=2)
-
-
-def _best(work: Callable[[], object], repeats: int = 5) -> float:
-    """Seconds of the fastest of several runs: what the work needs when nothing disturbs it."""
-    times = []
-    for _ in range(repeats):
-        began = time.process_time()
-        work()
-        times.append(time.process_time() - began)
-    return min(times)
+    return len(lines) / fastest(mine, 2, time.process_time)
 
 
 def score() -> Figure:
@@ -186,23 +174,5 @@ def _table(file: Path) -> dict[str, dict[str, Any]]:
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
-FIGURES: dict[str, Callable[[], Figure]] = {figure.__name__: figure for figure in (speed, score, real)}
-
-
-def measure(names: list[str]) -> Iterator[Figure]:
-    """Each figure under its name; those whose data is absent are left out."""
-    for name in names:
-        sys.stderr.write(f"{name} …\n")
-        try:
-            yield {"figure": name, **FIGURES[name]()}
-        except FileNotFoundError as error:
-            sys.stderr.write(f"{name}: left out: {error}\n")
-
-
 if __name__ == "__main__":
-    unknown = set(sys.argv[1:]) - set(FIGURES)
-    if unknown:
-        sys.exit(f"classification.py: error: no figure {sorted(unknown)}\nhint: there are {', '.join(FIGURES)}")
-    for found in measure(sys.argv[1:] or list(FIGURES)):
-        sys.stdout.write(json.dumps(found) + "\n")
-        sys.stdout.flush()
+    main(speed, score, real)

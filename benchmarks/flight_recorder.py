@@ -19,7 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "flight_recorder"
+from benchmarks.figures import DATA, Figure, show
+
+RUNS = DATA / "flight_recorder"
 ROOT = Path(__file__).resolve().parents[1]
 PEER_SECONDS = 180
 STOPS_BEFORE_END = 10
@@ -35,7 +37,6 @@ import sys
 from torch.distributed.flight_recorder.fr_trace import main
 main([sys.argv[1], "--prefix", "dump_"])
 """
-Figure = dict[str, Any]
 
 
 # ---- dumps ---------------------------------------------------------------------------------------------------------
@@ -192,7 +193,7 @@ def scale(ranks: int, count: int) -> Iterator[Figure]:
 
 def recorded() -> Iterator[Figure]:
     """The culprits of the two recorded runs beside the injected ones."""
-    for run in sorted(DATA.iterdir()):
+    for run in sorted(RUNS.iterdir()):
         first = (run / "fault_injection.log").read_text().splitlines()[0]
         found = measured(OURS, run, 60)
         yield {
@@ -205,11 +206,8 @@ def recorded() -> Iterator[Figure]:
 
 if __name__ == "__main__":
     size = [int(argument) for argument in sys.argv[1:3]]
-    for figure in scale(*(size + [512, 2000][len(size) :])):
-        sys.stdout.write(json.dumps(figure) + "\n")
-        sys.stdout.flush()
-    if DATA.exists():
-        for figure in recorded():
-            sys.stdout.write(json.dumps(figure) + "\n")
+    show(scale(*(size + [512, 2000][len(size) :])))
+    if RUNS.exists():
+        show(recorded())
     else:
         sys.stderr.write("recorded runs: left out: ../shared/data/flight_recorder is missing\n")

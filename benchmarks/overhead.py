@@ -36,6 +36,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.figures import show
+
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP_STEPS, WINDOW = 50, 4
 RESULT, ROUNDS, PAIRS = "PHAROAH_BENCH_RESULT", "PHAROAH_BENCH_ROUNDS", "PHAROAH_BENCH_PAIRS"
@@ -199,13 +201,13 @@ def main() -> None:
     options = parser.parse_args()
     sys.stderr.write(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores before the start\n")
     if options.runs:
-        sys.stdout.write(json.dumps({"figure": "whole_runs"} | whole_runs(options.runs)) + "\n")
+        show([{"figure": "whole_runs"} | whole_runs(options.runs)])
     found = run(options.rounds, options.pairs)
     sys.stderr.write(f"load average {os.getloadavg()[0]:.1f} at the end; the job itself is 2 of it\n")
     for clock in ("wall_s", "cpu_s"):
         size = {"rounds": options.rounds, "pairs": options.rounds * options.pairs}
         figure = figures(found, clock, Settings().budget)
-        sys.stdout.write(json.dumps({"figure": "overhead"} | size | figure) + "\n")
+        show([{"figure": "overhead"} | size | figure])
 
 
 if __name__ == "__main__":

@@ -12,20 +12,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from benchmarks.figures import DATA, Figure, fastest, main
 from crypto import fast_gaussian
 from crypto.ids import Digest, RoundId
 from crypto.masking import MaskKey, mask_cells, sum_of_masks
 from crypto.noise import SystemSampler, opendp_gaussian
 from simulation.federation import make_group_key
-
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-Figure = dict[str, Any]
 
 
 def help_seconds() -> Figure:
@@ -56,9 +52,9 @@ def masking() -> Figure:
     cells, trustees = 1_000_000, [MaskKey.generate(os.urandom) for _ in range(3)]
     key, round_id, plan = MaskKey.generate(os.urandom), RoundId(bytes(16)), Digest(bytes(32))
     vector = np.zeros(cells, np.uint64)
-    tenant = _best(lambda: mask_cells(vector, key, [trustee.public for trustee in trustees], round_id, plan))
-    trustee = _best(lambda: sum_of_masks(trustees[0], [key.public] * 10, round_id, plan, cells)) / 10
-    peer = _best(lambda: [pseudo_rand_gen(os.urandom(32), 1 << 32, [(cells,)]) for _ in range(15)])
+    tenant = fastest(lambda: mask_cells(vector, key, [trustee.public for trustee in trustees], round_id, plan))
+    trustee = fastest(lambda: sum_of_masks(trustees[0], [key.public] * 10, round_id, plan, cells)) / 10
+    peer = fastest(lambda: [pseudo_rand_gen(os.urandom(32), 1 << 32, [(cells,)]) for _ in range(15)])
     return {
         "cells": cells,
         "tenant_ms": 1e3 * tenant,
@@ -76,11 +72,11 @@ def noise() -> Figure:
     """
     sampler, cells, large, scale = SystemSampler(), 20_000, 1_000_000, 300.0
     sampler.laplace_share(2.0, 39, 1)
-    gaussian = _best(lambda: sampler.gaussian(scale, cells))
-    laplace = _best(lambda: sampler.laplace_share(2.0, 39, cells))
-    table_seconds = _best(lambda: fast_gaussian.table.__wrapped__(scale))
-    fast = _best(lambda: sampler.gaussian(scale, large))
-    opendp = _best(lambda: opendp_gaussian(scale, large), repeats=2)
+    gaussian = fastest(lambda: sampler.gaussian(scale, cells))
+    laplace = fastest(lambda: sampler.laplace_share(2.0, 39, cells))
+    table_seconds = fastest(lambda: fast_gaussian.table.__wrapped__(scale))
+    fast = fastest(lambda: sampler.gaussian(scale, large))
+    opendp = fastest(lambda: opendp_gaussian(scale, large), repeats=2)
     return {
         "gaussian_us": 1e6 * gaussian / cells,
         "laplace_us": 1e6 * laplace / cells,
@@ -106,17 +102,7 @@ def tokens() -> Figure:
         }
         return voprf.finalize(blinding, threshold.combine_evaluations(group, blinding.elements, answers))
 
-    return {"ladder_ms": 1e3 * _best(ladder)}
-
-
-def _best(work: Callable[[], object], repeats: int = 5) -> float:
-    """Seconds of the fastest of several runs: what the work needs when nothing disturbs it."""
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - began)
-    return min(times)
+    return {"ladder_ms": 1e3 * fastest(ladder)}
 
 
 def quickstart() -> Figure:
@@ -155,26 +141,5 @@ def _data(name: str) -> Path:
     return file
 
 
-FIGURES: dict[str, Callable[[], Figure]] = {
-    figure.__name__: figure
-    for figure in (help_seconds, masking, noise, tokens, quickstart, titan_without_privacy, titan, philly)
-}
-
-
-def measure(names: list[str]) -> Iterator[Figure]:
-    """Each figure under its name; those whose data is absent are left out."""
-    for name in names:
-        sys.stderr.write(f"{name} …\n")
-        try:
-            yield {"figure": name, **FIGURES[name]()}
-        except FileNotFoundError as error:
-            sys.stderr.write(f"{name}: left out: {error}\n")
-
-
 if __name__ == "__main__":
-    unknown = set(sys.argv[1:]) - set(FIGURES)
-    if unknown:
-        sys.exit(f"run.py: error: no figure {sorted(unknown)}\nhint: there are {', '.join(FIGURES)}")
-    for found in measure(sys.argv[1:] or list(FIGURES)):
-        sys.stdout.write(json.dumps(found) + "\n")
-        sys.stdout.flush()
+    main(help_seconds, masking, noise, tokens, quickstart, titan_without_privacy, titan, philly)

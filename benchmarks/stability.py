@@ -10,7 +10,6 @@ The sampler's guards (budget, load, jitter) are off here: windows are to be many
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -19,8 +18,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
+from benchmarks.figures import Figure, show
 from tenant_client.describe import describe_files
 from tenant_client.descriptor import rungs
 
@@ -70,7 +69,7 @@ def archetypes(job: str, windows: int) -> Counter[bytes]:
     return found
 
 
-def measure(windows: int) -> Iterator[dict[str, Any]]:
+def measure(windows: int) -> Iterator[Figure]:
     """One figure per job, and one on what the jobs share."""
     by_job = {}
     for job in JOBS:
@@ -84,6 +83,4 @@ def measure(windows: int) -> Iterator[dict[str, Any]]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="stability of archetypes over windows of the example jobs")
     parser.add_argument("--windows", type=int, default=100, help="per job (default: 100)")
-    for figure in measure(parser.parse_args().windows):
-        sys.stdout.write(json.dumps(figure) + "\n")
-        sys.stdout.flush()
+    show(measure(parser.parse_args().windows))

@@ -3,6 +3,10 @@
 Neighbouring: two histories that differ in one job-week, present or absent. A plan counts at most F failures of it per
 marginal, so each marginal has L1 and L2 sensitivity F, and the marginals compose: rho and epsilon both add up.
 
+In a series (`crypto.correlation`) a job-week is part of the opening of its week and of every later one, with falling
+weights and each time under fresh noise. All of that is paid at once, by the plan that counts it, as if it were the
+first of the whole horizon; later plans of the series cost it nothing.
+
 A loss is kept as the pair (pure epsilon, rho). Together they give (epsilon + epsilon_z(rho, delta), delta)-DP by basic
 composition of the pure part and the converted zCDP part.
 """
@@ -13,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
-from crypto.noise import SCALE_BITS, gaussian_share_scale
-from crypto.plan import Marginal, Mechanism, Plan
+from crypto.correlation import WEIGHT_ONE, squared_sensitivity
+from crypto.noise import gaussian_share_scale
+from crypto.plan import MAX_WORDS, Marginal, Mechanism, Plan
 
 _NEGLIGIBLE_EXPONENT = 700.0
 _TAU_TERMS = 10_000
@@ -45,7 +50,10 @@ NO_LOSS = PrivacyLoss(0.0, 0.0)
 
 
 def plan_loss(plan: Plan) -> PrivacyLoss:
-    """What one job-week pays for `plan` when `plan.noise_shares` or more honest contributions are summed."""
+    """What one job-week pays for `plan` when `plan.noise_shares` or more honest contributions are summed.
+
+    In a series: for this round and all later ones, whatever rows those have.
+    """
     losses = [_marginal_loss(plan, m, table.events.size) for m, table in zip(plan.marginals, plan.tables, strict=True)]
     return sum(losses, NO_LOSS)
 
@@ -53,7 +61,9 @@ def plan_loss(plan: Plan) -> PrivacyLoss:
 def _marginal_loss(plan: Plan, marginal: Marginal, cells: int) -> PrivacyLoss:
     if plan.mechanism is Mechanism.DISCRETE_LAPLACE:
         return PrivacyLoss(plan.failures_per_unit / marginal.noise_scale, 0.0)
-    sensitivity = plan.failures_per_unit * (1 << SCALE_BITS[plan.mechanism])
+    sensitivity = plan.failures_per_unit * math.sqrt(squared_sensitivity(plan.horizon))
+    if plan.series is not None:
+        cells = MAX_WORDS * plan.horizon  # the composition of the rounds to come, which may have more rows than this
     share = gaussian_share_scale(plan, marginal)
     return PrivacyLoss(0.0, distributed_gaussian_rho(sensitivity, share, plan.noise_shares, cells))
 
@@ -111,16 +121,25 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
 
 
 def noise_scales(
-    mechanism: Mechanism, epsilon: float, delta: float, failures_per_unit: int, weights: tuple[float, ...]
+    mechanism: Mechanism,
+    epsilon: float,
+    delta: float,
+    failures_per_unit: int,
+    weights: tuple[float, ...],
+    horizon: int = 1,
 ) -> tuple[float, ...]:
     """Noise scale per marginal such that the whole plan costs (epsilon, delta), split over marginals by `weights`.
 
-    For Gaussian noise the weights share out rho, for Laplace noise epsilon. The result errs on the private side by one
-    part in a million, which covers the distributed sum's distance from the ideal while a share's scale in the ring is
-    at least 3; what a plan costs in any case says `plan_loss`.
+    For Gaussian noise the weights share out rho, for Laplace noise epsilon. In a series of `horizon` weeks that is the
+    cost of a job-week over all of them, and the scale that of the fresh noise in each. The result errs on the private
+    side by one part in a million, which covers the distributed sum's distance from the ideal while a share's scale in
+    the ring is at least 3; what a plan costs in any case says `plan_loss`.
     """
     shares = np.array(weights) / sum(weights) * (1 - 1e-6)
     if mechanism is Mechanism.DISCRETE_LAPLACE:
+        if horizon != 1:
+            raise ValueError("only Gaussian noise is correlated over a series; Laplace noise needs horizon 1")
         return tuple(float(failures_per_unit / (epsilon * share)) for share in shares)
+    sensitivity = failures_per_unit * math.sqrt(squared_sensitivity(horizon)) / WEIGHT_ONE
     rho = zcdp_rho(epsilon, delta)
-    return tuple(float(failures_per_unit / math.sqrt(2 * rho * share)) for share in shares)
+    return tuple(float(sensitivity / math.sqrt(2 * rho * share)) for share in shares)

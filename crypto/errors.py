@@ -45,6 +45,12 @@ class WrongShare(PeerFault):
     default_hint = "leave this trustee out, ask another one, and tell its owner"
 
 
+class Unreachable(PeerFault):
+    """A peer did not answer in time, or not at all; what it did with the question is not known."""
+
+    default_hint = "nothing is lost, ask again later; if it lasts, compare address and certificate with its owner's"
+
+
 class Refusal(PharoahError):
     """Understood and refused by design: going on would break a promise."""
 
@@ -69,6 +75,24 @@ class AlreadyAnswered(Refusal):
     """A trustee gave its masks for this round already, for another set of contributions."""
 
     default_hint = "a round is unmasked once, for one set; start a new round"
+
+
+class OutOfOrder(Refusal):
+    """A round of a series would be opened before the one that it follows, or beside it."""
+
+    default_hint = "finish the round before; a trustee that was away answers it late and loses nothing"
+
+
+class TooFewOwners(Refusal):
+    """A row of the plan is held by fewer tenants, by their own signed word, than the plan promises."""
+
+    default_hint = "the provider must fold the row into a coarser rung; the round stays masked"
+
+
+class Equivocation(PeerFault):
+    """The provider told different trustees different sets for one round, under its own signature."""
+
+    default_hint = "nothing was unmasked; keep the log, it is proof, and tell the tenants"
 
 
 class QuotaExceeded(Refusal):

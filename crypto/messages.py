@@ -1,98 +1,76 @@
 """The messages of one week, in the order in which they travel.
 
-    tenant → trustee    Signed(EvaluationRequest)    blinded elements to evaluate
-    trustee → tenant    EvaluationResponse           evaluated elements and a proof
-    tenant → provider   Signed(Registration)         which lease carries which tokens
-    provider → tenant   Signed(Plan)
-    tenant → provider   Signed(Contribution)         a masked, noisy table
-    provider → trustee  Signed(UnmaskRequest)        the set of contributions to unmask
-    trustee → provider  UnmaskShare                  the sum of its masks over that set
-    provider → tenant   Signed(Bundle)               what was learnt (`crypto.bundle`)
-
-`Plan` has a module of its own, `crypto.plan`.
+provider → tenant   DirectoryUpdate              newer entries of the directory (`crypto.directory`)
+tenant → provider   Signed(LeaseRequest)         which leases are mine?
+provider → tenant   Signed(LeaseGrants)          leases with their context tokens
+tenant → trustee    Signed(EvaluationRequest)    blinded elements to evaluate
+trustee → tenant    EvaluationResponse           evaluated elements and a proof
+tenant → provider   Signed(Registration)         which lease carries which tokens
+provider → tenant   Signed(Plan)                 what to count (`crypto.plan`)
+tenant → provider   Signed(Contribution)         a masked, noisy table
+provider → trustee  Signed(UnmaskRequest)        the set of contributions to unmask
+trustee → provider  Signed(Endorsement)          this set, and no other of this round
+provider → trustee  UnmaskCall                   the request with the endorsements of all mask trustees
+trustee → provider  Signed(UnmaskShare)          the sums of its masks over that set
+provider → tenant   Signed(Bundle)               what was learnt (`crypto.bundle`)
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar, Protocol
+from itertools import chain
+from typing import ClassVar
 
-from crypto.errors import BadSignature
-from crypto.ids import Digest, EncodedElement, EncodedProof, LeaseId, MaskPublicKey, RoundId, TenantId, Token, VerifyKey
-from crypto.signing import tenant_id
+from crypto.ids import Digest, EncodedElement, EncodedProof, LeaseId, RoundId, TenantId, Token
 from crypto.voprf import MAX_BATCH
 
 
 @dataclass(frozen=True)
-class Member:
-    """A tenant's public keys."""
+class DirectoryUpdate:
+    """Signed entries of the directory, oldest first."""
 
-    verify_key: VerifyKey
-    mask_key: MaskPublicKey
-
-    @property
-    def tenant(self) -> TenantId:
-        """The id, which follows from the signing key."""
-        return tenant_id(self.verify_key)
+    LABEL: ClassVar[str] = "pharoah/directory-update/1"
+    entries: tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
-class TrusteeRecord:
-    """A trustee's public keys: its share of the signature key and its mask key. Index counts from 1."""
+class LeaseRequest:
+    """A tenant's question: which of my leases began in [start_hour, end_hour)?"""
 
-    index: int
-    share_key: EncodedElement
-    mask_key: MaskPublicKey
-
-
-class SignedByTenant(Protocol):
-    """A message that names the tenant that signed it."""
-
-    @property
-    def tenant(self) -> TenantId:
-        """The sender."""
+    LABEL: ClassVar[str] = "pharoah/lease-request/1"
+    tenant: TenantId
+    start_hour: int
+    end_hour: int
 
 
 @dataclass(frozen=True)
-class Directory:
-    """Who takes part, and with which keys; every party pins one. Nobody is in it twice, by number or by key."""
+class GrantedLease:
+    """A lease of the asking tenant, and the context tokens that go with it."""
 
-    LABEL: ClassVar[str] = "pharoah/directory/1"
-    provider: VerifyKey
-    threshold: int
-    group_key: EncodedElement
-    trustees: tuple[TrusteeRecord, ...]
-    members: tuple[Member, ...]
+    lease: LeaseId
+    epoch: int
+    start_h: float
+    context: Token
+    context_level: Token
 
-    def __post_init__(self) -> None:
-        if sorted(trustee.index for trustee in self.trustees) != list(range(1, len(self.trustees) + 1)):
-            raise ValueError("trustees are numbered from 1, each number once")
-        if not 1 <= self.threshold <= len(self.trustees):
-            raise ValueError("the threshold must lie between 1 and the number of trustees")
-        # One mask key under two names would make one mask stream pass for two.
-        _require_distinct("a trustee", [trustee.mask_key for trustee in self.trustees])
-        _require_distinct("a member", [member.mask_key for member in self.members])
-        _require_distinct("a member", [member.verify_key for member in self.members])
+    @classmethod
+    def of(cls, lease: LeaseId, epoch: int, start_h: float, labels: Mapping[str, str]) -> "GrantedLease":
+        """The lease with the context tokens among `labels`."""
+        context, level = (Token(bytes.fromhex(labels[name])) for name in ("context", "context_level"))
+        return cls(lease, epoch, start_h, context, level)
 
-    def member(self, tenant: TenantId) -> Member:
-        """The keys of `tenant`; BadSignature for a stranger, since nothing that it signs can be checked."""
-        found = self._by_id.get(tenant)
-        if found is None:
-            raise BadSignature(f"tenant {tenant.hex()[:12]}… is not in the directory", hint="enrol it first")
-        return found
-
-    def verify_key(self, message: "SignedByTenant") -> VerifyKey:
-        """The pinned key of the tenant that a message names as its sender."""
-        return self.member(message.tenant).verify_key
-
-    @cached_property
-    def _by_id(self) -> dict[TenantId, Member]:
-        return {member.tenant: member for member in self.members}
+    @property
+    def labels(self) -> dict[str, str]:
+        """The tokens by name, in hexadecimal, as a unit carries them."""
+        return {"context": str(self.context), "context_level": str(self.context_level)}
 
 
-def _require_distinct(owner: str, keys: Sequence[bytes]) -> None:
-    if len(set(keys)) != len(keys):
-        raise ValueError(f"two entries have the same key of {owner}")
+@dataclass(frozen=True)
+class LeaseGrants:
+    """The provider's answer to the tenant that asked."""
+
+    LABEL: ClassVar[str] = "pharoah/lease-grants/1"
+    tenant: TenantId
+    leases: tuple[GrantedLease, ...]
 
 
 @dataclass(frozen=True)
@@ -156,13 +134,31 @@ class RegisteredWorkload:
 
 
 @dataclass(frozen=True)
-class Registration:
-    """What runs on the sender's leases."""
+class Ownership:
+    """The tokens of which the sender holds at least one lease in the epoch, in order; signed, trustees count owners.
 
-    LABEL: ClassVar[str] = "pharoah/registration/2"
+    A row stands only when enough tenants have said so themselves: the provider's word is not taken for it.
+    """
+
+    LABEL: ClassVar[str] = "pharoah/ownership/1"
+    tenant: TenantId
+    epoch: int
+    tokens: tuple[Token, ...]
+
+    def __post_init__(self) -> None:
+        if list(self.tokens) != sorted(set(self.tokens)):
+            raise ValueError("tokens are sorted and each is named once")
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What runs on the sender's leases. `ownership` is the signed `Ownership` of all that it has told in the epoch."""
+
+    LABEL: ClassVar[str] = "pharoah/registration/3"
     tenant: TenantId
     epoch: int
     workloads: tuple[RegisteredWorkload, ...]
+    ownership: bytes
 
 
 @dataclass(frozen=True)
@@ -177,9 +173,12 @@ class RegistrationRequest:
 
 @dataclass(frozen=True)
 class Contribution:
-    """A tenant's answer to a plan: its cells plus noise plus one mask per trustee, little-endian, mod 2^64."""
+    """A tenant's answer to a plan: its cells plus noise plus one mask per trustee, little-endian, mod 2^64.
 
-    LABEL: ClassVar[str] = "pharoah/contribution/1"
+    In a series the cells come first, the noise after them, both under masks and neither without them.
+    """
+
+    LABEL: ClassVar[str] = "pharoah/contribution/2"
     tenant: TenantId
     round_id: RoundId
     plan: Digest
@@ -191,35 +190,75 @@ class Contribution:
 
 
 @dataclass(frozen=True)
+class GroupOfRound:
+    """A group of contributions of an earlier round of a series, which was found to be poisoned."""
+
+    position: int
+    group: int
+
+
+@dataclass(frozen=True)
 class UnmaskRequest:
-    """The one set of contributions whose masks a trustee may sum for a round.
+    """The one set of contributions, in groups, whose masks a trustee may sum for a round.
 
     It carries the plan itself: masks are bound to the plan's digest, so a trustee can hold the provider to the cohort
-    minimum that the tenants saw.
+    minimum that the tenants saw. `after` is the digest of the request that opened the round before in the series;
+    `left_out` names groups of earlier rounds that no longer count. `ownerships` are signed by tenants and show that
+    every row has owners enough.
     """
 
-    LABEL: ClassVar[str] = "pharoah/unmask-request/2"
+    LABEL: ClassVar[str] = "pharoah/unmask-request/3"
     plan: bytes
-    contributors: tuple[TenantId, ...]
+    groups: tuple[tuple[TenantId, ...], ...]
+    after: Digest | None
+    left_out: tuple[GroupOfRound, ...]
+    ownerships: tuple[bytes, ...]
 
     def __post_init__(self) -> None:
-        if list(self.contributors) != sorted(set(self.contributors)):
-            raise ValueError("contributors are sorted and each is named once")
+        if not self.groups or any(list(group) != sorted(group) for group in self.groups):
+            raise ValueError("there is a group at least, and the contributors of a group are sorted")
+        if len(set(self.contributors)) != len(self.contributors):
+            raise ValueError("each contributor is named once")
+
+    @property
+    def contributors(self) -> tuple[TenantId, ...]:
+        """Everybody in any group."""
+        return tuple(chain.from_iterable(self.groups))
+
+
+@dataclass(frozen=True)
+class Endorsement:
+    """A trustee's word that it will unmask this request in this round, and no other."""
+
+    LABEL: ClassVar[str] = "pharoah/endorsement/1"
+    trustee: int
+    round_id: RoundId
+    request: Digest
+
+
+@dataclass(frozen=True)
+class UnmaskCall:
+    """A signed request with the signed endorsements of all mask trustees: all were asked for the same set."""
+
+    LABEL: ClassVar[str] = "pharoah/unmask-call/1"
+    request: bytes
+    endorsements: tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
 class UnmaskShare:
-    """The sum of one trustee's masks over the requested set, little-endian, mod 2^64."""
+    """The sum of one trustee's masks over each group of the request, little-endian, mod 2^64."""
 
-    LABEL: ClassVar[str] = "pharoah/unmask-share/1"
+    LABEL: ClassVar[str] = "pharoah/unmask-share/2"
     trustee: int
     round_id: RoundId
-    mask_sum: bytes
+    request: Digest
+    mask_sums: tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """A tenant's acknowledgement that it holds a bundle."""
+    """An acknowledgement: the digest of the bundle, or the head of the directory, that is held now."""
 
-    LABEL: ClassVar[str] = "pharoah/receipt/1"
-    bundle: Digest
+    LABEL: ClassVar[str] = "pharoah/receipt/2"
+    held: Digest

@@ -13,6 +13,9 @@ form). No scaling is needed. Drawn by inversion of a table of 128-bit cumulative
 2^-108 of the exact law in total variation.
 
 More than k contributions only add independent noise. Fewer than k must never be unmasked: `cohort_minimum` sees to it.
+
+In a series the counts are not scaled and the noise is not added before they are masked: what comes off the masks is a
+weighted sum of the weeks so far under this week's noise (`crypto.correlation`), and the weights scale it.
 """
 
 import os
@@ -26,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crypto import fast_gaussian
+from crypto.correlation import combine
 from crypto.life_table import Floats
 from crypto.masking import Words
 from crypto.plan import Marginal, Mechanism, Plan
@@ -102,10 +106,34 @@ def _negative_binomial_table(scale: float, shares: int) -> list[int]:
     return table
 
 
+def contribution(plan: Plan, counts: Sequence[Integers], sampler: NoiseSampler) -> Words:
+    """What a tenant masks: its counts with its share of the noise; shape (plan.words,), dtype uint64."""
+    share = noise_share(plan, sampler)
+    if plan.series is None:
+        return to_ring(plan, counts) + share
+    return np.concatenate([_flat(counts).astype(np.uint64), share])
+
+
+def open_groups(plan: Plan, past: Sequence[Words], groups: Sequence[Words]) -> list[Words]:
+    """What may come off the masks: linear in its arguments, so trustees apply it to masks and the provider to sums.
+
+    `groups` holds the sum over each group of contributions, shape (plan.words,); `past` the sums of the counts of the
+    earlier weeks of the series, oldest first, shape (plan.cells,), which go with the first group. One array of shape
+    (plan.cells,) per group: the weighted sum of the weeks, and the noise.
+    """
+    if plan.series is None:
+        return list(groups)
+    weeks = [[*past, groups[0][: plan.cells]], *([group[: plan.cells]] for group in groups[1:])]
+    return [combine(some, plan.horizon) + own[plan.cells :] for some, own in zip(weeks, groups, strict=True)]
+
+
 def to_ring(plan: Plan, counts: Sequence[Integers]) -> Words:
     """The plan's tables as one vector of scaled words mod 2^64; shape (plan.cells,), dtype uint64."""
-    flat = np.concatenate([table.reshape(-1) for table in counts]).astype(np.int64)
-    return (flat << SCALE_BITS[plan.mechanism]).astype(np.uint64)
+    return (_flat(counts) << SCALE_BITS[plan.mechanism]).astype(np.uint64)
+
+
+def _flat(counts: Sequence[Integers]) -> Integers:
+    return np.concatenate([table.reshape(-1) for table in counts]).astype(np.int64)
 
 
 def from_ring(plan: Plan, words: Words) -> tuple[Floats, ...]:

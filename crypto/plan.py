@@ -5,8 +5,11 @@ plan lists its rows explicitly: a row exists only for a token that at least `own
 count that fits no row is not contributed. From the plan alone anyone can compute the privacy loss of a job-week
 (`crypto.accountant.plan_loss`).
 
-Unit of privacy: one job-week, that is one lease within the window. In each marginal it adds at most `failures_per_unit`
+Unit of privacy: one job-week, that is one lease within one week. In each marginal it adds at most `failures_per_unit`
 to the cells of that marginal, whatever the size of the job.
+
+Rounds of a series share one noise that is correlated over its weeks (`crypto.correlation`). A round that belongs to no
+series has noise of its own.
 """
 
 import math
@@ -18,13 +21,15 @@ from itertools import pairwise
 from typing import ClassVar
 
 from crypto.causes import Domain
-from crypto.ids import MaskPublicKey, RoundId
+from crypto.errors import PlanRefused
+from crypto.ids import Digest, MaskPublicKey, RoundId
 from crypto.life_table import Dimension, LifeTable
 
 HOURS_PER_WEEK = 168
 TOKEN_DIMENSIONS = frozenset({"workload", "context", "context_level"})
 MAX_NAME_CHARACTERS = 64
-MAX_CELLS = 2**22  # 32 MiB of words: a contribution fits a message with room to spare
+MAX_WORDS = 2**22  # 32 MiB: a contribution fits a message with room to spare
+LONGEST_HORIZON = 104
 
 
 class Mechanism(StrEnum):
@@ -94,16 +99,37 @@ class MaskTrustee:
 
 
 @dataclass(frozen=True)
+class Series:
+    """The rounds whose noise is correlated: at most `horizon` of them, of which this is the one at `position`, from 0.
+
+    A tenant answers for all of its weeks since `start_hour` for which it has not answered yet.
+    """
+
+    name: RoundId
+    start_hour: int
+    horizon: int
+    position: int
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.horizon <= LONGEST_HORIZON:
+            raise ValueError(f"the horizon of a series has 2 to {LONGEST_HORIZON} rounds")
+        if self.position >= self.horizon:
+            raise ValueError("the position of a round must lie within the horizon of its series")
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that a tenant needs to contribute to one round, and to refuse to.
 
     The window is [start_hour, end_hour) since the federation's start. `band_edges_hours` has one more entry than there
     are bands, the last may be very large. `noise_shares` contributions together carry the full noise; the provider
-    must not get a sum of fewer than `cohort_minimum` contributions.
+    must not get a sum of fewer than `cohort_minimum` contributions. `directory` names the entry of the directory under
+    whose keys the round is held.
     """
 
-    LABEL: ClassVar[str] = "pharoah/plan/1"
+    LABEL: ClassVar[str] = "pharoah/plan/2"
     round_id: RoundId
+    directory: Digest
     epoch: int
     start_hour: int
     end_hour: int
@@ -118,9 +144,11 @@ class Plan:
     cohort_minimum: int
     noise_shares: int
     trustees: tuple[MaskTrustee, ...]
+    series: Series | None = None
 
     def __post_init__(self) -> None:
         self._check_window()
+        self._check_series()
         self._check_budget()
         self._check_tables()
         self._check_size()
@@ -135,6 +163,14 @@ class Plan:
             raise ValueError("the window of a plan must end after it starts")
         if len(edges) < 2 or not all(earlier < later for earlier, later in pairwise(edges)):
             raise ValueError("band edges must increase, and there must be at least two")
+
+    def _check_series(self) -> None:
+        if self.series is None:
+            return
+        if self.mechanism is not Mechanism.DISCRETE_GAUSSIAN:
+            raise ValueError("only Gaussian noise is correlated over a series")
+        if self.series.start_hour > self.start_hour:
+            raise ValueError("a series starts no later than the windows of its rounds")
 
     def _check_budget(self) -> None:
         if self.failures_per_unit < 1:
@@ -159,8 +195,10 @@ class Plan:
 
     def _check_size(self) -> None:
         levels = {dimension.name: len(dimension.levels) for dimension in self.dimensions}
-        if sum(math.prod(levels[name] for name in marginal.dimensions) for marginal in self.marginals) > MAX_CELLS:
-            raise ValueError(f"a plan has at most {MAX_CELLS} cells: use fewer dimensions per marginal or fewer levels")
+        cells = sum(math.prod(levels[name] for name in marginal.dimensions) for marginal in self.marginals)
+        if cells * self.vectors > MAX_WORDS:
+            most = MAX_WORDS // self.vectors
+            raise ValueError(f"this plan has at most {most} cells: use fewer dimensions per marginal or fewer levels")
 
     @cached_property
     def tables(self) -> tuple[LifeTable, ...]:
@@ -170,8 +208,33 @@ class Plan:
 
     @property
     def cells(self) -> int:
-        """Number of 64-bit cells in a contribution."""
+        """Number of cells in all tables together."""
         return sum(table.events.size for table in self.tables)
+
+    @property
+    def horizon(self) -> int:
+        """How many rounds a job-week is part of, at most."""
+        return self.series.horizon if self.series else 1
+
+    @property
+    def position(self) -> int:
+        """The place of this round in its series, from 0."""
+        return self.series.position if self.series else 0
+
+    @property
+    def first_hour(self) -> int:
+        """From here on a tenant counts what it has not answered for yet."""
+        return self.series.start_hour if self.series else self.start_hour
+
+    @property
+    def vectors(self) -> int:
+        """In a series counts and noise travel apart, each under masks of its own; else as their sum."""
+        return 2 if self.series else 1
+
+    @property
+    def words(self) -> int:
+        """Number of 64-bit words in a contribution."""
+        return self.cells * self.vectors
 
     @property
     def rarest_row(self) -> tuple[str, int] | None:
@@ -182,3 +245,42 @@ class Plan:
             for level, owners in zip(dimension.levels, dimension.owners, strict=False)
         ]
         return min(rows, key=lambda row: row[1], default=None)
+
+
+_SETTLED = (
+    "epoch",
+    "band_edges_hours",
+    "marginals",
+    "failures_per_unit",
+    "mechanism",
+    "epsilon",
+    "delta",
+    "owners_minimum",
+    "cohort_minimum",
+    "noise_shares",
+    "trustees",
+)
+
+
+def check_continues(earlier: Plan, later: Plan) -> None:
+    """Returns if `later` goes on with the series of `earlier`; PlanRefused names what must not change within a series.
+
+    Everything that the price of a job-week depends on is settled by the first round. Levels are only ever appended.
+    """
+    before, after = earlier.series, later.series
+    if before is None or after is None:
+        raise PlanRefused(f"plan {later.round_id} refused: it goes on with no series")
+    changed = [name for name in _SETTLED if getattr(earlier, name) != getattr(later, name)]
+    changed += [name for name in ("name", "start_hour", "horizon") if getattr(before, name) != getattr(after, name)]
+    if changed:
+        raise PlanRefused(f"plan {later.round_id} refused: within its series it changes {', '.join(changed)}")
+    if after.position < before.position or later.start_hour < earlier.end_hour:
+        raise PlanRefused(f"plan {later.round_id} refused: its round does not come after the one before")
+    if not _only_appends(earlier.dimensions, later.dimensions):
+        raise PlanRefused(f"plan {later.round_id} refused: it removes or moves rows of its series")
+
+
+def _only_appends(earlier: Sequence[PlanDimension], later: Sequence[PlanDimension]) -> bool:
+    return [dimension.name for dimension in earlier] == [dimension.name for dimension in later] and all(
+        after.levels[: len(before.levels)] == before.levels for before, after in zip(earlier, later, strict=True)
+    )

@@ -18,7 +18,7 @@ from crypto.errors import BadSignature
 from crypto.ids import Signature, TenantId, VerifyKey
 
 M = TypeVar("M", bound=Message)
-_PREFIX = b"pharoah/signed/1\0"
+SIGNED_PREFIX = b"pharoah/signed/1\0"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SigningKey:
     def sign(self, message: Message) -> bytes:
         """The encoded `Signed` message."""
         body = encode(message)
-        return encode(Signed(body, Signature(self._private.sign(_PREFIX + body))))
+        return encode(Signed(body, Signature(self._private.sign(SIGNED_PREFIX + body))))
 
 
 def open_signed(kind: type[M], data: bytes, key: VerifyKey) -> M:
@@ -63,7 +63,7 @@ def open_signed_by(kind: type[M], data: bytes, key_of: Callable[[M], VerifyKey])
     message = decode(kind, signed.body)
     key = key_of(message)
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(signed.signature, _PREFIX + signed.body)
+        Ed25519PublicKey.from_public_bytes(key).verify(signed.signature, SIGNED_PREFIX + signed.body)
     except InvalidSignature as error:
         raise BadSignature(f"a {kind.__name__} is not signed by the key {key.hex()[:16]}…") from error
     return message

@@ -12,11 +12,14 @@ from crypto.errors import DecodeError, PeerFault, PharoahError, Refusal
 
 RECORD = "pharoah"
 BLOB = "blob"
+# Of the app bundle that every run brings: without code, since only what a tenant has installed may run there.
+ROUND_BUNDLE_SHA256 = "1a80d3fad4d1cb2004189f2e3ec4f5e3026612852cba4c80f2c8b7132699b559"
 
 
 class Verb(StrEnum):
     """The questions, in the order of a week."""
 
+    DIRECTORY = "directory"
     REGISTRATIONS = "registrations"
     CONTRIBUTION = "contribution"
     BUNDLE = "bundle"

@@ -1,18 +1,19 @@
 """What the releases say together: mismatches and hazards, from noisy counts and the provider's own exposure.
 
-Releases add up cell by cell, and so do the variances of their noise. A job-week counts at most F failures, so the
-exposure behind the counts is corrected for the cap (`analysis.effective`): the rates are fitted, the exposure is
-scaled by what the rates say, and the rates are fitted again.
+Releases add up cell by cell, and so do the variances of their noise; of a series the last release stands for all. A
+job-week counts at most F failures, so the exposure behind the counts is corrected for the cap (`analysis.effective`):
+the rates are fitted, the exposure is scaled by what the rates say, and the rates are fitted again.
 """
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 
 from crypto.causes import Domain
+from crypto.ids import RoundId
 from crypto.life_table import Floats, LifeTable
 from crypto.messages import finest_row
 from provider_server.analysis.effective import cap_factor
@@ -59,7 +60,8 @@ class Findings:
 
 def learn(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
     """Findings from all `releases` so far; `leases` are those of their windows."""
-    weeks = [_Week.of(made, leases) for made in releases]
+    last = {made.plan.series.name: made.plan.round_id for made in releases if made.plan.series}
+    weeks = [_Week.of(made, leases, is_last=_is_last(made, last)) for made in releases]
     risks = [np.ones(len(week.slices.leases)) for week in weeks]
     hazards = _fit_hazards(weeks, risks, None)
     pairs = _fit_pairs(weeks, risks, hazards)
@@ -70,21 +72,30 @@ def learn(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
     return Findings(pairs.findings(), hazards.findings())
 
 
+def _is_last(made: Release, last: Mapping[RoundId, RoundId]) -> bool:
+    """Whether a release holds counts that no later one holds too: in a series the last has the running total."""
+    return made.plan.series is None or last[made.plan.series.name] == made.plan.round_id
+
+
 @dataclass(frozen=True)
 class _Week:
-    """A release beside the exposure of its window, lease by lease."""
+    """A release beside the exposure of what it newly counts, lease by lease."""
 
     release: Release
     slices: Slices
+    is_last: bool
 
     @classmethod
-    def of(cls, made: Release, leases: Sequence[Lease]) -> "_Week":
+    def of(cls, made: Release, leases: Sequence[Lease], *, is_last: bool) -> "_Week":
         plan = made.plan
-        return cls(made, Slices.of(leases, plan.start_hour, plan.end_hour, plan.band_edges_hours))
+        start_hours = {answer.tenant: float(answer.start_hour) for answer in made.answered}
+        return cls(made, Slices.since(start_hours, leases, plan.end_hour, plan.band_edges_hours), is_last)
 
     def table(self, marginal: str, weight: Floats) -> LifeTable:
         """The released counts over exposure that is scaled by `weight`, which is broadcast to (leases, bands)."""
         released = self.release.table(marginal)
+        if not self.is_last:
+            released = LifeTable.zeros(released.dimensions)
         return expose_table(released, self.slices, self.slices.node_hours * weight)
 
     def cap(self, expected: Floats) -> Floats:

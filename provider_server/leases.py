@@ -54,11 +54,23 @@ class Slices:
     @classmethod
     def of(cls, leases: Sequence[Lease], start_hour: float, end_hour: float, edges: Sequence[float]) -> "Slices":
         """Cuts every lease that overlaps [start_hour, end_hour) at the band edges of its age; ages beyond are lost."""
-        inside = tuple(lease for lease in leases if lease.start_h < end_hour and lease.end_h > start_hour)
+        return cls.since(dict.fromkeys((lease.tenant for lease in leases), start_hour), leases, end_hour, edges)
+
+    @classmethod
+    def since(
+        cls, start_hours: Mapping[TenantId, float], leases: Sequence[Lease], end_hour: float, edges: Sequence[float]
+    ) -> "Slices":
+        """The same from an hour on that each tenant has of its own; leases of tenants that have none are left out."""
+        inside = tuple(
+            lease
+            for lease in leases
+            if lease.tenant in start_hours and lease.start_h < end_hour and lease.end_h > start_hours[lease.tenant]
+        )
+        begin = np.array([start_hours[lease.tenant] for lease in inside], np.float64).reshape(-1, 1)
         start = np.array([lease.start_h for lease in inside]).reshape(-1, 1)
         end = np.array([lease.end_h for lease in inside]).reshape(-1, 1)
         nodes = np.array([lease.nodes for lease in inside], np.float64).reshape(-1, 1)
-        low = np.maximum(start + np.array(edges[:-1]), start_hour)
+        low = np.maximum(start + np.array(edges[:-1]), begin)
         high = np.minimum(np.minimum(start + np.array(edges[1:]), end), end_hour)
         return cls(inside, nodes * np.clip(high - low, 0, None))
 
@@ -73,24 +85,29 @@ def expose_table(table: LifeTable, slices: Slices, hours: Floats) -> LifeTable:
 
     Along dimensions that describe the failure and not the lease (domain, reason) every level has the full exposure.
     """
-    of_lease = [dimension for dimension in table.dimensions if dimension.name not in ("band", *OF_FAILURE)]
     by_band = any(dimension.name == "band" for dimension in table.dimensions)
     hours = hours if by_band else hours.sum(axis=1, keepdims=True)
-    row, known = np.zeros(len(slices.leases), np.intp), np.ones(len(slices.leases), np.bool_)
-    for dimension in of_lease:
-        position = _positions(dimension, slices.leases)
-        row, known = row * len(dimension) + position, known & (position >= 0)
-    lengths = [len(dimension) for dimension in of_lease]
+    row, known, lengths = rows_of(table, slices.leases)
     exposure = np.zeros((math.prod(lengths), hours.shape[1]))
     at_risk = np.zeros_like(exposure)
     np.add.at(exposure, row[known], hours[known])
     np.add.at(at_risk, row[known], (hours[known] > 0).astype(np.float64))
-    shape = (*lengths, hours.shape[1]) if by_band else (*lengths,)
+    shape = (*lengths, hours.shape[1]) if by_band else lengths
     return replace(
         table,
         exposure_node_hours=_spread(table, exposure.reshape(shape)),
         at_risk=_spread(table, at_risk.reshape(shape)),
     )
+
+
+def rows_of(table: LifeTable, leases: Sequence[Lease]) -> tuple[NDArray[np.intp], NDArray[np.bool_], tuple[int, ...]]:
+    """Each lease's row along the dimensions that describe leases, flat; whether it has one; those axes' lengths."""
+    of_lease = [dimension for dimension in table.dimensions if dimension.name not in ("band", *OF_FAILURE)]
+    row, known = np.zeros(len(leases), np.intp), np.ones(len(leases), np.bool_)
+    for dimension in of_lease:
+        position = _positions(dimension, leases)
+        row, known = row * len(dimension) + position, known & (position >= 0)
+    return row, known, tuple(len(dimension) for dimension in of_lease)
 
 
 def _spread(table: LifeTable, values: Floats) -> Floats:

@@ -5,28 +5,49 @@ tenant its place in the round and nobody else anything.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from crypto.bundle import Bundle, CatalogueEntry
-from crypto.errors import PharoahError
-from crypto.ids import RoundId
-from crypto.masking import Words
-from crypto.messages import Directory, Registration, RegistrationRequest
-from crypto.plan import HOURS_PER_WEEK, MaskTrustee, Plan
+from crypto.codec import decode, encode
+from crypto.directory import Chain, Directory, Member, next_entry
+from crypto.errors import PeerFault, PharoahError, Refusal
+from crypto.ids import RoundId, TenantId
+from crypto.masking import Words, add_words
+from crypto.messages import (
+    DirectoryUpdate,
+    GrantedLease,
+    LeaseGrants,
+    LeaseRequest,
+    Ownership,
+    Registration,
+    RegistrationRequest,
+)
+from crypto.noise import from_ring, noise_variances
+from crypto.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, MaskTrustee, Plan
 from crypto.ristretto import RandomBytes
-from crypto.signing import SigningKey, open_signed, open_signed_by
+from crypto.signing import Signed, SigningKey, open_signed, open_signed_by
 from provider_server import leases as exposure, release as gate
+from provider_server.ceilings import job_weeks
+from provider_server.grouping import GroupSum, Judgement, Suspicion, accepted, assign, judge
 from provider_server.learning import Findings, learn
 from provider_server.leases import Lease, Slices
 from provider_server.planning import PlanSettings, make_plan
 from provider_server.publication import compose
-from provider_server.rounds import Round
+from provider_server.rounds import Past, Round, State, is_broken, new_round, past_of, start_hours
 from provider_server.store import Store
 
 logger = logging.getLogger(__name__)
 
 Window = tuple[int, int]
+
+
+class RoundUnderWay(Refusal):
+    """A new round would begin before the one before it has ended."""
+
+    default_hint = "finish it, or give it up; a job-week that was answered for is not counted again"
 
 
 class Provider:
@@ -36,25 +57,45 @@ class Provider:
         self,
         signing_key: SigningKey,
         context_secret: bytes,
-        directory: Directory,
         settings: PlanSettings,
         store: Store,
         random_bytes: RandomBytes,
     ) -> None:
-        self.directory = directory
         self.settings = settings
         self._signing_key = signing_key
         self._context_secret = context_secret
         self._store = store
         self._random_bytes = random_bytes
+        founding, *later = store.entries()
+        self.chain = Chain.begin(founding, signing_key.public).extended(later)
+        if self.directory.weeks_per_epoch != settings.weeks_per_epoch:
+            raise ValueError("the length of an epoch is settled by the directory")
 
     def close(self) -> None:
         """Closes the store."""
         self._store.close()
 
+    @property
+    def directory(self) -> Directory:
+        """Who takes part now."""
+        return self.chain.directory
+
+    # ---- who takes part, and what runs where -------------------------------------------------------------------------
+
+    def enrol(self, members: Sequence[Member], left: Sequence[TenantId] = ()) -> None:
+        """Adds an entry to the directory; BadSignature or Fork, and no entry, for a bad card."""
+        entry = self._signing_key.sign(next_entry(self.directory, joined=members, left=left))
+        chain = self.chain.extended([entry])
+        self._store.add_entry(chain.directory.number, entry)
+        self.chain = chain
+
+    def directory_update(self) -> bytes:
+        """The directory for those who may have an older one."""
+        return encode(DirectoryUpdate(self.chain.entries))
+
     def epoch(self, hour: float) -> int:
         """The epoch that an hour lies in; tokens change with it."""
-        return int(hour // (HOURS_PER_WEEK * self.settings.weeks_per_epoch))
+        return self.directory.epoch(hour)
 
     def context_labels(self, hour: float, context: str, level: int) -> dict[str, str]:
         """The tokens that a tenant gets with a lease on this context at this build-up level."""
@@ -68,6 +109,15 @@ class Provider:
         """Leases that overlap [start_hour, end_hour)."""
         return self._store.leases(start_hour, end_hour)
 
+    def grants(self, request: bytes) -> bytes:
+        """A tenant's own leases, with their context tokens; BadSignature for anybody else."""
+        asked = open_signed_by(LeaseRequest, request, self.directory.verify_key)
+        own = self._store.leases_of(asked.tenant, asked.start_hour, asked.end_hour)
+        granted = (
+            GrantedLease.of(lease.lease, self.epoch(lease.start_h), lease.start_h, lease.labels) for lease in own
+        )
+        return self._signing_key.sign(LeaseGrants(asked.tenant, tuple(granted)))
+
     def registration_request(self, window: Window) -> bytes:
         """The question that opens a week: what runs on your leases that began in the window?"""
         return self._signing_key.sign(RegistrationRequest(self.epoch(window[0]), *window))
@@ -75,13 +125,30 @@ class Provider:
     def register(self, answer: bytes) -> None:
         """Keeps a tenant's tokens for its own leases; a bad answer is logged and dropped."""
         with _dropping_bad_answers():
-            self._store.register(open_signed_by(Registration, answer, self.directory.verify_key))
+            told = open_signed_by(Registration, answer, self.directory.verify_key)
+            owned = open_signed_by(Ownership, told.ownership, self.directory.verify_key)
+            if (owned.tenant, owned.epoch) != (told.tenant, told.epoch):
+                raise PeerFault(f"tenant {told.tenant.hex()[:12]}… says what another one owns")
+            self._store.register(told)
+
+    # ---- a round -----------------------------------------------------------------------------------------------------
 
     def plan(self, window: Window) -> Plan:
-        """The plan for a window, with the rows that the epoch's leases support."""
+        """The plan for a window, with the rows that the epoch's leases support; RoundUnderWay while one is open."""
+        if (open_ := self.unfinished()) is not None:
+            raise RoundUnderWay(f"round {open_.plan.round_id} is still {open_.state}")
         epoch_start = self.epoch(window[0]) * self.settings.weeks_per_epoch * HOURS_PER_WEEK
-        leases = self._store.leases(epoch_start, window[1])
-        return make_plan(self.settings, self.new_round_id(), window, leases, self.mask_trustees())
+        owned = self._owned(self.epoch(window[0]))
+        leases = [_as_owned(lease, owned) for lease in self._store.leases(epoch_start, window[1])]
+        return make_plan(
+            self.settings,
+            self.new_round_id(),
+            window,
+            leases,
+            self.mask_trustees(),
+            directory=self.directory.head,
+            earlier=self._goes_on_from(),
+        )
 
     def new_round_id(self) -> RoundId:
         """A fresh random name for a round."""
@@ -93,22 +160,56 @@ class Provider:
 
     def open_round(self, plan: Plan) -> Round:
         """Signs the plan and begins to collect."""
-        return Round(plan, self._signing_key, self.directory)
+        return new_round(self._store.rounds, self._signing_key, self.chain.at(plan.directory), plan)
+
+    def unfinished(self) -> Round | None:
+        """The round that is neither released nor refused, if there is one."""
+        for kept in self._store.rounds.rounds():
+            if kept.state not in (State.RELEASED, State.REFUSED):
+                plan = decode(Plan, decode(Signed, kept.signed_plan).body)
+                return Round(self._store.rounds, self._signing_key, self.chain.at(plan.directory), kept.signed_plan)
+        return None
 
     def receive(self, round_: Round, answer: bytes) -> None:
         """Takes a contribution; a bad one is logged and dropped."""
         with _dropping_bad_answers():
             round_.receive(answer)
 
-    def release(self, round_: Round, noisy_sum: Words) -> gate.Release:
-        """Passes the sum through the gate and keeps the release."""
+    def close_round(self, round_: Round) -> None:
+        """Fixes the one set of contributions, in random groups; CohortTooSmall while there are too few."""
+
+        def group(contributors: Sequence[TenantId]) -> Sequence[Sequence[TenantId]]:
+            least = round_.plan.cohort_minimum
+            return assign(contributors, self.settings.groups, least, self.suspicion(), self._random_bytes)
+
+        past = past_of(self._store.rounds, round_.plan)
+        round_.close(group, past, _evidence(round_.plan, self._store.ownerships(round_.plan.epoch)))
+
+    def release(self, round_: Round) -> gate.Release:
+        """Passes the sums of the sound groups through the gate and keeps the release; PoisonedRound if most are bad."""
         plan = round_.plan
-        slices = Slices.of(
-            self._store.leases(plan.start_hour, plan.end_hour), plan.start_hour, plan.end_hour, plan.band_edges_hours
-        )
-        made = gate.release(plan, noisy_sum, len(round_.contributors), exposure.expose(plan, slices))
-        self._store.add_release(plan.round_id, gate.to_bytes(made))
+        past = past_of(self._store.rounds, plan)
+        earlier = self._releases_of(past)
+        opened = round_.open(past)
+        begun = start_hours(self._store.rounds, plan)
+        hours = {tenant: begun.get(tenant, plan.first_hour) for tenant in round_.contributors}
+        leases = self._store.leases(plan.first_hour, plan.end_hour)
+        judgement, sound = self._judge(round_, opened, earlier, hours, leases)
+        answered = [gate.Answered(tenant, hours[tenant]) for at in sound for tenant in round_.groups[at]]
+        since = {answer.tenant: float(answer.start_hour) for answer in answered}
+        slices = Slices.since(since, leases, plan.end_hour, plan.band_edges_hours)
+        total = add_words(opened[at] for at in sound)
+        made = gate.release(plan, total, answered, exposure.expose(plan, slices), earlier)
+        left_out = frozenset(range(len(opened))) - frozenset(sound)
+        round_.release(gate.to_bytes(made), left_out, self.suspicion().after(judgement).to_dict())
         return made
+
+    def suspicion(self) -> Suspicion:
+        """What the rounds so far say about tenants."""
+        kept = self._store.rounds.suspicion()
+        return Suspicion.from_dict(kept) if kept else Suspicion()
+
+    # ---- what is learnt ----------------------------------------------------------------------------------------------
 
     def releases(self) -> list[gate.Release]:
         """Everything that went through the gate, oldest first."""
@@ -116,7 +217,7 @@ class Provider:
 
     def learn(self, releases: Sequence[gate.Release]) -> Findings:
         """What `releases` say together, with this provider's own exposure."""
-        leases = self._store.leases(releases[0].plan.start_hour, releases[-1].plan.end_hour)
+        leases = self._store.leases(min(made.plan.first_hour for made in releases), releases[-1].plan.end_hour)
         return learn(releases, leases)
 
     def publish_catalogue(self, catalogue: Sequence[CatalogueEntry]) -> bytes:
@@ -141,6 +242,60 @@ class Provider:
 
     def _open(self, signed_bundle: bytes) -> Bundle:
         return open_signed(Bundle, signed_bundle, self._signing_key.public)
+
+    def _owned(self, epoch: int) -> dict[TenantId, set[str]]:
+        said = (decode(Ownership, decode(Signed, signed).body) for signed in self._store.ownerships(epoch))
+        return {one.tenant: {str(token) for token in one.tokens} for one in said}
+
+    def _goes_on_from(self) -> Plan | None:
+        """The last released round, if the next one may go on with its series."""
+        releases = self._store.releases()
+        last = gate.from_bytes(releases[-1]).plan if releases else None
+        return None if last is None or is_broken(self._store.rounds, last) else last
+
+    def _releases_of(self, past: Past) -> list[gate.Release]:
+        names = {plan.round_id for plan in past.plans}
+        return [made for made in self.releases() if made.plan.round_id in names] if names else []
+
+    def _judge(
+        self,
+        round_: Round,
+        opened: Sequence[Words],
+        earlier: Sequence[gate.Release],
+        hours: dict[TenantId, int],
+        leases: Sequence[Lease],
+    ) -> tuple[Judgement, tuple[int, ...]]:
+        """What the groups of a round say, and which of them count."""
+        plan = round_.plan
+        held = job_weeks(plan, leases, round_.contributors, (min(hours.values()), plan.end_hour))
+        sums = []
+        for at, (members, words) in enumerate(zip(round_.groups, opened, strict=True)):
+            counts, variances = from_ring(plan, words), noise_variances(plan, len(members))
+            if at == 0 and earlier:  # the first group carries the weeks before
+                counts, factor = gate.newly_counted(plan, counts, len(members), earlier)
+                variances = tuple(factor * variance for variance in variances)
+            sums.append(GroupSum(members, counts, variances))
+        judgement = judge(plan, sums, held, self.suspicion().rates())
+        return judgement, accepted(sums, judgement)
+
+
+def _as_owned(lease: Lease, owned: dict[TenantId, set[str]]) -> Lease:
+    """The lease with those of its tokens that its tenant says it holds: no other counts as owned."""
+    held = owned.get(lease.tenant, set())
+    return replace(lease, labels={name: token for name, token in lease.labels.items() if token in held})
+
+
+def _evidence(plan: Plan, ownerships: Sequence[bytes]) -> list[bytes]:
+    """Signed words of owners, enough for every token row of the plan, and no more than it takes."""
+    rows = {level for dimension in plan.dimensions if dimension.name in TOKEN_DIMENSIONS for level in dimension.levels}
+    shown: Counter[str] = Counter()
+    chosen = []
+    for signed in ownerships:
+        held = {str(token) for token in decode(Ownership, decode(Signed, signed).body).tokens} & rows
+        if any(shown[token] < plan.owners_minimum for token in held):
+            shown.update(held)
+            chosen.append(signed)
+    return chosen
 
 
 @contextmanager

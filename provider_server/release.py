@@ -2,29 +2,50 @@
 
 A release joins the noisy counts of a round with the provider's own exposure and states the variance of the noise. It is
 made once per round, from a sum of at least the cohort minimum, and never changes. Nothing else turns words of the ring
-into numbers.
+into numbers. In a series it holds the running total since the series began, which is what its noise is made for.
 """
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from crypto import noise
+from crypto import correlation, noise
 from crypto.codec import decode, encode
+from crypto.correlation import WEIGHT_ONE
 from crypto.errors import CohortTooSmall, DecodeError
+from crypto.ids import TenantId
 from crypto.life_table import Floats, LifeTable
 from crypto.masking import Words
 from crypto.plan import Plan
 
 
 @dataclass(frozen=True)
+class Answered:
+    """A tenant whose contribution is part of a release, and the hour from which it counted."""
+
+    tenant: TenantId
+    start_hour: int
+
+
+@dataclass(frozen=True)
 class Release:
-    """Noisy life tables of one round, one per marginal of its plan and in its order."""
+    """Noisy life tables of one round, one per marginal of its plan and in its order.
+
+    `observed` is what came off the masks, shape (plan.cells,): in a series a weighted sum of its weeks.
+    """
 
     plan: Plan
-    contributors: int
+    answered: tuple[Answered, ...]
     tables: tuple[LifeTable, ...]
+    observed: Floats
+
+    @property
+    def contributors(self) -> int:
+        """How many contributions were summed."""
+        return len(self.answered)
 
     def table(self, marginal: str) -> LifeTable:
         """The table called `marginal`; KeyError where the plan has none of that name."""
@@ -34,60 +55,101 @@ class Release:
         raise KeyError(marginal)
 
 
-def release(plan: Plan, noisy_sum: Words, contributors: int, exposure: tuple[LifeTable, ...]) -> Release:
+def release(
+    plan: Plan,
+    noisy_sum: Words,
+    answered: Sequence[Answered],
+    exposure: tuple[LifeTable, ...],
+    earlier: Sequence[Release] = (),
+) -> Release:
     """Opens the gate. `noisy_sum` has shape (plan.cells,); `exposure` holds the plan's tables as `expose` fills them.
 
-    Raises CohortTooSmall for a sum of fewer contributions than the plan asks for.
+    `earlier` are the releases of the plan's series so far, oldest first. Raises CohortTooSmall for a sum of fewer
+    contributions than the plan asks for.
     """
-    if contributors < plan.cohort_minimum:
-        raise CohortTooSmall(f"round {plan.round_id}: a sum of {contributors} contributions is never released")
-    events = noise.from_ring(plan, noisy_sum)
-    variances = noise.noise_variances(plan, contributors)
-    tables = (
-        replace(table, events=counts, noise_variance=np.full(table.shape, variance))
-        for table, counts, variance in zip(exposure, events, variances, strict=True)
-    )
-    return Release(plan, contributors, tuple(tables))
+    if len(answered) < plan.cohort_minimum:
+        raise CohortTooSmall(f"round {plan.round_id}: a sum of {len(answered)} contributions is never released")
+    observed = np.concatenate([values.reshape(-1) for values in noise.from_ring(plan, noisy_sum)])
+    weeks = [*((made.plan, made.observed, made.contributors) for made in earlier), (plan, observed, len(answered))]
+    openings = [correlation.embed(of.tables, plan.tables, seen) * WEIGHT_ONE for of, seen, _ in weeks]
+    total = correlation.running_total(openings)
+    births = _split(plan, correlation.births([of.tables for of, _, _ in weeks]))
+    before = earlier[-1].tables if earlier else ()
+    tables = []
+    for number, (table, events) in enumerate(zip(exposure, _split(plan, total), strict=True)):
+        variances = [WEIGHT_ONE**2 * noise.noise_variances(of, many)[number] for of, _, many in weeks]
+        past = before[number].aligned(table.dimensions) if before else LifeTable.zeros(table.dimensions)
+        tables.append(
+            LifeTable(
+                table.dimensions,
+                events,
+                past.exposure_node_hours + table.exposure_node_hours,
+                past.at_risk + table.at_risk,
+                correlation.running_variance(variances, births[number]),
+            )
+        )
+    return Release(plan, tuple(answered), tuple(tables), observed)
+
+
+def newly_counted(
+    plan: Plan, opened: Sequence[Floats], contributors: int, earlier: Sequence[Release]
+) -> tuple[tuple[Floats, ...], float]:
+    """Of the group that carries the weeks before: its counts without them, and by what factor that raises its variance.
+
+    What the earlier releases say about those weeks is taken off, with its noise.
+    """
+    before = [correlation.embed(made.plan.tables, plan.tables, made.observed) * WEIGHT_ONE for made in earlier]
+    now = np.concatenate([values.reshape(-1) for values in opened]) * WEIGHT_ONE
+    alone = correlation.running_total([*before, now]) - correlation.running_total(before)
+    steps = np.diff(correlation.decoding(len(earlier) + 1))[::-1] * WEIGHT_ONE  # oldest first
+    factor = 1.0 + sum(step**2 * made.contributors / contributors for step, made in zip(steps, earlier, strict=True))
+    return tuple(_split(plan, alone)), float(factor)
 
 
 @dataclass(frozen=True)
 class StoredRelease:
     """A release as it is kept: float64 arrays, little-endian, all marginals one after the other."""
 
-    LABEL: ClassVar[str] = "pharoah/release/1"
+    LABEL: ClassVar[str] = "pharoah/release/2"
     plan: bytes
-    contributors: int
+    answered: tuple[Answered, ...]
     events: bytes
     exposure_node_hours: bytes
     at_risk: bytes
+    noise_variance: bytes
+    observed: bytes
+
+
+_COLUMNS = ("events", "exposure_node_hours", "at_risk", "noise_variance")
 
 
 def to_bytes(made: Release) -> bytes:
     """The release for the store."""
-    columns = [
-        b"".join(getattr(table, name).astype("<f8").tobytes() for table in made.tables)
-        for name in ("events", "exposure_node_hours", "at_risk")
-    ]
-    return encode(StoredRelease(encode(made.plan), made.contributors, *columns))
+    columns = {name: b"".join(_packed(getattr(table, name)) for table in made.tables) for name in _COLUMNS}
+    return encode(StoredRelease(encode(made.plan), made.answered, observed=_packed(made.observed), **columns))
 
 
 def from_bytes(data: bytes) -> Release:
     """Inverse of `to_bytes`; DecodeError for anything else."""
     stored = decode(StoredRelease, data)
     plan = decode(Plan, stored.plan)
-    columns = (_split(plan, column) for column in (stored.events, stored.exposure_node_hours, stored.at_risk))
-    variances = noise.noise_variances(plan, stored.contributors)
-    tables = (
-        LifeTable(empty.dimensions, events, exposure, at_risk, np.full(empty.shape, variance))
-        for empty, events, exposure, at_risk, variance in zip(plan.tables, *columns, variances, strict=True)
-    )
-    return Release(plan, stored.contributors, tuple(tables))
+    columns = [_split(plan, _column(plan, getattr(stored, name))) for name in _COLUMNS]
+    tables = [LifeTable(empty.dimensions, *arrays) for empty, *arrays in zip(plan.tables, *columns, strict=True)]
+    return Release(plan, stored.answered, tuple(tables), _column(plan, stored.observed))
 
 
-def _split(plan: Plan, column: bytes) -> list[Floats]:
+def _packed(values: Floats) -> bytes:
+    return values.astype("<f8").tobytes()
+
+
+def _column(plan: Plan, column: bytes) -> Floats:
     if len(column) != 8 * plan.cells:
         raise DecodeError(f"a column of this release has {8 * plan.cells} bytes, here it has {len(column)}")
-    values = np.frombuffer(column, "<f8").astype(np.float64)
+    return np.frombuffer(column, "<f8").astype(np.float64)
+
+
+def _split(plan: Plan, values: NDArray[Any]) -> list[NDArray[Any]]:
+    """One array per marginal, shaped like its table."""
     ends = np.cumsum([table.events.size for table in plan.tables])
     parts = np.split(values, ends[:-1])
     return [part.reshape(table.shape) for part, table in zip(parts, plan.tables, strict=True)]

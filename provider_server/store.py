@@ -21,10 +21,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from crypto.errors import PharoahError, Refusal
-from crypto.ids import LeaseId, RoundId, TenantId
+from crypto.ids import LeaseId, TenantId
 from crypto.messages import Registration
+from provider_server import tables
 from provider_server.leases import Lease
 from provider_server.migrations.upgrade import upgrade
+from provider_server.round_store import RoundStore
 
 BUSY_TIMEOUT_S = 30.0
 ROWS_AT_ONCE = 1000
@@ -34,33 +36,6 @@ _DRIVERS = {
     "postgresql": "postgresql+psycopg",
     "postgresql+psycopg": "postgresql+psycopg",
 }
-
-_metadata = sa.MetaData()
-
-_leases = sa.Table(
-    "leases",
-    _metadata,
-    sa.Column("lease", sa.LargeBinary, primary_key=True),
-    sa.Column("tenant", sa.LargeBinary, nullable=False),
-    sa.Column("nodes", sa.Integer, nullable=False),
-    sa.Column("start_h", sa.Float, nullable=False, index=True),
-    sa.Column("end_h", sa.Float, nullable=False, index=True),
-    sa.Column("contexts", sa.Text, nullable=False),
-    sa.Column("ladder", sa.Text, nullable=True),
-)
-_releases = sa.Table(
-    "releases",
-    _metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("round_id", sa.LargeBinary, nullable=False, unique=True),
-    sa.Column("release", sa.LargeBinary, nullable=False),
-)
-_bundles = sa.Table(
-    "bundles",
-    _metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("bundle", sa.LargeBinary, nullable=False),
-)
 
 
 class BadDatabase(PharoahError):
@@ -93,6 +68,7 @@ class Store:
         except Refusal as refusal:
             self.close()
             raise type(refusal)(f"{_shown(url)}: {refusal.what}") from refusal
+        self.rounds = RoundStore(self._engine)
 
     def close(self) -> None:
         """Releases the connections."""
@@ -113,13 +89,26 @@ class Store:
         ]
         if rows:
             with self._engine.begin() as connection:
-                connection.execute(sa.insert(_leases), rows)
+                connection.execute(sa.insert(tables.leases), rows)
+
+    def leases_of(self, tenant: TenantId, start_hour: float, end_hour: float) -> list[Lease]:
+        """A tenant's leases that began in [start_hour, end_hour), in order of start."""
+        column = tables.leases.c
+        began = sa.and_(column.start_h >= start_hour, column.start_h < end_hour)
+        query = sa.select(tables.leases).where(column.tenant == bytes(tenant), began)
+        with self._engine.connect() as connection:
+            return [_lease(row) for row in connection.execute(query.order_by(column.start_h, column.lease))]
 
     def register(self, registration: Registration) -> None:
-        """Attaches workload tokens to the sender's own leases; those of others, or of nobody, are left alone."""
+        """Attaches workload tokens to the sender's own leases, and keeps what it says that it owns.
+
+        Leases of others, or of nobody, are left alone.
+        """
         change = (
-            sa.update(_leases)
-            .where(_leases.c.lease == sa.bindparam("of_lease"), _leases.c.tenant == bytes(registration.tenant))
+            sa.update(tables.leases)
+            .where(
+                tables.leases.c.lease == sa.bindparam("of_lease"), tables.leases.c.tenant == bytes(registration.tenant)
+            )
             .values(ladder=sa.bindparam("tokens"))
         )
         rows = [
@@ -127,38 +116,58 @@ class Store:
             for workload in registration.workloads
             for lease in workload.leases
         ]
-        if rows:
-            with self._engine.begin() as connection:
+        column = tables.ownerships.c
+        same = sa.and_(column.tenant == bytes(registration.tenant), column.epoch == registration.epoch)
+        said = {"tenant": bytes(registration.tenant), "epoch": registration.epoch, "ownership": registration.ownership}
+        with self._engine.begin() as connection:
+            if rows:
                 connection.execute(change, rows)
+            connection.execute(sa.delete(tables.ownerships).where(same))
+            connection.execute(sa.insert(tables.ownerships).values(said))
+
+    def ownerships(self, epoch: int) -> list[bytes]:
+        """What every tenant last said that it owns in an epoch, signed."""
+        column = tables.ownerships.c
+        query = sa.select(column.ownership).where(column.epoch == epoch).order_by(column.tenant)
+        with self._engine.connect() as connection:
+            return [row.ownership for row in connection.execute(query)]
+
+    def add_entry(self, number: int, entry: bytes) -> None:
+        """Keeps a signed entry of the directory; IntegrityError for a second one of its number."""
+        with self._engine.begin() as connection:
+            connection.execute(sa.insert(tables.directory).values(number=number, entry=entry))
+
+    def entries(self) -> list[bytes]:
+        """The signed entries of the directory, oldest first."""
+        query = sa.select(tables.directory.c.entry).order_by(tables.directory.c.number)
+        with self._engine.connect() as connection:
+            return [row.entry for row in connection.execute(query)]
 
     def leases(self, start_hour: float, end_hour: float) -> list[Lease]:
         """Leases that overlap [start_hour, end_hour), in order of start."""
         query = (
-            sa.select(_leases)
-            .where(_leases.c.start_h < end_hour, _leases.c.end_h > start_hour)
-            .order_by(_leases.c.start_h, _leases.c.lease)
+            sa.select(tables.leases)
+            .where(tables.leases.c.start_h < end_hour, tables.leases.c.end_h > start_hour)
+            .order_by(tables.leases.c.start_h, tables.leases.c.lease)
         )
         with self._engine.connect() as connection:
             return [_lease(row) for row in connection.execute(query)]
 
-    def add_release(self, round_id: RoundId, release: bytes) -> None:
-        """Keeps a release for good; IntegrityError for a second one of the same round."""
-        with self._engine.begin() as connection:
-            connection.execute(sa.insert(_releases).values(round_id=bytes(round_id), release=release))
-
     def releases(self) -> Sequence[bytes]:
         """All releases, oldest first."""
         with self._engine.connect() as connection:
-            return [row.release for row in connection.execute(sa.select(_releases).order_by(_releases.c.number))]
+            return [
+                row.release for row in connection.execute(sa.select(tables.releases).order_by(tables.releases.c.number))
+            ]
 
     def add_bundle(self, number: int, bundle: bytes) -> None:
         """Keeps a signed bundle."""
         with self._engine.begin() as connection:
-            connection.execute(sa.insert(_bundles).values(number=number, bundle=bundle))
+            connection.execute(sa.insert(tables.bundles).values(number=number, bundle=bundle))
 
     def newest_bundle(self) -> tuple[int, bytes] | None:
         """Number and bytes of the newest bundle, None before the first."""
-        query = sa.select(_bundles).order_by(_bundles.c.number.desc()).limit(1)
+        query = sa.select(tables.bundles).order_by(tables.bundles.c.number.desc()).limit(1)
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
         return None if row is None else (row.number, row.bundle)
@@ -167,7 +176,7 @@ class Store:
         """Every row with the name of its table, all as of one moment; others may write meanwhile."""
         options = {"isolation_level": "REPEATABLE READ"} if self._engine.name == "postgresql" else {}
         with self._engine.connect().execution_options(**options) as connection:
-            for table in _metadata.sorted_tables:
+            for table in tables.metadata.sorted_tables:
                 query = sa.select(table).order_by(*table.primary_key)
                 result = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query)
                 yield from ((table.name, dict(row)) for row in result.mappings())
@@ -175,13 +184,13 @@ class Store:
     def fill(self, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """Takes rows as `rows` gives them: all or, whatever is raised, none. StoreNotEmpty if any row is here."""
         with self._alone() as connection:
-            tables = _metadata.sorted_tables
-            if any(connection.execute(sa.select(table).limit(1)).first() for table in tables):
+            if any(connection.execute(sa.select(table).limit(1)).first() for table in tables.metadata.sorted_tables):
                 raise StoreNotEmpty("this store is not empty")
             for name, batch in _batches(rows):
-                connection.execute(sa.insert(_metadata.tables[name]), batch)
+                connection.execute(sa.insert(tables.metadata.tables[name]), batch)
             if connection.dialect.name == "postgresql":
-                connection.execute(_GO_ON_COUNTING)
+                for statement in _GO_ON_COUNTING:
+                    connection.execute(statement)
 
     @contextmanager
     def _alone(self) -> Iterator[sa.Connection]:
@@ -191,14 +200,18 @@ class Store:
             connection.begin(),
         ):
             if connection.dialect.name == "postgresql":
-                connection.execute(sa.text("LOCK TABLE leases, releases, bundles IN EXCLUSIVE MODE"))
+                connection.execute(sa.text(f"LOCK TABLE {_ALL} IN EXCLUSIVE MODE"))
             yield connection
 
 
 # Numbers that were given with their rows move no sequence of PostgreSQL.
-_GO_ON_COUNTING = sa.text(
-    "SELECT setval(pg_get_serial_sequence('releases', 'number'), max(number)) FROM releases HAVING count(*) > 0"
-)
+_GO_ON_COUNTING = [
+    sa.select(sa.func.setval(sa.func.pg_get_serial_sequence(table.name, "number"), sa.func.max(table.c.number))).having(
+        sa.func.count() > 0
+    )
+    for table in (tables.releases, tables.rounds)
+]
+_ALL = ", ".join(table.name for table in tables.metadata.sorted_tables)
 
 
 def _batches(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from crypto.plan import Plan
 from crypto.verbs import Verb
 from provider_server.provider import Provider, Window
 from provider_server.release import Release
+from provider_server.round_store import Answer
+from provider_server.rounds import Round, State
 from provider_server.tenants import Tenants
 
 
@@ -22,16 +23,24 @@ class MaskHolder(Protocol):
     def index(self) -> int:
         """Its number in the directory."""
 
-    def unmask(self, request: bytes) -> bytes:
-        """Signed UnmaskRequest in, UnmaskShare out."""
+    def follow(self, update: bytes) -> bytes:
+        """DirectoryUpdate in, Receipt out."""
+
+    def endorse(self, request: bytes) -> bytes:
+        """Signed UnmaskRequest in, signed Endorsement out."""
+
+    def unmask(self, call: bytes) -> bytes:
+        """UnmaskCall in, signed UnmaskShare out."""
 
 
 class Stage(StrEnum):
     """The stages of a week, in order; each is announced when it begins."""
 
+    DIRECTORY = "directory"
     REGISTER = "register"
     PLAN = "plan"
     CONTRIBUTE = "contribute"
+    ENDORSE = "endorse"
     UNMASK = "unmask"
     RELEASE = "release"
     LEARN = "learn"
@@ -50,13 +59,20 @@ def federated_week(
 
     Refusals of the whole round (too few contributions, nothing to count) propagate; a single tenant's fault does not.
     """
+    announce(Stage.DIRECTORY)
+    update = provider.directory_update()
+    for trustee in trustees:
+        trustee.follow(update)
+    for _receipt in tenants.ask(Verb.DIRECTORY, update):
+        pass
+
     announce(Stage.REGISTER)
     for answer in tenants.ask(Verb.REGISTRATIONS, provider.registration_request(window)):
         provider.register(answer)
 
     announce(Stage.PLAN)
-    plan = provider.plan(window)
-    release = federated_round(provider, tenants, trustees, plan, announce)
+    round_ = provider.open_round(provider.plan(window))
+    release = federated_round(provider, tenants, trustees, round_, announce)
 
     announce(Stage.LEARN)
     releases = provider.releases()
@@ -73,19 +89,31 @@ def federated_round(
     provider: Provider,
     tenants: Tenants,
     trustees: Sequence[MaskHolder],
-    plan: Plan,
+    round_: Round,
     announce: Callable[[Stage], None] = lambda stage: None,
 ) -> Release:
-    """From a plan to its release: collect masked tables, close the set, unmask once, pass the gate."""
-    announce(Stage.CONTRIBUTE)
-    round_ = provider.open_round(plan)
-    for answer in tenants.ask(Verb.CONTRIBUTION, round_.signed_plan):
-        provider.receive(round_, answer)
+    """From a plan to its release: collect masked tables, fix the set, unmask once, pass the gate.
+
+    Goes on from wherever the round is; a step that was taken is not taken again. What a party that is away raises
+    propagates, and the same call later goes on.
+    """
+    masking = {trustee.index for trustee in round_.plan.trustees}
+    holders = {trustee.index: trustee for trustee in trustees if trustee.index in masking}
+
+    if round_.state is State.COLLECTING:
+        announce(Stage.CONTRIBUTE)
+        for answer in tenants.ask(Verb.CONTRIBUTION, round_.signed_plan):
+            provider.receive(round_, answer)
+        provider.close_round(round_)
+
+    if round_.state is State.ENDORSING:
+        announce(Stage.ENDORSE)
+        for index in sorted(round_.missing(Answer.ENDORSEMENT)):
+            round_.endorse(index, holders[index].endorse(round_.request))
 
     announce(Stage.UNMASK)
-    request = round_.close()
-    masking = {trustee.index for trustee in plan.trustees}
-    noisy_sum = round_.unmask(trustee.unmask(request) for trustee in trustees if trustee.index in masking)
+    for index in sorted(round_.missing(Answer.SHARE)):
+        round_.share(index, holders[index].unmask(round_.call()))
 
     announce(Stage.RELEASE)
-    return provider.release(round_, noisy_sum)
+    return provider.release(round_)

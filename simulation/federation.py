@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crypto import threshold
+from crypto.directory import NOTHING_BEFORE, DirectoryEntry, Member, TrusteeRecord
 from crypto.ids import EncodedElement, VerifyKey
 from crypto.masking import MaskKey
-from crypto.messages import Directory, Member, TrusteeRecord
 from crypto.noise import NoiseSampler, SystemSampler
 from crypto.signing import SigningKey
 from provider_server.planning import PlanSettings
@@ -53,18 +53,20 @@ def found(
     members = [create(home, os.urandom) for home in homes]
     provider_key = SigningKey.generate(os.urandom)
     shares, group = make_group_key()
-    mask_keys = [MaskKey.generate(os.urandom) for _ in shares]
-    directory = _directory(provider_key.public, group, mask_keys, members)
+    keys = [(SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)) for _ in shares]
+    records = [_record(group, share.index, *key) for share, key in zip(shares, keys, strict=True)]
+    entry = founding_entry(provider_key.public, group, records, settings.weeks_per_epoch, members)
+    founding = provider_key.sign(entry)
     trustees = tuple(
-        Trustee(share, mask_key, directory, _new(root / "trustees" / f"{share.index}.db"), os.urandom, TrusteeLimits())
-        for share, mask_key in zip(shares, mask_keys, strict=True)
+        Trustee(share, *key, [founding], _new(root / "trustees" / f"{share.index}.db"), os.urandom, TrusteeLimits())
+        for share, key in zip(shares, keys, strict=True)
     )
     for home in homes:
-        pin(home, directory)
+        pin(home, [founding])
         (home / "policy.toml").write_text("".join(f"{key} = {_toml(value)}\n" for key, value in policy.items()))
-    provider = Provider(
-        provider_key, os.urandom(32), directory, settings, Store(_new(root / "provider" / "provider.db")), os.urandom
-    )
+    store = Store(_new(root / "provider" / "provider.db"))
+    store.add_entry(0, founding)
+    provider = Provider(provider_key, os.urandom(32), settings, store, os.urandom)
     drawn = sampler or SystemSampler()
     return Federation(provider, trustees, tuple(open_tenant(home, trustees, os.urandom, drawn) for home in homes))
 
@@ -85,14 +87,23 @@ def make_group_key() -> tuple[list[threshold.KeyShare], threshold.GroupKey]:
     return shares, threshold.group_key(THRESHOLD, TRUSTEES, commitments)
 
 
-def _directory(
-    provider: VerifyKey, group: threshold.GroupKey, mask_keys: Sequence[MaskKey], members: Sequence[Member]
-) -> Directory:
-    records = tuple(
-        TrusteeRecord(index, EncodedElement(share_key.encoded), mask_key.public)
-        for index, (share_key, mask_key) in enumerate(zip(group.share_public_keys, mask_keys, strict=True), start=1)
-    )
-    return Directory(provider, group.threshold, EncodedElement(group.public_key.encoded), records, tuple(members))
+def founding_entry(
+    provider: VerifyKey,
+    group: threshold.GroupKey,
+    trustees: Sequence[TrusteeRecord],
+    weeks_per_epoch: int,
+    members: Sequence[Member],
+) -> DirectoryEntry:
+    """The first entry of the directory of a new federation."""
+    group_key = EncodedElement(group.public_key.encoded)
+    joined = tuple(members)
+    settled = provider, group.threshold, group_key, tuple(trustees), weeks_per_epoch
+    return DirectoryEntry(0, NOTHING_BEFORE, *settled, joined, ())
+
+
+def _record(group: threshold.GroupKey, index: int, signing_key: SigningKey, mask_key: MaskKey) -> TrusteeRecord:
+    share_key = EncodedElement(group.share_public_key(index).encoded)
+    return TrusteeRecord(index, signing_key.public, share_key, mask_key.public, address="", certificate="")
 
 
 def _new(path: Path) -> Path:

@@ -65,6 +65,8 @@ def settings_of(scenario: Scenario) -> PlanSettings:
         owners_minimum=scenario.owners_minimum,
         failures_per_unit=scenario.failures_per_job_week,
         mechanism=scenario.mechanism,
+        horizon=scenario.horizon_weeks,
+        groups=scenario.groups,
         band_edges_hours=(*scenario.age_band_edges_h, FOREVER_H),
     )
 

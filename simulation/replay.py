@@ -116,10 +116,11 @@ class Replay:
             self.leases,
             provider.mask_trustees(),
             self._public_levels,
+            directory=provider.directory.head,
         )
         with task_identity():
             tenants = GridTenants(self._grid, DEADLINE_S, poll_s=0.0)
-            released = federated_round(provider, tenants, self._federation.trustees, plan)
+            released = federated_round(provider, tenants, self._federation.trustees, provider.open_round(plan))
         if self._private:
             return released
         return replace(released, tables=tuple(_without_noise(table) for table in released.tables))

@@ -45,6 +45,7 @@ class Scenario:
     the last band is open. `mismatch_share` of all pairs (workload, context), but at least `mismatch_minimum`, fail
     `mismatch_factor` times as often as their parts explain. `private_share` of the workloads have one owner each. With
     `acme_mix`, reasons and lost node-hours follow Acme's Table 3; without, every reason of a domain is equally likely.
+    Noise is correlated over `horizon_weeks`, 1 for none; contributions are opened in up to `groups` groups.
     """
 
     name: str
@@ -68,6 +69,8 @@ class Scenario:
     epsilon: float
     delta: float
     mechanism: Mechanism
+    horizon_weeks: int
+    groups: int
     owners_minimum: int
     cohort_minimum: int
     acme_mix: bool
@@ -85,6 +88,8 @@ class Scenario:
         edges = self.age_band_edges_h
         rising = edges[:1] == (0.0,) and all(low < high for low, high in pairwise(edges))
         self._require("age_band_edges_h", "must start at 0 and rise", holds=rising)
+        gaussian = self.horizon_weeks == 1 or self.mechanism is Mechanism.DISCRETE_GAUSSIAN
+        self._require("horizon_weeks", "must be 1 unless noise is Gaussian", holds=gaussian)
         self._require("largest_job_nodes", "must be a power of two", holds=log2(self.largest_job_nodes).is_integer())
         self._check_failures()
 
@@ -131,6 +136,8 @@ _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "failures_per_job_week": (1, 100),
         "epsilon": (0.001, 100),
         "delta": (1e-15, 1e-3),
+        "horizon_weeks": (1, 13),
+        "groups": (1, 100),
         "owners_minimum": (1, 1_000),
         "cohort_minimum": (1, 100_000),
     }

@@ -16,7 +16,6 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from crypto.accountant import plan_loss
 from crypto.life_table import Floats
-from crypto.noise import noise_variances
 from crypto.plan import HOURS_PER_WEEK
 from provider_server.learning import Findings
 from provider_server.leases import Slices
@@ -197,29 +196,33 @@ class Judge:
     def _noised(self, epsilon: float, rng: np.random.Generator) -> list[Release]:
         settings = replace(self._played.federation.provider.settings, epsilon=epsilon)
         scales = settings.scales()
-        return [_with_noise(made, scales, rng) for made in without_privacy(self._played)]
+        exact = without_privacy(self._played)
+        return [_with_noise(one, made, scales, rng) for one, made in zip(exact, self._played.releases, strict=True)]
 
 
 def without_privacy(played: Played) -> list[Release]:
-    """The releases as they would be without noise."""
-    return [
-        replace(made, tables=tuple(table.without_privacy(np.asarray(counts, np.float64)) for table, counts in rows))
-        for made, exact in zip(played.releases, played.exact, strict=True)
-        if (rows := list(zip(made.tables, exact, strict=True)))
-    ]
+    """The releases as they would be without noise; in a series, with the running totals."""
+    made, before = [], None
+    for release, exact in zip(played.releases, played.exact, strict=True):
+        goes_on = before is not None and release.plan.series and release.plan.position > 0
+        tables = []
+        for number, (table, counts) in enumerate(zip(release.tables, exact, strict=True)):
+            total = np.asarray(counts, np.float64)
+            if goes_on and before is not None:
+                total = total + before.tables[number].aligned(table.dimensions).events
+            tables.append(table.without_privacy(total))
+        before = replace(release, tables=tuple(tables))
+        made.append(before)
+    return made
 
 
-def _with_noise(exact: Release, scales: Sequence[float], rng: np.random.Generator) -> Release:
-    marginals = tuple(replace(m, noise_scale=scale) for m, scale in zip(exact.plan.marginals, scales, strict=True))
-    variances = noise_variances(replace(exact.plan, marginals=marginals), exact.contributors)
-    tables = (
-        replace(
-            table,
-            events=table.events + np.round(rng.normal(0, np.sqrt(variance), table.shape)),
-            noise_variance=np.full(table.shape, variance),
-        )
-        for table, variance in zip(exact.tables, variances, strict=True)
-    )
+def _with_noise(exact: Release, made: Release, scales: Sequence[float], rng: np.random.Generator) -> Release:
+    """The exact tables under noise of other scales than those that were `made`."""
+    tables = []
+    for table, noisy, marginal, scale in zip(exact.tables, made.tables, made.plan.marginals, scales, strict=True):
+        variance = noisy.noise_variance * (scale / marginal.noise_scale) ** 2
+        events = table.events + np.round(rng.normal(0, np.sqrt(variance), table.shape))
+        tables.append(replace(table, events=events, noise_variance=variance))
     return replace(exact, tables=tuple(tables))
 
 

@@ -10,6 +10,8 @@ Three things make a description the same every time (docs/signatures.md has the 
   archetype where no catalogue entry is near.
 * *One iteration.* Collectives are those of one whole iteration, found by marks in the trace, else by their period.
 
+A log of NCCL's among the traces adds the version that it names, which traces from the CPU alone lack.
+
 Nothing that is read here leaves the tenant: see `tenant_client.descriptor`.
 """
 
@@ -22,7 +24,7 @@ from crypto.errors import PharoahError
 from tenant_client.descriptor import Descriptor, Operator
 from tenant_client.iteration import skeleton
 from tenant_client.operators import class_of, classes_of, is_part_of_a_model, kernel_family, precision, table
-from tenant_client.sources import execution_trace, kineto
+from tenant_client.sources import execution_trace, kineto, nccl_log
 from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, SourceError, open_inputs
 from tenant_client.sources.trace import Argument, Call, Dims, Trace
 
@@ -40,7 +42,7 @@ class NothingToDescribe(PharoahError):
 
 
 def read_traces(paths: Iterable[Path], limits: Limits = DEFAULT_LIMITS) -> list[Trace]:
-    """Every trace in the files, archives included; SourceError at the first that cannot be read."""
+    """Every trace and NCCL log in the files, archives included; SourceError at the first that cannot be read."""
     traces = []
     for path in paths:
         with open_inputs(path, limits) as readers:
@@ -54,6 +56,9 @@ def _read(reader: CappedReader, limits: Limits) -> Trace:
         return execution_trace.read(reader, limits)
     if kineto.recognises(head):
         return kineto.read(reader, limits)
+    if nccl_log.looks_like(head.decode("utf-8", "replace")):
+        found = nccl_log.version(reader, limits)
+        return Trace(reader.file, versions={"nccl": found} if found else {})
     raise SourceError(
         reader.file, 0, "not a trace", hint="name a trace of torch.profiler or of ExecutionTraceObserver, in JSON"
     )

@@ -1,24 +1,24 @@
 """A tenant's home directory: keys, pinned directory, policy and database, readable by their owner only.
 
     signing.key  mask.key   32 bytes each, mode 0600
-    directory.msgpack       who takes part, as pinned
     policy.toml             optional; defaults apply without it
-    tenant.db               journal, ledger, outbox, token cache
+    tenant.db               journal, ledger, outbox, token cache, and the directory as pinned
 
 The directory itself has mode 0700.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 
-from crypto.codec import decode, encode
+from crypto.directory import Chain, Member
 from crypto.errors import PharoahError
 from crypto.masking import MaskKey
-from crypto.messages import Directory, Member
 from crypto.noise import NoiseSampler
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
+from tenant_client import pinned
 from tenant_client.database import open_database
 from tenant_client.policy import Policy, load_policy
 from tenant_client.tenant import Tenant
@@ -37,12 +37,13 @@ def create(home: Path, random_bytes: RandomBytes) -> Member:
     signing, mask = random_bytes(KEY_BYTES), random_bytes(KEY_BYTES)
     write_secret(home / "signing.key", signing)
     write_secret(home / "mask.key", mask)
-    return Member(SigningKey(signing).public, MaskKey(mask).public)
+    return Member.of(SigningKey(signing), MaskKey(mask).public)
 
 
-def pin(home: Path, directory: Directory) -> None:
-    """Writes the directory that this tenant trusts from now on."""
-    (home / "directory.msgpack").write_bytes(encode(directory))
+def pin(home: Path, entries: Iterable[bytes]) -> Chain:
+    """Pins the directory that this tenant trusts from now on, or newer entries of it."""
+    with closing(open_database(home / "tenant.db")) as connection:
+        return pinned.pin(connection, entries)
 
 
 def open_tenant(
@@ -53,7 +54,6 @@ def open_tenant(
     return Tenant(
         SigningKey(_read_key(home / "signing.key")),
         MaskKey(_read_key(home / "mask.key")),
-        decode(Directory, _read(home / "directory.msgpack")),
         load_policy(policy) if policy.exists() else Policy(),
         open_database(home / "tenant.db"),
         trustees,

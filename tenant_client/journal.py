@@ -14,8 +14,9 @@ from operator import itemgetter
 
 from crypto.codec import decode, encode
 from crypto.errors import PharoahError
-from crypto.ids import LeaseId
+from crypto.ids import LeaseId, Token
 from crypto.messages import Ladder, RegisteredWorkload
+from crypto.plan import TOKEN_DIMENSIONS
 from tenant_client.database import Connection
 from tenant_client.descriptor import Descriptor
 
@@ -115,31 +116,45 @@ class Journal:
         return {unit: Descriptor.from_json(text) for unit, text in rows}
 
     def queue_registrations(self, epoch: int, leases: Iterable[tuple[LeaseId, float, Ladder]]) -> None:
-        """Keeps what the provider will be told: each lease, the hour at which it began, and its workload's tokens."""
+        """Keeps what the provider is told if it asks: each lease, the hour at which it began, its workload's tokens."""
         with transaction(self._connection):
             self._connection.executemany(
                 "INSERT OR IGNORE INTO registrations VALUES (?, ?, ?, ?)",
                 [(bytes(lease), epoch, start_h, encode(ladder)) for lease, start_h, ladder in leases],
             )
 
-    def queued_registrations(self) -> list[tuple[LeaseId, int, float, Ladder]]:
-        """Everything that the provider is told when it asks: lease, epoch, hour of its beginning, tokens."""
-        rows = self._connection.execute(
-            "SELECT lease, epoch, start_h, ladder FROM registrations ORDER BY start_h, lease"
-        )
-        return [(LeaseId(lease), epoch, start_h, decode(Ladder, ladder)) for lease, epoch, start_h, ladder in rows]
-
-    def registrations(self, epoch: int, start_h: float, end_h: float) -> tuple[RegisteredWorkload, ...]:
-        """Workloads of the epoch whose leases began in [start_h, end_h), in a fixed order."""
-        rows = self._connection.execute(
-            "SELECT ladder, lease FROM registrations WHERE epoch = ? AND start_h >= ? AND start_h < ?"
-            " ORDER BY ladder, lease",
-            (epoch, start_h, end_h),
-        )
+    def tell(self, epoch: int, start_h: float, end_h: float) -> tuple[RegisteredWorkload, ...]:
+        """Workloads of the epoch whose leases began in [start_h, end_h), in a fixed order, noted as told before."""
+        window = " FROM registrations WHERE epoch = ? AND start_h >= ? AND start_h < ?"
+        asked = epoch, start_h, end_h
+        with transaction(self._connection):
+            self._connection.execute(f"INSERT OR IGNORE INTO told SELECT lease{window}", asked)
+            order = " ORDER BY ladder, lease"
+            rows = self._connection.execute(f"SELECT ladder, lease{window}{order}", asked).fetchall()
         return tuple(
             RegisteredWorkload(decode(Ladder, ladder), tuple(LeaseId(lease) for _, lease in group))
             for ladder, group in groupby(rows, key=itemgetter(0))
         )
+
+    def told(self) -> list[tuple[LeaseId, int, float, Ladder]]:
+        """Everything that the provider was told because it asked: lease, epoch, hour of its beginning, tokens."""
+        rows = self._connection.execute(
+            "SELECT lease, epoch, start_h, ladder FROM registrations JOIN told USING (lease) ORDER BY start_h, lease"
+        )
+        return [(LeaseId(lease), epoch, start_h, decode(Ladder, ladder)) for lease, epoch, start_h, ladder in rows]
+
+    def owned(self, epoch: int) -> tuple[Token, ...]:
+        """Tokens of the leases that the provider was told of in the epoch, of workload and context, in order."""
+        rows = self._connection.execute(
+            "SELECT ladder, labels FROM registrations JOIN told USING (lease)"
+            " LEFT JOIN units ON unit = lower(hex(lease)) WHERE epoch = ?",
+            (epoch,),
+        )
+        owned: set[str] = set()
+        for ladder, labels in rows:
+            owned.update(decode(Ladder, ladder).labels.values())
+            owned.update(json.loads(labels or "{}").get(name, "") for name in TOKEN_DIMENSIONS)
+        return tuple(sorted(Token(bytes.fromhex(token)) for token in owned if token))
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 The unit is a job-week. Plans over different weeks concern different job-weeks and compose in parallel; plans over the
 same week add up. A window that is not made of whole weeks is charged to every week that it touches: otherwise seven
 plans of a day each would pass for disjoint, and a job-week would pay seven times. A round is charged once, however
-often it is asked for. The database itself refuses to change, replace or delete a charge.
+often it is asked for. In a series a job-week pays with its first answer for all rounds to come, and is answered for
+once. The database itself refuses to change, replace or delete a charge.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from crypto.accountant import NO_LOSS, PrivacyLoss
 from crypto.errors import BudgetExceeded, PlanRefused
 from crypto.ids import Digest, RoundId
-from crypto.plan import HOURS_PER_WEEK
+from crypto.plan import HOURS_PER_WEEK, Plan
 from tenant_client.database import Connection
 from tenant_client.journal import transaction
 
@@ -25,6 +26,7 @@ class Charge:
     start_h: int
     end_h: int
     loss: PrivacyLoss
+    series: RoundId | None = None
 
     @property
     def weeks(self) -> range:
@@ -66,9 +68,23 @@ class Ledger:
     def charges(self) -> list[Charge]:
         """All charges, oldest window first."""
         rows = self._connection.execute(
-            "SELECT round_id, plan, start_h, end_h, epsilon, rho FROM charges ORDER BY start_h, round_id"
+            "SELECT round_id, plan, start_h, end_h, epsilon, rho, series FROM charges LEFT JOIN series USING (round_id)"
+            " ORDER BY start_h, round_id"
         )
-        return [Charge(RoundId(r), Digest(p), start, end, PrivacyLoss(e, rho)) for r, p, start, end, e, rho in rows]
+        return [
+            Charge(RoundId(r), Digest(p), start, end, PrivacyLoss(e, rho), RoundId(series) if series else None)
+            for r, p, start, end, e, rho, series in rows
+        ]
+
+    def begins(self, plan: Plan) -> int:
+        """The hour from which an answer to `plan` counts: where the answers to the rounds of its series have ended."""
+        charges = self.charges()
+        own = [charge.start_h for charge in charges if charge.round_id == plan.round_id]
+        if own:
+            return own[0]
+        name = plan.series.name if plan.series else None
+        ends = [charge.end_h for charge in charges if name is not None and charge.series == name]
+        return max([plan.first_hour, *ends])
 
     def spent(self, start_h: int, end_h: int) -> PrivacyLoss:
         """The most that any job-week that [start_h, end_h) touches has paid, in epsilon and in rho."""
@@ -101,3 +117,6 @@ class Ledger:
                 charge.loss.rho,
             ),
         )
+        if charge.series is not None:
+            row = bytes(charge.round_id), bytes(charge.series)
+            self._connection.execute("INSERT INTO series VALUES (?, ?)", row)

@@ -139,7 +139,7 @@ class SentContribution:
 
 @dataclass(frozen=True)
 class SentTokens:
-    """What the provider is told of a lease whenever it asks: five kinds of tokens."""
+    """What the provider was told of a lease that it asked about: five kinds of tokens."""
 
     lease: str
     start_h: float
@@ -152,16 +152,25 @@ class SentTokens:
 
 
 @dataclass(frozen=True)
+class SentElements:
+    """How many blinded elements a trustee was sent for tokens of an epoch, whether or not it evaluated them."""
+
+    epoch: int
+    trustee: int
+    elements: int
+
+
+@dataclass(frozen=True)
 class Sent:
-    """Everything that left, by kind. `evaluations`: by epoch, how many blinded elements trustees saw."""
+    """Everything that left, by kind."""
 
     contributions: tuple[SentContribution, ...]
     registrations: tuple[SentTokens, ...]
-    evaluations: dict[int, int]
+    evaluations: tuple[SentElements, ...]
 
 
 def sent(tenant: Tenant) -> Sent:
-    """What did leave, from the tables that the messages themselves are made from."""
+    """What did leave, from the messages as they are kept and from what was noted before the others left."""
     return Sent(
         tuple(_sent_contribution(tenant, plan) for plan in tenant.plans()),
         tuple(
@@ -175,9 +184,9 @@ def sent(tenant: Tenant) -> Sent:
                 exact=str(ladder.exact),
                 bands=tuple(str(band) for band in ladder.bands),
             )
-            for lease, epoch, start_h, ladder in tenant.journal.queued_registrations()
+            for lease, epoch, start_h, ladder in tenant.journal.told()
         ),
-        tenant.evaluations(),
+        tuple(SentElements(*asked, elements) for asked, elements in tenant.evaluations().items()),
     )
 
 

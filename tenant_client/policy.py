@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from crypto.accountant import plan_loss
+from crypto.directory import Directory
 from crypto.errors import PharoahError, PlanRefused
-from crypto.messages import Directory
 from crypto.plan import Plan
 
 _SLACK = 1 + 1e-9

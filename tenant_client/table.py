@@ -1,13 +1,14 @@
 """From the journal to the plan's tables: exact counts, bounded per unit, nothing else.
 
-A unit adds at most F failures to each marginal, so every marginal has sensitivity F whatever happened. When there are
-more, those of the infrastructure count first: they are what a release is for, and their counts then depend on nothing
-but hardware hazards. Among equals a keyed hash decides: as good as chance to everybody else, the same on every retry.
-A failure that fits no row of a marginal is not counted there.
+A job-week adds at most F failures to each marginal, so every marginal has sensitivity F whatever happened. When there
+are more, those of the infrastructure count first: they are what a release is for, and their counts then depend on
+nothing but hardware hazards. Among equals a keyed hash decides: as good as chance to everybody else, the same on every
+retry. A failure that fits no row of a marginal is not counted there.
 """
 
 import hashlib
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -16,7 +17,7 @@ from crypto.causes import CAUSES, Domain
 from crypto.life_table import LifeTable
 from crypto.messages import finest_row
 from crypto.noise import Integers
-from crypto.plan import Marginal, Plan
+from crypto.plan import HOURS_PER_WEEK, Marginal, Plan
 from tenant_client.journal import LabelledFailure
 
 UNKNOWN = "unknown"
@@ -25,7 +26,7 @@ UNKNOWN = "unknown"
 def build_tables(plan: Plan, failures: Iterable[LabelledFailure], selection_key: bytes) -> tuple[Integers, ...]:
     """Counts per marginal of the plan, dtype int64, in plan order.
 
-    `failures` are those of the plan's window; `selection_key` (32 bytes) decides which count.
+    `failures` are those of the weeks that the answer is for; `selection_key` (32 bytes) decides which count.
     """
     ordered = sorted(failures, key=lambda failure: (_is_secondary(failure), _draw(selection_key, plan, failure)))
     return tuple(_count(plan, m, table, ordered) for m, table in zip(plan.marginals, plan.tables, strict=True))
@@ -34,13 +35,14 @@ def build_tables(plan: Plan, failures: Iterable[LabelledFailure], selection_key:
 def _count(plan: Plan, marginal: Marginal, table: LifeTable, failures: Sequence[LabelledFailure]) -> Integers:
     counts = np.zeros(table.shape, np.int64)
     places = [{level: position for position, level in enumerate(dimension.levels)} for dimension in table.dimensions]
-    counted: dict[str, int] = {}
+    counted: Counter[tuple[str, int]] = Counter()
     for failure in failures:
         if marginal.domains and domain_of(failure.failure.reason) not in marginal.domains:
             continue
         cell = _cell(plan, marginal, places, failure)
-        if cell is not None and counted.get(failure.failure.unit, 0) < plan.failures_per_unit:
-            counted[failure.failure.unit] = counted.get(failure.failure.unit, 0) + 1
+        job_week = failure.failure.unit, int(failure.failure.at_h // HOURS_PER_WEEK)
+        if cell is not None and counted[job_week] < plan.failures_per_unit:
+            counted[job_week] += 1
             counts[cell] += 1
     return counts
 

@@ -2,6 +2,8 @@
 
     check the plan against the policy → charge the ledger, durably → count → draw noise → mask → sign → keep → send
 
+In a series a tenant answers for every week that it has not answered for, so weeks that it missed are carried over.
+
 What is kept is what is sent: a plan is answered once, and asking again returns the same bytes, from any thread or
 process. Killed before the charge, a process has done nothing; killed after it, it answers on restart without a second
 charge; noise that was drawn and not kept has never left.
@@ -15,16 +17,10 @@ from crypto.accountant import plan_loss
 from crypto.bundle import Bundle, CatalogueEntry
 from crypto.codec import decode, digest, encode
 from crypto.errors import PeerFault, PlanRefused
-from crypto.ids import LeaseId, RoundId
-from crypto.masking import MaskKey, add_words, mask_cells, words_to_bytes
-from crypto.messages import (
-    Contribution,
-    Directory,
-    Receipt,
-    Registration,
-    RegistrationRequest,
-)
-from crypto.plan import Plan
+from crypto.ids import LeaseId, RoundId, VerifyKey
+from crypto.masking import MaskKey, mask_cells, words_to_bytes
+from crypto.messages import Contribution, DirectoryUpdate, Ownership, Receipt, Registration, RegistrationRequest
+from crypto.plan import Plan, check_continues
 from crypto.ristretto import RandomBytes
 from crypto.signing import Signed, SigningKey, open_signed, tenant_id
 from crypto.verbs import Verb
@@ -32,6 +28,7 @@ from tenant_client.database import Connection
 from tenant_client.descriptor import Descriptor, rungs
 from tenant_client.journal import Failure, Journal, Unit, transaction
 from tenant_client.ledger import Charge, Ledger
+from tenant_client.pinned import pin, pinned
 from tenant_client.policy import Policy, check_plan
 from tenant_client.table import build_tables
 from tenant_client.tokens import TokenSource
@@ -49,13 +46,12 @@ class StartedLease:
 
 
 class Tenant:
-    """A tenant's keys, policy, database and view of the federation."""
+    """A tenant's keys, policy and database, in which the directory of the federation is pinned."""
 
     def __init__(
         self,
         signing_key: SigningKey,
         mask_key: MaskKey,
-        directory: Directory,
         policy: Policy,
         connection: Connection,
         trustees: Sequence[TrusteeService],
@@ -68,9 +64,9 @@ class Tenant:
         self.ledger = Ledger(connection)
         self._signing_key = signing_key
         self._mask_key = mask_key
-        self._directory = directory
         self._connection = connection
-        self._tokens = TokenSource(directory, trustees, signing_key, connection, random_bytes)
+        self.chain = pinned(connection)
+        self._tokens = TokenSource(self.chain.directory, trustees, signing_key, connection, random_bytes)
         self._random_bytes = random_bytes
         self._sampler = sampler
         self._opened: tuple[bytes, Bundle] | None = None
@@ -81,6 +77,8 @@ class Tenant:
 
     def answer(self, verb: Verb, payload: bytes) -> bytes:
         """The reply to one of the provider's questions. PharoahError when it is refused or malformed."""
+        if verb is Verb.DIRECTORY:
+            return self.follow(payload)
         if verb is Verb.REGISTRATIONS:
             return self.register(payload)
         if verb is Verb.CONTRIBUTION:
@@ -107,11 +105,19 @@ class Tenant:
         """Journals failures of known leases."""
         self.journal.add([], failures)
 
+    def follow(self, payload: bytes) -> bytes:
+        """Pins newer entries of the directory; Fork, TrustChanged or BadSignature if they do not lead on from it."""
+        entries = decode(DirectoryUpdate, payload).entries
+        if not set(entries) <= set(self.chain.entries):
+            self.chain = pin(self._connection, entries)
+        return encode(Receipt(self.chain.directory.head))
+
     def register(self, payload: bytes) -> bytes:
         """Tells the provider which tokens run on the leases it asks about."""
-        asked = open_signed(RegistrationRequest, payload, self._directory.provider)
-        workloads = self.journal.registrations(asked.epoch, asked.start_hour, asked.end_hour)
-        return self._signing_key.sign(Registration(self.id, asked.epoch, workloads))
+        asked = open_signed(RegistrationRequest, payload, self._provider)
+        workloads = self.journal.tell(asked.epoch, asked.start_hour, asked.end_hour)
+        owned = self._signing_key.sign(Ownership(self.id, asked.epoch, self.journal.owned(asked.epoch)))
+        return self._signing_key.sign(Registration(self.id, asked.epoch, workloads, owned))
 
     def contribute(self, signed_plan: bytes) -> bytes:
         """The signed contribution to a plan: the kept one if there is one, else a new one, charged and kept."""
@@ -120,25 +126,28 @@ class Tenant:
         kept = self._kept(plan.round_id, signed_plan)
         if kept is not None:
             return kept
-        check_plan(plan, self.policy, self._directory)
-        charge = Charge(plan.round_id, named, plan.start_hour, plan.end_hour, plan_loss(plan))
+        check_plan(plan, self.policy, self.chain.at(plan.directory))
+        self._check_series(plan)
+        series = plan.series.name if plan.series else None
+        charge = Charge(plan.round_id, named, self.ledger.begins(plan), plan.end_hour, plan_loss(plan), series)
         self.ledger.charge(charge, limit_epsilon=self.policy.epsilon_per_job_week, delta=self.policy.delta)
-        noisy = add_words((noise.to_ring(plan, self.counts(plan)), noise.noise_share(plan, self._sampler)))
+        own = noise.contribution(plan, self.counts(plan), self._sampler)
         keys = [trustee.mask_key for trustee in plan.trustees]
-        cells = words_to_bytes(mask_cells(noisy, self._mask_key, keys, plan.round_id, named))
+        cells = words_to_bytes(mask_cells(own, self._mask_key, keys, plan.round_id, named))
         return self._keep(signed_plan, plan, self._signing_key.sign(Contribution(self.id, plan.round_id, named, cells)))
 
     def open_plan(self, signed_plan: bytes) -> Plan:
         """The plan, if the pinned provider signed it."""
-        return open_signed(Plan, signed_plan, self._directory.provider)
+        return open_signed(Plan, signed_plan, self._provider)
 
     def counts(self, plan: Plan) -> tuple[noise.Integers, ...]:
         """The exact tables behind a contribution. They stay here; only a simulation compares them with the release."""
-        return build_tables(plan, self.journal.failures(plan.start_hour, plan.end_hour), self._selection_key())
+        failures = self.journal.failures(self.ledger.begins(plan), plan.end_hour)
+        return build_tables(plan, failures, self._selection_key())
 
     def accept(self, signed_bundle: bytes) -> bytes:
         """Keeps a bundle whose signature holds, and older ones too; PeerFault for a second one of the same number."""
-        bundle = open_signed(Bundle, signed_bundle, self._directory.provider)
+        bundle = open_signed(Bundle, signed_bundle, self._provider)
         with transaction(self._connection):
             self._connection.execute("INSERT OR IGNORE INTO bundles VALUES (?, ?)", (bundle.number, signed_bundle))
             held = "SELECT message FROM bundles WHERE number = ?"
@@ -157,7 +166,7 @@ class Tenant:
         if row is None:
             return None
         if self._opened is None or self._opened[0] != row[0]:
-            self._opened = row[0], open_signed(Bundle, row[0], self._directory.provider)
+            self._opened = row[0], open_signed(Bundle, row[0], self._provider)
         return self._opened[1]
 
     def catalogue(self) -> tuple[CatalogueEntry, ...]:
@@ -175,10 +184,28 @@ class Tenant:
         row = self._connection.execute("SELECT message FROM outbox WHERE round_id = ?", (bytes(round_id),)).fetchone()
         return None if row is None else bytes(row[0])
 
-    def evaluations(self) -> dict[int, int]:
-        """How many elements trustees evaluated, by epoch: what their quota counts."""
-        rows = self._connection.execute("SELECT epoch, count(*) FROM tokens GROUP BY epoch ORDER BY epoch")
-        return dict(rows.fetchall())
+    def evaluations(self) -> dict[tuple[int, int], int]:
+        """How many blinded elements left, answered or not, by epoch and trustee."""
+        rows = self._connection.execute("SELECT epoch, trustee, elements FROM asked ORDER BY epoch, trustee")
+        return {(epoch, trustee): elements for epoch, trustee, elements in rows}
+
+    @property
+    def _provider(self) -> VerifyKey:
+        provider: VerifyKey = self.chain.directory.provider
+        return provider
+
+    def _check_series(self, plan: Plan) -> None:
+        """What a job-week pays for was settled by the first round of a series; a later one may not change it."""
+        if plan.series is None:
+            return
+        if self.ledger.begins(plan) >= plan.end_hour:
+            raise PlanRefused(
+                f"plan {plan.round_id} refused: its weeks were answered for in another round of its series",
+                hint="the answer was sent; a job-week is counted once",
+            )
+        for earlier in self.plans():
+            if earlier.series and earlier.series.name == plan.series.name and earlier.round_id != plan.round_id:
+                check_continues(earlier, plan)
 
     def _kept(self, round_id: RoundId, signed_plan: bytes) -> bytes | None:
         query = "SELECT signed_plan, message FROM outbox WHERE round_id = ?"

@@ -2,7 +2,8 @@
 
 The tenant blinds its inputs, asks as many trustees as the key needs, verifies each proof, combines, unblinds. The
 provider holds no share; no trustee sees an input; a wrong answer is named in the log and replaced by another trustee's.
-Tokens are cached for their epoch, so that quotas are spent once per workload and not once per job.
+Tokens are cached for their epoch, so that quotas are spent once per workload and not once per job. What a trustee is
+sent is noted before it leaves, answered or not.
 """
 
 import hashlib
@@ -13,9 +14,10 @@ import msgpack
 
 from crypto import threshold, voprf
 from crypto.codec import decode
+from crypto.directory import Directory
 from crypto.errors import DecodeError, PeerFault, PharoahError, Refusal
 from crypto.ids import EncodedElement, TenantId, Token
-from crypto.messages import Directory, EvaluationRequest, EvaluationResponse, Ladder
+from crypto.messages import EvaluationRequest, EvaluationResponse, Ladder
 from crypto.ristretto import Element, RandomBytes
 from crypto.signing import SigningKey, tenant_id
 from tenant_client.database import Connection
@@ -60,7 +62,7 @@ class TokenSource:
         blinding = voprf.blind(inputs, self._random_bytes)
         elements = tuple(EncodedElement(element.encoded) for element in blinding.elements)
         request = self._signing_key.sign(EvaluationRequest(self._own_id(), epoch, elements))
-        evaluated = self._combined(request, blinding)
+        evaluated = self._combined(request, epoch, blinding)
         tokens = {
             _name(value): Token(output[: Token.length])
             for value, output in zip(inputs, voprf.finalize(blinding, evaluated), strict=True)
@@ -70,12 +72,13 @@ class TokenSource:
             self._connection.executemany("INSERT OR IGNORE INTO tokens VALUES (?, ?, ?)", rows)
         return tokens
 
-    def _combined(self, request: bytes, blinding: voprf.Blinding) -> voprf.Elements:
+    def _combined(self, request: bytes, epoch: int, blinding: voprf.Blinding) -> voprf.Elements:
         """Asks trustee after trustee until enough of them gave a valid answer; a wrong one is replaced."""
         key = _group_key(self._directory)
         answers: dict[int, voprf.Evaluation] = {}
         faults: list[str] = []
         for trustee in self._trustees:
+            self._note(epoch, trustee.index, len(blinding.elements))
             try:
                 answers[trustee.index] = _evaluation(trustee.index, trustee.evaluate(request))
                 if len(answers) == key.threshold:
@@ -89,6 +92,14 @@ class TokenSource:
             f"only {len(answers)} of {key.threshold} trustees evaluated the tokens ({'; '.join(faults)})",
             hint="nothing was registered; try again when more trustees answer",
         )
+
+    def _note(self, epoch: int, trustee: int, elements: int) -> None:
+        with transaction(self._connection):
+            self._connection.execute(
+                "INSERT INTO asked VALUES (?, ?, ?)"
+                " ON CONFLICT (epoch, trustee) DO UPDATE SET elements = elements + excluded.elements",
+                (epoch, trustee, elements),
+            )
 
     def _own_id(self) -> TenantId:
         return tenant_id(self._signing_key.public)

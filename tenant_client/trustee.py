@@ -1,37 +1,81 @@
 """A trustee: holds a share of the signature key and one mask stream per contribution, and learns nothing from either.
 
-It answers two kinds of request, as bytes, so that the same object serves in process and behind a network. An evaluation
-sees blinded elements only, is signed by a tenant and metered per tenant and epoch. An unmasking is signed by the
-provider, names one set of contributors, carries the plan that the tenants saw, and happens once per round.
+It answers three kinds of request, as bytes, so that the same object serves in process and behind a network.
 
-Not promised: a trustee cannot tell whether a tenant guesses descriptors within its quota; it can only count.
+*Evaluate*: blinded elements only, signed by a tenant, metered per tenant and epoch, for epochs about now.
+*Endorse*: signed by the provider, names the one set of contributors of a round, in groups, with the plan that the
+tenants saw. The trustee checks all that it can check and binds itself to this set; a second one is refused for good.
+*Unmask*: brings the endorsements of all mask trustees for the same set. So no two trustees ever unmask different sets,
+and a provider that told them different ones is found out: both its signatures are kept.
+
+In a series (`crypto.correlation`) what comes off is the mask of this week's noise and of the weighted sum of the
+weeks so far, never of a week alone. Which weeks and which sets those are, the trustee knows from its own memory.
+
+Not promised: a trustee cannot tell whether a tenant guesses descriptors within its quota; it can only count. It learns
+which tenants hold which opaque tokens, since it counts the owners of rows.
 """
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
 from crypto import masking, voprf
 from crypto.codec import decode, digest, encode
-from crypto.errors import AlreadyAnswered, CohortTooSmall, QuotaExceeded
-from crypto.ids import EncodedElement, EncodedProof, RoundId, TenantId
-from crypto.messages import Directory, EvaluationRequest, EvaluationResponse, UnmaskRequest, UnmaskShare
-from crypto.plan import Plan
+from crypto.correlation import embed
+from crypto.directory import Directory
+from crypto.errors import (
+    AlreadyAnswered,
+    CohortTooSmall,
+    Equivocation,
+    OutOfOrder,
+    PlanRefused,
+    QuotaExceeded,
+    Refusal,
+    TooFewOwners,
+)
+from crypto.ids import Digest, EncodedElement, EncodedProof, RoundId, TenantId
+from crypto.masking import Words
+from crypto.messages import (
+    DirectoryUpdate,
+    Endorsement,
+    EvaluationRequest,
+    EvaluationResponse,
+    Ownership,
+    Receipt,
+    UnmaskCall,
+    UnmaskRequest,
+    UnmaskShare,
+)
+from crypto.noise import open_groups
+from crypto.plan import TOKEN_DIMENSIONS, Plan, check_continues
 from crypto.ristretto import Element, RandomBytes
-from crypto.signing import Signed, open_signed, open_signed_by
+from crypto.signing import Signed, SigningKey, open_signed, open_signed_by
 from crypto.threshold import KeyShare
 from tenant_client.database import Connection
 from tenant_client.journal import transaction
+from tenant_client.pinned import pin
 
 _SCHEMA = """
+CREATE TABLE IF NOT EXISTS directory (number INTEGER PRIMARY KEY, entry BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS evaluations (
     tenant BLOB NOT NULL, epoch INTEGER NOT NULL, elements INTEGER NOT NULL, PRIMARY KEY (tenant, epoch));
-CREATE TABLE IF NOT EXISTS answers (round_id BLOB PRIMARY KEY, request BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS endorsed (round_id BLOB PRIMARY KEY, series BLOB, request BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS opened (round_id BLOB PRIMARY KEY REFERENCES endorsed, number INTEGER NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS conflicts (round_id BLOB NOT NULL, proof BLOB NOT NULL, PRIMARY KEY (round_id, proof));
 """
 
 
+class EpochNotCurrent(Refusal):
+    """A tenant asked for tokens of an epoch that is neither this one nor a neighbour of it."""
+
+    default_hint = "set the clocks of tenant and trustee; tokens of other epochs serve nobody"
+
+
 class TrusteeService(Protocol):
-    """What tenants and the provider need of a trustee, in process or over a network."""
+    """What tenants need of a trustee, in process or over a network."""
 
     @property
     def index(self) -> int:
@@ -40,77 +84,118 @@ class TrusteeService(Protocol):
     def evaluate(self, request: bytes) -> bytes:
         """Signed EvaluationRequest in, EvaluationResponse out."""
 
-    def unmask(self, request: bytes) -> bytes:
-        """Signed UnmaskRequest in, UnmaskShare out."""
-
 
 @dataclass(frozen=True)
 class TrusteeLimits:
-    """What a trustee grants, whatever tenants and provider ask for."""
+    """What a trustee grants, whatever tenants and provider ask for. Epochs are checked where it has a clock."""
 
     evaluations_per_epoch: int = 10_000
     cohort_minimum: int = 2
+    now_hour: Callable[[], float] | None = None
 
 
 class Trustee:
-    """The trustee itself. Its memory is a SQLite file."""
+    """The trustee itself. Its memory is a SQLite file; `founding` are entries to pin, if it has none or older ones."""
 
     def __init__(
         self,
         share: KeyShare,
+        signing_key: SigningKey,
         mask_key: masking.MaskKey,
-        directory: Directory,
+        founding: Sequence[bytes],
         memory: Path,
         random_bytes: RandomBytes,
         limits: TrusteeLimits = TrusteeLimits(),
     ) -> None:
         self.index = share.index
         self._share = share
+        self._signing_key = signing_key
         self._mask_key = mask_key
-        self._directory = directory
         self._random_bytes = random_bytes
         self._limits = limits
         self._connection = Connection(str(memory))
         self._connection.executescript(_SCHEMA)
+        self.chain = pin(self._connection, founding)
 
     def close(self) -> None:
         """Releases the file."""
         self._connection.close()
 
+    def follow(self, update: bytes) -> bytes:
+        """Takes newer entries of the directory; Fork, TrustChanged or BadSignature, and no change, if they are bad."""
+        entries = decode(DirectoryUpdate, update).entries
+        if not set(entries) <= set(self.chain.entries):
+            self.chain = pin(self._connection, entries)
+        return encode(Receipt(self.chain.directory.head))
+
     def evaluate(self, request: bytes) -> bytes:
         """Evaluates blinded elements under this trustee's share, after charging the tenant's quota.
 
-        Raises QuotaExceeded, BadSignature, or DecodeError for an element that is none.
+        Raises QuotaExceeded, EpochNotCurrent, BadSignature, or DecodeError for an element that is none.
         """
-        asked = open_signed_by(EvaluationRequest, request, self._directory.verify_key)
+        asked = open_signed_by(EvaluationRequest, request, self.chain.directory.verify_key)
         elements = [Element.decode(element) for element in asked.elements]
+        self._check_epoch(asked.epoch)
         self._meter(asked.tenant, asked.epoch, len(elements))
         evaluation = voprf.blind_evaluate(self._share.secret, elements, self._random_bytes)
         answers = tuple(EncodedElement(element.encoded) for element in evaluation.elements)
         return encode(EvaluationResponse(self.index, answers, EncodedProof(evaluation.proof.encode())))
 
-    def unmask(self, request: bytes) -> bytes:
-        """Sums this trustee's masks over the requested set, once per round; a repeated request gets the same answer.
+    def endorse(self, request: bytes) -> bytes:
+        """Binds this trustee to one set for a round; a repeated request gets the same answer.
 
-        Raises CohortTooSmall below the plan's or this trustee's own minimum, AlreadyAnswered for a second set.
+        Raises CohortTooSmall below the plan's or this trustee's own minimum, TooFewOwners for a row that too few
+        tenants own, OutOfOrder within a series, PlanRefused, and AlreadyAnswered for a second set.
         """
-        asked = open_signed(UnmaskRequest, request, self._directory.provider)
-        plan_bytes = decode(Signed, asked.plan).body
-        plan = open_signed(Plan, asked.plan, self._directory.provider)
-        needed = max(plan.cohort_minimum, self._limits.cohort_minimum)
-        if len(asked.contributors) < needed:
-            raise CohortTooSmall(
-                f"round {plan.round_id} has {len(asked.contributors)} contributions, {needed} are needed"
-            )
-        keys = [self._directory.member(tenant).mask_key for tenant in asked.contributors]
-        self._answer_once(plan.round_id, request)
-        total = masking.sum_of_masks(self._mask_key, keys, plan.round_id, digest(plan_bytes), plan.cells)
-        return encode(UnmaskShare(self.index, plan.round_id, masking.words_to_bytes(total)))
+        asked, plan = self._open(request)
+        if self._requested(plan.round_id) is None:
+            self._check_request(asked, plan)
+        self._bind(plan, request)
+        named = digest(decode(Signed, request).body)
+        return self._signing_key.sign(Endorsement(self.index, plan.round_id, named))
+
+    def unmask(self, call: bytes) -> bytes:
+        """Sums this trustee's masks over each group of the set that all mask trustees endorsed; the same when repeated.
+
+        Raises Equivocation if one of them endorsed another set, AlreadyAnswered if this one did.
+        """
+        told = decode(UnmaskCall, call)
+        asked, plan = self._open(told.request)
+        named = digest(decode(Signed, told.request).body)
+        if self._requested(plan.round_id) != told.request:
+            raise AlreadyAnswered(f"trustee {self.index} did not endorse this set for round {plan.round_id}")
+        self._check_endorsements(told, plan, named)
+        self._check_order(asked, plan)
+        sums = tuple(masking.words_to_bytes(words) for words in self._mask_sums(asked, plan))
+        self._note_opened(plan)
+        return self._signing_key.sign(UnmaskShare(self.index, plan.round_id, named, sums))
 
     def evaluations(self) -> dict[tuple[TenantId, int], int]:
         """The log: how many elements each tenant had evaluated in each epoch."""
         rows = self._connection.execute("SELECT tenant, epoch, elements FROM evaluations")
         return {(TenantId(tenant), epoch): elements for tenant, epoch, elements in rows}
+
+    def rounds(self) -> list[tuple[RoundId, Digest, bool]]:
+        """The log: each round that was endorsed, the digest of its one request, and whether it was unmasked."""
+        rows = self._connection.execute(
+            "SELECT round_id, request, number IS NOT NULL FROM endorsed LEFT JOIN opened USING (round_id)"
+            " ORDER BY number"
+        )
+        return [(RoundId(name), digest(decode(Signed, request).body), bool(done)) for name, request, done in rows]
+
+    def conflicts(self) -> list[tuple[RoundId, bytes]]:
+        """The log: what proves that the provider told two sets for one round."""
+        rows = self._connection.execute("SELECT round_id, proof FROM conflicts ORDER BY round_id, proof")
+        return [(RoundId(name), bytes(proof)) for name, proof in rows]
+
+    # ---- evaluations -------------------------------------------------------------------------------------------------
+
+    def _check_epoch(self, epoch: int) -> None:
+        if self._limits.now_hour is None:
+            return
+        current = self.chain.directory.epoch(self._limits.now_hour())
+        if abs(epoch - current) > 1:
+            raise EpochNotCurrent(f"epoch {epoch} was asked for, and it is epoch {current}")
 
     def _meter(self, tenant: TenantId, epoch: int, elements: int) -> None:
         with transaction(self._connection):
@@ -126,11 +211,127 @@ class Trustee:
                 (bytes(tenant), epoch, elements),
             )
 
-    def _answer_once(self, round_id: RoundId, request: bytes) -> None:
-        named = digest(decode(Signed, request).body)
+    # ---- endorsing ---------------------------------------------------------------------------------------------------
+
+    def _open(self, request: bytes) -> tuple[UnmaskRequest, Plan]:
+        provider = self.chain.directory.provider
+        asked = open_signed(UnmaskRequest, request, provider)
+        return asked, open_signed(Plan, asked.plan, provider)
+
+    def _check_request(self, asked: UnmaskRequest, plan: Plan) -> None:
+        directory = self.chain.at(plan.directory)
+        if (self.index, self._mask_key.public) not in {(trustee.index, trustee.mask_key) for trustee in plan.trustees}:
+            raise PlanRefused(f"trustee {self.index} does not mask in round {plan.round_id}")
+        needed = max(plan.cohort_minimum, self._limits.cohort_minimum)
+        smallest = min(len(group) for group in asked.groups)
+        if smallest < needed:
+            raise CohortTooSmall(f"a group of round {plan.round_id} has {smallest} contributions, {needed} are needed")
+        for tenant in asked.contributors:
+            directory.member(tenant)
+        _check_owners(asked, plan, directory)
+        self._check_order(asked, plan)
+
+    def _check_order(self, asked: UnmaskRequest, plan: Plan) -> None:
+        """The rounds of a series are opened one after the other, and every trustee has opened the same ones."""
+        before = self._opened_before(plan)
+        last = before[-1] if before else None
+        if asked.after != (last and digest(encode(last[0]))) or plan.position != len(before):
+            raise OutOfOrder(f"round {plan.round_id} does not follow the {len(before)} opened rounds of its series")
+        if last is not None:
+            check_continues(last[1], plan)
+
+    def _bind(self, plan: Plan, request: bytes) -> None:
+        name = bytes(plan.round_id)
+        series = bytes(plan.series.name) if plan.series else None
         with transaction(self._connection):
-            self._connection.execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (bytes(round_id), bytes(named)))
-            answered = "SELECT request FROM answers WHERE round_id = ?"
-            (first,) = self._connection.execute(answered, (bytes(round_id),)).fetchone()
-        if first != named:
-            raise AlreadyAnswered(f"trustee {self.index} unmasked another set for round {round_id}")
+            self._connection.execute("INSERT OR IGNORE INTO endorsed VALUES (?, ?, ?)", (name, series, request))
+            bound = self._requested(plan.round_id)
+            if bound != request:
+                self._connection.execute("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", (name, request))
+        if bound != request:
+            raise AlreadyAnswered(f"trustee {self.index} endorsed another set for round {plan.round_id}")
+
+    def _requested(self, round_id: RoundId) -> bytes | None:
+        row = self._connection.execute("SELECT request FROM endorsed WHERE round_id = ?", (bytes(round_id),)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    # ---- unmasking ---------------------------------------------------------------------------------------------------
+
+    def _check_endorsements(self, told: UnmaskCall, plan: Plan, named: Digest) -> None:
+        directory = self.chain.directory
+        endorsers = set()
+        for signed in told.endorsements:
+            index = decode(Endorsement, decode(Signed, signed).body).trustee
+            word = open_signed(Endorsement, signed, directory.trustee(index).verify_key)
+            if word.round_id == plan.round_id and word.request != named:
+                self._note_conflict(plan, signed)
+                raise Equivocation(f"trustee {index} was told another set for round {plan.round_id}")
+            if word.round_id == plan.round_id:
+                endorsers.add(index)
+        missing = sorted({trustee.index for trustee in plan.trustees} - endorsers)
+        if missing:
+            raise OutOfOrder(
+                f"round {plan.round_id} lacks the endorsements of the trustees {missing}", hint="ask them first"
+            )
+
+    def _note_conflict(self, plan: Plan, proof: bytes) -> None:
+        with transaction(self._connection):
+            row = bytes(plan.round_id), proof
+            self._connection.execute("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", row)
+
+    def _note_opened(self, plan: Plan) -> None:
+        with transaction(self._connection):
+            self._connection.execute(
+                "INSERT OR IGNORE INTO opened SELECT ?, coalesce(max(number), 0) + 1 FROM opened",
+                (bytes(plan.round_id),),
+            )
+
+    def _opened_before(self, plan: Plan) -> list[tuple[UnmaskRequest, Plan]]:
+        """The rounds of the plan's series that were unmasked here before it, in order; none without a series."""
+        if plan.series is None:
+            return []
+        rows = self._connection.execute(
+            "SELECT request FROM endorsed JOIN opened USING (round_id) WHERE series = ? ORDER BY number",
+            (bytes(plan.series.name),),
+        )
+        opened = (self._open(bytes(request)) for (request,) in rows)
+        return list(takewhile(lambda one: one[1].round_id != plan.round_id, opened))
+
+    def _mask_sums(self, asked: UnmaskRequest, plan: Plan) -> list[Words]:
+        sums = [self._sum(group, plan, plan.words) for group in asked.groups]
+        if plan.series is None:
+            return sums
+        left_out = {(one.position, one.group) for one in asked.left_out}
+        past = [
+            embed(before.tables, plan.tables, self._counted(then, before, left_out))
+            for then, before in self._opened_before(plan)
+        ]
+        return open_groups(plan, past, sums)
+
+    def _counted(self, asked: UnmaskRequest, plan: Plan, left_out: set[tuple[int, int]]) -> Words:
+        """The masks of the counts of an earlier round, without the groups that were left out since."""
+        kept = [group for at, group in enumerate(asked.groups) if (plan.position, at) not in left_out]
+        return self._sum([tenant for group in kept for tenant in group], plan, plan.cells)
+
+    def _sum(self, tenants: Sequence[TenantId], plan: Plan, words: int) -> Words:
+        directory = self.chain.at(plan.directory)
+        keys = [directory.member(tenant).mask_key for tenant in tenants]
+        return masking.sum_of_masks(self._mask_key, keys, plan.round_id, digest(encode(plan)), words)
+
+
+def _check_owners(asked: UnmaskRequest, plan: Plan, directory: Directory) -> None:
+    """Every token row is held, by the signed word of its owners, by as many tenants as the plan promises."""
+    owners: Counter[str] = Counter()
+    seen = set()
+    for signed in asked.ownerships:
+        said = open_signed_by(Ownership, signed, directory.verify_key)
+        if said.epoch == plan.epoch and said.tenant not in seen:
+            seen.add(said.tenant)
+            owners.update(str(token) for token in said.tokens)
+    for dimension in plan.dimensions:
+        for level in dimension.levels if dimension.name in TOKEN_DIMENSIONS else ():
+            if owners[level] < plan.owners_minimum:
+                raise TooFewOwners(
+                    f"round {plan.round_id}: {owners[level]} tenants say that they hold row {dimension.name}: {level},"
+                    f" {plan.owners_minimum} are needed"
+                )

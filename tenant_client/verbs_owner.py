@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crypto.errors import PharoahError
 from tenant_client.console import AsJson, Home, opened, print_json
 
 if TYPE_CHECKING:
     from crypto.plan import Plan
     from tenant_client.owner_view import Happened
     from tenant_client.tenant import Tenant
+
+
+class UnreadablePlan(PharoahError):
+    """The file that should hold a plan cannot be read."""
+
+    default_hint = "name a signed plan with --plan, or none for the newest one that was answered"
 
 
 def journal(home: Home, *, as_json: AsJson = False) -> None:
@@ -138,8 +145,8 @@ def sent(
     for told in () if as_json else view.registrations:
         sys.stdout.write(f"lease {told.lease[:12]} from hour {told.start_h:.1f}: archetype {told.archetype[:12]}, ")
         sys.stdout.write(f"sub-archetype {told.subarchetype[:12]}, {3 + len(told.bands)} more tokens\n")
-    for epoch, elements in () if as_json else view.evaluations.items():
-        sys.stdout.write(f"epoch {epoch}: trustees evaluated {elements} blinded elements\n")
+    for asked in () if as_json else view.evaluations:
+        sys.stdout.write(f"epoch {asked.epoch}: trustee {asked.trustee} was sent {asked.elements} blinded elements\n")
     if not (view.contributions or view.registrations or view.evaluations):
         raise typer.Exit(3)
 
@@ -187,7 +194,10 @@ def check(
 def _plan(tenant: "Tenant", file: Path | None) -> "Plan":
     """The plan in `file`, its signature checked, or the newest answered one."""
     if file is not None:
-        return tenant.open_plan(file.read_bytes())
+        try:
+            return tenant.open_plan(file.read_bytes())
+        except OSError as error:
+            raise UnreadablePlan(f"{file}: {error.strerror}") from error
     answered = tenant.plans()
     if not answered:
         typer.echo("pharoah-tenant: error: no plan was answered yet\nhint: name a signed plan with --plan", err=True)

@@ -16,20 +16,23 @@ from typing import Any
 import numpy as np
 
 from crypto.codec import decode, digest
+from crypto.directory import Chain, Directory, Member, TrusteeRecord
 from crypto.ids import Digest, EncodedElement, LeaseId, RoundId, TenantId, Token
 from crypto.masking import MaskKey
-from crypto.messages import Directory, Ladder, Member, TrusteeRecord
+from crypto.messages import Ladder, Ownership
 from crypto.noise import Integers, NoiseSampler, SystemSampler
 from crypto.plan import MaskTrustee, Plan
 from crypto.signing import Signed, SigningKey
 from crypto.threshold import KeyShare
 from provider_server.leases import Lease
 from provider_server.planning import PlanSettings, make_plan
-from provider_server.rounds import Round
-from simulation.federation import make_group_key
+from provider_server.round_store import RoundStore
+from provider_server.rounds import Round, new_round
+from simulation.federation import founding_entry, make_group_key
 from tenant_client.database import Connection, open_database
 from tenant_client.descriptor import Descriptor
 from tenant_client.journal import Failure, LabelledFailure, Unit
+from tenant_client.pinned import pin
 from tenant_client.policy import Policy
 from tenant_client.tenant import Tenant
 from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
@@ -37,6 +40,7 @@ from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
 TENANTS = 5
 COHORT = 3
 WEEK = (0, 168)
+WEEKS_PER_EPOCH = 13
 POLICY = Policy(owners_minimum=3, cohort_minimum=COHORT)
 SETTINGS: Mapping[str, Any] = {
     "epsilon": 1.0,
@@ -53,7 +57,8 @@ class Keys:
 
     provider: SigningKey
     tenants: tuple[tuple[SigningKey, MaskKey], ...]
-    trustees: tuple[tuple[KeyShare, MaskKey], ...]
+    trustees: tuple[tuple[KeyShare, SigningKey, MaskKey], ...]
+    founding: bytes
     directory: Directory
 
     def tenant_id(self, number: int) -> TenantId:
@@ -69,14 +74,24 @@ def keys() -> Keys:
         (SigningKey(_seed(f"signing {number}")), MaskKey(_seed(f"mask {number}"))) for number in range(TENANTS)
     )
     shares, group = make_group_key()
-    trustees = tuple((share, MaskKey(_seed(f"trustee {share.index}"))) for share in shares)
-    records = tuple(
-        TrusteeRecord(share.index, EncodedElement(group.share_public_key(share.index).encoded), mask.public)
-        for share, mask in trustees
+    trustees = tuple(
+        (share, SigningKey(_seed(f"word of {share.index}")), MaskKey(_seed(f"trustee {share.index}")))
+        for share in shares
     )
-    members = tuple(Member(signing.public, mask.public) for signing, mask in tenants)
-    group_key = EncodedElement(group.public_key.encoded)
-    return Keys(provider, tenants, trustees, Directory(provider.public, group.threshold, group_key, records, members))
+    records = [
+        TrusteeRecord(
+            share.index,
+            word.public,
+            EncodedElement(group.share_public_key(share.index).encoded),
+            mask.public,
+            address="",
+            certificate="",
+        )
+        for share, word, mask in trustees
+    ]
+    members = [Member.of(signing, mask.public) for signing, mask in tenants]
+    founding = provider.sign(founding_entry(provider.public, group, records, WEEKS_PER_EPOCH, members))
+    return Keys(provider, tenants, trustees, founding, Chain.begin(founding, provider.public).directory)
 
 
 class Cast:
@@ -98,16 +113,17 @@ class Cast:
         """Tenant `number`; a second one of the same number has its own connection to the same database."""
         signing, mask = keys().tenants[number]
         database = connect(self.root / f"tenant-{number}.db")
+        pin(database, [keys().founding])
         drawn = sampler or SystemSampler()
-        tenant = Tenant(signing, mask, keys().directory, policy, database, trustees, os.urandom, drawn)
+        tenant = Tenant(signing, mask, policy, database, trustees, os.urandom, drawn)
         self._open.callback(tenant.close)
         return tenant
 
     def trustee(self, index: int = 3, limits: TrusteeLimits | None = None) -> Trustee:
         """Trustee `index`, from 1, which remembers what an earlier one of this index did."""
-        share, mask = keys().trustees[index - 1]
+        memory = self.root / f"trustee-{index}.db"
         limits = limits or TrusteeLimits()
-        trustee = Trustee(share, mask, keys().directory, self.root / f"trustee-{index}.db", os.urandom, limits)
+        trustee = Trustee(*keys().trustees[index - 1], [keys().founding], memory, os.urandom, limits)
         self._open.callback(trustee.close)
         return trustee
 
@@ -178,12 +194,15 @@ def a_plan(
     window: tuple[int, int] = WEEK,
     leases: Sequence[Lease] | None = None,
     public_levels: Mapping[str, tuple[str, ...]] | None = None,
+    earlier: Plan | None = None,
     **settings: Any,
 ) -> Plan:
     """A plan that `POLICY` accepts, made as the provider makes it; `settings` are fields of PlanSettings."""
     made = PlanSettings(**{**SETTINGS, **settings})
     round_id = RoundId(number.to_bytes(RoundId.length))
-    return make_plan(made, round_id, window, leases or all_leases(), mask_trustees(), public_levels)
+    held = leases or all_leases()
+    head = keys().directory.head
+    return make_plan(made, round_id, window, held, mask_trustees(), public_levels, directory=head, earlier=earlier)
 
 
 def mask_trustees() -> tuple[MaskTrustee, ...]:
@@ -201,9 +220,21 @@ def plan_digest(signed_plan: bytes) -> Digest:
     return digest(decode(Signed, signed_plan).body)
 
 
-def a_round(plan: Plan) -> Round:
+def a_round(plan: Plan, store: RoundStore) -> Round:
     """The provider's side of a plan."""
-    return Round(plan, keys().provider, keys().directory)
+    return new_round(store, keys().provider, keys().directory, plan)
+
+
+def ownership(tenant: int, epoch: int = 0, leases: Sequence[Lease] | None = None) -> bytes:
+    """What tenant `number` signs that it owns: every token of its leases."""
+    held = [lease for lease in leases or all_leases() if lease.tenant == keys().tenant_id(tenant)]
+    tokens = sorted({Token(bytes.fromhex(token)) for lease in held for token in lease.labels.values()})
+    return keys().tenants[tenant][0].sign(Ownership(keys().tenant_id(tenant), epoch, tuple(tokens)))
+
+
+def ownerships(leases: Sequence[Lease] | None = None, epoch: int = 0) -> tuple[bytes, ...]:
+    """What all of them sign."""
+    return tuple(ownership(tenant, epoch, leases) for tenant in range(TENANTS))
 
 
 def a_unit(number: int, workload: int = 0, context: int = 0, tenant: int = 0) -> Unit:

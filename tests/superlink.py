@@ -1,79 +1,58 @@
-"""A real SuperLink on loopback, with nodes and a ServerApp that run in this process: what an integration test needs.
+"""What tests of the transport need: a stock SuperLink, nodes in this process, TLS material, and a product SuperLink.
 
-`superlink` starts the stock `flower-superlink` command on a free port. `pinned_node` connects a node that calls a given
-ClientApp object and never the code that came with the run. `run_server_app` starts a run through the Control API,
-claims its task as Flower's executor does, and calls a given ServerApp object with Flower's HTTP grid;
-`run_stock_server_app` leaves that to the stock `flwr-serverapp` command and a Flower app bundle. Everything is stopped
-when its context ends, and nothing looks for the network. Nodes answer in a thread of their own.
+`superlink` starts the stock `flower-superlink` command on a free port of the loopback, without TLS. `pinned_node`
+connects a node that calls a given ClientApp object and never the code that came with the run; `run_server_app` of the
+product runs a ServerApp object there, and `run_stock_server_app` leaves that to the stock `flwr-serverapp` command and
+a bundle of code. `certificates` and `serving` are for the product's own SuperLink and node. Everything is stopped when
+its context ends, and nothing looks for the network.
 
     with superlink(tmp_path) as link, pinned_node(link.address, client_app(answer)):
         run_server_app(link.address, server_app(run, wanted=1))
 """
 
-import hashlib
+import datetime as dt
+import ipaddress
 import os
 import subprocess
 import sys
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
-from typing import TypeVar
+from typing import Any
 from unittest.mock import patch
 
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.cli.build import build_fab_from_files
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode, SubStatus
-from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
-from flwr.proto.control_pb2 import StartRunRequest
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
-from flwr.serverapp import ServerApp
-from flwr.supercore.constant import TaskType
-from flwr.supercore.control.control_http_client import ControlHttpClient
-from flwr.supercore.fab import Fab
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
-from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
-from flwr.supercore.protobuf.client import ProtobufClient, ProtobufClientInterceptor
-from flwr.supercore.run import Run
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.superlink.grid import HttpGrid
-from flwr.supernode.fleet_http_connection import http_request_response
+from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from simulation.local_grid import task_identity
+from crypto.verbs import ROUND_BUNDLE_SHA256, Answer
+from provider_server.superlink import SuperLinkSettings, bundle, claim_new_run
+from tenant_client.node import FleetNode, Link, NodeSettings, serve
 
 HOST = "127.0.0.1"
 POLL_S = 0.05
 START_S = 30.0
 STOP_S = 10.0
-C = TypeVar("C", bound=ProtobufClient)
+HEARTBEAT_S = 30.0
 REPOSITORY = Path(__file__).resolve().parents[1]
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_PROXY": HOST, "no_proxy": HOST}
-BUNDLE = """
-[project]
-name = "pharoah-round"
-version = "1.0.0"
-[tool.flwr.app]
-publisher = "pharoah"
-[tool.flwr.app.components]
-serverapp = "bundled:app"
-clientapp = "bundled:app"
-[tool.flwr.app.config]
-"""
-NO_CODE = "app = None  # only installed code runs"
 
 
 @dataclass(frozen=True)
 class SuperLink:
-    """A running SuperLink: Fleet, Control and Runtime API on one address, host:port."""
+    """A running stock SuperLink: Fleet, Control and Runtime API on one address, host:port."""
 
     address: str
     log: Path
@@ -91,136 +70,137 @@ def superlink(home: Path) -> Iterator[SuperLink]:
 
 
 @contextmanager
-def pinned_node(address: str, app: ClientApp | None, *, fab_hash: str | None = None) -> Iterator[int]:
-    """A connected node; yields its id. Without an app it never answers; with a hash it refuses runs of another bundle.
+def pinned_node(address: str, app: ClientApp | None, *, fab_hash: str = ROUND_BUNDLE_SHA256) -> Iterator[int]:
+    """A connected node of a stock SuperLink; yields its id. Without an app it never answers.
 
     Whatever the app raises is raised when the context ends.
     """
     stop = threading.Event()
-    with _connection(address) as fleet, ThreadPoolExecutor(1) as worker:
-        serving = worker.submit(_serve, fleet, app, fab_hash, stop) if app else None
+    key = ec.generate_private_key(ec.SECP384R1())
+    signed = NodeAuthHttpInterceptor(key, key.public_key())
+    version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
+    with (
+        closing(FleetHttpClient(f"http://{address}", interceptors=[version, signed])) as client,
+        ThreadPoolExecutor(1) as worker,
+    ):
+        pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        client.RegisterNode(RegisterNodeFleetRequest(public_key=pem))
+        node = FleetNode(client, pem, fab_hash, HEARTBEAT_S)
+        node_id = node.join()
+        answering = worker.submit(_answer, node, app, stop) if app else None
         try:
-            yield fleet.node_id
+            yield node_id
         finally:
             stop.set()
-            if serving:
-                serving.result(STOP_S)
+            if answering:
+                answering.result(STOP_S)
+            node.leave()
 
 
-@contextmanager
-def _connection(address: str) -> Iterator["Fleet"]:
-    """Flower's connection of a node, without its habit of swallowing what is raised inside, failing assertions too."""
-    connection = http_request_response(address, insecure=True, max_retries=3)
-    fleet = Fleet(*connection.__enter__())
-    try:
-        yield fleet
-    finally:
-        connection.__exit__(None, None, None)
+def _answer(node: FleetNode, app: ClientApp, stop: threading.Event) -> None:
+    contexts: dict[int, Context] = {}
 
+    def reply(question: Message) -> Message:
+        run_id = question.metadata.run_id
+        context = contexts.setdefault(run_id, Context(run_id, node.node_id or 0, {}, RecordDict(), {}))
+        return app(question, context)
 
-@dataclass(frozen=True)
-class Fleet:
-    """What Flower gives a node to work with."""
-
-    node_id: int
-    receive: Callable[[], tuple[Message, ObjectTree] | None]
-    send: Callable[[Message, ObjectTree, float], tuple[set[str], str]]
-    get_run: Callable[[int], Run]
-    get_fab: Callable[[str, int], Fab]
-    pull_object: Callable[[int, str], bytes]
-    push_object: Callable[[int, str, str, bytes], None]
-    confirm: Callable[[int, str], None]
-
-
-def run_server_app(address: str, app: ServerApp, *, bundled: str = NO_CODE) -> None:
-    """Runs `app` in this thread as the task of a new run; what it raises marks the run as failed and is raised here."""
-    token = _claim_new_run(address, bundled)
-    with closing(HttpGrid(address, insecure=True, token=token)) as grid, closing(_runtime(address, token)) as client:
-        task = client.PullTaskInput(PullTaskInputRequest())
-        grid.set_run(run_from_proto(task.run))
-        beat = HeartbeatSender(make_task_heartbeat_fn_http(client))
-        beat.start()
-        status = SubStatus.FAILED
-        try:
-            with task_identity(task.run.run_id, task.context.node_id, task.task_id):
-                app(grid, context_from_proto(task.context))
-            status = SubStatus.COMPLETED
-        finally:
-            beat.stop()
-            client.PushTaskOutput(PushTaskOutputRequest(sub_status=status))
+    while not stop.is_set():
+        if received := node.receive():
+            node.send(node.answer(node.fetch(*received), reply))
+        else:
+            stop.wait(POLL_S)
 
 
 def run_stock_server_app(address: str, module: str, log: Path) -> None:
     """Runs the ServerApp `app` of this Python source as Flower does: as a bundle, in a process of its own."""
-    token = _claim_new_run(address, module)
+    token = claim_new_run(address, bundle(module))
     options = ["--insecure", "--runtime-api-address", address, "--token", token]
     here = {"PYTHONPATH": str(REPOSITORY)}
     with patch.dict(os.environ, here), _command("flwr-serverapp", *options, log=log) as stock:
         assert stock.wait(START_S) == 0, log.read_text()
 
 
-def bundle(module: str) -> Fab:
-    """A Flower app bundle of this one module; equal sources have equal hashes."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "GitWildMatchPattern", DeprecationWarning)  # flwr 1.41 with a newer pathspec
-        content, _ = build_fab_from_files({"pyproject.toml": BUNDLE.encode(), "bundled.py": module.encode()})
-    return Fab(hashlib.sha256(content).hexdigest(), content, {})
+# ---- the product's SuperLink and node
 
 
-def _claim_new_run(address: str, module: str) -> str:
-    """Starts a run and takes its task, as `flower-superexec` would; returns the token of the task."""
-    with closing(_client(ControlHttpClient, address, [])) as control:
-        control.StartRun(StartRunRequest(fab=fab_to_proto(bundle(module))))
-    with closing(_runtime(address)) as client:
-        return client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])).token
+@dataclass(frozen=True)
+class Certificates:
+    """An authority and a server certificate for the loopback, as PEM files."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+    def settings(self, state: Path, *, port: int = 0, admin_port: int = 0) -> SuperLinkSettings:
+        """A SuperLink on the loopback with this certificate."""
+        return SuperLinkSettings(state, self.certificate, self.key, HOST, port, admin_port=admin_port)
 
 
-def _runtime(address: str, token: str | None = None) -> RuntimeHttpClient:
-    interceptors: list[ProtobufClientInterceptor] = [RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")]
-    if token:
-        interceptors.append(RuntimeTokenHttpInterceptor(token=token))
-    return _client(RuntimeHttpClient, address, interceptors)
+def certificates(home: Path) -> Certificates:
+    """A new authority with one certificate for 127.0.0.1, below `home`."""
+    home.mkdir(parents=True, exist_ok=True)
+    files = Certificates(home / "roots.pem", home / "server.pem", home / "server.key")
+    authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    issuer, subject = _name("authority"), _name(HOST)
+    constraints = x509.BasicConstraints(ca=True, path_length=0)
+    usage = x509.KeyUsage(*(letter == "s" for letter in "-----ss--"))  # signs certificates and revocation lists
+    identity = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
+    root = _certificate(issuer, issuer, authority).add_extension(constraints, critical=True)
+    root = root.add_extension(usage, critical=True).add_extension(identity, critical=False)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST))])
+    issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+    server = _certificate(subject, issuer, key).add_extension(address, critical=False)
+    server = server.add_extension(issued_by, critical=False)
+    files.authority.write_bytes(root.sign(authority, hashes.SHA256()).public_bytes(Encoding.PEM))
+    files.certificate.write_bytes(server.sign(authority, hashes.SHA256()).public_bytes(Encoding.PEM))
+    files.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return files
 
 
-def _client(kind: type[C], address: str, interceptors: Sequence[ProtobufClientInterceptor]) -> C:
-    return kind.from_server_address(address, insecure=True, root_certificates=None, interceptors=interceptors)
+def _name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
 
 
-def _serve(fleet: Fleet, app: ClientApp, fab_hash: str | None, stop: threading.Event) -> None:
-    contexts: dict[int, Context] = {}
-    while not stop.is_set():
-        if (received := fleet.receive()) is None:
-            stop.wait(POLL_S)
-            continue
-        question = _pull(fleet, *received)
-        run = fleet.get_run(question.metadata.run_id)
-        context = contexts.setdefault(run.run_id, Context(run.run_id, fleet.node_id, {}, RecordDict(), {}))
-        trusted = fab_hash in {None, run.fab_hash}
-        _push(fleet, app(question, context) if trusted else Message(Error(ErrorCode.INVALID_FAB), reply_to=question))
+def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    hour = dt.timedelta(hours=1)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
+    return builder.not_valid_before(now - hour).not_valid_after(now + hour)
 
 
-def _pull(fleet: Fleet, header: Message, tree: ObjectTree) -> Message:
-    run_id = header.metadata.run_id
-    message = pull_and_inflate_object_from_tree(
-        tree,
-        lambda object_id: fleet.pull_object(run_id, object_id),
-        lambda object_id: fleet.confirm(run_id, object_id),
-        return_type=Message,
-    )
-    vars(message.metadata)["_message_id"] = tree.object_id
-    return message
+@dataclass
+class Served:
+    """What became of a node's link to the SuperLink."""
+
+    heard: list[tuple[Link, int | None]] = field(default_factory=list)
+
+    def wait_for(self, link: Link, *, count: int = 1) -> int | None:
+        """Waits until the link was in this state so many times; the node id at the last."""
+        end_s = time.monotonic() + START_S
+        while len(found := [node_id for state, node_id in self.heard if state is link]) < count:
+            assert time.monotonic() < end_s, self.heard
+            time.sleep(POLL_S)
+        return found[count - 1]
 
 
-def _push(fleet: Fleet, reply: Message) -> None:
-    run_id = reply.metadata.run_id
-    vars(reply.metadata)["_message_id"] = reply.object_id
-    with no_object_id_recompute():
-        missing, session = fleet.send(reply, get_object_tree(reply), 0.0)
-        push_objects(
-            get_all_nested_objects(reply),
-            lambda object_id, content: fleet.push_object(run_id, session, object_id, content),
-            object_ids_to_push=missing,
-        )
+@contextmanager
+def serving(answer: Answer, settings: NodeSettings, **clocks: Callable[..., Any]) -> Iterator[Served]:
+    """The product's node in a thread, polling fast; `clocks` may be its `clock` and `sleep`."""
+    stop, served = threading.Event(), Served()
+    quick = replace(settings, busy_poll_s=POLL_S, idle_poll_s=2 * POLL_S, longest_pause_s=4 * POLL_S)
+
+    def heard(link: Link, node_id: int | None) -> None:
+        served.heard.append((link, node_id))
+
+    with patch.dict(os.environ, OFFLINE), ThreadPoolExecutor(1) as worker:
+        running = worker.submit(serve, answer, quick, stop=stop, heard=heard, **clocks)
+        try:
+            yield served
+        finally:
+            stop.set()
+            running.result(STOP_S)
 
 
 @contextmanager

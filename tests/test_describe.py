@@ -285,6 +285,19 @@ def test_files_of_every_form_are_read_together(tmp_path: Path) -> None:
     assert describe_files(files).operators == REFERENCE.operators
 
 
+def test_an_nccl_log_among_the_traces_adds_its_version_and_nothing_else(tmp_path: Path) -> None:
+    trace, log = tmp_path / "rank0.json", tmp_path / "nccl.log"
+    trace.write_bytes(profiled([GPT.step()]))
+    init = "gpu-a:31:99 [2] NCCL INFO comm 0x5 rank 0 nranks 16 cudaDev 2 - Init COMPLETE\n"
+    log.write_text("NCCL version 2.21.5+cuda12.2\n" + init)
+    for order in ([trace, log], [log, trace]):
+        assert describe_files(order) == replace(REFERENCE, versions=(*REFERENCE.versions, ("nccl", "2.21.5")))
+    log.write_text(init)
+    assert describe_files([trace, log]) == REFERENCE
+    with pytest.raises(NothingToDescribe, match=r"no operator in .*nccl"):
+        describe_files([log])
+
+
 def test_files_that_are_no_traces_are_named(tmp_path: Path) -> None:
     path = tmp_path / "notes.json"
     for data in (b"", b"{}", b"hello", b'{"schema": 1}'):

@@ -20,10 +20,11 @@ from hypothesis import given, strategies as st
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PharoahError
 from crypto.verbs import BLOB, RECORD, Fault, Verb, unwrap
 from provider_server.flower_server import server_app
+from provider_server.superlink import NO_CODE, bundle, run_server_app
 from provider_server.tenants import FLOWER_ERRORS, PULL_AT_ONCE, GridTenants, NodeId, Silence, Tenants, Why
 from simulation.local_grid import ClientAppFailed, LocalGrid, task_identity
 from tenant_client.flower_client import client_app
-from tests.superlink import NO_CODE, SuperLink, bundle, pinned_node, run_server_app, run_stock_server_app, superlink
+from tests.superlink import SuperLink, pinned_node, run_stock_server_app, superlink
 
 SECRET = "shape 4096x11008 of tenant seven"
 SHORT_S = 1.5  # for a deadline that passes: enough for one answer over HTTP
@@ -201,8 +202,8 @@ def run(tenants):
 
 app = server_app(run, wanted=2)
 """
-    app = client_app(echo)
-    with pinned_node(link.address, app), pinned_node(link.address, app):
+    app, fab_hash = client_app(echo), bundle(module).hash_str
+    with pinned_node(link.address, app, fab_hash=fab_hash), pinned_node(link.address, app, fab_hash=fab_hash):
         run_stock_server_app(link.address, module, tmp_path / "serverapp.log")
     assert (tmp_path / "answers").read_bytes() == b"bundle:week 7 bundle:week 7"
 
@@ -565,26 +566,56 @@ def test_flower_has_an_empty_run() -> None:
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
-        (
-            "flwr.supernode.fleet_http_connection:http_request_response",
-            ["server_address", "insecure", "root_certificates", "authentication_keys", "max_retries", "max_wait_time"],
-        ),
         ("flwr.cli.build:build_fab_from_files", ["files"]),
         ("flwr.common.serde:context_from_proto", ["context_proto"]),
         ("flwr.common.serde:fab_to_proto", ["fab"]),
+        ("flwr.common.serde:message_from_proto", ["message_proto"]),
+        ("flwr.common.serde:message_to_proto", ["message"]),
         ("flwr.common.serde:run_from_proto", ["run_proto"]),
+        ("flwr.app.message:remove_content_from_message", ["message"]),
+        ("flwr.proto.control_pb2:ListNodesRequest", []),
+        ("flwr.proto.control_pb2:ListNodesResponse", ["nodes_info"]),
+        ("flwr.proto.control_pb2:RegisterNodeRequest", ["public_key"]),
         ("flwr.proto.control_pb2:StartRunRequest", ["fab"]),
+        ("flwr.proto.control_pb2:StartRunResponse", ["run_id"]),
+        ("flwr.proto.control_pb2:StopRunRequest", ["run_id"]),
+        ("flwr.proto.control_pb2:UnregisterNodeRequest", ["node_id"]),
+        ("flwr.proto.fleet_pb2:ActivateNodeRequest", ["public_key", "heartbeat_interval"]),
+        ("flwr.proto.fleet_pb2:DeactivateNodeRequest", ["node_id"]),
+        ("flwr.proto.fleet_pb2:PullMessagesRequest", ["node"]),
+        (
+            "flwr.proto.fleet_pb2:PushMessagesRequest",
+            ["node", "messages_list", "message_object_trees", "clientapp_runtime_list"],
+        ),
+        ("flwr.proto.fleet_pb2:RegisterNodeFleetRequest", ["public_key"]),
+        ("flwr.proto.heartbeat_pb2:SendNodeHeartbeatRequest", ["node", "heartbeat_interval"]),
+        ("flwr.proto.message_pb2:Metadata", ["src_node_id", "reply_to_message_id"]),
+        ("flwr.proto.node_pb2:NodeInfo", ["node_id", "status", "public_key"]),
+        ("flwr.proto.run_pb2:GetRunRequest", ["node", "run_id"]),
         ("flwr.proto.message_pb2:ObjectTree", ["object_id", "children"]),
         ("flwr.proto.runtime_pb2:AcquireTaskRequest", ["supported_task_types"]),
+        ("flwr.proto.runtime_pb2:AcquireTaskResponse", ["task", "token"]),
+        ("flwr.proto.runtime_pb2:SendTaskHeartbeatRequest", []),
         ("flwr.proto.runtime_pb2:PullTaskInputRequest", []),
         ("flwr.proto.runtime_pb2:PushTaskOutputRequest", ["context", "sub_status"]),
         ("flwr.supercore.control.control_http_client:ControlHttpClient.StartRun", ["self", "request"]),
         ("flwr.supercore.fab:Fab", ["hash_str", "content", "verifications"]),
         ("flwr.supercore.heartbeat:HeartbeatSender", ["heartbeat_fn"]),
-        ("flwr.supercore.heartbeat:make_task_heartbeat_fn_http", ["client"]),
         ("flwr.supercore.inflatable.inflatable_object:get_all_nested_objects", ["obj"]),
         ("flwr.supercore.inflatable.inflatable_object:get_object_tree", ["obj"]),
         ("flwr.supercore.inflatable.inflatable_object:no_object_id_recompute", []),
+        (
+            "flwr.supercore.inflatable.inflatable_protobuf_utils:make_confirm_message_received_fn_protobuf",
+            ["confirm_message_received_protobuf", "node", "run_id"],
+        ),
+        (
+            "flwr.supercore.inflatable.inflatable_protobuf_utils:make_pull_object_fn_protobuf",
+            ["pull_object_protobuf", "node", "run_id"],
+        ),
+        (
+            "flwr.supercore.inflatable.inflatable_protobuf_utils:make_push_object_fn_protobuf",
+            ["push_object_protobuf", "node", "run_id", "session_id"],
+        ),
         (
             "flwr.supercore.inflatable.inflatable_utils:pull_and_inflate_object_from_tree",
             ["object_tree", "pull_object_fn", "confirm_object_received_fn", "return_type"],
@@ -595,15 +626,16 @@ def test_flower_has_an_empty_run() -> None:
         ),
         ("flwr.supercore.interceptors:RuntimeTokenHttpInterceptor", ["token"]),
         ("flwr.supercore.interceptors:RuntimeVersionHttpInterceptor", ["component_name"]),
-        (
-            "flwr.supercore.protobuf.client:ProtobufClient.from_server_address",
-            ["server_address", "insecure", "root_certificates", "interceptors"],
-        ),
+        ("flwr.supercore.protobuf.client:ProtobufClient", ["base_url", "interceptors", "verify", "timeout"]),
         ("flwr.supercore.protobuf.client:ProtobufClientInterceptor.intercept", ["self", "context", "call_next"]),
         ("flwr.supercore.runtime:RuntimeHttpClient.AcquireTask", ["self", "request"]),
         ("flwr.supercore.runtime:RuntimeHttpClient.PullTaskInput", ["self", "request"]),
         ("flwr.supercore.runtime:RuntimeHttpClient.PushTaskOutput", ["self", "request"]),
+        ("flwr.supercore.runtime:RuntimeHttpClient.SendTaskHeartbeat", ["self", "request"]),
+        ("flwr.superlink.config_loader:SuperLinkLifespanConfig", ["enable_supernode_auth", "database", "isolation"]),
         ("flwr.superlink.grid:HttpGrid", ["runtime_api_address", "insecure", "token"]),
+        ("flwr.superlink.main:create_app", ["config", "superlink_lifespan_class"]),
+        ("flwr.supernode.node_auth_http_interceptor:NodeAuthHttpInterceptor", ["private_key", "public_key"]),
     ],
 )
 def test_what_is_used_of_flowers_insides_is_still_there(place: str, expected: list[str]) -> None:

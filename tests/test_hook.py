@@ -258,12 +258,19 @@ def test_no_sample_while_the_job_profiles(run_dir: Path) -> None:
 # ---- whatever goes wrong -------------------------------------------------------------------------------------------
 
 
-def test_without_a_run_directory_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PHAROAH_RUN_DIR", raising=False)
-    monkeypatch.setattr(hooks, "_current", None)
+def test_without_a_run_directory_nothing_happens(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("PHAROAH_RUN_DIR")
+    monkeypatch.chdir(run_dir)
     with pharoah_hook() as hook, hook.phase("eval"):
+        assert hook.closed
         hook.start()
         train(hook, 15)
+        assert hook.closed
+        assert not torch.autograd._profiler_enabled()
+    assert names(run_dir) == []
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("name", ["absent", "a file", "/proc"])

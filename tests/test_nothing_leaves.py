@@ -15,6 +15,7 @@ from crypto.noise import SystemSampler
 from provider_server.flower_server import server_app
 from provider_server.leases import Lease
 from provider_server.planning import PlanSettings
+from provider_server.superlink import run_server_app
 from provider_server.tenants import Tenants
 from provider_server.week import federated_week
 from simulation.federation import Federation, found
@@ -25,7 +26,7 @@ from tenant_client.flower_client import client_app
 from tenant_client.journal import Failure
 from tenant_client.tenant import StartedLease
 from tests.recorder import recorder
-from tests.superlink import pinned_node, run_server_app, superlink
+from tests.superlink import pinned_node, superlink
 
 OPERATOR, WIDTHS = "canarylib::sing_q7w3", (104729, 1299709)
 PATH, HOST, VERSION = "/secret/canary_zx81/train.py", "canary-host-vt52", "9.8.7+canarypdp11"

@@ -113,7 +113,17 @@ def test_sent_lists_what_left_and_nothing_that_did_not(played: Federation) -> No
     assert contribution.message_bytes == len(message_of(played))
     assert len(view.registrations) == LEASES
     assert {row.archetype for row in view.registrations} == {view.registrations[0].archetype}
-    assert sum(view.evaluations.values()) == 20
+    assert [(row.epoch, row.trustee, row.elements) for row in view.evaluations] == [(0, 1, 20), (0, 2, 20), (0, 3, 20)]
+
+
+def test_leases_that_the_provider_never_asked_about_are_not_listed(tmp_path: Path) -> None:
+    federation = a_federation(tmp_path, 4)
+    happen(federation)
+    tenant = federation.tenants[0]
+    assert owner_view.sent(tenant).registrations == ()
+    in_process(federation)
+    assert len(owner_view.sent(tenant).registrations) == LEASES
+    federation.close()
 
 
 def test_the_bytes_that_are_shown_are_the_bytes_that_left(played: Federation, home: Path) -> None:
@@ -126,7 +136,7 @@ def test_the_verbs_print_for_people_too(home: Path) -> None:
     told = call("sent", "--home", str(home))
     assert told.exit_code == 0
     assert "contribution" in told.stdout
-    assert "blinded elements" in told.stdout
+    assert "epoch 0: trustee 3 was sent 20 blinded elements" in told.stdout
     assert "signature: yours" in call("preview", "--home", str(home)).stdout
 
 
@@ -134,6 +144,14 @@ def test_a_round_that_was_not_answered_is_unknown(home: Path) -> None:
     told = call("sent", "--home", str(home), "--round", "00" * 16)
     assert told.exit_code == 3
     assert "was not answered" in told.stderr
+
+
+@pytest.mark.parametrize("name", ["no-such-plan", ""])
+def test_a_plan_that_cannot_be_read_is_an_error(home: Path, tmp_path: Path, name: str) -> None:
+    told = call("preview", "--home", str(home), "--plan", str(tmp_path / name))
+    assert told.exit_code == 2
+    assert f"error: {tmp_path / name}: " in told.stderr
+    assert "hint: name a signed plan" in told.stderr
 
 
 def test_where_nothing_left_the_verb_says_so(tmp_path: Path) -> None:

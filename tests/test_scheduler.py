@@ -43,6 +43,19 @@ def test_kubernetes() -> None:
     assert found.gpus == ("GPU-aa", "GPU-bb")
 
 
+def test_the_only_node_is_that_of_the_jobs_list() -> None:
+    """`salloc` leaves the user's shell on the login node."""
+    login = {"SLURM_JOB_ID": "81", "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "gpu05", "HOSTNAME": "login1"}
+    assert placement(login).only_node == "gpu05"
+    assert placement({**SLURM, "SLURM_NNODES": "1"}).only_node == "gpu02"  # a step on one node of a larger job
+    assert placement(SLURM).only_node == ""
+    assert placement({"HOSTNAME": "gpu-a"}).only_node == ""  # how many others there are is not known
+
+
+def test_torchruns_own_name_for_no_name_is_none() -> None:
+    assert placement({"TORCHELASTIC_RUN_ID": "none", "PET_RDZV_ID": "pre"}).job_id == "pre"
+
+
 def test_no_scheduler_and_values_that_are_no_numbers() -> None:
     assert placement({}) == Placement()
     assert placement({"RANK": "three", "PET_NNODES": "1:4", "WORLD_SIZE": "-1", "LOCAL_RANK": "²"}) == Placement()
@@ -57,6 +70,7 @@ def test_no_scheduler_and_values_that_are_no_numbers() -> None:
         ("r1n[9-11].cluster", ["r1n9.cluster", "r1n10.cluster", "r1n11.cluster"]),
         ("n[5-3]", []),
         ("n[a-b,2]", ["n2"]),
+        ("n[²,2-³]", []),
         ("n[1-", ["n[1-"]),
         ("r[1-2]n[1-2]", ["r[1-2]n[1-2]"]),
     ],

@@ -280,6 +280,31 @@ def test_registration_tells_of_the_window_and_the_epoch_asked_for_and_repeats_it
     assert registered(tenant, 1, 0, 168) == {}
 
 
+def test_only_what_the_provider_asked_for_counts_as_told(cast: Cast) -> None:
+    tenant = cast.tenant(trustees=cast.trustees())
+    tenant.start_leases([started(1, 0.0), started(2, 167.9), started(3, 168.0)], epoch=0)
+    assert tenant.journal.told() == []
+    registered(tenant, 1, 0, 336)  # an epoch in which no lease began
+    assert tenant.journal.told() == []
+    ladders = registered(tenant, 0, 0, 168)
+    assert registered(tenant, 0, 0, 168) == ladders
+    assert {lease: ladder for lease, _, _, ladder in tenant.journal.told()} == ladders
+    registered(tenant, 0, 0, 336)
+    assert [(lease, epoch, start_h) for lease, epoch, start_h, _ in tenant.journal.told()] == [
+        (lease_id(0, number), 0, start_h) for number, start_h in ((1, 0.0), (2, 167.9), (3, 168.0))
+    ]
+
+
+def test_what_cannot_be_noted_as_told_is_not_told(cast: Cast) -> None:
+    tenant = cast.tenant(trustees=cast.trustees())
+    tenant.start_leases([started(1, 0.0)], epoch=0)
+    tenant._connection.execute(
+        "CREATE TEMP TRIGGER cut BEFORE INSERT ON told BEGIN SELECT RAISE(ABORT, 'power cut'); END"
+    )
+    with pytest.raises(sqlite3.IntegrityError, match="power cut"):
+        registered(tenant, 0, 0, 168)
+
+
 @pytest.mark.parametrize("table", ["units", "registrations"])
 def test_leases_whose_start_was_cut_short_are_complete_when_it_is_repeated(cast: Cast, table: str) -> None:
     tenant = cast.tenant(trustees=cast.trustees())

@@ -228,6 +228,44 @@ def test_the_cache_names_no_rung(cast: Cast, source: Open) -> None:
         assert b"aten::" not in data
 
 
+# ---- what was asked ----------------------------------------------------------------------------------------------
+
+
+def test_every_element_that_left_is_noted_and_added_up(cast: Cast, source: Open) -> None:
+    own = source(cast.trustees())
+    own.ladder(RUNGS, 3)
+    own.ladder(RUNGS, 3)  # cached: nothing leaves
+    assert asked(cast) == {(3, trustee): INPUTS for trustee in (1, 2, 3)}
+    own.ladder(rungs(a_descriptor(versions=()), ()), 3)
+    own.ladder(RUNGS, 4)
+    assert asked(cast) == {(epoch, trustee): INPUTS + 2 * (epoch == 3) for epoch in (3, 4) for trustee in (1, 2, 3)}
+
+
+def test_what_a_trustee_was_sent_and_did_not_evaluate_is_noted_too(cast: Cast, source: Open) -> None:
+    strict = cast.trustee(1, TrusteeLimits(evaluations_per_epoch=INPUTS - 1))
+    with pytest.raises(PeerFault, match="only 1 of 3"):
+        source([strict, cast.trustee(2)]).ladder(RUNGS, 3)
+    assert asked(cast) == {(3, 1): INPUTS, (3, 2): INPUTS}
+
+
+def test_elements_are_noted_before_they_leave(cast: Cast, source: Open) -> None:
+    seen = []
+
+    def look(said: EvaluationResponse) -> bytes:
+        seen.append(asked(cast))
+        return encode(said)
+
+    source([Lying(trustee, look) for trustee in cast.trustees()]).ladder(RUNGS, 3)
+    assert seen == [{(3, trustee): INPUTS for trustee in range(1, last + 1)} for last in (1, 2, 3)]
+
+
+def asked(cast: Cast, tenant: int = 0) -> dict[tuple[int, int], int]:
+    """What the tenant's file says of it: elements by epoch and trustee, as another process reads them."""
+    with closing(open_database(cast.root / f"tokens-{tenant}.db")) as connection:
+        rows = connection.execute("SELECT epoch, trustee, elements FROM asked")
+        return {(epoch, trustee): elements for epoch, trustee, elements in rows}
+
+
 # ---- secrecy -------------------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from provider_server.flower_server import server_app
 from provider_server.leases import Lease
 from provider_server.planning import PlanSettings
 from provider_server.release import Release
+from provider_server.superlink import run_server_app
 from provider_server.tenants import GridTenants, Tenants, Why
 from provider_server.week import federated_week
 from simulation.federation import Federation, found
@@ -27,7 +28,7 @@ from tenant_client.flower_client import client_app
 from tenant_client.journal import Failure
 from tenant_client.tenant import StartedLease
 from tests.factories import a_descriptor
-from tests.superlink import pinned_node, run_server_app, superlink
+from tests.superlink import pinned_node, superlink
 
 WEEK = (0, 168)
 LEASES = 6

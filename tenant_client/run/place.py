@@ -24,6 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tenant_client.sources.scheduler import placement
+
 KEPT_RUNS = 20
 DUMPS = "dumps"
 RUN_DIR = "PHAROAH_RUN_DIR"
@@ -43,13 +45,14 @@ class Place:
 
 def lease_name(env: Mapping[str, str]) -> str:
     """The scheduler's name of this allocation, the same after a requeue; a random one where there is no scheduler."""
-    if job := env.get("SLURM_ARRAY_JOB_ID") or env.get("SLURM_JOB_ID"):
-        task = env.get("SLURM_ARRAY_TASK_ID")
-        return _plain(f"slurm-{job}_{task}" if task else f"slurm-{job}")
-    if "KUBERNETES_SERVICE_HOST" in env:
-        index = env.get("JOB_COMPLETION_INDEX")
-        pod = env.get("JOB_NAME") or env.get("POD_NAME") or env.get("HOSTNAME", "pod")
-        return _plain(f"k8s-{env.get('POD_NAMESPACE', 'default')}-{pod}" + (f"-{index}" if index else ""))
+    where = placement(env)
+    task = "" if where.array_task is None else str(where.array_task)
+    if where.scheduler == "slurm":
+        job = where.array_job_id or where.job_id
+        return _plain(f"slurm-{job}_{task}" if where.array_job_id and task else f"slurm-{job}")
+    if where.scheduler == "kubernetes":
+        job = f"{where.namespace or 'default'}-{where.job_id or where.pod or 'pod'}"
+        return _plain(f"k8s-{job}-{task}" if task else f"k8s-{job}")
     return f"local-{os.urandom(8).hex()}"
 
 

@@ -4,8 +4,9 @@ A restart by torchrun ends an attempt and begins the next one under the same uni
 """
 
 import json
+import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from signal import SIGPIPE
 
@@ -18,6 +19,7 @@ from tenant_client.run.failopen import FailOpen
 from tenant_client.run.place import held
 from tenant_client.run.supervise import Ending
 from tenant_client.run.watch import Finding, Kind
+from tenant_client.sources.scheduler import placement
 
 _BUSY_MS = 5000
 
@@ -36,6 +38,8 @@ class Record:
         self._ours = ours
         self._lessons = home / "lessons.json"
         self._notes = notes
+        # A log directory that is only read, and so gets no notes, may come from any other machine.
+        self._only_node = placement(os.environ).only_node if notes else ""
         self._attempts: Attempts | None = None
         self._journal: Journal | None = None
         with ours.guard("the journal cannot be written"):
@@ -103,6 +107,8 @@ class Record:
                 )
 
     def _explain(self, cause: Cause, *, counted: bool) -> None:
+        if counted:
+            cause = replace(cause, host=cause.host or self._only_node)
         with self._ours.guard("no note beside the logs"):
             note = json.dumps({"attempt": self.number, "counted": counted} | asdict(cause))
             if self._notes:

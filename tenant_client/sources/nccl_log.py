@@ -1,13 +1,11 @@
-"""NCCL's debug output (`NCCL_DEBUG=INFO|WARN`, also into `NCCL_DEBUG_FILE`): what broke, and what was running.
+"""NCCL's debug output (`NCCL_DEBUG=INFO|WARN`, also into `NCCL_DEBUG_FILE`): what broke, and in which version.
 
 A line's host, process and device become a rank where an INFO line of the same process named it. A completion error
 says that the peer is dead or the link is down: evidence of the network only if nothing else explains it.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import cache
 
 from tenant_client.cues import match_line, table
@@ -21,21 +19,7 @@ RANK_WORD = "COMPLETE"  # of "Init COMPLETE", where a process tells its rank
 _TEXT = 400
 _MOST_KINDS = 4096
 _COMM = re.compile(r"\brank (\d{1,7}) nranks (\d{1,7})\b", re.ASCII)
-_VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)(?:[-\w]*\+cuda(\d+\.\d+))?", re.ASCII)
-_NETWORK = re.compile(r"NCCL INFO (?:Using network (?P<using>[\w/-]+)|NET/(?P<net>\w+) : Using (?P<devices>.*))")
-_VIA = re.compile(r" via ([A-Z]\w+(?:/[A-Z]\w*)*)")
-
-
-@dataclass(frozen=True)
-class NcclVersions:
-    """What ran: versions and network as NCCL prints them, "" or 0 where it does not; channels by transport."""
-
-    nccl: str = ""
-    cuda: str = ""
-    network: str = ""
-    fabric: str = ""
-    nranks: int = 0
-    channels: tuple[tuple[str, int], ...] = ()
+_VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)", re.ASCII)
 
 
 class NcclLines:
@@ -95,29 +79,10 @@ def read(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> Iterator[Evid
             yield found
 
 
-def versions(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> NcclVersions:
-    """Versions, network, ranks and transports out of a log of any kind that holds NCCL's INFO lines."""
-    found, channels = NcclVersions(), Counter[str]()
+def version(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> str:
+    """The version of NCCL as its log names it, "" where it does not."""
     for _, raw in lines(reader, limits):
-        if b"NCCL" not in raw:
-            continue
-        text = raw[:4096].decode("utf-8", "replace")
-        found = _noted(found, text)
-        via = _VIA.search(text)
-        if via:
-            channels[via[1]] += 1
-    return replace(found, channels=tuple(channels.most_common()))
-
-
-def _noted(known: NcclVersions, text: str) -> NcclVersions:
-    version, network, comm = _VERSION.search(text), _NETWORK.search(text), _COMM.search(text)
-    if version and not known.nccl:
-        known = replace(known, nccl=version[1], cuda=version[2] or "")
-    if network:
-        name = network["using"] or network["net"]
-        fabric = "RoCE" if "/RoCE" in (network["devices"] or "") else known.fabric
-        fabric = fabric or ("IB" if "/IB" in (network["devices"] or "") else "")
-        known = replace(known, network=network["using"] or known.network or name, fabric=fabric)
-    if comm and int(comm[2]) > known.nranks:
-        known = replace(known, nranks=int(comm[2]))
-    return known
+        found = _VERSION.search(raw[:4096].decode("utf-8", "replace")) if b"NCCL version" in raw else None
+        if found:
+            return found[1]
+    return ""

@@ -39,6 +39,13 @@ class Placement:
     pod: str = ""
     gpus: tuple[str, ...] = ()
 
+    @property
+    def only_node(self) -> str:
+        """The node of a job that has one. The job's list names it even where this process runs on a login node."""
+        if self.node_count != 1:
+            return ""
+        return self.nodes[0] if len(self.nodes) == 1 else self.node
+
 
 # In order of precedence: torchrun knows a process better than the scheduler that started its launcher.
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
@@ -47,7 +54,7 @@ _NODE_RANK = ("GROUP_RANK", "PET_NODE_RANK", "SLURM_NODEID", "JOB_COMPLETION_IND
 _WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 _LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "PET_NPROC_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _NODE_COUNT = ("GROUP_WORLD_SIZE", "PET_NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-_JOB = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOB_NAME", "PET_RDZV_ID")
+_JOB = ("SLURM_JOB_ID", "JOB_NAME", "TORCHELASTIC_RUN_ID", "PET_RDZV_ID")
 _NODE = ("SLURMD_NODENAME", "NODE_NAME", "HOSTNAME")
 _GPUS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
@@ -55,9 +62,10 @@ _GPUS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES", "NVIDIA_VI
 def placement(environment: Mapping[str, str]) -> Placement:
     """Read an environment; values that are no numbers where numbers belong count as absent."""
     nodes = tuple(hostlist(environment.get("SLURM_JOB_NODELIST", "")))
+    scheduler = _scheduler(environment)
     return Placement(
-        scheduler=_scheduler(environment),
-        job_id=_text(environment, _JOB),
+        scheduler=scheduler,
+        job_id=_text(environment, _JOB, but="none"),  # so torchrun names a job that nobody named
         array_job_id=environment.get("SLURM_ARRAY_JOB_ID", ""),
         array_task=_number(environment, ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX")),
         node=_text(environment, _NODE),
@@ -73,7 +81,7 @@ def placement(environment: Mapping[str, str]) -> Placement:
         partition=environment.get("SLURM_JOB_PARTITION", ""),
         account=environment.get("SLURM_JOB_ACCOUNT", ""),
         namespace=environment.get("POD_NAMESPACE", ""),
-        pod=environment.get("POD_NAME", ""),
+        pod=_text(environment, ("POD_NAME", "HOSTNAME")) if scheduler == "kubernetes" else "",
         gpus=_gpus(environment),
     )
 
@@ -96,14 +104,14 @@ def _expand(part: str) -> Iterator[str]:
         return
     for piece in found["ranges"].split(","):
         first, _, last = piece.strip().partition("-")
-        if not first.isdigit() or not (last or first).isdigit() or len(first) > 9 or len(last) > 9:
+        if not _is_number(first) or not _is_number(last or first):
             continue
         for number in range(int(first), int(last or first) + 1):
             yield f"{found['prefix']}{number:0{len(first)}}{found['suffix']}"
 
 
 def _scheduler(environment: Mapping[str, str]) -> str:
-    if "SLURM_JOB_ID" in environment:
+    if environment.get("SLURM_JOB_ID"):
         return "slurm"
     return "kubernetes" if "KUBERNETES_SERVICE_HOST" in environment or "POD_NAME" in environment else ""
 
@@ -119,10 +127,14 @@ def _gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
     return () if text in {"void", "none", "NoDevFiles"} else tuple(gpu for gpu in text.split(",") if gpu)
 
 
-def _text(environment: Mapping[str, str], names: Sequence[str]) -> str:
-    return next((environment[name] for name in names if environment.get(name)), "")
+def _text(environment: Mapping[str, str], names: Sequence[str], *, but: str = "") -> str:
+    return next((environment[name] for name in names if environment.get(name, "") not in ("", but)), "")
 
 
 def _number(environment: Mapping[str, str], names: Sequence[str]) -> int | None:
     values = (environment.get(name, "") for name in names)
-    return next((int(value) for value in values if value.isascii() and value.isdigit() and len(value) < 10), None)
+    return next((int(value) for value in values if _is_number(value)), None)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10

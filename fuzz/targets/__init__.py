@@ -1,0 +1,6 @@
+"""What is fuzzed: one target for each decoder of bytes that somebody else wrote, in the order of the imports below."""
+
+from fuzz.targets import wire, traces, logs, files  # isort: skip
+from fuzz.targets.target import TARGETS, Broken, Target, require
+
+__all__ = ["TARGETS", "Broken", "Target", "files", "logs", "require", "traces", "wire"]

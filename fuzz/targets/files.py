@@ -1,0 +1,76 @@
+"""Files of the owner and of the operator."""
+
+import zlib
+from contextlib import suppress
+
+from crypto.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
+from crypto.codec import encode
+from fuzz.targets.inputs import REPOSITORY, as_file, folder
+from fuzz.targets.target import require, target
+from simulation import scenario
+from tenant_client import catalogue, policy, templates
+from tenant_client.live import progress
+
+
+@target(
+    "catalogue",
+    "any file is entries or CatalogueError",
+    lambda: [encode(Catalogue((CatalogueEntry("resnet", bytes(SKETCH_BYTES)),))), encode(Catalogue(()))],
+)
+def check_catalogue(data: bytes) -> None:
+    """As a provider publishes it."""
+    with suppress(catalogue.CatalogueError):
+        require(
+            "entries",
+            holds=all(len(one.sketch) == SKETCH_BYTES for one in catalogue.read_catalogue(as_file(data, "c"))),
+        )
+
+
+@target(
+    "policy",
+    "any file is a Policy or PolicyError",
+    lambda: [b'epsilon_per_job_week = 1.0\ndelta = 1e-8\nowners_minimum = 5\ndimensions = ["band", "reason"]\n'],
+)
+def check_policy(data: bytes) -> None:
+    """No limit is lifted by a NaN."""
+    with suppress(policy.PolicyError):
+        read = policy.load_policy(as_file(data, "policy.toml"))
+        require("a limit", holds=0 <= read.epsilon_per_job_week < float("inf") and read.owners_minimum >= 0)
+
+
+@target(
+    "scenario",
+    "any file is a Scenario or ScenarioError",
+    lambda: (path.read_bytes() for path in sorted((REPOSITORY / "simulation" / "scenarios").glob("*.toml"))),
+)
+def check_scenario(data: bytes) -> None:
+    """Read by path."""
+    with suppress(scenario.ScenarioError):
+        require("a scenario", holds=scenario.load(as_file(data, "own.toml")).weeks >= 1)
+
+
+@target(
+    "lessons",
+    "any file is Lessons or LessonsError",
+    lambda: [b'{"version": 1, "lessons": {"lost its lease after <*> s": "nvlink_error"}}'],
+)
+def check_lessons(data: bytes) -> None:
+    """What is read can be asked and saved."""
+    with suppress(templates.LessonsError):
+        read = templates.load_lessons(as_file(data, "lessons.json"))
+        read.reason_of("worker 3 lost its lease after 20 s")
+        templates.save_lessons(read, folder() / "saved.json")
+        require("the same lessons", holds=templates.load_lessons(folder() / "saved.json") == read)
+
+
+@target(
+    "progress",
+    "any bytes are a Progress or None",
+    lambda: [progress.encode(progress.Progress(3, 4711, 120, 1.7e9, "train", 2.25, 0))],
+)
+def check_progress(data: bytes) -> None:
+    """With the checksum that came, and with the right one."""
+    body = data[: progress.SIZE - 4]
+    for record in (data, body + zlib.crc32(body).to_bytes(4, "little")):
+        read = progress.decode(record)
+        require("a progress", holds=read is None or (read.rank >= 0 and read.phase in progress.PHASES))

@@ -1,0 +1,91 @@
+"""Logs, and what a scheduler puts into the environment."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+
+from fuzz.targets.inputs import LIMITS, REPOSITORY, reader
+from fuzz.targets.target import require, target
+from tenant_client.sources import elastic, job_log, kernel_log, nccl_log, scheduler
+from tenant_client.sources.evidence import Evidence
+from tenant_client.sources.reading import SourceError, lines
+
+
+def logs(*names: str) -> Callable[[], Iterator[bytes]]:
+    """The project's own logs of these kinds, cut to a size that is quickly mutated."""
+
+    def found() -> Iterator[bytes]:
+        folder = REPOSITORY / "tests" / "logs"
+        for name in names:
+            for path in sorted(folder.glob(name)):
+                for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+                    if file.is_file():
+                        yield file.read_bytes()[-4096:]
+
+    return found
+
+
+def require_evidence(found: Iterable[Evidence]) -> None:
+    """All of it is evidence of lines that exist."""
+    for seen in found:
+        require("evidence", holds=isinstance(seen, Evidence) and seen.line >= 0)
+
+
+@target("job-log", "any bytes are evidence, perhaps none, never an error", logs("*_messy*", "*_plain*"))
+def check_job_log(data: bytes) -> None:
+    """With what stayed unexplained."""
+    leftover = job_log.Leftover()
+    require_evidence(job_log.read(reader(data, "job.log"), LIMITS, leftover))
+    require("lines of text", holds=all(isinstance(line.text, str) for line in leftover.tail))
+
+
+@target("kernel-log", "any bytes are evidence, perhaps none, never an error", logs("nvlink*", "ecc*", "out_of_memory*"))
+def check_kernel_log(data: bytes) -> None:
+    """The recognition of the file too."""
+    kernel_log.looks_like(data.decode("utf-8", "replace"))
+    for seen in kernel_log.read(reader(data, "dmesg"), LIMITS):
+        require_evidence([seen])
+        kernel_log.code_of(seen)
+
+
+@target("nccl-log", "any bytes are evidence and a version, perhaps none, never an error", logs("nccl*", "network*"))
+def check_nccl_log(data: bytes) -> None:
+    """The recognition of the file too."""
+    nccl_log.looks_like(data.decode("utf-8", "replace"))
+    require_evidence(nccl_log.read(reader(data, "nccl.log"), LIMITS))
+    found = nccl_log.version(reader(data, "nccl.log"), LIMITS)
+    require("a version", holds=found.replace(".", "").isdigit() or not found)
+
+
+def some_error_files() -> Iterator[bytes]:
+    """With a call stack, and with a bare message."""
+    stack = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\n    run()\nKeyError: 'x'\n"
+    extra = {"py_callstack": stack, "timestamp": "1716000000"}
+    yield json.dumps({"message": {"message": "KeyError: 'x'", "extraInfo": extra}}).encode()
+    yield b'{"message": "Signal 9 (SIGKILL) received by PID 7", "errorCode": 1}'
+
+
+@target("elastic", "any bytes are one piece of evidence or SourceError", some_error_files)
+def check_elastic(data: bytes) -> None:
+    """A file of one rank."""
+    elastic.looks_like(data.decode("utf-8", "replace"))
+    with suppress(SourceError):
+        (seen,) = elastic.read(reader(data, "attempt_0/3/error.json"), LIMITS)
+        require_evidence([seen])
+
+
+@target("lines", "any bytes are numbered lines within the cap, and nothing of them is lost below it", logs("clean*"))
+def check_lines(data: bytes) -> None:
+    """Lines are those of `split`."""
+    read = [line for _, line in lines(reader(data, "log"), LIMITS)]
+    whole = [line[: LIMITS.line_bytes].rstrip(b"\r") for line in data.split(b"\n")]
+    require("the same lines", holds=read == (whole if data.split(b"\n")[-1] else whole[:-1]))
+
+
+@target("hostlist", "any text is at most 2^16 names", lambda: (b"gpu[01-03,7]", b"a,b[1-2]c,d[1-99999]", b"n[9-1]"))
+def check_hostlist(data: bytes) -> None:
+    """And an environment that holds it a placement."""
+    text = data.decode("utf-8", "replace")
+    names = list(scheduler.hostlist(text))
+    require("names", holds=len(names) <= 1 << 16)
+    scheduler.placement(dict.fromkeys(("SLURM_JOB_NODELIST", "RANK", "CUDA_VISIBLE_DEVICES", "PET_NNODES"), text))

@@ -1,0 +1,171 @@
+"""What listens for a provider's SuperLink: a server in a thread, the tenants' door, and the admin's.
+
+`fleet_only` passes a POST to one of the exact paths of Flower's Fleet API, with a body within limits, and nothing else:
+no other spelling of a path, no Control or Runtime API. Flower would let a registered node put a message in another
+node's name, or a question of its own, in front of it; here a node can only reply, and only as itself.
+`with_ours` puts an app of ours beside Flower's. A `Listener` with a certificate speaks TLS 1.3, one without plain HTTP.
+
+Not promised: to withstand a flood. A stranger who completes a handshake has a mebibyte read before Flower looks at the
+signature; the number of connections is bounded.
+"""
+
+import socket
+import ssl
+import threading
+import time
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+from google.protobuf.message import DecodeError as ProtobufDecodeError  # type: ignore[import-untyped]
+from starlette.concurrency import run_in_threadpool
+
+from crypto.errors import PharoahError
+
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+OURS = "/pharoah/"
+FLEET = "/v1/fleet/"
+PUSH_OBJECT, PUSH_MESSAGES = FLEET + "push-object", FLEET + "push-messages"
+PASSED = frozenset(
+    {PUSH_OBJECT, PUSH_MESSAGES}
+    | {
+        FLEET + name
+        for name in (
+            "activate-node",
+            "deactivate-node",
+            "send-node-heartbeat",
+            "pull-messages",
+            "pull-object",
+            "confirm-message-received",
+            "get-run",
+            "get-fab",
+        )
+    }
+)
+SMALL_BODY = 1 << 20
+START_S = 30.0
+KEEP_ALIVE_S = 30  # longer than an idle node's poll: one TLS handshake per node, not per poll
+
+
+class CannotListen(PharoahError):
+    """A server did not come up."""
+
+
+def with_ours(flower: Asgi, ours: Asgi | None) -> Asgi:
+    """Flower's app, and ours under `/pharoah/`."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        chosen = ours if ours and scope["path"].startswith(OURS) else flower
+        await chosen(scope, receive, send)
+
+    return app
+
+
+def fleet_only(flower: Asgi, is_registered: Callable[[bytes], bool], largest_object_bytes: int) -> Asgi:
+    """Passes what tenants may say. A body is read here, up to the limit, since Flower reads without one.
+
+    The limit for an object is granted to whoever names the public key (PEM) of a registered node.
+    """
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if path not in PASSED or scope["raw_path"] != path.encode() or scope["method"] != "POST":
+            await _refuse(send, 404)
+            return
+        known = path == PUSH_OBJECT and await run_in_threadpool(is_registered, _claimed_key(scope))
+        body = await _body(receive, largest_object_bytes if known else SMALL_BODY)
+        if body is None or (path == PUSH_MESSAGES and not _is_own_reply(body)):
+            await _refuse(send, 413 if body is None else 403)
+            return
+        waiting = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Event:
+            return waiting.pop() if waiting else await receive()
+
+        await flower(scope, replay, send)
+
+    return app
+
+
+def _claimed_key(scope: Scope) -> bytes:
+    try:
+        return b64decode(dict(scope["headers"]).get(FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), b""))
+    except ValueError:
+        return b""
+
+
+async def _body(receive: Receive, most_bytes: int) -> bytes | None:
+    """The whole body; None if it is longer, or its sender is gone."""
+    body = bytearray()
+    while len(body) <= most_bytes:
+        event = await receive()
+        if event["type"] != "http.request":
+            return None
+        body += event.get("body", b"")
+        if not event.get("more_body", False):
+            return bytes(body) if len(body) <= most_bytes else None
+    return None
+
+
+def _is_own_reply(body: bytes) -> bool:
+    """Whether a push is one reply of the node that signs it; Flower checks neither."""
+    try:
+        asked = PushMessagesRequest.FromString(body)
+    except ProtobufDecodeError:
+        return False
+    said = [message.metadata for message in asked.messages_list]
+    return len(said) == 1 and said[0].src_node_id == asked.node.node_id and bool(said[0].reply_to_message_id)
+
+
+async def _refuse(send: Send, status: int) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": [(b"connection", b"close")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+class Listener:
+    """A uvicorn server in a thread of its own, with an event loop and worker threads of its own."""
+
+    def __init__(self, app: Asgi, at: tuple[str, int], pem: tuple[Path, Path] | None, most_connections: int) -> None:
+        certificate, key = pem or (None, None)
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",  # Flower's would start servers that the environment may ask for
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=most_connections,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=5,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+        )
+        config.load()
+        if config.ssl:
+            config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
+        listening = socket.create_server(at)
+        self.address = f"{at[0]}:{listening.getsockname()[1]}"
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
+        self._thread.start()
+        end_s = time.monotonic() + START_S
+        while not self._server.started:
+            if time.monotonic() > end_s or not self._thread.is_alive():
+                raise CannotListen(f"nothing listens on {self.address}", hint="the log of uvicorn says why")
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """Ends what is being answered, and the thread."""
+        self._server.should_exit = True
+        self._thread.join()

@@ -1,0 +1,116 @@
+"""The caller's side: one peer, at one address, under the one certificate that is pinned for it.
+
+A call returns the answer's bytes, raises the error that the peer told (`crypto.services`), or raises Unreachable: no
+answer came in time, nobody listens, the certificate is another one, or the peer has too much to do. Then nothing is
+known of what the peer did, and the question may be put again. Any other misbehaviour is a PeerFault.
+
+A connection that fails is made anew, within the deadline of the call and with jittered pauses; threads share a peer.
+Only what gRPC calls UNAVAILABLE is tried again, so a method may be reached twice by one call.
+
+    peer = Peer("trustee-1.example:7100", certificate_pem)
+    answer = peer.call(TrusteeMethod.UNMASK, request)
+"""
+
+import time
+from random import SystemRandom
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import grpc
+
+from crypto.codec import MAX_MESSAGE_BYTES
+from crypto.errors import PeerFault, PharoahError, Unreachable
+from crypto.services import STATUS, Status, heard, one_line
+from transport.certificates import fingerprint
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 2.0
+
+_Send: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
+_TOLD = frozenset(STATUS.values()) - {Status.INTERNAL}
+_NO_ANSWER = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.CANCELLED,  # a server that stops cancels what it cannot finish
+    }
+)
+_TOO_LARGE = "larger than max"  # gRPC's words; it has the same status for this as for a busy server
+_LONGEST_REASON_CHARACTERS = 300
+
+
+class Peer:
+    """A server that is asked. Threads may share it; nothing is sent before the first call."""
+
+    def __init__(
+        self,
+        address: str,
+        root_certificate_pem: bytes,
+        *,
+        deadline_s: float = 30.0,
+        retries: int = 8,
+        message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self.address = address
+        self._deadline_s = deadline_s
+        self._retries = retries
+        self._jitter = SystemRandom()
+        fingerprint(root_certificate_pem)  # gRPC would trust the system's authorities in place of no certificate
+        credentials = grpc.ssl_channel_credentials(root_certificate_pem)
+        self._channel = grpc.secure_channel(address, credentials, _options(message_bytes))
+
+    def call(self, method: str, request: bytes) -> bytes:
+        """The answer of `method`, a path of `crypto.services`, within the deadline, all tries included."""
+        end_s = time.monotonic() + self._deadline_s
+        send: _Send = self._channel.unary_unary(method)
+        for retry in range(self._retries + 1):
+            try:
+                return send(request, timeout=max(0.0, end_s - time.monotonic()))
+            except grpc.RpcError as error:
+                pause_s = self._jitter.uniform(0.0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**retry))
+                again = error.code() is grpc.StatusCode.UNAVAILABLE and retry < self._retries
+                if not again or time.monotonic() + pause_s >= end_s:
+                    raise self._meant(method, error) from error
+            time.sleep(pause_s)
+        raise AssertionError("the last try returns or raises")
+
+    def close(self) -> None:
+        """Ends calls that are under way and lets go of the connection."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _meant(self, method: str, error: grpc.RpcError) -> PharoahError:
+        """The error of this project for one of gRPC."""
+        code, details = error.code(), error.details() or ""
+        if code.name in _TOLD:
+            return heard(details)
+        reason = one_line(details, _LONGEST_REASON_CHARACTERS)
+        if code in _NO_ANSWER and _TOO_LARGE not in details:
+            return Unreachable(f"{self.address} gave no answer to {method} ({code.name}: {reason})")
+        if code is grpc.StatusCode.INTERNAL and not details:
+            return PeerFault(f"{self.address} failed at {method}", hint="its own log tells why; tell its owner")
+        return PeerFault(
+            f"{self.address} cannot answer {method} ({code.name}: {reason})",
+            hint="it has other limits or speaks another version; compare the two",
+        )
+
+
+def _options(message_bytes: int) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", message_bytes),
+        ("grpc.max_send_message_length", -1),  # the server knows what it takes
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 5_000),  # how long an attempt to connect may last
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.use_local_subchannel_pool", 1),  # two peers at one address have connections of their own
+    ]
