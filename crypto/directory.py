@@ -211,7 +211,7 @@ class Chain:
         signed, directories = list(self.entries), dict(self._directories)
         newest = self.directory
         for data in entries:
-            if data in self.entries:
+            if data in signed:
                 continue
             entry = open_signed(DirectoryEntry, data, newest.provider)
             newest = _stepped(newest, entry)

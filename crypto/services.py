@@ -31,6 +31,7 @@ MAX_HINT_CHARACTERS = 200
 class TrusteeMethod(StrEnum):
     """What a trustee is asked, by the path of the call."""
 
+    FOLLOW = f"/{TRUSTEE}/Follow"
     EVALUATE = f"/{TRUSTEE}/Evaluate"
     ENDORSE = f"/{TRUSTEE}/Endorse"
     UNMASK = f"/{TRUSTEE}/Unmask"

@@ -5,6 +5,11 @@
 A frame is a kind (1 byte), a length (4 bytes, big-endian) and one row, encoded by `crypto.codec`. The rows are those
 of one moment, whoever writes meanwhile. A file that was cut short or altered anywhere is refused before a row counts.
 
+A round that is under way goes on from a backup as from the store. What happened since is lost: tenants and trustees
+remember it, repeat what they answered, and refuse to answer anything else for the same round. A step that the store
+took alone (a new round, the one request of a round) and has told to somebody since cannot be taken back: give such a
+round up, or the series that it belongs to.
+
 The digest protects against accidents, not against people: whoever can write the file can also make a file. It
 holds what the store holds, leases by tenant among it, so it is made readable by its owner only.
 """
@@ -25,6 +30,8 @@ import sqlalchemy as sa
 from crypto.codec import MAX_MESSAGE_BYTES, decode, encode
 from crypto.errors import DecodeError, PharoahError
 from crypto.ids import LeaseId, RoundId, TenantId
+from provider_server.round_store import Answer
+from provider_server.rounds import State
 from provider_server.store import Store
 
 MAGIC = b"pharoah-backup 1\n"
@@ -78,11 +85,112 @@ class BundleRow:
     bundle: bytes
 
 
-Row = LeaseRow | ReleaseRow | BundleRow
-KINDS: dict[str, Any] = {"leases": LeaseRow, "releases": ReleaseRow, "bundles": BundleRow}
+@dataclass(frozen=True)
+class EntryRow:
+    """A signed entry of the directory."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-entry/1"
+    number: int
+    entry: bytes
+
+
+@dataclass(frozen=True)
+class OwnershipRow:
+    """What a tenant said that it owns in an epoch, signed."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-ownership/1"
+    tenant: TenantId
+    epoch: int
+    ownership: bytes
+
+
+@dataclass(frozen=True)
+class RoundRow:
+    """A round, at the state in which it was."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-round/1"
+    number: int
+    round_id: RoundId
+    state: State
+    signed_plan: bytes
+    request: bytes | None
+
+
+@dataclass(frozen=True)
+class ContributionRow:
+    """A contribution to a round that was not over, as it came."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-contribution/1"
+    round_id: RoundId
+    tenant: TenantId
+    message: bytes
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """What a trustee answered in a round, as it came."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-answer/1"
+    round_id: RoundId
+    kind: Answer
+    trustee: int
+    message: bytes
+
+
+@dataclass(frozen=True)
+class MaskedCountsRow:
+    """The masked counts of a group of a round, which the weeks to come go on from."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-masked-counts/1"
+    round_id: RoundId
+    group: int
+    left_out: bool
+    words: bytes
+
+
+@dataclass(frozen=True)
+class NoteRow:
+    """A note by its name. Its JSON travels as bytes, as labels do."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-note/1"
+    name: str
+    note: bytes
+
+    def __post_init__(self) -> None:
+        try:
+            msgspec.json.decode(self.note, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise ValueError("a note must be a JSON object") from error
+
+
+Row = (
+    LeaseRow
+    | ReleaseRow
+    | BundleRow
+    | EntryRow
+    | OwnershipRow
+    | RoundRow
+    | ContributionRow
+    | AnswerRow
+    | MaskedCountsRow
+    | NoteRow
+)
+# A kind is written as its place in this list: it stays, and new ones follow.
+KINDS: dict[str, Any] = {
+    "leases": LeaseRow,
+    "releases": ReleaseRow,
+    "bundles": BundleRow,
+    "directory": EntryRow,
+    "ownerships": OwnershipRow,
+    "rounds": RoundRow,
+    "contributions": ContributionRow,
+    "answers": AnswerRow,
+    "masked_counts": MaskedCountsRow,
+    "notes": NoteRow,
+}
 _BYTE_OF = {kind: bytes([number]) for number, kind in enumerate(KINDS.values(), start=1)}
 _TABLE_OF = {_BYTE_OF[kind]: (table, kind) for table, kind in KINDS.items()}
-_TEXTS = ("contexts", "ladder")
+_TEXTS = ("contexts", "ladder", "note")
 
 
 def backup(store: Store, file: Path) -> Counter[str]:
@@ -195,7 +303,7 @@ def _row(reader: _Reader, kind: bytes) -> tuple[str, Row]:
 
 
 def _from_columns(table: str, columns: Mapping[str, Any]) -> Row:
-    values = {name: value.encode() if isinstance(value, str) else value for name, value in columns.items()}
+    values = dict(columns) | {name: columns[name].encode() for name in _TEXTS if columns.get(name) is not None}
     row: Row = KINDS[table](**values)
     return row
 

@@ -2,8 +2,7 @@
 
 Each round's contributors are split at random and each group's sum is unmasked by itself. `judge` compares what came out
 with what is possible (`provider_server.ceilings`) and with the other groups; `Suspicion` adds up over rounds what that
-says about each tenant; `assign` spreads suspects over the groups of the next round, so an alarm there leaves about one
-in G of them.
+says about each tenant; `assign` spreads suspects over the G groups of the next round: an alarm leaves one in G of them.
 
 Guarantees, each under its stated model:
 
@@ -89,9 +88,6 @@ class Judgement:
         return frozenset(finding.group for finding in self.findings)
 
 
-# ---- assignment ----------------------------------------------------------------------------------------------------
-
-
 def assign(
     contributors: Sequence[TenantId],
     groups: int,
@@ -132,15 +128,12 @@ def _below(bound: int, random_bytes: Callable[[int], bytes]) -> int:
 
 
 def judge(
-    groups: Sequence[GroupSum],
-    held: JobWeeks,
-    rates: Mapping[str, float],
-    limits: Limits = Limits(),
+    groups: Sequence[GroupSum], held: JobWeeks, rates: Mapping[str, float], limits: Limits = Limits()
 ) -> Judgement:
     """Judges the groups of one round; `held` knows the round's plan and all members.
 
-    `rates` gives failures per job-week and cell for each marginal, from `Suspicion.rates`; the round's own mean stands
-    in for one that is missing.
+    `rates` gives failures per job-week and cell for each marginal, from `Suspicion.rates`; the median of the round's
+    groups stands in for one that is missing.
     """
     layers = [_Layer.of(number, groups, held, rates) for number in range(len(held.plan.marginals))]
     findings = list(impossible(held, groups, limits.false_alarm / 2))
@@ -165,7 +158,7 @@ def accepted(groups: Sequence[GroupSum], judgement: Judgement) -> tuple[int, ...
         worst = max(judgement.findings, key=lambda finding: abs(finding.count))
         raise PoisonedRound(
             f"{len(flagged)} of {len(groups)} groups hold impossible counts, such as {worst.count:.0f}"
-            f" in {worst.where}, where at most {worst.high:.0f} are likely"
+            f" in {worst.where}, where {worst.low:.0f} to {worst.high:.0f} are likely"
         )
     return tuple(number for number in range(len(groups)) if number not in flagged)
 
@@ -186,10 +179,9 @@ class _Layer:
 
     @classmethod
     def of(cls, number: int, groups: Sequence[GroupSum], held: JobWeeks, rates: Mapping[str, float]) -> "_Layer":
-        plan = held.plan
-        shape = plan.tables[number].shape
+        shape = held.plan.tables[number].shape
         return cls(
-            plan,
+            held.plan,
             number,
             tuple(range(len(groups))),
             tuple(group.members for group in groups),
@@ -197,7 +189,7 @@ class _Layer:
             np.stack([group.counts[number].reshape(-1) for group in groups]),
             np.broadcast_to(held.cells[number], (len(held.tenants), *shape)).reshape(len(held.tenants), -1),
             np.array([group.noise_variance[number] for group in groups]),
-            rates.get(plan.marginals[number].name),
+            rates.get(held.plan.marginals[number].name),
         )
 
     def only(self, kept: Sequence[int]) -> "_Layer":
@@ -221,8 +213,7 @@ class _Layer:
         """Failures per job-week and cell; the round's own from the median of groups, which one group cannot move."""
         if self.given_rate is not None:
             return self.given_rate
-        weeks = self.weeks.sum(axis=1)
-        return max(0.0, float(np.median(self.counts.sum(axis=1) / np.maximum(weeks, 1.0))))
+        return max(0.0, float(np.median(self.counts.sum(axis=1) / np.maximum(self.weeks.sum(axis=1), 1.0))))
 
     def bins(self) -> Iterator[tuple[str, NDArray[np.intp], int]]:
         """Ways to add up cells: (what, bin of each cell, cells per bin): the whole, the levels of each axis, cells."""
@@ -324,7 +315,7 @@ def _scores(layer: _Layer, own: int, overdispersion: float) -> tuple[Floats, Flo
 
 @dataclass(frozen=True)
 class Suspicion:
-    """What the rounds so far say. `excess` and `alarms` by tenant, `totals` (failures, job-weeks) by marginal."""
+    """The rounds so far: `excess`, `alarms` (of every member) by tenant, `totals` (failures, job-weeks) by marginal."""
 
     limits: Limits = Limits()
     excess: Mapping[TenantId, Evidence] = field(default_factory=dict)
@@ -333,14 +324,13 @@ class Suspicion:
 
     def after(self, judgement: Judgement) -> "Suspicion":
         """With one more round."""
-        excess = dict(self.excess)
+        excess, totals = dict(self.excess), dict(self.totals)
         for tenant, new in judgement.evidence.items():
             old = excess.get(tenant, Evidence())
             excess[tenant] = Evidence(old.score + new.score, old.variance + new.variance)
-        totals = dict(self.totals)
         for name, (failures, weeks) in judgement.totals.items():
-            old_failures, old_weeks = totals.get(name, (0.0, 0.0))
-            totals[name] = old_failures + failures, old_weeks + weeks
+            before = totals.get(name, (0.0, 0.0))
+            totals[name] = before[0] + failures, before[1] + weeks
         return replace(self, excess=excess, alarms=_alarms(self.alarms, judgement), totals=totals)
 
     def rates(self) -> dict[str, float]:
@@ -356,9 +346,8 @@ class Suspicion:
 
     def named(self) -> frozenset[TenantId]:
         """Tenants that lie, but for a probability of `limits.accused` that any honest one is among them."""
-        known = self._known()
-        threshold = math.log(max(1, len(known)) / self.limits.accused)
-        return frozenset(tenant for tenant in known if self.score(tenant) >= threshold)
+        threshold = math.log(max(1, len(self.alarms)) / self.limits.accused)
+        return frozenset(tenant for tenant in self.alarms if self.score(tenant) >= threshold)
 
     def suspects(self) -> frozenset[TenantId]:
         """The smallest set that holds the liar with probability `CREDIBLE`, if there is one; empty if there is none.
@@ -366,7 +355,7 @@ class Suspicion:
         By Bayes' rule with one liar at most, who is any tenant with a probability of `LIAR_PRIOR` all told; empty while
         no liar is the likelier explanation.
         """
-        known = sorted(self._known(), key=self.score, reverse=True)
+        known = sorted(self.alarms, key=self.score, reverse=True)
         if not known:
             return frozenset()
         scores = np.array([self.score(tenant) for tenant in known]) + math.log(LIAR_PRIOR / len(known))
@@ -374,9 +363,6 @@ class Suspicion:
             return frozenset()
         mass = np.exp(scores - np.logaddexp.reduce(scores)).cumsum()
         return frozenset(known[: int(np.searchsorted(mass, CREDIBLE)) + 1])
-
-    def _known(self) -> frozenset[TenantId]:
-        return frozenset(self.excess) | frozenset(self.alarms)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: numbers, strings and lists by name."""

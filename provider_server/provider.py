@@ -30,8 +30,8 @@ from crypto.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, MaskTrustee, Plan
 from crypto.ristretto import RandomBytes
 from crypto.signing import Signed, SigningKey, open_signed, open_signed_by
 from provider_server import leases as exposure, release as gate
-from provider_server.ceilings import job_weeks
-from provider_server.grouping import GroupSum, Judgement, Suspicion, accepted, assign, judge
+from provider_server.ceilings import GroupSum, job_weeks
+from provider_server.grouping import Judgement, Suspicion, accepted, assign, judge
 from provider_server.learning import Findings, learn
 from provider_server.leases import Lease, Slices
 from provider_server.planning import PlanSettings, make_plan
@@ -88,6 +88,22 @@ class Provider:
         chain = self.chain.extended([entry])
         self._store.add_entry(chain.directory.number, entry)
         self.chain = chain
+
+    def welcome(self, member: Member, node_key: str) -> bool:
+        """Enrols a tenant with the key of its node; false if it was enrolled before, whose node key is then renewed."""
+        is_new = member.tenant not in self.directory.by_id
+        self._store.add_node(member.tenant, node_key)
+        if is_new:
+            self.enrol([member])
+        return is_new
+
+    def node_keys(self) -> list[str]:
+        """The keys of the nodes of those who take part now."""
+        return [key for tenant, key in self._store.nodes().items() if tenant in self.directory.by_id]
+
+    def refresh(self) -> None:
+        """Takes entries of the directory that another process of the provider added."""
+        self.chain = self.chain.extended(self._store.entries())
 
     def directory_update(self) -> bytes:
         """The directory for those who may have an older one."""
@@ -183,7 +199,8 @@ class Provider:
             return assign(contributors, self.settings.groups, least, self.suspicion(), self._random_bytes)
 
         past = past_of(self._store.rounds, round_.plan)
-        round_.close(group, past, _evidence(round_.plan, self._store.ownerships(round_.plan.epoch)))
+        said = self._ownerships(round_.plan.epoch, self.chain.at(round_.plan.directory))
+        round_.close(group, past, _evidence(round_.plan, said))
 
     def release(self, round_: Round) -> gate.Release:
         """Passes the sums of the sound groups through the gate and keeps the release; PoisonedRound if most are bad."""
@@ -199,7 +216,7 @@ class Provider:
         since = {answer.tenant: float(answer.start_hour) for answer in answered}
         slices = Slices.since(since, leases, plan.end_hour, plan.band_edges_hours)
         total = add_words(opened[at] for at in sound)
-        made = gate.release(plan, total, answered, exposure.expose(plan, slices), earlier)
+        made = gate.release(plan, total, answered, exposure.expose(plan, slices), earlier, carries=0 in sound)
         left_out = frozenset(range(len(opened))) - frozenset(sound)
         round_.release(gate.to_bytes(made), left_out, self.suspicion().after(judgement).to_dict())
         return made
@@ -230,6 +247,20 @@ class Provider:
         number, before = (0, None) if newest is None else (newest[0] + 1, self._open(newest[1]))
         return self._publish(compose(number, before.catalogue if before else (), releases, findings))
 
+    def unpublished(self) -> bool:
+        """Whether the newest release is in no bundle yet."""
+        newest, releases = self._store.newest_bundle(), self._store.releases()
+        if not releases:
+            return False
+        end_hour = gate.from_bytes(releases[-1]).plan.end_hour
+        return newest is None or self._open(newest[1]).until_hour < end_hour
+
+    def last_end_hour(self) -> int | None:
+        """Where the window of the newest round ends, whatever came of it; None before the first."""
+        rounds = self._store.rounds.rounds()
+        ends = [decode(Plan, decode(Signed, kept.signed_plan).body).end_hour for kept in rounds]
+        return max(ends, default=None)
+
     def newest_bundle(self) -> bytes | None:
         """The signed bytes of the newest bundle."""
         newest = self._store.newest_bundle()
@@ -244,8 +275,13 @@ class Provider:
         return open_signed(Bundle, signed_bundle, self._signing_key.public)
 
     def _owned(self, epoch: int) -> dict[TenantId, set[str]]:
-        said = (decode(Ownership, decode(Signed, signed).body) for signed in self._store.ownerships(epoch))
-        return {one.tenant: {str(token) for token in one.tokens} for one in said}
+        said = self._ownerships(epoch, self.directory)
+        return {one.tenant: {str(token) for token in one.tokens} for one, _signed in said}
+
+    def _ownerships(self, epoch: int, directory: Directory) -> list[tuple[Ownership, bytes]]:
+        """What the members of `directory` say; the word of a tenant that has left counts no longer."""
+        said = [(decode(Ownership, decode(Signed, signed).body), signed) for signed in self._store.ownerships(epoch)]
+        return [one for one in said if one[0].tenant in directory.by_id]
 
     def _goes_on_from(self) -> Plan | None:
         """The last released round, if the next one may go on with its series."""
@@ -267,7 +303,7 @@ class Provider:
     ) -> tuple[Judgement, tuple[int, ...]]:
         """What the groups of a round say, and which of them count."""
         plan = round_.plan
-        held = job_weeks(plan, leases, round_.contributors, (min(hours.values()), plan.end_hour))
+        held = job_weeks(plan, leases, hours, plan.end_hour)
         sums = []
         for at, (members, words) in enumerate(zip(round_.groups, opened, strict=True)):
             counts, variances = from_ring(plan, words), noise_variances(plan, len(members))
@@ -275,7 +311,7 @@ class Provider:
                 counts, factor = gate.newly_counted(plan, counts, len(members), earlier)
                 variances = tuple(factor * variance for variance in variances)
             sums.append(GroupSum(members, counts, variances))
-        judgement = judge(plan, sums, held, self.suspicion().rates())
+        judgement = judge(sums, held, self.suspicion().rates())
         return judgement, accepted(sums, judgement)
 
 
@@ -285,13 +321,13 @@ def _as_owned(lease: Lease, owned: dict[TenantId, set[str]]) -> Lease:
     return replace(lease, labels={name: token for name, token in lease.labels.items() if token in held})
 
 
-def _evidence(plan: Plan, ownerships: Sequence[bytes]) -> list[bytes]:
+def _evidence(plan: Plan, ownerships: Sequence[tuple[Ownership, bytes]]) -> list[bytes]:
     """Signed words of owners, enough for every token row of the plan, and no more than it takes."""
     rows = {level for dimension in plan.dimensions if dimension.name in TOKEN_DIMENSIONS for level in dimension.levels}
     shown: Counter[str] = Counter()
     chosen = []
-    for signed in ownerships:
-        held = {str(token) for token in decode(Ownership, decode(Signed, signed).body).tokens} & rows
+    for said, signed in ownerships:
+        held = {str(token) for token in said.tokens} & rows
         if any(shown[token] < plan.owners_minimum for token in held):
             shown.update(held)
             chosen.append(signed)

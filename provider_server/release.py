@@ -3,6 +3,10 @@
 A release joins the noisy counts of a round with the provider's own exposure and states the variance of the noise. It is
 made once per round, from a sum of at least the cohort minimum, and never changes. Nothing else turns words of the ring
 into numbers. In a series it holds the running total since the series began, which is what its noise is made for.
+
+One group of a round carries the weeks before. Where that one is left out, what is opened holds its own week alone, and
+is added to the total as it was. For such a series this decodes more than `crypto.correlation.running_total` does; for
+any other the two agree.
 """
 
 from collections.abc import Sequence
@@ -34,13 +38,15 @@ class Answered:
 class Release:
     """Noisy life tables of one round, one per marginal of its plan and in its order.
 
-    `observed` is what came off the masks, shape (plan.cells,): in a series a weighted sum of its weeks.
+    `observed` is what came off the masks, shape (plan.cells,): in a series a weighted sum of its weeks, or of this one
+    alone, where the group that `carries` the others was left out.
     """
 
     plan: Plan
     answered: tuple[Answered, ...]
     tables: tuple[LifeTable, ...]
     observed: Floats
+    carries: bool = True
 
     @property
     def contributors(self) -> int:
@@ -61,18 +67,21 @@ def release(
     answered: Sequence[Answered],
     exposure: tuple[LifeTable, ...],
     earlier: Sequence[Release] = (),
+    *,
+    carries: bool = True,
 ) -> Release:
     """Opens the gate. `noisy_sum` has shape (plan.cells,); `exposure` holds the plan's tables as `expose` fills them.
 
-    `earlier` are the releases of the plan's series so far, oldest first. Raises CohortTooSmall for a sum of fewer
-    contributions than the plan asks for.
+    `earlier` are the releases of the plan's series so far, oldest first; `carries` says whether their weeks are in the
+    sum. Raises CohortTooSmall for a sum of fewer contributions than the plan asks for.
     """
     if len(answered) < plan.cohort_minimum:
         raise CohortTooSmall(f"round {plan.round_id}: a sum of {len(answered)} contributions is never released")
     observed = np.concatenate([values.reshape(-1) for values in noise.from_ring(plan, noisy_sum)])
     weeks = [*((made.plan, made.observed, made.contributors) for made in earlier), (plan, observed, len(answered))]
     openings = [correlation.embed(of.tables, plan.tables, seen) * WEIGHT_ONE for of, seen, _ in weeks]
-    total = correlation.running_total(openings)
+    shares = _shares([*(made.carries for made in earlier), carries])
+    total = _weighted(shares, openings)
     births = _split(plan, correlation.births([of.tables for of, _, _ in weeks]))
     before = earlier[-1].tables if earlier else ()
     tables = []
@@ -85,10 +94,31 @@ def release(
                 events,
                 past.exposure_node_hours + table.exposure_node_hours,
                 past.at_risk + table.at_risk,
-                correlation.running_variance(variances, births[number]),
+                np.cumsum((shares**2 * variances)[::-1])[::-1][births[number]],
             )
         )
-    return Release(plan, tuple(answered), tuple(tables), observed)
+    return Release(plan, tuple(answered), tuple(tables), observed, carries)
+
+
+def _shares(carries: Sequence[bool]) -> Floats:
+    """What each opening of a series, oldest first, adds to its running total, in counts per ring unit.
+
+    Solved from the newest back: a week's counts are in its own opening and in each later one that carries the weeks
+    before it. A cell that is born later has no openings before, so the same numbers serve it.
+    """
+    column = correlation.weights(len(carries))
+    shares = np.zeros(len(carries))
+    for week in reversed(range(len(carries))):
+        later = [shares[then] * column[then - week] for then in range(week + 1, len(carries)) if carries[then]]
+        shares[week] = (1 - sum(later)) / WEIGHT_ONE
+    return shares
+
+
+def _weighted(shares: Floats, openings: Sequence[Floats]) -> Floats:
+    total = np.zeros(openings[-1].shape)
+    for share, opening in zip(shares, openings, strict=True):
+        total += share * opening
+    return total
 
 
 def newly_counted(
@@ -100,8 +130,10 @@ def newly_counted(
     """
     before = [correlation.embed(made.plan.tables, plan.tables, made.observed) * WEIGHT_ONE for made in earlier]
     now = np.concatenate([values.reshape(-1) for values in opened]) * WEIGHT_ONE
-    alone = correlation.running_total([*before, now]) - correlation.running_total(before)
-    steps = np.diff(correlation.decoding(len(earlier) + 1))[::-1] * WEIGHT_ONE  # oldest first
+    carried = [made.carries for made in earlier]
+    steps = _shares([*carried, True]) - np.append(_shares(carried), 0.0)
+    alone = _weighted(steps, [*before, now])
+    steps = steps[:-1] * WEIGHT_ONE
     factor = 1.0 + sum(step**2 * made.contributors / contributors for step, made in zip(steps, earlier, strict=True))
     return tuple(_split(plan, alone)), float(factor)
 
@@ -118,6 +150,7 @@ class StoredRelease:
     at_risk: bytes
     noise_variance: bytes
     observed: bytes
+    carries: bool
 
 
 _COLUMNS = ("events", "exposure_node_hours", "at_risk", "noise_variance")
@@ -126,7 +159,8 @@ _COLUMNS = ("events", "exposure_node_hours", "at_risk", "noise_variance")
 def to_bytes(made: Release) -> bytes:
     """The release for the store."""
     columns = {name: b"".join(_packed(getattr(table, name)) for table in made.tables) for name in _COLUMNS}
-    return encode(StoredRelease(encode(made.plan), made.answered, observed=_packed(made.observed), **columns))
+    seen = _packed(made.observed)
+    return encode(StoredRelease(encode(made.plan), made.answered, observed=seen, carries=made.carries, **columns))
 
 
 def from_bytes(data: bytes) -> Release:
@@ -135,7 +169,7 @@ def from_bytes(data: bytes) -> Release:
     plan = decode(Plan, stored.plan)
     columns = [_split(plan, _column(plan, getattr(stored, name))) for name in _COLUMNS]
     tables = [LifeTable(empty.dimensions, *arrays) for empty, *arrays in zip(plan.tables, *columns, strict=True)]
-    return Release(plan, stored.answered, tuple(tables), _column(plan, stored.observed))
+    return Release(plan, stored.answered, tuple(tables), _column(plan, stored.observed), stored.carries)
 
 
 def _packed(values: Floats) -> bytes:

@@ -5,7 +5,8 @@ round leaves behind (release, masked counts for the weeks to come, suspicion) is
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -40,6 +41,15 @@ class KeptRound:
     state: str
     signed_plan: bytes
     request: bytes | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """The step that a round takes as soon as all trustees of `wanted` have answered."""
+
+    before: str
+    after: str
+    wanted: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,10 @@ class RoundStore:
         return KeptRound(round_id, row.state, row.signed_plan, row.request)
 
     def move(self, round_id: RoundId, before: str, after: str, request: bytes | None = None) -> None:
-        """Takes a round from one state to the next, with the request that it is fixed to; LostStep if it has moved."""
+        """Takes a round from one state to the next, with the request that it is fixed to; LostStep if it has moved.
+
+        A request is fixed once: IntegrityError for another one.
+        """
         with self._engine.begin() as connection:
             _move(connection, round_id, before, after, {} if request is None else {"request": request})
 
@@ -101,7 +114,7 @@ class RoundStore:
     def add_contribution(self, round_id: RoundId, tenant: TenantId, message: bytes) -> bytes:
         """Keeps a tenant's contribution unless there is one; returns the one that is kept."""
         row = {"round_id": bytes(round_id), "tenant": bytes(tenant), "message": message}
-        with self._engine.begin() as connection:
+        with self._alone(round_id) as connection:
             kept = connection.execute(_contribution(round_id, tenant)).first()
             if kept is None:
                 connection.execute(sa.insert(tables.contributions).values(row))
@@ -120,19 +133,25 @@ class RoundStore:
             message: bytes = connection.execute(_contribution(round_id, tenant)).one().message
         return message
 
-    def add_answer(self, round_id: RoundId, kind: Answer, trustee: int, message: bytes) -> None:
-        """Keeps what a trustee answered; a second answer to the same request changes nothing."""
+    def add_answer(
+        self, round_id: RoundId, kind: Answer, trustee: int, message: bytes, step: Step | None = None
+    ) -> None:
+        """Keeps what a trustee answered, and takes the `step` for which it was the last; both are kept, or neither.
+
+        A second answer to the same request changes nothing.
+        """
         row = {"round_id": bytes(round_id), "kind": kind.value, "trustee": trustee, "message": message}
-        if trustee not in self.answers(round_id, kind):
-            with self._engine.begin() as connection:
+        with self._alone(round_id) as connection:
+            kept = _answers(connection, round_id, kind)
+            if trustee not in kept:
                 connection.execute(sa.insert(tables.answers).values(row))
+            if step is not None and step.wanted <= {trustee, *kept}:
+                _move(connection, round_id, step.before, step.after, {})
 
     def answers(self, round_id: RoundId, kind: Answer) -> dict[int, bytes]:
         """What trustees answered, by number."""
-        column = tables.answers.c
-        query = sa.select(tables.answers).where(column.round_id == bytes(round_id), column.kind == kind.value)
         with self._engine.connect() as connection:
-            return {row.trustee: row.message for row in connection.execute(query.order_by(column.trustee))}
+            return _answers(connection, round_id, kind)
 
     def masked_counts(self, round_id: RoundId) -> list[tuple[int, bool, bytes]]:
         """Of a round of a series: group, whether it was left out, and the sum of its masked counts."""
@@ -149,12 +168,29 @@ class RoundStore:
         found: dict[str, Any] = json.loads(note or "{}")
         return found
 
+    @contextmanager
+    def _alone(self, round_id: RoundId) -> Iterator[sa.Connection]:
+        """A transaction beside which nobody else adds to this round: what is read in it still holds when it ends."""
+        row = sa.select(tables.rounds.c.number).where(tables.rounds.c.round_id == bytes(round_id)).with_for_update()
+        with (
+            self._engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection,
+            connection.begin(),
+        ):
+            connection.execute(row)
+            yield connection
+
 
 def _move(connection: sa.Connection, round_id: RoundId, before: str, after: str, also: Mapping[str, bytes]) -> None:
     column = tables.rounds.c
     step = sa.update(tables.rounds).where(column.round_id == bytes(round_id), column.state == before)
     if connection.execute(step.values(state=after, **also)).rowcount != 1:
         raise LostStep(f"round {round_id} is no longer {before}")
+
+
+def _answers(connection: sa.Connection, round_id: RoundId, kind: Answer) -> dict[int, bytes]:
+    column = tables.answers.c
+    query = sa.select(tables.answers).where(column.round_id == bytes(round_id), column.kind == kind.value)
+    return {row.trustee: row.message for row in connection.execute(query.order_by(column.trustee))}
 
 
 def _contribution(round_id: RoundId, tenant: TenantId) -> sa.Select[Any]:

@@ -37,7 +37,7 @@ from crypto.messages import (
 from crypto.noise import open_groups
 from crypto.plan import Plan
 from crypto.signing import Signed, SigningKey, open_signed, open_signed_by
-from provider_server.round_store import Answer, KeptRound, Outcome, RoundStore
+from provider_server.round_store import Answer, KeptRound, Outcome, RoundStore, Step
 
 
 class State(StrEnum):
@@ -149,9 +149,9 @@ class Round:
         self._require(State.ENDORSING)
         word = open_signed(Endorsement, data, self._directory.trustee(trustee).verify_key)
         self._check_answer(trustee, word)
-        self._store.add_answer(self.plan.round_id, Answer.ENDORSEMENT, trustee, data)
-        if not self.missing(Answer.ENDORSEMENT):
-            self._move(State.UNMASKING)
+        wanted = frozenset(trustee.index for trustee in self.plan.trustees)
+        step = Step(State.ENDORSING, State.UNMASKING, wanted)
+        self._store.add_answer(self.plan.round_id, Answer.ENDORSEMENT, trustee, data, step)
 
     def call(self) -> bytes:
         """What each trustee is sent for its share: the request, and that all have endorsed it."""

@@ -132,6 +132,18 @@ class Store:
         with self._engine.connect() as connection:
             return [row.ownership for row in connection.execute(query)]
 
+    def add_node(self, tenant: TenantId, node_key: str) -> None:
+        """Keeps the key of a tenant's node, in place of the one before."""
+        with self._engine.begin() as connection:
+            connection.execute(sa.delete(tables.nodes).where(tables.nodes.c.tenant == bytes(tenant)))
+            connection.execute(sa.insert(tables.nodes).values(tenant=bytes(tenant), node_key=node_key))
+
+    def nodes(self) -> dict[TenantId, str]:
+        """The keys of the tenants' nodes."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(sa.select(tables.nodes).order_by(tables.nodes.c.tenant))
+            return {TenantId(row.tenant): row.node_key for row in rows}
+
     def add_entry(self, number: int, entry: bytes) -> None:
         """Keeps a signed entry of the directory; IntegrityError for a second one of its number."""
         with self._engine.begin() as connection:

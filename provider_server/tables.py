@@ -73,6 +73,12 @@ masked_counts = sa.Table(
     sa.Column("left_out", sa.Boolean, nullable=False),
     sa.Column("words", sa.LargeBinary, nullable=False),
 )
+nodes = sa.Table(
+    "nodes",
+    metadata,
+    sa.Column("tenant", sa.LargeBinary, primary_key=True),
+    sa.Column("node_key", sa.Text, nullable=False),
+)
 notes = sa.Table(
     "notes",
     metadata,

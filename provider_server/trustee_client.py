@@ -13,6 +13,10 @@ class RemoteTrustee:
     index: int
     peer: Peer
 
+    def follow(self, update: bytes) -> bytes:
+        """DirectoryUpdate in, Receipt out."""
+        return self.peer.call(TrusteeMethod.FOLLOW, update)
+
     def endorse(self, request: bytes) -> bytes:
         """Signed request for a set of contributors in, the trustee's endorsement out. Asked twice, it says the same."""
         return self.peer.call(TrusteeMethod.ENDORSE, request)

@@ -4,16 +4,20 @@ Tenants are reached through `Tenants` (a Flower grid, in process or through a Su
 `TrusteeService` of the tenant's side, which the provider knows only by the two methods it uses.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
+from crypto.errors import Unreachable
 from crypto.verbs import Verb
 from provider_server.provider import Provider, Window
 from provider_server.release import Release
 from provider_server.round_store import Answer
 from provider_server.rounds import Round, State
 from provider_server.tenants import Tenants
+
+logger = logging.getLogger(__name__)
 
 
 class MaskHolder(Protocol):
@@ -55,25 +59,32 @@ def federated_week(
     window: Window,
     announce: Callable[[Stage], None] = lambda stage: None,
 ) -> Release:
-    """Runs the week whose hours are `window` and returns its release.
+    """Runs the week whose hours are `window` and returns its release; a round that is under way is finished instead.
 
     Refusals of the whole round (too few contributions, nothing to count) propagate; a single tenant's fault does not.
     """
-    announce(Stage.DIRECTORY)
-    update = provider.directory_update()
-    for trustee in trustees:
-        trustee.follow(update)
-    for _receipt in tenants.ask(Verb.DIRECTORY, update):
-        pass
+    round_ = provider.unfinished()
+    if round_ is None:
+        announce(Stage.DIRECTORY)
+        tell_directory(provider, trustees)
+        for _receipt in tenants.ask(Verb.DIRECTORY, provider.directory_update()):
+            pass
 
-    announce(Stage.REGISTER)
-    for answer in tenants.ask(Verb.REGISTRATIONS, provider.registration_request(window)):
-        provider.register(answer)
+        announce(Stage.REGISTER)
+        for answer in tenants.ask(Verb.REGISTRATIONS, provider.registration_request(window)):
+            provider.register(answer)
 
-    announce(Stage.PLAN)
-    round_ = provider.open_round(provider.plan(window))
+        announce(Stage.PLAN)
+        round_ = provider.open_round(provider.plan(window))
+
     release = federated_round(provider, tenants, trustees, round_, announce)
+    publish(provider, tenants, announce)
+    announce(Stage.DONE)
+    return release
 
+
+def publish(provider: Provider, tenants: Tenants, announce: Callable[[Stage], None] = lambda stage: None) -> None:
+    """Learns from all releases so far and gives every tenant the bundle."""
     announce(Stage.LEARN)
     releases = provider.releases()
     findings = provider.learn(releases)
@@ -81,8 +92,15 @@ def federated_week(
     announce(Stage.PUBLISH)
     for _receipt in tenants.ask(Verb.BUNDLE, provider.publish(releases, findings)):
         pass
-    announce(Stage.DONE)
-    return release
+
+
+def tell_directory(provider: Provider, trustees: Sequence[MaskHolder]) -> None:
+    """Gives every trustee the newer entries of the directory; one that is away gets them when it is asked for more."""
+    for trustee in trustees:
+        try:
+            trustee.follow(provider.directory_update())
+        except Unreachable as error:
+            logger.warning("trustee %d does not follow the directory: %s", trustee.index, error.what)
 
 
 def federated_round(
@@ -109,6 +127,7 @@ def federated_round(
     if round_.state is State.ENDORSING:
         announce(Stage.ENDORSE)
         for index in sorted(round_.missing(Answer.ENDORSEMENT)):
+            holders[index].follow(provider.directory_update())
             round_.endorse(index, holders[index].endorse(round_.request))
 
     announce(Stage.UNMASK)

@@ -7,13 +7,11 @@
 The directory itself has mode 0700.
 """
 
-import os
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from crypto.directory import Chain, Member
-from crypto.errors import PharoahError
 from crypto.masking import MaskKey
 from crypto.noise import NoiseSampler
 from crypto.ristretto import RandomBytes
@@ -23,21 +21,14 @@ from tenant_client.database import open_database
 from tenant_client.policy import Policy, load_policy
 from tenant_client.tenant import Tenant
 from tenant_client.trustee import TrusteeService
-
-KEY_BYTES = 32
-
-
-class HomeError(PharoahError):
-    """The home directory is missing something, or holds something else in its place."""
+from transport.secret_files import new_key, read_key
 
 
 def create(home: Path, random_bytes: RandomBytes) -> Member:
     """Makes a home with fresh keys and returns the public ones for the directory; FileExistsError if it has keys."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    signing, mask = random_bytes(KEY_BYTES), random_bytes(KEY_BYTES)
-    write_secret(home / "signing.key", signing)
-    write_secret(home / "mask.key", mask)
-    return Member.of(SigningKey(signing), MaskKey(mask).public)
+    signing = SigningKey(new_key(home / "signing.key", random_bytes))
+    return Member.of(signing, MaskKey(new_key(home / "mask.key", random_bytes)).public)
 
 
 def pin(home: Path, entries: Iterable[bytes]) -> Chain:
@@ -49,37 +40,12 @@ def pin(home: Path, entries: Iterable[bytes]) -> Chain:
 def open_tenant(
     home: Path, trustees: Sequence[TrusteeService], random_bytes: RandomBytes, sampler: NoiseSampler
 ) -> Tenant:
-    """The tenant that lives in `home`; HomeError names what is missing."""
+    """The tenant that lives in `home`; HomeError names what is missing, NotEnrolled says that no directory is pinned."""
     policy = home / "policy.toml"
-    return Tenant(
-        SigningKey(_read_key(home / "signing.key")),
-        MaskKey(_read_key(home / "mask.key")),
-        load_policy(policy) if policy.exists() else Policy(),
-        open_database(home / "tenant.db"),
-        trustees,
-        random_bytes,
-        sampler,
-    )
-
-
-def write_secret(path: Path, secret: bytes) -> None:
-    """Writes a new file with mode 0600; FileExistsError rather than overwriting a key."""
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(secret)
-
-
-def _read_key(path: Path) -> bytes:
-    key = _read(path)
-    if len(key) != KEY_BYTES:
-        raise HomeError(f"{path} has {len(key)} bytes, a key has {KEY_BYTES}", hint="restore it from a backup")
-    return key
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise HomeError(
-            f"{path}: {error.strerror}", hint="name the tenant's home with --home or PHAROAH_HOME"
-        ) from error
+    signing_key, mask_key = SigningKey(read_key(home / "signing.key")), MaskKey(read_key(home / "mask.key"))
+    limits = load_policy(policy) if policy.exists() else Policy()
+    with ExitStack() as until_open:
+        connection = until_open.enter_context(closing(open_database(home / "tenant.db")))
+        tenant = Tenant(signing_key, mask_key, limits, connection, trustees, random_bytes, sampler)
+        until_open.pop_all()
+    return tenant

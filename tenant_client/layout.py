@@ -1,7 +1,7 @@
 """Every byte of a contribution beside its meaning: an owner can check what leaves without trusting a word of it.
 
 A message is cut into parts without gap or overlap: labels, ids, the cells of each marginal, the signature, and the few
-bytes of msgpack framing between them.
+bytes of msgpack framing between them. In a series the noise of each marginal follows behind the cells of all of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,18 +42,23 @@ def layout(message: bytes, plan: Plan) -> tuple[Part, ...]:
         start = message.index(value, at)
         if start > at:
             found.append(Part(at, start - at, "framing", "types and lengths of what follows (msgpack)"))
-        found += _cells(start, plan) if field == "cells" else [Part(start, len(value), field, meaning)]
+        found += _words(start, plan) if field == "cells" else [Part(start, len(value), field, meaning)]
         at = start + len(value)
     return tuple(found)
 
 
-def _cells(start: int, plan: Plan) -> Iterator[Part]:
-    """One part for each marginal: its cells in row-major order, eight bytes each."""
+CELLS, NOISE = "cells of ", "noise of "
+_WHAT = {1: [(CELLS, "each count + noise + masks")], 2: [(CELLS, "each count + masks"), (NOISE, "each noise + masks")]}
+
+
+def _words(start: int, plan: Plan) -> Iterator[Part]:
+    """One part for each marginal, in a series two: its words in row-major order, eight bytes each."""
     levels = {dimension.name: len(dimension.levels) for dimension in plan.dimensions}
-    for marginal in plan.marginals:
-        shape: Sequence[int] = [levels[name] for name in marginal.dimensions]
-        size = 8 * prod(shape)
-        by = " × ".join(f"{name} ({count})" for name, count in zip(marginal.dimensions, shape, strict=True))
-        meaning = f"failures by {by}, row by row; each count + noise + masks mod 2^64, little-endian"
-        yield Part(start, size, f"cells of {marginal.name}", meaning)
-        start += size
+    for field, holds in _WHAT[plan.vectors]:
+        for marginal in plan.marginals:
+            shape: Sequence[int] = [levels[name] for name in marginal.dimensions]
+            size = 8 * prod(shape)
+            by = " × ".join(f"{name} ({count})" for name, count in zip(marginal.dimensions, shape, strict=True))
+            meaning = f"failures by {by}, row by row; {holds} mod 2^64, little-endian"
+            yield Part(start, size, f"{field}{marginal.name}", meaning)
+            start += size

@@ -99,6 +99,10 @@ class Link(StrEnum):
     CONNECTED = "connected"
 
 
+class _NotWanted(Exception):
+    """The SuperLink no longer wants an answer: its run is over."""
+
+
 class _Stopped(Exception):
     """`stop` was set while something had to be waited for."""
 
@@ -321,7 +325,7 @@ class _Service:
             return False
         try:
             self._serve(*received)
-        except (*UNREADABLE, *LOST) as error:
+        except (*UNREADABLE, *LOST, _NotWanted) as error:
             logger.warning("a question is dropped: %s", type(error).__name__)
         return True
 
@@ -346,7 +350,7 @@ class _Service:
                 return work()
             except httpx.HTTPStatusError as error:
                 if error.response.is_client_error and error.response.status_code != httpx.codes.UNAUTHORIZED:
-                    raise ValueError(f"the SuperLink says {error.response.status_code}") from error
+                    raise _NotWanted from error
                 self._hindered_until(error, until_s)
             except httpx.HTTPError as error:
                 self._hindered_until(error, until_s)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crypto.accountant import plan_loss
-from crypto.codec import encode
+from crypto.codec import decode, digest, encode
 from crypto.ids import Digest, RoundId, Signature
 from crypto.messages import Contribution
 from crypto.noise import Integers
@@ -18,7 +18,7 @@ from tenant_client.compare import operator_text
 from tenant_client.database import Connection
 from tenant_client.descriptor import Descriptor
 from tenant_client.journal import Journal, LabelledFailure, Unit
-from tenant_client.layout import Part, layout
+from tenant_client.layout import CELLS, Part, layout
 from tenant_client.ledger import Charge
 from tenant_client.run.attempts import Attempt, Attempts
 from tenant_client.tenant import Tenant
@@ -75,10 +75,14 @@ class PreviewCell:
 
 @dataclass(frozen=True)
 class Preview:
-    """Everything that an answer to a plan would consist of, down to the byte."""
+    """Everything that an answer to a plan would consist of, down to the byte.
+
+    It counts the hours from `counts_from_hour` to the end of the window: in a series, weeks that were missed as well.
+    """
 
     round_id: str
     window_hours: tuple[int, int]
+    counts_from_hour: int
     message_bytes: int
     cells: int
     epsilon: float
@@ -93,10 +97,11 @@ def preview(tenant: Tenant, plan: Plan) -> Preview:
     """What answering `plan` would send. Reads only: nothing is charged, drawn or kept."""
     counted = tenant.counts(plan)
     parts = layout(tenant.sent(plan.round_id) or _same_in_form(tenant, plan), plan)
-    starts = [part.offset for part in parts if part.field.startswith("cells")]
+    starts = [part.offset for part in parts if part.field.startswith(CELLS)]
     return Preview(
         round_id=str(plan.round_id),
         window_hours=(plan.start_hour, plan.end_hour),
+        counts_from_hour=tenant.ledger.begins(plan),
         message_bytes=parts[-1].offset + parts[-1].length,
         cells=plan.cells,
         epsilon=plan_loss(plan).at(plan.delta),
@@ -114,7 +119,7 @@ def preview(tenant: Tenant, plan: Plan) -> Preview:
 
 def _same_in_form(tenant: Tenant, plan: Plan) -> bytes:
     """A message of the form and length of a contribution; where the real one has secrets, it has filler."""
-    filler = hashlib.shake_256(b"pharoah/preview").digest(8 * plan.cells + 96)
+    filler = hashlib.shake_256(b"pharoah/preview").digest(8 * plan.words + 96)
     unsigned = Contribution(tenant.id, plan.round_id, Digest(filler[:32]), filler[96:])
     return encode(Signed(encode(unsigned), Signature(filler[32:96])))
 
@@ -129,10 +134,11 @@ def _cells(start: int, plan: Plan, marginal: Marginal, counts: Integers) -> Iter
 
 @dataclass(frozen=True)
 class SentContribution:
-    """A contribution as it left, and every retry of it."""
+    """A contribution as it left, and every retry of it. It counts from `counts_from_hour` to the end of the window."""
 
     round_id: str
     window_hours: tuple[int, int]
+    counts_from_hour: int
     message_bytes: int
     sha256: str
 
@@ -161,12 +167,30 @@ class SentElements:
 
 
 @dataclass(frozen=True)
+class SentOwnership:
+    """The tokens of which this tenant signed that it holds a lease; the provider shows it to trustees."""
+
+    epoch: int
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SentReceipt:
+    """An acknowledgement of an entry of the directory, as often as it is asked for: the digest of that entry."""
+
+    entry: int
+    head: str
+
+
+@dataclass(frozen=True)
 class Sent:
-    """Everything that left, by kind."""
+    """Everything that left, by kind; besides, every bundle that came is acknowledged by its digest."""
 
     contributions: tuple[SentContribution, ...]
     registrations: tuple[SentTokens, ...]
+    ownerships: tuple[SentOwnership, ...]
     evaluations: tuple[SentElements, ...]
+    receipts: tuple[SentReceipt, ...]
 
 
 def sent(tenant: Tenant) -> Sent:
@@ -186,14 +210,27 @@ def sent(tenant: Tenant) -> Sent:
             )
             for lease, epoch, start_h, ladder in tenant.journal.told()
         ),
+        tuple(_sent_ownerships(tenant)),
         tuple(SentElements(*asked, elements) for asked, elements in tenant.evaluations().items()),
+        tuple(_sent_receipts(tenant)),
     )
+
+
+def _sent_ownerships(tenant: Tenant) -> Iterator[SentOwnership]:
+    for epoch in sorted({epoch for _, epoch, _, _ in tenant.journal.told()}):
+        yield SentOwnership(epoch, tuple(str(token) for token in tenant.journal.owned(epoch)))
+
+
+def _sent_receipts(tenant: Tenant) -> Iterator[SentReceipt]:
+    """A receipt names what is pinned, so no other can have left: whether each was asked for is not noted."""
+    for number, entry in enumerate(tenant.chain.entries):
+        yield SentReceipt(number, str(digest(decode(Signed, entry).body)))
 
 
 def _sent_contribution(tenant: Tenant, plan: Plan) -> SentContribution:
     message = tenant.sent(plan.round_id) or b""
-    window = plan.start_hour, plan.end_hour
-    return SentContribution(str(plan.round_id), window, len(message), hashlib.sha256(message).hexdigest())
+    window, begins = (plan.start_hour, plan.end_hour), tenant.ledger.begins(plan)
+    return SentContribution(str(plan.round_id), window, begins, len(message), hashlib.sha256(message).hexdigest())
 
 
 @dataclass(frozen=True)

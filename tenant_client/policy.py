@@ -38,6 +38,7 @@ class Policy:
     """Limits. `epsilon_per_job_week` holds for the sum of all plans over the same job-week, at `delta`.
 
     `colluding_share` is the share of a minimal cohort that may know its own noise without harm to the others.
+    `horizon_weeks_maximum` limits the rounds of a series, all of which a job-week pays for with its first.
     """
 
     epsilon_per_job_week: float = 1.0
@@ -47,6 +48,7 @@ class Policy:
     window_hours_maximum: int = 168
     mask_trustees_minimum: int = 3
     failures_per_unit_maximum: int = 1
+    horizon_weeks_maximum: int = 104
     colluding_share: float = 0.1
     dimensions: tuple[str, ...] = ("workload", "context", "context_level", "band", "domain", "reason")
 
@@ -83,6 +85,7 @@ def _objections(plan: Plan, policy: Policy, directory: Directory) -> list[tuple[
     strange = [trustee.index for trustee in plan.trustees if (trustee.index, trustee.mask_key) not in trusted]
     foreign = sorted({dimension.name for dimension in plan.dimensions} - set(policy.dimensions))
     honest = plan.cohort_minimum * (1 - policy.colluding_share)
+    epoch = directory.epoch(plan.start_hour)
     lenient = "the provider must change the plan; loosen policy.toml only if its owner agrees"
     return [
         (
@@ -104,6 +107,16 @@ def _objections(plan: Plan, policy: Policy, directory: Directory) -> list[tuple[
             rarest is not None and rarest[1] < policy.owners_minimum,
             f"row {rarest and rarest[0]} has {rarest and rarest[1]} owners, the policy wants {policy.owners_minimum}",
             "rows held by too few tenants must be folded into a coarser rung",
+        ),
+        (
+            plan.owners_minimum < policy.owners_minimum,
+            f"it promises {plan.owners_minimum} owners per row, the policy wants {policy.owners_minimum}",
+            "trustees hold the provider to the number in the plan; it must be raised there",
+        ),
+        (
+            plan.epoch != epoch,
+            f"it names epoch {plan.epoch}, and its window begins in epoch {epoch} of the directory",
+            "the provider must name the epoch of the window; owners are counted by epoch",
         ),
         (
             plan.end_hour - plan.start_hour > policy.window_hours_maximum,
@@ -130,6 +143,11 @@ def _objections(plan: Plan, policy: Policy, directory: Directory) -> list[tuple[
             plan.failures_per_unit > policy.failures_per_unit_maximum,
             f"it counts {plan.failures_per_unit} failures per job-week, above the policy's"
             f" {policy.failures_per_unit_maximum}",
+            lenient,
+        ),
+        (
+            plan.horizon > policy.horizon_weeks_maximum,
+            f"its series has {plan.horizon} rounds, the policy allows {policy.horizon_weeks_maximum}",
             lenient,
         ),
         (bool(foreign), f"it counts by {foreign}, which the policy does not list", lenient),

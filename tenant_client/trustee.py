@@ -165,9 +165,10 @@ class Trustee:
         if self._requested(plan.round_id) != told.request:
             raise AlreadyAnswered(f"trustee {self.index} did not endorse this set for round {plan.round_id}")
         self._check_endorsements(told, plan, named)
-        self._check_order(asked, plan)
+        with transaction(self._connection):  # or two rounds might take one place in their series
+            self._check_order(asked, plan)
+            self._note_opened(plan)
         sums = tuple(masking.words_to_bytes(words) for words in self._mask_sums(asked, plan))
-        self._note_opened(plan)
         return self._signing_key.sign(UnmaskShare(self.index, plan.round_id, named, sums))
 
     def evaluations(self) -> dict[tuple[TenantId, int], int]:
@@ -280,11 +281,10 @@ class Trustee:
             self._connection.execute("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", row)
 
     def _note_opened(self, plan: Plan) -> None:
-        with transaction(self._connection):
-            self._connection.execute(
-                "INSERT OR IGNORE INTO opened SELECT ?, coalesce(max(number), 0) + 1 FROM opened",
-                (bytes(plan.round_id),),
-            )
+        self._connection.execute(
+            "INSERT OR IGNORE INTO opened SELECT ?, coalesce(max(number), 0) + 1 FROM opened",
+            (bytes(plan.round_id),),
+        )
 
     def _opened_before(self, plan: Plan) -> list[tuple[UnmaskRequest, Plan]]:
         """The rounds of the plan's series that were unmasked here before it, in order; none without a series."""

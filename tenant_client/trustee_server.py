@@ -1,4 +1,4 @@
-"""A trustee at a port: its three methods behind TLS, and one log line for each request.
+"""A trustee at a port: its methods behind TLS, and one log line for each request.
 
 The line says which method, what came of it (`answered`, or the class of the error), how many milliseconds and how many
 bytes in and out. Neither questions nor answers are logged.
@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 class Answering(Protocol):
     """What is served: `tenant_client.trustee.Trustee`, or whoever answers in its place. Threads share it."""
 
+    def follow(self, update: bytes) -> bytes:
+        """DirectoryUpdate in, Receipt out."""
+
     def evaluate(self, request: bytes) -> bytes:
         """Signed EvaluationRequest in, EvaluationResponse out."""
 
@@ -35,6 +38,7 @@ def serve_trustee(
 ) -> Server:
     """Serves `trustee` at host:port until the server is stopped; close the trustee after that, not before."""
     methods: dict[TrusteeMethod, Method] = {
+        TrusteeMethod.FOLLOW: trustee.follow,
         TrusteeMethod.EVALUATE: trustee.evaluate,
         TrusteeMethod.ENDORSE: trustee.endorse,
         TrusteeMethod.UNMASK: trustee.unmask,

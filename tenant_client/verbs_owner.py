@@ -92,6 +92,7 @@ def preview(
 ) -> None:
     """Show every count that a contribution consists of, before noise and masks hide it. Nothing is sent or charged."""
     from tenant_client import owner_view
+    from tenant_client.layout import NOISE
 
     with opened(home) as tenant:
         view = owner_view.preview(tenant, _plan(tenant, plan))
@@ -102,9 +103,11 @@ def preview(
     sys.stdout.write(
         f"round {view.round_id}: hours {start}–{end}, epsilon {view.epsilon:.3f} at delta {view.delta:g}\n"
     )
-    sys.stdout.write(
-        f"one message of {view.message_bytes} bytes: {view.cells} cells, each count + noise + masks mod 2^64\n"
-    )
+    if view.counts_from_hour != start:
+        sys.stdout.write(f"counts from hour {view.counts_from_hour}: weeks without an answer are carried over\n")
+    apart = any(part.field.startswith(NOISE) for part in view.layout)
+    words = "count + masks, behind all of them each noise + masks" if apart else "count + noise + masks"
+    sys.stdout.write(f"one message of {view.message_bytes} bytes: {view.cells} cells, each {words} mod 2^64\n")
     for part in view.layout:
         sys.stdout.write(f"  bytes {part.offset:>7}–{part.offset + part.length - 1:<7} {part.field}: {part.meaning}\n")
     for name, scale in view.noise_scales:
@@ -124,7 +127,7 @@ def sent(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show what did leave this house: contributions, tokens of leases, requests to trustees.
+    """Show what did leave this house: contributions, tokens of leases, requests to trustees, receipts.
 
     Exit code 3: nothing has left yet.
     """
@@ -145,8 +148,15 @@ def sent(
     for told in () if as_json else view.registrations:
         sys.stdout.write(f"lease {told.lease[:12]} from hour {told.start_h:.1f}: archetype {told.archetype[:12]}, ")
         sys.stdout.write(f"sub-archetype {told.subarchetype[:12]}, {3 + len(told.bands)} more tokens\n")
+    for owned in () if as_json else view.ownerships:
+        sys.stdout.write(f"epoch {owned.epoch}: signed that leases here hold {len(owned.tokens)} tokens:")
+        sys.stdout.write(f" {', '.join(token[:12] for token in owned.tokens)}\n")
     for asked in () if as_json else view.evaluations:
         sys.stdout.write(f"epoch {asked.epoch}: trustee {asked.trustee} was sent {asked.elements} blinded elements\n")
+    for receipt in () if as_json else view.receipts:
+        sys.stdout.write(f"directory entry {receipt.entry}, when asked: its digest {receipt.head[:16]} is pinned here\n")
+    if not as_json:
+        sys.stdout.write("each bundle that came: its digest is held here\n")
     if not (view.contributions or view.registrations or view.evaluations):
         raise typer.Exit(3)
 

@@ -26,8 +26,8 @@ from crypto.signing import Signed, SigningKey
 from crypto.threshold import KeyShare
 from provider_server.leases import Lease
 from provider_server.planning import PlanSettings, make_plan
-from provider_server.round_store import RoundStore
-from provider_server.rounds import Round, new_round
+from provider_server.round_store import Answer, RoundStore
+from provider_server.rounds import Grouping, Past, Round, new_round
 from simulation.federation import founding_entry, make_group_key
 from tenant_client.database import Connection, open_database
 from tenant_client.descriptor import Descriptor
@@ -235,6 +235,28 @@ def ownership(tenant: int, epoch: int = 0, leases: Sequence[Lease] | None = None
 def ownerships(leases: Sequence[Lease] | None = None, epoch: int = 0) -> tuple[bytes, ...]:
     """What all of them sign."""
     return tuple(ownership(tenant, epoch, leases) for tenant in range(TENANTS))
+
+
+def one_group(contributors: Sequence[TenantId]) -> list[Sequence[TenantId]]:
+    """Everybody together."""
+    return [contributors]
+
+
+def close(round_: Round, past: Past = Past(), group: Grouping = one_group) -> None:
+    """Closes a round over the leases of `all_leases`."""
+    round_.close(group, past, ownerships(epoch=round_.plan.epoch))
+
+
+def endorse_all(round_: Round, trustees: Mapping[int, Trustee]) -> None:
+    """Has everybody endorse who has not."""
+    for index in sorted(round_.missing(Answer.ENDORSEMENT)):
+        round_.endorse(index, trustees[index].endorse(round_.request))
+
+
+def share_all(round_: Round, trustees: Mapping[int, Trustee]) -> None:
+    """Has everybody take the masks off who has not."""
+    for index in sorted(round_.missing(Answer.SHARE)):
+        round_.share(index, trustees[index].unmask(round_.call()))
 
 
 def a_unit(number: int, workload: int = 0, context: int = 0, tenant: int = 0) -> Unit:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.ids import MaskPublicKey, RoundId
+from crypto.ids import Digest, MaskPublicKey, RoundId
 from crypto.life_table import Floats
 from crypto.masking import Words, add_words
 from crypto.noise import Integers, NoiseSampler, SystemSampler, from_ring, noise_share, to_ring
@@ -16,6 +16,7 @@ def small_plan(**changes: Any) -> Plan:
     """Two marginals over a workload of two rows and three age bands; `changes` replaces fields."""
     fields: dict[str, Any] = {
         "round_id": RoundId(bytes(16)),
+        "directory": Digest(bytes(32)),
         "epoch": 1,
         "start_hour": 0,
         "end_hour": 168,

@@ -8,19 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from crypto.directory import Fork, Member, next_entry
 from crypto.errors import DecodeError
-from crypto.messages import Directory, Member
+from crypto.masking import MaskKey
 from crypto.noise import SystemSampler
-from crypto.signing import tenant_id
+from crypto.signing import SigningKey, tenant_id
 from provider_server.planning import PlanSettings
 from simulation.federation import TRUSTEES, found
-from tenant_client.home import HomeError, create, open_tenant, pin, write_secret
+from tenant_client.database import open_database
+from tenant_client.home import create, open_tenant, pin
 from tenant_client.journal import UnknownUnit
+from tenant_client.pinned import NotEnrolled
 from tenant_client.policy import Policy, PolicyError
 from tenant_client.tenant import Tenant
+from transport.secret_files import HomeError, write_secret
 from tests.factories import SETTINGS, InsecureSilence, a_failure, a_plan, a_unit, keys, signed
 
-HINT = "name the tenant's home with --home or PHAROAH_HOME"
+HINT = "name the right home, or make it first"
 
 
 def opened(home: Path) -> Tenant:
@@ -31,7 +35,7 @@ def opened(home: Path) -> Tenant:
 def home(tmp_path: Path) -> Path:
     path = tmp_path / "homes" / "tenant"
     create(path, os.urandom)
-    pin(path, keys().directory)
+    pin(path, [keys().founding])
     return path
 
 
@@ -46,7 +50,7 @@ def test_secrets_are_for_their_owner_only_whatever_the_umask(tmp_path: Path) -> 
     before = os.umask(0)
     try:
         create(tmp_path / "tenant", os.urandom)
-        pin(tmp_path / "tenant", keys().directory)
+        pin(tmp_path / "tenant", [keys().founding])
         with closing(opened(tmp_path / "tenant")) as tenant:
             unit = a_unit(1)
             tenant.journal.add([unit], [a_failure(unit)])
@@ -54,9 +58,8 @@ def test_secrets_are_for_their_owner_only_whatever_the_umask(tmp_path: Path) -> 
     finally:
         os.umask(before)
     assert mode(tmp_path / "tenant") == "0o700"
-    private = {name: shown for name, shown in names.items() if name != "directory.msgpack"}
-    assert set(private) >= {"signing.key", "mask.key", "tenant.db", "tenant.db-wal"}
-    assert set(private.values()) == {"0o600"}
+    assert set(names) >= {"signing.key", "mask.key", "tenant.db", "tenant.db-wal"}
+    assert set(names.values()) == {"0o600"}
 
 
 def test_keys_are_never_overwritten(home: Path) -> None:
@@ -71,7 +74,7 @@ def test_keys_are_never_overwritten(home: Path) -> None:
 def test_the_public_keys_are_those_of_the_files_and_of_the_tenant(tmp_path: Path) -> None:
     drawn = iter([bytes([1]) * 32, bytes([2]) * 32])
     member = create(tmp_path, lambda size: next(drawn))
-    pin(tmp_path, keys().directory)
+    pin(tmp_path, [keys().founding])
     assert ((tmp_path / "signing.key").read_bytes(), (tmp_path / "mask.key").read_bytes()) == (b"\1" * 32, b"\2" * 32)
     with closing(opened(tmp_path)) as tenant:
         assert tenant.id == member.tenant == tenant_id(member.verify_key)
@@ -84,13 +87,12 @@ def test_two_homes_have_different_keys(tmp_path: Path) -> None:
     assert one.mask_key != other.mask_key
 
 
-@pytest.mark.parametrize("name", ["signing.key", "mask.key", "directory.msgpack"])
+@pytest.mark.parametrize("name", ["signing.key", "mask.key"])
 def test_what_is_missing_is_named_and_how_to_name_a_home(home: Path, name: str) -> None:
     (home / name).unlink()
     with pytest.raises(HomeError) as error:
         opened(home)
     assert error.value.diagnostics() == f"{home / name}: No such file or directory\nhint: {HINT}"
-    assert not (home / "tenant.db").exists()
 
 
 def test_a_home_that_is_none_is_not_made_into_one(tmp_path: Path) -> None:
@@ -109,9 +111,37 @@ def test_a_key_of_another_length_is_named_and_not_shown(home: Path, name: str, s
     assert "KK" not in error.value.diagnostics()
 
 
-def test_a_damaged_directory_is_not_a_directory(home: Path) -> None:
-    (home / "directory.msgpack").write_bytes(b"garbage")
-    with pytest.raises(DecodeError, match=Directory.__name__):
+def test_a_home_without_a_pinned_directory_says_how_to_get_one(tmp_path: Path) -> None:
+    create(tmp_path, os.urandom)
+    with pytest.raises(NotEnrolled) as error:
+        opened(tmp_path)
+    assert error.value.diagnostics().startswith("no directory is pinned here\nhint: enrol first")
+    with pytest.raises(NotEnrolled, match="there is no directory to pin"):
+        pin(tmp_path, [])
+    pin(tmp_path, [keys().founding])
+    with closing(opened(tmp_path)) as tenant:
+        assert tenant.chain.directory == keys().directory
+
+
+def test_what_is_no_directory_is_not_pinned(tmp_path: Path) -> None:
+    create(tmp_path, os.urandom)
+    for garbage in (b"", b"garbage", keys().founding[:-1], signed(a_plan())):
+        with pytest.raises(DecodeError):
+            pin(tmp_path, [garbage])
+    joining = Member.of(SigningKey(bytes(32)), MaskKey(bytes(32)).public)
+    later = keys().provider.sign(next_entry(keys().directory, joined=[joining]))
+    with pytest.raises(Fork, match="does not start with its first entry"):
+        pin(tmp_path, [later])
+    with pytest.raises(NotEnrolled):
+        opened(tmp_path)
+    assert pin(tmp_path, [keys().founding, later]).directory.members[-1] == joining
+    assert pin(tmp_path, []).directory.members[-1] == joining
+
+
+def test_a_damaged_directory_does_not_open(home: Path) -> None:
+    with closing(open_database(home / "tenant.db")) as connection:
+        connection.execute("UPDATE directory SET entry = ?", (keys().founding[:-1],))
+    with pytest.raises(DecodeError, match="Signed"):
         opened(home)
 
 
@@ -168,10 +198,10 @@ def test_a_federation_is_founded_with_homes_that_know_one_another(tmp_path: Path
         assert [trustee.index for trustee in federation.trustees] == list(range(1, TRUSTEES + 1))
         for number, tenant in enumerate(federation.tenants):
             assert tenant.policy == Policy(owners_minimum=3, cohort_minimum=3, dimensions=("workload", "context"))
-            pinned = (tmp_path / "tenants" / f"{number:03d}" / "directory.msgpack").read_bytes()
             with closing(opened(tmp_path / "tenants" / f"{number:03d}")) as again:
                 assert again.id == tenant.id
-            assert pinned == (tmp_path / "tenants" / "000" / "directory.msgpack").read_bytes()
+                assert again.chain.entries == federation.provider.chain.entries
+        assert all(trustee.chain.directory.head == directory.head for trustee in federation.trustees)
         with pytest.raises(FileExistsError):
             found(tmp_path, 3, PlanSettings(**SETTINGS), policy)
     finally:

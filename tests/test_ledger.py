@@ -4,6 +4,7 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from crypto.accountant import NO_LOSS, PrivacyLoss, plan_loss
 from crypto.errors import BudgetExceeded, PlanRefused
 from crypto.ids import Digest, RoundId
 from crypto.noise import Integers, SystemSampler
-from crypto.plan import HOURS_PER_WEEK
+from crypto.plan import HOURS_PER_WEEK, Plan, Series
 from tenant_client.database import SCHEMA, Connection, open_database
 from tenant_client.ledger import Charge, Ledger, weeks_of
 from tests.factories import WEEK, Cast, a_plan, signed
@@ -168,3 +169,59 @@ def test_charges_survive_reopening(ledger: Ledger, path: Path) -> None:
         assert Ledger(later).charges() == [a_charge(1)]
         with pytest.raises(BudgetExceeded):
             pay(Ledger(later), a_charge(2), limit_epsilon=LOSS.at(DELTA))
+
+
+# ---- series --------------------------------------------------------------------------------------------------------
+
+SERIES = RoundId(bytes(15) + b"s")
+
+
+def in_series(number: int, start_h: int, end_h: int, series: RoundId | None = SERIES) -> Charge:
+    return replace(a_charge(number, start_h, end_h), series=series)
+
+
+def a_round_of_the_series(number: int, week: int, series: RoundId = SERIES) -> Plan:
+    window = (168 * week, 168 * week + 168)
+    plan = a_plan(number, window=window)
+    return replace(plan, series=Series(series, 0, 13, week))
+
+
+def test_a_charge_keeps_the_name_of_its_series(path: Path) -> None:
+    with closing(open_database(path)) as connection:
+        pay(Ledger(connection), in_series(1, 0, 168))
+        pay(Ledger(connection), a_charge(2, 168, 336))
+    with closing(open_database(path)) as connection:
+        assert [charge.series for charge in Ledger(connection).charges()] == [SERIES, None]
+
+
+def test_an_answer_begins_where_the_answers_of_its_own_series_end(ledger: Ledger) -> None:
+    late = a_round_of_the_series(9, 4)
+    assert ledger.begins(late) == 0
+    pay(ledger, in_series(1, 0, 168))
+    assert ledger.begins(late) == 168
+    pay(ledger, in_series(2, 168, 504))
+    assert ledger.begins(late) == 504
+    for other in (None, RoundId(bytes(16))):
+        pay(ledger, in_series(3 if other else 4, 504, 672, other))
+    assert ledger.begins(late) == 504  # what other series have paid for is not answered in this one
+    assert ledger.begins(a_round_of_the_series(9, 4, RoundId(bytes(16)))) == 672
+    assert ledger.begins(a_plan(9, window=(672, 840))) == 672
+
+
+def test_an_answer_that_was_charged_begins_where_it_did_then(ledger: Ledger) -> None:
+    late = a_round_of_the_series(9, 2)
+    pay(ledger, in_series(1, 0, 168))
+    pay(ledger, replace(in_series(2, 168, 504), round_id=late.round_id))
+    assert ledger.begins(late) == 168
+    assert ledger.begins(a_round_of_the_series(8, 3)) == 504
+
+
+def test_weeks_that_are_carried_over_pay_each_for_itself(ledger: Ledger) -> None:
+    """A charge over three weeks takes its loss from each of them once, and from no other."""
+    pay(ledger, in_series(1, 0, 504), limit_epsilon=LOSS.at(DELTA))
+    for week in range(3):
+        assert ledger.spent(168 * week, 168 * week + 168) == LOSS
+        with pytest.raises(BudgetExceeded):
+            pay(ledger, a_charge(2, 168 * week, 168 * week + 168), limit_epsilon=LOSS.at(DELTA))
+    assert ledger.spent(504, 672) == NO_LOSS
+    pay(ledger, in_series(3, 504, 672), limit_epsilon=LOSS.at(DELTA))

@@ -1,6 +1,5 @@
 """What a message checks by itself, what ids refuse, and what errors say."""
 
-import hashlib
 import math
 import os
 import pickle
@@ -12,17 +11,15 @@ import pytest
 
 from crypto import errors, ids
 from crypto.bundle import SKETCH_BYTES, CatalogueEntry, HazardEntry, MismatchEntry, Statement
-from crypto.codec import decode, encode
-from crypto.errors import BadSignature, DecodeError, PeerFault, PharoahError, Refusal
-from crypto.ids import Digest, EncodedElement, Id, MaskPublicKey, RoundId, TenantId, Token, VerifyKey
+from crypto.errors import DecodeError, PeerFault, PharoahError, Refusal
+from crypto.ids import Digest, EncodedElement, Id, LeaseId, RoundId, TenantId, Token
 from crypto.messages import (
     LADDER_LABELS,
     Contribution,
-    Directory,
     EvaluationRequest,
+    GrantedLease,
     Ladder,
-    Member,
-    TrusteeRecord,
+    Ownership,
     UnmaskRequest,
     finest_row,
 )
@@ -31,9 +28,6 @@ from crypto.voprf import MAX_BATCH
 ID_TYPES = [kind for kind in vars(ids).values() if isinstance(kind, type) and issubclass(kind, Id) and kind is not Id]
 ERROR_TYPES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PharoahError)]
 TENANT, OTHER = TenantId(bytes(16)), TenantId(bytes([1] * 16))
-MEMBER = Member(VerifyKey(bytes(range(32))), MaskPublicKey(bytes(32)))
-TRUSTEE = TrusteeRecord(1, EncodedElement(bytes(32)), MaskPublicKey(bytes(32)))
-DIRECTORY = Directory(VerifyKey(bytes(32)), 1, EncodedElement(bytes(32)), (TRUSTEE,), (MEMBER,))
 
 
 # ---- ids -----------------------------------------------------------------------------------------------------------
@@ -110,54 +104,40 @@ def test_lengths(make: Callable[[int], object], within: tuple[int, ...], beyond:
             make(length)
 
 
-def test_contributors_are_a_sorted_set() -> None:
-    UnmaskRequest(b"", ())
-    request = UnmaskRequest(b"", (TENANT, OTHER))
-    for wrong in ((OTHER, TENANT), (TENANT, TENANT), (TENANT, OTHER, OTHER)):
+def test_contributors_of_a_group_are_sorted_and_nobody_is_in_two() -> None:
+    third = TenantId(bytes([2] * 16))
+    request = UnmaskRequest(b"", ((TENANT, OTHER),), None, (), ())
+    assert request.contributors == (TENANT, OTHER)
+    assert replace(request, groups=((TENANT, third), (OTHER,))).contributors == (TENANT, third, OTHER)
+    for wrong, rule in (
+        ((), "there is a group at least"),
+        (((OTHER, TENANT),), "contributors of a group are sorted"),
+        (((TENANT,), (third, OTHER)), "contributors of a group are sorted"),
+        (((TENANT, TENANT),), "named once"),
+        (((TENANT, OTHER), (OTHER,)), "named once"),
+        (((TENANT,), (OTHER,), (TENANT,)), "named once"),
+    ):
+        with pytest.raises(ValueError, match=rule):
+            replace(request, groups=wrong)
+
+
+def test_tokens_that_are_owned_are_a_sorted_set() -> None:
+    one, other = (Token(bytes([n] * 16)) for n in (1, 2))
+    assert Ownership(TENANT, 0, ()).tokens == ()
+    assert Ownership(TENANT, 0, (one, other)).tokens == (one, other)
+    for wrong in ((other, one), (one, one), (one, other, one)):
         with pytest.raises(ValueError, match="sorted and each is named once"):
-            replace(request, contributors=wrong)
+            Ownership(TENANT, 0, wrong)
 
 
-# ---- the directory -------------------------------------------------------------------------------------------------
-
-
-def test_the_directory_finds_keys_by_the_id_that_follows_from_them() -> None:
-    identity = hashlib.sha256(b"pharoah/tenant-id/1\0" + MEMBER.verify_key).digest()[:16]
-    assert MEMBER.tenant == identity
-    assert DIRECTORY.member(TenantId(identity)) is MEMBER
-    assert DIRECTORY.verify_key(MEMBER) == MEMBER.verify_key
-    assert decode(Directory, encode(DIRECTORY)).member(MEMBER.tenant) == MEMBER
-
-
-def test_a_stranger_is_a_bad_signature_with_a_remedy() -> None:
-    with pytest.raises(BadSignature, match=r"tenant 000000000000… is not in the directory") as caught:
-        DIRECTORY.member(TENANT)
-    assert caught.value.hint == "enrol it first"
-
-
-def test_a_directory_with_several_of_each_travels() -> None:
-    second = TrusteeRecord(2, EncodedElement(bytes(32)), MaskPublicKey(bytes([1] * 32)))
-    member = Member(VerifyKey(bytes(32)), MaskPublicKey(bytes([1] * 32)))
-    directory = replace(DIRECTORY, threshold=2, trustees=(TRUSTEE, second), members=(MEMBER, member))
-    assert decode(Directory, encode(directory)) == directory
-
-
-@pytest.mark.parametrize(
-    ("change", "rule"),
-    [
-        ({"threshold": 0}, "between 1 and the number of trustees"),
-        ({"threshold": 2}, "between 1 and the number of trustees"),
-        ({"trustees": ()}, "between 1 and the number of trustees"),
-        ({"trustees": (TRUSTEE, replace(TRUSTEE, mask_key=MaskPublicKey(bytes([1] * 32))))}, "each number once"),
-        ({"trustees": (replace(TRUSTEE, index=0),)}, "numbered from 1"),
-        ({"trustees": (TRUSTEE, replace(TRUSTEE, index=2))}, "the same key of a trustee"),
-        ({"members": (MEMBER, replace(MEMBER, mask_key=MaskPublicKey(bytes([1] * 32))))}, "the same key of a member"),
-        ({"members": (MEMBER, replace(MEMBER, verify_key=VerifyKey(bytes(32))))}, "the same key of a member"),
-    ],
-)
-def test_nobody_is_in_a_directory_twice_and_enough_trustees_are(change: dict[str, Any], rule: str) -> None:
-    with pytest.raises(ValueError, match=rule):
-        replace(DIRECTORY, **change)
+def test_a_lease_is_granted_with_its_context_tokens_and_no_others() -> None:
+    context, level = (Token(bytes([n] * 16)) for n in (1, 2))
+    labels = {"context": str(context), "context_level": str(level)}
+    granted = GrantedLease.of(LeaseId(bytes(16)), 3, 1.5, {**labels, "family": "ab" * 16})
+    assert granted == GrantedLease(LeaseId(bytes(16)), 3, 1.5, context, level)
+    assert granted.labels == labels
+    with pytest.raises(KeyError, match="context_level"):
+        GrantedLease.of(LeaseId(bytes(16)), 3, 1.5, {"context": str(context)})
 
 
 # ---- findings ------------------------------------------------------------------------------------------------------

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from crypto.accountant import plan_loss
+from crypto.directory import Directory
 from crypto.errors import PlanRefused
 from crypto.ids import MaskPublicKey
-from crypto.messages import Directory
-from crypto.plan import MaskTrustee, Mechanism, Plan, PlanDimension
+from crypto.plan import LONGEST_HORIZON, MaskTrustee, Mechanism, Plan, PlanDimension
 from provider_server.planning import MarginalSpec
 from tenant_client.policy import Policy, PolicyError, check_plan, load_policy
-from tests.factories import COHORT, POLICY, a_plan, keys, mask_trustees
+from tests.factories import COHORT, POLICY as LIMITS, a_plan, keys, mask_trustees
 
 LENIENT = "the provider must change the plan; loosen policy.toml only if its owner agrees"
+POLICY = replace(LIMITS, horizon_weeks_maximum=13)
 PLAN = a_plan()
 
 
@@ -63,6 +64,18 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
         f"row workload: {PLAN.dimensions[0].levels[-1]} has 2 owners, the policy wants 3",
         "rows held by too few tenants must be folded into a coarser rung",
     ),
+    "owners promised": (
+        a_plan(owners_minimum=2),
+        {"owners_minimum": 2},
+        "it promises 2 owners per row, the policy wants 3",
+        "trustees hold the provider to the number in the plan; it must be raised there",
+    ),
+    "epoch": (
+        replace(PLAN, epoch=1),
+        None,
+        "it names epoch 1, and its window begins in epoch 0 of the directory",
+        "the provider must name the epoch of the window; owners are counted by epoch",
+    ),
     "window": (
         a_plan(window=(0, 169)),
         {"window_hours_maximum": 169},
@@ -97,6 +110,12 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
         a_plan(failures_per_unit=2),
         {"failures_per_unit_maximum": 2},
         "it counts 2 failures per job-week, above the policy's 1",
+        LENIENT,
+    ),
+    "horizon": (
+        a_plan(horizon=14),
+        {"horizon_weeks_maximum": 14},
+        "its series has 14 rounds, the policy allows 13",
         LENIENT,
     ),
     "dimension": (
@@ -148,6 +167,44 @@ def test_a_trustee_of_the_plan_that_nobody_else_names_is_enough_to_refuse_it() -
         check_plan(masked_by(*mask_trustees(), stranger), POLICY, keys().directory)
 
 
+@pytest.mark.parametrize("hour", [0, 13 * 168 - 1, 13 * 168, 5 * 13 * 168 + 1])
+def test_nothing_but_the_window_stands_against_an_epoch(hour: int) -> None:
+    """An epoch has 13 weeks in the directory; the plan of a window names the one that the window begins in."""
+    right = hour // (13 * 168)
+    check_plan(replace(PLAN, start_hour=hour, end_hour=hour + 168, epoch=right), POLICY, keys().directory)
+    for wrong in {right + 1, right - 1} - {-1}:
+        with pytest.raises(PlanRefused, match=f"it names epoch {wrong}, and its window begins in epoch {right}"):
+            check_plan(replace(PLAN, start_hour=hour, end_hour=hour + 168, epoch=wrong), POLICY, keys().directory)
+    assert keys().directory.epoch(hour) == right
+
+
+def test_the_epoch_is_that_of_the_directory_and_of_nobody_else() -> None:
+    weekly = replace(keys().directory, weeks_per_epoch=1)
+    later = replace(PLAN, start_hour=168, end_hour=336)
+    check_plan(later, POLICY, keys().directory)
+    with pytest.raises(PlanRefused, match="begins in epoch 1"):
+        check_plan(later, POLICY, weekly)
+    check_plan(replace(later, epoch=1), POLICY, weekly)
+
+
+def test_owners_are_promised_in_the_plan_and_not_only_counted_in_its_rows() -> None:
+    """Trustees hold the provider to `Plan.owners_minimum`: with 0 there, no word of an owner is asked for."""
+    plan = replace(PLAN, owners_minimum=0)
+    assert plan.rarest_row is not None
+    assert plan.rarest_row[1] >= POLICY.owners_minimum
+    with pytest.raises(PlanRefused, match="it promises 0 owners per row, the policy wants 3"):
+        check_plan(plan, POLICY, keys().directory)
+
+
+def test_every_horizon_within_the_limit_is_as_good_as_a_single_round() -> None:
+    for horizon in (1, 2, 13):
+        check_plan(a_plan(horizon=horizon), POLICY, keys().directory)
+    check_plan(a_plan(horizon=104), replace(POLICY, horizon_weeks_maximum=104), keys().directory)
+    with pytest.raises(PlanRefused, match="its series has 2 rounds, the policy allows 1"):
+        check_plan(a_plan(horizon=2), replace(POLICY, horizon_weeks_maximum=1), keys().directory)
+    assert Policy().horizon_weeks_maximum == LONGEST_HORIZON
+
+
 @pytest.mark.parametrize("mechanism", list(Mechanism))
 def test_a_plan_made_for_a_budget_is_accepted_at_that_budget_and_not_below(mechanism: Mechanism) -> None:
     plan = a_plan(mechanism=mechanism)
@@ -172,7 +229,7 @@ def test_every_share_counts_towards_the_noise_of_a_plan() -> None:
 def test_rows_of_public_levels_need_no_owners() -> None:
     plan = a_plan(marginals=(MarginalSpec("causes", ("domain", "band"), (), 1.0),))
     assert plan.rarest_row is None
-    check_plan(plan, replace(POLICY, owners_minimum=10**6), keys().directory)
+    check_plan(replace(plan, owners_minimum=10**6), replace(POLICY, owners_minimum=10**6), keys().directory)
 
 
 def with_trustees(*trustees: MaskTrustee) -> Directory:
@@ -207,6 +264,7 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
         window_hours_maximum = 24
         mask_trustees_minimum = 2
         failures_per_unit_maximum = 3
+        horizon_weeks_maximum = 26
         colluding_share = 0.25
         dimensions = ["context", "band"]
     """
@@ -219,6 +277,7 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
         window_hours_maximum=24,
         mask_trustees_minimum=2,
         failures_per_unit_maximum=3,
+        horizon_weeks_maximum=26,
         colluding_share=0.25,
         dimensions=("context", "band"),
     )

@@ -12,10 +12,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import given, settings, strategies as st
 
 from crypto.codec import decode, encode
+from crypto.directory import Directory, Member, TrusteeRecord
 from crypto.errors import BadSignature, DecodeError, PeerFault
 from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, RoundId, Signature, TenantId, VerifyKey
 from crypto.masking import MaskKey
-from crypto.messages import Contribution, Directory, Member, Receipt, RegistrationRequest, TrusteeRecord
+from crypto.messages import Contribution, Receipt, RegistrationRequest
 from crypto.signing import Signed, SigningKey, open_signed, open_signed_by, tenant_id
 
 SEED = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")  # RFC 8032 §7.1, test 1
@@ -29,9 +30,11 @@ def contribution(key: SigningKey) -> Contribution:
 
 
 def directory(*keys: SigningKey) -> Directory:
-    members = tuple(Member(key.public, MaskPublicKey(key.public)) for key in keys)
-    trustee = TrusteeRecord(1, EncodedElement(bytes(32)), MaskPublicKey(bytes(32)))
-    return Directory(KEY.public, 1, EncodedElement(bytes(32)), (trustee,), members)
+    members = [Member.of(key, MaskPublicKey(key.public)) for key in keys]
+    share_key = EncodedElement(bytes(32))
+    trustee = TrusteeRecord(1, KEY.public, share_key, MaskPublicKey(bytes(32)), address="", certificate="")
+    by_id = {member.tenant: member for member in members}
+    return Directory(Digest(bytes(32)), 0, KEY.public, 1, share_key, (trustee,), 13, by_id)
 
 
 # ---- what is signed ------------------------------------------------------------------------------------------------

@@ -57,6 +57,33 @@ def test_one_unit_more_or_less_changes_each_marginal_by_at_most_f(
         assert np.abs(mine - theirs).sum() <= most
 
 
+@given(
+    happened=st.lists(failures, max_size=40),
+    most=st.sampled_from([1, 2]),
+    unit=st.sampled_from(UNITS),
+    weeks=st.lists(st.integers(0, 3), min_size=40, max_size=40),
+)
+def test_one_job_week_more_or_less_changes_each_marginal_by_at_most_f(
+    happened: list[LabelledFailure], most: int, unit: Unit, weeks: list[int]
+) -> None:
+    """Where weeks are carried over, each week of a lease is bounded by itself."""
+    spread = [in_week(failure, week) for failure, week in zip(happened, weeks, strict=False)]
+    without = [one for one in spread if (one.failure.unit, int(one.failure.at_h // 168)) != (unit.unit, 2)]
+    for mine, theirs in zip(counts(plan_of(most), spread), counts(plan_of(most), without), strict=True):
+        assert np.abs(mine - theirs).sum() <= most
+
+
+@pytest.mark.parametrize("weeks", [1, 2, 5])
+def test_a_lease_that_fails_every_week_counts_in_each_and_twice_in_none(weeks: int) -> None:
+    failing = [in_week(labelled(UNITS[0], at_h), week) for week in range(weeks) for at_h in (1.0, 2.0, 167.99)]
+    assert [int(table.sum()) for table in counts(plan_of(1), failing)] == [weeks] * 3
+    assert [int(table.sum()) for table in counts(plan_of(2), failing)] == [2 * weeks] * 3
+
+
+def in_week(one: LabelledFailure, week: int) -> LabelledFailure:
+    return replace(one, failure=replace(one.failure, at_h=one.failure.at_h + 168.0 * week, age_h=1.0))
+
+
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_the_bound_is_reached_in_every_marginal_and_not_by_a_unit_that_fails_less(most: int) -> None:
     unit = a_unit(1)

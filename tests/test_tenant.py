@@ -18,11 +18,12 @@ import pytest
 
 from crypto.accountant import plan_loss
 from crypto.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
-from crypto.codec import decode, digest
+from crypto.codec import decode, digest, encode
+from crypto.directory import Member, UnknownHead, next_entry
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PeerFault, PlanRefused
 from crypto.ids import LeaseId
-from crypto.masking import add_words, words_from_bytes
-from crypto.messages import Contribution, Ladder, Receipt, Registration, RegistrationRequest
+from crypto.masking import MaskKey, Words, add_words, words_from_bytes
+from crypto.messages import Contribution, DirectoryUpdate, Ladder, Ownership, Receipt, Registration, RegistrationRequest
 from crypto.noise import Integers, SystemSampler, from_ring
 from crypto.plan import Plan
 from crypto.signing import Signed, SigningKey, open_signed
@@ -146,6 +147,99 @@ def test_a_plan_that_the_provider_did_not_sign_is_not_charged(cast: Cast) -> Non
     with pytest.raises(DecodeError):
         tenant.contribute(keys().provider.sign(RegistrationRequest(0, 0, 168)))
     assert tenant.ledger.charges() == []
+
+
+def test_a_plan_under_a_directory_that_is_not_known_yet_is_refused_until_it_is(cast: Cast) -> None:
+    joining = Member.of(SigningKey(bytes(32)), MaskKey(bytes(32)).public)
+    entry = next_entry(keys().directory, joined=[joining])
+    plan = replace(a_plan(), directory=digest(encode(entry)))
+    tenant = cast.tenant(sampler=InsecureSilence())
+    with pytest.raises(UnknownHead):
+        tenant.contribute(signed(plan))
+    assert tenant.ledger.charges() == []
+    update = encode(DirectoryUpdate((keys().provider.sign(entry),)))
+    assert decode(Receipt, tenant.answer(Verb.DIRECTORY, update)).held == plan.directory
+    assert opened(tenant.contribute(signed(plan))).plan == plan_digest(signed(plan))
+    assert tenant.contribute(signed(replace(a_plan(2, window=(168, 336)))))  # the older head is known still
+
+
+# ---- in a series ---------------------------------------------------------------------------------------------------
+
+HORIZON = 3
+
+
+def a_series() -> list[Plan]:
+    plans = [a_plan(1, horizon=HORIZON)]
+    for number in (2, 3):
+        window = (168 * (number - 1), 168 * number)
+        plans.append(a_plan(number, window=window, horizon=HORIZON, earlier=plans[-1]))
+    return plans
+
+
+def with_failures(tenant: Tenant, weeks: int) -> Tenant:
+    """A lease that fails in the middle of every week."""
+    unit = a_unit(1)
+    tenant.journal.add([unit], [a_failure(unit, 168.0 * week + 84.0) for week in range(weeks)])
+    return tenant
+
+
+def test_in_a_series_the_counts_travel_before_the_noise_and_each_under_masks(cast: Cast) -> None:
+    plan = a_series()[0]
+    tenant = with_failures(cast.tenant(), 1)
+    words = unmasked_words(plan, tenant.contribute(signed(plan)))
+    assert len(words) == plan.words == 2 * plan.cells
+    counts, noise = words[: plan.cells], words[plan.cells :].astype(np.int64)
+    expected = np.concatenate([table.reshape(-1) for table in tenant.counts(plan)])
+    np.testing.assert_array_equal(counts, expected)
+    assert counts.sum() == len(plan.marginals)
+    assert np.count_nonzero(noise) > 0.9 * plan.cells
+
+
+def test_a_series_is_paid_for_once_and_every_week_answered_once(cast: Cast) -> None:
+    first, second, third = a_series()
+    tenant = with_failures(cast.tenant(sampler=InsecureSilence()), 3)
+    for plan in (first, second, third):
+        counts = unmasked_words(plan, tenant.contribute(signed(plan)))[: plan.cells]
+        assert counts.sum() == len(plan.marginals)
+    spent = [(charge.start_h, charge.end_h, charge.series) for charge in tenant.ledger.charges()]
+    assert spent == [(168 * week, 168 * (week + 1), first.round_id) for week in range(3)]
+    limit = plan_loss(first).at(first.delta)
+    for week in range(3):
+        assert tenant.ledger.spent(168 * week, 168 * (week + 1)).at(first.delta) == pytest.approx(limit)
+
+
+def test_weeks_without_an_answer_are_carried_over_and_only_they(cast: Cast) -> None:
+    first, second, third = a_series()
+    tenant = with_failures(cast.tenant(sampler=InsecureSilence()), 3)
+    tenant.contribute(signed(first))
+    assert tenant.ledger.begins(third) == 168
+    carried = unmasked_words(third, tenant.contribute(signed(third)))[: third.cells]
+    assert carried.sum() == 2 * len(third.marginals)  # of the second week and of the third
+    assert tenant.ledger.begins(third) == 168  # as long as it is asked again
+    with pytest.raises(PlanRefused, match="its weeks were answered for in another round of its series"):
+        tenant.contribute(signed(second))
+    assert len(tenant.ledger.charges()) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"epsilon": 0.9, "marginals": a_plan(1, horizon=HORIZON, epsilon=0.9).marginals}, "changes marginals, epsilon"),
+        ({"delta": 1e-9, "marginals": a_plan(1, horizon=HORIZON, delta=1e-9).marginals}, "changes marginals, delta"),
+        ({"noise_shares": 1, "marginals": a_plan(1, horizon=HORIZON, noise_shares=1).marginals}, "changes noise_shares"),
+        ({"dimensions": tuple(replace(one, levels=one.levels[::-1]) for one in a_series()[1].dimensions)}, "moves rows"),
+    ],
+)
+def test_a_later_round_may_not_change_what_the_first_has_settled(
+    cast: Cast, change: dict[str, Any], complaint: str
+) -> None:
+    first, second, _ = a_series()
+    tenant = cast.tenant(sampler=InsecureSilence())
+    tenant.contribute(signed(first))
+    with pytest.raises(PlanRefused, match=complaint):
+        tenant.contribute(signed(replace(second, **change)))
+    assert len(tenant.ledger.charges()) == 1
+    tenant.contribute(signed(second))
 
 
 # ---- one answer, from several threads and processes ----------------------------------------------------------------
@@ -318,6 +412,30 @@ def test_leases_whose_start_was_cut_short_are_complete_when_it_is_repeated(cast:
     assert ladder.labels.items() <= tenant.journal.labels(str(lease_id(0, 1))).items()
 
 
+def test_a_registration_carries_the_tenants_own_word_of_what_it_has_told(cast: Cast) -> None:
+    tenant = cast.tenant(trustees=cast.trustees())
+    tenant.start_leases([started(1, 0.0), replace(started(2, 200.0), descriptor=a_descriptor("mixtral"))], epoch=0)
+    assert owned(tenant, 0, 0) == ()
+    (first,) = registered(tenant, 0, 0, 168).values()
+    contexts = ("c" * 32, "d" * 32)
+    assert owned(tenant, 0, 0) == tuple(sorted((*first.labels.values(), *contexts)))
+    (second,) = registered(tenant, 0, 168, 336).values()
+    everything = {*first.labels.values(), *second.labels.values(), *contexts}
+    assert owned(tenant, 0, 0) == tuple(sorted(everything))  # with what was told of other windows of the epoch
+    assert owned(tenant, 1, 0) == ()
+    told = {str(token) for ladder in (first, second) for token in (ladder.exact, *ladder.bands)}
+    assert not told & everything  # no row is made of those, so nobody is told who holds them
+
+
+def owned(tenant: Tenant, epoch: int, hours: int) -> tuple[str, ...]:
+    """What the tenant signs when it is asked about `hours` hours, by hexadecimal."""
+    answer = tenant.register(keys().provider.sign(RegistrationRequest(epoch, 0, hours)))
+    key = keys().directory.members[0].verify_key
+    said = open_signed(Ownership, open_signed(Registration, answer, key).ownership, key)
+    assert (said.tenant, said.epoch) == (tenant.id, epoch)
+    return tuple(str(token) for token in said.tokens)
+
+
 def test_failures_of_strangers_are_not_journalled(cast: Cast) -> None:
     tenant = cast.tenant()
     known, stranger = a_unit(1), a_unit(2)
@@ -335,7 +453,7 @@ def test_a_bundle_is_kept_and_the_newest_is_used(cast: Cast) -> None:
     assert tenant.catalogue() == ()
     for number in (1, 3, 2):
         message = keys().provider.sign(a_bundle(number))
-        assert decode(Receipt, tenant.answer(Verb.BUNDLE, message)).bundle == digest(message)
+        assert decode(Receipt, tenant.answer(Verb.BUNDLE, message)).held == digest(message)
     assert tenant.bundle() == a_bundle(3)
     assert tenant.catalogue() == a_bundle(3).catalogue
 
@@ -409,7 +527,7 @@ def a_home(root: Path) -> Path:
     """A tenant's home, and beside it the signed plan."""
     path = root / "home"
     member = create(path, os.urandom)
-    pin(path, replace(keys().directory, members=(member,)))
+    pin(path, [keys().founding, keys().provider.sign(next_entry(keys().directory, joined=[member]))])
     (path / "policy.toml").write_text("owners_minimum = 3\ncohort_minimum = 3\n")
     (root / "plan").write_bytes(signed(a_plan()))
     return path
@@ -434,13 +552,17 @@ def opened(message: bytes, tenant: int = 0) -> Contribution:
 
 def unmasked(plan: Plan, message: bytes) -> tuple[Any, ...]:
     """The cells without their masks, which takes the keys of all three trustees."""
+    return from_ring(plan, unmasked_words(plan, message))
+
+
+def unmasked_words(plan: Plan, message: bytes) -> Words:
     said = opened(message)
     mask_key = keys().directory.members[0].mask_key
     masks = add_words(
-        keys().trustees[trustee.index - 1][1].mask(mask_key, plan.round_id, said.plan, plan.cells)
+        keys().trustees[trustee.index - 1][2].mask(mask_key, plan.round_id, said.plan, plan.words)
         for trustee in plan.trustees
     )
-    return from_ring(plan, words_from_bytes(said.cells) - masks)
+    return words_from_bytes(said.cells) - masks
 
 
 def started(number: int, start_h: float) -> StartedLease:

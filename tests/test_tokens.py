@@ -132,7 +132,7 @@ def test_rungs_that_two_workloads_share_have_one_token(cast: Cast, source: Open)
 
 def test_a_token_is_the_function_of_rfc_9497_under_the_key_that_nobody_holds(cast: Cast, source: Open) -> None:
     """Checked by putting the key together, which takes three trustees who should never do so."""
-    shares = [share for share, _ in keys().trustees[:3]]
+    shares = [share for share, _, _ in keys().trustees[:3]]
     weights = lagrange_at_zero([share.index for share in shares])
     terms = [weight * share.secret for weight, share in zip(weights, shares, strict=True)]
     inputs = [msgpack.packb(["pharoah/rung/1", 3, rung]) for rung in RUNGS.inputs]

@@ -27,6 +27,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import given, strategies as st
 
 from crypto import errors
+from crypto.codec import encode
 from crypto.errors import (
     AlreadyAnswered,
     BadSignature,
@@ -37,6 +38,9 @@ from crypto.errors import (
     Refusal,
     Unreachable,
 )
+from crypto.ids import Token
+from crypto.messages import Ownership, UnmaskCall, UnmaskRequest
+from crypto.plan import Plan
 from crypto.services import CLASSES, ProviderMethod, heard, one_line, told
 from provider_server import trustee_client as providers_side
 from tenant_client.database import open_database
@@ -45,7 +49,7 @@ from tenant_client.tokens import TokenSource
 from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
 from tenant_client.trustee_client import RemoteTrustee
 from tenant_client.trustee_server import serve_trustee
-from tests.factories import Cast, a_descriptor, keys
+from tests.factories import TENANTS, Cast, a_descriptor, a_plan, all_leases, keys, signed
 from transport.certificates import Certificate, fingerprint, make_certificate
 from transport.client import Peer
 from transport.server import DEFAULT_LIMITS, Limits, Method, Server, serve
@@ -745,3 +749,26 @@ def test_a_real_trustees_refusals_arrive(cast: Cast, opened: ExitStack, connect:
         providers_side.RemoteTrustee(3, connect(server)).unmask(b"garbage")
     with pytest.raises(DecodeError):
         providers_side.RemoteTrustee(3, connect(server)).endorse(b"garbage")
+
+
+def test_a_round_is_endorsed_and_unmasked_over_the_wire(cast: Cast, opened: ExitStack, connect: Connect) -> None:
+    plan = a_plan()
+    trustees = [cast.trustee(trustee.index) for trustee in plan.trustees]
+    remote = [providers_side.RemoteTrustee(trustee.index, connect(served(opened, trustee))) for trustee in trustees]
+    request = an_unmask_request(plan)
+    endorsements = tuple(trustee.endorse(request) for trustee in remote)
+    assert [trustee.endorse(request) for trustee in trustees] == list(endorsements)
+    call = encode(UnmaskCall(request, endorsements))
+    assert [trustee.unmask(call) for trustee in remote] == [trustee.unmask(call) for trustee in trustees]
+    with pytest.raises(AlreadyAnswered, match="endorsed another set"):
+        remote[0].endorse(an_unmask_request(plan, tenants=TENANTS - 1))
+
+
+def an_unmask_request(plan: Plan, tenants: int = TENANTS) -> bytes:
+    """For the first `tenants`, in one group, each of whom owns a lease of every row."""
+    tokens = tuple(sorted({Token(bytes.fromhex(label)) for lease in all_leases() for label in lease.labels.values()}))
+    own_words = tuple(
+        keys().tenants[number][0].sign(Ownership(keys().tenant_id(number), 0, tokens)) for number in range(tenants)
+    )
+    group = tuple(sorted(keys().tenant_id(number) for number in range(tenants)))
+    return keys().provider.sign(UnmaskRequest(signed(plan), (group,), None, (), own_words))

@@ -1,4 +1,8 @@
-"""Rounds that survive a killed provider, the directory with its past, and what tenants say that they own."""
+"""Rounds that survive a killed provider, the directory with its past, and what tenants say that they own.
+
+Entries of the directory are final, and so is the request of a round once it is fixed: the database itself refuses to
+change them, as it does for releases and bundles.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -6,9 +10,37 @@ from alembic import op
 revision = "0003"
 down_revision = "0002"
 
+_SQLITE = [
+    "CREATE TRIGGER directory_is_final BEFORE UPDATE ON directory"
+    " BEGIN SELECT RAISE(ABORT, 'entries of the directory are final'); END",
+    "CREATE TRIGGER directory_stays BEFORE DELETE ON directory"
+    " BEGIN SELECT RAISE(ABORT, 'entries of the directory are final'); END",
+    "CREATE TRIGGER directory_is_not_replaced BEFORE INSERT ON directory"
+    " WHEN EXISTS (SELECT 1 FROM directory WHERE number = NEW.number)"
+    " BEGIN SELECT RAISE(ABORT, 'entries of the directory are final'); END",
+    "CREATE TRIGGER requests_are_final BEFORE UPDATE ON rounds"
+    " WHEN OLD.request IS NOT NULL AND NEW.request IS NOT OLD.request"
+    " BEGIN SELECT RAISE(ABORT, 'requests are final'); END",
+    "CREATE TRIGGER requests_stay BEFORE DELETE ON rounds WHEN OLD.request IS NOT NULL"
+    " BEGIN SELECT RAISE(ABORT, 'requests are final'); END",
+    "CREATE TRIGGER requests_are_not_replaced BEFORE INSERT ON rounds"
+    " WHEN EXISTS (SELECT 1 FROM rounds WHERE number = NEW.number OR round_id = NEW.round_id)"
+    " BEGIN SELECT RAISE(ABORT, 'requests are final'); END",
+]
+# The function comes with the step before.
+_POSTGRESQL = [
+    "CREATE TRIGGER directory_is_final BEFORE UPDATE OR DELETE OR TRUNCATE ON directory"
+    " FOR EACH STATEMENT EXECUTE FUNCTION pharoah_final()",
+    "CREATE TRIGGER requests_are_final BEFORE UPDATE ON rounds FOR EACH ROW"
+    " WHEN (OLD.request IS NOT NULL AND NEW.request IS DISTINCT FROM OLD.request) EXECUTE FUNCTION pharoah_final()",
+    "CREATE TRIGGER requests_stay BEFORE DELETE ON rounds FOR EACH ROW"
+    " WHEN (OLD.request IS NOT NULL) EXECUTE FUNCTION pharoah_final()",
+    "CREATE TRIGGER requests_stay_all BEFORE TRUNCATE ON rounds FOR EACH STATEMENT EXECUTE FUNCTION pharoah_final()",
+]
+
 
 def upgrade() -> None:
-    """Makes the seven tables."""
+    """Makes the seven tables, and the triggers."""
     op.create_table(
         "directory",
         sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
@@ -53,3 +85,5 @@ def upgrade() -> None:
         sa.Column("name", sa.Text, primary_key=True),
         sa.Column("note", sa.Text, nullable=False),
     )
+    for statement in _POSTGRESQL if op.get_bind().dialect.name == "postgresql" else _SQLITE:
+        op.execute(statement)

@@ -1,0 +1,90 @@
+"""The provider's home directory: keys, certificate, settings and, unless a URL names another, the store.
+
+    provider.toml            settings, see `provider_server.settings`
+    signing.key context.key  32 bytes each, mode 0600
+    admin.token              what the command line shows to the running server, mode 0600
+    tls.pem tls.key          the certificate that invitations pin, and its key, mode 0600
+    provider.db              the store; superlink.db: Flower's own state, with the nodes that may connect
+
+The directory itself has mode 0700. Losing signing.key ends the federation: keep a copy of the home where only its owner
+reads.
+"""
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from crypto.ceremony import Committee, Invitation
+
+from crypto.directory import NOTHING_BEFORE, DirectoryEntry
+from crypto.ids import VerifyKey
+from crypto.ristretto import RandomBytes
+from crypto.signing import SigningKey
+from provider_server.provider import Provider
+from provider_server.settings import ProviderSettings
+from provider_server.store import Store
+from transport.certificates import make_certificate
+from transport.secret_files import new_key, read, read_key, write_secret
+from transport.settings import load
+
+SAMPLE = Path(__file__).with_name("provider.toml")
+
+
+def create(home: Path, hosts: Sequence[str], random_bytes: RandomBytes, now: datetime) -> None:
+    """Makes a home: fresh keys, a certificate for `hosts`, the sample settings; FileExistsError if it has keys."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new_key(home / "signing.key", random_bytes)
+    new_key(home / "context.key", random_bytes)
+    write_secret(home / "admin.token", random_bytes(32).hex().encode())
+    certificate = make_certificate(hosts, now)
+    write_secret(home / "tls.key", certificate.key_pem)
+    (home / "tls.pem").write_bytes(certificate.certificate_pem)
+    if not (home / "provider.toml").exists():
+        (home / "provider.toml").write_text(SAMPLE.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def founding_entry(provider: VerifyKey, committee: Committee, weeks_per_epoch: int) -> DirectoryEntry:
+    """The first entry of a directory: the committee, and nobody else yet."""
+    settled = provider, committee.threshold, committee.group_key, committee.trustees, weeks_per_epoch
+    return DirectoryEntry(0, NOTHING_BEFORE, *settled, (), ())
+
+
+def found(home: Path, database: str | None, committee: Committee) -> None:
+    """Begins the directory of a new federation in a new store."""
+    signing_key = SigningKey(read_key(home / "signing.key"))
+    settings = settings_of(home)
+    store = Store(database or home / "provider.db")
+    try:
+        entry = founding_entry(signing_key.public, committee, settings.plan.weeks_per_epoch)
+        store.add_entry(0, signing_key.sign(entry))
+    finally:
+        store.close()
+
+
+def settings_of(home: Path) -> ProviderSettings:
+    """The settings of a home, overridden by the environment."""
+    return load(ProviderSettings, home / "provider.toml", os.environ)
+
+
+def open_provider(home: Path, database: str | None, settings: ProviderSettings) -> Provider:
+    """The provider that lives in `home`; HomeError or BadDatabase name what is missing."""
+    return Provider(
+        SigningKey(read_key(home / "signing.key")),
+        read_key(home / "context.key"),
+        settings.plan.settings,
+        Store(database or home / "provider.db", create=False),
+        os.urandom,
+    )
+
+
+def invitation(home: Path, provider: Provider, settings: ProviderSettings) -> bytes:
+    """What tenants and trustees need to join, signed."""
+    host = settings.listen.advertised_host
+    invited = Invitation(
+        provider.chain.entries,
+        f"{host}:{settings.listen.tenants_port}",
+        f"{host}:{settings.listen.online_port}",
+        read(home / "tls.pem").decode(),
+    )
+    return SigningKey(read_key(home / "signing.key")).sign(invited)

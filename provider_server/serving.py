@@ -1,0 +1,267 @@
+"""The provider as a running program: a SuperLink for the tenants, the online service, and rounds when they are due.
+
+`Rounds` holds one week at a time, whoever asks for it, the schedule or the operator. A party that is away delays a
+round and loses nothing: the round stays in the store, and is gone on with until it is over. One line is logged for each
+round and each release, with everything that a person wants to know of it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from crypto.accountant import plan_loss
+from crypto.errors import CohortTooSmall, PharoahError, Refusal, Unreachable
+from provider_server.admin import admin_app
+from provider_server.flower_server import server_app
+from provider_server.grouping import PoisonedRound
+from provider_server.metrics import Metrics
+from provider_server.online import serve_online
+from provider_server.planning import NothingToCount
+from provider_server.provider import Provider
+from provider_server.release import Release
+from provider_server.schedule import Window, due, last_whole_week
+from provider_server.settings import ProviderSettings
+from provider_server.superlink import SuperLink, SuperLinkSettings
+from provider_server.tenants import GridTenants, Tenants
+from provider_server.trustee_client import RemoteTrustee
+from provider_server.week import MaskHolder, Stage, federated_week, publish, tell_directory
+from transport.client import Peer
+from transport.secret_files import read
+
+logger = logging.getLogger(__name__)
+
+SECONDS_PER_HOUR = 3600.0
+
+
+class Rounds:
+    """Holds weeks over a SuperLink, one at a time."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        link: SuperLink,
+        trustees: Sequence[MaskHolder],
+        settings: ProviderSettings,
+        metrics: Metrics,
+        now_hour: Callable[[], float],
+    ) -> None:
+        self._provider = provider
+        self._link = link
+        self._trustees = trustees
+        self._settings = settings
+        self._metrics = metrics
+        self._now_hour = now_hour
+        self._one = threading.Lock()
+        self._began_hour = now_hour()
+        self._skipped_end: int | None = None
+
+    def step(self) -> bool:
+        """Takes up what there is to do; whether there may be more. Errors of a round are logged, not raised."""
+        if self._settings.rounds.every == "manual" and self._provider.unfinished() is None:
+            return False
+        window = self._due()
+        if window is None and self._provider.unfinished() is None:
+            return self._catch_up()
+        try:
+            self.hold(window)
+        except NothingToCount:
+            self._skipped_end = window[1] if window else None
+            return True
+        except PharoahError:
+            return False  # `hold` has logged it; the next step tries again
+        return True
+
+    def hold(self, window: Window | None) -> dict[str, Any]:
+        """Holds a week, or finishes the one that is under way; what came of it, for a log or a person."""
+        with self._one:
+            self.follow()
+            chosen = window or last_whole_week(self._now_hour())
+            clock = _Clock(self._metrics)
+            try:
+                release = self._over_the_link(lambda tenants: self._week(tenants, chosen, clock))
+            except PharoahError as error:
+                self._note_failure(error, clock)
+                raise
+            finally:
+                clock.stop()
+            return self._note_release(release, clock)
+
+    def follow(self) -> None:
+        """Lets newly enrolled tenants in and tells the trustees of them."""
+        head = self._provider.directory.head
+        self._provider.refresh()
+        for key in self._provider.node_keys():
+            self._link.register(key)
+        if self._provider.directory.head != head:
+            tell_directory(self._provider, self._trustees)
+        nodes = self._link.nodes()
+        self._metrics.nodes.labels("online").set(sum(node.online for node in nodes))
+        self._metrics.nodes.labels("offline").set(sum(not node.online for node in nodes))
+
+    def not_ready(self) -> str:
+        """Why no round can be held now; empty if one can."""
+        return "" if self._provider.directory.members else "no tenant is enrolled"
+
+    def _due(self) -> Window | None:
+        held = self._provider.last_end_hour()
+        last = max((end for end in (held, self._skipped_end) if end is not None), default=None)
+        return due(last, self._began_hour, self._now_hour(), self._settings.rounds.settle_hours)
+
+    def _catch_up(self) -> bool:
+        """Publishes a release that a killed provider had not published."""
+        if self._provider.unpublished():
+            with self._one:
+                self._over_the_link(lambda tenants: publish(self._provider, tenants))
+        return False
+
+    def _week(self, tenants: Tenants, window: Window, clock: "_Clock") -> Release:
+        release = federated_week(self._provider, tenants, self._trustees, window, clock.begin)
+        if isinstance(tenants, GridTenants):
+            for silence in tenants.silences:
+                self._metrics.silences.labels(silence.why.value).inc()
+        return release
+
+    def _over_the_link(self, run: Callable[[Tenants], Any]) -> Any:
+        """What `run` returns or raises, run as a Flower app with all tenants that are there."""
+        rounds, said = self._settings.rounds, []
+        wanted = len(self._provider.directory.members)
+        app = server_app(
+            lambda tenants: said.append(run(tenants)),
+            wanted=wanted,
+            join_s=rounds.join_s,
+            deadline_s=rounds.deadline_s,
+            poll_s=rounds.poll_s,
+        )
+        self._link.run(app)
+        return said[0]
+
+    def _note_release(self, release: Release, clock: "_Clock") -> dict[str, Any]:
+        plan, metrics = release.plan, self._metrics
+        epsilon = plan_loss(plan).at(plan.delta)
+        suspects = len(self._provider.suspicion().suspects())
+        metrics.rounds.labels("released").inc()
+        metrics.contributions.set(release.contributors)
+        metrics.release_end_hour.set(plan.end_hour)
+        metrics.epsilon.set(epsilon)
+        metrics.suspects.set(suspects)
+        metrics.waiting.set(0)
+        told = {
+            "round_id": str(plan.round_id),
+            "start_hour": plan.start_hour,
+            "end_hour": plan.end_hour,
+            "contributors": release.contributors,
+            "cells": plan.cells,
+            "epsilon": epsilon,
+            "delta": plan.delta,
+            "position": plan.position,
+            "horizon": plan.horizon,
+            "suspects": suspects,
+            "seconds": round(clock.total_s, 3),
+            "seconds_by_stage": {stage: round(seconds, 3) for stage, seconds in clock.by_stage.items()},
+        }
+        logger.info("released hours %d–%d", plan.start_hour, plan.end_hour, extra={"event": "release", **told})
+        return told
+
+    def _note_failure(self, error: PharoahError, clock: "_Clock") -> None:
+        """What stops a round: somebody is away and it waits, or it is over without a release."""
+        round_ = self._provider.unfinished()
+        waits = isinstance(error, Unreachable | CohortTooSmall) or not isinstance(error, Refusal)
+        if round_ is not None and not waits:
+            round_.refuse()
+        outcome = "waiting" if round_ is not None and waits else "refused"
+        self._metrics.waiting.set(outcome == "waiting")
+        self._metrics.rounds.labels(outcome).inc()
+        if isinstance(error, PoisonedRound):
+            self._metrics.left_out.inc()
+        logger.warning(
+            "round %s at %s: %s",
+            *(outcome, clock.stage, error.what),
+            extra={
+                "event": "round",
+                "outcome": outcome,
+                "stage": clock.stage,
+                "error": type(error).__name__,
+                "hint": error.hint,
+            },
+        )
+
+
+class _Clock:
+    """Seconds by stage of one week."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._start_s = self._since_s = time.monotonic()
+        self.stage = ""
+        self.by_stage: dict[str, float] = {}
+
+    @property
+    def total_s(self) -> float:
+        """Since the week began."""
+        return time.monotonic() - self._start_s
+
+    def begin(self, stage: Stage) -> None:
+        """Ends the stage before and begins this one."""
+        self.stop()
+        self.stage, self._since_s = stage.value, time.monotonic()
+        logger.debug("stage %s", stage.value)
+
+    def stop(self) -> None:
+        """Ends the stage."""
+        if self.stage and self.stage not in self.by_stage:
+            self.by_stage[self.stage] = time.monotonic() - self._since_s
+            self._metrics.stage_seconds.labels(self.stage).observe(self.by_stage[self.stage])
+
+
+def now_hour() -> float:
+    """Hours since 1970, by this machine's clock."""
+    return time.time() / SECONDS_PER_HOUR
+
+
+@contextmanager
+def running(home: Path, provider: Provider, settings: ProviderSettings) -> Iterator[tuple[Rounds, SuperLink, int]]:
+    """Everything that `serve` runs: yields the rounds, the SuperLink, and the port of the online service."""
+    listen, metrics = settings.listen, Metrics()
+    certificate, key = read(home / "tls.pem"), read(home / "tls.key")
+    trustees = [
+        RemoteTrustee(record.index, Peer(record.address, record.certificate.encode()))
+        for record in provider.directory.trustees
+    ]
+    rounds: Rounds | None = None
+
+    def hold(window: Window | None) -> dict[str, Any]:
+        if rounds is None:
+            raise Refusal("the provider is still starting")
+        return rounds.hold(window)
+
+    def not_ready() -> str:
+        return "starting" if rounds is None else rounds.not_ready()
+
+    ours = admin_app(metrics, not_ready, hold, read(home / "admin.token").decode())
+    link_settings = SuperLinkSettings(
+        home / "superlink.db",
+        home / "tls.pem",
+        home / "tls.key",
+        host=listen.host,
+        port=listen.tenants_port,
+        admin_port=listen.admin_port,
+    )
+    with (
+        SuperLink(link_settings, ours=ours) as link,
+        serve_online(provider, f"{listen.host}:{listen.online_port}", certificate, key) as online,
+    ):
+        rounds = Rounds(provider, link, trustees, settings, metrics, now_hour)
+        tell_directory(provider, trustees)
+        yield rounds, link, online.port
+
+
+def serve(rounds: Rounds, stop: threading.Event, retry_s: float) -> None:
+    """Holds rounds as they fall due, until told to stop."""
+    while not stop.is_set():
+        rounds.follow()
+        if not rounds.step():
+            stop.wait(retry_s)

@@ -1,0 +1,72 @@
+"""What the platform engineer sets: provider.toml, every key of it, with its default. See docs/operate.md."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from crypto.plan import LONGEST_HORIZON, Mechanism
+from provider_server.planning import PlanSettings
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the provider listens. The advertised addresses are what invitations say, host:port."""
+
+    host: str = "0.0.0.0"  # noqa: S104  # tenants come from elsewhere
+    tenants_port: Port = 8443
+    online_port: Port = 8444
+    admin_port: Port = 8445
+    advertised_host: str = "localhost"
+
+
+class Rounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When rounds are held, and how long a round waits."""
+
+    every: Literal["week", "manual"] = "week"
+    settle_hours: Annotated[int, msgspec.Meta(ge=0)] = 24
+    join_s: Seconds = 60.0
+    deadline_s: Seconds = 3600.0
+    poll_s: Seconds = 0.5
+    retry_s: Seconds = 60.0
+
+
+class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What every plan asks for; see docs/privacy.md before changing it."""
+
+    epsilon: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    delta: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 1e-8
+    mechanism: Mechanism = Mechanism.DISCRETE_GAUSSIAN
+    owners_minimum: Positive = 5
+    cohort_minimum: Positive = 10
+    noise_shares: Positive = 9
+    failures_per_unit: Positive = 1
+    weeks_per_epoch: Positive = 13
+    horizon_weeks: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_HORIZON)] = 13
+    groups: Positive = 1
+
+    @property
+    def settings(self) -> PlanSettings:
+        """As planning takes it."""
+        return PlanSettings(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            cohort_minimum=self.cohort_minimum,
+            noise_shares=self.noise_shares,
+            owners_minimum=self.owners_minimum,
+            failures_per_unit=self.failures_per_unit,
+            mechanism=self.mechanism,
+            weeks_per_epoch=self.weeks_per_epoch,
+            horizon=self.horizon_weeks,
+            groups=self.groups,
+        )
+
+
+class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All of provider.toml."""
+
+    listen: Listen = Listen()
+    rounds: Rounds = Rounds()
+    plan: PlanTable = PlanTable()

@@ -1,0 +1,216 @@
+"""Verbs that found a federation and run the provider's half of it."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from provider_server.console import AsJson, Database, Home, failing, print_rows, required
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from provider_server.leases import Lease
+    from provider_server.provider import Provider
+
+Files = Annotated[list[Path], typer.Argument(help="Cards of tenants.", show_default=False)]
+LogFormat = Annotated[str, typer.Option(help="Log lines: json, or text for a person.")]
+
+
+def init(
+    committee: Annotated[Path, typer.Option(help="The file that every trustee has made alike.", show_default=False)],
+    home: Home = None,
+    database: Database = None,
+    host: Annotated[list[str] | None, typer.Option(help="Names and addresses in the certificate.")] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Make a home with fresh keys, and found a federation under a committee of trustees."""
+    from datetime import UTC, datetime
+
+    from crypto.ceremony import Committee
+
+    from crypto.codec import decode
+    from crypto.signing import SigningKey
+    from provider_server import home as homes
+    from transport.secret_files import read, read_key
+
+    place = required(home)
+    with failing():
+        agreed = decode(Committee, read(committee))
+        try:
+            homes.create(place, host or ["localhost", "127.0.0.1"], os.urandom, datetime.now(UTC))
+        except FileExistsError as error:
+            typer.echo(f"pharoah-provider: error: {error.filename} is there already; nothing was changed", err=True)
+            raise typer.Exit(2) from error
+        homes.found(place, database, agreed)
+        key = SigningKey(read_key(place / "signing.key")).public
+    row = {"home": str(place), "provider": str(key), "trustees": len(agreed.trustees), "threshold": agreed.threshold}
+    print_rows([row], _init_line, as_json=as_json)
+    typer.echo(f"next: edit {place / 'provider.toml'}, then enrol tenants by their cards", err=True)
+
+
+def _init_line(row: dict[str, Any]) -> str:
+    return f"{row['home']}: provider {row['provider'][:16]}…, {row['threshold']} of {row['trustees']} trustees sign"
+
+
+def enrol(
+    cards: Files,
+    out: Annotated[Path, typer.Option(help="Where to write the invitation.", show_default=False)],
+    home: Home = None,
+    database: Database = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Add tenants to the directory by their cards, and write the invitation that they and the trustees take."""
+    from crypto.ceremony import MemberCard, open_member_card
+
+    from crypto.directory import Member
+    from provider_server import home as homes
+    from transport.secret_files import read
+
+    place = required(home)
+    with failing():
+        opened: list[tuple[Path, MemberCard]] = [(path, open_member_card(read(path))) for path in cards]
+        settings = homes.settings_of(place)
+        provider = homes.open_provider(place, database, settings)
+        try:
+            rows = []
+            for path, card in opened:
+                member: Member = card.member
+                is_new = provider.welcome(member, card.node_key)
+                rows.append({"card": str(path), "tenant": str(member.tenant), "new": is_new})
+            invited = homes.invitation(place, provider, settings)
+            head = str(provider.directory.head)
+        finally:
+            provider.close()
+    out.write_bytes(invited)
+    print_rows([row | {"head": head} for row in rows], _enrol_line, as_json=as_json)
+    typer.echo(f"the directory's head is {head[:32]}…; read it to those who take {out}", err=True)
+
+
+def _enrol_line(row: dict[str, Any]) -> str:
+    return f"{row['card']}: tenant {row['tenant']} {'enrolled' if row['new'] else 'was enrolled before'}"
+
+
+def lease(
+    file: Annotated[Path, typer.Argument(help="JSON lines, one lease each; see docs/operate.md.", show_default=False)],
+    home: Home = None,
+    database: Database = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Record leases that were granted: lease, tenant, nodes, start_h, end_h, context, level."""
+    from provider_server import home as homes
+
+    place = required(home)
+    with failing():
+        provider = homes.open_provider(place, database, homes.settings_of(place))
+        try:
+            granted = list(_leases(provider, file))
+            provider.record_leases(granted)
+        finally:
+            provider.close()
+    rows = [{"file": str(file), "leases": len(granted)}]
+    print_rows(rows, lambda row: f"{row['file']}: {row['leases']} leases", as_json=as_json)
+
+
+def _leases(provider: "Provider", file: Path) -> "Iterator[Lease]":
+    import msgspec
+
+    from crypto.errors import PharoahError
+    from crypto.ids import LeaseId, TenantId
+    from provider_server.leases import Lease
+    from transport.secret_files import read
+
+    class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        lease: str
+        tenant: str
+        nodes: int
+        start_h: float
+        end_h: float
+        context: str
+        level: int = 0
+
+    for number, line in enumerate(read(file).splitlines(), start=1):
+        try:
+            told = msgspec.json.decode(line, type=Line)
+            names = LeaseId(bytes.fromhex(told.lease)), TenantId(bytes.fromhex(told.tenant))
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise PharoahError(f"{file}, line {number}: {error}", hint="nothing was recorded; mend the line") from error
+        labels = provider.context_labels(told.start_h, told.context, told.level)
+        yield Lease(*names, told.nodes, told.start_h, told.end_h, labels)
+
+
+def serve(
+    home: Home = None,
+    database: Database = None,
+    every: Annotated[str, typer.Option(help="When rounds are held: week, or manual. Overrides provider.toml.")] = "",
+    log_format: LogFormat = "json",
+) -> None:
+    """Run the provider: tenants' listener, online service, admin listener, and rounds as they fall due."""
+    import signal
+    import threading
+
+    from provider_server import home as homes, serving
+    from transport import logs
+
+    place = required(home)
+    if every:
+        os.environ["PHAROAH_ROUNDS_EVERY"] = every
+    logs.configure("text" if log_format == "text" else "json")
+    stop = threading.Event()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: stop.set())
+    with failing():
+        settings = homes.settings_of(place)
+        provider = homes.open_provider(place, database, settings)
+        try:
+            with serving.running(place, provider, settings) as (rounds, link, online_port):
+                where = f"tenants at {link.address}, online at port {online_port}, admin at {link.admin_address}"
+                serving.logger.info("serving %s", where, extra={"event": "serving"})
+                serving.serve(rounds, stop, settings.rounds.retry_s)
+        finally:
+            provider.close()
+
+
+def round_(
+    home: Home = None,
+    start: Annotated[int | None, typer.Option(help="First hour of the window, since 1970.", show_default=False)] = None,
+    end: Annotated[int | None, typer.Option(help="Last hour of the window, exclusive.", show_default=False)] = None,
+    timeout_s: Annotated[float, typer.Option(help="How long to wait for the outcome.")] = 7200.0,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Hold a round now, on the running server: the last whole week, or a window of whole weeks."""
+    import httpx
+
+    from crypto.errors import PharoahError
+    from provider_server import home as homes
+    from transport.secret_files import read
+
+    place = required(home)
+    with failing():
+        settings = homes.settings_of(place)
+        token = read(place / "admin.token").decode()
+        window = {"start": start, "end": end} if start is not None and end is not None else {}
+        url = f"http://127.0.0.1:{settings.listen.admin_port}/pharoah/round"
+        try:
+            with httpx.Client(trust_env=False, timeout=timeout_s) as client:
+                answer = client.post(url, params=window, headers={"Authorization": f"Bearer {token}"})
+        except httpx.HTTPError as error:
+            raise PharoahError(
+                f"{url}: {error}", hint="is `pharoah-provider serve` running on this machine?"
+            ) from error
+        told = answer.json()
+        if answer.status_code != 200:
+            raise PharoahError(f"{told['error']}: {told['what']}", hint=told["hint"])
+    print_rows([told], _round_line, as_json=as_json)
+
+
+def _round_line(row: dict[str, Any]) -> str:
+    return (
+        f"round {row['round_id'][:12]}: hours {row['start_hour']}–{row['end_hour']}, {row['contributors']}"
+        f" contributions, {row['cells']} cells, epsilon {row['epsilon']:.3f}, {row['seconds']:.1f} s"
+    )

@@ -1,0 +1,40 @@
+"""Logs of a running program: one line of JSON per event on stderr, or plain text for a person at a terminal.
+
+An event is a log record; what its caller gave as `extra` becomes keys beside `time`, `level`, `logger` and `message`.
+Nothing here decides what may be logged: callers log facts, never secrets, payloads or tokens.
+"""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Literal
+
+Format = Literal["json", "text"]
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+class JsonLines(logging.Formatter):
+    """A record as one JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def configure(kind: Format, level: int = logging.INFO) -> None:
+    """Sends the records of this process to stderr, in place of whatever was configured before."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if kind == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=level, force=True)
+    for noisy in ("httpx", "httpcore", "uvicorn", "alembic", "flwr", "sqlalchemy"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,81 @@
+"""Settings of a program: a TOML file, overridden by the environment, read against one frozen type.
+
+A key is known or refused, by name and with the known ones; a value has the type of its field or is refused. Sections
+are fields that are structs themselves. The environment overrides a key of a section as `PHAROAH_<SECTION>_<KEY>`, its
+value written as in the file (text may go without quotes); a name that begins like a section and is no key is refused
+too, since a misspelt setting that does nothing is the worst kind.
+
+    [rounds]
+    every = "week"          # or PHAROAH_ROUNDS_EVERY=week
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from crypto.errors import PharoahError
+
+PREFIX = "PHAROAH_"
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class BadSettings(PharoahError):
+    """The settings cannot be used."""
+
+
+def load(kind: type[S], path: Path, environ: Mapping[str, str]) -> S:
+    """The settings in the file at `path`, overridden by `environ`; BadSettings names the file or variable and the key.
+
+    `kind` must forbid unknown fields. A file that is not there counts as empty.
+    """
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        table = tomllib.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadSettings(f"{path}: {error}", hint="write it as TOML") from error
+    settings = _converted(kind, table, str(path))
+    overrides = _overrides(kind, environ)
+    if not overrides:
+        return settings
+    merged = {**table}
+    for section, keys in overrides.items():
+        merged[section] = {**merged.get(section, {}), **keys}
+    return _converted(kind, merged, "the environment")
+
+
+def _converted(kind: type[S], table: Mapping[str, Any], where: str) -> S:
+    try:
+        return msgspec.convert(table, kind, strict=True)
+    except msgspec.ValidationError as error:
+        sections = "; ".join(f"[{name}] {', '.join(keys)}" for name, keys in _sections(kind).items())
+        raise BadSettings(f"{where}: {error}", hint=f"known keys: {sections}") from error
+
+
+def _sections(kind: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
+    return {field.name: field.type.__struct_fields__ for field in msgspec.structs.fields(kind)}
+
+
+def _overrides(kind: type[msgspec.Struct], environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for section, keys in _sections(kind).items():
+        start = f"{PREFIX}{section.upper()}_"
+        for name, value in environ.items():
+            if not name.startswith(start):
+                continue
+            key = name.removeprefix(start).lower()
+            if key not in keys:
+                known = ", ".join(start + known.upper() for known in keys)
+                raise BadSettings(f"{name} is set and is no setting", hint=f"known variables: {known}")
+            found.setdefault(section, {})[key] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
