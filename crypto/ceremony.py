@@ -1,202 +1,47 @@
-"""How the parties of a federation come by their keys and pin each other: messages as files, by whatever channel.
+"""How trustees make the signature key that none of them holds: a ceremony of files, by whatever channel.
 
-trustee → all       Signed(TrusteeCard)    its public keys, where it is reached, its TLS certificate
-tenant → provider   Signed(MemberCard)     its public keys, and the key by which Flower knows its node
-trustee → trustees  Signed(Dealing)        its part of the signature key: commitments, and a sealed share for each
+trustee → all       Signed(TrusteeCard)    its public face (`crypto.cards`)
+trustee → trustees  Signed(Dealing)        its part of the key: commitments, and a sealed share for each
 anybody             Committee              what all cards and all dealings together make
 trustee, to itself  KeptShare              its share of the key
-provider → all      Signed(Invitation)     the directory, and where to join
 
 Guarantees. No dealer is trusted (`crypto.threshold`): each trustee checks each share that it was dealt against public
-commitments. A dealing is bound to the exact list of cards that its dealer saw, and a sealed share (HPKE, RFC 9180, base
-mode, X25519, HKDF-SHA256, ChaCha20-Poly1305) to that list, its dealer and its receiver. Whoever computes the committee
-from the same files gets the same bytes. Every function checks all that it is given; its error names whose file is bad.
+commitments. A dealing is bound to the exact list of cards that its dealer saw, and a sealed share to that list, its
+dealer and its receiver. Whoever computes the committee from the same files gets the same bytes. Every function checks
+all that it is given; its error names whose file is bad and what to do.
 
-Not promised. A channel that replaces whole cards by its own is noticed only if people compare fingerprints by another
-one; each trustee also compares the committee, since a dealer may deal twice. A fingerprint is 128 bits: enough against a
-second message for a given one, while somebody who prepares both needs 2^64 tries. That a share does not open or fit is
-proof to its receiver alone. HPKE draws its ephemeral key from the system; all other randomness is an argument.
+Not promised. A dealer that deals twice, differently, to different trustees is noticed only when they compare the
+fingerprints of their committees, which they must do before the first use. That a share does not open or does not fit is
+proof to its receiver alone.
 """
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
-
-from cryptography import x509
-from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+from typing import ClassVar
 
 from crypto import threshold as sharing
-from crypto.codec import Message, decode, digest, encode
-from crypto.directory import NOTHING_BEFORE, Chain, Directory, DirectoryEntry, Member, TrustChanged, TrusteeRecord
+from crypto.cards import SEALED_BYTES, CardList, SealingKey, TrusteeCard
+from crypto.codec import decode, digest, encode
+from crypto.directory import NOTHING_BEFORE, Directory, DirectoryEntry, Member, TrustChanged, TrusteeRecord
 from crypto.errors import BadSignature, DecodeError, PeerFault, Refusal
-from crypto.ids import Digest, EncodedElement, Id, MaskPublicKey, VerifyKey
+from crypto.ids import Digest, EncodedElement, VerifyKey
 from crypto.ristretto import SCALAR_BYTES, Element, RandomBytes, Scalar, mul_base
-from crypto.signing import Signed, SigningKey, open_signed, open_signed_by
+from crypto.signing import Signed, SigningKey, open_signed
 from crypto.threshold import GroupKey, KeyShare, TrusteeFault
 from crypto.voprf import Elements
 
-M = TypeVar("M", bound=Message)
-
 FEWEST_TRUSTEES = 3
-SEALED_BYTES = 32 + SCALAR_BYTES + 16  # ephemeral key, share, tag
 AGAIN = "keep its files, tell the others, and repeat the ceremony with new dealings, without this trustee if it cheats"
 
 _SEAL_LABEL = b"pharoah/sealed-share/1\0"
-_SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
-_NAMES = {"pharoah/trustee-card/1": "card", "pharoah/member-card/1": "card", "pharoah/invitation/1": "invitation"}
-_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z._-]+)):([0-9]{1,5})")
 
 
 class CeremonyRefused(Refusal):
     """The ceremony would not give what it promises: too few trustees, or keys that are not one's own."""
 
 
-class OtherFingerprint(PeerFault):
-    """What was read aloud is not the fingerprint of what lies here."""
-
-    default_hint = "somebody changed a file on its way: fetch it again by another channel, and compare again"
-
-
-class SealingPublicKey(Id):
-    """An X25519 public key (RFC 7748) to which dealers seal a trustee's shares."""
-
-    length = 32
-
-
-class SealingKey:
-    """An X25519 private key that opens sealed shares. It never shows its secret."""
-
-    def __init__(self, private: bytes) -> None:
-        self._private = X25519PrivateKey.from_private_bytes(private)
-
-    @property
-    def public(self) -> SealingPublicKey:
-        """The key on the card."""
-        return SealingPublicKey(self._private.public_key().public_bytes_raw())
-
-    def open(self, sealed: bytes, info: bytes) -> Scalar:
-        """The share that was sealed under `info`; DecodeError if there is none."""
-        try:
-            return Scalar.decode(_SUITE.decrypt(sealed, self._private, info))
-        except InvalidTag as error:
-            raise DecodeError("a sealed share does not open") from error
-
-
-# ---- cards ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TrusteeCard:
-    """The public face of a trustee; travels signed by its own key. `address` is host:port, `certificate` one PEM."""
-
-    LABEL: ClassVar[str] = "pharoah/trustee-card/1"
-    verify_key: VerifyKey
-    mask_key: MaskPublicKey
-    sealing_key: SealingPublicKey
-    address: str
-    certificate: str
-
-    def __post_init__(self) -> None:
-        host_of(self.address)
-        _check_certificate(self.certificate)
-
-    def __str__(self) -> str:
-        return f"the trustee at {self.address} (key {self.verify_key.hex()[:16]}…)"
-
-
-@dataclass(frozen=True)
-class MemberCard:
-    """A tenant's public keys; travels signed by the tenant. `node_key` is an OpenSSH line, P-384, without comment."""
-
-    LABEL: ClassVar[str] = "pharoah/member-card/1"
-    member: Member
-    node_key: bytes
-
-    def __post_init__(self) -> None:
-        try:
-            key = load_ssh_public_key(self.node_key)
-        except (ValueError, UnsupportedAlgorithm) as error:
-            raise ValueError("the node key is no public key in OpenSSH form") from error
-        if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
-            raise ValueError("the node key is not on the curve P-384")
-        if key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) != self.node_key:
-            raise ValueError("the node key has something beside the key: leave the comment out")
-
-
-@dataclass(frozen=True)
-class CardList:
-    """The cards of all trustees, in the order of their keys: a trustee's index is its place, from 1."""
-
-    LABEL: ClassVar[str] = "pharoah/card-list/1"
-    cards: tuple[TrusteeCard, ...]
-
-    def __post_init__(self) -> None:
-        keys = [card.verify_key for card in self.cards]
-        if keys != sorted(set(keys)):
-            raise ValueError("cards are sorted by key, and no two have one key")
-        for kind in ("mask_key", "sealing_key"):
-            if len({getattr(card, kind) for card in self.cards}) != len(self.cards):
-                raise ValueError(f"two cards have one {kind}")
-
-    @property
-    def name(self) -> Digest:
-        """The digest that dealings are bound to."""
-        return digest(encode(self))
-
-    def numbered(self) -> Iterator[tuple[int, TrusteeCard]]:
-        """Each card with its index."""
-        return enumerate(self.cards, 1)
-
-    def index(self, key: VerifyKey) -> int:
-        """The number of the trustee that signs with `key`; PeerFault if it has no card here."""
-        for index, card in self.numbered():
-            if card.verify_key == key:
-                return index
-        raise PeerFault(
-            f"the key {key.hex()[:16]}… has no card in this list of {len(self.cards)}",
-            hint="add the card of its trustee everywhere, or leave its dealing out; then all deal for one list",
-        )
-
-
-def open_trustee_card(signed: bytes) -> TrusteeCard:
-    """The card in `signed`; DecodeError, or BadSignature if it is not signed by the key that it shows."""
-    return _self_signed(TrusteeCard, signed, lambda card: card.verify_key, str)
-
-
-def open_member_card(signed: bytes) -> MemberCard:
-    """The card in `signed`; DecodeError, or BadSignature if card or mask key are not signed by the tenant's key."""
-    card = _self_signed(
-        MemberCard,
-        signed,
-        lambda card: card.member.verify_key,
-        lambda card: f"tenant {card.member.tenant.hex()[:12]}…",
-    )
-    card.member.check()
-    return card
-
-
-def card_list(cards: Iterable[TrusteeCard]) -> CardList:
-    """The list that these cards make, whatever their order; PeerFault where two have a key in common."""
-    ordered = sorted(cards, key=lambda card: card.verify_key)
-    for at, card in enumerate(ordered):
-        for other in ordered[:at]:
-            if card == other:
-                raise PeerFault(f"the card of {card} is here twice", hint="name each card once")
-            if _keys(card) & _keys(other):
-                raise PeerFault(
-                    f"two cards have one key: {other} and {card}",
-                    hint="one of them is a copy, or was changed; ask both owners to compare fingerprints",
-                )
-    return CardList(tuple(ordered))
-
-
-# ---- dealing --------------------------------------------------------------------------------------------------------
+# ---- dealing ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -217,6 +62,15 @@ class Dealing:
             raise ValueError(f"a sealed share has {SEALED_BYTES} bytes")
 
 
+def kind_of(signed: bytes) -> type[TrusteeCard] | type[Dealing]:
+    """Which file of the ceremony this is, by its label; DecodeError for any other."""
+    head = decode(Signed, signed).body[:40]
+    for kind in (TrusteeCard, Dealing):
+        if kind.LABEL.encode() in head:
+            return kind
+    raise DecodeError("this is neither a trustee's card nor a dealing", hint="name the files of this ceremony alone")
+
+
 def deal(dealer: SigningKey, cards: CardList, threshold: int, random_bytes: RandomBytes) -> bytes:
     """The signed Dealing of one of the trustees on `cards`.
 
@@ -227,14 +81,14 @@ def deal(dealer: SigningKey, cards: CardList, threshold: int, random_bytes: Rand
     cards.index(dealer.public)
     dealt = sharing.deal(threshold, len(cards.cards), random_bytes)
     sealed = tuple(
-        _sealed(card, share, _info(cards, dealer.public, index))
+        card.seal(share, _info(cards, dealer.public, index))
         for (index, card), share in zip(cards.numbered(), dealt.shares, strict=True)
     )
     commitments = tuple(EncodedElement(commitment.encoded) for commitment in dealt.commitments)
     return dealer.sign(Dealing(dealer.public, cards.name, threshold, commitments, sealed))
 
 
-# ---- what the dealings make -----------------------------------------------------------------------------------------
+# ---- what the dealings make ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -272,7 +126,7 @@ class Committee:
             )
 
     def check_seated(self, directory: Directory) -> None:
-        """TrustChanged, naming the first trustee that differs, unless these trustees and this key are the directory's."""
+        """TrustChanged, naming what differs, unless these trustees and this key are the directory's."""
         if (directory.threshold, directory.group_key) != (self.threshold, self.group_key):
             raise TrustChanged("the directory has another key or threshold than the committee of this ceremony")
         for mine, theirs in zip(self.trustees, directory.trustees, strict=False):
@@ -338,116 +192,7 @@ class KeptShare:
         return KeyShare(self.index, Scalar.decode(self.secret))
 
 
-# ---- joining --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Invitation:
-    """What a tenant or a trustee needs to join; travels signed by the provider that the first entry names.
-
-    `entries` are the directory's, oldest first; `superlink` and `online` are host:port; `certificate` is the PEM of the
-    provider's TLS certificate.
-    """
-
-    LABEL: ClassVar[str] = "pharoah/invitation/1"
-    entries: tuple[bytes, ...]
-    superlink: str
-    online: str
-    certificate: str
-
-    def __post_init__(self) -> None:
-        if not self.entries:
-            raise ValueError("an invitation brings the directory from its first entry on")
-        host_of(self.superlink)
-        host_of(self.online)
-        _check_certificate(self.certificate)
-
-    @property
-    def provider(self) -> VerifyKey:
-        """The key of the inviting provider, as the first entry names it."""
-        return decode(DirectoryEntry, decode(Signed, self.entries[0]).body).provider
-
-
-def open_invitation(signed: bytes) -> Invitation:
-    """The invitation in `signed`; DecodeError, or BadSignature unless the provider of its directory signed it."""
-    return _self_signed(Invitation, signed, lambda one: one.provider, lambda _: "the provider")
-
-
-def accept(invitation: Invitation) -> Chain:
-    """The directory that the invitation brings. Compare the fingerprint of its head with others before pinning it.
-
-    Raises Fork, TrustChanged or BadSignature for entries that do not lead on from one another.
-    """
-    return Chain.begin(invitation.entries[0], invitation.provider).extended(invitation.entries[1:])
-
-
-# ---- telling files and names apart ----------------------------------------------------------------------------------
-
-
-def kind_of(signed: bytes) -> type[TrusteeCard] | type[Dealing]:
-    """Which file of the ceremony this is, by its label; DecodeError for any other."""
-    head = decode(Signed, signed).body[:40]
-    for kind in (TrusteeCard, Dealing):
-        if kind.LABEL.encode() in head:
-            return kind
-    raise DecodeError("this is neither a trustee's card nor a dealing", hint="name the files of this ceremony alone")
-
-
-def fingerprint(name: Digest) -> str:
-    """The first half of a digest, as people read it to each other.
-
-    >>> fingerprint(Digest(bytes(range(32))))
-    '0001 0203 0405 0607 0809 0a0b 0c0d 0e0f'
-    """
-    shown = name.hex()
-    return " ".join(shown[at : at + 4] for at in range(0, 32, 4))
-
-
-def check_fingerprint(said: str, name: Digest) -> None:
-    """OtherFingerprint unless `said` is the fingerprint of `name`, or all of its digits; spaces and hyphens are free."""
-    digits = re.sub(r"[\s:-]", "", said).lower()
-    if digits not in (name.hex()[:32], name.hex()):
-        raise OtherFingerprint(f"the fingerprint is {fingerprint(name)}, not the one that was said")
-
-
-def host_of(address: str) -> str:
-    """The host in host:port, an IPv6 address without its brackets; ValueError for what is no address.
-
-    >>> host_of("[2001:db8::7]:7100")
-    '2001:db8::7'
-    """
-    parts = _ADDRESS.fullmatch(address)
-    if parts is None or not 1 <= int(parts[3]) < 2**16:
-        raise ValueError("an address is host:port, an IPv6 host in brackets")
-    return parts[1] or parts[2]
-
-
-# ---- checks ---------------------------------------------------------------------------------------------------------
-
-
-def _self_signed(kind: type[M], signed: bytes, key_of: Callable[[M], VerifyKey], who: Callable[[M], str]) -> M:
-    try:
-        return open_signed_by(kind, signed, key_of)
-    except BadSignature as error:
-        claimed = decode(kind, decode(Signed, signed).body)
-        raise BadSignature(
-            f"the {_NAMES[kind.LABEL]} of {who(claimed)} is not signed by its own key",
-            hint="it was changed on its way or damaged; ask for it again, and compare fingerprints",
-        ) from error
-
-
-def _check_certificate(pem: str) -> None:
-    """ValueError unless `pem` is one certificate and nothing else: TLS would trust each one of several."""
-    try:
-        certificate = x509.load_pem_x509_certificate(pem.encode())
-    except (ValueError, x509.InvalidVersion) as error:
-        raise ValueError("the certificate is none in PEM form") from error
-    if certificate.public_bytes(Encoding.PEM) != pem.encode():
-        raise ValueError("there must be one certificate in PEM form and nothing beside it")
-
-
-def _keys(card: TrusteeCard) -> set[bytes]:
-    return {bytes(card.verify_key), bytes(card.mask_key), bytes(card.sealing_key)}
+# ---- checks ----------------------------------------------------------------------------------------------------------
 
 
 def _checked(cards: CardList, dealings: Iterable[bytes]) -> dict[int, Dealing]:
@@ -456,14 +201,18 @@ def _checked(cards: CardList, dealings: Iterable[bytes]) -> dict[int, Dealing]:
     for signed in dealings:
         index, dealing = _open_dealing(cards, signed)
         if found.get(index) == dealing:
-            raise PeerFault(f"the dealing of {cards.cards[index - 1]} is here twice", hint="name each dealing once")
+            raise PeerFault(
+                f"the dealing of {cards.cards[index - 1].owner} is here twice", hint="name each dealing once"
+            )
         if index in found:
             raise _fault(cards, index, "dealt twice, differently")
         found[index] = dealing
     _check_list(cards, found)
-    missing = [str(card) for index, card in cards.numbered() if index not in found]
+    missing = [card.owner for index, card in cards.numbered() if index not in found]
     if missing:
-        raise PeerFault(f"no dealing of {', '.join(missing)}", hint="ask for it; the key needs every trustee's part")
+        raise PeerFault(
+            f"a dealing is missing for {', '.join(missing)}", hint="ask for it; the key needs every trustee's part"
+        )
     _check_one_threshold(cards, found)
     for index, dealing in found.items():
         if len(dealing.sealed) != len(cards.cards):
@@ -478,13 +227,13 @@ def _open_dealing(cards: CardList, signed: bytes) -> tuple[int, Dealing]:
         return index, open_signed(Dealing, signed, claimed.dealer)
     except BadSignature as error:
         raise BadSignature(
-            f"the dealing in the name of {cards.cards[index - 1]} is not signed by it",
+            f"the dealing in the name of {cards.cards[index - 1].owner} is not signed by it",
             hint="it was changed or forged on its way; ask that trustee for it again",
         ) from error
 
 
 def _check_list(cards: CardList, found: dict[int, Dealing]) -> None:
-    others = [str(cards.cards[index - 1]) for index, dealing in sorted(found.items()) if dealing.cards != cards.name]
+    others = [cards.cards[index - 1].owner for index in sorted(found) if found[index].cards != cards.name]
     if others:
         raise PeerFault(
             f"dealt for another list of cards than the {len(cards.cards)} here: {', '.join(others)}",
@@ -530,15 +279,6 @@ def _commitments(cards: CardList, dealer: int, dealing: Dealing) -> Elements:
 
 def _info(cards: CardList, dealer: VerifyKey, receiver: int) -> bytes:
     return _SEAL_LABEL + cards.name + dealer + receiver.to_bytes(8)
-
-
-def _sealed(card: TrusteeCard, share: Scalar, info: bytes) -> bytes:
-    try:
-        return _SUITE.encrypt(share.encoded, X25519PublicKey.from_public_bytes(card.sealing_key), info)
-    except ValueError as error:  # RFC 7748 §6.1: the exchange gives zero whatever the other key is
-        raise PeerFault(
-            f"the sealing key on the card of {card} hides nothing", hint="that trustee must make new keys"
-        ) from error
 
 
 def _opened(cards: CardList, dealer: int, dealing: Dealing, receiver: int, sealing_key: SealingKey) -> Scalar:

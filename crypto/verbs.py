@@ -1,8 +1,9 @@
 """What a provider may ask a tenant in a federated week, and the record in which questions and answers travel.
 
 The transport carries one blob per message, whichever verb it serves; what the blob means is settled by the message
-types of this package. `unwrap` returns the blob or raises `DecodeError`, for any object whatever. `Fault` numbers what
-a tenant says in place of an answer. None of this tells who sent a message: only a signature inside the blob does.
+types of this package. Blobs are padded to whole units, so that a size tells how many units and no more. `unwrap`
+returns the blob or raises `DecodeError`, for any object whatever. `Fault` numbers what a tenant says in place of an
+answer. None of this tells who sent a message: only a signature inside the blob does.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +13,8 @@ from crypto.errors import DecodeError, PeerFault, PharoahError, Refusal
 
 RECORD = "pharoah"
 BLOB = "blob"
+PADDING_UNIT = 2**14
+_LENGTH_BYTES = 4
 # Of the app bundle that every run brings: without code, since only what a tenant has installed may run there.
 ROUND_BUNDLE_SHA256 = "1a80d3fad4d1cb2004189f2e3ec4f5e3026612852cba4c80f2c8b7132699b559"
 
@@ -44,13 +47,26 @@ class Fault(IntEnum):
         return next((fault for family, fault in families if isinstance(error, family)), cls.OTHER)
 
 
+def wrap(blob: bytes) -> bytes:
+    """The blob behind its length and in front of zeros, in as few units as it takes."""
+    length = len(blob).to_bytes(_LENGTH_BYTES, "big")
+    return length + blob + bytes(-(len(blob) + _LENGTH_BYTES) % PADDING_UNIT)
+
+
+def _unpadded(padded: bytes) -> bytes:
+    blob = padded[_LENGTH_BYTES : _LENGTH_BYTES + int.from_bytes(padded[:_LENGTH_BYTES], "big")]
+    if wrap(blob) != padded:
+        raise DecodeError(f"the value {BLOB!r} is not padded as agreed")
+    return blob
+
+
 def unwrap(content: object) -> bytes:
     """The blob, when `content` is one record of the agreed name with one value of the agreed name; else DecodeError."""
     record = _only(content, RECORD)
     blob = _only(record, BLOB)
     if type(blob) is not bytes:
         raise DecodeError(f"the value {BLOB!r} is not bytes")
-    return blob
+    return _unpadded(blob)
 
 
 def _only(mapping: object, key: str) -> object:

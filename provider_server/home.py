@@ -15,10 +15,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from crypto.ceremony import Committee, Invitation
-
-from crypto.directory import NOTHING_BEFORE, DirectoryEntry
-from crypto.ids import VerifyKey
+from crypto.ceremony import Committee
+from crypto.invitation import Invitation
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
 from provider_server.provider import Provider
@@ -44,19 +42,13 @@ def create(home: Path, hosts: Sequence[str], random_bytes: RandomBytes, now: dat
         (home / "provider.toml").write_text(SAMPLE.read_text(encoding="utf-8"), encoding="utf-8")
 
 
-def founding_entry(provider: VerifyKey, committee: Committee, weeks_per_epoch: int) -> DirectoryEntry:
-    """The first entry of a directory: the committee, and nobody else yet."""
-    settled = provider, committee.threshold, committee.group_key, committee.trustees, weeks_per_epoch
-    return DirectoryEntry(0, NOTHING_BEFORE, *settled, (), ())
-
-
 def found(home: Path, database: str | None, committee: Committee) -> None:
     """Begins the directory of a new federation in a new store."""
     signing_key = SigningKey(read_key(home / "signing.key"))
     settings = settings_of(home)
     store = Store(database or home / "provider.db")
     try:
-        entry = founding_entry(signing_key.public, committee, settings.plan.weeks_per_epoch)
+        entry = committee.founding_entry(signing_key.public, settings.plan.weeks_per_epoch, ())
         store.add_entry(0, signing_key.sign(entry))
     finally:
         store.close()

@@ -169,9 +169,7 @@ class Round:
 
     def open(self, past: Past) -> list[Words]:
         """What every group adds to the release, noise included, shape (cells,) each; RuntimeError while shares miss."""
-        self._require(State.UNMASKING)
-        if missing := self.missing(Answer.SHARE):
-            raise RuntimeError(f"round {self.plan.round_id} lacks the shares of the trustees {sorted(missing)}")
+        self._require_shares()
         sums = [self._sum(members) for members in self.groups]
         opened = open_groups(self.plan, self._past_counts(past), sums)
         for data in self._store.answers(self.plan.round_id, Answer.SHARE).values():
@@ -182,7 +180,7 @@ class Round:
 
     def release(self, data: bytes, left_out: frozenset[int], suspicion: Mapping[str, Any]) -> None:
         """Ends the round: keeps its release and, in a series, the masked counts that the weeks to come go on from."""
-        self._require(State.UNMASKING)
+        self._require_shares()
         counts = [words_to_bytes(self._sum(members)[: self.plan.cells]) for members in self.groups]
         kept = counts if self.plan.series else []
         outcome = Outcome(data, kept, left_out, suspicion)
@@ -210,6 +208,8 @@ class Round:
         return decode(UnmaskRequest, decode(Signed, self.request).body)
 
     def _check_answer(self, trustee: int, answer: Endorsement | UnmaskShare) -> None:
+        if trustee not in {masking.index for masking in self.plan.trustees}:
+            raise PeerFault(f"trustee {trustee} does not mask in this round", hint="ask those that the plan names")
         named = digest(decode(Signed, self.request).body)
         wanted = trustee, self.plan.round_id, named
         if (answer.trustee, answer.round_id, answer.request) != wanted:
@@ -218,6 +218,11 @@ class Round:
     def _require(self, state: State) -> None:
         if self.state is not state:
             raise RuntimeError(f"round {self.plan.round_id} is {self.state}, not {state}")
+
+    def _require_shares(self) -> None:
+        self._require(State.UNMASKING)
+        if missing := self.missing(Answer.SHARE):
+            raise RuntimeError(f"round {self.plan.round_id} lacks the shares of the trustees {sorted(missing)}")
 
     def _move(self, state: State, request: bytes | None = None) -> None:
         before = self.state

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NewType, Protocol
 from google.protobuf.message import DecodeError as ProtobufDecodeError  # type: ignore[import-untyped]
 
 from crypto.errors import DecodeError
-from crypto.verbs import BLOB, RECORD, Fault, Verb, unwrap
+from crypto.verbs import BLOB, RECORD, Fault, Verb, unwrap, wrap
 
 if TYPE_CHECKING:  # Flower takes half a second to import, and the federated week needs only the protocol
     from flwr.app import Error, Message
@@ -156,7 +156,7 @@ class GridTenants:
 def _questions(verb: Verb, payload: bytes, node_ids: list[NodeId], *, ttl_s: float) -> list["Message"]:
     from flwr.app import ConfigRecord, Message, RecordDict
 
-    content = RecordDict({RECORD: ConfigRecord({BLOB: payload})})  # one object for all: Flower stores it once
+    content = RecordDict({RECORD: ConfigRecord({BLOB: wrap(payload)})})  # one object for all: Flower stores it once
     return [Message(content, node_id, f"query.{verb}", ttl=ttl_s, group_id=verb.value) for node_id in node_ids]
 
 

@@ -30,7 +30,6 @@ def init(
     from datetime import UTC, datetime
 
     from crypto.ceremony import Committee
-
     from crypto.codec import decode
     from crypto.signing import SigningKey
     from provider_server import home as homes
@@ -64,30 +63,27 @@ def enrol(
     as_json: AsJson = False,
 ) -> None:
     """Add tenants to the directory by their cards, and write the invitation that they and the trustees take."""
-    from crypto.ceremony import MemberCard, open_member_card
-
-    from crypto.directory import Member
+    from crypto.cards import fingerprint, open_member_card
     from provider_server import home as homes
     from transport.secret_files import read
 
     place = required(home)
     with failing():
-        opened: list[tuple[Path, MemberCard]] = [(path, open_member_card(read(path))) for path in cards]
+        opened = [(path, open_member_card(read(path))) for path in cards]
         settings = homes.settings_of(place)
         provider = homes.open_provider(place, database, settings)
         try:
             rows = []
             for path, card in opened:
-                member: Member = card.member
-                is_new = provider.welcome(member, card.node_key)
-                rows.append({"card": str(path), "tenant": str(member.tenant), "new": is_new})
+                is_new = provider.welcome(card.member, card.node_key.decode())
+                rows.append({"card": str(path), "tenant": str(card.member.tenant), "new": is_new})
             invited = homes.invitation(place, provider, settings)
-            head = str(provider.directory.head)
+            head = provider.directory.head
         finally:
             provider.close()
     out.write_bytes(invited)
-    print_rows([row | {"head": head} for row in rows], _enrol_line, as_json=as_json)
-    typer.echo(f"the directory's head is {head[:32]}…; read it to those who take {out}", err=True)
+    print_rows([row | {"head": str(head)} for row in rows], _enrol_line, as_json=as_json)
+    typer.echo(f"the fingerprint of the directory's head is {fingerprint(head)}", err=True)
 
 
 def _enrol_line(row: dict[str, Any]) -> str:

@@ -104,6 +104,35 @@ def _number(value: float | None) -> str:
 
 
 @app.command()
+def federation(
+    out: Annotated[Path | None, typer.Option(help="Keep all homes and logs here.", show_default=False)] = None,
+    tenants: Annotated[int, typer.Option(min=4, help="How many tenants take part.")] = 4,
+    trustees: Annotated[int, typer.Option(min=3, help="How many trustees.")] = 3,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Found a federation of real programs on this machine, hold one round, stop everything."""
+    began = time.monotonic()
+    with _explained(), _homes(out) as root:
+        from simulation.processes import Places, hold
+
+        told = hold(
+            Places(root, tenants, trustees),
+            lambda text: typer.echo(f"[{time.monotonic() - began:5.1f} s] {text}", err=True),
+        )
+    told["total_seconds"] = round(time.monotonic() - began, 3)
+    sys.stdout.write(json.dumps(told) + "\n" if as_json else _round_told(told))
+
+
+def _round_told(told: dict[str, Any]) -> str:
+    return (
+        f"round {told['round_id'][:12]}: {told['contributors']} contributions, {told['cells']} cells,"
+        f" epsilon {told['epsilon']:.3f} per job-week; the round took {told['seconds']:.1f} s,"
+        f" everything {told['total_seconds']:.1f} s\n"
+    )
+
+
+@app.command()
 def scenarios() -> None:
     """List the scenarios that come with the program."""
     with _explained():

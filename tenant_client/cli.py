@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from tenant_client import verbs_job, verbs_owner, verbs_workload
+from tenant_client import verbs_federation, verbs_job, verbs_owner, verbs_trustee, verbs_workload
 
 app = typer.Typer(
     name="pharoah-tenant",
@@ -15,6 +15,8 @@ app = typer.Typer(
 )
 
 VERBS: tuple[Callable[..., None], ...] = (
+    verbs_federation.enrol,
+    verbs_federation.serve,
     verbs_workload.describe,
     verbs_workload.signature,
     verbs_workload.compare,
@@ -31,3 +33,4 @@ VERBS: tuple[Callable[..., None], ...] = (
 for verb in VERBS:
     app.command()(verb)
 app.command(cls=verbs_job.JobCommand, context_settings={"allow_interspersed_args": False})(verbs_job.run)
+app.add_typer(verbs_trustee.app)

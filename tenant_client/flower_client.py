@@ -4,8 +4,8 @@ For every message of a known verb there is one reply: the bytes that `answer` re
 of what went wrong. The text of an error never leaves: it goes to the tenant's own log, since it may quote the tenant's
 data. Of a bug not even the class leaves. Without this, Flower sends the text of any exception to the provider.
 
-Not promised: that size or time of a reply tell nothing; padding and pacing are the business of `answer`. A message
-whose type is no verb at all is for Flower to refuse.
+Replies are padded to whole units (`crypto.verbs`); pacing them is the node's business. Not promised: that a refusal
+looks like an answer. A message whose type is no verb at all is for Flower to refuse.
 
     app = client_app(lambda verb, payload: tenant.answer(verb, payload))
 """
@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from crypto.errors import DecodeError, PharoahError
-from crypto.verbs import BLOB, RECORD, Answer, Fault, Verb, unwrap
+from crypto.verbs import BLOB, RECORD, Answer, Fault, Verb, unwrap, wrap
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def _register(app: ClientApp, verb: Verb, answer: Answer) -> None:
 
 def _said(verb: Verb, message: Message, answer: Answer) -> RecordDict | Error:
     try:
-        return RecordDict({RECORD: ConfigRecord({BLOB: answer(verb, _payload(message))})})
+        return RecordDict({RECORD: ConfigRecord({BLOB: wrap(answer(verb, _payload(message)))})})
     except PharoahError as error:
         logger.warning("no answer to %s: %s", verb, error.diagnostics())
         return Error(Fault.of(error), type(error).__name__)

@@ -19,7 +19,16 @@ from crypto.codec import decode, digest, encode
 from crypto.errors import PeerFault, PlanRefused
 from crypto.ids import LeaseId, RoundId, VerifyKey
 from crypto.masking import MaskKey, mask_cells, words_to_bytes
-from crypto.messages import Contribution, DirectoryUpdate, Ownership, Receipt, Registration, RegistrationRequest
+from crypto.messages import (
+    Contribution,
+    DirectoryUpdate,
+    LeaseGrants,
+    LeaseRequest,
+    Ownership,
+    Receipt,
+    Registration,
+    RegistrationRequest,
+)
 from crypto.plan import Plan, check_continues
 from crypto.ristretto import RandomBytes
 from crypto.signing import Signed, SigningKey, open_signed, tenant_id
@@ -100,6 +109,29 @@ class Tenant:
             registered.append((lease.lease, lease.start_h, ladder))
         self.journal.queue_registrations(epoch, registered)
         self.journal.label(units)
+
+    def lease_request(self, start_hour: int, end_hour: int) -> bytes:
+        """The signed question for the own leases that began in [start_hour, end_hour)."""
+        return self._signing_key.sign(LeaseRequest(self.id, start_hour, end_hour))
+
+    def take_leases(self, grants: bytes) -> int:
+        """Starts the granted leases whose workload is known by now; how many. PeerFault for another tenant's leases.
+
+        A lease whose workload is not described yet is left for the next time.
+        """
+        granted = open_signed(LeaseGrants, grants, self._provider)
+        if granted.tenant != self.id:
+            raise PeerFault("the provider sent the leases of another tenant", hint="tell its operator")
+        known = self.journal.descriptors()
+        started = [lease for lease in granted.leases if str(lease.lease) in known]
+        for epoch in sorted({lease.epoch for lease in started}):
+            leases = [
+                StartedLease(lease.lease, lease.start_h, lease.labels, known[str(lease.lease)])
+                for lease in started
+                if lease.epoch == epoch
+            ]
+            self.start_leases(leases, epoch)
+        return len(started)
 
     def record(self, failures: Iterable[Failure]) -> None:
         """Journals failures of known leases."""

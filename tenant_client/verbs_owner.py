@@ -154,7 +154,9 @@ def sent(
     for asked in () if as_json else view.evaluations:
         sys.stdout.write(f"epoch {asked.epoch}: trustee {asked.trustee} was sent {asked.elements} blinded elements\n")
     for receipt in () if as_json else view.receipts:
-        sys.stdout.write(f"directory entry {receipt.entry}, when asked: its digest {receipt.head[:16]} is pinned here\n")
+        sys.stdout.write(
+            f"directory entry {receipt.entry}, when asked: its digest {receipt.head[:16]} is pinned here\n"
+        )
     if not as_json:
         sys.stdout.write("each bundle that came: its digest is held here\n")
     if not (view.contributions or view.registrations or view.evaluations):

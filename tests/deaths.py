@@ -1,30 +1,33 @@
 """Kills a federation, or one party of it, at every write of one database, and tells whether the week survives.
 
-    python -m tests.deaths ROOT all provider 3 0 1      # horizon 3, every point
-    python -m tests.deaths ROOT alone tenant 1 0 1      # no series; only tenant 0 dies
-    python -m tests.deaths ROOT twice SEED 3 12         # twelve weeks in which two die
+    $ python -m tests.deaths ROOT      # then, line by line, what is wanted:
+    all provider 3 0 1                 # horizon 3, every point; all are in the process that is killed
+    alone tenant 1 0 4                 # no series, every fourth point; only tenant 0 dies, the others go on
+    twice SEED 3 12                    # twelve weeks in which two parties die, one after the other
 
 The points are counted, not chosen: before and after each statement that writes and each commit of the victim's
 database. A process is forked for each one, works on a copy of the federation's folder and is ended there by SIGKILL;
-then everybody is opened from what is on disk, the week is held to its end, and what must hold of it is looked at. Out
-comes one JSON object. A federation in which a tenant forgets what it sent (`forgetful`) shows that the look sees.
+then everybody is opened from what is on disk, the week is held to its end, and what must hold of it is looked at. Each
+line is answered by one JSON object. With `forgetful` as its last word one tenant does not keep what it sent, which must
+be seen. It is a program of its own since it forks: it has no threads.
 """
 
+import gc
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection as PipeEnd
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import sqlalchemy as sa
 
@@ -32,42 +35,41 @@ from crypto.errors import PharoahError, Unreachable
 from crypto.plan import Plan
 from crypto.verbs import Verb
 from provider_server.provider import Provider
+from provider_server.week import MaskHolder
 from simulation.federation import Federation
 from tenant_client import database, trustee as trustee_module
 from tenant_client.tenant import Tenant
-from tests.federations import WEEKS, Answerer, Grounds, Window, Witness, begin, complaints, fail, hold, welcome
+from tests.federations import WEEKS, Grounds, Window, Witness, begin, complaints, fail, hold, welcome
 
 TENANTS = 4
-VICTIM = {"tenant": "tenants/000/tenant.db", "trustee": "trustees/5.db", "provider": "provider/provider.db"}
-VICTIM_TRUSTEE = 5
-WRITES = ("INSERT", "UPDATE", "DELETE", "COMMIT")
+TRUSTEE = 3  # the one of five that signs and masks
+VICTIMS = {"provider": "provider/provider.db", "tenant": "tenants/000/tenant.db", "trustee": f"trustees/{TRUSTEE}.db"}
+WRITE = re.compile(r"\s*(INSERT|UPDATE|DELETE|COMMIT)(?:.*?(?:INTO|UPDATE|FROM) (\w+)| (\w+))?", re.DOTALL)
+
+Die = Callable[["Scene", Path, int], list[str]]
 
 
 @dataclass
 class Fate:
-    """Counts the writes of one database; at number `until`, from 1, the process ends."""
+    """Counts the writes to one database; at number `until`, from 1, the process ends."""
 
     path: Path
-    until: int = 0
+    until: int
     passed: list[str] = field(default_factory=list)
 
     def meet(self, moment: str, statement: str) -> None:
-        """Passes one point, or ends there."""
-        words = statement.split()
-        if not words or words[0] not in WRITES:
-            return
-        self.passed.append(f"{moment} {' '.join(words[:4])}")
-        if len(self.passed) == self.until:
-            os.kill(os.getpid(), signal.SIGKILL)
+        """Passes one point, or ends there; what only reads is none."""
+        if written := WRITE.match(statement):
+            self.passed.append(" ".join([moment, *filter(None, written.groups())]))
+            if len(self.passed) == self.until:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextmanager
 def watching(fate: Fate) -> Iterator[None]:
-    """Within it every connection that is opened to the database of `fate` meets it."""
+    """Within it, who opens the database of a tenant or trustee that `fate` names meets it at every write."""
 
     class Mortal(database.Connection):
-        """Of all connections only the victim's is counted."""
-
         def __init__(self, path: str, **options: Any) -> None:
             super().__init__(path, **options)
             self._mortal = Path(path) == fate.path
@@ -87,40 +89,39 @@ def watching(fate: Fate) -> Iterator[None]:
             return done
 
     real = database.Connection
-    database.Connection = trustee_module.Connection = Mortal  # type: ignore[misc]
+    for module in (database, trustee_module):
+        vars(module)["Connection"] = Mortal
     try:
         yield
     finally:
-        database.Connection = trustee_module.Connection = real  # type: ignore[misc]
+        for module in (database, trustee_module):
+            vars(module)["Connection"] = real
 
 
 def watch_store(provider: Provider, fate: Fate) -> None:
-    """The same for the provider's database, which SQLAlchemy holds."""
+    """The same for the provider's database."""
     engine = provider._store._engine
     commit = engine.dialect.do_commit
 
-    def before(_c: Any, _cursor: Any, statement: str, *_more: Any) -> None:
-        fate.meet("before", statement)
-
-    def after(_c: Any, _cursor: Any, statement: str, *_more: Any) -> None:
-        fate.meet("after", statement)
+    def meeting(moment: str) -> Callable[..., None]:
+        return lambda _connection, _cursor, statement, *_more: fate.meet(moment, statement)
 
     def do_commit(connection: Any) -> None:
         fate.meet("before", "COMMIT")
         commit(connection)
         fate.meet("after", "COMMIT")
 
-    sa.event.listen(engine, "before_cursor_execute", before)
-    sa.event.listen(engine, "after_cursor_execute", after)
-    engine.dialect.do_commit = do_commit  # type: ignore[method-assign]
+    sa.event.listen(engine, "before_cursor_execute", meeting("before"))
+    sa.event.listen(engine, "after_cursor_execute", meeting("after"))
+    vars(engine.dialect)["do_commit"] = do_commit
 
 
-# ---- one week, and its parties in processes of their own -------------------------------------------------------------
+# ---- a week in which somebody dies -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A federation before one of its weeks, below `root`, of which copies are made; who is killed in it."""
+    """A federation below `root`, before one of its weeks, and who is killed in it."""
 
     root: Path
     grounds: Grounds
@@ -139,74 +140,127 @@ class Scene:
             shutil.rmtree(place)
 
 
-def week(scene: Scene, place: Path, federation: Federation) -> None:
-    """All that happens in the week, from wherever it is."""
-    witness = Witness(place / "witness")
-    if scene.role != "provider":  # there the tenants have begun before: the trustees' work takes time and is theirs
-        begin(federation, 0)
-    fail(federation, 0)
+def a_scene(root: Path, role: str, horizon: int, *, forgetful: bool = False) -> Scene:
+    """A new federation before its first week or, in a series, before its second."""
+    before, window = root / "before", WEEKS[1] if horizon > 1 else WEEKS[0]
+    grounds = Grounds.founded(before, TENANTS, horizon=horizon)
+    with grounds.opened(before) as federation:
+        for number in range(TENANTS):
+            fresh = window == WEEKS[0] and number == 0 and role != "provider"
+            if not fresh:  # else its first leases, with the trustees' work on them, are part of the scene
+                begin(federation, number)
+                fail(federation, number)
+        if horizon > 1:
+            hold(federation, WEEKS[0])
+            for number in range(TENANTS):
+                begin(federation, number, window)
+    return Scene(root, grounds, window, role, forgetful)
+
+
+def jobs(scene: Scene, federation: Federation) -> None:
+    """What happens in the week before the round; done already, it changes nothing."""
+    if scene.role != "provider":
+        begin(federation, 0, scene.window)
+        fail(federation, 0)
     welcome(federation)
-    hold(federation, scene.window, witness.answerers(federation), witness.trustees(federation.trustees))
 
 
 def all_die(scene: Scene, place: Path, until: int) -> list[str]:
-    """The week in a process that is killed at a point; the points that it passed, if it lived."""
-    fate = Fate(place / VICTIM[scene.role], until)
+    """The week in a process that is killed at a point of the victim's database; the points passed, if it lived."""
+    fate = Fate(place / VICTIMS[scene.role], until)
 
     def live() -> list[str]:
-        with ExitStack() as stack:
-            if scene.role != "provider":
-                stack.enter_context(watching(fate))
-            federation = stack.enter_context(scene.grounds.opened(place))
+        with watching(fate), scene.grounds.opened(place) as federation:
             if scene.role == "provider":
                 watch_store(federation.provider, fate)
-            week(scene, place, federation)
+            jobs(scene, federation)
+            _hold(scene, place, federation)
         return fate.passed
 
-    return in_a_process(live)
+    return _in_a_process(live)
 
 
-def in_a_process(live: Callable[[], list[str]]) -> list[str]:
-    """What `live` returns in a forked process; nothing if that was killed; RuntimeError if it ended otherwise."""
+def _hold(scene: Scene, place: Path, federation: Federation) -> None:
+    witness = Witness(place / "witness")
+    hold(federation, scene.window, witness.answerers(federation), witness.trustees(federation.trustees))
+
+
+def _in_a_process(live: Callable[[], list[str]]) -> list[str]:
     reader, writer = os.pipe()
     if not (child := os.fork()):
         ended = 1
         try:
-            os.close(reader)
-            with os.fdopen(writer, "w") as out:
-                json.dump(live(), out)
+            os.write(writer, json.dumps(live()).encode())
             ended = 0
         finally:
             os._exit(ended)
     os.close(writer)
     with os.fdopen(reader) as said:
         text = said.read()
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-        return []
-    if status:
-        raise RuntimeError("a week failed without being killed")
-    passed: list[str] = json.loads(text)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status not in (0, -signal.SIGKILL):
+        raise RuntimeError(f"a week ended with {status}")
+    passed: list[str] = json.loads(text or "[]")
     return passed
 
 
+def one_dies(scene: Scene, place: Path, until: int) -> list[str]:
+    """The week in which only the victim is killed at a point; the points that it passed, if it lived."""
+    with scene.grounds.opened(place) as federation:
+        jobs(scene, federation)
+    victim = Alone(scene, place, until)  # forked while no database is open here
+    with scene.grounds.opened(place) as federation:
+        witness = Witness(place / "witness")
+        answers, trustees = witness.answerers(federation), list[MaskHolder](federation.trustees)
+        if scene.role == "tenant":
+            answers[0] = witness.answerer(0, victim.answer)
+        else:
+            trustees[TRUSTEE - 1] = victim
+        with suppress(Unreachable) if scene.role == "trustee" else nullcontext():  # the round waits for it
+            hold(federation, scene.window, answers, witness.trustees(trustees))
+    return victim.end()
+
+
 class Alone:
-    """A party in a process of its own, which may be killed while the others live; asked then, it is `Unreachable`."""
+    """Tenant 0 or a trustee in a process of its own, which may be killed; asked after that, it is `Unreachable`."""
 
     def __init__(self, scene: Scene, place: Path, until: int) -> None:
-        self.index = VICTIM_TRUSTEE
+        self.index = TRUSTEE
         self._end, theirs = Pipe()
         self._child = os.fork()
         if not self._child:
             try:
-                self._end.close()
-                _serve(scene, place, Fate(place / VICTIM[scene.role], until), theirs)
+                _serve(scene, place, Fate(place / VICTIMS[scene.role], until), theirs)
             finally:
                 os._exit(1)
         theirs.close()
 
-    def ask(self, method: str, *arguments: Any) -> Any:
-        """Calls a method of the party; what it raises is raised here."""
+    def answer(self, verb: Verb, payload: bytes) -> bytes:
+        """As a tenant."""
+        return bytes(self._ask("answer", verb, payload))
+
+    def follow(self, update: bytes) -> bytes:
+        """As a trustee."""
+        return bytes(self._ask("follow", update))
+
+    def endorse(self, request: bytes) -> bytes:
+        """As a trustee."""
+        return bytes(self._ask("endorse", request))
+
+    def unmask(self, call: bytes) -> bytes:
+        """As a trustee."""
+        return bytes(self._ask("unmask", call))
+
+    def end(self) -> list[str]:
+        """Ends the process; the points that it passed, or none if it was killed."""
+        passed: list[str] = []
+        with suppress(Unreachable):
+            passed = self._ask("passed")
+        self._end.close()
+        os.waitpid(self._child, 0)
+        return passed
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
         try:
             self._end.send((method, arguments))
             said = self._end.recv()
@@ -216,40 +270,11 @@ class Alone:
             raise said
         return said
 
-    def answer(self, verb: Verb, payload: bytes) -> bytes:
-        """A tenant's answer."""
-        return bytes(self.ask("answer", verb, payload))
 
-    def follow(self, update: bytes) -> bytes:
-        """A trustee's, like the next two."""
-        return bytes(self.ask("follow", update))
-
-    def endorse(self, request: bytes) -> bytes:
-        """As a trustee."""
-        return bytes(self.ask("endorse", request))
-
-    def unmask(self, call: bytes) -> bytes:
-        """As a trustee."""
-        return bytes(self.ask("unmask", call))
-
-    def end(self) -> list[str]:
-        """Ends the process; the points that it passed, or nothing if it was killed at one."""
-        try:
-            passed: list[str] = self.ask("passed")
-        except Unreachable:
-            passed = []
-        self._end.close()
-        os.waitpid(self._child, 0)
-        return passed
-
-
-def _serve(scene: Scene, place: Path, fate: Fate, calls: PipeEnd) -> None:
+def _serve(scene: Scene, place: Path, fate: Fate, calls: PipeEnd) -> NoReturn:
     with watching(fate):
-        party: Any
-        if scene.role == "tenant":
-            party = scene.grounds.tenant(place, 0)
-        else:
-            party = scene.grounds.trustee(place, VICTIM_TRUSTEE)
+        tenant = scene.role == "tenant"
+        party: Any = scene.grounds.tenant(place, 0) if tenant else scene.grounds.trustee(place, TRUSTEE)
     while True:
         method, arguments = calls.recv()
         if method == "passed":
@@ -261,117 +286,83 @@ def _serve(scene: Scene, place: Path, fate: Fate, calls: PipeEnd) -> None:
             calls.send(error)
 
 
-def one_dies(scene: Scene, place: Path, until: int) -> list[str]:
-    """The week in which one party is killed at a point; the points that it passed, if it lived."""
-    witness = Witness(place / "witness")
-    with scene.grounds.opened(place) as federation:
-        begin(federation, 0)
-        fail(federation, 0)
-        welcome(federation)
-    alone = Alone(scene, place, until)  # forked while no database is open here
-    with scene.grounds.opened(place) as federation:
-        answers, trustees = witness.answerers(federation), list(federation.trustees)
-        if scene.role == "tenant":
-            answers[0] = witness.answerer(0, alone.answer)
-        else:
-            trustees[VICTIM_TRUSTEE - 1] = alone  # type: ignore[call-overload]
-        try:
-            hold(federation, scene.window, answers, witness.trustees(trustees))
-        except Unreachable:
-            if scene.role == "tenant":  # without a tenant a week goes on; for a trustee it waits
-                raise
-    return alone.end()
-
-
 # ---- matrices --------------------------------------------------------------------------------------------------------
 
 
-def survives(scene: Scene, place: Path, missing: frozenset[int] = frozenset()) -> list[str]:
-    """Opens everybody, holds the week to its end and looks; then the next week must be held as well."""
+def matrix(scene: Scene, die: Die, remainder: int, divisor: int) -> dict[str, Any]:
+    """Dies at every point whose number, from 1, leaves `remainder` when divided by `divisor`."""
+    with scene.copy() as place:
+        points = die(scene, place, 0)
+    chosen = [until for until in range(1, len(points) + 1) if until % divisor == remainder]
+    missing = frozenset({0} if die is one_dies and scene.role == "tenant" else ())
+    found, died = [], 0
+    for until in chosen:
+        with scene.copy() as place:
+            died += not die(scene, place, until)
+            found += [f"{until}, {points[until - 1]}: {what}" for what in survives(scene, place, missing)]
+    return {"points": points, "chosen": len(chosen), "died": died, "complaints": found}
+
+
+def survives(scene: Scene, place: Path, missing: frozenset[int] = frozenset()) -> Iterator[str]:
+    """Opens everybody, holds the week to its end and looks; where somebody missed it, holds the next one too."""
     with scene.grounds.opened(place) as federation:
         if scene.forgetful:
             _forget(federation.tenants[0])
-        week(scene, place, federation)
-        return complaints(federation, scene.window, Witness(place / "witness").seen(), missing)
+        jobs(scene, federation)
+        _hold(scene, place, federation)
+        yield from complaints(federation, scene.window, Witness(place / "witness").seen(), missing)
+        if missing:
+            later = replace(scene, window=WEEKS[WEEKS.index(scene.window) + 1])
+            _hold(later, place, federation)
+            yield from complaints(federation, later.window, Witness(place / "witness").seen())
 
 
 def _forget(tenant: Tenant) -> None:
-    """A tenant that does not look for what it sent before."""
+    """Takes a tenant's memory of what it sent."""
 
-    def draws_again(round_id: object, signed_plan: bytes) -> None:
-        del round_id, signed_plan
-
-    def keeps_nothing(signed_plan: bytes, plan: Plan, message: bytes) -> bytes:
-        del signed_plan, plan
+    def keeps_nothing(_signed_plan: bytes, _plan: Plan, message: bytes) -> bytes:
         return message
 
-    tenant._kept = draws_again  # type: ignore[method-assign]
-    tenant._keep = keeps_nothing  # type: ignore[method-assign]
-
-
-def matrix(scene: Scene, die: Callable[[Scene, Path, int], list[str]], every: Sequence[int]) -> dict[str, Any]:
-    """Dies at the points whose number, from 1, leaves the remainder every[0] when divided by every[1]."""
-    with scene.copy() as place:
-        points = die(scene, place, 0)
-    found, died = [], 0
-    for until in range(1, len(points) + 1):
-        if until % every[1] != every[0]:
-            continue
-        with scene.copy() as place:
-            lived = die(scene, place, until)
-            died += not lived
-            missing = frozenset({0}) if die is one_dies and scene.role == "tenant" else frozenset[int]()
-            found += [f"{points[until - 1]} ({until}): {what}" for what in survives(scene, place, missing)]
-    return {"points": Counter(points), "died": died, "complaints": found}
+    vars(tenant).update(_kept=lambda *_: None, _keep=keeps_nothing)
 
 
 def twice(root: Path, seed: int, horizon: int, weeks: int) -> dict[str, Any]:
-    """Weeks in which the provider is killed at one random point, and at another one a tenant or a trustee."""
+    """Weeks in which the provider dies at one random point and a tenant or trustee at another, in either order."""
     generator = random.Random(seed)
-    scenes = {role: a_scene(root / role, role, horizon) for role in VICTIM}
+    scene = a_scene(root, "provider", horizon)
     points = {}
-    for role, scene in scenes.items():
+    for role in VICTIMS:
         with scene.copy() as place:
-            points[role] = len(all_die(scene, place, 0))
+            points[role] = len(all_die(replace(scene, role=role), place, 0))
     found, died = [], 0
     for _ in range(weeks):
-        order = [("provider", scenes["provider"]), (other := generator.choice(["tenant", "trustee"]), scenes[other])]
-        generator.shuffle(order)
-        first = order[0][1]
-        with first.copy() as place:
-            fates = []
-            for role, scene in order:
-                until = generator.randint(1, points[role])
-                shared = Scene(first.root, first.grounds, scene.window, role)
-                fates.append(f"{role} at {until}")
-                died += not all_die(shared, place, until)
-            found += [f"{', then '.join(fates)}: {what}" for what in survives(first, place)]
+        roles = ["provider", generator.choice(["tenant", "trustee"])]
+        generator.shuffle(roles)
+        fates = [(role, generator.randint(1, points[role])) for role in roles]
+        with scene.copy() as place:
+            died += sum(not all_die(replace(scene, role=role), place, until) for role, until in fates)
+            found += [f"{fates}: {what}" for what in survives(scene, place)]
     return {"points": points, "died": died, "complaints": found}
 
 
-def a_scene(root: Path, role: str, horizon: int, *, forgetful: bool = False) -> Scene:
-    """A new federation, before its first week; in a series, before its second."""
-    before = root / "before"
-    grounds = Grounds.founded(before, TENANTS, horizon=horizon)
-    with grounds.opened(before) as federation:
-        for number in range(TENANTS):
-            if number or role == "provider" or horizon > 1:
-                begin(federation, number)
-                fail(federation, number)
-        if horizon > 1:
-            hold(federation, WEEKS[0])
-    return Scene(root, grounds, WEEKS[1] if horizon > 1 else WEEKS[0], role, forgetful)
-
-
-def main(root: Path, what: str, *options: str) -> dict[str, Any]:
-    """The matrix that the command line asks for."""
+def asked(root: Path, what: str, *options: str) -> dict[str, Any]:
+    """The matrix that a line asks for."""
     if what == "twice":
         seed, horizon, weeks = map(int, options)
         return twice(root, seed, horizon, weeks)
-    role, horizon, *every = options[0], int(options[1]), *map(int, options[2:4])
+    role, horizon, remainder, divisor = options[0], *map(int, options[1:4])
     scene = a_scene(root, role, horizon, forgetful="forgetful" in options)
-    return matrix(scene, one_dies if what == "alone" else all_die, every)
+    return matrix(scene, one_dies if what == "alone" else all_die, remainder, divisor)
+
+
+def main(root: Path) -> None:
+    """Answers line after line."""
+    gc.freeze()  # what is loaded is not copied at every fork
+    for number, line in enumerate(sys.stdin):
+        json.dump(asked(root / str(number), *line.split()), sys.stdout)
+        sys.stdout.write("\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), *sys.argv[2:])))  # noqa: T201
+    main(Path(sys.argv[1]))

@@ -18,18 +18,18 @@ from pathlib import Path
 import numpy as np
 
 from crypto.bundle import Bundle
-from crypto.codec import decode, digest
+from crypto.codec import decode
 from crypto.directory import Member
 from crypto.ids import LeaseId, TenantId
 from crypto.masking import MaskKey
-from crypto.messages import Contribution, UnmaskCall
+from crypto.messages import Contribution, UnmaskCall, UnmaskRequest
 from crypto.noise import Integers, NoiseSampler
 from crypto.plan import Plan
 from crypto.signing import Signed, SigningKey, open_signed
 from crypto.verbs import Verb
 from provider_server.leases import Lease
 from provider_server.learning import Findings
-from provider_server.planning import PlanSettings
+from provider_server.planning import MARGINALS, PlanSettings
 from provider_server.provider import Provider
 from provider_server.release import Release
 from provider_server.store import Store
@@ -79,10 +79,16 @@ class Grounds:
     sampler: NoiseSampler
 
     @classmethod
-    def founded(cls, root: Path, tenants: int, *, horizon: int = 1, cohort: int = COHORT, groups: int = 1) -> "Grounds":
-        """A new federation below `root`, closed."""
+    def founded(cls, root: Path, tenants: int, *, horizon: int = 1, cohort: int = COHORT) -> "Grounds":
+        """A new federation below `root`, closed. One marginal is enough here, and quickly decoded."""
         settings = PlanSettings(
-            1.0, 1e-8, cohort_minimum=cohort, noise_shares=1, owners_minimum=2, horizon=horizon, groups=groups
+            epsilon=1.0,
+            delta=1e-8,
+            cohort_minimum=cohort,
+            noise_shares=1,
+            owners_minimum=2,
+            horizon=horizon,
+            marginals=MARGINALS[:1],
         )
         policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0}
         sampler = InsecureWhisper()
@@ -118,27 +124,29 @@ class Grounds:
 # ---- what happens in a week ------------------------------------------------------------------------------------------
 
 
-def begin(federation: Federation, number: int) -> None:
-    """Tenant `number` starts its leases; asked again after a crash, it changes nothing."""
+def begin(federation: Federation, number: int, window: Window = WEEKS[0]) -> None:
+    """Tenant `number` starts leases in a week; asked again after a crash, it changes nothing."""
     provider, tenant = federation.provider, federation.tenants[number]
-    labels = provider.context_labels(0, CONTEXT, 0)
-    leases = [lease_id(number, lease) for lease in range(LEASES)]
-    if not any(lease.tenant == tenant.id for lease in provider.leases(0, 1000)):
-        provider.record_leases(Lease(lease, tenant.id, 4, 1.0, 500.0, labels) for lease in leases)
-    tenant.start_leases([StartedLease(lease, 1.0, labels, a_descriptor()) for lease in leases], provider.epoch(0))
+    labels = provider.context_labels(window[0], CONTEXT, 0)
+    leases = [lease_id(number, window, lease) for lease in range(LEASES)]
+    known = {lease.lease for lease in provider.leases(*window)}
+    start_h, end_h = window[0] + 1.0, WEEKS[-1][1] - 4.0
+    provider.record_leases(Lease(one, tenant.id, 4, start_h, end_h, labels) for one in leases if one not in known)
+    started = [StartedLease(lease, start_h, labels, a_descriptor()) for lease in leases]
+    tenant.start_leases(started, provider.epoch(window[0]))
 
 
 def fail(federation: Federation, number: int) -> None:
-    """One failure of tenant `number` in each of the weeks, once."""
+    """One failure of a lease of tenant `number` in each of the weeks, once."""
     tenant = federation.tenants[number]
-    if not tenant.journal.failures(0, 1000):
-        at = [start + 30.0 + number for start, _ in WEEKS]
-        tenant.record([Failure(str(lease_id(number, 0)), hour, hour - 1.0, "nvlink_error") for hour in at])
+    if not tenant.journal.failures(0, WEEKS[-1][1]):
+        unit, at = str(lease_id(number, WEEKS[0], 0)), [start + 30.0 + number for start, _ in WEEKS]
+        tenant.record([Failure(unit, hour, hour - 1.0, "nvlink_error") for hour in at])
 
 
-def lease_id(number: int, lease: int) -> LeaseId:
+def lease_id(number: int, window: Window, lease: int) -> LeaseId:
     """A lease of a tenant."""
-    return LeaseId(bytes([number, lease]) + bytes(14))
+    return LeaseId(bytes([number, WEEKS.index(window), lease]) + bytes(13))
 
 
 def welcome(federation: Federation) -> None:
@@ -235,8 +243,6 @@ class _Watched:
 
 
 def _round_of(request: bytes) -> str:
-    from crypto.messages import UnmaskRequest
-
     plan = decode(UnmaskRequest, decode(Signed, request).body).plan
     return str(decode(Plan, decode(Signed, plan).body).round_id)
 
@@ -274,10 +280,11 @@ def _about_releases(federation: Federation, window: Window, missing: frozenset[i
 
 def _about_ledgers(federation: Federation, window: Window, missing: frozenset[int]) -> Iterator[str]:
     for number, tenant in enumerate(federation.tenants):
-        charges = [charge for charge in tenant.ledger.charges() if charge.start_h < window[1] and charge.end_h > window[0]]
-        if len(charges) > 1 or not charges and number not in missing:
-            yield f"tenant {number} was charged {len(charges)} times"
-        charged = {charge.round_id for charge in tenant.ledger.charges()}
+        charges = tenant.ledger.charges()
+        times = sum(charge.start_h < window[1] and charge.end_h > window[0] for charge in charges)
+        if times > 1 or (times == 0 and number not in missing):
+            yield f"tenant {number} was charged {times} times"
+        charged = {charge.round_id for charge in charges}
         if any(plan.round_id not in charged for plan in tenant.plans()):
             yield f"tenant {number} sent what it was not charged for"
 
@@ -295,14 +302,11 @@ def _about_bundles(federation: Federation) -> Iterator[str]:
     if newest is None or federation.provider.unpublished():
         yield "the week has no bundle"
         return
-    open_signed(Bundle, newest, key)
+    last = open_signed(Bundle, newest, key)
     for number, tenant in enumerate(federation.tenants):
-        rows = tenant._connection.execute("SELECT number, message FROM bundles ORDER BY number")
-        for (held, message) in rows.fetchall():
-            if open_signed(Bundle, message, key).number != held:
-                yield f"tenant {number} filed a bundle under another number"
-            if digest(message) != digest(newest) and held == open_signed(Bundle, newest, key).number:
-                yield f"tenant {number} holds another bundle than the provider"
+        held = tenant.bundle()  # its signature is checked; it may be older, if the provider died while it told
+        if held is not None and held.number >= last.number and held != last:
+            yield f"tenant {number} holds another bundle than the provider"
 
 
 def is_exact(federation: Federation, release: Release) -> bool:

@@ -18,7 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given, strategies as st
 
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PharoahError
-from crypto.verbs import BLOB, RECORD, Fault, Verb, unwrap
+from crypto.verbs import BLOB, RECORD, Fault, Verb, unwrap, wrap
 from provider_server.flower_server import server_app
 from provider_server.superlink import NO_CODE, bundle, run_server_app
 from provider_server.tenants import FLOWER_ERRORS, PULL_AT_ONCE, GridTenants, NodeId, Silence, Tenants, Why
@@ -57,7 +57,7 @@ def says(reply: Callable[[], RecordDict | Error]) -> ClientApp:
 
 
 def blob(payload: Any = b"x") -> RecordDict:
-    return RecordDict({RECORD: ConfigRecord({BLOB: payload})})
+    return RecordDict({RECORD: ConfigRecord({BLOB: wrap(payload) if isinstance(payload, bytes) else payload})})
 
 
 @pytest.fixture(scope="module")

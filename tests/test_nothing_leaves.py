@@ -4,14 +4,18 @@ import base64
 import gzip
 import json
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from crypto.ids import LeaseId, RoundId
+from crypto.messages import Ownership
 from crypto.noise import SystemSampler
+from crypto.signing import open_signed_by
 from provider_server.flower_server import server_app
 from provider_server.leases import Lease
 from provider_server.planning import PlanSettings
@@ -23,8 +27,10 @@ from tenant_client.describe import describe_files
 from tenant_client.descriptor import Descriptor
 from tenant_client.diagnosis import diagnose, gather
 from tenant_client.flower_client import client_app
+from tenant_client.home import open_tenant
 from tenant_client.journal import Failure
 from tenant_client.tenant import StartedLease
+from tenant_client.trustee import Trustee
 from tests.recorder import recorder
 from tests.superlink import pinned_node, superlink
 
@@ -96,14 +102,20 @@ def test_no_canary_is_in_any_byte_that_leaves(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     assert any(name == OPERATOR for name, _ in workload.operators)
-    settings = PlanSettings(1.0, 1e-8, cohort_minimum=2, noise_shares=1, owners_minimum=2)
+    settings = PlanSettings(1.0, 1e-8, cohort_minimum=2, noise_shares=1, owners_minimum=2, horizon=2)
     policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0}
-    federation = found(tmp_path / "homes", 2, settings, policy, SystemSampler())
+    founded = found(tmp_path / "homes", 2, settings, policy, SystemSampler())
+    for tenant in founded.tenants:
+        tenant.close()
+    trustees = tuple(Overheard(trustee) for trustee in founded.trustees)
+    homes = sorted((tmp_path / "homes" / "tenants").iterdir())
+    tenants = tuple(open_tenant(home, trustees, os.urandom, SystemSampler()) for home in homes)
+    federation = replace(founded, tenants=tenants)
     happen(federation, workload, reason)
     rounds: list[RoundId] = []
 
     def run(tenants: Tenants) -> None:
-        rounds.append(federated_week(federation.provider, tenants, federation.trustees, WEEK).plan.round_id)
+        rounds.append(federated_week(federation.provider, tenants, trustees, WEEK).plan.round_id)
 
     with ExitStack() as stack:
         link = stack.enter_context(superlink(tmp_path))
@@ -114,12 +126,43 @@ def test_no_canary_is_in_any_byte_that_leaves(
 
     for tenant in federation.tenants:  # the recorder does hear what is said
         assert (tenant.sent(rounds[0]) or b"nothing") in wire.everything
+    for owned in federation.provider._store.ownerships(0):
+        assert owned in wire.everything
+        assert open_signed_by(Ownership, owned, federation.provider.directory.verify_key).tokens
+    assert {kind for trustee in trustees for kind, _ in trustee.said} == {"follow", "evaluate", "endorse", "unmask"}
+    assert leaked(b"".join(message for trustee in trustees for _, message in trustee.said)) == []
     assert leaked(wire.everything) == []
     assert leaked(caplog.text.encode()) == []
     federation.close()
     for file in sorted((tmp_path / "homes").rglob("*")):  # the provider's, the trustees' and the tenants' own
         if file.is_file():
             assert leaked(file.read_bytes()) == [], file.name
+
+
+class Overheard:
+    """A trustee, and every byte that it was sent or that it answered."""
+
+    def __init__(self, trustee: Trustee) -> None:
+        self._trustee = trustee
+        self.index = trustee.index
+        self.said: list[tuple[str, bytes]] = []
+
+    def _hear(self, kind: str, message: bytes) -> bytes:
+        answer: bytes = getattr(self._trustee, kind)(message)
+        self.said += [(kind, message), (kind, answer)]
+        return answer
+
+    def evaluate(self, request: bytes) -> bytes:
+        return self._hear("evaluate", request)
+
+    def follow(self, update: bytes) -> bytes:
+        return self._hear("follow", update)
+
+    def endorse(self, request: bytes) -> bytes:
+        return self._hear("endorse", request)
+
+    def unmask(self, call: bytes) -> bytes:
+        return self._hear("unmask", call)
 
 
 def happen(federation: Federation, workload: Descriptor, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -11,15 +12,20 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from crypto.codec import decode
+from crypto.codec import decode, encode
+from crypto.directory import Member, next_entry
 from crypto.errors import DecodeError
-from crypto.messages import Contribution
+from crypto.masking import MaskKey
+from crypto.messages import Contribution, DirectoryUpdate, Ownership, Receipt
 from crypto.plan import Plan
-from crypto.signing import Signed
+from crypto.signing import Signed, SigningKey, open_signed_by
 from simulation.federation import Federation
 from tenant_client import owner_view
 from tenant_client.cli import app
+from tenant_client.home import create, pin
 from tenant_client.layout import layout
+from tenant_client.tenant import Tenant
+from tests.factories import Cast, InsecureSilence, a_failure, a_plan, a_unit, keys, signed
 from tests.test_week import LEASES, a_federation, happen, in_process
 
 
@@ -89,6 +95,77 @@ def test_a_preview_has_the_form_of_what_is_sent_afterwards(tmp_path: Path) -> No
     federation.close()
 
 
+# ---- in a series ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_series(cast: Cast) -> Tenant:
+    """Has a lease that failed in each of three weeks, and answered the first week of a series."""
+    tenant = cast.tenant(sampler=InsecureSilence())
+    unit = a_unit(1)
+    tenant.journal.add([unit], [a_failure(unit, at_h) for at_h in (84.0, 252.0, 420.0)])
+    tenant.contribute(signed(FIRST))
+    return tenant
+
+
+FIRST = a_plan(1, horizon=3)
+SECOND = a_plan(2, window=(168, 336), horizon=3, earlier=FIRST)
+THIRD = a_plan(3, window=(336, 504), horizon=3, earlier=SECOND)
+
+
+def test_both_halves_of_a_contribution_are_described_byte_by_byte(in_series: Tenant) -> None:
+    message = in_series.sent(FIRST.round_id)
+    assert message is not None
+    parts = layout(message, FIRST)
+    assert parts[0].offset == 0
+    assert all(one.offset + one.length == other.offset for one, other in pairwise(parts))
+    assert parts[-1].offset + parts[-1].length == len(message)
+    names = [marginal.name for marginal in FIRST.marginals]
+    words = [part for part in parts if part.field.startswith(("cells of", "noise of"))]
+    assert [part.field for part in words] == [f"{half} of {name}" for half in ("cells", "noise") for name in names]
+    sent = decode(Contribution, decode(Signed, message).body)
+    assert b"".join(message[part.offset : part.offset + part.length] for part in words) == sent.cells
+    for part in words:
+        assert ("count + masks" in part.meaning) == part.field.startswith("cells")
+        assert ("noise + masks" in part.meaning) == part.field.startswith("noise")
+
+
+def test_a_preview_of_a_series_has_the_form_of_what_is_sent_afterwards(in_series: Tenant) -> None:
+    view = owner_view.preview(in_series, SECOND)
+    message = in_series.contribute(signed(SECOND))
+    assert view.layout == layout(message, SECOND)
+    assert view.message_bytes == len(message)
+    assert view == owner_view.preview(in_series, SECOND)
+    halves = {part.field.partition(" ")[0]: part.offset for part in reversed(view.layout)}
+    assert all(halves["cells"] <= cell.offset < halves["noise"] for cell in view.counts)  # no count is in the noise
+
+
+def test_a_preview_says_from_which_hour_it_counts(in_series: Tenant) -> None:
+    assert owner_view.preview(in_series, SECOND).counts_from_hour == 168
+    carried = owner_view.preview(in_series, THIRD)
+    assert (carried.counts_from_hour, carried.window_hours) == (168, (336, 504))
+    assert sum(cell.count for cell in carried.counts if cell.marginal == "pairs") == 2
+    in_series.contribute(signed(THIRD))
+    assert owner_view.preview(in_series, THIRD) == carried
+    assert [row.counts_from_hour for row in owner_view.sent(in_series).contributions] == [0, 168]
+
+
+def test_the_verb_says_when_weeks_are_carried_over(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    member = create(home, os.urandom)
+    pin(home, [keys().founding, keys().provider.sign(next_entry(keys().directory, joined=[member]))])
+    (home / "policy.toml").write_text("owners_minimum = 3\ncohort_minimum = 3\n")
+    (tmp_path / "plan").write_bytes(signed(THIRD))
+    told = call("preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
+    assert "counts from hour 0: weeks without an answer are carried over" in told.stdout
+    assert "each count + masks, behind all of them each noise + masks mod 2^64" in told.stdout
+    assert "noise of pairs: failures by workload" in told.stdout
+    (tmp_path / "plan").write_bytes(signed(a_plan(1)))
+    told = call("preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
+    assert "carried over" not in told.stdout
+    assert "each count + noise + masks mod 2^64" in told.stdout
+
+
 def test_a_previewed_cell_is_the_one_that_carries_the_count(tmp_path: Path) -> None:
     """Without noise, taking the masks off leaves the count at the very offset that the preview names."""
     federation = a_federation(tmp_path, 4, silent=True)
@@ -114,6 +191,25 @@ def test_sent_lists_what_left_and_nothing_that_did_not(played: Federation) -> No
     assert len(view.registrations) == LEASES
     assert {row.archetype for row in view.registrations} == {view.registrations[0].archetype}
     assert [(row.epoch, row.trustee, row.elements) for row in view.evaluations] == [(0, 1, 20), (0, 2, 20), (0, 3, 20)]
+    assert [(row.entry, row.head) for row in view.receipts] == [(0, str(played.provider.directory.head))]
+
+
+def test_sent_lists_the_very_tokens_that_the_tenant_signed_to_own(played: Federation) -> None:
+    tenant, provider = played.tenants[0], played.provider
+    kept = [open_signed_by(Ownership, one, provider.directory.verify_key) for one in provider._store.ownerships(0)]
+    (said,) = (one for one in kept if one.tenant == tenant.id)
+    (shown,) = owner_view.sent(tenant).ownerships
+    assert (shown.epoch, shown.tokens) == (said.epoch, tuple(str(token) for token in said.tokens))
+    assert len(shown.tokens) == 5  # three rungs and two contexts
+
+
+def test_a_receipt_is_listed_for_every_entry_that_is_pinned(cast: Cast) -> None:
+    tenant = cast.tenant()
+    joining = Member.of(SigningKey(bytes(32)), MaskKey(bytes(32)).public)
+    entry = keys().provider.sign(next_entry(keys().directory, joined=[joining]))
+    receipts = [tenant.follow(encode(DirectoryUpdate(entries))) for entries in ((), (entry,))]
+    heads = [str(decode(Receipt, receipt).held) for receipt in receipts]
+    assert [(row.entry, row.head) for row in owner_view.sent(tenant).receipts] == list(enumerate(heads))
 
 
 def test_leases_that_the_provider_never_asked_about_are_not_listed(tmp_path: Path) -> None:
@@ -137,6 +233,9 @@ def test_the_verbs_print_for_people_too(home: Path) -> None:
     assert told.exit_code == 0
     assert "contribution" in told.stdout
     assert "epoch 0: trustee 3 was sent 20 blinded elements" in told.stdout
+    assert "epoch 0: signed that leases here hold 5 tokens: " in told.stdout
+    assert "directory entry 0, when asked: its digest " in told.stdout
+    assert "each bundle that came: its digest is held here" in told.stdout
     assert "signature: yours" in call("preview", "--home", str(home)).stdout
 
 

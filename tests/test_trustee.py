@@ -1,28 +1,53 @@
-"""A trustee: meters what it evaluates, unmasks one set per round, and remembers both."""
+"""A trustee: meters what it evaluates, binds itself to one set per round, unmasks that one, and remembers all of it."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pytest
 
 from crypto import voprf
-from crypto.codec import decode, encode
-from crypto.errors import AlreadyAnswered, BadSignature, CohortTooSmall, DecodeError, QuotaExceeded
-from crypto.ids import EncodedElement, Signature
-from crypto.masking import MaskKey, add_words, mask_cells, words_from_bytes
-from crypto.messages import EvaluationRequest, EvaluationResponse, Member, UnmaskRequest, UnmaskShare
-from crypto.plan import Plan
+from crypto.codec import decode, digest, encode
+from crypto.correlation import combine, weights
+from crypto.directory import Chain, Member, UnknownHead, next_entry
+from crypto.errors import (
+    AlreadyAnswered,
+    BadSignature,
+    CohortTooSmall,
+    DecodeError,
+    Equivocation,
+    OutOfOrder,
+    PlanRefused,
+    QuotaExceeded,
+    TooFewOwners,
+)
+from crypto.ids import Digest, EncodedElement, RoundId, Signature, TenantId, Token
+from crypto.masking import MaskKey, Words, add_words, mask_cells, words_from_bytes
+from crypto.messages import (
+    DirectoryUpdate,
+    Endorsement,
+    EvaluationRequest,
+    EvaluationResponse,
+    GroupOfRound,
+    Ownership,
+    Receipt,
+    UnmaskCall,
+    UnmaskRequest,
+    UnmaskShare,
+)
+from crypto.plan import HOURS_PER_WEEK, Plan
 from crypto.ristretto import Element
-from crypto.signing import Signed, SigningKey
+from crypto.signing import Signed, SigningKey, tenant_id
 from crypto.threshold import KeyShare
-from tenant_client.trustee import Trustee, TrusteeLimits
-from tests.factories import TENANTS, Cast, a_plan, keys, plan_digest, signed
+from tenant_client.trustee import EpochNotCurrent, Trustee, TrusteeLimits
+from tests.factories import TENANTS, WEEKS_PER_EPOCH, Cast, a_plan, keys, ownership, ownerships, plan_digest, signed
 
 EVERYBODY = tuple(range(TENANTS))
+MASKING = (3, 4, 5)
 
 
 def a_request(elements: int = 1, *, tenant: int = 0, epoch: int = 0) -> bytes:
@@ -32,14 +57,56 @@ def a_request(elements: int = 1, *, tenant: int = 0, epoch: int = 0) -> bytes:
     return keys().tenants[tenant][0].sign(EvaluationRequest(keys().tenant_id(tenant), epoch, encoded))
 
 
-def an_unmasking(plan: Plan, tenants: Sequence[int] = EVERYBODY, signing_key: SigningKey | None = None) -> bytes:
-    """A request as the provider signs it."""
-    contributors = tuple(sorted(keys().tenant_id(tenant) for tenant in tenants))
-    return (signing_key or keys().provider).sign(UnmaskRequest(signed(plan), contributors))
+def ids(tenants: Sequence[int]) -> tuple[TenantId, ...]:
+    return tuple(sorted(keys().tenant_id(tenant) for tenant in tenants))
+
+
+def an_unmasking(
+    plan_: Plan, /, *groups: Sequence[int], signing_key: SigningKey | None = None, **changes: Any
+) -> bytes:
+    """A request as the provider signs it; one group of everybody unless told."""
+    told = ownerships(epoch=plan_.epoch)
+    asked = UnmaskRequest(signed(plan_), tuple(map(ids, groups or [EVERYBODY])), None, (), told)
+    return (signing_key or keys().provider).sign(replace(asked, **changes))
+
+
+def named(request: bytes) -> Digest:
+    return digest(decode(Signed, request).body)
+
+
+def an_endorsement(request: bytes, plan: Plan, trustee: int, *, signer: int = 0, **changes: Any) -> bytes:
+    """As trustee `trustee` signs it, or another in its name."""
+    word = replace(Endorsement(trustee, plan.round_id, named(request)), **changes)
+    return keys().trustees[(signer or trustee) - 1][1].sign(word)
+
+
+def a_call(request: bytes, plan: Plan, endorsers: Sequence[int] = MASKING) -> bytes:
+    return encode(UnmaskCall(request, tuple(an_endorsement(request, plan, index) for index in endorsers)))
+
+
+def unmasked(trustee: Trustee, request: bytes, plan: Plan) -> bytes:
+    """Endorsed by this trustee, and by the others as far as it can see, and unmasked."""
+    trustee.endorse(request)
+    return trustee.unmask(a_call(request, plan))
+
+
+def opened(share: bytes) -> UnmaskShare:
+    return decode(UnmaskShare, decode(Signed, share).body)
+
+
+def sums(share: bytes) -> list[Words]:
+    return [words_from_bytes(words) for words in opened(share).mask_sums]
 
 
 def masks(share: bytes) -> set[int]:
-    return set(map(int, words_from_bytes(decode(UnmaskShare, share).mask_sum)))
+    return set(map(int, np.concatenate(sums(share))))
+
+
+def masks_of(trustee: int, plan: Plan, tenants: Sequence[int]) -> Words:
+    """What tenants put over their words for a trustee, added up; shape (plan.words,)."""
+    bound = plan.round_id, plan_digest(signed(plan))
+    key, nothing = [keys().directory.trustees[trustee - 1].mask_key], np.zeros(plan.words, np.uint64)
+    return add_words(mask_cells(nothing, keys().tenants[tenant][1], key, *bound) for tenant in tenants)
 
 
 # ---- evaluating ----------------------------------------------------------------------------------------------------
@@ -107,7 +174,7 @@ def test_only_what_a_tenant_of_the_directory_signed_is_evaluated(cast: Cast) -> 
     trustee = cast.trustee()
     stranger = SigningKey.generate(os.urandom)
     asked = decode(EvaluationRequest, decode(Signed, a_request()).body)
-    own_name = replace(asked, tenant=Member(stranger.public, keys().directory.members[0].mask_key).tenant)
+    own_name = replace(asked, tenant=tenant_id(stranger.public))
     unsigned = encode(Signed(encode(asked), Signature(bytes(64))))
     for request in (stranger.sign(asked), stranger.sign(own_name), unsigned, keys().provider.sign(asked)):
         with pytest.raises(BadSignature):
@@ -139,38 +206,272 @@ def an_element() -> EncodedElement:
     return EncodedElement(voprf.blind([b"x"], os.urandom).elements[0].encoded)
 
 
-# ---- unmasking -----------------------------------------------------------------------------------------------------
+def at_week(week: float) -> TrusteeLimits:
+    return TrusteeLimits(now_hour=lambda: week * HOURS_PER_WEEK)
 
 
-def test_a_share_is_the_sum_of_the_masks_of_the_named_contributors(cast: Cast) -> None:
-    plan, named = a_plan(), (0, 2, 4)
-    share = decode(UnmaskShare, cast.trustee(4).unmask(an_unmasking(plan, named)))
-    bound = plan.round_id, plan_digest(signed(plan))
-    nothing = np.zeros(plan.cells, np.uint64)
-    trustee_key = [keys().directory.trustees[3].mask_key]
-    expected = add_words(mask_cells(nothing, keys().tenants[tenant][1], trustee_key, *bound) for tenant in named)
-    assert (share.trustee, share.round_id) == (4, plan.round_id)
-    assert words_from_bytes(share.mask_sum).tolist() == expected.tolist()
+@pytest.mark.parametrize(
+    ("week", "granted"),
+    [
+        (0, {0, 1}),
+        (WEEKS_PER_EPOCH - 0.001, {0, 1}),
+        (WEEKS_PER_EPOCH, {0, 1, 2}),
+        (3.5 * WEEKS_PER_EPOCH, {2, 3, 4}),
+        (100 * WEEKS_PER_EPOCH, set()),
+    ],
+)
+def test_only_epochs_about_now_are_evaluated_and_no_other_is_metered(
+    cast: Cast, week: float, granted: set[int]
+) -> None:
+    trustee = cast.trustee(limits=at_week(week))
+    for epoch in range(6):
+        if epoch in granted:
+            trustee.evaluate(a_request(epoch=epoch))
+            continue
+        with pytest.raises(EpochNotCurrent, match=f"epoch {epoch} was asked for") as refusal:
+            trustee.evaluate(a_request(epoch=epoch))
+        assert "clocks" in refusal.value.diagnostics()
+    assert {epoch for _, epoch in trustee.evaluations()} == granted
 
 
-def test_the_same_request_has_the_same_answer_and_another_set_none(cast: Cast) -> None:
-    plan = a_plan()
-    first = cast.trustee().unmask(an_unmasking(plan))
-    for trustee in (cast.trustee(), cast.trustee()):  # reopened twice
-        assert trustee.unmask(an_unmasking(plan)) == first
-        for fewer in ((0, 1, 2), (0, 1, 2, 3)):
-            with pytest.raises(AlreadyAnswered, match="unmasked another set"):
-                trustee.unmask(an_unmasking(plan, fewer))
-        assert trustee.unmask(an_unmasking(plan)) == first
+def test_the_clock_is_read_when_it_is_asked(cast: Cast) -> None:
+    hours = [0.0]
+    trustee = cast.trustee(limits=TrusteeLimits(now_hour=lambda: hours[0]))
+    with pytest.raises(EpochNotCurrent):
+        trustee.evaluate(a_request(epoch=2))
+    hours[0] = 2 * WEEKS_PER_EPOCH * float(HOURS_PER_WEEK)
+    trustee.evaluate(a_request(epoch=2))
+    with pytest.raises(EpochNotCurrent):
+        trustee.evaluate(a_request(epoch=0))
 
 
-def test_another_round_is_another_matter(cast: Cast) -> None:
+# ---- the directory -------------------------------------------------------------------------------------------------
+
+
+def a_newcomer() -> tuple[SigningKey, MaskKey, Member]:
+    signing, mask = SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)
+    return signing, mask, Member.of(signing, mask.public)
+
+
+def grown(member: Member, left: Sequence[TenantId] = ()) -> tuple[bytes, Chain]:
+    """An entry by which somebody joins, and the chain with it."""
+    founding = Chain.begin(keys().founding, keys().provider.public)
+    entry = keys().provider.sign(next_entry(founding.directory, joined=[member], left=left))
+    return entry, founding.extended([entry])
+
+
+def test_a_plan_under_an_unknown_head_waits_until_the_trustee_has_followed(cast: Cast) -> None:
+    signing, _, member = a_newcomer()
+    entry, chain = grown(member)
+    plan = replace(a_plan(), directory=chain.directory.head)
+    with_newcomer = tuple(sorted([member.tenant, *ids(EVERYBODY)]))
+    request = an_unmasking(plan, groups=(with_newcomer,))
     trustee = cast.trustee()
-    one, other = (trustee.unmask(an_unmasking(a_plan(number))) for number in (1, 2))
-    assert not masks(one) & masks(other)
+    with pytest.raises(UnknownHead) as refusal:
+        trustee.endorse(request)
+    assert chain.directory.head.hex()[:16] in refusal.value.what
+    receipt = trustee.follow(encode(DirectoryUpdate((entry,))))
+    assert decode(Receipt, receipt).held == chain.directory.head
+    again = cast.trustee()  # reopened
+    share = unmasked(again, request, plan)
+    assert len(sums(share)) == 1
+    again.evaluate(signing.sign(EvaluationRequest(member.tenant, 0, (an_element(),))))
 
 
-def test_of_two_sets_asked_for_at_the_same_time_one_is_answered(cast: Cast) -> None:
+def test_a_round_is_held_under_the_members_that_its_head_names(cast: Cast) -> None:
+    """Under the older head a newcomer may not contribute; under the newer one somebody who has left may not."""
+    _, _, member = a_newcomer()
+    entry, chain = grown(member, left=[keys().tenant_id(0)])
+    trustee = cast.trustee()
+    trustee.follow(encode(DirectoryUpdate(chain.entries)))
+    with pytest.raises(BadSignature, match=member.tenant.hex()[:12]):
+        trustee.endorse(an_unmasking(a_plan(), groups=(tuple(sorted([member.tenant, *ids((1, 2, 3))])),)))
+    after = replace(a_plan(2), directory=chain.directory.head)
+    said = tuple(ownership(tenant) for tenant in (1, 2, 3, 4))
+    with pytest.raises(BadSignature, match=keys().tenant_id(0).hex()[:12]):
+        trustee.endorse(an_unmasking(after, EVERYBODY, ownerships=said))
+    with pytest.raises(BadSignature, match=keys().tenant_id(0).hex()[:12]):
+        trustee.endorse(an_unmasking(after, (1, 2, 3, 4)))  # his word counts for no row either
+    trustee.endorse(an_unmasking(after, (1, 2, 3, 4), ownerships=said))
+    trustee.endorse(an_unmasking(a_plan()))
+
+
+# ---- endorsing -----------------------------------------------------------------------------------------------------
+
+
+def test_an_endorsement_names_the_request_and_nothing_is_unmasked_by_it(cast: Cast) -> None:
+    plan, trustee = a_plan(), cast.trustee(4)
+    request = an_unmasking(plan)
+    word = trustee.endorse(request)
+    assert word == an_endorsement(request, plan, 4)
+    assert trustee.endorse(request) == word
+    assert trustee.rounds() == [(plan.round_id, named(request), False)]
+    trustee.unmask(a_call(request, plan))
+    assert cast.trustee(4).rounds() == [(plan.round_id, named(request), True)]
+
+
+def test_a_trustee_that_does_not_mask_in_a_round_endorses_nothing_in_it(cast: Cast) -> None:
+    plan = a_plan()
+    with pytest.raises(PlanRefused, match="trustee 1 does not mask in round"):
+        cast.trustee(1).endorse(an_unmasking(plan))
+    swapped = (replace(plan.trustees[0], mask_key=MaskKey.generate(os.urandom).public), *plan.trustees[1:])
+    with pytest.raises(PlanRefused, match="trustee 3 does not mask in round"):
+        cast.trustee(3).endorse(an_unmasking(replace(plan, trustees=swapped)))
+    assert cast.trustee(1).rounds() == cast.trustee(3).rounds() == []
+
+
+@pytest.mark.parametrize(
+    ("groups", "minimum", "own", "enough"),
+    [
+        ([(0, 1, 2)], 4, 2, [(0, 1, 2, 3)]),
+        ([(0, 1, 2)], 2, 4, [(0, 1, 2, 3)]),
+        ([(0, 1, 2), (3, 4)], 3, 2, [(0, 1, 2, 3, 4)]),
+        ([(3,), (0, 1, 2, 4)], 2, 2, [(3, 0), (1, 2, 4)]),
+    ],
+    ids=["the plan's", "its own", "one group", "one tenant alone"],
+)
+def test_no_group_is_below_the_plans_minimum_or_the_trustees_own(
+    cast: Cast, groups: list[tuple[int, ...]], minimum: int, own: int, enough: list[tuple[int, ...]]
+) -> None:
+    trustee = cast.trustee(limits=TrusteeLimits(cohort_minimum=own))
+    plan = a_plan(cohort_minimum=minimum)
+    fewest, needed = min(map(len, groups)), max(minimum, own)
+    with pytest.raises(CohortTooSmall, match=f"has {fewest} contributions, {needed} are needed"):
+        trustee.endorse(an_unmasking(plan, *groups))
+    assert trustee.rounds() == []
+    trustee.endorse(an_unmasking(plan, *enough))
+
+
+def test_nobody_is_in_a_request_twice() -> None:
+    """Twice over, a mask would come off twice; and in two groups, a contribution would be told apart."""
+    for groups in ([(0, 1, 1, 2)], [(0, 1, 2), (2, 3, 4)]):
+        with pytest.raises(ValueError, match="named once|sorted"):
+            an_unmasking(a_plan(), *groups)
+
+
+def test_a_request_that_names_somebody_twice_is_no_message(cast: Cast) -> None:
+    """Past the check of the class that makes it, as a provider's own program might be."""
+    honest = UnmaskRequest(signed(a_plan()), (ids(EVERYBODY),), None, (), ownerships())
+    object.__setattr__(honest, "groups", (ids((0, 1, 2)), ids((0, 3, 4))))
+    with pytest.raises(DecodeError):
+        cast.trustee().endorse(keys().provider.sign(honest))
+
+
+def test_only_what_the_provider_signed_is_endorsed(cast: Cast) -> None:
+    trustee, plan = cast.trustee(), a_plan()
+    stranger = SigningKey.generate(os.urandom)
+    asked = decode(UnmaskRequest, decode(Signed, an_unmasking(plan)).body)
+    unsigned = encode(Signed(encode(asked), Signature(bytes(64))))
+    own_plan = an_unmasking(plan, plan=stranger.sign(plan))
+    for request in (stranger.sign(asked), keys().tenants[0][0].sign(asked), unsigned, own_plan):
+        with pytest.raises(BadSignature):
+            trustee.endorse(request)
+    for request in (b"", encode(asked), an_unmasking(plan, plan=b"no plan"), a_request()):
+        with pytest.raises(DecodeError):
+            trustee.endorse(request)
+    assert trustee.rounds() == trustee.conflicts() == []
+    trustee.endorse(an_unmasking(plan))  # nothing of all this was an answer
+
+
+def test_a_contributor_outside_the_directory_is_named_and_the_round_stays_open(cast: Cast) -> None:
+    trustee, plan = cast.trustee(), a_plan()
+    stranger = tenant_id(SigningKey.generate(os.urandom).public)
+    with pytest.raises(BadSignature, match=stranger.hex()[:12]):
+        trustee.endorse(an_unmasking(plan, groups=(tuple(sorted([stranger, *ids(EVERYBODY)])),)))
+    trustee.endorse(an_unmasking(plan))
+
+
+def forged_by(signing_key: SigningKey, tenant: int) -> bytes:
+    """What a tenant never said, under another key."""
+    said = decode(Ownership, decode(Signed, ownership(tenant)).body)
+    return signing_key.sign(said)
+
+
+def without(tenant: int, token: Token) -> bytes:
+    said = decode(Ownership, decode(Signed, ownership(tenant)).body)
+    return keys().tenants[tenant][0].sign(replace(said, tokens=tuple(one for one in said.tokens if one != token)))
+
+
+OF_TWO = (ownership(0), ownership(1))
+
+
+@pytest.mark.parametrize(
+    ("told", "held"),
+    [
+        ((), 0),
+        (OF_TWO, 2),
+        ((*OF_TWO, ownership(1)), 2),
+        ((*OF_TWO, without(1, Token(bytes(Token.length)))), 2),
+        ((*OF_TWO, ownership(2, epoch=1)), 2),
+    ],
+    ids=["none", "two of three", "one of them twice", "one of them in other words", "another epoch"],
+)
+def test_a_row_without_owners_enough_by_their_own_word_is_not_unmasked(
+    cast: Cast, told: tuple[bytes, ...], held: int
+) -> None:
+    """The plan itself says that five own each row; the provider's word is not taken for it."""
+    trustee, plan = cast.trustee(), a_plan()
+    with pytest.raises(TooFewOwners, match=f"{held} tenants say that they hold row .*, 3 are needed") as refusal:
+        trustee.endorse(an_unmasking(plan, ownerships=told))
+    assert "coarser rung" in refusal.value.diagnostics()
+    assert trustee.rounds() == []
+    trustee.endorse(an_unmasking(plan, ownerships=(*told, ownership(2), ownership(3), ownership(4))))
+
+
+def test_one_row_that_is_too_rare_is_enough_to_refuse(cast: Cast) -> None:
+    plan = a_plan()
+    (rare,) = (dimension for dimension in plan.dimensions if dimension.name == "context_level")
+    token = Token(bytes.fromhex(rare.levels[1]))
+    told = (*OF_TWO, without(2, token))
+    with pytest.raises(TooFewOwners, match=f"2 tenants say that they hold row context_level: {token}"):
+        cast.trustee().endorse(an_unmasking(plan, ownerships=told))
+    cast.trustee().endorse(an_unmasking(plan, ownerships=(*OF_TWO, ownership(2))))
+
+
+@pytest.mark.parametrize("signer", ["stranger", "another tenant", "the provider", "a stranger in his own name"])
+def test_the_word_of_an_owner_under_another_key_does_not_count(cast: Cast, signer: str) -> None:
+    stranger = SigningKey.generate(os.urandom)
+    said = decode(Ownership, decode(Signed, ownership(2)).body)
+    forgeries = {
+        "stranger": forged_by(stranger, 2),
+        "another tenant": forged_by(keys().tenants[0][0], 2),
+        "the provider": forged_by(keys().provider, 2),
+        "a stranger in his own name": stranger.sign(replace(said, tenant=tenant_id(stranger.public))),
+    }
+    trustee, plan = cast.trustee(), a_plan()
+    with pytest.raises(BadSignature):
+        trustee.endorse(an_unmasking(plan, ownerships=(*OF_TWO, forgeries[signer])))
+    assert trustee.rounds() == []
+    trustee.endorse(an_unmasking(plan))
+
+
+def test_a_second_set_is_refused_and_kept_as_proof(cast: Cast) -> None:
+    plan = a_plan()
+    request = an_unmasking(plan)
+    first = cast.trustee().endorse(request)
+    others = [an_unmasking(plan, (0, 1, 2)), an_unmasking(plan, (0, 1), (2, 3, 4)), an_unmasking(plan, left_out=LEFT)]
+    for trustee in (cast.trustee(), cast.trustee()):  # reopened twice
+        for other in others:
+            with pytest.raises(AlreadyAnswered, match="endorsed another set"):
+                trustee.endorse(other)
+            with pytest.raises(AlreadyAnswered, match="did not endorse this set"):
+                trustee.unmask(a_call(other, plan))
+        assert trustee.endorse(request) == first
+        assert trustee.conflicts() == sorted((plan.round_id, other) for other in others)
+
+
+LEFT = (GroupOfRound(0, 0),)
+
+
+def test_a_forged_second_set_is_no_proof(cast: Cast) -> None:
+    plan, trustee = a_plan(), cast.trustee()
+    trustee.endorse(an_unmasking(plan))
+    with pytest.raises(BadSignature):
+        trustee.endorse(an_unmasking(plan, (0, 1, 2), signing_key=SigningKey.generate(os.urandom)))
+    assert trustee.conflicts() == []
+
+
+def test_of_two_sets_asked_for_at_the_same_time_one_is_endorsed(cast: Cast) -> None:
     """Whether the provider asks one process or two: the difference of two sets would be a single contribution."""
     for number, trustees in enumerate([[cast.trustee()] * 2, [cast.trustee(), cast.trustee()]], start=1):
         plan, barrier = a_plan(number), Barrier(2, timeout=30)
@@ -178,7 +479,7 @@ def test_of_two_sets_asked_for_at_the_same_time_one_is_answered(cast: Cast) -> N
         def ask(trustee: Trustee, tenants: tuple[int, ...], plan: Plan = plan, barrier: Barrier = barrier) -> bool:
             barrier.wait()
             try:
-                trustee.unmask(an_unmasking(plan, tenants))
+                trustee.endorse(an_unmasking(plan, tenants))
             except AlreadyAnswered:
                 return False
             return True
@@ -188,44 +489,93 @@ def test_of_two_sets_asked_for_at_the_same_time_one_is_answered(cast: Cast) -> N
         assert sum(answered) == 1
 
 
-def test_fewer_than_the_plans_minimum_are_not_unmasked_and_the_minimum_is(cast: Cast) -> None:
+# ---- unmasking -----------------------------------------------------------------------------------------------------
+
+
+def test_a_share_is_the_sum_of_the_masks_of_each_group(cast: Cast) -> None:
+    plan, groups = a_plan(cohort_minimum=2), [(0, 4), (1, 2, 3)]
+    request = an_unmasking(plan, *groups)
+    share = unmasked(cast.trustee(4), request, plan)
+    assert (opened(share).trustee, opened(share).round_id, opened(share).request) == (4, plan.round_id, named(request))
+    for found, group in zip(sums(share), groups, strict=True):
+        assert found.tolist() == masks_of(4, plan, group).tolist()
+    assert decode(Signed, share).signature == decode(Signed, keys().trustees[3][1].sign(opened(share))).signature
+
+
+def test_the_same_call_has_the_same_answer_across_restarts(cast: Cast) -> None:
+    plan = a_plan()
+    request = an_unmasking(plan)
+    first = unmasked(cast.trustee(), request, plan)
+    assert {cast.trustee().unmask(a_call(request, plan)) for _ in range(3)} == {first}
+
+
+def test_another_round_is_another_matter(cast: Cast) -> None:
     trustee = cast.trustee()
-    with pytest.raises(CohortTooSmall, match="has 3 contributions, 4 are needed"):
-        trustee.unmask(an_unmasking(a_plan(cohort_minimum=4), (0, 1, 2)))
-    trustee.unmask(an_unmasking(a_plan(cohort_minimum=4), (0, 1, 2, 3)))
+    one, other = (unmasked(trustee, an_unmasking(plan), plan) for plan in (a_plan(1), a_plan(2)))
+    assert not masks(one) & masks(other)
 
 
-def test_fewer_than_the_trustees_own_minimum_are_not_unmasked_and_the_minimum_is(cast: Cast) -> None:
-    trustee = cast.trustee(limits=TrusteeLimits(cohort_minimum=4))
-    plan = a_plan(cohort_minimum=2)
-    with pytest.raises(CohortTooSmall, match="has 3 contributions, 4 are needed"):
-        trustee.unmask(an_unmasking(plan, (0, 1, 2)))
-    trustee.unmask(an_unmasking(plan, (0, 1, 2, 3)))
+def test_nothing_is_unmasked_that_was_not_endorsed_here(cast: Cast) -> None:
+    plan, trustee = a_plan(), cast.trustee()
+    with pytest.raises(AlreadyAnswered, match="did not endorse this set"):
+        trustee.unmask(a_call(an_unmasking(plan), plan))
+    assert trustee.rounds() == []
 
 
-def test_only_what_the_provider_signed_is_unmasked(cast: Cast) -> None:
-    trustee, plan = cast.trustee(), a_plan()
-    contributors = tuple(sorted(keys().tenant_id(tenant) for tenant in EVERYBODY))
-    stranger = SigningKey.generate(os.urandom)
-    asked = UnmaskRequest(signed(plan), contributors)
-    unsigned = encode(Signed(encode(asked), Signature(bytes(64))))
-    own_plan = UnmaskRequest(stranger.sign(plan), contributors)
-    for request in (stranger.sign(asked), keys().tenants[0][0].sign(asked), unsigned, keys().provider.sign(own_plan)):
-        with pytest.raises(BadSignature):
-            trustee.unmask(request)
-    for request in (b"", encode(asked), keys().provider.sign(UnmaskRequest(b"no plan", contributors)), a_request()):
-        with pytest.raises(DecodeError):
-            trustee.unmask(request)
-    trustee.unmask(an_unmasking(plan))  # nothing of all this was an answer
+@pytest.mark.parametrize(("endorsers", "missing"), [((), r"\[3, 4, 5\]"), ((3, 5), r"\[4\]"), ((1, 2, 3, 4), r"\[5\]")])
+def test_every_mask_trustee_must_have_endorsed(cast: Cast, endorsers: tuple[int, ...], missing: str) -> None:
+    plan, trustee = a_plan(), cast.trustee()
+    request = an_unmasking(plan)
+    trustee.endorse(request)
+    with pytest.raises(OutOfOrder, match=f"lacks the endorsements of the trustees {missing}"):
+        trustee.unmask(a_call(request, plan, endorsers))
+    assert trustee.rounds() == [(plan.round_id, named(request), False)]
+    trustee.unmask(a_call(request, plan))
 
 
-def test_a_contributor_outside_the_directory_is_named_and_the_round_stays_open(cast: Cast) -> None:
-    trustee, plan = cast.trustee(), a_plan()
-    stranger = Member(SigningKey.generate(os.urandom).public, MaskKey.generate(os.urandom).public).tenant
-    contributors = tuple(sorted([stranger, *(keys().tenant_id(tenant) for tenant in EVERYBODY)]))
-    with pytest.raises(BadSignature, match=stranger.hex()[:12]):
-        trustee.unmask(keys().provider.sign(UnmaskRequest(signed(plan), contributors)))
-    trustee.unmask(an_unmasking(plan))
+Bad = Callable[[bytes, Plan], bytes]
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (lambda request, plan: an_endorsement(request, plan, 5, signer=4), BadSignature),
+        (lambda request, plan: an_endorsement(request, plan, 6, signer=5), BadSignature),
+        (lambda request, plan: an_endorsement(request, plan, 0, signer=5), BadSignature),
+        (lambda request, plan: keys().provider.sign(Endorsement(5, plan.round_id, named(request))), BadSignature),
+        (lambda request, plan: an_endorsement(request, plan, 4), OutOfOrder),
+        (lambda request, plan: an_endorsement(request, plan, 5, round_id=RoundId(bytes(16))), OutOfOrder),
+        (lambda request, plan: request, DecodeError),
+        (lambda request, plan: b"", DecodeError),
+    ],
+    ids=["forged", "nobody's", "zero", "the provider's", "twice", "another round", "no endorsement", "nothing"],
+)
+def test_an_endorsement_that_is_none_opens_nothing(cast: Cast, bad: Bad, error: type[Exception]) -> None:
+    plan, trustee = a_plan(), cast.trustee()
+    request = an_unmasking(plan)
+    trustee.endorse(request)
+    good = tuple(an_endorsement(request, plan, index) for index in (3, 4))
+    with pytest.raises(error):
+        trustee.unmask(encode(UnmaskCall(request, (*good, bad(request, plan)))))
+    assert trustee.rounds() == [(plan.round_id, named(request), False)]
+    assert trustee.conflicts() == []
+    trustee.unmask(a_call(request, plan))
+
+
+def test_trustees_that_were_told_different_sets_find_out_and_unmask_nothing(cast: Cast) -> None:
+    """Real parties: the provider asks two trustees for sets that differ by one tenant, and gathers what they say."""
+    plan = a_plan()
+    told = {3: an_unmasking(plan), 4: an_unmasking(plan), 5: an_unmasking(plan, EVERYBODY[1:])}
+    words = {index: cast.trustee(index).endorse(request) for index, request in told.items()}
+    for index, request in told.items():
+        trustee = cast.trustee(index)
+        with pytest.raises(Equivocation, match="was told another set") as fault:
+            trustee.unmask(encode(UnmaskCall(request, tuple(words.values()))))
+        assert "proof" in fault.value.diagnostics()
+        assert all(not unmasked for _, _, unmasked in trustee.rounds())
+    assert [word for _, word in cast.trustee(3).conflicts()] == [words[5]]
+    assert [word for _, word in cast.trustee(5).conflicts()] == [words[3]]
+    assert cast.trustee(4).conflicts() == [(plan.round_id, words[5])]
 
 
 def test_a_plan_swapped_for_a_laxer_one_unmasks_nothing_of_the_first(cast: Cast) -> None:
@@ -235,21 +585,139 @@ def test_a_plan_swapped_for_a_laxer_one_unmasks_nothing_of_the_first(cast: Cast)
     honest, fooled = cast.trustee(4), cast.trustee(5)
     for trustee in (honest, fooled):
         with pytest.raises(CohortTooSmall):
-            trustee.unmask(an_unmasking(seen, (0, 1)))
-    useless = masks(fooled.unmask(an_unmasking(shown, (0, 1))))
-    key, digest = keys().directory.trustees[4].mask_key, plan_digest(signed(seen))
-    wanted = add_words(keys().tenants[tenant][1].mask(key, seen.round_id, digest, seen.cells) for tenant in (0, 1))
-    assert not useless & set(map(int, wanted))
+            trustee.endorse(an_unmasking(seen, (0, 1)))
+    useless = masks(unmasked(fooled, an_unmasking(shown, (0, 1)), shown))
+    assert not useless & set(map(int, masks_of(5, seen, (0, 1))))
     with pytest.raises(AlreadyAnswered):
-        fooled.unmask(an_unmasking(seen))
-    honest.unmask(an_unmasking(seen))
+        fooled.endorse(an_unmasking(seen))
+    honest.endorse(an_unmasking(seen))
+
+
+# ---- series --------------------------------------------------------------------------------------------------------
+
+
+def a_week(number: int, earlier: Plan | None = None, **settings: Any) -> Plan:
+    window = (HOURS_PER_WEEK * (number - 1), HOURS_PER_WEEK * number)
+    return a_plan(number, window=window, horizon=4, earlier=earlier, cohort_minimum=2, noise_shares=1, **settings)
+
+
+def three_weeks() -> list[tuple[Plan, bytes, list[tuple[int, ...]]]]:
+    """Plans with their requests and groups; the second group of the first week is left out of the weeks after it."""
+    groups: list[list[tuple[int, ...]]] = [[(0, 1), (2, 3)], [(0, 1, 2, 3, 4)], [(0, 4), (1, 2)]]
+    made: list[tuple[Plan, bytes, list[tuple[int, ...]]]] = []
+    for number, of_week in enumerate(groups, start=1):
+        plan = a_week(number, made[-1][0] if made else None)
+        after = named(made[-1][1]) if made else None
+        left_out = (GroupOfRound(0, 1),) if made else ()
+        made.append((plan, an_unmasking(plan, *of_week, after=after, left_out=left_out), of_week))
+    return made
+
+
+def test_in_a_series_the_masks_of_the_weighted_weeks_and_of_this_weeks_noise_come_off(cast: Cast) -> None:
+    weeks = three_weeks()
+    shares = [unmasked(cast.trustee(), request, plan) for plan, request, _ in weeks]
+    plan, cells = weeks[2][0], weeks[2][0].cells
+    kept = [weeks[0][2][0], weeks[1][2][0], weeks[2][2][0]]
+    counts = [masks_of(3, of, group)[:cells] for (of, _, _), group in zip(weeks, kept, strict=True)]
+    first, second = sums(shares[2])
+    assert first.tolist() == (combine(counts, 4) + masks_of(3, plan, (0, 4))[cells:]).tolist()
+    alone = masks_of(3, plan, (1, 2))
+    assert second.tolist() == (np.uint64(weights(4)[0]) * alone[:cells] + alone[cells:]).tolist()
+    assert not masks(shares[2]) & set(map(int, masks_of(3, plan, (1, 2))))  # never counts or noise by itself
+
+
+def test_a_repeated_call_has_the_same_bytes_after_later_rounds_too(cast: Cast) -> None:
+    weeks = three_weeks()
+    shares = [unmasked(cast.trustee(), request, plan) for plan, request, _ in weeks]
+    again = cast.trustee()
+    assert [again.unmask(a_call(request, plan)) for plan, request, _ in weeks] == shares
+    assert [again.endorse(request) for _, request, _ in weeks]
+    assert [done for _, _, done in again.rounds()] == [True] * 3
+
+
+def test_rounds_of_a_series_are_neither_skipped_nor_repeated_nor_told_apart(cast: Cast) -> None:
+    weeks = three_weeks()
+    trustee = cast.trustee()
+    for plan, request, _ in weeks[1:]:
+        with pytest.raises(OutOfOrder, match="does not follow the 0 opened rounds"):
+            trustee.endorse(request)
+    (first, request, _), (second, later, _) = weeks[:2]
+    unmasked(trustee, request, first)
+    for bad in (
+        an_unmasking(replace(first, round_id=RoundId(b"r" * 16), start_hour=168, end_hour=336), after=named(request)),
+        an_unmasking(second),
+        an_unmasking(second, after=named(later)),
+    ):
+        with pytest.raises(OutOfOrder, match="does not follow the 1 opened rounds"):
+            trustee.endorse(bad)
+    assert len(trustee.rounds()) == 1
+    cast.trustee().endorse(later)  # reopened
+
+
+def test_an_endorsed_round_that_was_never_opened_is_none_to_go_on_from(cast: Cast) -> None:
+    (first, request, _), (second, later, _) = three_weeks()[:2]
+    trustee = cast.trustee()
+    trustee.endorse(request)
+    with pytest.raises(OutOfOrder, match="does not follow the 0 opened rounds"):
+        trustee.endorse(later)
+    trustee.unmask(a_call(request, first))
+    trustee.endorse(later)
+
+
+def test_of_two_rounds_at_one_place_of_a_series_one_is_opened(cast: Cast) -> None:
+    """Both may be endorsed while neither is open; asked for both at once, the trustee still opens one."""
+    one = a_week(1)
+    assert one.series is not None
+    other = replace(one, round_id=RoundId(b"o" * 16))
+    requests = {plan.round_id: an_unmasking(plan) for plan in (one, other)}
+    trustees, barrier = [cast.trustee(), cast.trustee()], Barrier(2, timeout=30)
+    for plan in (one, other):
+        trustees[0].endorse(requests[plan.round_id])
+
+    def ask(trustee: Trustee, plan: Plan) -> bool:
+        barrier.wait()
+        try:
+            trustee.unmask(a_call(requests[plan.round_id], plan))
+        except OutOfOrder:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as threads:
+        assert sum(threads.map(ask, trustees, [one, other])) == 1
+    assert [done for _, _, done in trustees[0].rounds()].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "named_in_refusal"),
+    [
+        (lambda plan: {"marginals": (replace(plan.marginals[0], noise_scale=1.0), *plan.marginals[1:])}, "marginals"),
+        (lambda plan: {"marginals": plan.marginals[:2]}, "marginals"),
+        (lambda plan: {"failures_per_unit": 2}, "failures_per_unit"),
+        (lambda plan: {"epsilon": 2.0}, "epsilon"),
+        (lambda plan: {"owners_minimum": 2}, "owners_minimum"),
+        (lambda plan: {"cohort_minimum": 3}, "cohort_minimum"),
+        (lambda plan: {"series": replace(plan.series, horizon=5)}, "horizon"),
+        (lambda plan: {"start_hour": 100}, "does not come after"),
+        (lambda plan: {"dimensions": plan.dimensions[1:] + plan.dimensions[:1]}, "removes or moves rows"),
+    ],
+)
+def test_what_the_first_round_of_a_series_settled_is_not_changed(
+    cast: Cast, change: Callable[[Plan], dict[str, Any]], named_in_refusal: str
+) -> None:
+    (first, request, _), (second, _, _) = three_weeks()[:2]
+    trustee = cast.trustee()
+    unmasked(trustee, request, first)
+    changed = replace(second, **change(second))
+    with pytest.raises(PlanRefused, match=named_in_refusal):
+        trustee.endorse(an_unmasking(changed, after=named(request)))
+    trustee.endorse(an_unmasking(second, after=named(request)))
 
 
 # ---- secrets -------------------------------------------------------------------------------------------------------
 
 
 def test_no_secret_shows_in_a_repr(cast: Cast) -> None:
-    share, _ = keys().trustees[0]
+    share, *_ = keys().trustees[0]
     secret = share.secret.encoded
     for shown in (repr(cast.trustee(1)), repr(share), str(KeyShare(1, share.secret)), repr(keys().provider)):
         assert secret.hex() not in shown

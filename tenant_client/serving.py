@@ -1,0 +1,85 @@
+"""A tenant as a running program: a pinned node that answers the provider, and the calls that go with it.
+
+Before the node says what runs on its leases, it asks the online service which leases those are, and the trustees for
+tokens of workloads that have none yet. Everything else it answers from its own database.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from crypto.codec import decode
+from crypto.errors import PharoahError
+from crypto.messages import RegistrationRequest
+from crypto.noise import SystemSampler
+from crypto.services import ProviderMethod
+from crypto.signing import Signed
+from crypto.verbs import Verb
+from tenant_client import node
+from tenant_client.database import open_database
+from tenant_client.home import open_tenant
+from tenant_client.pinned import pinned
+from tenant_client.settings import TenantSettings
+from tenant_client.tenant import Tenant
+from tenant_client.trustee_client import RemoteTrustee
+from transport.client import Peer
+from transport.secret_files import read
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def connected(home: Path, settings: TenantSettings) -> Iterator[tuple[Tenant, Peer]]:
+    """The tenant that lives in `home`, with trustees and the provider's online service at the end of a line."""
+    with closing(open_database(home / "tenant.db")) as connection:
+        records = pinned(connection).directory.trustees
+    trustees = [RemoteTrustee(record.index, Peer(record.address, record.certificate.encode())) for record in records]
+    with Peer(settings.provider.online, read(home / "provider.pem")) as provider:
+        tenant = open_tenant(home, trustees, os.urandom, SystemSampler())
+        try:
+            yield tenant, provider
+        finally:
+            tenant.close()
+
+
+def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
+    """Answers the provider until told to stop."""
+    with connected(home, settings) as (tenant, provider):
+
+        def answer(verb: Verb, payload: bytes) -> bytes:
+            if verb is Verb.REGISTRATIONS:
+                _take_leases(tenant, provider, payload)
+            said = tenant.answer(verb, payload)
+            logger.info("answered %s", verb, extra={"event": "answer", "verb": verb.value, "bytes": len(said)})
+            return said
+
+        own = settings.node
+        as_node = node.NodeSettings(
+            settings.provider.superlink,
+            home / "provider.pem",
+            read(home / "node.key"),
+            busy_poll_s=own.busy_poll_s,
+            idle_poll_s=own.idle_poll_s,
+            tick_s=own.tick_s,
+            heartbeat_s=own.heartbeat_s,
+        )
+        node.serve(answer, as_node, stop=stop, heard=_heard)
+
+
+def _take_leases(tenant: Tenant, provider: Peer, payload: bytes) -> None:
+    """Brings the journal up to the leases that the provider asks about; what fails is tried again next time."""
+    asked = decode(RegistrationRequest, decode(Signed, payload).body)
+    try:
+        request = tenant.lease_request(asked.start_hour, asked.end_hour)
+        started = tenant.take_leases(provider.call(ProviderMethod.LEASES, request))
+    except PharoahError as error:
+        logger.warning("leases could not be taken: %s", error.what, extra={"error": type(error).__name__})
+        return
+    logger.info("%d leases have their tokens", started, extra={"event": "leases", "leases": started})
+
+
+def _heard(link: node.Link, node_id: int | None) -> None:
+    logger.info("node is %s", link.value, extra={"event": "link", "link": link.value, "node_id": node_id})

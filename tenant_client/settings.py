@@ -1,0 +1,45 @@
+"""What a tenant and a trustee set: tenant.toml and trustee.toml, every key of them, with its default."""
+
+from typing import Annotated
+
+import msgspec
+
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class ProviderTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the provider is, host:port; `enrol` fills it in from the invitation."""
+
+    superlink: str = ""
+    online: str = ""
+
+
+class NodeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the node asks and answers. Replies leave on ticks of `tick_s`, so that their time tells nothing."""
+
+    tick_s: NotNegative = 5.0
+    busy_poll_s: Seconds = 0.2
+    idle_poll_s: Seconds = 3.0
+    heartbeat_s: Annotated[float, msgspec.Meta(ge=10, le=1800)] = 30.0
+
+
+class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All of tenant.toml."""
+
+    provider: ProviderTable = ProviderTable()
+    node: NodeTable = NodeTable()
+
+
+class TrusteeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a trustee grants, and where it listens; the address that others use stands in its card."""
+
+    listen: str = "0.0.0.0:7100"
+    evaluations_per_epoch: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    cohort_minimum: Annotated[int, msgspec.Meta(ge=2)] = 2
+
+
+class TrusteeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All of trustee.toml."""
+
+    trustee: TrusteeTable = TrusteeTable()

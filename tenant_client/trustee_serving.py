@@ -1,0 +1,31 @@
+"""A trustee as a running program: its methods at a port, within its own limits and by its own clock."""
+
+import os
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+from tenant_client import trustee_home
+from tenant_client.settings import TrusteeSettings
+from tenant_client.trustee import TrusteeLimits
+from tenant_client.trustee_server import serve_trustee
+from transport.secret_files import read
+
+SECONDS_PER_HOUR = 3600.0
+
+
+def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
+    """Answers tenants and the provider until told to stop."""
+    own = settings.trustee
+    limits = TrusteeLimits(own.evaluations_per_epoch, own.cohort_minimum, _now_hour)
+    certificate, key = read(home / trustee_home.TLS_CERTIFICATE), read(home / trustee_home.TLS_KEY)
+    with (
+        closing(trustee_home.open_trustee(home, os.urandom, limits)) as trustee,
+        serve_trustee(trustee, own.listen, certificate, key),
+    ):
+        stop.wait()
+
+
+def _now_hour() -> float:
+    return time.time() / SECONDS_PER_HOUR

@@ -1,0 +1,121 @@
+"""Verbs by which a tenant joins a federation and takes part in it."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenant_client.console import AsJson, Home, failing, print_json
+
+if TYPE_CHECKING:
+    from crypto.directory import Chain
+    from crypto.invitation import Invitation
+
+LogFormat = Annotated[str, typer.Option(help="Log lines: json, or text for a person.")]
+
+
+def enrol(
+    home: Home,
+    invitation: Annotated[
+        Path | None, typer.Argument(help="The provider's invitation; without it, make a card.", show_default=False)
+    ] = None,
+    card: Annotated[Path, typer.Option(help="Where to write the card for the provider.")] = Path("tenant.card"),
+    head: Annotated[str, typer.Option(help="The fingerprint of the directory's head, as others read it out.")] = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Join a federation: make keys and a card for the provider; then take its invitation and pin the directory."""
+    if invitation is None:
+        _make_card(home, card, as_json=as_json)
+    else:
+        _take(home, invitation, head, as_json=as_json)
+
+
+def _make_card(home: Path, card: Path, *, as_json: bool) -> None:
+    from crypto.cards import MemberCard
+    from crypto.signing import SigningKey
+    from tenant_client.home import create
+    from tenant_client.node import make_node_key
+    from transport.secret_files import read_key, write_secret
+
+    with failing():
+        try:
+            member = create(home, os.urandom)
+        except FileExistsError as error:
+            typer.echo(f"pharoah-tenant: error: {error.filename} is there already; nothing was changed", err=True)
+            raise typer.Exit(2) from error
+        node = make_node_key()
+        write_secret(home / "node.key", node.private_pem)
+        signing_key = SigningKey(read_key(home / "signing.key"))
+        card.write_bytes(signing_key.sign(MemberCard(member, node.public_openssh.encode())))
+    _tell({"home": str(home), "tenant": str(member.tenant), "card": str(card)}, as_json=as_json)
+    typer.echo(f"next: give {card} to the provider, and take its invitation with `enrol INVITATION`", err=True)
+
+
+def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:
+    from crypto.cards import check_fingerprint, fingerprint
+    from crypto.invitation import accept
+    from tenant_client.home import pin
+    from transport.secret_files import read
+
+    with failing():
+        invited, chain = accept(read(invitation))
+        if head:
+            check_fingerprint(head, chain.directory.head)
+        pin(home, chain.entries)
+        _write_settings(home, invited)
+    told = {
+        "home": str(home),
+        "head": fingerprint(chain.directory.head),
+        "members": len(chain.directory.members),
+        "trustees": _trustees(chain),
+    }
+    _tell(told, as_json=as_json)
+    if not head:
+        typer.echo("next: compare the head with other tenants and the trustees, then `serve`", err=True)
+
+
+def _trustees(chain: "Chain") -> list[str]:
+    return [trustee.address for trustee in chain.directory.trustees]
+
+
+def _write_settings(home: Path, invited: "Invitation") -> None:
+    (home / "provider.pem").write_text(invited.certificate)
+    settings = home / "tenant.toml"
+    if not settings.exists():
+        sample = Path(__file__).with_name("tenant.toml").read_text(encoding="utf-8")
+        settings.write_text(
+            sample.replace('superlink = ""', f'superlink = "{invited.superlink}"').replace(
+                'online = ""', f'online = "{invited.online}"'
+            ),
+            encoding="utf-8",
+        )
+
+
+def _tell(told: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(told)
+        return
+    for key, value in told.items():
+        sys.stdout.write(f"{key}: {', '.join(value) if isinstance(value, list) else value}\n")
+
+
+def serve(home: Home, log_format: LogFormat = "json") -> None:
+    """Run this tenant's node: it answers the provider with installed code only, and sends nothing unasked."""
+    import signal
+    import threading
+
+    from tenant_client import serving
+    from tenant_client.settings import TenantSettings
+    from transport import logs
+    from transport.settings import load
+
+    logs.configure("text" if log_format == "text" else "json")
+    stop = threading.Event()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: stop.set())
+    with failing():
+        settings = load(TenantSettings, home / "tenant.toml", os.environ)
+        serving.serve(home, settings, stop)

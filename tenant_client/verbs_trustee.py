@@ -1,0 +1,269 @@
+"""The verbs of whoever runs a trustee: init, deal, combine, enrol, log. Who does what, and when: docs/ceremony.md.
+
+What is handed over are files, by any channel; what is compared aloud are fingerprints. No verb overwrites a file.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tenant_client.console import AsJson, failing, print_json, warn
+
+if TYPE_CHECKING:
+    from crypto.cards import CardList, TrusteeCard
+
+app = typer.Typer(
+    name="trustee",
+    help="Run a trustee: make its keys, take part in the ceremony that makes the signature key, and see its log.",
+    no_args_is_help=True,
+)
+
+FEW_TRUSTEES = 5
+TrusteeHome = Annotated[
+    Path, typer.Option("--home", envvar="PHAROAH_TRUSTEE_HOME", help="The trustee's home directory, its own alone.")
+]
+
+
+def _address(text: str) -> str:
+    from crypto.cards import host_of
+
+    try:
+        host_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return text
+
+
+def _names(texts: list[str] | None) -> list[str]:
+    for text in texts or []:
+        _address(f"[{text}]:1" if ":" in text else f"{text}:1")
+    return texts or []
+
+
+@app.command()
+def init(
+    home: TrusteeHome,
+    address: Annotated[str, typer.Option(help="host:port where others reach this trustee.", callback=_address)],
+    name: Annotated[list[str] | None, typer.Option(help="A further DNS name or IP address.", callback=_names)] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Make a trustee's keys and its card, the file trustee.card in the home, which everybody else needs."""
+    import os
+    from datetime import UTC, datetime
+
+    from crypto.cards import fingerprint
+    from tenant_client import trustee_home
+
+    with failing():
+        card = trustee_home.create(home, address, name or [], os.urandom, datetime.now(UTC))
+    file, shown = home / trustee_home.CARD, fingerprint(card.name)
+    if as_json:
+        print_json({"card": str(file), "address": card.address, "fingerprint": shown})
+        return
+    sys.stdout.write(f"card         {file}\nfingerprint  {shown}\n")
+    _tell("give the card to every trustee and to the provider, and read its fingerprint to them")
+
+
+@app.command()
+def deal(
+    cards: Annotated[
+        list[Path], typer.Argument(metavar="CARD...", help="The cards of all trustees.", exists=True, dir_okay=False)
+    ],
+    home: TrusteeHome,
+    threshold: Annotated[int, typer.Option(help="How many trustees it takes to sign; at most a majority.")],
+    out: Annotated[Path, typer.Option(help="Where the dealing goes; a file that is there is not overwritten.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Deal this trustee's part of the signature key, sealed for each of the trustees on the cards."""
+    import os
+
+    from crypto import ceremony
+    from crypto.cards import fingerprint
+    from tenant_client import trustee_home
+
+    with failing():
+        everybody, _ = _sorted(cards)
+        _check_own(everybody, home)
+        _write_new(out, ceremony.deal(trustee_home.signing_key(home), everybody, threshold, os.urandom))
+    count, shown = len(everybody.cards), fingerprint(everybody.name)
+    if count < FEW_TRUSTEES:
+        warn(f"only {count} trustees: {threshold} that collude know the key; five or more are better")
+    if as_json:
+        print_json({"dealing": str(out), "trustees": count, "threshold": threshold, "cards_fingerprint": shown})
+        return
+    sys.stdout.write(f"dealing      {out}\ntrustees     {count}, of whom {threshold} sign\nlist         {shown}\n")
+    _tell("every trustee must read the same fingerprint of the list; then give the dealing to every trustee")
+
+
+@app.command()
+def combine(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="All cards and dealings, in any order.", exists=True, dir_okay=False),
+    ],
+    home: TrusteeHome,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Check everybody's dealing, and keep what comes of it: the files share.key and committee in the home."""
+    from crypto import ceremony
+    from crypto.cards import fingerprint
+    from tenant_client import trustee_home
+
+    with failing():
+        everybody, dealings = _sorted(files)
+        card = _check_own(everybody, home)
+        made = ceremony.committee(everybody, dealings)
+        share = ceremony.own_share(everybody, dealings, card.verify_key, trustee_home.sealing_key(home))
+        trustee_home.keep(home, share, made)
+    file, shown = home / trustee_home.COMMITTEE, fingerprint(made.name)
+    if as_json:
+        view = {"committee": str(file), "index": share.index, "trustees": len(made.trustees)}
+        print_json(view | {"threshold": made.threshold, "fingerprint": shown})
+        return
+    sys.stdout.write(f"trustee      {share.index} of {len(made.trustees)}, of whom {made.threshold} sign\n")
+    sys.stdout.write(f"committee    {file}\nfingerprint  {shown}\n")
+    _tell("every trustee must read the same fingerprint of the committee; then give the committee to the provider")
+
+
+@app.command()
+def enrol(
+    invitation: Annotated[Path, typer.Argument(help="The provider's invitation.", exists=True, dir_okay=False)],
+    home: TrusteeHome,
+    head: Annotated[str, typer.Option(help="The fingerprint of the directory's head that others read.")] = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Pin the provider's directory, if its trustees and its key are those of the ceremony."""
+    import os
+
+    from crypto.cards import check_fingerprint, fingerprint
+    from crypto.invitation import accept
+    from tenant_client import trustee_home
+
+    with failing():
+        with _about(invitation):
+            invited, chain = accept(invitation.read_bytes())
+        if head:
+            check_fingerprint(head, chain.directory.head)
+        trustee_home.enrol(home, chain, os.urandom)
+    members, shown = len(chain.directory.members), fingerprint(chain.directory.head)
+    if as_json:
+        print_json({"head": str(chain.directory.head), "fingerprint": shown, "members": members})
+        return
+    sys.stdout.write(f"provider     {invited.provider.hex()[:16]}… at {invited.online}\n")
+    sys.stdout.write(f"tenants      {members}\nhead         {shown}\n")
+    if not head:
+        _tell("compare the head with the other trustees and with tenants; --head does it here")
+
+
+@app.command()
+def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
+    """Show what this trustee was asked for: evaluations by tenant and epoch, rounds, and proofs of conflicts.
+
+    Exit code 1: the provider told two sets for one round.
+    """
+    import os
+
+    from tenant_client import trustee_home
+    from tenant_client.trustee import TrusteeLimits
+
+    with failing(), closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
+        evaluations, rounds, conflicts = trustee.evaluations(), trustee.rounds(), trustee.conflicts()
+    if as_json:
+        asked = [{"tenant": str(of), "epoch": epoch, "elements": n} for (of, epoch), n in sorted(evaluations.items())]
+        held = [{"round_id": str(name), "request": str(of), "unmasked": done} for name, of, done in rounds]
+        told = [{"round_id": str(name), "proof": proof.hex()} for name, proof in conflicts]
+        print_json({"evaluations": asked, "rounds": held, "conflicts": told})
+    else:
+        for (tenant, epoch), elements in sorted(evaluations.items()):
+            sys.stdout.write(f"tenant {tenant.hex()[:12]}… epoch {epoch}: {elements} blinded elements\n")
+        for name, request, done in rounds:
+            sys.stdout.write(f"round {name}: set {request.hex()[:16]}… {'unmasked' if done else 'endorsed'}\n")
+        for name, proof in conflicts:
+            sys.stdout.write(f"round {name}: another set was told too, {len(proof)} bytes of proof (--json shows it)\n")
+    if conflicts:
+        warn("the provider told two sets for one round: keep this log and tell the tenants")
+        raise typer.Exit(1)
+
+
+def _sorted(files: list[Path]) -> "tuple[CardList, list[bytes]]":
+    """The cards and the dealings among `files`, told apart by their labels; errors name the file."""
+    from crypto.cards import TrusteeCard, card_list, open_trustee_card
+    from crypto.ceremony import kind_of
+
+    cards, dealings = [], []
+    for file in files:
+        with _about(file):
+            signed = file.read_bytes()
+            if kind_of(signed) is TrusteeCard:
+                cards.append(open_trustee_card(signed))
+            else:
+                dealings.append(signed)
+    return card_list(cards), dealings
+
+
+@contextmanager
+def _about(file: Path) -> Iterator[None]:
+    from crypto.errors import BadSignature, DecodeError
+
+    try:
+        yield
+    except (DecodeError, BadSignature) as error:
+        raise type(error)(f"{file}: {error.what}", hint=error.hint) from error
+
+
+def _check_own(cards: "CardList", home: Path) -> "TrusteeCard":
+    """The home's own card; CeremonyRefused unless it is in the list just as it is here."""
+    from crypto.ceremony import CeremonyRefused
+    from tenant_client import trustee_home
+
+    own = trustee_home.own_card(home)
+    if own not in cards.cards:
+        raise CeremonyRefused(
+            f"the {len(cards.cards)} cards do not have the one of {home} among them",
+            hint=f"add {home / trustee_home.CARD}; if a card shows your address, somebody put it in its place",
+        )
+    return own
+
+
+def _write_new(file: Path, data: bytes) -> None:
+    from transport.secret_files import HomeError
+
+    try:
+        with file.open("xb") as out:
+            out.write(data)
+    except OSError as error:
+        raise HomeError(f"{file}: {error.strerror}", hint="nothing is overwritten; name another file") from error
+
+
+def _tell(next_step: str) -> None:
+    typer.echo(f"next: {next_step}", err=True)
+
+
+@app.command()
+def serve(
+    home: TrusteeHome, log_format: Annotated[str, typer.Option(help="Log lines: json, or text.")] = "json"
+) -> None:
+    """Run the trustee: evaluate, endorse and unmask, within its own limits, until told to stop."""
+    import os
+    import signal
+    import threading
+
+    from tenant_client import trustee_serving
+    from tenant_client.settings import TrusteeSettings
+    from transport import logs
+    from transport.settings import load
+
+    logs.configure("text" if log_format == "text" else "json")
+    stop = threading.Event()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: stop.set())
+    with failing():
+        trustee_serving.serve(home, load(TrusteeSettings, home / "trustee.toml", os.environ), stop)
