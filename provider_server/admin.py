@@ -4,13 +4,14 @@
     GET  /pharoah/readyz    200 while it can hold rounds, else 503 with the reason
     GET  /pharoah/metrics   Prometheus' text format
     POST /pharoah/round     holds the week [start, end) or, without one, the last whole week; needs the admin token
+    POST /pharoah/give-up   refuses the round that is under way; needs the admin token
 
 The token is in the provider's home, mode 0600: other accounts of the machine see metrics and cannot start a round.
 """
 
 import hmac
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -20,12 +21,29 @@ from crypto.errors import PharoahError
 from provider_server.metrics import Metrics
 from provider_server.schedule import Window
 
-Hold = Callable[[Window | None], dict[str, Any]]
+
+class Holder(Protocol):
+    """Who holds rounds."""
+
+    def hold(self, window: Window | None) -> dict[str, Any]:
+        """Holds a week and tells its outcome."""
+
+    def give_up(self) -> str:
+        """Refuses the round that is under way; its name, or nothing."""
 
 
-def admin_app(metrics: Metrics, not_ready: Callable[[], str], hold: Hold, token: str) -> FastAPI:
-    """The ASGI app. `not_ready` gives the reason, empty if there is none; `hold` holds a week and tells its outcome."""
+def admin_app(metrics: Metrics, not_ready: Callable[[], str], ready: Callable[[], Holder], token: str) -> FastAPI:
+    """The ASGI app. `not_ready` gives the reason, empty if there is none; `ready` who holds rounds, or a refusal."""
     app = FastAPI(openapi_url=None)
+
+    def answer(request: Request, work: Callable[[Holder], dict[str, Any]]) -> Response:
+        shown = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(shown.encode(), token.encode()):
+            return JSONResponse({"error": "NotAllowed", "what": "the admin token is missing or wrong", "hint": ""}, 403)
+        try:
+            return JSONResponse(work(ready()))
+        except PharoahError as error:
+            return JSONResponse({"error": type(error).__name__, "what": error.what, "hint": error.hint}, 409)
 
     @app.get("/pharoah/healthz")
     def healthz() -> Response:
@@ -42,13 +60,11 @@ def admin_app(metrics: Metrics, not_ready: Callable[[], str], hold: Hold, token:
 
     @app.post("/pharoah/round")
     def round_(request: Request, start: int | None = None, end: int | None = None) -> Response:
-        shown = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(shown.encode(), token.encode()):
-            return JSONResponse({"error": "NotAllowed", "what": "the admin token is missing or wrong", "hint": ""}, 403)
-        try:
-            return JSONResponse(hold((start, end) if start is not None and end is not None else None))
-        except PharoahError as error:
-            told = {"error": type(error).__name__, "what": error.what, "hint": error.hint}
-            return JSONResponse(told, 409)
+        window = (start, end) if start is not None and end is not None else None
+        return answer(request, lambda rounds: rounds.hold(window))
+
+    @app.post("/pharoah/give-up")
+    def give_up(request: Request) -> Response:
+        return answer(request, lambda rounds: {"given_up": rounds.give_up()})
 
     return app

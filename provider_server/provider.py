@@ -13,7 +13,7 @@ from dataclasses import replace
 from crypto.bundle import Bundle, CatalogueEntry
 from crypto.codec import decode, encode
 from crypto.directory import Chain, Directory, Member, next_entry
-from crypto.errors import PeerFault, PharoahError, Refusal
+from crypto.errors import PeerFault, PharoahError, PlanRefused, Refusal
 from crypto.ids import RoundId, TenantId
 from crypto.masking import Words, add_words
 from crypto.messages import (
@@ -26,7 +26,7 @@ from crypto.messages import (
     RegistrationRequest,
 )
 from crypto.noise import from_ring, noise_variances
-from crypto.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, MaskTrustee, Plan
+from crypto.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, MaskTrustee, Plan, check_continues
 from crypto.ristretto import RandomBytes
 from crypto.signing import Signed, SigningKey, open_signed, open_signed_by
 from provider_server import leases as exposure, release as gate
@@ -42,6 +42,12 @@ from provider_server.store import Store
 logger = logging.getLogger(__name__)
 
 Window = tuple[int, int]
+
+
+class WeekHeld(Refusal):
+    """A round over hours that a release covers already."""
+
+    default_hint = "its release is there: see `pharoah-provider release`; a job-week is counted once"
 
 
 class RoundUnderWay(Refusal):
@@ -135,8 +141,13 @@ class Provider:
         return self._signing_key.sign(LeaseGrants(asked.tenant, tuple(granted)))
 
     def registration_request(self, window: Window) -> bytes:
-        """The question that opens a week: what runs on your leases that began in the window?"""
-        return self._signing_key.sign(RegistrationRequest(self.epoch(window[0]), *window))
+        """The question that opens a week: what runs on your leases that began in this epoch, until the window ends?
+
+        A tenant that was away tells what it missed, since its answer to the plan may carry those weeks over.
+        """
+        return self._signing_key.sign(
+            RegistrationRequest(self.epoch(window[0]), self._epoch_start(window[0]), window[1])
+        )
 
     def register(self, answer: bytes) -> None:
         """Keeps a tenant's tokens for its own leases; a bad answer is logged and dropped."""
@@ -153,18 +164,21 @@ class Provider:
         """The plan for a window, with the rows that the epoch's leases support; RoundUnderWay while one is open."""
         if (open_ := self.unfinished()) is not None:
             raise RoundUnderWay(f"round {open_.plan.round_id} is still {open_.state}")
-        epoch_start = self.epoch(window[0]) * self.settings.weeks_per_epoch * HOURS_PER_WEEK
+        if any(made.plan.start_hour < window[1] and window[0] < made.plan.end_hour for made in self.releases()):
+            raise WeekHeld(f"hours {window[0]}–{window[1]} were released before")
         owned = self._owned(self.epoch(window[0]))
-        leases = [_as_owned(lease, owned) for lease in self._store.leases(epoch_start, window[1])]
-        return make_plan(
-            self.settings,
-            self.new_round_id(),
-            window,
-            leases,
-            self.mask_trustees(),
-            directory=self.directory.head,
-            earlier=self._goes_on_from(),
-        )
+        known = self._store.leases(self._epoch_start(window[0]), window[1])
+        leases = [_as_owned(lease, owned) for lease in known]
+        earlier = self._goes_on_from()
+        made = self._made(window, leases, earlier)
+        return made if earlier is None or _may_follow(earlier, made) else self._made(window, leases, None)
+
+    def _made(self, window: Window, leases: Sequence[Lease], earlier: Plan | None) -> Plan:
+        trustees, head = self.mask_trustees(), self.directory.head
+        return make_plan(self.settings, self.new_round_id(), window, leases, trustees, directory=head, earlier=earlier)
+
+    def _epoch_start(self, hour: float) -> int:
+        return self.epoch(hour) * self.settings.weeks_per_epoch * HOURS_PER_WEEK
 
     def new_round_id(self) -> RoundId:
         """A fresh random name for a round."""
@@ -313,6 +327,21 @@ class Provider:
             sums.append(GroupSum(members, counts, variances))
         judgement = judge(sums, held, self.suspicion().rates())
         return judgement, accepted(sums, judgement)
+
+
+def _may_follow(earlier: Plan, plan: Plan) -> bool:
+    """Whether trustees and tenants would take `plan` for one that goes on with the series of `earlier`, if it says so.
+
+    They would not after a change of settings, nor where owners have left a row that must stay: a new series begins.
+    """
+    if plan.series is None or plan.position == 0:
+        return True
+    rarest = plan.rarest_row
+    try:
+        check_continues(earlier, plan)
+    except PlanRefused:
+        return False
+    return rarest is None or rarest[1] >= plan.owners_minimum
 
 
 def _as_owned(lease: Lease, owned: dict[TenantId, set[str]]) -> Lease:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from crypto.accountant import plan_loss
 from crypto.errors import CohortTooSmall, PharoahError, Refusal, Unreachable
@@ -61,36 +61,59 @@ class Rounds:
 
     def step(self) -> bool:
         """Takes up what there is to do; whether there may be more. Errors of a round are logged, not raised."""
-        if self._settings.rounds.every == "manual" and self._provider.unfinished() is None:
-            return False
-        window = self._due()
+        if not self._one.acquire(blocking=False):
+            return False  # somebody else holds a round right now
+        try:
+            self._follow()
+            return self._step()
+        finally:
+            self._one.release()
+
+    def hold(self, window: Window | None) -> dict[str, Any]:
+        """Holds a week, by default the last whole one, or finishes the round that is under way; what came of it."""
+        with self._one:
+            self._follow()
+            return self._hold(window or last_whole_week(self._now_hour()))
+
+    def give_up(self) -> str:
+        """Refuses the round that is under way: its contributions stay masked; its name, or nothing."""
+        with self._one:
+            round_ = self._provider.unfinished()
+            if round_ is None:
+                return ""
+            round_.refuse()
+            self._metrics.waiting.set(0)
+            self._metrics.rounds.labels("refused").inc()
+            name = str(round_.plan.round_id)
+            logger.warning("round %s is given up", name, extra={"event": "round", "outcome": "given up"})
+            return name
+
+    def _step(self) -> bool:
+        manual = self._settings.rounds.every == "manual"
+        window = None if manual else self._due()
         if window is None and self._provider.unfinished() is None:
             return self._catch_up()
         try:
-            self.hold(window)
+            self._hold(window or last_whole_week(self._now_hour()))
         except NothingToCount:
             self._skipped_end = window[1] if window else None
             return True
         except PharoahError:
-            return False  # `hold` has logged it; the next step tries again
+            return False  # `_hold` has logged it; the next step tries again
         return True
 
-    def hold(self, window: Window | None) -> dict[str, Any]:
-        """Holds a week, or finishes the one that is under way; what came of it, for a log or a person."""
-        with self._one:
-            self.follow()
-            chosen = window or last_whole_week(self._now_hour())
-            clock = _Clock(self._metrics)
-            try:
-                release = self._over_the_link(lambda tenants: self._week(tenants, chosen, clock))
-            except PharoahError as error:
-                self._note_failure(error, clock)
-                raise
-            finally:
-                clock.stop()
-            return self._note_release(release, clock)
+    def _hold(self, window: Window) -> dict[str, Any]:
+        clock = _Clock(self._metrics)
+        try:
+            release = self._over_the_link(lambda tenants: self._week(tenants, window, clock))
+        except PharoahError as error:
+            self._note_failure(error, clock)
+            raise
+        finally:
+            clock.stop()
+        return self._note_release(release, clock)
 
-    def follow(self) -> None:
+    def _follow(self) -> None:
         """Lets newly enrolled tenants in and tells the trustees of them."""
         head = self._provider.directory.head
         self._provider.refresh()
@@ -114,8 +137,7 @@ class Rounds:
     def _catch_up(self) -> bool:
         """Publishes a release that a killed provider had not published."""
         if self._provider.unpublished():
-            with self._one:
-                self._over_the_link(lambda tenants: publish(self._provider, tenants))
+            self._over_the_link(lambda tenants: publish(self._provider, tenants))
         return False
 
     def _week(self, tenants: Tenants, window: Window, clock: "_Clock") -> Release:
@@ -233,15 +255,15 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
     ]
     rounds: Rounds | None = None
 
-    def hold(window: Window | None) -> dict[str, Any]:
+    def ready() -> Rounds:
         if rounds is None:
-            raise Refusal("the provider is still starting")
-        return rounds.hold(window)
+            raise Refusal("the provider is still starting", hint="try again in a moment")
+        return rounds
 
     def not_ready() -> str:
         return "starting" if rounds is None else rounds.not_ready()
 
-    ours = admin_app(metrics, not_ready, hold, read(home / "admin.token").decode())
+    ours = admin_app(metrics, not_ready, ready, read(home / "admin.token").decode())
     link_settings = SuperLinkSettings(
         home / "superlink.db",
         home / "tls.pem",
@@ -259,9 +281,8 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
         yield rounds, link, online.port
 
 
-def serve(rounds: Rounds, stop: threading.Event, retry_s: float) -> None:
-    """Holds rounds as they fall due, until told to stop."""
-    while not stop.is_set():
-        rounds.follow()
+def serve(rounds: Rounds, retry_s: float) -> NoReturn:
+    """Holds rounds as they fall due, for ever."""
+    while True:
         if not rounds.step():
-            stop.wait(retry_s)
+            time.sleep(retry_s)

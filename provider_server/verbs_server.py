@@ -147,7 +147,7 @@ def serve(
 ) -> None:
     """Run the provider: tenants' listener, online service, admin listener, and rounds as they fall due."""
     import signal
-    import threading
+    import sys
 
     from provider_server import home as homes, serving
     from transport import logs
@@ -156,9 +156,8 @@ def serve(
     if every:
         os.environ["PHAROAH_ROUNDS_EVERY"] = every
     logs.configure("text" if log_format == "text" else "json")
-    stop = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(kind, lambda *_: stop.set())
+        signal.signal(kind, lambda *_: sys.exit(0))  # a round that is under way is in the store, and goes on later
     with failing():
         settings = homes.settings_of(place)
         provider = homes.open_provider(place, database, settings)
@@ -166,7 +165,7 @@ def serve(
             with serving.running(place, provider, settings) as (rounds, link, online_port):
                 where = f"tenants at {link.address}, online at port {online_port}, admin at {link.admin_address}"
                 serving.logger.info("serving %s", where, extra={"event": "serving"})
-                serving.serve(rounds, stop, settings.rounds.retry_s)
+                serving.serve(rounds, settings.rounds.retry_s)
         finally:
             provider.close()
 
@@ -177,32 +176,40 @@ def round_(
     end: Annotated[int | None, typer.Option(help="Last hour of the window, exclusive.", show_default=False)] = None,
     timeout_s: Annotated[float, typer.Option(help="How long to wait for the outcome.")] = 7200.0,
     *,
+    give_up: Annotated[bool, typer.Option("--give-up", help="Refuse the round that waits, instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Hold a round now, on the running server: the last whole week, or a window of whole weeks."""
+    place = required(home)
+    with failing():
+        if give_up:
+            told = _asked(place, "give-up", {}, timeout_s)
+            print_rows([told], lambda row: f"given up: {row['given_up'] or 'no round was under way'}", as_json=as_json)
+            return
+        window = {"start": start, "end": end} if start is not None and end is not None else {}
+        told = _asked(place, "round", window, timeout_s)
+    print_rows([told], _round_line, as_json=as_json)
+
+
+def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> dict[str, Any]:
+    """What the running server says; its refusals are raised here."""
     import httpx
 
     from crypto.errors import PharoahError
     from provider_server import home as homes
     from transport.secret_files import read
 
-    place = required(home)
-    with failing():
-        settings = homes.settings_of(place)
-        token = read(place / "admin.token").decode()
-        window = {"start": start, "end": end} if start is not None and end is not None else {}
-        url = f"http://127.0.0.1:{settings.listen.admin_port}/pharoah/round"
-        try:
-            with httpx.Client(trust_env=False, timeout=timeout_s) as client:
-                answer = client.post(url, params=window, headers={"Authorization": f"Bearer {token}"})
-        except httpx.HTTPError as error:
-            raise PharoahError(
-                f"{url}: {error}", hint="is `pharoah-provider serve` running on this machine?"
-            ) from error
-        told = answer.json()
-        if answer.status_code != 200:
-            raise PharoahError(f"{told['error']}: {told['what']}", hint=told["hint"])
-    print_rows([told], _round_line, as_json=as_json)
+    url = f"http://127.0.0.1:{homes.settings_of(home).listen.admin_port}/pharoah/{what}"
+    token = read(home / "admin.token").decode()
+    try:
+        with httpx.Client(trust_env=False, timeout=timeout_s) as client:
+            answer = client.post(url, params=window, headers={"Authorization": f"Bearer {token}"})
+    except httpx.HTTPError as error:
+        raise PharoahError(f"{url}: {error}", hint="is `pharoah-provider serve` running on this machine?") from error
+    told: dict[str, Any] = answer.json()
+    if answer.status_code != httpx.codes.OK:
+        raise PharoahError(f"{told['error']}: {told['what']}", hint=told["hint"])
+    return told
 
 
 def _round_line(row: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from crypto.errors import Unreachable
+from crypto.errors import PharoahError
 from crypto.verbs import Verb
 from provider_server.provider import Provider, Window
 from provider_server.release import Release
@@ -95,12 +95,13 @@ def publish(provider: Provider, tenants: Tenants, announce: Callable[[Stage], No
 
 
 def tell_directory(provider: Provider, trustees: Sequence[MaskHolder]) -> None:
-    """Gives every trustee the newer entries of the directory; one that is away gets them when it is asked for more."""
+    """Gives every trustee the newer entries of the directory; one that fails gets them when it is asked for more."""
     for trustee in trustees:
         try:
             trustee.follow(provider.directory_update())
-        except Unreachable as error:
-            logger.warning("trustee %d does not follow the directory: %s", trustee.index, error.what)
+        except PharoahError as error:
+            said = type(error).__name__, error.what
+            logger.warning("trustee %d does not follow the directory: %s: %s", trustee.index, *said)
 
 
 def federated_round(

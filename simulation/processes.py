@@ -230,7 +230,7 @@ def running(places: Places, say: Say) -> Iterator[dict[str, subprocess.Popen[byt
             wait_for(places, programs, home.name, "serves at port")
         wait_for(places, programs, "provider", '"event": "serving"')
         yield programs
-        say("all of them are stopped")
+        say("all of them are stopped now")
 
 
 @contextmanager

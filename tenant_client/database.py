@@ -4,12 +4,18 @@ Write-ahead log with full synchronisation: a committed transaction survives a ki
 holds plaintext outcomes and a selection secret; it is created readable by its owner only.
 
 Threads may share a connection and processes the file: see `tenant_client.journal.transaction`.
+
+A disk that is full or broken is nobody's bug: where answers are made, `reporting` turns it into `StorageFailed`.
 """
 
 import os
 import sqlite3
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from crypto.errors import PharoahError
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS units (unit TEXT PRIMARY KEY, start_h REAL NOT NULL, labels TEXT NOT NULL);
@@ -45,6 +51,23 @@ CREATE TRIGGER IF NOT EXISTS charges_stay BEFORE DELETE ON charges BEGIN SELECT 
 CREATE TRIGGER IF NOT EXISTS charges_are_not_replaced BEFORE INSERT ON charges
     WHEN EXISTS (SELECT 1 FROM charges WHERE round_id = NEW.round_id) BEGIN SELECT RAISE(ABORT, 'append-only'); END;
 """
+
+
+class StorageFailed(PharoahError):
+    """The database cannot be read or written now; what was under way has left nothing behind."""
+
+    default_hint = "free space on its disk, or mend it, and go on: nothing that is not kept has left"
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Raises StorageFailed for what a disk does to a database; what a bug does to it stays as it is."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if type(error) not in (sqlite3.DatabaseError, sqlite3.OperationalError):
+            raise
+        raise StorageFailed(f"the database fails: {error}") from error
 
 
 class Connection(sqlite3.Connection):

@@ -33,7 +33,7 @@ from crypto.plan import Plan, check_continues
 from crypto.ristretto import RandomBytes
 from crypto.signing import Signed, SigningKey, open_signed, tenant_id
 from crypto.verbs import Verb
-from tenant_client.database import Connection
+from tenant_client.database import Connection, reporting
 from tenant_client.descriptor import Descriptor, rungs
 from tenant_client.journal import Failure, Journal, Unit, transaction
 from tenant_client.ledger import Charge, Ledger
@@ -84,8 +84,9 @@ class Tenant:
         """Releases the database."""
         self._connection.close()
 
+    @reporting()
     def answer(self, verb: Verb, payload: bytes) -> bytes:
-        """The reply to one of the provider's questions. PharoahError when it is refused or malformed."""
+        """The reply to one of the provider's questions. PharoahError when it is refused, malformed, or not kept."""
         if verb is Verb.DIRECTORY:
             return self.follow(payload)
         if verb is Verb.REGISTRATIONS:

@@ -15,7 +15,7 @@ import msgpack
 from crypto import threshold, voprf
 from crypto.codec import decode
 from crypto.directory import Directory
-from crypto.errors import DecodeError, PeerFault, PharoahError, Refusal
+from crypto.errors import DecodeError, PeerFault, PharoahError
 from crypto.ids import EncodedElement, TenantId, Token
 from crypto.messages import EvaluationRequest, EvaluationResponse, Ladder
 from crypto.ristretto import Element, RandomBytes
@@ -86,7 +86,7 @@ class TokenSource:
             except threshold.TrusteeFault as fault:
                 answers.pop(fault.trustee)
                 faults.append(_named(fault.trustee, fault))
-            except (DecodeError, PeerFault, Refusal) as fault:
+            except PharoahError as fault:
                 faults.append(_named(trustee.index, fault))
         raise PeerFault(
             f"only {len(answers)} of {key.threshold} trustees evaluated the tokens ({'; '.join(faults)})",

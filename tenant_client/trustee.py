@@ -1,6 +1,7 @@
 """A trustee: holds a share of the signature key and one mask stream per contribution, and learns nothing from either.
 
-It answers three kinds of request, as bytes, so that the same object serves in process and behind a network.
+It answers three kinds of request, as bytes, so that the same object serves in process and behind a network. When its
+disk fails it answers none, and StorageFailed is raised.
 
 *Evaluate*: blinded elements only, signed by a tenant, metered per tenant and epoch, for epochs about now.
 *Endorse*: signed by the provider, names the one set of contributors of a round, in groups, with the plan that the
@@ -54,7 +55,7 @@ from crypto.plan import TOKEN_DIMENSIONS, Plan, check_continues
 from crypto.ristretto import Element, RandomBytes
 from crypto.signing import Signed, SigningKey, open_signed, open_signed_by
 from crypto.threshold import KeyShare
-from tenant_client.database import Connection
+from tenant_client.database import Connection, reporting
 from tenant_client.journal import transaction
 from tenant_client.pinned import pin
 
@@ -121,6 +122,7 @@ class Trustee:
         """Releases the file."""
         self._connection.close()
 
+    @reporting()
     def follow(self, update: bytes) -> bytes:
         """Takes newer entries of the directory; Fork, TrustChanged or BadSignature, and no change, if they are bad."""
         entries = decode(DirectoryUpdate, update).entries
@@ -128,6 +130,7 @@ class Trustee:
             self.chain = pin(self._connection, entries)
         return encode(Receipt(self.chain.directory.head))
 
+    @reporting()
     def evaluate(self, request: bytes) -> bytes:
         """Evaluates blinded elements under this trustee's share, after charging the tenant's quota.
 
@@ -141,6 +144,7 @@ class Trustee:
         answers = tuple(EncodedElement(element.encoded) for element in evaluation.elements)
         return encode(EvaluationResponse(self.index, answers, EncodedProof(evaluation.proof.encode())))
 
+    @reporting()
     def endorse(self, request: bytes) -> bytes:
         """Binds this trustee to one set for a round; a repeated request gets the same answer.
 
@@ -154,6 +158,7 @@ class Trustee:
         named = digest(decode(Signed, request).body)
         return self._signing_key.sign(Endorsement(self.index, plan.round_id, named))
 
+    @reporting()
     def unmask(self, call: bytes) -> bytes:
         """Sums this trustee's masks over each group of the set that all mask trustees endorsed; the same when repeated.
 

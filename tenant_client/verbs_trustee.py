@@ -75,7 +75,7 @@ def deal(
         list[Path], typer.Argument(metavar="CARD...", help="The cards of all trustees.", exists=True, dir_okay=False)
     ],
     home: TrusteeHome,
-    threshold: Annotated[int, typer.Option(help="How many trustees it takes to sign; at most a majority.")],
+    threshold: Annotated[int, typer.Option(help="How many trustees make a token; at most a majority.")],
     out: Annotated[Path, typer.Option(help="Where the dealing goes; a file that is there is not overwritten.")],
     *,
     as_json: AsJson = False,
@@ -97,7 +97,9 @@ def deal(
     if as_json:
         print_json({"dealing": str(out), "trustees": count, "threshold": threshold, "cards_fingerprint": shown})
         return
-    sys.stdout.write(f"dealing      {out}\ntrustees     {count}, of whom {threshold} sign\nlist         {shown}\n")
+    sys.stdout.write(
+        f"dealing      {out}\ntrustees     {count}, any {threshold} of whom make tokens\nlist         {shown}\n"
+    )
     _tell("every trustee must read the same fingerprint of the list; then give the dealing to every trustee")
 
 
@@ -127,7 +129,7 @@ def combine(
         view = {"committee": str(file), "index": share.index, "trustees": len(made.trustees)}
         print_json(view | {"threshold": made.threshold, "fingerprint": shown})
         return
-    sys.stdout.write(f"trustee      {share.index} of {len(made.trustees)}, of whom {made.threshold} sign\n")
+    sys.stdout.write(f"trustee      {share.index} of {len(made.trustees)}, any {made.threshold} of whom make tokens\n")
     sys.stdout.write(f"committee    {file}\nfingerprint  {shown}\n")
     _tell("every trustee must read the same fingerprint of the committee; then give the committee to the provider")
 

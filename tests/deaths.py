@@ -39,9 +39,8 @@ from provider_server.week import MaskHolder
 from simulation.federation import Federation
 from tenant_client import database, trustee as trustee_module
 from tenant_client.tenant import Tenant
-from tests.federations import WEEKS, Grounds, Window, Witness, begin, complaints, fail, hold, welcome
+from tests.federations import COHORT, WEEKS, Grounds, Window, Witness, begin, complaints, fail, hold, welcome
 
-TENANTS = 4
 TRUSTEE = 3  # the one of five that signs and masks
 VICTIMS = {"provider": "provider/provider.db", "tenant": "tenants/000/tenant.db", "trustee": f"trustees/{TRUSTEE}.db"}
 WRITE = re.compile(r"\s*(INSERT|UPDATE|DELETE|COMMIT)(?:.*?(?:INTO|UPDATE|FROM) (\w+)| (\w+))?", re.DOTALL)
@@ -140,19 +139,19 @@ class Scene:
             shutil.rmtree(place)
 
 
-def a_scene(root: Path, role: str, horizon: int, *, forgetful: bool = False) -> Scene:
+def a_scene(root: Path, tenants: int, role: str, horizon: int, *, forgetful: bool = False) -> Scene:
     """A new federation before its first week or, in a series, before its second."""
     before, window = root / "before", WEEKS[1] if horizon > 1 else WEEKS[0]
-    grounds = Grounds.founded(before, TENANTS, horizon=horizon)
+    grounds = Grounds.founded(before, tenants, horizon=horizon)
     with grounds.opened(before) as federation:
-        for number in range(TENANTS):
+        for number in range(tenants):
             fresh = window == WEEKS[0] and number == 0 and role != "provider"
             if not fresh:  # else its first leases, with the trustees' work on them, are part of the scene
                 begin(federation, number)
                 fail(federation, number)
         if horizon > 1:
             hold(federation, WEEKS[0])
-            for number in range(TENANTS):
+            for number in range(tenants):
                 begin(federation, number, window)
     return Scene(root, grounds, window, role, forgetful)
 
@@ -329,7 +328,7 @@ def _forget(tenant: Tenant) -> None:
 def twice(root: Path, seed: int, horizon: int, weeks: int) -> dict[str, Any]:
     """Weeks in which the provider dies at one random point and a tenant or trustee at another, in either order."""
     generator = random.Random(seed)
-    scene = a_scene(root, "provider", horizon)
+    scene = a_scene(root, COHORT, "provider", horizon)
     points = {}
     for role in VICTIMS:
         with scene.copy() as place:
@@ -351,8 +350,10 @@ def asked(root: Path, what: str, *options: str) -> dict[str, Any]:
         seed, horizon, weeks = map(int, options)
         return twice(root, seed, horizon, weeks)
     role, horizon, remainder, divisor = options[0], *map(int, options[1:4])
-    scene = a_scene(root, role, horizon, forgetful="forgetful" in options)
-    return matrix(scene, one_dies if what == "alone" else all_die, remainder, divisor)
+    alone = what == "alone"
+    tenants = COHORT + alone  # a round must be possible without the one that dies
+    scene = a_scene(root, tenants, role, horizon, forgetful="forgetful" in options)
+    return matrix(scene, one_dies if alone else all_die, remainder, divisor)
 
 
 def main(root: Path) -> None:

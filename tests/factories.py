@@ -28,6 +28,7 @@ from provider_server.leases import Lease
 from provider_server.planning import PlanSettings, make_plan
 from provider_server.round_store import Answer, RoundStore
 from provider_server.rounds import Grouping, Past, Round, new_round
+from provider_server.store import Store
 from simulation.federation import founding_entry, make_group_key
 from tenant_client.database import Connection, open_database
 from tenant_client.descriptor import Descriptor
@@ -130,6 +131,12 @@ class Cast:
     def trustees(self, limits: TrusteeLimits | None = None) -> tuple[Trustee, ...]:
         """All of them."""
         return tuple(self.trustee(index, limits) for index in range(1, len(keys().trustees) + 1))
+
+    def store(self) -> Store:
+        """A new, empty store of a provider."""
+        made = Store(self.root / f"provider-{len(list(self.root.glob('provider-*.db')))}.db")
+        self._open.callback(made.close)
+        return made
 
     def close(self) -> None:
         """Closes everybody."""

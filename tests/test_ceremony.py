@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -40,8 +40,8 @@ from crypto.cards import (
 from crypto.ceremony import CeremonyRefused, Committee, Dealing, KeptShare, committee, deal, kind_of, own_share
 from crypto.codec import Message, decode, digest, encode
 from crypto.directory import Chain, Directory, Fork, Member, TrustChanged, next_entry
-from crypto.errors import BadSignature, DecodeError, PeerFault, PharoahError
-from crypto.ids import Digest, EncodedElement, MaskPublicKey, Signature
+from crypto.errors import BadSignature, DecodeError, PeerFault
+from crypto.ids import Digest, EncodedElement, MaskPublicKey, RoundId, Signature
 from crypto.invitation import Invitation, accept
 from crypto.masking import MaskKey
 from crypto.messages import EvaluationRequest, EvaluationResponse
@@ -184,7 +184,7 @@ def test_a_card_with_a_wrong_signature_is_named() -> None:
     with pytest.raises(BadSignature, match=f"card of the trustee at {address(1)} .* not signed by its own key"):
         open_trustee_card(forged)
     other = encode(Signed(encode(replace(parties()[0].card, address="evil.example:1")), signed.signature))
-    with pytest.raises(BadSignature, match="evil.example:1"):
+    with pytest.raises(BadSignature, match=r"evil\.example:1"):
         open_trustee_card(other)
 
 
@@ -221,19 +221,21 @@ def test_whoever_was_given_another_list_is_named() -> None:
     fourth = parties()[3]
     other_list = card_list([*(party.card for party in parties()[1:]), stranger.card])
     theirs = deal(fourth.signing, other_list, T, os.urandom)
-    with pytest.raises(PeerFault, match=f"another list of cards than the 5 here: the trustee at {address(4)}") as caught:
+    with pytest.raises(
+        PeerFault, match=f"another list of cards than the 5 here: the trustee at {address(4)}"
+    ) as caught:
         committee(cards(), [*dealings()[:3], theirs, *dealings()[4:]])
     assert not any(card.address in caught.value.what for card in cards().cards if card != fourth.card)
     assert "compare the fingerprints of the lists" in caught.value.hint
 
 
 def test_missing_dealings_are_named() -> None:
-    with pytest.raises(PeerFault, match=f"no dealing is here of the trustee at {address(2)} .*, the trustee at {address(5)}"):
+    with pytest.raises(PeerFault, match=f"missing for the trustee at {address(2)} .*, the trustee at {address(5)}"):
         committee(cards(), [dealings()[0], dealings()[2], dealings()[3]])
 
 
 def test_a_dealing_that_is_there_twice_is_named() -> None:
-    with pytest.raises(PeerFault, match=f"one dealing of the trustee at {address(3)} .* is here twice"):
+    with pytest.raises(PeerFault, match=f"the dealing of the trustee at {address(3)} .* is here twice"):
         committee(cards(), [*dealings(), dealings()[2]])
     second = deal(parties()[2].signing, cards(), T, os.urandom)
     with pytest.raises(TrusteeFault, match=f"trustee 3 at {address(3)} dealt twice, differently") as caught:
@@ -263,7 +265,7 @@ def test_a_share_that_does_not_open_names_its_dealer() -> None:
 
 
 def test_a_share_that_was_sealed_by_another_dealer_does_not_open() -> None:
-    with pytest.raises(TrusteeFault, match="trustee 4 .* does not open"):
+    with pytest.raises(TrusteeFault, match=r"trustee 4 .* does not open"):
         share_of(parties()[0], altered(4, sealed=dealing_of(5).sealed, commitments=dealing_of(5).commitments))
 
 
@@ -272,7 +274,9 @@ def test_a_share_that_does_not_fit_names_its_dealer() -> None:
     info = b"pharoah/sealed-share/1\0" + cards().name + honest.dealer + (5).to_bytes(8)
     wrong = cards().cards[4].seal(Scalar.from_int(7), info)
     dealt = altered(2, sealed=(*honest.sealed[:4], wrong))
-    with pytest.raises(TrusteeFault, match=f"trustee 2 at {address(2)} dealt trustee 5 a share that does not fit") as caught:
+    with pytest.raises(
+        TrusteeFault, match=f"trustee 2 at {address(2)} dealt trustee 5 a share that does not fit"
+    ) as caught:
         share_of(parties()[4], dealt)
     assert caught.value.trustee == 2
     assert share_of(parties()[0], dealt).index == 1, "only the cheated one can see it"
@@ -352,10 +356,11 @@ def test_an_invitation_brings_the_providers_directory() -> None:
     assert invited == invitation
     assert invited.provider == provider.public
     made.check_seated(chain.directory)
-    with pytest.raises(BadSignature, match="invitation of the provider at p.example:9093"):
+    with pytest.raises(BadSignature, match=r"invitation of the provider at p\.example:9093"):
         accept(SigningKey(os.urandom(32)).sign(invitation))
+    another_start = provider.sign(made.founding_entry(provider.public, 14, []))
     with pytest.raises(Fork):
-        accept(provider.sign(replace(invitation, entries=invitation.entries * 2 + an_invitation(provider, made).entries)))
+        accept(provider.sign(replace(invitation, entries=(*invitation.entries, another_start))))
 
 
 def test_a_directory_with_another_trustee_key_or_threshold_is_refused() -> None:
@@ -394,7 +399,12 @@ def test_hosts_of_addresses() -> None:
 
 
 def test_a_card_has_one_certificate_and_nothing_beside_it() -> None:
-    for wrong in ("", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", certificate() * 2, "x" + certificate()):
+    for wrong in (
+        "",
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        certificate() * 2,
+        "x" + certificate(),
+    ):
         with pytest.raises(ValueError, match="certificate"):
             replace(parties()[0].card, certificate=wrong)
 
@@ -435,9 +445,10 @@ def test_any_bytes_become_a_message_or_a_decode_error(kind: type[Any], data: st.
         | st.just(valid[:at])
     )
     try:
-        assert encode(decode(kind, hostile)) == hostile
-    except DecodeError as error:
-        assert kind.__name__ in error.what
+        message = decode(kind, hostile)
+    except DecodeError:
+        return
+    assert encode(message) == hostile
 
 
 @cache
@@ -568,10 +579,8 @@ def test_a_ceremony_of_files_ends_in_one_committee_whose_trustees_evaluate(cerem
         for homes in ((0, 1, 2), (2, 3, 4))
     )
     assert first == second
-    shares = [
-        decode(KeptShare, (ceremony.home(number) / "share.key").read_bytes()).share for number in range(N)
-    ]
-    assert first == evaluate(interpolated(shares[:T]), [b"a rung"])
+    shares = [decode(KeptShare, (ceremony.home(number) / "share.key").read_bytes()).share for number in range(N)]
+    assert first == finalize(blinding, evaluate(interpolated(shares[:T]), blinding.elements))
 
 
 def answers(ceremony: Ceremony, homes: Sequence[int], blinded: Sequence[Element]) -> dict[int, Evaluation]:
@@ -596,6 +605,21 @@ def test_the_log_shows_what_was_asked(ceremony: Ceremony) -> None:
     tenant = str(a_tenant()[1].member.tenant)
     assert shown["evaluations"] == [{"tenant": tenant, "epoch": 0, "elements": 2}]
     assert "2 blinded elements" in ceremony.call("log", "--home", ceremony.home(3)).stdout
+
+
+def test_the_log_shows_conflicts_with_their_proof_and_warns(ceremony: Ceremony) -> None:
+    enrolled(ceremony)
+    round_id, request = RoundId(b"r" * 16), encode(Signed(b"a set", Signature(bytes(64))))
+    with closing(trustee_home.open_trustee(ceremony.home(3), os.urandom, TrusteeLimits())) as trustee:
+        trustee._connection.execute("INSERT INTO endorsed VALUES (?, NULL, ?)", (bytes(round_id), request))
+        trustee._connection.execute("INSERT INTO conflicts VALUES (?, ?)", (bytes(round_id), b"another set"))
+    result = ceremony.call("log", "--home", ceremony.home(3), "--json", code=1)
+    assert "two sets for one round" in result.stderr
+    shown = json.loads(result.stdout)
+    assert shown["rounds"] == [{"round_id": str(round_id), "request": str(digest(b"a set")), "unmasked": False}]
+    assert shown["conflicts"] == [{"round_id": str(round_id), "proof": b"another set".hex()}]
+    text = ceremony.call("log", "--home", ceremony.home(3), code=1).stdout
+    assert f"round {round_id}: set {digest(b'a set').hex()[:16]}… endorsed" in text
 
 
 def test_all_read_the_same_fingerprints(ceremony: Ceremony) -> None:
@@ -699,10 +723,8 @@ def test_the_file_at_fault_is_named(ceremony: Ceremony) -> None:
 
 
 def test_a_missing_dealing_is_named_by_the_verb(ceremony: Ceremony) -> None:
-    result = ceremony.call(
-        "combine", *ceremony.cards, *ceremony.dealings[1:], "--home", ceremony.home(2), code=2
-    )
-    assert "no dealing is here of the trustee at localhost:7100" in result.stderr
+    result = ceremony.call("combine", *ceremony.cards, *ceremony.dealings[1:], "--home", ceremony.home(2), code=2)
+    assert "a dealing is missing for the trustee at localhost:7100" in result.stderr
     assert not (ceremony.home(2) / "committee").exists()
 
 
@@ -762,10 +784,20 @@ def test_a_longer_chain_is_followed(tmp_path: Path) -> None:
         assert len(trustee.chain.directory.members) == 2
 
 
+def test_a_trustee_does_not_open_under_another_committees_directory(tmp_path: Path) -> None:
+    provider, home = SigningKey(os.urandom(32)), tmp_path / "home"
+    made = committee(cards(), dealings())
+    settle(home, parties()[0], made)
+    trustee_home.enrol(home, accept(provider.sign(an_invitation(provider, made)))[1], os.urandom)
+    trustee_home.open_trustee(home, os.urandom, TrusteeLimits()).close()
+    moved = replace(made.trustees[4], address="elsewhere.example:1")
+    (home / "committee").write_bytes(encode(replace(made, trustees=(*made.trustees[:4], moved))))
+    with pytest.raises(TrustChanged, match="trustee 5 at elsewhere"):
+        trustee_home.open_trustee(home, os.urandom, TrusteeLimits())
+
+
 def settle(home: Path, party: Party, made: Committee) -> None:
     """A home whose keys are those of a party in memory, so that its share can be kept there."""
-    stream = iter([bytes(32)])
-    del stream
     home.mkdir()
     trustee_home.keep(home, share_of(party, dealings()), made)
     for name, key in (("signing.key", party.signing), ("mask.key", party.mask)):
@@ -788,5 +820,5 @@ def test_files_that_do_not_belong_together_are_noticed(tmp_path: Path) -> None:
     (home / "share.key").write_bytes(encode(KeptShare(1, Scalar.from_int(5).encoded)))
     with pytest.raises(CeremonyRefused, match="not one of this committee"):
         trustee_home.open_trustee(home, os.urandom, TrusteeLimits())
-    with pytest.raises(HomeError, match="share.key"):
+    with pytest.raises(HomeError, match=r"share\.key"):
         trustee_home.open_trustee(tmp_path, os.urandom, TrusteeLimits())

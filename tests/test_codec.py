@@ -62,6 +62,7 @@ MESSAGES: tuple[type[Any], ...] = tuple(
         kind for module in MODULES for kind in vars(module).values() if isinstance(kind, type) and "LABEL" in vars(kind)
     )
 )
+pytestmark = pytest.mark.filterwarnings("ignore:Parsed a serial number")  # of a certificate whose bits were flipped
 every_message = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: str(kind.__name__))
 # Building a Plan discards nothing but takes many draws; a slow machine is no reason to fail.
 patient = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])

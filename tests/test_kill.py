@@ -5,11 +5,13 @@ The killing is done by `tests/deaths.py`, in real processes with SIGKILL; what m
 """
 
 import json
+import os
 import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from tests.federations import WEEKS, Grounds, Witness, begin, complaints, fail, 
 
 pytestmark = pytest.mark.xdist_group("deaths")  # they share one process
 
+MEMORY = Path("/dev/shm")
 Ask = Callable[..., dict[str, Any]]
 
 WRITTEN = {
@@ -34,12 +37,19 @@ WRITTEN = {
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
-    """Puts one line to the program that kills; its answer."""
-    command = [sys.executable, "-m", "tests.deaths", str(tmp_path_factory.mktemp("deaths"))]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
-    ) as process:
+def ask() -> Iterator[Ask]:
+    """Puts one line to the program that kills; its answer. In memory: what was written outlives a killed process."""
+    memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+    with (
+        TemporaryDirectory(dir=memory) as folder,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.deaths", folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[1],
+        ) as process,
+    ):
         assert process.stdin is not None
         assert process.stdout is not None
         stdin, stdout = process.stdin, process.stdout

@@ -186,6 +186,38 @@ def test_a_rare_workload_is_exposed_in_the_row_that_its_failures_are_counted_in(
     }
 
 
+# ---- since when ----------------------------------------------------------------------------------------------------
+
+
+def test_each_tenant_is_exposed_since_its_own_hour_and_others_not_at_all() -> None:
+    held = [a_lease(tenant, 0, hours=(90.0, 140.0)) for tenant in range(4)]
+    since = {keys().tenant_id(0): 0.0, keys().tenant_id(1): 120.0, keys().tenant_id(2): 140.0}
+    cut = Slices.since(since, held, 130, EDGES)
+    assert [lease.tenant for lease in cut.leases] == [keys().tenant_id(0), keys().tenant_id(1)]
+    assert cut.node_hours.tolist() == [[1.0, 7.0, 32.0, 0.0], [0.0, 0.0, 10.0, 0.0]]
+
+
+@given(held=leases, begin=st.integers(0, 300))
+def test_since_one_hour_for_all_is_the_window_from_that_hour(held: list[Lease], begin: int) -> None:
+    one = Slices.of(held, begin, 300, EDGES)
+    other = Slices.since({keys().tenant_id(0): float(begin)}, held, 300, EDGES)
+    assert one.leases == other.leases
+    assert one.node_hours.tolist() == other.node_hours.tolist()
+
+
+@given(held=leases, weeks=st.lists(st.integers(0, 300), min_size=1, max_size=4, unique=True))
+def test_exposure_of_weeks_that_were_carried_over_is_that_of_the_weeks_one_by_one(
+    held: list[Lease], weeks: list[int]
+) -> None:
+    edges = [0, *sorted(weeks), 400]
+    tenant = keys().tenant_id(0)
+    parts = [
+        Slices.since({tenant: float(begin)}, held, end, EDGES).node_hours.sum()
+        for begin, end in zip(edges, edges[1:], strict=False)
+    ]
+    assert sum(parts) == pytest.approx(Slices.since({tenant: 0.0}, held, 400, EDGES).node_hours.sum())
+
+
 # ---- context tokens ------------------------------------------------------------------------------------------------
 
 

@@ -10,18 +10,22 @@ import pytest
 
 from crypto.causes import Domain
 from crypto.codec import decode, digest, encode
-from crypto.ids import MaskPublicKey, TenantId
+from crypto.errors import PlanRefused
+from crypto.ids import MaskPublicKey, RoundId, TenantId
 from crypto.messages import Contribution
 from crypto.plan import (
     LARGEST_NOISE_SCALE,
-    MAX_CELLS,
+    LONGEST_HORIZON,
     MAX_NAME_CHARACTERS,
+    MAX_WORDS,
     TOKEN_DIMENSIONS,
     Marginal,
     MaskTrustee,
     Mechanism,
     Plan,
     PlanDimension,
+    Series,
+    check_continues,
 )
 from tests.plans import cells_plan, small_plan
 
@@ -29,6 +33,7 @@ BAND = PlanDimension("band", ("0", "1", "2"), ())
 WORKLOAD = PlanDimension("workload", ("a", "b"), (7, 8))
 PAIRS = Marginal("pairs", ("workload", "band"), (), 3.0)
 TRUSTEE = MaskTrustee(1, MaskPublicKey(bytes(32)))
+SERIES = Series(RoundId(b"s" * 16), 0, 4, 0)
 
 
 def test_the_plan_of_these_tests_is_valid() -> None:
@@ -101,15 +106,17 @@ def test_the_largest_noise_scale(mechanism: Mechanism) -> None:
 # ---- size ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_of_the_largest_size_can_be_answered() -> None:
-    plan = cells_plan(MAX_CELLS // 4, 3.0)
+@pytest.mark.parametrize("series", [None, SERIES])
+def test_a_plan_of_the_largest_size_can_be_answered(series: Series | None) -> None:
+    most = MAX_WORDS // (2 if series else 1)
+    plan = replace(cells_plan(most // 4, 3.0), series=series)
     marginals = tuple(replace(plan.marginals[0], name=f"m{number}") for number in range(4))
     largest = replace(plan, marginals=marginals)
-    assert largest.cells == MAX_CELLS
-    answer = Contribution(TenantId(bytes(16)), plan.round_id, digest(b""), bytes(8 * MAX_CELLS))
+    assert (largest.cells, largest.words) == (most, MAX_WORDS)
+    answer = Contribution(TenantId(bytes(16)), plan.round_id, digest(b""), bytes(8 * largest.words))
     assert decode(Contribution, encode(answer)) == answer
     one_more = Marginal("one", ("band",), (), 3.0)
-    with pytest.raises(ValueError, match=f"a plan has at most {MAX_CELLS} cells: use fewer dimensions"):
+    with pytest.raises(ValueError, match=f"this plan has at most {most} cells: use fewer dimensions"):
         replace(largest, marginals=(*marginals, one_more), dimensions=(*plan.dimensions, replace(BAND, levels=("0",))))
 
 
@@ -119,6 +126,99 @@ def test_a_plan_that_would_need_all_memory_is_refused_before_it_takes_any() -> N
     huge = Marginal("huge", tuple(dimension.name for dimension in dimensions), (), 3.0)
     with pytest.raises(ValueError, match="use fewer dimensions per marginal or fewer levels"):
         small_plan(dimensions=dimensions, marginals=(huge,))
+
+
+# ---- series --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "rule"),
+    [
+        ({"horizon": 2}, {"horizon": 1}, f"the horizon of a series has 2 to {LONGEST_HORIZON} rounds"),
+        ({"horizon": LONGEST_HORIZON}, {"horizon": LONGEST_HORIZON + 1}, "the horizon of a series has 2 to"),
+        ({"position": 3}, {"position": 4}, "the position of a round must lie within the horizon"),
+    ],
+)
+def test_rules_of_a_series(good: dict[str, Any], bad: dict[str, Any], rule: str) -> None:
+    replace(SERIES, **good)
+    with pytest.raises(ValueError, match=rule):
+        replace(SERIES, **bad)
+
+
+def test_rules_of_a_plan_in_a_series() -> None:
+    small_plan(series=SERIES)
+    with pytest.raises(ValueError, match="only Gaussian noise is correlated"):
+        small_plan(series=SERIES, mechanism=Mechanism.DISCRETE_LAPLACE)
+    with pytest.raises(ValueError, match="a series starts no later than the windows of its rounds"):
+        small_plan(series=replace(SERIES, start_hour=1))
+
+
+def test_what_follows_from_a_series() -> None:
+    alone, third = small_plan(start_hour=100), small_plan(start_hour=100, series=replace(SERIES, position=2))
+    assert (alone.horizon, alone.position, alone.first_hour, alone.vectors, alone.words) == (1, 0, 100, 1, alone.cells)
+    assert (third.horizon, third.position, third.first_hour, third.vectors) == (4, 2, 0, 2)
+    assert third.words == 2 * third.cells
+    assert decode(Plan, encode(third)) == third
+
+
+FIRST = small_plan(series=SERIES)
+SECOND = small_plan(
+    round_id=RoundId(b"2" * 16), start_hour=168, end_hour=336, series=replace(SERIES, position=1), epoch=FIRST.epoch
+)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"start_hour": 400, "end_hour": 500},
+        {"series": replace(SERIES, position=3)},
+        {"series": SERIES},  # a round that came to nothing while it collected leaves its position to the next
+        {"dimensions": (replace(WORKLOAD, levels=("a", "b", "c"), owners=(9, 7, 5)), BAND)},
+        {"dimensions": (replace(WORKLOAD, owners=(5, 5)), BAND)},
+    ],
+)
+def test_what_a_later_round_of_a_series_may_change(changes: dict[str, Any]) -> None:
+    check_continues(FIRST, replace(SECOND, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"epoch": 2}, "changes epoch"),
+        ({"band_edges_hours": (0.0, 1.0, 8.0, 999.0)}, "changes band_edges_hours"),
+        ({"marginals": FIRST.marginals[:1]}, "changes marginals"),
+        ({"marginals": (replace(FIRST.marginals[0], noise_scale=2.9), FIRST.marginals[1])}, "changes marginals"),
+        ({"failures_per_unit": 2}, "changes failures_per_unit"),
+        ({"epsilon": 1.1}, "changes epsilon"),
+        ({"delta": 1e-7}, "changes delta"),
+        ({"owners_minimum": 4}, "changes owners_minimum"),
+        ({"cohort_minimum": 13}, "changes cohort_minimum"),
+        ({"noise_shares": 9}, "changes noise_shares"),
+        ({"trustees": (replace(TRUSTEE, index=2),)}, "changes trustees"),
+        ({"series": None}, "goes on with no series"),
+        ({"series": replace(SERIES, name=RoundId(b"t" * 16), position=1)}, "changes name"),
+        ({"series": replace(SERIES, start_hour=1, position=1)}, "changes start_hour"),
+        ({"series": replace(SERIES, horizon=5, position=1)}, "changes horizon"),
+        ({"epsilon": 2.0, "delta": 0.5}, "changes epsilon, delta"),
+        ({"start_hour": 167}, "does not come after"),
+        ({"dimensions": (replace(WORKLOAD, levels=("b", "a")), BAND)}, "removes or moves rows"),
+        ({"dimensions": (replace(WORKLOAD, levels=("c", "a", "b"), owners=(5, 5, 5)), BAND)}, "removes or moves rows"),
+        ({"dimensions": (replace(WORKLOAD, levels=("a",), owners=(5,)), BAND)}, "removes or moves rows"),
+        ({"dimensions": (BAND, WORKLOAD)}, "removes or moves rows"),
+    ],
+)
+def test_what_a_later_round_of_a_series_may_not_change(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(PlanRefused, match=complaint):
+        check_continues(FIRST, replace(SECOND, **changes))
+
+
+def test_a_series_does_not_go_back() -> None:
+    later = replace(SECOND, series=replace(SERIES, position=2))
+    with pytest.raises(PlanRefused, match="does not come after"):
+        check_continues(later, replace(SECOND, start_hour=336, end_hour=504))
+    with pytest.raises(PlanRefused, match="goes on with no series"):
+        check_continues(small_plan(), SECOND)
 
 
 # ---- dimensions and marginals --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from crypto.causes import CAUSES, Domain
 from crypto.errors import Refusal
 from crypto.ids import LeaseId, TenantId
 from crypto.messages import LADDER_LABELS, finest_row
-from crypto.plan import Mechanism, Plan
+from crypto.plan import Mechanism, Plan, check_continues
 from provider_server.leases import Lease
 from provider_server.planning import MARGINALS, MarginalSpec, NothingToCount, PlanSettings
 from tests.factories import SETTINGS, TENANTS, a_lease, a_plan, all_leases, labels
@@ -171,6 +171,74 @@ def test_the_epoch_follows_from_the_window(week: int, epoch: int) -> None:
 def test_settings_that_would_leave_a_full_cohort_without_noise_make_no_plan() -> None:
     with pytest.raises(ValueError, match="noise_shares"):
         a_plan(cohort_minimum=3, noise_shares=4)
+
+
+# ---- series --------------------------------------------------------------------------------------------------------
+
+
+def week(number: int) -> tuple[int, int]:
+    return 168 * number, 168 * (number + 1)
+
+
+def test_a_series_goes_on_while_its_horizon_and_its_epoch_last() -> None:
+    plan, places = None, []
+    for number in [*range(8, 16), 17]:
+        plan = a_plan(number, window=week(number), horizon=3, earlier=plan)
+        assert plan.series is not None
+        places.append((number, plan.series.start_hour // 168, plan.position))
+        assert (plan.series.name == plan.round_id) == (plan.position == 0)
+    assert places == [
+        (8, 8, 0),
+        (9, 8, 1),
+        (10, 8, 2),
+        (11, 11, 0),
+        (12, 11, 1),
+        (13, 13, 0),  # another epoch
+        (14, 13, 1),
+        (15, 13, 2),
+        (17, 17, 0),
+    ]
+
+
+def test_without_a_horizon_there_is_no_series_and_another_horizon_is_another_one() -> None:
+    first = a_plan(1, window=week(0), horizon=3)
+    assert a_plan(2, window=week(1), earlier=first).series is None
+    longer = a_plan(3, window=week(1), horizon=4, earlier=first)
+    assert longer.series is not None
+    assert (longer.series.start_hour, longer.position) == (168, 0)
+
+
+def test_rows_of_a_series_stay_in_their_places_and_new_ones_follow() -> None:
+    """Later on a rarer workload has owners enough; by itself its token might sort before the others."""
+    for rare in range(4, 12):
+        held = [a_lease(tenant, workload, workload) for tenant in range(3) for workload in (0, 1)]
+        first = a_plan(1, leases=held, horizon=3)
+        held += [a_lease(tenant, 9, rare) for tenant in range(3)]
+        second = a_plan(2, window=week(1), leases=held, horizon=3, earlier=first)
+        assert list(rows(second, "workload")) == [*rows(first, "workload"), labels(rare)["subarchetype"]]
+        check_continues(first, second)
+
+
+def test_a_coarse_row_stays_beside_a_finer_one_that_comes_later_and_all_its_holders_own_it() -> None:
+    held = [a_lease(tenant, 0, tenant % 2) for tenant in range(4)]  # two owners each: the archetype has four
+    first = a_plan(1, leases=held, horizon=3)
+    assert rows(first, "workload") == {labels(0)["archetype"]: 4}
+    held.append(a_lease(4, 0, 0))
+    second = a_plan(2, window=week(1), leases=held, horizon=3, earlier=first)
+    assert rows(second, "workload") == {labels(0)["archetype"]: 5, labels(0)["subarchetype"]: 3}
+    check_continues(first, second)
+
+
+def test_a_series_costs_a_job_week_no_more_than_the_settings_allow() -> None:
+    """One payment for all rounds of the horizon; for that each has more noise than a round by itself."""
+    single, previous = a_plan(), 0.0
+    for horizon in (2, 4, 13):
+        plan = a_plan(horizon=horizon)
+        cost = plan_loss(plan).at(plan.delta)
+        assert plan.epsilon * (1 - 1e-4) < cost <= plan.epsilon
+        more = plan.marginals[0].noise_scale / single.marginals[0].noise_scale
+        assert more > max(1.0, previous)
+        previous = more
 
 
 def test_scales_are_those_of_the_plan() -> None:

@@ -1,27 +1,46 @@
 """The wire: messages, signatures, group elements."""
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from crypto import bundle, messages, plan, signing
+from crypto import bundle, cards, ceremony, directory, invitation, messages, plan, signing
 from crypto.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
 from crypto.codec import decode, encode
-from crypto.errors import BadSignature, DecodeError
-from crypto.ids import Digest, EncodedElement, MaskPublicKey, RoundId, TenantId
-from crypto.messages import Contribution, Directory, Member, Receipt, RegistrationRequest, TrusteeRecord, UnmaskRequest
-from crypto.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
+from crypto.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Fork, Member, TrustChanged, TrusteeRecord, next_entry
+from crypto.errors import BadSignature, DecodeError, PharoahError
+from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, RoundId, TenantId, Token
+from crypto.masking import MaskKey
+from crypto.messages import (
+    Contribution,
+    DirectoryUpdate,
+    Endorsement,
+    GrantedLease,
+    LeaseGrants,
+    LeaseRequest,
+    Ownership,
+    Receipt,
+    RegistrationRequest,
+    UnmaskCall,
+    UnmaskRequest,
+)
+from crypto.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension, Series
 from crypto.ristretto import IDENTITY, Element, Scalar, mul, mul_base
 from crypto.signing import SigningKey, open_signed, open_signed_by
+from crypto.threshold import KeyShare
 from crypto.voprf import Proof
 from fuzz.targets.target import require, target
+from tenant_client.trustee import Trustee
 
 KEY = SigningKey(bytes(range(32)))
 MESSAGES: tuple[Any, ...] = tuple(
     dict.fromkeys(
         kind
-        for module in (messages, plan, bundle, signing)
+        for module in (directory, messages, plan, bundle, signing, cards, ceremony, invitation)
         for kind in vars(module).values()
         if isinstance(kind, type) and "LABEL" in vars(kind)
     )
@@ -29,24 +48,57 @@ MESSAGES: tuple[Any, ...] = tuple(
 
 
 def a_plan() -> Plan:
-    """A small plan."""
+    """A small plan, the second round of a series."""
     dimensions = PlanDimension("workload", ("a", "b"), (7, 8)), PlanDimension("band", ("0",), ())
     marginal = Marginal("pairs", ("workload", "band"), (), 3.0)
     trustees = (MaskTrustee(1, MaskPublicKey(bytes(32))),)
-    start = RoundId(bytes(16)), 0, 0, 168, dimensions, (0.0, 9.0), (marginal,), 1, Mechanism.DISCRETE_GAUSSIAN
-    return Plan(*start, 1.0, 1e-8, 5, 10, 8, trustees)
+    start = RoundId(bytes(16)), Digest(bytes(32)), 0, 168, 336, dimensions, (0.0, 9.0), (marginal,)
+    series = Series(RoundId(bytes(16)), 0, 13, 1)
+    return Plan(*start, 1, Mechanism.DISCRETE_GAUSSIAN, 1.0, 1e-8, 5, 10, 8, trustees, series)
+
+
+def a_member() -> Member:
+    """The owner of `KEY`."""
+    return Member.of(KEY, MaskKey(bytes(range(32))).public)
+
+
+def a_founding_entry() -> DirectoryEntry:
+    """One trustee, nobody else."""
+    share_key = EncodedElement(mul_base(Scalar.from_int(3)).encoded)
+    trustee = TrusteeRecord(1, KEY.public, share_key, MaskPublicKey(bytes(32)), "trustee.example:7100", "")
+    return DirectoryEntry(0, NOTHING_BEFORE, KEY.public, 1, share_key, (trustee,), 13, (), ())
+
+
+def some_entries() -> Iterator[DirectoryEntry]:
+    """Somebody joins and leaves again; after the first entry, and each as it would have to be after the one before."""
+    yield a_founding_entry()
+    first = Chain.begin(KEY.sign(a_founding_entry()), KEY.public)
+    joined = next_entry(first.directory, joined=[a_member()])
+    yield joined
+    yield next_entry(first.extended([KEY.sign(joined)]).directory, left=[a_member().tenant])
 
 
 def some_messages() -> list[Any]:
     """A few valid messages of different shapes."""
-    member = Member(KEY.public, MaskPublicKey(bytes(32)))
-    trustee = TrusteeRecord(1, EncodedElement(bytes(32)), MaskPublicKey(bytes(32)))
-    said = Contribution(member.tenant, RoundId(bytes(16)), Digest(bytes(32)), bytes(16))
+    member = a_member()
+    round_id, named, token = RoundId(bytes(16)), Digest(bytes(32)), Token(bytes(16))
+    owned = Ownership(member.tenant, 0, (token, Token(b"\1" * 16)))
+    groups = ((TenantId(bytes(16)), member.tenant), (TenantId(b"\1" * 16),))
+    asked = UnmaskRequest(KEY.sign(a_plan()), groups, named, (messages.GroupOfRound(0, 1),), (KEY.sign(owned),))
+    endorsed = Endorsement(1, round_id, named)
     return [
         a_plan(),
-        said,
-        Directory(KEY.public, 1, EncodedElement(bytes(32)), (trustee,), (member,)),
-        UnmaskRequest(KEY.sign(a_plan()), (TenantId(bytes(16)), member.tenant)),
+        Contribution(member.tenant, round_id, named, bytes(16)),
+        *some_entries(),
+        DirectoryUpdate(tuple(map(KEY.sign, some_entries()))),
+        directory.MaskKeyClaim(member.mask_key),
+        LeaseRequest(member.tenant, 0, 168),
+        LeaseGrants(member.tenant, (GrantedLease(LeaseId(bytes(16)), 0, 1.5, token, token),)),
+        owned,
+        asked,
+        endorsed,
+        UnmaskCall(KEY.sign(asked), (KEY.sign(endorsed),)),
+        messages.UnmaskShare(1, round_id, named, (bytes(8), bytes(8))),
         RegistrationRequest(0, 0, 168),
         Receipt(Digest(bytes(32))),
         Catalogue((CatalogueEntry("resnet", bytes(SKETCH_BYTES)),)),
@@ -82,7 +134,7 @@ def check_message(data: bytes) -> None:
 )
 def check_signed(data: bytes) -> None:
     """As a tenant and as the provider opens it."""
-    member = Member(KEY.public, MaskPublicKey(bytes(32)))
+    member = a_member()
     with suppress(DecodeError, BadSignature):
         require("a plan", holds=type(open_signed(Plan, data, KEY.public)) is Plan)
     with suppress(DecodeError, BadSignature):
@@ -90,6 +142,126 @@ def check_signed(data: bytes) -> None:
             Contribution, data, lambda message: {member.tenant: KEY.public}.get(message.tenant, KEY.public)
         )
         require("a contribution", holds=type(said) is Contribution)
+
+
+@target(
+    "entry",
+    "any bytes extend a chain by one entry, or are DecodeError, BadSignature, Fork or TrustChanged, and it is as it was",
+    lambda: map(KEY.sign, some_entries()),
+)
+def check_entry(data: bytes) -> None:
+    """Signed by a stranger, and as the body of an entry that the provider signed."""
+    before = Chain.begin(KEY.sign(a_founding_entry()), KEY.public)
+    for shown in (data, *resigned(data)):
+        with suppress(DecodeError, BadSignature, Fork, TrustChanged):
+            Chain.begin(shown, KEY.public)
+        with suppress(DecodeError, BadSignature, Fork, TrustChanged):
+            after = before.extended([shown])
+            require("the past stays", holds=after.entries[:1] == before.entries)
+            require("the old head is known", holds=after.at(before.directory.head) is before.directory)
+    require("a chain never changes", holds=before.directory.number == 0 and len(before.entries) == 1)
+
+
+def resigned(data: bytes) -> Iterator[bytes]:
+    """The body of a signed entry, or bytes that are one, signed by the right key."""
+    for body in (data, *bodies(data)):
+        with suppress(DecodeError):
+            yield KEY.sign(decode(DirectoryEntry, body))
+
+
+def bodies(data: bytes) -> Iterator[bytes]:
+    """What is signed, if anything is."""
+    with suppress(DecodeError):
+        yield decode(signing.Signed, data).body
+
+
+@target(
+    "directory-update",
+    "any bytes are an update whose entries extend a chain, or a PharoahError, and the chain is as it was",
+    lambda: [encode(DirectoryUpdate(tuple(map(KEY.sign, some_entries())))), encode(DirectoryUpdate(()))],
+)
+def check_directory_update(data: bytes) -> None:
+    """As a tenant and a trustee take it: all of it or nothing."""
+    before = Chain.begin(KEY.sign(a_founding_entry()), KEY.public)
+    with suppress(DecodeError, BadSignature, Fork, TrustChanged):
+        entries = decode(DirectoryUpdate, data).entries
+        after = before.extended(entries)
+        require("all of it", holds=set(entries) <= set(after.entries))
+        require("nothing twice", holds=before.extended((*entries, *entries)).entries == after.entries)
+
+
+SENDERS: tuple[Any, ...] = (LeaseRequest, Ownership)
+FROM_PROVIDER: tuple[Any, ...] = (LeaseGrants, UnmaskRequest, RegistrationRequest)
+
+
+@target(
+    "opened",
+    "any bytes are one message of the pinned sender, or DecodeError, or BadSignature",
+    lambda: map(KEY.sign, some_messages()),
+)
+def check_opened(data: bytes) -> None:
+    """What tenants send about themselves, and what the provider answers and asks."""
+    opened: list[Any] = []
+    for kind in SENDERS:
+        with suppress(DecodeError, BadSignature):
+            opened.append(open_signed_by(kind, data, lambda _sender: KEY.public))
+    for kind in FROM_PROVIDER:
+        with suppress(DecodeError, BadSignature):
+            opened.append(open_signed(kind, data, KEY.public))
+    require("one kind", holds=len(opened) <= 1)
+    for message in opened:
+        if isinstance(message, LeaseGrants):
+            require("labels", holds=all(set(one.labels) == {"context", "context_level"} for one in message.leases))
+        if isinstance(message, UnmaskRequest):
+            require("nobody twice", holds=len(set(message.contributors)) == sum(map(len, message.groups)))
+
+
+@target(
+    "unmask-call",
+    "any bytes are a call with a signed request and endorsements, or DecodeError, or BadSignature",
+    lambda: (encode(message) for message in some_messages() if isinstance(message, UnmaskCall | Endorsement)),
+)
+def check_unmask_call(data: bytes) -> None:
+    """As a trustee opens it, in that order."""
+    with suppress(DecodeError, BadSignature):
+        call = decode(UnmaskCall, data)
+        asked = open_signed(UnmaskRequest, call.request, KEY.public)
+        require("a plan", holds=type(open_signed(Plan, asked.plan, KEY.public)) is Plan)
+        for signed in call.endorsements:
+            require("a number", holds=open_signed(Endorsement, signed, KEY.public).trustee >= 0)
+    with suppress(DecodeError):
+        require("a number", holds=decode(Endorsement, data).trustee >= 0)
+
+
+@target(
+    "trustee",
+    "whatever a trustee is asked, it answers or raises a PharoahError",
+    lambda: (encode(message) for message in some_messages()),
+)
+def check_trustee(data: bytes) -> None:
+    """Every question of the wire, as bytes and as what the provider or a member has signed."""
+    trustee = a_trustee()
+    signed = [KEY.sign(decode(kind, data)) for kind in (*FROM_PROVIDER, *SENDERS, UnmaskCall) if is_one(kind, data)]
+    for shown in (data, *signed):
+        for answer in (trustee.follow, trustee.evaluate, trustee.endorse, trustee.unmask):
+            with suppress(PharoahError):
+                require("bytes", holds=type(answer(shown)) is bytes)
+
+
+def is_one(kind: Any, data: bytes) -> bool:
+    """Whether it decodes."""
+    try:
+        return bool(decode(kind, data))
+    except DecodeError:
+        return False
+
+
+@cache
+def a_trustee() -> Trustee:
+    """The one of `a_founding_entry`, with a memory that is not kept."""
+    founding = [KEY.sign(a_founding_entry())]
+    share = KeyShare(1, Scalar.from_int(3))
+    return Trustee(share, KEY, MaskKey(bytes(32)), founding, Path(":memory:"), os.urandom)
 
 
 def scalars_and_elements() -> Iterator[bytes]:

@@ -14,9 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from crypto.ids import Digest, RoundId
+from crypto.codec import digest, encode
+from crypto.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Member, TrusteeRecord, next_entry
+from crypto.ids import Digest, EncodedElement, MaskPublicKey, RoundId, TenantId
 from crypto.masking import MaskKey, Words, mask_cells, sum_of_masks, words_to_bytes
-from crypto.ristretto import ORDER, Element, Scalar
+from crypto.ristretto import ORDER, Element, Scalar, mul_base
+from crypto.signing import SigningKey
 from crypto.threshold import combine_dealings, combine_evaluations, deal, group_key
 from crypto.voprf import Evaluation, Proof, blind, blind_evaluate, finalize
 
@@ -226,7 +229,107 @@ def _words(words: Words) -> str:
     return words_to_bytes(words).hex()
 
 
+def directory() -> Document:
+    """A chain of four entries in which members join, leave and come back, and entries that must not be appended."""
+    stream = InsecureStream("directory")
+    provider, stranger = SigningKey(stream(32)), SigningKey(stream(32))
+    secrets = [(stream(32), stream(32)) for _ in range(4)]
+    one, two, three, four = (Member.of(SigningKey(a), MaskKey(b).public) for a, b in secrets)
+    entries = [_founding(provider, stream, [one, two])]
+    for joined, left in (([three], []), ([], [one.tenant]), ([one, four], [two.tenant])):
+        entries.append(next_entry(_chain(provider, entries).directory, joined=joined, left=left))
+    chain = _chain(provider, entries)
+    return {
+        "about": "the chain of directory entries; all keys come from an insecure stream",
+        "provider": provider.public.hex(),
+        "entries": [entry.hex() for entry in chain.entries],
+        "heads": [digest(encode(entry)).hex() for entry in entries],
+        "members": [[tenant.hex() for tenant in _chain(provider, entries[:n]).directory.by_id] for n in (1, 2, 3, 4)],
+        "bad_founding": _bad_founding(provider, stranger, entries[0], one.tenant),
+        "bad_entries": _bad_entries(provider, stranger, chain, MaskKey(stream(32)).public),
+    }
+
+
+def _founding(provider: SigningKey, stream: InsecureStream, members: Sequence[Member]) -> DirectoryEntry:
+    """The public side of three trustees, two of whom sign together."""
+    records = tuple(
+        TrusteeRecord(
+            index,
+            SigningKey(stream(32)).public,
+            EncodedElement(mul_base(Scalar.from_int(index + 1)).encoded),
+            MaskKey(stream(32)).public,
+            address=f"trustee-{index}.example:7100",
+            certificate="",
+        )
+        for index in (1, 2, 3)
+    )
+    group_key = EncodedElement(mul_base(ONE).encoded)
+    settled = provider.public, 2, group_key, records, 13
+    return DirectoryEntry(0, NOTHING_BEFORE, *settled, tuple(members), ())
+
+
+def _chain(provider: SigningKey, entries: Sequence[DirectoryEntry]) -> Chain:
+    founding, *later = (provider.sign(entry) for entry in entries)
+    return Chain.begin(founding, provider.public).extended(later)
+
+
+def _bad_founding(
+    provider: SigningKey, stranger: SigningKey, good: DirectoryEntry, tenant: TenantId
+) -> list[Document]:
+    """With none of these may a directory begin: each must raise the error named."""
+    cases = [
+        ("it is not the first", "Fork", provider, replace(good, number=1)),
+        ("something comes before it", "Fork", provider, replace(good, previous=Digest(bytes(31) + b"1"))),
+        ("somebody leaves before anybody is there", "Fork", provider, replace(good, left=(tenant,))),
+        ("a stranger signed it", "BadSignature", stranger, good),
+    ]
+    return [{"comment": comment, "error": error, "entry": key.sign(bad).hex()} for comment, error, key, bad in cases]
+
+
+def _bad_entries(
+    provider: SigningKey, stranger: SigningKey, chain: Chain, other_mask: MaskPublicKey
+) -> list[Document]:
+    """Each must raise the error named when the good chain is extended by it, and leave the chain as it is."""
+    newest = chain.directory
+    good, present = next_entry(newest), newest.members[0]
+    joining = Member.of(stranger, other_mask)
+    first, *others = good.trustees
+    cases: list[tuple[str, str, SigningKey, DirectoryEntry]] = [
+        ("it leads on from another entry", "Fork", provider, replace(good, previous=NOTHING_BEFORE)),
+        ("an entry is missing before it", "Fork", provider, replace(good, number=good.number + 1)),
+        ("it repeats a number", "Fork", provider, replace(good, number=newest.number)),
+        ("a stranger signed it", "BadSignature", stranger, good),
+        ("another provider", "TrustChanged", provider, replace(good, provider=stranger.public)),
+        ("another threshold", "TrustChanged", provider, replace(good, threshold=3)),
+        ("a trustee less", "TrustChanged", provider, replace(good, trustees=good.trustees[:2])),
+        (
+            "a trustee with another mask key",
+            "TrustChanged",
+            provider,
+            replace(good, trustees=(replace(first, mask_key=other_mask), *others)),
+        ),
+        ("another length of an epoch", "TrustChanged", provider, replace(good, weeks_per_epoch=12)),
+        (
+            "a mask key that its tenant did not sign",
+            "BadSignature",
+            provider,
+            replace(good, left=(present.tenant,), joined=(replace(present, mask_key=other_mask),)),
+        ),
+        ("a member joins again", "Fork", provider, replace(good, joined=(present,))),
+        (
+            "a mask key under two names",
+            "Fork",
+            provider,
+            replace(good, joined=(Member.of(stranger, present.mask_key),)),
+        ),
+        ("a stranger leaves", "Fork", provider, replace(good, left=(joining.tenant,))),
+        ("a member leaves twice", "Fork", provider, replace(good, left=(present.tenant, present.tenant))),
+    ]
+    return [{"comment": comment, "error": error, "entry": key.sign(bad).hex()} for comment, error, key, bad in cases]
+
+
 VECTORS: dict[str, Callable[[], Document]] = {
+    "directory.json": directory,
     "masking.json": masking,
     "threshold_voprf.json": threshold_voprf,
 }
