@@ -42,6 +42,10 @@ demo: install ## Run a small simulated cloud and write its report
 	@$(BIN)/pharoah-sim run --scenario quickstart --out $(DEMO_OUT)
 	@find $(DEMO_OUT) -maxdepth 1 -name 'report.*' | sort | sed 's/^/report: /'
 
+.PHONY: federation
+federation: install ## Run a provider, three trustees and four tenants as processes, one round, and stop them
+	@$(BIN)/pharoah-sim federation
+
 .PHONY: test
 test: install ## Run every test
 	@# One BLAS thread per worker: measured, two workers with two threads each take four times as long.

@@ -98,6 +98,10 @@ class Provider:
     def welcome(self, member: Member, node_key: str) -> bool:
         """Enrols a tenant with the key of its node; false if it was enrolled before, whose node key is then renewed."""
         is_new = member.tenant not in self.directory.by_id
+        if any(key == node_key and tenant != member.tenant for tenant, key in self._store.nodes().items()):
+            raise PeerFault(
+                f"tenant {member.tenant.hex()[:12]}… has the node key of another", hint="it must make one of its own"
+            )
         self._store.add_node(member.tenant, node_key)
         if is_new:
             self.enrol([member])

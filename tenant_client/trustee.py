@@ -32,6 +32,7 @@ from crypto.errors import (
     CohortTooSmall,
     Equivocation,
     OutOfOrder,
+    PharoahError,
     PlanRefused,
     QuotaExceeded,
     Refusal,
@@ -116,7 +117,11 @@ class Trustee:
         self._limits = limits
         self._connection = Connection(str(memory))
         self._connection.executescript(_SCHEMA)
-        self.chain = pin(self._connection, founding)
+        try:
+            self.chain = pin(self._connection, founding)
+        except PharoahError:
+            self._connection.close()
+            raise
 
     def close(self) -> None:
         """Releases the file."""

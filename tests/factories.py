@@ -42,6 +42,7 @@ TENANTS = 5
 COHORT = 3
 WEEK = (0, 168)
 WEEKS_PER_EPOCH = 13
+NO_PAST = Past()
 POLICY = Policy(owners_minimum=3, cohort_minimum=COHORT)
 SETTINGS: Mapping[str, Any] = {
     "epsilon": 1.0,
@@ -249,7 +250,7 @@ def one_group(contributors: Sequence[TenantId]) -> list[Sequence[TenantId]]:
     return [contributors]
 
 
-def close(round_: Round, past: Past = Past(), group: Grouping = one_group) -> None:
+def close(round_: Round, past: Past = NO_PAST, group: Grouping = one_group) -> None:
     """Closes a round over the leases of `all_leases`."""
     round_.close(group, past, ownerships(epoch=round_.plan.epoch))
 

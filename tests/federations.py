@@ -10,10 +10,11 @@ the first, and so small that rounding gives exact counts.
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -113,9 +114,10 @@ class Grounds:
         return open_tenant(root / "tenants" / f"{number:03d}", trustees, os.urandom, self.sampler)
 
     @contextmanager
-    def opened(self, root: Path) -> Iterator[Federation]:
-        """Everybody, from what is on disk."""
-        trustees = tuple(self.trustee(root, of.index) for of in self.federation.trustees)
+    def opened(self, root: Path, limits: Mapping[int, TrusteeLimits] = MappingProxyType({})) -> Iterator[Federation]:
+        """Everybody, from what is on disk; `limits` are those of some trustees, by number."""
+        indices = [of.index for of in self.federation.trustees]
+        trustees = tuple(self.trustee(root, index, limits.get(index, TrusteeLimits())) for index in indices)
         tenants = tuple(self.tenant(root, number, trustees) for number in range(len(self.federation.tenants)))
         with closing(Federation(self.provider(root), trustees, tenants)) as federation:
             yield federation

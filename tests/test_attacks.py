@@ -231,7 +231,13 @@ def test_a_request_is_unmasked_only_when_all_trustees_have_endorsed_it(busy: Cas
     words = {index: busy.trustee(index).endorse(request) for index in MASKING}
     other = asking_for(a_plan(9), EVERYBODY)
     elsewhere = busy.trustee(5).endorse(other)
-    for some in ((), (words[3],), (words[3], words[4]), (words[3], words[3], words[4]), (words[3], words[4], elsewhere)):
+    for some in (
+        (),
+        (words[3],),
+        (words[3], words[4]),
+        (words[3], words[3], words[4]),
+        (words[3], words[4], elsewhere),
+    ):
         with pytest.raises(OutOfOrder, match="lacks the endorsements of the trustees"):
             busy.trustee(3).unmask(encode(UnmaskCall(request, some)))
     posing = replace(decode(Endorsement, decode(Signed, words[4]).body), trustee=5)
@@ -736,14 +742,15 @@ def eight(tmp_path: Path) -> Iterator[Federation]:
         yield federation
 
 
-def happen(federation: Federation, number: int) -> None:
-    """The tenant runs one workload on four leases, and the first of them fails."""
-    provider, tenant = federation.provider, federation.tenants[number]
-    labels = provider.context_labels(0, "a100 hall 3", 0)
-    leases = [LeaseId(bytes([number, lease]) + bytes(14)) for lease in range(LEASES)]
-    provider.record_leases(Lease(lease, tenant.id, 4, 1.0, 100.0, labels) for lease in leases)
-    tenant.start_leases([StartedLease(lease, 1.0, labels, a_descriptor()) for lease in leases], provider.epoch(0))
-    tenant.record([Failure(str(leases[0]), 30.0, 29.0, "nvlink_error")])
+def happen(federation: Federation, number: int, week: int = 0, *, leases: int = LEASES, failing: int = 1) -> None:
+    """The tenant runs one workload on some leases for four days of a week, and the first of them fail."""
+    provider, tenant, start_h = federation.provider, federation.tenants[number], 168.0 * week + 1
+    labels = provider.context_labels(start_h, "a100 hall 3", 0)
+    names = [LeaseId(bytes([number, week, lease]) + bytes(13)) for lease in range(leases)]
+    provider.record_leases(Lease(name, tenant.id, 4, start_h, start_h + 99, labels) for name in names)
+    started = [StartedLease(name, start_h, labels, a_descriptor()) for name in names]
+    tenant.start_leases(started, provider.epoch(start_h))
+    tenant.record([Failure(str(name), start_h + 29, 29.0, "nvlink_error") for name in names[:failing]])
 
 
 def a_week(
@@ -849,4 +856,194 @@ def test_a_damaged_question_is_refused_by_tenant_and_trustee_and_the_whole_one_a
     assert honest_failures(busy, plan) == 15
 
 
-@@LIES@@
+# ---- a member that lies about its counts ---------------------------------------------------------------------------
+
+GROUPS, GROUP = 3, 4
+SPOILT = (GROUPS - 1) * GROUP  # who is left when one group is left out
+
+
+@pytest.fixture
+def twelve(tmp_path: Path) -> Iterator[Federation]:
+    """As `eight`, but in three groups of four."""
+    settings = PlanSettings(1.0, 1e-8, cohort_minimum=GROUP, noise_shares=1, owners_minimum=2, groups=GROUPS)
+    policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0}
+    with closing(found(tmp_path, GROUPS * GROUP, settings, policy, InsecureSilence())) as federation:
+        for number in range(GROUPS * GROUP):
+            happen(federation, number)
+        yield federation
+
+
+def adding(federation: Federation, liar: int, value: int, words: slice = slice(1)) -> Answerer:
+    """A member's answers, with `value` added to the first words of its contribution, mod 2^64."""
+    tenant = federation.tenants[liar]
+
+    def answer(verb: Verb, payload: bytes) -> bytes:
+        said = tenant.answer(verb, payload)
+        if verb is not Verb.CONTRIBUTION:
+            return said
+        sent = words_from_bytes(contribution_in(said).cells).copy()
+        sent[words] += np.array([value], np.uint64)
+        return tenant._signing_key.sign(replace(contribution_in(said), cells=words_to_bytes(sent)))
+
+    return answer
+
+
+def counted(federation: Federation, release: Release) -> frozenset[int]:
+    """Who is part of a release."""
+    numbers = {tenant.id: number for number, tenant in enumerate(federation.tenants)}
+    return frozenset(numbers[answered.tenant] for answered in release.answered)
+
+
+def test_the_honest_week_in_groups_counts_everybody(twelve: Federation) -> None:
+    release, _ = a_week(twelve)
+    assert (release.contributors, pairs(release)) == (GROUPS * GROUP, float(GROUPS * GROUP))
+    assert twelve.provider.suspicion().suspects() == frozenset()
+
+
+@pytest.mark.parametrize("value", [2**40, 2**64 - 2**40, 2**63, 2**20], ids=["2^40", "-2^40", "2^63", "2^20"])
+def test_a_huge_lie_in_one_cell_costs_its_group_and_the_others_are_exact(twelve: Federation, value: int) -> None:
+    """More failures than leases, fewer than none, or the other half of the ring, which reads as negative."""
+    release, _ = a_week(twelve, {2: adding(twelve, 2, value)})
+    honest = counted(twelve, release)
+    assert 2 not in honest
+    assert len(honest) == release.contributors == SPOILT
+    for table in ("pairs", "hazard", "reasons"):
+        assert release.table(table).events.sum() == SPOILT
+    assert release.table("pairs").exposure_node_hours.sum() == SPOILT * LEASES * 4 * 99
+    assert all(tenant.bundle() is not None for tenant in twelve.tenants)
+    bundle = twelve.tenants[0].bundle()
+    assert bundle is not None
+    assert bundle.statement is not None
+    assert bundle.statement.contributions_fewest == SPOILT
+
+
+def test_a_lie_in_every_cell_is_one_lie(twelve: Federation) -> None:
+    release, _ = a_week(twelve, {7: adding(twelve, 7, 2**24, slice(None))})
+    assert 7 not in counted(twelve, release)
+    assert pairs(release) == SPOILT
+
+
+def test_one_in_the_ring_is_a_256th_of_a_failure_and_passes(twelve: Federation) -> None:
+    """2^64 - 1 is minus one there: no overflow, and no lie worth finding."""
+    release, _ = a_week(twelve, {2: adding(twelve, 2, 2**64 - 1)})
+    assert release.contributors == GROUPS * GROUP
+    assert pairs(release) == GROUPS * GROUP - 1 / 256
+
+
+def test_a_lie_within_the_noise_passes_and_moves_the_release_by_no_more_than_itself(twelve: Federation) -> None:
+    """Bounded, not prevented: what is smaller than a few deviations of the noise cannot be told from it."""
+    release, _ = a_week(twelve, {2: adding(twelve, 2, 5 * 256)})
+    assert pairs(release) == GROUPS * GROUP + 5
+    assert 5 < 2 * float(np.sqrt(release.table("pairs").noise_variance.max()))
+
+
+def test_a_round_of_one_group_with_a_huge_lie_is_not_released(eight: Federation) -> None:
+    """Ceilings need no other group to compare with; there is nothing else to release."""
+    with pytest.raises(PoisonedRound, match="1 of 1 groups hold impossible counts") as caught:
+        a_week(eight, {2: adding(eight, 2, 2**40)})
+    assert "nothing is released" in caught.value.hint
+    assert eight.provider.releases() == []
+
+
+def test_a_round_of_which_most_groups_are_poisoned_is_not_released(twelve: Federation) -> None:
+    liars = {number: adding(twelve, number, 2**40 + number) for number in range(GROUPS * GROUP)}
+    with pytest.raises(PoisonedRound, match="3 of 3 groups hold impossible counts"):
+        a_week(twelve, liars)
+    assert twelve.provider.releases() == []
+
+
+def test_a_contribution_of_last_week_signed_anew_costs_its_group_and_the_others_are_exact(twelve: Federation) -> None:
+    """The masks of last week stay in the sum of its group, which is random; no word of it is in the release."""
+    liar = twelve.tenants[5]
+    first, _ = a_week(twelve)
+    old = contribution_in(liar.sent(first.plan.round_id) or b"")
+
+    def replaying(verb: Verb, payload: bytes) -> bytes:
+        said = liar.answer(verb, payload)
+        if verb is not Verb.CONTRIBUTION:
+            return said
+        return liar._signing_key.sign(replace(contribution_in(said), cells=old.cells))
+
+    for number in range(GROUPS * GROUP):
+        happen(twelve, number, week=1)
+    release, _ = a_week(twelve, {5: replaying}, window=(168, 336))
+    assert 5 not in counted(twelve, release)
+    assert (release.contributors, pairs(release)) == (SPOILT, float(SPOILT))
+    assert [made.contributors for made in twelve.provider.releases()] == [GROUPS * GROUP, SPOILT]
+
+
+BUSY, HONEST, TENFOLD, WEEKS = 60, 3, 30, 6
+
+
+def test_a_member_that_reports_ten_times_its_failures_is_found_within_weeks_and_bounded_until_then(
+    tmp_path: Path,
+) -> None:
+    """Its every lie has a lease that could have failed, so no ceiling is passed; only that it fails so often is odd."""
+    settings = PlanSettings(4.0, 1e-8, cohort_minimum=GROUP, noise_shares=2, owners_minimum=2, groups=4)
+    policy = {"epsilon_per_job_week": 4.0, "owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0}
+    with closing(found(tmp_path, 4 * GROUP, settings, policy)) as federation:
+        liar = federation.tenants[3].id
+        for week in range(WEEKS):
+            for number in range(4 * GROUP):
+                happen(federation, number, week, leases=BUSY, failing=TENFOLD if number == 3 else HONEST)
+            release, _ = a_week(federation, window=(168 * week, 168 * week + 168))
+            spread = float(np.sqrt(release.table("hazard").noise_variance.sum()))
+            honest = HONEST * len(counted(federation, release) - {3})
+            assert release.table("hazard").events.sum() < honest + BUSY + 5 * spread  # its ceiling is all that it adds
+            if liar in federation.provider.suspicion().suspects():
+                break
+        assert federation.provider.suspicion().suspects() == {liar}
+        assert federation.provider.suspicion().named() <= {liar}
+
+
+# ---- a trustee that answers wrongly --------------------------------------------------------------------------------
+
+
+def test_a_trustee_that_answers_for_another_is_not_heard(busy: Cast) -> None:
+    """A share is signed, so nobody speaks in another's name, and a wrong one has an author."""
+    plan = a_plan(1)
+    round_ = collected(busy, plan)
+    close(round_)
+    trustees = {index: busy.trustee(index) for index in MASKING}
+    endorse_all(round_, trustees)
+    three, four = (trustees[index].unmask(round_.call()) for index in (3, 4))
+    round_.share(3, three)
+    posing = replace(decode(UnmaskShare, decode(Signed, four).body), trustee=5)
+    for share in (four, keys().trustees[3][1].sign(posing), keys().provider.sign(posing)):
+        with pytest.raises(BadSignature):
+            round_.share(5, share)
+    with pytest.raises(PeerFault, match="answered another request"):
+        round_.share(4, keys().trustees[3][1].sign(posing))
+    share_all(round_, trustees)
+    assert failures(plan, add_words(round_.open(Past()))) == 15
+
+
+def test_a_trustee_that_lies_about_its_masks_opens_nothing_and_has_signed_the_lie(busy: Cast) -> None:
+    plan = a_plan(1)
+    round_ = collected(busy, plan)
+    close(round_)
+    trustees = {index: busy.trustee(index) for index in MASKING}
+    endorse_all(round_, trustees)
+    right = decode(UnmaskShare, decode(Signed, trustees[5].unmask(round_.call())).body)
+    wrong = keys().trustees[4][1].sign(replace(right, mask_sums=(os.urandom(len(right.mask_sums[0])),)))
+    round_.share(5, wrong)
+    share_all(round_, trustees)
+    assert is_hidden(add_words(round_.open(Past())))
+    assert open_signed(UnmaskShare, wrong, keys().directory.trustee(5).verify_key).mask_sums != right.mask_sums
+    assert honest_failures(busy, plan) == 15
+
+
+def test_a_plan_that_only_one_trustee_is_shown_opens_nothing(busy: Cast) -> None:
+    """The provider shows a trustee another plan than the tenants saw: another request, which the others did not see."""
+    seen, shown_to_one = a_plan(1), a_plan(1, epsilon=0.5)
+    round_ = collected(busy, seen)
+    close(round_)
+    words = [busy.trustee(3).endorse(asking_for(shown_to_one, EVERYBODY))]
+    words += [busy.trustee(index).endorse(round_.request) for index in MASKING[1:]]
+    for index, request in ((3, asking_for(shown_to_one, EVERYBODY)), (4, round_.request), (5, round_.request)):
+        with pytest.raises(Equivocation):
+            busy.trustee(index).unmask(encode(UnmaskCall(request, tuple(words))))
+    with pytest.raises(PeerFault, match="answered another request"):
+        round_.endorse(3, words[0])
+    with pytest.raises(AlreadyAnswered):
+        busy.trustee(3).endorse(round_.request)

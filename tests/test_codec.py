@@ -188,7 +188,9 @@ def directory_entries(draw: st.DrawFn) -> DirectoryEntry:
     distinct = (lambda pair: pair[0], lambda pair: pair[1])
     own = draw(st.lists(keys, min_size=len(numbers), max_size=len(numbers), unique_by=distinct))
     named = [replace(one, verify_key=key, mask_key=mask) for one, (key, mask) in zip(trustees, own, strict=True)]
-    members = draw(st.lists(valid(Member), max_size=3, unique_by=(lambda one: one.verify_key, lambda one: one.mask_key)))
+    members = draw(
+        st.lists(valid(Member), max_size=3, unique_by=(lambda one: one.verify_key, lambda one: one.mask_key))
+    )
     settled = {"threshold": draw(st.integers(1, len(numbers))), "weeks_per_epoch": draw(st.integers(1, 2**40))}
     return DirectoryEntry(trustees=tuple(named), joined=tuple(members), **settled, **free)
 
@@ -610,7 +612,9 @@ def replaced(tree: Tree, value: Tree) -> Iterator[Tree]:
 def test_a_hostile_value_in_any_place(kind: Any, hostile: str) -> None:
     for spoilt in replaced(tree_of(specimen(kind)), Raw(HOSTILE[hostile])):
         message = message_or_refusal(kind, pack_raw(spoilt))
-        assert message is None or hostile not in NEVER or (hostile in BOOLEAN and bool in dict(field_hints(kind)).values())
+        assert (
+            message is None or hostile not in NEVER or (hostile in BOOLEAN and bool in dict(field_hints(kind)).values())
+        )
 
 
 @every_message

@@ -156,7 +156,9 @@ def test_entries_that_are_known_already_are_harmless_wherever_they_stand() -> No
         lambda before: {"trustees": (replace(before.trustees[0], address="elsewhere:1"), *before.trustees[1:])},
         lambda before: {"trustees": (replace(before.trustees[0], certificate="another"), *before.trustees[1:])},
         lambda before: {"trustees": (replace(before.trustees[0], mask_key=STRANGER.mask_key), *before.trustees[1:])},
-        lambda before: {"trustees": (replace(before.trustees[0], verify_key=STRANGER.verify_key), *before.trustees[1:])},
+        lambda before: {
+            "trustees": (replace(before.trustees[0], verify_key=STRANGER.verify_key), *before.trustees[1:])
+        },
         lambda before: {"weeks_per_epoch": before.weeks_per_epoch + 1},
     ],
     ids=[

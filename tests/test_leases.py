@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -211,10 +211,7 @@ def test_exposure_of_weeks_that_were_carried_over_is_that_of_the_weeks_one_by_on
 ) -> None:
     edges = [0, *sorted(weeks), 400]
     tenant = keys().tenant_id(0)
-    parts = [
-        Slices.since({tenant: float(begin)}, held, end, EDGES).node_hours.sum()
-        for begin, end in zip(edges, edges[1:], strict=False)
-    ]
+    parts = [Slices.since({tenant: float(begin)}, held, end, EDGES).node_hours.sum() for begin, end in pairwise(edges)]
     assert sum(parts) == pytest.approx(Slices.since({tenant: 0.0}, held, 400, EDGES).node_hours.sum())
 
 

@@ -111,7 +111,9 @@ def test_with_noise_a_release_is_off_by_what_it_says(cast: Cast, mechanism: Mech
 
 def test_the_stated_variance_counts_every_share_that_came(busy: Cast) -> None:
     plan = a_plan(7)
-    few, many = (variances(release(plan, to_ring(plan, nothing(plan)), answered(size), exposed(plan))) for size in (3, 5))
+    few, many = (
+        variances(release(plan, to_ring(plan, nothing(plan)), answered(size), exposed(plan))) for size in (3, 5)
+    )
     assert few == pytest.approx([1.5 * marginal.noise_scale**2 for marginal in plan.marginals])
     assert many == pytest.approx([2.5 * marginal.noise_scale**2 for marginal in plan.marginals])
 
@@ -185,6 +187,7 @@ def test_totals_are_exact_whichever_openings_carry_the_weeks_before(carries: tup
 def test_the_stated_variance_is_that_of_the_decoded_noise(carries: tuple[bool, ...]) -> None:
     """Each week's noise alone: the squares of what it adds to the total, times its variance, are what is stated."""
     plan, zero = a_week(1), np.zeros(a_week(1).cells)
+    added: list[float] = []
     for week in range(len(carries)):
         added = []
         for noisy in range(week + 1):
@@ -272,6 +275,11 @@ def test_a_stored_release_that_does_not_fit_its_plan_is_not_read(name: str, chan
 
 
 def test_anything_else_is_not_a_release() -> None:
-    for data in (b"", to_bytes(a_release())[:-1], encode(a_plan()), encode(StoredRelease(b"", (), *[b""] * 5, carries=True))):
+    for data in (
+        b"",
+        to_bytes(a_release())[:-1],
+        encode(a_plan()),
+        encode(StoredRelease(b"", (), b"", b"", b"", b"", b"", carries=True)),
+    ):
         with pytest.raises(DecodeError):
             from_bytes(data)

@@ -756,9 +756,9 @@ A_NOTE = backups.NoteRow("suspicion", b"{}")
     [
         [(99, encode(LEASE))],
         [(2, encode(LEASE))],
-        [(6, encode(replace(A_ROUND, state="asleep")))],
+        [(6, encode(A_ROUND).replace(b"endorsing", b"wondering"))],
         [(6, encode(A_ROUND)), (6, encode(replace(A_ROUND, number=2)))],
-        [(8, encode(replace(AN_ANSWER, kind="guess")))],
+        [(8, encode(AN_ANSWER).replace(b"share", b"guess"))],
         [(10, encode(A_NOTE).replace(b"{}", b"[]"))],
         [(1, encode(replace(LEASE, start_h=float("inf"))))],
         [(1, b"")],

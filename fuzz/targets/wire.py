@@ -11,7 +11,16 @@ from typing import Any
 from crypto import bundle, cards, ceremony, directory, invitation, messages, plan, signing
 from crypto.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
 from crypto.codec import decode, encode
-from crypto.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Fork, Member, TrustChanged, TrusteeRecord, next_entry
+from crypto.directory import (
+    NOTHING_BEFORE,
+    Chain,
+    DirectoryEntry,
+    Fork,
+    Member,
+    TrustChanged,
+    TrusteeRecord,
+    next_entry,
+)
 from crypto.errors import BadSignature, DecodeError, PharoahError
 from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, RoundId, TenantId, Token
 from crypto.masking import MaskKey

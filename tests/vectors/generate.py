@@ -273,9 +273,7 @@ def _chain(provider: SigningKey, entries: Sequence[DirectoryEntry]) -> Chain:
     return Chain.begin(founding, provider.public).extended(later)
 
 
-def _bad_founding(
-    provider: SigningKey, stranger: SigningKey, good: DirectoryEntry, tenant: TenantId
-) -> list[Document]:
+def _bad_founding(provider: SigningKey, stranger: SigningKey, good: DirectoryEntry, tenant: TenantId) -> list[Document]:
     """With none of these may a directory begin: each must raise the error named."""
     cases = [
         ("it is not the first", "Fork", provider, replace(good, number=1)),
@@ -286,9 +284,7 @@ def _bad_founding(
     return [{"comment": comment, "error": error, "entry": key.sign(bad).hex()} for comment, error, key, bad in cases]
 
 
-def _bad_entries(
-    provider: SigningKey, stranger: SigningKey, chain: Chain, other_mask: MaskPublicKey
-) -> list[Document]:
+def _bad_entries(provider: SigningKey, stranger: SigningKey, chain: Chain, other_mask: MaskPublicKey) -> list[Document]:
     """Each must raise the error named when the good chain is extended by it, and leave the chain as it is."""
     newest = chain.directory
     good, present = next_entry(newest), newest.members[0]
