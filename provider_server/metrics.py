@@ -41,6 +41,6 @@ class Metrics:
         )
         self.epsilon = Gauge("pharoah_epsilon", "What a job-week paid for the newest release.", registry=registry)
         self.suspects = Gauge("pharoah_suspects", "Tenants that may have sent false counts.", registry=registry)
-        self.left_out = Counter(
-            "pharoah_groups_left_out_total", "Groups whose counts were not possible.", registry=registry
+        self.left_out = Gauge(
+            "pharoah_contributions_left_out", "Contributions in groups that do not count.", registry=registry
         )

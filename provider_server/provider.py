@@ -24,6 +24,7 @@ from crypto.messages import (
     Ownership,
     Registration,
     RegistrationRequest,
+    UnmaskRequest,
 )
 from crypto.noise import from_ring, noise_variances
 from crypto.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, MaskTrustee, Plan, check_continues
@@ -238,6 +239,11 @@ class Provider:
         left_out = frozenset(range(len(opened))) - frozenset(sound)
         round_.release(gate.to_bytes(made), left_out, self.suspicion().after(judgement).to_dict())
         return made
+
+    def left_out(self, made: gate.Release) -> int:
+        """How many contributions to a released round do not count, since their groups were not possible."""
+        request = self._store.rounds.get(made.plan.round_id).request or b""
+        return len(decode(UnmaskRequest, decode(Signed, request).body).contributors) - made.contributors
 
     def suspicion(self) -> Suspicion:
         """What the rounds so far say about tenants."""

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +18,6 @@ from crypto.accountant import plan_loss
 from crypto.errors import CohortTooSmall, PharoahError, Refusal, Unreachable
 from provider_server.admin import admin_app
 from provider_server.flower_server import server_app
-from provider_server.grouping import PoisonedRound
 from provider_server.metrics import Metrics
 from provider_server.online import serve_online
 from provider_server.planning import NothingToCount
@@ -170,6 +170,7 @@ class Rounds:
         metrics.release_end_hour.set(plan.end_hour)
         metrics.epsilon.set(epsilon)
         metrics.suspects.set(suspects)
+        metrics.left_out.set(self._provider.left_out(release))
         metrics.waiting.set(0)
         told = {
             "round_id": str(plan.round_id),
@@ -197,8 +198,6 @@ class Rounds:
         outcome = "waiting" if round_ is not None and waits else "refused"
         self._metrics.waiting.set(outcome == "waiting")
         self._metrics.rounds.labels(outcome).inc()
-        if isinstance(error, PoisonedRound):
-            self._metrics.left_out.inc()
         logger.warning(
             "round %s at %s: %s",
             *(outcome, clock.stage, error.what),
@@ -210,6 +209,41 @@ class Rounds:
                 "hint": error.hint,
             },
         )
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A trustee whose absence shows in the metrics."""
+
+    inner: MaskHolder
+    metrics: Metrics
+
+    @property
+    def index(self) -> int:
+        """Its number in the directory."""
+        return self.inner.index
+
+    def follow(self, update: bytes) -> bytes:
+        """As the trustee within."""
+        return self._seen(self.inner.follow, update)
+
+    def endorse(self, request: bytes) -> bytes:
+        """As the trustee within."""
+        return self._seen(self.inner.endorse, request)
+
+    def unmask(self, call: bytes) -> bytes:
+        """As the trustee within."""
+        return self._seen(self.inner.unmask, call)
+
+    def _seen(self, method: Callable[[bytes], bytes], request: bytes) -> bytes:
+        up = self.metrics.trustees.labels(str(self.index))
+        try:
+            answer = method(request)
+        except Unreachable:
+            up.set(0)
+            raise
+        up.set(1)
+        return answer
 
 
 class _Clock:
@@ -250,7 +284,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
     listen, metrics = settings.listen, Metrics()
     certificate, key = read(home / "tls.pem"), read(home / "tls.key")
     trustees = [
-        RemoteTrustee(record.index, Peer(record.address, record.certificate.encode()))
+        Watched(RemoteTrustee(record.index, Peer(record.address, record.certificate.encode())), metrics)
         for record in provider.directory.trustees
     ]
     rounds: Rounds | None = None
