@@ -19,7 +19,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from crypto.errors import PharoahError
 from provider_server.metrics import Metrics
-from provider_server.schedule import Window
+from provider_server.schedule import BadWindow, Window
 
 
 class Holder(Protocol):
@@ -60,8 +60,12 @@ def admin_app(metrics: Metrics, not_ready: Callable[[], str], ready: Callable[[]
 
     @app.post("/pharoah/round")
     def round_(request: Request, start: int | None = None, end: int | None = None) -> Response:
-        window = (start, end) if start is not None and end is not None else None
-        return answer(request, lambda rounds: rounds.hold(window))
+        def hold(rounds: Holder) -> dict[str, Any]:
+            if (start is None) != (end is None):
+                raise BadWindow("a window has a start and an end")
+            return rounds.hold(None if start is None or end is None else (start, end))
+
+        return answer(request, hold)
 
     @app.post("/pharoah/give-up")
     def give_up(request: Request) -> Response:

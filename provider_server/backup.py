@@ -163,6 +163,15 @@ class NoteRow:
             raise ValueError("a note must be a JSON object") from error
 
 
+@dataclass(frozen=True)
+class NodeRow:
+    """The public key of a tenant's node."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-node/1"
+    tenant: TenantId
+    node_key: str
+
+
 Row = (
     LeaseRow
     | ReleaseRow
@@ -174,6 +183,7 @@ Row = (
     | AnswerRow
     | MaskedCountsRow
     | NoteRow
+    | NodeRow
 )
 # A kind is written as its place in this list: it stays, and new ones follow.
 KINDS: dict[str, Any] = {
@@ -187,6 +197,7 @@ KINDS: dict[str, Any] = {
     "answers": AnswerRow,
     "masked_counts": MaskedCountsRow,
     "notes": NoteRow,
+    "nodes": NodeRow,
 }
 _BYTE_OF = {kind: bytes([number]) for number, kind in enumerate(KINDS.values(), start=1)}
 _TABLE_OF = {_BYTE_OF[kind]: (table, kind) for table, kind in KINDS.items()}

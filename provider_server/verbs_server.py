@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from provider_server.console import AsJson, Database, Home, failing, print_rows, required
+from transport.logs import Format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from provider_server.provider import Provider
 
 Files = Annotated[list[Path], typer.Argument(help="Cards of tenants.", show_default=False)]
-LogFormat = Annotated[str, typer.Option(help="Log lines: json, or text for a person.")]
+LogFormat = Annotated[Format, typer.Option(help="Log lines: json, or text for a person.")]
 
 
 def init(
@@ -143,7 +144,7 @@ def serve(
     home: Home = None,
     database: Database = None,
     every: Annotated[str, typer.Option(help="When rounds are held: week, or manual. Overrides provider.toml.")] = "",
-    log_format: LogFormat = "json",
+    log_format: LogFormat = Format.JSON,
 ) -> None:
     """Run the provider: tenants' listener, online service, admin listener, and rounds as they fall due."""
     import signal
@@ -155,7 +156,7 @@ def serve(
     place = required(home)
     if every:
         os.environ["PHAROAH_ROUNDS_EVERY"] = every
-    logs.configure("text" if log_format == "text" else "json")
+    logs.configure(log_format)
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: sys.exit(0))  # a round that is under way is in the store, and goes on later
     with failing():

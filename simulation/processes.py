@@ -8,13 +8,12 @@ journals as `pharoah-tenant run` would.
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from socket import socket
 from typing import Any
@@ -26,12 +25,11 @@ from tenant_client.database import open_database
 from tenant_client.descriptor import Descriptor
 from tenant_client.journal import Failure, Journal, Unit
 
-HOST = "127.0.0.1"
 START_S = 60.0
 STOP_S = 20.0
 POLL_S = 0.1
 WORKLOADS, CONTEXTS, LEASES_EACH = 2, 2, 12
-OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_PROXY": HOST, "no_proxy": HOST}
+OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_PROXY": "*", "no_proxy": "*"}
 PROVIDER_TOML = """
 [listen]
 host = "{host}"
@@ -64,11 +62,16 @@ class ProgramFailed(PharoahError):
 
 @dataclass(frozen=True)
 class Places:
-    """Where each party of a federation below `root` lives."""
+    """Where each party of a federation below `root` lives, and at which address all listen.
+
+    `wrapped` has the beginning of a command line for a program that is to run behind another, by name.
+    """
 
     root: Path
     tenants: int
     trustees: int
+    host: str = "127.0.0.1"
+    wrapped: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def provider(self) -> Path:
@@ -101,11 +104,8 @@ class Places:
 
 def hold(places: Places, say: Say) -> dict[str, Any]:
     """Founds a federation below an empty root, holds one round, stops everything; what `round --json` printed."""
-    with free_ports(3 + places.trustees) as ports:
-        say("trustees make a key that none of them has alone")
-        ceremony(places, ports[3:])
-        say("the provider founds the federation, tenants enrol")
-        found(places, ports[:3])
+    say("trustees make a key that none of them has alone, the provider founds the federation, tenants enrol")
+    found(places)
     say("something happens to the tenants' jobs")
     happen(places, last_week())
     with running(places, say):
@@ -114,11 +114,18 @@ def hold(places: Places, say: Say) -> dict[str, Any]:
     return told[0]
 
 
+def found(places: Places) -> None:
+    """Everything up to the first start of the programs."""
+    with free_ports(places.host, 2 + places.trustees) as ports, free_ports("127.0.0.1", 1) as admin:
+        ceremony(places, ports[2:])
+        enrol(places, [*ports[:2], *admin])
+
+
 def ceremony(places: Places, ports: Sequence[int]) -> None:
     """The trustees' key ceremony, by files."""
     homes = places.trustee_homes
     together(
-        ["tenant_client", "trustee", "init", "--home", str(home), "--address", f"{HOST}:{port}"]
+        ["tenant_client", "trustee", "init", "--home", str(home), "--address", f"{places.host}:{port}"]
         for home, port in zip(homes, ports, strict=True)
     )
     cards = [str(home / "trustee.card") for home in homes]
@@ -130,17 +137,17 @@ def ceremony(places: Places, ports: Sequence[int]) -> None:
     )
     together(["tenant_client", "trustee", "combine", "--home", str(home), *cards, *dealings] for home in homes)
     for home, port in zip(homes, ports, strict=True):
-        (home / "trustee.toml").write_text(f'[trustee]\nlisten = "{HOST}:{port}"\n')
+        (home / "trustee.toml").write_text(f'[trustee]\nlisten = "{places.host}:{port}"\n')
 
 
-def found(places: Places, ports: Sequence[int]) -> None:
+def enrol(places: Places, ports: Sequence[int]) -> None:
     """The provider's home, the tenants' cards, and the invitation that all of them take."""
     cohort = places.tenants - 1
     tenants, online, admin = ports
     places.provider.mkdir(mode=0o700)
-    settings = PROVIDER_TOML.format(host=HOST, tenants=tenants, online=online, admin=admin, cohort=cohort)
+    settings = PROVIDER_TOML.format(host=places.host, tenants=tenants, online=online, admin=admin, cohort=cohort)
     (places.provider / "provider.toml").write_text(settings)
-    provider(places, "init", "--host", HOST, "--committee", str(places.trustee(1) / "committee"))
+    provider(places, "init", "--host", places.host, "--committee", str(places.trustee(1) / "committee"))
     cards = [str(home) + ".card" for home in places.tenant_homes]
     together(
         ["tenant_client", "enrol", "--home", str(home), "--card", card]
@@ -165,7 +172,7 @@ def happen(places: Places, start_hour: int) -> None:
         with closing(open_database(home / "tenant.db")) as connection:
             journal = Journal(connection)
             for lease in range(LEASES_EACH):
-                name = LeaseId(hashlib.sha256(f"{home}/{lease}".encode()).digest()[: LeaseId.length])
+                name = LeaseId(hashlib.sha256(f"{home}/{start_hour}/{lease}".encode()).digest()[: LeaseId.length])
                 began = float(start_hour + lease)
                 unit = Unit(str(name), began, {})
                 failures = [Failure(str(name), began + 20.0, 20.0, "nvlink_error")] if lease % 4 == number % 4 else []
@@ -221,28 +228,36 @@ def running(places: Places, say: Say) -> Iterator[dict[str, subprocess.Popen[byt
     with ExitStack() as stack:
         programs = {}
         for home in places.trustee_homes:
-            programs[home.name] = stack.enter_context(program(places, "tenant_client", "trustee", home=home))
-        programs["provider"] = stack.enter_context(program(places, "provider_server", home=places.provider))
+            programs[home.name] = stack.enter_context(program(places, home.name))
+        programs["provider"] = stack.enter_context(program(places, "provider"))
         for home in places.tenant_homes:
-            programs[home.name] = stack.enter_context(program(places, "tenant_client", home=home))
+            programs[home.name] = stack.enter_context(program(places, home.name))
         say(f"{len(programs)} programs start")
-        for home in places.trustee_homes:
-            wait_for(places, programs, home.name, "serves at port")
-        wait_for(places, programs, "provider", '"event": "serving"')
+        for name, process in programs.items():
+            wait_until_ready(places, name, process)
         yield programs
         say("all of them are stopped now")
 
 
+READY = {"trustee": "serves at port", "provider": '"event": "serving"', "tenant": '"link": "connected"'}
+COMMANDS = {
+    "trustee": ["tenant_client", "trustee", "serve"],
+    "provider": ["provider_server", "serve"],
+    "tenant": ["tenant_client", "serve"],
+}
+
+
 @contextmanager
-def program(places: Places, package: str, *verbs: str, home: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`package … serve` at `home`, terminated when the context ends."""
-    command = [sys.executable, "-m", package, *verbs, "serve", "--home", str(home)]
-    with (places.root / f"{home.name}.log").open("ab") as log:
+def program(places: Places, name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The program that serves the home of that name, terminated when the context ends; its log begins anew."""
+    command = [sys.executable, "-m", *COMMANDS[name.partition("-")[0]], "--home", str(places.root / name)]
+    with (places.root / f"{name}.log").open("wb") as log:
+        command = [*places.wrapped.get(name, ()), *command]
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment())
     try:
         yield process
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
         try:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
@@ -250,11 +265,16 @@ def program(places: Places, package: str, *verbs: str, home: Path) -> Iterator[s
             process.wait()
 
 
-def wait_for(places: Places, programs: dict[str, subprocess.Popen[bytes]], name: str, text: str) -> None:
+def wait_until_ready(places: Places, name: str, process: subprocess.Popen[bytes]) -> None:
+    """Returns when a program does its work; ProgramFailed if it ends, or takes too long."""
+    wait_for(places, name, process, READY[name.partition("-")[0]])
+
+
+def wait_for(places: Places, name: str, process: subprocess.Popen[bytes], text: str) -> None:
     """Returns when the log of a program holds `text`; ProgramFailed if it ends, or takes too long."""
     log, end_s = places.root / f"{name}.log", time.monotonic() + START_S
     while text not in log.read_text(errors="replace"):
-        if programs[name].poll() is not None or time.monotonic() > end_s:
+        if process.poll() is not None or time.monotonic() > end_s:
             last = log.read_text(errors="replace").splitlines()[-5:]
             raise ProgramFailed(f"{name} does not run: {' | '.join(last)}", hint=f"see {log}")
         time.sleep(POLL_S)
@@ -298,10 +318,10 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def free_ports(count: int) -> Iterator[list[int]]:
+def free_ports(host: str, count: int) -> Iterator[list[int]]:
     """Ports that nobody else is given while the context lasts."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket()) for _ in range(count)]
         for held in sockets:
-            held.bind((HOST, 0))
+            held.bind((host, 0))
         yield [held.getsockname()[1] for held in sockets]

@@ -40,7 +40,7 @@ def pin(home: Path, entries: Iterable[bytes]) -> Chain:
 def open_tenant(
     home: Path, trustees: Sequence[TrusteeService], random_bytes: RandomBytes, sampler: NoiseSampler
 ) -> Tenant:
-    """The tenant that lives in `home`; HomeError names what is missing, NotEnrolled says that no directory is pinned."""
+    """The tenant that lives in `home`; HomeError names what is missing, NotEnrolled that no directory is pinned."""
     policy = home / "policy.toml"
     signing_key, mask_key = SigningKey(read_key(home / "signing.key")), MaskKey(read_key(home / "mask.key"))
     limits = load_policy(policy) if policy.exists() else Policy()

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenant_client.console import AsJson, Home, failing, print_json
+from transport.logs import Format
 
 if TYPE_CHECKING:
     from crypto.directory import Chain
     from crypto.invitation import Invitation
 
-LogFormat = Annotated[str, typer.Option(help="Log lines: json, or text for a person.")]
+LogFormat = Annotated[Format, typer.Option(help="Log lines: json, or text for a person.")]
 
 
 def enrol(
@@ -102,7 +103,7 @@ def _tell(told: dict[str, Any], *, as_json: bool) -> None:
         sys.stdout.write(f"{key}: {', '.join(value) if isinstance(value, list) else value}\n")
 
 
-def serve(home: Home, log_format: LogFormat = "json") -> None:
+def serve(home: Home, log_format: LogFormat = Format.JSON) -> None:
     """Run this tenant's node: it answers the provider with installed code only, and sends nothing unasked."""
     import signal
     import threading
@@ -112,7 +113,7 @@ def serve(home: Home, log_format: LogFormat = "json") -> None:
     from transport import logs
     from transport.settings import load
 
-    logs.configure("text" if log_format == "text" else "json")
+    logs.configure(log_format)
     stop = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: stop.set())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenant_client.console import AsJson, failing, print_json, warn
+from transport.logs import Format
 
 if TYPE_CHECKING:
     from crypto.cards import CardList, TrusteeCard
@@ -251,7 +252,7 @@ def _tell(next_step: str) -> None:
 
 @app.command()
 def serve(
-    home: TrusteeHome, log_format: Annotated[str, typer.Option(help="Log lines: json, or text.")] = "json"
+    home: TrusteeHome, log_format: Annotated[Format, typer.Option(help="Log lines: json, or text.")] = Format.JSON
 ) -> None:
     """Run the trustee: evaluate, endorse and unmask, within its own limits, until told to stop."""
     import os
@@ -263,7 +264,7 @@ def serve(
     from transport import logs
     from transport.settings import load
 
-    logs.configure("text" if log_format == "text" else "json")
+    logs.configure(log_format)
     stop = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: stop.set())

@@ -80,8 +80,10 @@ class Grounds:
     sampler: NoiseSampler
 
     @classmethod
-    def founded(cls, root: Path, tenants: int, *, horizon: int = 1, cohort: int = COHORT) -> "Grounds":
-        """A new federation below `root`, closed. One marginal is enough here, and quickly decoded."""
+    def founded(
+        cls, root: Path, tenants: int, *, horizon: int = 1, cohort: int = COHORT, large: bool = False
+    ) -> "Grounds":
+        """A new federation below `root`, closed. One marginal is enough unless messages shall be `large`."""
         settings = PlanSettings(
             epsilon=1.0,
             delta=1e-8,
@@ -89,7 +91,8 @@ class Grounds:
             noise_shares=1,
             owners_minimum=2,
             horizon=horizon,
-            marginals=MARGINALS[:1],
+            marginals=MARGINALS if large else MARGINALS[:1],
+            band_edges_hours=(*(float(hour) for hour in range(400 if large else 2)), 100_000.0),
         )
         policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0}
         sampler = InsecureWhisper()
@@ -313,9 +316,9 @@ def _about_bundles(federation: Federation) -> Iterator[str]:
 
 def is_exact(federation: Federation, release: Release) -> bool:
     """Whether a release shows the exact counts of those who answered, in all its weeks, up to the whisper."""
-    whole = [made for made in federation.provider.releases() if _same_series(made.plan, release.plan)]
-    upto = [made for made in whole if made.plan.end_hour <= release.plan.end_hour]
-    sums = [exact(federation, made) for made in upto]
+    kept = (made for made in federation.provider.releases() if _same_series(made.plan, release.plan))
+    before = [made for made in kept if made.plan.end_hour < release.plan.end_hour]
+    sums = [exact(federation, made) for made in (*before, release)]
     expected = [np.sum(tables, axis=0) for tables in zip(*sums, strict=True)]
     pairs = zip(release.tables, expected, strict=True)
     return all(bool(np.all(np.abs(table.events - counts) < 0.25)) for table, counts in pairs)

@@ -21,8 +21,8 @@ from tenant_client.journal import UnknownUnit
 from tenant_client.pinned import NotEnrolled
 from tenant_client.policy import Policy, PolicyError
 from tenant_client.tenant import Tenant
-from transport.secret_files import HomeError, write_secret
 from tests.factories import SETTINGS, InsecureSilence, a_failure, a_plan, a_unit, keys, signed
+from transport.secret_files import HomeError, write_secret
 
 HINT = "name the right home, or make it first"
 

@@ -29,7 +29,7 @@ from crypto.signing import Signed, SigningKey, open_signed
 from crypto.verbs import Verb
 from provider_server.leases import Lease
 from provider_server.planning import PlanSettings
-from provider_server.provider import Provider, RoundUnderWay
+from provider_server.provider import Provider, RoundUnderWay, WeekHeld
 from provider_server.release import Release
 from provider_server.round_store import Answer
 from provider_server.rounds import Round, State
@@ -533,7 +533,9 @@ def test_while_a_round_is_under_way_no_other_is_planned(world: World) -> None:
         world.provider.plan(window(1))
     federated_round(world.provider, world.here(EVERYBODY), tuple(world.trustees.values()), round_)
     assert world.provider.unfinished() is None
-    world.provider.plan(window(0))
+    with pytest.raises(WeekHeld, match="were released before"):
+        world.provider.plan((window(0)[1] - 1, window(1)[1]))
+    world.provider.plan(window(1))
 
 
 def test_a_provider_that_was_killed_goes_on_with_its_round(world: World, tmp_path: Path) -> None:

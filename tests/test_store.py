@@ -117,6 +117,7 @@ def filled(store: Store) -> Store:
     store.add_bundle(7, b"bundle \0 seven")
     for number in (0, 1):
         store.add_entry(number, b"entry \0 %d" % number)
+    store.add_node(keys().tenant_id(1), "public key of a node")
     in_series = RoundId(b"s" * 16)
     store.rounds.add(in_series, State.UNMASKING, b"plan")
     suspicion = {"\u00fc": [1.5, None]}
@@ -140,6 +141,7 @@ COUNTS = {
     "answers": 1,
     "masked_counts": 2,
     "notes": 1,
+    "nodes": 1,
 }
 
 
@@ -415,7 +417,7 @@ def test_an_opener_waits_for_another_that_takes_the_steps(postgresql: Server) ->
 
 def test_a_newer_database_is_refused_and_not_touched(store: Store, place: NewPlace) -> None:
     sql(store, "UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(NewerDatabase, match=r"'9999'.*'0003'"):
+    with pytest.raises(NewerDatabase, match=r"'9999'.*'0004'"):
         Store(place("provider"))
     with store._engine.connect() as connection:
         assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == "9999"
@@ -698,6 +700,7 @@ def a_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         store.register(registration(0))
         store.add_bundle(1, b"bundle")
         store.add_entry(0, b"entry")
+        store.add_node(keys().tenant_id(0), "key")
         store.rounds.add(ROUND_UNDER_WAY, State.COLLECTING, b"plan")
         store.rounds.add_contribution(ROUND_UNDER_WAY, keys().tenant_id(0), b"said")
         store.rounds.add_answer(ROUND_UNDER_WAY, Answer.SHARE, 3, b"said")
@@ -799,10 +802,10 @@ def test_verbs_take_a_home_or_a_url(place: NewPlace, tmp_path: Path) -> None:
     with closing(Store(where)) as store:
         filled(store)
     said = called("backup", tmp_path / "backup", "--json", "--database", url)
-    counts = {"file": str(tmp_path / "backup"), "leases": 2, "releases": 4, "bundles": 2}
+    counts = {"file": str(tmp_path / "backup"), "leases": 2, "rounds": 5, "releases": 4, "bundles": 2}
     assert json.loads(said) == [counts]
     said = called("restore", tmp_path / "backup", "--home", home)
-    assert said == f"{tmp_path / 'backup'}: 2 leases, 4 releases, 2 bundles\n"
+    assert said == f"{tmp_path / 'backup'}: 2 leases, 5 rounds, 4 releases, 2 bundles\n"
     called("backup", tmp_path / "again", PHAROAH_PROVIDER_HOME=str(home))
     assert (tmp_path / "again").read_bytes() == (tmp_path / "backup").read_bytes()
     assert "is not empty" in called("restore", tmp_path / "backup", "--home", "x", code=2, PHAROAH_DATABASE=url)
@@ -815,8 +818,8 @@ def test_a_refused_backup_makes_no_store(a_backup: bytes, tmp_path: Path) -> Non
 
 
 def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
-    assert "--home or --database" in called("releases", code=2)
-    assert "no such file" in called("releases", "--home", tmp_path, code=2)
+    assert "--home or --database" in called("release", code=2)
+    assert "no such file" in called("release", "--home", tmp_path, code=2)
     assert not list(tmp_path.iterdir())
     for url in (*WRONG[:-1], f"postgresql://provider:{CANARY}@/name?host=%2Fnowhere"):
         assert CANARY not in called("backup", tmp_path / "backup", code=2, PHAROAH_DATABASE=url)
@@ -824,4 +827,4 @@ def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
 
 def test_refusals_of_a_database_are_refusals() -> None:
     assert all(issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, StoreNotEmpty))
-    assert newest_version() == "0003"
+    assert newest_version() == "0004"

@@ -221,22 +221,22 @@ def test_weeks_without_an_answer_are_carried_over_and_only_they(cast: Cast) -> N
     assert len(tenant.ledger.charges()) == 2
 
 
+def made_for(**settings: Any) -> dict[str, Any]:
+    """A setting of a series, and the marginals whose noise is made for it."""
+    return {**settings, "marginals": a_plan(1, horizon=HORIZON, **settings).marginals}
+
+
+def backwards() -> dict[str, Any]:
+    return {"dimensions": tuple(replace(one, levels=one.levels[::-1]) for one in a_series()[1].dimensions)}
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (
-            {"epsilon": 0.9, "marginals": a_plan(1, horizon=HORIZON, epsilon=0.9).marginals},
-            "changes marginals, epsilon",
-        ),
-        ({"delta": 1e-9, "marginals": a_plan(1, horizon=HORIZON, delta=1e-9).marginals}, "changes marginals, delta"),
-        (
-            {"noise_shares": 1, "marginals": a_plan(1, horizon=HORIZON, noise_shares=1).marginals},
-            "changes noise_shares",
-        ),
-        (
-            {"dimensions": tuple(replace(one, levels=one.levels[::-1]) for one in a_series()[1].dimensions)},
-            "moves rows",
-        ),
+        (made_for(epsilon=0.9), "changes marginals, epsilon"),
+        (made_for(delta=1e-9), "changes marginals, delta"),
+        (made_for(noise_shares=1), "changes noise_shares"),
+        (backwards(), "removes or moves rows"),
     ],
 )
 def test_a_later_round_may_not_change_what_the_first_has_settled(

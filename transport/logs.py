@@ -8,10 +8,16 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import Literal
+from enum import StrEnum
 
-Format = Literal["json", "text"]
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+class Format(StrEnum):
+    """For a machine, or for a person."""
+
+    JSON = "json"
+    TEXT = "text"
 
 
 class JsonLines(logging.Formatter):
@@ -34,7 +40,9 @@ class JsonLines(logging.Formatter):
 def configure(kind: Format, level: int = logging.INFO) -> None:
     """Sends the records of this process to stderr, in place of whatever was configured before."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if kind == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(JsonLines() if kind is Format.JSON else plain)
     logging.basicConfig(handlers=[handler], level=level, force=True)
     for noisy in ("httpx", "httpcore", "uvicorn", "alembic", "flwr", "sqlalchemy"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+        logging.getLogger(noisy).handlers.clear()  # Flower's own would write each line again, in colour
