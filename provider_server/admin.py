@@ -60,15 +60,18 @@ def admin_app(metrics: Metrics, not_ready: Callable[[], str], ready: Callable[[]
 
     @app.post("/pharoah/round")
     def round_(request: Request, start: int | None = None, end: int | None = None) -> Response:
-        def hold(rounds: Holder) -> dict[str, Any]:
-            if (start is None) != (end is None):
-                raise BadWindow("a window has a start and an end")
-            return rounds.hold(None if start is None or end is None else (start, end))
-
-        return answer(request, hold)
+        return answer(request, lambda rounds: rounds.hold(_window(start, end)))
 
     @app.post("/pharoah/give-up")
     def give_up(request: Request) -> Response:
         return answer(request, lambda rounds: {"given_up": rounds.give_up()})
 
     return app
+
+
+def _window(start: int | None, end: int | None) -> Window | None:
+    if start is None and end is None:
+        return None
+    if start is None or end is None:
+        raise BadWindow("a window has a start and an end")
+    return start, end

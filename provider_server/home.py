@@ -12,6 +12,7 @@ reads.
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from datetime import datetime
 from pathlib import Path
 
@@ -21,11 +22,12 @@ from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
 from provider_server.provider import Provider
 from provider_server.settings import ProviderSettings
-from provider_server.store import Store
+from provider_server.store import Store, StoreNotEmpty
 from transport.certificates import make_certificate
-from transport.secret_files import new_key, read, read_key, write_secret
-from transport.settings import load
+from transport.secret_files import HomeError, new_key, read, read_key, write_secret
+from transport.settings import BadSettings, load
 
+SECONDS_PER_HOUR = 3600.0
 SAMPLE = Path(__file__).with_name("provider.toml")
 
 
@@ -48,6 +50,8 @@ def found(home: Path, database: str | None, committee: Committee) -> None:
     settings = settings_of(home)
     store = Store(database or home / "provider.db")
     try:
+        if store.entries():
+            raise StoreNotEmpty("the database has the directory of a federation already")
         entry = committee.founding_entry(signing_key.public, settings.plan.weeks_per_epoch, ())
         store.add_entry(0, signing_key.sign(entry))
     finally:
@@ -59,15 +63,24 @@ def settings_of(home: Path) -> ProviderSettings:
     return load(ProviderSettings, home / "provider.toml", os.environ)
 
 
+def founded_hour(home: Path) -> float:
+    """When the keys of a home were made, in hours since 1970, by the time of a file that is written once."""
+    return (home / "signing.key").stat().st_mtime / SECONDS_PER_HOUR
+
+
 def open_provider(home: Path, database: str | None, settings: ProviderSettings) -> Provider:
-    """The provider that lives in `home`; HomeError or BadDatabase name what is missing."""
-    return Provider(
-        SigningKey(read_key(home / "signing.key")),
-        read_key(home / "context.key"),
-        settings.plan.settings,
-        Store(database or home / "provider.db", create=False),
-        os.urandom,
-    )
+    """The provider that lives in `home`; HomeError, BadDatabase and BadSettings name what is missing or wrong."""
+    signing_key, context_key = SigningKey(read_key(home / "signing.key")), read_key(home / "context.key")
+    with ExitStack() as until_open:
+        store = until_open.enter_context(closing(Store(database or home / "provider.db", create=False)))
+        if not store.entries():
+            raise HomeError("the database has no directory", hint="found the federation: see `pharoah-provider init`")
+        try:
+            provider = Provider(signing_key, context_key, settings.plan.settings, store, os.urandom)
+        except ValueError as error:
+            raise BadSettings(f"[plan] weeks_per_epoch: {error}", hint="set it back to what it was") from error
+        until_open.pop_all()
+    return provider
 
 
 def invitation(home: Path, provider: Provider, settings: ProviderSettings) -> bytes:

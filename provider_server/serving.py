@@ -9,23 +9,26 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from crypto.accountant import plan_loss
+from crypto.directory import TrusteeRecord
 from crypto.errors import CohortTooSmall, PharoahError, Refusal, Unreachable
 from provider_server.admin import admin_app
 from provider_server.flower_server import server_app
+from provider_server.home import founded_hour
+from provider_server.listeners import CannotListen
 from provider_server.metrics import Metrics
 from provider_server.online import serve_online
 from provider_server.planning import NothingToCount
 from provider_server.provider import Provider
 from provider_server.release import Release
-from provider_server.schedule import Window, due, last_whole_week
+from provider_server.schedule import Window, check_window, due, last_whole_week
 from provider_server.settings import ProviderSettings
-from provider_server.superlink import SuperLink, SuperLinkSettings
+from provider_server.superlink import SuperLink, SuperLinkSettings, UnusableNodeKey
 from provider_server.tenants import GridTenants, Tenants
 from provider_server.trustee_client import RemoteTrustee
 from provider_server.week import MaskHolder, Stage, federated_week, publish, tell_directory
@@ -48,6 +51,7 @@ class Rounds:
         settings: ProviderSettings,
         metrics: Metrics,
         now_hour: Callable[[], float],
+        founded_hour: float,
     ) -> None:
         self._provider = provider
         self._link = link
@@ -56,16 +60,20 @@ class Rounds:
         self._metrics = metrics
         self._now_hour = now_hour
         self._one = threading.Lock()
-        self._began_hour = now_hour()
+        self._founded_hour = founded_hour
         self._skipped_end: int | None = None
 
     def step(self) -> bool:
-        """Takes up what there is to do; whether there may be more. Errors of a round are logged, not raised."""
+        """Takes up what there is to do; whether there may be more. What parties do wrong is logged, not raised."""
         if not self._one.acquire(blocking=False):
             return False  # somebody else holds a round right now
         try:
             self._follow()
             return self._step()
+        except PharoahError as error:
+            said = {"event": "step", "error": type(error).__name__, "hint": error.hint}
+            logger.warning("nothing could be done: %s", error.what, extra=said)
+            return False
         finally:
             self._one.release()
 
@@ -73,6 +81,8 @@ class Rounds:
         """Holds a week, by default the last whole one, or finishes the round that is under way; what came of it."""
         with self._one:
             self._follow()
+            if window:
+                check_window(window, self._now_hour(), self._settings.plan.weeks_per_epoch)
             return self._hold(window or last_whole_week(self._now_hour()))
 
     def give_up(self) -> str:
@@ -118,7 +128,11 @@ class Rounds:
         head = self._provider.directory.head
         self._provider.refresh()
         for key in self._provider.node_keys():
-            self._link.register(key)
+            try:
+                self._link.register(key)
+            except UnusableNodeKey as error:  # its tenant is out until it sends another; the others are not
+                said = {"event": "node", "error": type(error).__name__, "hint": error.hint}
+                logger.warning("a node cannot be let in: %s: …%s", error.what, key[-12:], extra=said)
         if self._provider.directory.head != head:
             tell_directory(self._provider, self._trustees)
         nodes = self._link.nodes()
@@ -132,7 +146,7 @@ class Rounds:
     def _due(self) -> Window | None:
         held = self._provider.last_end_hour()
         last = max((end for end in (held, self._skipped_end) if end is not None), default=None)
-        return due(last, self._began_hour, self._now_hour(), self._settings.rounds.settle_hours)
+        return due(last, self._founded_hour, self._now_hour(), self._settings.rounds.settle_hours)
 
     def _catch_up(self) -> bool:
         """Publishes a release that a killed provider had not published."""
@@ -141,11 +155,11 @@ class Rounds:
         return False
 
     def _week(self, tenants: Tenants, window: Window, clock: "_Clock") -> Release:
-        release = federated_week(self._provider, tenants, self._trustees, window, clock.begin)
-        if isinstance(tenants, GridTenants):
-            for silence in tenants.silences:
+        try:
+            return federated_week(self._provider, tenants, self._trustees, window, clock.begin)
+        finally:  # most of all when too few answered
+            for silence in tenants.silences if isinstance(tenants, GridTenants) else ():
                 self._metrics.silences.labels(silence.why.value).inc()
-        return release
 
     def _over_the_link(self, run: Callable[[Tenants], Any]) -> Any:
         """What `run` returns or raises, run as a Flower app with all tenants that are there."""
@@ -283,10 +297,6 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
     """Everything that `serve` runs: yields the rounds, the SuperLink, and the port of the online service."""
     listen, metrics = settings.listen, Metrics()
     certificate, key = read(home / "tls.pem"), read(home / "tls.key")
-    trustees = [
-        Watched(RemoteTrustee(record.index, Peer(record.address, record.certificate.encode())), metrics)
-        for record in provider.directory.trustees
-    ]
     rounds: Rounds | None = None
 
     def ready() -> Rounds:
@@ -306,13 +316,26 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
         port=listen.tenants_port,
         admin_port=listen.admin_port,
     )
-    with (
-        SuperLink(link_settings, ours=ours) as link,
-        serve_online(provider, f"{listen.host}:{listen.online_port}", certificate, key) as online,
-    ):
-        rounds = Rounds(provider, link, trustees, settings, metrics, now_hour)
+    with ExitStack() as stack:
+        trustees = [
+            Watched(RemoteTrustee(record.index, stack.enter_context(_peer(record))), metrics)
+            for record in provider.directory.trustees
+        ]
+        try:
+            link = stack.enter_context(SuperLink(link_settings, ours=ours))
+            online_at = f"{listen.host}:{listen.online_port}"
+            online = stack.enter_context(serve_online(provider, online_at, certificate, key))
+        except OSError as error:
+            raise CannotListen(
+                f"the provider cannot listen: {error}", hint="see [listen] in provider.toml, tls.pem and tls.key"
+            ) from error
+        rounds = Rounds(provider, link, trustees, settings, metrics, now_hour, founded_hour(home))
         tell_directory(provider, trustees)
         yield rounds, link, online.port
+
+
+def _peer(trustee: TrusteeRecord) -> Peer:
+    return Peer(trustee.address, trustee.certificate.encode())
 
 
 def serve(rounds: Rounds, retry_s: float) -> NoReturn:

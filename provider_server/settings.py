@@ -47,6 +47,14 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     horizon_weeks: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_HORIZON)] = 13
     groups: Positive = 1
 
+    def __post_init__(self) -> None:
+        if self.noise_shares > self.cohort_minimum:
+            raise ValueError("noise_shares is larger than cohort_minimum: a full cohort would lack noise")
+        if self.mechanism is not Mechanism.DISCRETE_GAUSSIAN and self.horizon_weeks > 1:
+            raise ValueError("only Gaussian noise is correlated over weeks: set horizon_weeks to 1")
+        if self.mechanism is Mechanism.DISCRETE_GAUSSIAN and self.delta <= 0:
+            raise ValueError("Gaussian noise needs a delta above 0")
+
     @property
     def settings(self) -> PlanSettings:
         """As planning takes it."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crypto.errors import PharoahError
 from provider_server.console import AsJson, Database, Home, failing, print_rows, required
 from transport.logs import Format
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from provider_server.leases import Lease
     from provider_server.provider import Provider
 
-Files = Annotated[list[Path], typer.Argument(help="Cards of tenants.", show_default=False)]
+Files = Annotated[list[Path] | None, typer.Argument(help="Cards of tenants.", show_default=False)]
 LogFormat = Annotated[Format, typer.Option(help="Log lines: json, or text for a person.")]
 
 
@@ -56,8 +57,8 @@ def _init_line(row: dict[str, Any]) -> str:
 
 
 def enrol(
-    cards: Files,
     out: Annotated[Path, typer.Option(help="Where to write the invitation.", show_default=False)],
+    cards: Files = None,
     home: Home = None,
     database: Database = None,
     *,
@@ -70,7 +71,7 @@ def enrol(
 
     place = required(home)
     with failing():
-        opened = [(path, open_member_card(read(path))) for path in cards]
+        opened = [(path, open_member_card(read(path))) for path in cards or []]
         settings = homes.settings_of(place)
         provider = homes.open_provider(place, database, settings)
         try:
@@ -82,13 +83,28 @@ def enrol(
             head = provider.directory.head
         finally:
             provider.close()
-    out.write_bytes(invited)
+        _write(out, invited)
     print_rows([row | {"head": str(head)} for row in rows], _enrol_line, as_json=as_json)
     typer.echo(f"the fingerprint of the directory's head is {fingerprint(head)}", err=True)
 
 
+def _write(file: Path, data: bytes) -> None:
+    from transport.secret_files import HomeError
+
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise HomeError(f"{file}: {error.strerror}", hint="name another file, and do it again") from error
+
+
 def _enrol_line(row: dict[str, Any]) -> str:
     return f"{row['card']}: tenant {row['tenant']} {'enrolled' if row['new'] else 'was enrolled before'}"
+
+
+class BadLeases(PharoahError):
+    """A file of leases cannot be recorded."""
+
+    default_hint = "nothing was recorded; mend the line, or leave it out"
 
 
 def lease(
@@ -99,6 +115,8 @@ def lease(
     as_json: AsJson = False,
 ) -> None:
     """Record leases that were granted: lease, tenant, nodes, start_h, end_h, context, level."""
+    from sqlalchemy.exc import IntegrityError
+
     from provider_server import home as homes
 
     place = required(home)
@@ -107,6 +125,8 @@ def lease(
         try:
             granted = list(_leases(provider, file))
             provider.record_leases(granted)
+        except IntegrityError as error:
+            raise BadLeases(f"{file}: a lease is on the books already") from error
         finally:
             provider.close()
     rows = [{"file": str(file), "leases": len(granted)}]
@@ -114,9 +134,10 @@ def lease(
 
 
 def _leases(provider: "Provider", file: Path) -> "Iterator[Lease]":
+    import math
+
     import msgspec
 
-    from crypto.errors import PharoahError
     from crypto.ids import LeaseId, TenantId
     from provider_server.leases import Lease
     from transport.secret_files import read
@@ -124,18 +145,28 @@ def _leases(provider: "Provider", file: Path) -> "Iterator[Lease]":
     class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         lease: str
         tenant: str
-        nodes: int
-        start_h: float
+        nodes: Annotated[int, msgspec.Meta(ge=1)]
+        start_h: Annotated[float, msgspec.Meta(ge=0)]
         end_h: float
         context: str
-        level: int = 0
+        level: Annotated[int, msgspec.Meta(ge=0)] = 0
 
+        def __post_init__(self) -> None:
+            if not self.start_h < self.end_h < math.inf:
+                raise ValueError("a lease ends after it starts")
+
+    seen = set()
     for number, line in enumerate(read(file).splitlines(), start=1):
         try:
             told = msgspec.json.decode(line, type=Line)
             names = LeaseId(bytes.fromhex(told.lease)), TenantId(bytes.fromhex(told.tenant))
+            if names[0] in seen:
+                raise ValueError("this lease is on an earlier line")
+            if names[1] not in provider.directory.by_id:
+                raise ValueError("no such tenant is enrolled")
         except (msgspec.MsgspecError, ValueError) as error:
-            raise PharoahError(f"{file}, line {number}: {error}", hint="nothing was recorded; mend the line") from error
+            raise BadLeases(f"{file}, line {number}: {error}") from error
+        seen.add(names[0])
         labels = provider.context_labels(told.start_h, told.context, told.level)
         yield Lease(*names, told.nodes, told.start_h, told.end_h, labels)
 
@@ -182,6 +213,8 @@ def round_(
 ) -> None:
     """Hold a round now, on the running server: the last whole week, or a window of whole weeks."""
     place = required(home)
+    if (start is None) != (end is None):
+        raise typer.BadParameter("name both --start and --end, or neither")
     with failing():
         if give_up:
             told = _asked(place, "give-up", {}, timeout_s)
@@ -196,7 +229,6 @@ def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> d
     """What the running server says; its refusals are raised here."""
     import httpx
 
-    from crypto.errors import PharoahError
     from provider_server import home as homes
     from transport.secret_files import read
 

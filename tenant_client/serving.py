@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from crypto.codec import decode
@@ -27,6 +27,7 @@ from tenant_client.tenant import Tenant
 from tenant_client.trustee_client import RemoteTrustee
 from transport.client import Peer
 from transport.secret_files import read
+from transport.settings import BadSettings
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +37,13 @@ def connected(home: Path, settings: TenantSettings) -> Iterator[tuple[Tenant, Pe
     """The tenant that lives in `home`, with trustees and the provider's online service at the end of a line."""
     with closing(open_database(home / "tenant.db")) as connection:
         records = pinned(connection).directory.trustees
-    trustees = [RemoteTrustee(record.index, Peer(record.address, record.certificate.encode())) for record in records]
-    with Peer(settings.provider.online, read(home / "provider.pem")) as provider:
-        tenant = open_tenant(home, trustees, os.urandom, SystemSampler())
-        try:
-            yield tenant, provider
-        finally:
-            tenant.close()
+    if not settings.provider.online or not settings.provider.superlink:
+        raise BadSettings("[provider] names no addresses", hint="set superlink and online as the invitation has them")
+    with ExitStack() as stack:
+        peers = [stack.enter_context(Peer(record.address, record.certificate.encode())) for record in records]
+        trustees = [RemoteTrustee(record.index, peer) for record, peer in zip(records, peers, strict=True)]
+        provider = stack.enter_context(Peer(settings.provider.online, read(home / "provider.pem")))
+        yield stack.enter_context(closing(open_tenant(home, trustees, os.urandom, SystemSampler()))), provider
 
 
 def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:

@@ -11,6 +11,7 @@ from tenant_client.settings import TrusteeSettings
 from tenant_client.trustee import TrusteeLimits
 from tenant_client.trustee_server import serve_trustee
 from transport.secret_files import read
+from transport.settings import BadSettings
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -20,11 +21,13 @@ def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
     own = settings.trustee
     limits = TrusteeLimits(own.evaluations_per_epoch, own.cohort_minimum, _now_hour)
     certificate, key = read(home / trustee_home.TLS_CERTIFICATE), read(home / trustee_home.TLS_KEY)
-    with (
-        closing(trustee_home.open_trustee(home, os.urandom, limits)) as trustee,
-        serve_trustee(trustee, own.listen, certificate, key),
-    ):
-        stop.wait()
+    with closing(trustee_home.open_trustee(home, os.urandom, limits)) as trustee:
+        try:
+            server = serve_trustee(trustee, own.listen, certificate, key)
+        except OSError as error:
+            raise BadSettings(f"[trustee] listen: {error}", hint="is another program at this port?") from error
+        with server:
+            stop.wait()
 
 
 def _now_hour() -> float:

@@ -28,8 +28,8 @@ from crypto.noise import Integers, NoiseSampler
 from crypto.plan import Plan
 from crypto.signing import Signed, SigningKey, open_signed
 from crypto.verbs import Verb
-from provider_server.leases import Lease
 from provider_server.learning import Findings
+from provider_server.leases import Lease
 from provider_server.planning import MARGINALS, PlanSettings
 from provider_server.provider import Provider
 from provider_server.release import Release
@@ -106,11 +106,11 @@ class Grounds:
         store = Store(root / "provider" / "provider.db", create=False)
         return Taught(of._signing_key, of._context_secret, of.settings, store, os.urandom)
 
-    def trustee(self, root: Path, index: int, limits: TrusteeLimits = TrusteeLimits()) -> Trustee:
+    def trustee(self, root: Path, index: int, limits: TrusteeLimits | None = None) -> Trustee:
         """Trustee `index`, from 1."""
         of = self.federation.trustees[index - 1]
         memory = root / "trustees" / f"{index}.db"
-        return Trustee(of._share, of._signing_key, of._mask_key, [], memory, os.urandom, limits)
+        return Trustee(of._share, of._signing_key, of._mask_key, [], memory, os.urandom, limits or TrusteeLimits())
 
     def tenant(self, root: Path, number: int, trustees: Sequence[Trustee] = ()) -> Tenant:
         """Tenant `number`, from 0."""
@@ -120,7 +120,7 @@ class Grounds:
     def opened(self, root: Path, limits: Mapping[int, TrusteeLimits] = MappingProxyType({})) -> Iterator[Federation]:
         """Everybody, from what is on disk; `limits` are those of some trustees, by number."""
         indices = [of.index for of in self.federation.trustees]
-        trustees = tuple(self.trustee(root, index, limits.get(index, TrusteeLimits())) for index in indices)
+        trustees = tuple(self.trustee(root, index, limits.get(index)) for index in indices)
         tenants = tuple(self.tenant(root, number, trustees) for number in range(len(self.federation.tenants)))
         with closing(Federation(self.provider(root), trustees, tenants)) as federation:
             yield federation

@@ -20,7 +20,7 @@ from tests.federations import WEEKS, Grounds, Witness, begin, complaints, fail, 
 
 pytestmark = pytest.mark.xdist_group("deaths")  # they share one process
 
-MEMORY = Path("/dev/shm")
+MEMORY = Path("/dev/shm")  # noqa: S108 - Linux's file system in memory
 Ask = Callable[..., dict[str, Any]]
 
 WRITTEN = {
