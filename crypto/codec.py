@@ -13,7 +13,7 @@ what was sent.
     >>> decode(UnmaskShare, b"garbage")
     Traceback (most recent call last):
     ...
-    crypto.errors.DecodeError: not a valid UnmaskShare: it is not labelled 'pharoah/unmask-share/1'
+    crypto.errors.DecodeError: not a valid UnmaskShare: it is not labelled 'pharoah/unmask-share/2'
 """
 
 import hashlib

@@ -2,8 +2,9 @@
 
 The tenant blinds its inputs, asks as many trustees as the key needs, verifies each proof, combines, unblinds. The
 provider holds no share; no trustee sees an input; a wrong answer is named in the log and replaced by another trustee's.
-Tokens are cached for their epoch, so that quotas are spent once per workload and not once per job. What a trustee is
-sent is noted before it leaves, answered or not.
+Tokens are cached for their epoch, so that quotas are spent once per workload and not once per job. Requests are filled
+up to the size of a whole workload, so that their size does not tell what was known. What a trustee is sent is noted
+before it leaves, answered or not.
 """
 
 import hashlib
@@ -28,6 +29,7 @@ from tenant_client.trustee import TrusteeService
 logger = logging.getLogger(__name__)
 
 _RUNG_LABEL = "pharoah/rung/1"
+_FILL_BYTES = 32
 
 
 class TokenSource:
@@ -52,20 +54,22 @@ class TokenSource:
         inputs = [_voprf_input(epoch, rung) for rung in rungs.inputs]
         cached = self._cached(epoch)
         missing = [value for value in dict.fromkeys(inputs) if _name(value) not in cached]
-        for at in range(0, len(missing), voprf.MAX_BATCH):
-            batch = missing[at : at + voprf.MAX_BATCH]
-            cached.update(self._evaluate(batch, epoch))
+        size = min(len(inputs), voprf.MAX_BATCH)
+        for at in range(0, len(missing), size):
+            cached.update(self._evaluate(missing[at : at + size], epoch, size))
         family, archetype, subarchetype, exact, *bands = (cached[_name(value)] for value in inputs)
         return Ladder(family, archetype, subarchetype, exact, tuple(bands))
 
-    def _evaluate(self, inputs: Sequence[bytes], epoch: int) -> dict[bytes, Token]:
-        blinding = voprf.blind(inputs, self._random_bytes)
+    def _evaluate(self, inputs: Sequence[bytes], epoch: int, size: int) -> dict[bytes, Token]:
+        """The tokens of `inputs`, in a request of `size` elements: how many were cached is nobody's business."""
+        fill = [self._random_bytes(_FILL_BYTES) for _ in range(size - len(inputs))]
+        blinding = voprf.blind([*inputs, *fill], self._random_bytes)
         elements = tuple(EncodedElement(element.encoded) for element in blinding.elements)
         request = self._signing_key.sign(EvaluationRequest(self._own_id(), epoch, elements))
         evaluated = self._combined(request, epoch, blinding)
         tokens = {
             _name(value): Token(output[: Token.length])
-            for value, output in zip(inputs, voprf.finalize(blinding, evaluated), strict=True)
+            for value, output in zip(inputs, voprf.finalize(blinding, evaluated), strict=False)
         }
         with transaction(self._connection):
             rows = [(epoch, name, bytes(token)) for name, token in tokens.items()]

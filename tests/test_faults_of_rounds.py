@@ -382,8 +382,10 @@ class Faulty:
         self.whole: set[int] = set()
 
     def __call__(self, messages: list[Message]) -> Iterable[Message]:
-        if not messages or messages[0].metadata.message_type != f"query.{Verb.CONTRIBUTION}":
-            late, self._late = self._late, []
+        if not messages:
+            return []
+        if messages[0].metadata.message_type != f"query.{Verb.CONTRIBUTION}":
+            late, self._late = self._late, []  # when something else is asked for
             return [*late, *messages]
         self.own |= {node(one): blob(one) for one in messages}
         delivered = [one for message in messages for one in self._delivered(message)]

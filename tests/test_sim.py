@@ -104,7 +104,7 @@ def test_check_answers_with_its_exit_code(played: Path) -> None:
 
 def test_the_provider_lists_its_releases_and_findings(played: Path) -> None:
     home = str(played / "homes" / "provider")
-    releases = json.loads(call("provider", "releases", "--home", home, "--json").stdout)
+    releases = json.loads(call("provider", "release", "--home", home, "--json").stdout)
     assert [row["start_hour"] for row in releases] == [0, 168]
     assert all(row["contributors"] == 8 for row in releases)
     assert json.loads(call("provider", "findings", "--probability", "0", "--home", home, "--json").stdout)
@@ -114,7 +114,7 @@ def test_the_provider_lists_its_releases_and_findings(played: Path) -> None:
 def test_a_missing_home_or_scenario_is_an_error_with_a_hint(program: str, tmp_path: Path) -> None:
     wrong = {
         "tenant": ["budget", "--home", str(tmp_path)],
-        "provider": ["releases", "--home", str(tmp_path)],
+        "provider": ["release", "--home", str(tmp_path)],
         "sim": ["run", "--scenario", "no-such"],
     }
     result = call(program, *wrong[program])

@@ -212,12 +212,13 @@ def test_the_quota_is_spent_once_per_workload_and_epoch(cast: Cast, source: Open
         source(trustees).ladder(OTHER, 3)
 
 
-def test_only_rungs_that_are_new_are_asked_for(cast: Cast, source: Open) -> None:
+def test_a_request_for_a_few_new_rungs_has_the_size_of_any_other(cast: Cast, source: Open) -> None:
     tapped = tap(cast.trustees())
     own = source(tapped)
     own.ladder(RUNGS, 3)
     own.ladder(rungs(a_descriptor(versions=()), ()), 3)
-    assert [len(blinded(request)) for request in tapped[0].requests] == [INPUTS, 2]
+    own.ladder(RUNGS, 3)  # nothing is new
+    assert [len(blinded(request)) for request in tapped[0].requests] == [INPUTS, INPUTS]
 
 
 def test_the_cache_names_no_rung(cast: Cast, source: Open) -> None:
@@ -238,7 +239,7 @@ def test_every_element_that_left_is_noted_and_added_up(cast: Cast, source: Open)
     assert asked(cast) == {(3, trustee): INPUTS for trustee in (1, 2, 3)}
     own.ladder(rungs(a_descriptor(versions=()), ()), 3)
     own.ladder(RUNGS, 4)
-    assert asked(cast) == {(epoch, trustee): INPUTS + 2 * (epoch == 3) for epoch in (3, 4) for trustee in (1, 2, 3)}
+    assert asked(cast) == {(epoch, trustee): INPUTS * (5 - epoch) for epoch in (3, 4) for trustee in (1, 2, 3)}
 
 
 def test_what_a_trustee_was_sent_and_did_not_evaluate_is_noted_too(cast: Cast, source: Open) -> None:

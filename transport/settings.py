@@ -3,12 +3,13 @@
 A key is known or refused, by name and with the known ones; a value has the type of its field or is refused. Sections
 are fields that are structs themselves. The environment overrides a key of a section as `PHAROAH_<SECTION>_<KEY>`, its
 value written as in the file (text may go without quotes); a name that begins like a section and is no key is refused
-too, since a misspelt setting that does nothing is the worst kind.
+too, since a misspelt setting that does nothing is the worst kind. No error shows a value.
 
     [rounds]
     every = "week"          # or PHAROAH_ROUNDS_EVERY=week
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ import msgspec
 from crypto.errors import PharoahError
 
 PREFIX = "PHAROAH_"
+_QUOTED = re.compile(r" '.*'(?= - at )", re.DOTALL)  # a value that may be a secret in the wrong place
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -52,7 +54,8 @@ def _converted(kind: type[S], table: Mapping[str, Any], where: str) -> S:
         return msgspec.convert(table, kind, strict=True)
     except msgspec.ValidationError as error:
         sections = "; ".join(f"[{name}] {', '.join(keys)}" for name, keys in _sections(kind).items())
-        raise BadSettings(f"{where}: {error}", hint=f"known keys: {sections}") from error
+        said = _QUOTED.sub("", str(error))
+        raise BadSettings(f"{where}: {said}", hint=f"known keys: {sections}") from error
 
 
 def _sections(kind: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
