@@ -70,16 +70,21 @@ def squared_sensitivity(horizon: int) -> int:
 
 
 @cache
-def decoding(horizon: int) -> Floats:
-    """b_0, ..., b_(horizon-1), the first column of A F^-1; read-only, b_0 = 1/256, in counts per ring unit.
+def decoding(carries: tuple[bool, ...]) -> Floats:
+    """What each opening of a series, oldest first, adds to its running total, in counts per ring unit; read-only.
 
-    A power-series division of 1/(1-x) by F(x). It is stable: errors are fed back through 1/F(x), whose coefficients
-    have a finite sum. Shorter horizons have the same first entries.
+    `carries` says of each opening whether it holds the weeks before it, as it should; one that does not (the group that
+    carried them was left out) holds its own week alone. Solved from the newest back, by power-series division where all
+    carry: a week's counts are in its own opening and in each later one that carries. It is stable: errors are fed back
+    through 1/F(x), whose coefficients have a finite sum. A cell that is born later has no openings before its birth, so
+    the same numbers serve it.
     """
-    column = weights(horizon)
-    found = np.zeros(horizon)
-    for k in range(horizon):
-        found[k] = (1 - np.dot(column[1 : k + 1], found[:k][::-1])) / WEIGHT_ONE
+    weeks = len(carries)
+    column, carry = np.array(weights(weeks), np.float64), np.array(carries, np.float64)
+    found = np.zeros(weeks)
+    for week in reversed(range(weeks)):
+        later = np.dot(found[week + 1 :] * carry[week + 1 :], column[1 : weeks - week])
+        found[week] = (1 - later) / WEIGHT_ONE
     found.setflags(write=False)
     return found
 
@@ -101,31 +106,35 @@ def combine(tables: Sequence[Words], horizon: int) -> Words:
     return total
 
 
-def running_total(observed: Sequence[Floats]) -> Floats:
+def running_total(observed: Sequence[Floats], carries: Sequence[bool] = ()) -> Floats:
     """What was counted up to the last week, noise included, in counts; same shape as each of `observed`.
 
     `observed` holds every opening of the series in order, as signed ring units in the layout of the last week, zero
     where a cell did not exist yet (`embed`): there O_s has no noise either, so leaving it out and adding it agree.
+    `carries` is as for `decoding`; left out, all openings carry.
     """
-    column = decoding(len(observed))
     if len({opening.shape for opening in observed}) != 1:
         raise ValueError("openings are decoded in one layout: embed the earlier ones in the last")
     total = np.zeros(observed[-1].shape)
-    for share, opening in zip(column, reversed(observed), strict=True):
+    for share, opening in zip(_shares(len(observed), carries), observed, strict=True):
         total += share * opening
     return total
 
 
-def running_variance(variances: Sequence[float], births: Births) -> Floats:
+def running_variance(variances: Sequence[float], births: Births, carries: Sequence[bool] = ()) -> Floats:
     """Variance of the noise in `running_total`, in counts², for cells first counted at the positions `births`.
 
     `variances` are those of Z_0, Z_1, ... in ring units², one per opening; weeks may differ. Shape as `births`.
     """
     if births.size and not 0 <= births.min() <= births.max() < len(variances):
         raise ValueError(f"cells of {len(variances)} weeks are born at positions 0 to {len(variances) - 1}")
-    terms = decoding(len(variances)) ** 2 * np.asarray(variances, np.float64)[::-1]
-    since: Floats = np.cumsum(terms)[::-1]  # since[p] sums over the weeks p, ..., t
+    terms = _shares(len(variances), carries) ** 2 * np.asarray(variances, np.float64)
+    since: Floats = np.cumsum(terms[::-1])[::-1]  # since[p] sums over the weeks p, ..., t
     return since[births]
+
+
+def _shares(weeks: int, carries: Sequence[bool]) -> Floats:
+    return decoding(tuple(carries) or (True,) * weeks)
 
 
 def embed(old: Sequence[LifeTable], new: Sequence[LifeTable], cells: NDArray[_Cell]) -> NDArray[_Cell]:

@@ -5,8 +5,7 @@ made once per round, from a sum of at least the cohort minimum, and never change
 into numbers. In a series it holds the running total since the series began, which is what its noise is made for.
 
 One group of a round carries the weeks before. Where that one is left out, what is opened holds its own week alone, and
-is added to the total as it was. For such a series this decodes more than `crypto.correlation.running_total` does; for
-any other the two agree.
+is added to the total as it was.
 """
 
 from collections.abc import Sequence
@@ -80,8 +79,8 @@ def release(
     observed = np.concatenate([values.reshape(-1) for values in noise.from_ring(plan, noisy_sum)])
     weeks = [*((made.plan, made.observed, made.contributors) for made in earlier), (plan, observed, len(answered))]
     openings = [correlation.embed(of.tables, plan.tables, seen) * WEIGHT_ONE for of, seen, _ in weeks]
-    shares = _shares([*(made.carries for made in earlier), carries])
-    total = _weighted(shares, openings)
+    carried = [*(made.carries for made in earlier), carries]
+    total = correlation.running_total(openings, carried)
     births = _split(plan, correlation.births([of.tables for of, _, _ in weeks]))
     before = earlier[-1].tables if earlier else ()
     tables = []
@@ -94,31 +93,10 @@ def release(
                 events,
                 past.exposure_node_hours + table.exposure_node_hours,
                 past.at_risk + table.at_risk,
-                np.cumsum((shares**2 * variances)[::-1])[::-1][births[number]],
+                correlation.running_variance(variances, births[number], carried),
             )
         )
     return Release(plan, tuple(answered), tuple(tables), observed, carries)
-
-
-def _shares(carries: Sequence[bool]) -> Floats:
-    """What each opening of a series, oldest first, adds to its running total, in counts per ring unit.
-
-    Solved from the newest back: a week's counts are in its own opening and in each later one that carries the weeks
-    before it. A cell that is born later has no openings before, so the same numbers serve it.
-    """
-    column = correlation.weights(len(carries))
-    shares = np.zeros(len(carries))
-    for week in reversed(range(len(carries))):
-        later = [shares[then] * column[then - week] for then in range(week + 1, len(carries)) if carries[then]]
-        shares[week] = (1 - sum(later)) / WEIGHT_ONE
-    return shares
-
-
-def _weighted(shares: Floats, openings: Sequence[Floats]) -> Floats:
-    total = np.zeros(openings[-1].shape)
-    for share, opening in zip(shares, openings, strict=True):
-        total += share * opening
-    return total
 
 
 def newly_counted(
@@ -131,9 +109,8 @@ def newly_counted(
     before = [correlation.embed(made.plan.tables, plan.tables, made.observed) * WEIGHT_ONE for made in earlier]
     now = np.concatenate([values.reshape(-1) for values in opened]) * WEIGHT_ONE
     carried = [made.carries for made in earlier]
-    steps = _shares([*carried, True]) - np.append(_shares(carried), 0.0)
-    alone = _weighted(steps, [*before, now])
-    steps = steps[:-1] * WEIGHT_ONE
+    alone = correlation.running_total([*before, now], [*carried, True]) - correlation.running_total(before, carried)
+    steps = WEIGHT_ONE * (correlation.decoding((*carried, True))[:-1] - correlation.decoding(tuple(carried)))
     factor = 1.0 + sum(step**2 * made.contributors / contributors for step, made in zip(steps, earlier, strict=True))
     return tuple(_split(plan, alone)), float(factor)
 

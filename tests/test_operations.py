@@ -5,21 +5,24 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 import sqlalchemy as sa
+from fastapi import FastAPI
 from flwr.serverapp import ServerApp
 from prometheus_client.parser import text_string_to_metric_families
-from starlette.testclient import TestClient
 
 from crypto.errors import AlreadyAnswered, PlanRefused, Refusal, Unreachable
 from crypto.signing import SigningKey
 from crypto.verbs import Verb
 from provider_server import serving
 from provider_server.admin import admin_app
+from provider_server.listeners import Listener, with_ours
 from provider_server.metrics import Metrics
 from provider_server.planning import NothingToCount
 from provider_server.provider import WeekHeld
@@ -34,6 +37,7 @@ from tenant_client.flower_client import client_app
 from tests.federations import WEEKS, Answerer, Grounds, begin, fail, lease_id
 from transport.logs import Format, JsonLines, configure
 
+HOST = "127.0.0.1"
 TENANTS = 4
 TOKEN = "5ec2e7" * 8
 SETTLED = 200.0  # hours: the first week is over, and one day more
@@ -433,28 +437,40 @@ def test_a_superlink_that_fails_stops_no_loop(running: Running, records: pytest.
 # ---- the admin app ---------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def served(app: FastAPI) -> Iterator[httpx.Client]:
+    """The app behind the admin listener, as the SuperLink has it."""
+    listener = Listener(with_ours(app, app), (HOST, 0), None, 64)
+    try:
+        with httpx.Client(base_url=f"http://{listener.address}", trust_env=False) as client:
+            yield client
+    finally:
+        listener.close()
+
+
 @pytest.fixture
-def asked(running: Running) -> TestClient:
+def asked(running: Running) -> Iterator[httpx.Client]:
     rounds = running.rounds("manual")
-    return TestClient(admin_app(running.metrics, rounds.not_ready, lambda: rounds, TOKEN))
+    with served(admin_app(running.metrics, rounds.not_ready, lambda: rounds, TOKEN)) as client:
+        yield client
 
 
 def shown(token: str = TOKEN) -> Mapping[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def test_health_and_readiness(asked: TestClient, running: Running) -> None:
+def test_health_and_readiness(asked: httpx.Client, running: Running) -> None:
     assert (asked.get("/pharoah/healthz").status_code, asked.get("/pharoah/healthz").text) == (200, "ok\n")
     assert (asked.get("/pharoah/readyz").status_code, asked.get("/pharoah/readyz").text) == (200, "ready\n")
 
     def starting() -> Rounds:
         raise Refusal("the provider is still starting", hint="try again in a moment")
 
-    early = TestClient(admin_app(Metrics(), lambda: "starting", starting, TOKEN))
-    assert (early.get("/pharoah/readyz").status_code, early.get("/pharoah/readyz").text) == (503, "starting\n")
-    assert early.get("/pharoah/healthz").status_code == 200
-    answer = early.post("/pharoah/round", headers=shown())
-    assert (answer.status_code, answer.json()["what"]) == (409, "the provider is still starting")
+    with served(admin_app(Metrics(), lambda: "starting", starting, TOKEN)) as early:
+        assert (early.get("/pharoah/readyz").status_code, early.get("/pharoah/readyz").text) == (503, "starting\n")
+        assert early.get("/pharoah/healthz").status_code == 200
+        answer = early.post("/pharoah/round", headers=shown())
+        assert (answer.status_code, answer.json()["what"]) == (409, "the provider is still starting")
 
 
 def test_without_tenants_it_is_not_ready(idle: Running) -> None:
@@ -468,10 +484,9 @@ def test_without_tenants_it_is_not_ready(idle: Running) -> None:
 )
 @pytest.mark.parametrize("path", ["/pharoah/round", "/pharoah/give-up"])
 def test_only_the_token_starts_anything(
-    path: str, headers: Mapping[str, str], asked: TestClient, running: Running
+    path: str, headers: Mapping[str, str], asked: httpx.Client, running: Running
 ) -> None:
-    raw = {name: value.encode("latin-1") for name, value in headers.items()}
-    answer = asked.post(path, headers=cast("Mapping[str, str]", raw))
+    answer = asked.post(path, headers={name.encode(): value.encode("latin-1") for name, value in headers.items()})
     assert (answer.status_code, set(answer.json()), answer.json()["error"]) == (
         403,
         {"error", "what", "hint"},
@@ -481,7 +496,7 @@ def test_only_the_token_starts_anything(
     assert running.link.runs == 0
 
 
-def test_a_round_by_hand_and_its_refusals(asked: TestClient, running: Running) -> None:
+def test_a_round_by_hand_and_its_refusals(asked: httpx.Client, running: Running) -> None:
     held = asked.post("/pharoah/round", headers=shown())
     assert held.status_code == 200
     assert held.json()["contributors"] == TENANTS
@@ -501,7 +516,7 @@ def test_a_round_by_hand_and_its_refusals(asked: TestClient, running: Running) -
     assert asked.get("/pharoah/openapi.json").status_code == 404
 
 
-def test_metrics_are_prometheus_text_and_name_nobody(asked: TestClient, running: Running) -> None:
+def test_metrics_are_prometheus_text_and_name_nobody(asked: httpx.Client, running: Running) -> None:
     running.link.silent = {3}
     asked.post("/pharoah/round", headers=shown())
     answer = asked.get("/pharoah/metrics")

@@ -399,7 +399,7 @@ def test_the_variance_of_a_total_grows_as_the_decoding_says(world: World) -> Non
     for week, many in enumerate(present):
         world.happen_to_all(week)
         made = world.play(week, EVERYBODY[:many])
-    made, shares = world.provider.releases()[-1], 256 * decoding(3)[::-1]
+    made, shares = world.provider.releases()[-1], 256 * decoding((True,) * 3)
     for marginal, table in zip(made.plan.marginals, made.tables, strict=True):
         expected = sum(share**2 * many * marginal.noise_scale**2 for share, many in zip(shares, present, strict=True))
         assert table.noise_variance == pytest.approx(np.full(table.shape, expected))

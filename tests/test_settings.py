@@ -1,4 +1,4 @@
-"""Settings: a key is known or refused by name, a value fits or is refused, and the sample files say what the types say."""
+"""Settings: a key is known or refused by name, a value fits or is refused; the sample files say what the types say."""
 
 import tomllib
 from pathlib import Path
@@ -113,7 +113,7 @@ def test_the_environment_overrides_the_file_key_by_key(tmp_path: Path) -> None:
 def test_what_is_no_toml_is_refused(data: bytes, tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_bytes(data)
-    with pytest.raises(BadSettings, match="TOML|settings.toml"):
+    with pytest.raises(BadSettings, match="settings"):
         load(ProviderSettings, file, {})
 
 
