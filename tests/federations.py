@@ -4,7 +4,7 @@
 federation. Every tenant runs the same workload on two leases, and one of its failures falls into each week.
 
 Noise is replaced by `InsecureWhisper`: fresh in every draw, so that a second contribution would not have the bytes of
-the first, and so small that rounding gives exact counts.
+the first (two bits in each of a dozen cells), and so small that rounding gives exact counts.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ NEWCOMER = Member.of(SigningKey(bytes(31) + b"\1"), MaskKey(bytes(31) + b"\2").p
 
 
 class InsecureWhisper:
-    """Noise of less than a quarter of a count in any sum here, and never the same twice."""
+    """Noise of less than a quarter of a count in any sum here, and hardly ever the same twice."""
 
     def gaussian(self, scale: float, size: int) -> Integers:
         return np.frombuffer(os.urandom(size), np.uint8).astype(np.int64) % 4
@@ -83,7 +83,7 @@ class Grounds:
     def founded(
         cls, root: Path, tenants: int, *, horizon: int = 1, cohort: int = COHORT, large: bool = False
     ) -> "Grounds":
-        """A new federation below `root`, closed. One marginal is enough unless messages shall be `large`."""
+        """A new federation below `root`, closed. Few cells are enough unless messages shall be `large`."""
         settings = PlanSettings(
             epsilon=1.0,
             delta=1e-8,
@@ -91,7 +91,7 @@ class Grounds:
             noise_shares=1,
             owners_minimum=2,
             horizon=horizon,
-            marginals=MARGINALS if large else MARGINALS[:1],
+            marginals=MARGINALS if large else MARGINALS[:2],
             band_edges_hours=(*(float(hour) for hour in range(400 if large else 2)), 100_000.0),
         )
         policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0}
