@@ -175,13 +175,15 @@ class RegistrationRequest:
 class Contribution:
     """A tenant's answer to a plan: its cells plus noise plus one mask per trustee, little-endian, mod 2^64.
 
-    In a series the cells come first, the noise after them, both under masks and neither without them.
+    In a series the cells come first, the noise after them, both under masks and neither without them. They count
+    failures from `start_hour` to the end of the plan's window: earlier than its beginning where weeks were missed.
     """
 
     LABEL: ClassVar[str] = "pharoah/contribution/2"
     tenant: TenantId
     round_id: RoundId
     plan: Digest
+    start_hour: int
     cells: bytes
 
     def __post_init__(self) -> None:

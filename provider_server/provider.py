@@ -37,7 +37,7 @@ from provider_server.learning import Findings, learn
 from provider_server.leases import Lease, Slices
 from provider_server.planning import PlanSettings, make_plan
 from provider_server.publication import compose
-from provider_server.rounds import Past, Round, State, is_broken, new_round, past_of, start_hours
+from provider_server.rounds import Past, Round, State, is_broken, new_round, past_of
 from provider_server.store import Store
 
 logger = logging.getLogger(__name__)
@@ -227,8 +227,7 @@ class Provider:
         past = past_of(self._store.rounds, plan)
         earlier = self._releases_of(past)
         opened = round_.open(past)
-        begun = start_hours(self._store.rounds, plan)
-        hours = {tenant: begun.get(tenant, plan.first_hour) for tenant in round_.contributors}
+        hours = round_.start_hours
         leases = self._store.leases(plan.first_hour, plan.end_hour)
         judgement, sound = self._judge(round_, opened, earlier, hours, leases)
         answered = [gate.Answered(tenant, hours[tenant]) for at in sound for tenant in round_.groups[at]]

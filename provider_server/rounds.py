@@ -92,6 +92,11 @@ class Round:
         return tuple(sorted(self._store.contributors(self.plan.round_id)))
 
     @property
+    def start_hours(self) -> dict[TenantId, int]:
+        """From which hour on each contributor counts."""
+        return {tenant: self._contribution(tenant).start_hour for tenant in self.contributors}
+
+    @property
     def groups(self) -> tuple[tuple[TenantId, ...], ...]:
         """The groups of the round's one request; RuntimeError before it is closed."""
         return self._request().groups
@@ -106,6 +111,11 @@ class Round:
         if len(contribution.cells) != 8 * self.plan.words:
             raise PeerFault(
                 f"tenant {tenant.hex()[:12]}… sent {len(contribution.cells)} bytes, not {8 * self.plan.words}",
+                hint="it counts by another plan or speaks another version; tell its owner",
+            )
+        if not self.plan.first_hour <= contribution.start_hour < self.plan.end_hour:
+            raise PeerFault(
+                f"tenant {tenant.hex()[:12]}… counts from hour {contribution.start_hour}, outside of its plan",
                 hint="it counts by another plan or speaks another version; tell its owner",
             )
         if self._store.add_contribution(self.plan.round_id, tenant, data) != data:
@@ -200,9 +210,12 @@ class Round:
     def _sum(self, members: Iterable[TenantId]) -> Words:
         total = np.zeros(self.plan.words, np.uint64)
         for tenant in members:
-            data = self._store.contribution(self.plan.round_id, tenant)
-            total += words_from_bytes(decode(Contribution, decode(Signed, data).body).cells)
+            total += words_from_bytes(self._contribution(tenant).cells)
         return total
+
+    def _contribution(self, tenant: TenantId) -> Contribution:
+        data = self._store.contribution(self.plan.round_id, tenant)
+        return decode(Contribution, decode(Signed, data).body)
 
     def _request(self) -> UnmaskRequest:
         return decode(UnmaskRequest, decode(Signed, self.request).body)
@@ -260,24 +273,6 @@ def is_broken(store: RoundStore, plan: Plan) -> bool:
     return plan.series is not None and any(
         kept.state == State.REFUSED and kept.request and _series(kept) == plan.series.name for kept in store.rounds()
     )
-
-
-def start_hours(store: RoundStore, plan: Plan) -> dict[TenantId, int]:
-    """From which hour on each tenant counts in a plan: where its answers to the rounds before it in the series end."""
-    ends: dict[TenantId, int] = {}
-    for kept in store.rounds():
-        earlier = decode(Plan, decode(Signed, kept.signed_plan).body)
-        if plan.series is None or _series(kept) != plan.series.name or earlier.end_hour > plan.start_hour:
-            continue
-        for tenant in _answered(store, kept):
-            ends[tenant] = max(ends.get(tenant, 0), earlier.end_hour)
-    return ends
-
-
-def _answered(store: RoundStore, kept: KeptRound) -> Iterable[TenantId]:
-    if kept.request is None:
-        return store.contributors(kept.round_id)
-    return decode(UnmaskRequest, decode(Signed, kept.request).body).contributors
 
 
 def _series(kept: KeptRound) -> RoundId | None:

@@ -28,6 +28,7 @@ from provider_server.provider import Provider
 from provider_server.release import Release
 from provider_server.schedule import Window, check_window, due, last_whole_week
 from provider_server.settings import ProviderSettings
+from provider_server.store import reporting
 from provider_server.superlink import SuperLink, SuperLinkSettings, UnusableNodeKey
 from provider_server.tenants import GridTenants, Tenants
 from provider_server.trustee_client import RemoteTrustee
@@ -68,8 +69,9 @@ class Rounds:
         if not self._one.acquire(blocking=False):
             return False  # somebody else holds a round right now
         try:
-            self._follow()
-            return self._step()
+            with reporting():
+                self._follow()
+                return self._step()
         except PharoahError as error:
             said = {"event": "step", "error": type(error).__name__, "hint": error.hint}
             logger.warning("nothing could be done: %s", error.what, extra=said)

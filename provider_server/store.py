@@ -44,6 +44,12 @@ class BadDatabase(PharoahError):
     default_hint = "a database is named like sqlite:///provider.db or postgresql://user:password@host/name"
 
 
+class StoreFailed(PharoahError):
+    """The database does not take or give what it should: its disk is full, it is locked, or it is gone."""
+
+    default_hint = "what was kept is whole; mend the cause, and the provider goes on where it was"
+
+
 class StoreNotEmpty(Refusal):
     """Rows would be mixed with others that are there already."""
 
@@ -224,6 +230,16 @@ _GO_ON_COUNTING = [
     for table in (tables.releases, tables.rounds)
 ]
 _ALL = ", ".join(table.name for table in tables.metadata.sorted_tables)
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """What a database fails at becomes StoreFailed, without what it was given."""
+    try:
+        yield
+    except sa.exc.OperationalError as error:
+        said = str(error.orig).partition("\n")[0]
+        raise StoreFailed(f"the store failed: {said}") from None  # the cause quotes the statement
 
 
 def _batches(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:

@@ -63,13 +63,13 @@ def federated_week(
 
     Refusals of the whole round (too few contributions, nothing to count) propagate; a single tenant's fault does not.
     """
+    announce(Stage.DIRECTORY)
+    tell_directory(provider, trustees)
+    for _receipt in tenants.ask(Verb.DIRECTORY, provider.directory_update()):
+        pass
+
     round_ = provider.unfinished()
     if round_ is None:
-        announce(Stage.DIRECTORY)
-        tell_directory(provider, trustees)
-        for _receipt in tenants.ask(Verb.DIRECTORY, provider.directory_update()):
-            pass
-
         announce(Stage.REGISTER)
         for answer in tenants.ask(Verb.REGISTRATIONS, provider.registration_request(window)):
             provider.register(answer)

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
+import msgpack
+
 from crypto.codec import decode
 from crypto.messages import Contribution
 from crypto.plan import Plan
@@ -36,6 +38,7 @@ def layout(message: bytes, plan: Plan) -> tuple[Part, ...]:
         ("tenant", bytes(contribution.tenant), "who sends: the id that follows from your signing key"),
         ("round", bytes(contribution.round_id), "which round this answers"),
         ("plan", bytes(contribution.plan), "digest of the plan that was answered"),
+        ("start", msgpack.packb(contribution.start_hour), "the hour from which you count, up to the end of the plan's"),
         ("cells", contribution.cells, ""),
         ("signature", bytes(signed.signature), "yours, over all of the above"),
     ):

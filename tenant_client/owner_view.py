@@ -120,7 +120,8 @@ def preview(tenant: Tenant, plan: Plan) -> Preview:
 def _same_in_form(tenant: Tenant, plan: Plan) -> bytes:
     """A message of the form and length of a contribution; where the real one has secrets, it has filler."""
     filler = hashlib.shake_256(b"pharoah/preview").digest(8 * plan.words + 96)
-    unsigned = Contribution(tenant.id, plan.round_id, Digest(filler[:32]), filler[96:])
+    start_hour = tenant.ledger.begins(plan)
+    unsigned = Contribution(tenant.id, plan.round_id, Digest(filler[:32]), start_hour, filler[96:])
     return encode(Signed(encode(unsigned), Signature(filler[32:96])))
 
 

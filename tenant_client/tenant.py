@@ -162,12 +162,14 @@ class Tenant:
         check_plan(plan, self.policy, self.chain.at(plan.directory))
         self._check_series(plan)
         series = plan.series.name if plan.series else None
-        charge = Charge(plan.round_id, named, self.ledger.begins(plan), plan.end_hour, plan_loss(plan), series)
+        start_hour = self.ledger.begins(plan)
+        charge = Charge(plan.round_id, named, start_hour, plan.end_hour, plan_loss(plan), series)
         self.ledger.charge(charge, limit_epsilon=self.policy.epsilon_per_job_week, delta=self.policy.delta)
         own = noise.contribution(plan, self.counts(plan), self._sampler)
         keys = [trustee.mask_key for trustee in plan.trustees]
         cells = words_to_bytes(mask_cells(own, self._mask_key, keys, plan.round_id, named))
-        return self._keep(signed_plan, plan, self._signing_key.sign(Contribution(self.id, plan.round_id, named, cells)))
+        said = Contribution(self.id, plan.round_id, named, start_hour, cells)
+        return self._keep(signed_plan, plan, self._signing_key.sign(said))
 
     def open_plan(self, signed_plan: bytes) -> Plan:
         """The plan, if the pinned provider signed it."""

@@ -390,7 +390,7 @@ def test_a_tenant_that_signs_its_old_cells_anew_spoils_the_sum_of_its_group_and_
     old, new = a_plan(1), a_plan(2, window=(168, 336))
     said = decode(Contribution, decode(Signed, busy.tenant(0).contribute(signed(old))).body)
     round_ = collected(busy, new, EVERYBODY[1:])
-    anew = replace(said, round_id=new.round_id, plan=plan_digest(signed(new)))
+    anew = replace(said, round_id=new.round_id, plan=plan_digest(signed(new)), start_hour=new.first_hour)
     round_.receive(keys().tenants[0][0].sign(anew))
     assert is_hidden(opened(busy, round_))
 
@@ -453,7 +453,7 @@ def test_a_verify_key_cannot_be_swapped_below_an_id(busy: Cast) -> None:
     trustee = busy.trustee(3)
     trustee.follow(encode(DirectoryUpdate((keys().provider.sign(entry),))))  # it is a fact that they are other tenants
     bound = plan.round_id, plan_digest(signed(plan))
-    words = attacker.sign(Contribution(victim.tenant, *bound, bytes(8 * plan.words)))
+    words = attacker.sign(Contribution(victim.tenant, *bound, plan.first_hour, bytes(8 * plan.words)))
     with pytest.raises(BadSignature):
         collected(busy, plan).receive(words)
     them = tuple(sorted((*ids(EVERYBODY[1:]), forged.tenant)))
@@ -783,7 +783,7 @@ def test_a_strangers_node_contributes_nothing(eight: Federation, caplog: pytest.
             if verb is not Verb.CONTRIBUTION:
                 raise DecodeError("says nothing")
             plan = decode(Plan, decode(Signed, payload).body)
-            said = Contribution(name, plan.round_id, plan_digest(payload), b"\xff" * (8 * plan.words))
+            said = Contribution(name, plan.round_id, plan_digest(payload), plan.first_hour, b"\xff" * (8 * plan.words))
             return key.sign(said)
 
         return answer

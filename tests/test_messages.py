@@ -83,7 +83,7 @@ def test_a_peers_fault_a_damaged_message_and_a_refusal_are_never_the_same() -> N
             f"a request holds 1 to {MAX_BATCH} elements",
         ),
         (
-            lambda n: Contribution(TENANT, RoundId(bytes(16)), Digest(bytes(32)), bytes(n)),
+            lambda n: Contribution(TENANT, RoundId(bytes(16)), Digest(bytes(32)), 0, bytes(n)),
             (0, 8, 80),
             (1, 7, 9),
             "cells are 64-bit words",

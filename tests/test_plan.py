@@ -113,7 +113,7 @@ def test_a_plan_of_the_largest_size_can_be_answered(series: Series | None) -> No
     marginals = tuple(replace(plan.marginals[0], name=f"m{number}") for number in range(4))
     largest = replace(plan, marginals=marginals)
     assert (largest.cells, largest.words) == (most, MAX_WORDS)
-    answer = Contribution(TenantId(bytes(16)), plan.round_id, digest(b""), bytes(8 * largest.words))
+    answer = Contribution(TenantId(bytes(16)), plan.round_id, digest(b""), 0, bytes(8 * largest.words))
     assert decode(Contribution, encode(answer)) == answer
     one_more = Marginal("one", ("band",), (), 3.0)
     with pytest.raises(ValueError, match=f"this plan has at most {most} cells: use fewer dimensions"):

@@ -22,7 +22,7 @@ from crypto.messages import Contribution, Endorsement, GroupOfRound, UnmaskCall,
 from crypto.plan import Plan
 from crypto.signing import Signed, SigningKey, open_signed, tenant_id
 from provider_server.round_store import Answer, LostStep, RoundStore
-from provider_server.rounds import TRANSITIONS, Grouping, Past, Round, State, is_broken, new_round, past_of, start_hours
+from provider_server.rounds import TRANSITIONS, Grouping, Past, Round, State, is_broken, new_round, past_of
 from provider_server.store import Store
 from tests.factories import (
     COHORT,
@@ -53,7 +53,8 @@ def store(tmp_path: Path) -> Iterator[RoundStore]:
 
 def a_contribution(tenant: int = 0, to: Plan = PLAN, **changes: object) -> bytes:
     """Signed by the tenant that sends it, zero in every cell unless changed."""
-    said = Contribution(keys().tenant_id(tenant), to.round_id, plan_digest(signed(to)), bytes(8 * to.words))
+    named = to.round_id, plan_digest(signed(to)), to.first_hour
+    said = Contribution(keys().tenant_id(tenant), *named, bytes(8 * to.words))
     return keys().tenants[tenant][0].sign(replace(said, **changes))  # type: ignore[arg-type]
 
 
@@ -600,19 +601,19 @@ def test_the_sum_of_a_week_holds_the_weeks_before_without_what_was_left_out(stor
     assert set(other.tolist()) == {WEIGHT_ONE * 30 + 30}
 
 
-def test_a_tenant_counts_from_where_its_answers_ended(store: RoundStore) -> None:
-    ids = [keys().tenant_id(tenant) for tenant in range(TENANTS)]
-    first, second = a_week(1), a_week(2, a_week(1))
-    refused = filled(store, 2, plan=first)  # tenants 0 and 1 answered a round that came to nothing
-    refused.refuse()
-    assert start_hours(store, second) == {ids[0]: 168, ids[1]: 168}
-    third = replace(second, round_id=RoundId(b"3" * 16), start_hour=336, end_hour=504)
+def test_a_tenant_says_from_which_hour_it_counts_within_the_series(store: RoundStore) -> None:
+    second = a_week(2, a_week(1))
+    assert (second.first_hour, second.start_hour, second.end_hour) == (0, 168, 336)
     collecting = a_round(second, store)
-    for tenant in (1, 2):
-        collecting.receive(a_contribution(tenant, second))
-    assert start_hours(store, third) == {ids[0]: 168, ids[1]: 336, ids[2]: 336}
-    assert start_hours(store, second) == {ids[0]: 168, ids[1]: 168}  # its own answers are no earlier ones
-    assert start_hours(store, a_plan(77, window=(336, 504))) == {}
+    collecting.receive(a_contribution(0, second, start_hour=0))
+    collecting.receive(a_contribution(1, second, start_hour=168))
+    for outside in (336, 500):
+        with pytest.raises(PeerFault, match=f"counts from hour {outside}, outside of its plan"):
+            collecting.receive(a_contribution(2, second, start_hour=outside))
+    assert collecting.start_hours == {keys().tenant_id(0): 0, keys().tenant_id(1): 168}
+    alone = a_round(a_plan(77, window=(336, 504)), store)
+    with pytest.raises(PeerFault, match="counts from hour 168, outside of its plan"):
+        alone.receive(a_contribution(0, alone.plan, start_hour=168))
 
 
 def test_a_series_is_broken_by_a_round_that_was_given_up_after_trustees_were_asked(store: RoundStore) -> None:

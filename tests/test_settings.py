@@ -63,6 +63,12 @@ def test_an_unknown_variable_is_refused_with_the_known_ones(name: str, tmp_path:
     assert f"PHAROAH_{section}_" in caught.value.hint
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_variables_that_name_homes_are_no_settings(kind: type[msgspec.Struct], tmp_path: Path) -> None:
+    homes = {"PHAROAH_HOME": "a", "PHAROAH_PROVIDER_HOME": "b", "PHAROAH_TRUSTEE_HOME": "c"}
+    assert load(kind, tmp_path / "none.toml", homes) == kind()
+
+
 @pytest.mark.parametrize(
     ("kind", "section", "key", "value"),
     [

@@ -26,7 +26,7 @@ RECEIPT = Receipt(Digest(bytes(32)))
 
 
 def contribution(key: SigningKey) -> Contribution:
-    return Contribution(tenant_id(key.public), RoundId(bytes(16)), Digest(bytes(32)), b"\1" * 16)
+    return Contribution(tenant_id(key.public), RoundId(bytes(16)), Digest(bytes(32)), 0, b"\1" * 16)
 
 
 def directory(*keys: SigningKey) -> Directory:

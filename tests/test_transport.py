@@ -674,6 +674,9 @@ def test_a_server_that_was_killed_and_came_back_is_the_same_peer(
 class Echoing:
     """Answers each question with its own name for it."""
 
+    def follow(self, update: bytes) -> bytes:
+        return b"followed " + update
+
     def evaluate(self, request: bytes) -> bytes:
         return b"evaluated " + request
 
@@ -684,13 +687,14 @@ class Echoing:
         raise AlreadyAnswered(f"trustee 3 heard {len(request)} bytes before")
 
 
-def test_a_trustees_three_methods_are_reached_from_either_side(
+def test_a_trustees_methods_are_reached_from_either_side(
     opened: ExitStack, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tenant_client.trustee_server")
     server = opened.enter_context(serve_trustee(Echoing(), f"{HOST}:0", own().certificate_pem, own().key_pem))
     tenants, providers = RemoteTrustee(3, connect(server)), providers_side.RemoteTrustee(3, connect(server))
     assert tenants.evaluate(b"secret") == b"evaluated secret"
+    assert providers.follow(b"secret") == b"followed secret"
     assert providers.endorse(b"secret") == b"endorsed secret"
     with pytest.raises(AlreadyAnswered, match="trustee 3 heard 6 bytes before"):
         providers.unmask(b"secret")

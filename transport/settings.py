@@ -20,6 +20,7 @@ import msgspec
 from crypto.errors import PharoahError
 
 PREFIX = "PHAROAH_"
+HOMES = ("PHAROAH_PROVIDER_HOME", "PHAROAH_TRUSTEE_HOME")  # begin like a section, and are options of the command line
 _QUOTED = re.compile(r" '.*'(?= - at )", re.DOTALL)  # a value that may be a secret in the wrong place
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -67,7 +68,7 @@ def _overrides(kind: type[msgspec.Struct], environ: Mapping[str, str]) -> dict[s
     for section, keys in _sections(kind).items():
         start = f"{PREFIX}{section.upper()}_"
         for name, value in environ.items():
-            if not name.startswith(start):
+            if not name.startswith(start) or name in HOMES:
                 continue
             key = name.removeprefix(start).lower()
             if key not in keys:

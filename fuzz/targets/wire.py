@@ -97,7 +97,7 @@ def some_messages() -> list[Any]:
     endorsed = Endorsement(1, round_id, named)
     return [
         a_plan(),
-        Contribution(member.tenant, round_id, named, bytes(16)),
+        Contribution(member.tenant, round_id, named, 0, bytes(16)),
         *some_entries(),
         DirectoryUpdate(tuple(map(KEY.sign, some_entries()))),
         directory.MaskKeyClaim(member.mask_key),
