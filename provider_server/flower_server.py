@@ -8,14 +8,18 @@ to `run`. Whether enough have come is not decided here: the round has its own co
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.task_identity import TaskIdentity
 
 from provider_server.tenants import GridTenants, Tenants
 
 logger = logging.getLogger(__name__)
+
+IDENTITY = ("_run_id", "_node_id", "_task_id")  # where Flower keeps it; reading it by property raises while it is unset
 
 
 def server_app(
@@ -46,3 +50,19 @@ def _wait_for_nodes(grid: Grid, wanted: int, end_s: float, poll_s: float) -> int
             break
         time.sleep(min(poll_s, left_s))
     return joined
+
+
+@contextmanager
+def task_identity(run_id: int, node_id: int, task_id: int) -> Iterator[None]:
+    """Gives this process the identity of a Flower task, which every new `Message` carries; puts back what was there."""
+    before = [getattr(TaskIdentity, name) for name in IDENTITY]
+    _identify([run_id, node_id, task_id])
+    try:
+        yield
+    finally:
+        _identify(before)
+
+
+def _identify(values: Iterable[int | None]) -> None:
+    for name, value in zip(IDENTITY, values, strict=True):
+        setattr(TaskIdentity, name, value)

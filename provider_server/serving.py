@@ -81,7 +81,7 @@ class Rounds:
 
     def hold(self, window: Window | None) -> dict[str, Any]:
         """Holds a week, by default the last whole one, or finishes the round that is under way; what came of it."""
-        with self._one:
+        with self._one, reporting():
             self._follow()
             if window:
                 check_window(window, self._now_hour(), self._settings.plan.weeks_per_epoch)

@@ -67,7 +67,6 @@ from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.protobuf.client import ProtobufClient, ProtobufClientInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
 from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
 from flwr.superlink.config_loader import SuperLinkLifespanConfig
@@ -75,6 +74,7 @@ from flwr.superlink.grid import HttpGrid
 from flwr.superlink.main import create_app
 
 from crypto.errors import PharoahError, Refusal
+from provider_server.flower_server import task_identity
 from provider_server.listeners import Asgi, Listener, fleet_only, with_ours
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,6 @@ C = TypeVar("C", bound=ProtobufClient)
 LOOPBACK = "127.0.0.1"
 START_S = 30.0
 UNFINISHED = (Status.PENDING, Status.STARTING, Status.RUNNING)
-IDENTITY = ("_run_id", "_node_id", "_task_id")  # where Flower keeps it; reading it by property raises while it is unset
 BUNDLE = """
 [project]
 name = "pharoah-round"
@@ -249,7 +248,7 @@ def run_server_app(address: str, app: ServerApp, *, fab: Fab | None = None) -> N
         grid.set_run(run_from_proto(task.run))
         with _heartbeat(client):
             try:
-                with _task_identity(task.run.run_id, task.context.node_id, task.task_id):
+                with task_identity(task.run.run_id, task.context.node_id, task.task_id):
                     app(grid, context_from_proto(task.context))
             except BaseException:
                 with suppress(httpx.HTTPError):
@@ -297,22 +296,6 @@ def _heartbeat(client: RuntimeHttpClient) -> Iterator[None]:
         yield
     finally:
         sender.stop()
-
-
-@contextmanager
-def _task_identity(run_id: int, node_id: int, task_id: int) -> Iterator[None]:
-    """Gives this process the identity of a Flower task, which every new `Message` carries; puts back what was there."""
-    before = [getattr(TaskIdentity, name) for name in IDENTITY]
-    _identify([run_id, node_id, task_id])
-    try:
-        yield
-    finally:
-        _identify(before)
-
-
-def _identify(values: Iterable[int | None]) -> None:
-    for name, value in zip(IDENTITY, values, strict=True):
-        setattr(TaskIdentity, name, value)
 
 
 def _runtime(address: str, token: str | None = None) -> RuntimeHttpClient:

@@ -239,6 +239,8 @@ def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> d
             answer = client.post(url, params=window, headers={"Authorization": f"Bearer {token}"})
     except httpx.HTTPError as error:
         raise PharoahError(f"{url}: {error}", hint="is `pharoah-provider serve` running on this machine?") from error
+    if answer.status_code not in (httpx.codes.OK, httpx.codes.FORBIDDEN, httpx.codes.CONFLICT):
+        raise PharoahError(f"{url}: the server failed ({answer.status_code})", hint="its own log tells why")
     told: dict[str, Any] = answer.json()
     if answer.status_code != httpx.codes.OK:
         raise PharoahError(f"{told['error']}: {told['what']}", hint=told["hint"])

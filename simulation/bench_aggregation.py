@@ -46,7 +46,7 @@ from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECOR
 from crypto.ids import Digest, RoundId
 from crypto.masking import MaskKey, mask_cells, sum_of_masks, words_from_bytes, words_to_bytes
 from crypto.noise import Integers
-from simulation.local_grid import RUN_ID, LocalGrid, task_identity
+from simulation.local_grid import RUN_ID, LocalGrid, local_task
 
 TRUSTEES = 3
 LARGEST_COUNT = 1000
@@ -206,7 +206,7 @@ def secaggplus_round(n: int, counts: Counts, truth: Integers) -> tuple[float, fl
     clients, making = Clock(), Clock()
     grid = ClockedGrid({number + 1: _client(counts, number, clients, making) for number in range(n)})
     whole = Clock()
-    with task_identity(), _silence():
+    with local_task(), _silence():
         context = _legacy_context(grid, n)
         workflow = SecAggPlusWorkflow(
             NEIGHBOURS,

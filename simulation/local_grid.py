@@ -13,8 +13,8 @@ threads: Flower keeps the identity of a task once per process.
     LocalGrid({1001: client_app(answer)}).start(server_app(run, wanted=1))
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from itertools import count
 
@@ -22,12 +22,12 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
+
+from provider_server.flower_server import task_identity
 
 RUN_ID = 1
 SERVER_NODE_ID = 1
 TASK_ID = 1
-IDENTITY = ("_run_id", "_node_id", "_task_id")  # where Flower keeps it; reading it by property raises while it is unset
 
 Deliver = Callable[[list[Message]], Iterable[Message]]
 
@@ -36,20 +36,9 @@ class ClientAppFailed(RuntimeError):
     """A ClientApp raised, which one of Pharoah never does."""
 
 
-@contextmanager
-def task_identity(run_id: int = RUN_ID, node_id: int = SERVER_NODE_ID, task_id: int = TASK_ID) -> Iterator[None]:
-    """Gives this process the identity of a Flower task, which every new `Message` carries; puts back what was there."""
-    before = [getattr(TaskIdentity, name) for name in IDENTITY]
-    _identify([run_id, node_id, task_id])
-    try:
-        yield
-    finally:
-        _identify(before)
-
-
-def _identify(values: Iterable[int | None]) -> None:
-    for name, value in zip(IDENTITY, values, strict=True):
-        setattr(TaskIdentity, name, value)
+def local_task() -> AbstractContextManager[None]:
+    """The identity of a task in this process, while one of these grids is used outside of `start`."""
+    return task_identity(RUN_ID, SERVER_NODE_ID, TASK_ID)
 
 
 class LocalGrid(Grid):
@@ -66,7 +55,7 @@ class LocalGrid(Grid):
 
     def start(self, app: ServerApp) -> None:
         """Runs a whole ServerApp against these nodes."""
-        with task_identity():
+        with local_task():
             app(self, _context(SERVER_NODE_ID))
 
     def set_run(self, run: Run) -> None:

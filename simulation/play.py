@@ -25,7 +25,7 @@ from provider_server.tenants import GridTenants, Tenants
 from provider_server.week import Stage, federated_week
 from simulation import cloud as world
 from simulation.federation import Federation, found
-from simulation.local_grid import LocalGrid, task_identity
+from simulation.local_grid import LocalGrid, local_task
 from simulation.profiles import WorkloadProfile
 from simulation.scenario import Scenario
 from tenant_client.descriptor import Descriptor, own_sketch
@@ -90,7 +90,7 @@ class Player:
         """Plays week after week and yields the number of each one that is over."""
         provider, trustees = self._federation.provider, self._federation.trustees
         grid = LocalGrid({n: client_app(tenant.answer) for n, tenant in enumerate(self._federation.tenants)})
-        with task_identity():
+        with local_task():
             tenants = MeteredTenants(GridTenants(grid, DEADLINE_S, poll_s=0.0), self._tally)
             for _receipt in tenants.ask(Verb.BUNDLE, provider.publish_catalogue(self._catalogue())):
                 pass

@@ -26,7 +26,7 @@ from provider_server.release import Release
 from provider_server.tenants import GridTenants
 from provider_server.week import federated_round
 from simulation.federation import Federation, found
-from simulation.local_grid import LocalGrid, task_identity
+from simulation.local_grid import LocalGrid, local_task
 from tenant_client.flower_client import client_app
 from tenant_client.journal import Failure, Unit
 
@@ -118,7 +118,7 @@ class Replay:
             self._public_levels,
             directory=provider.directory.head,
         )
-        with task_identity():
+        with local_task():
             tenants = GridTenants(self._grid, DEADLINE_S, poll_s=0.0)
             released = federated_round(provider, tenants, self._federation.trustees, provider.open_round(plan))
         if self._private:

@@ -37,7 +37,7 @@ from provider_server.store import Store
 from provider_server.tenants import GridTenants, Silence
 from provider_server.week import MaskHolder, federated_week, publish
 from simulation.federation import Federation, found
-from simulation.local_grid import Deliver, LocalGrid, task_identity
+from simulation.local_grid import Deliver, LocalGrid, local_task
 from tenant_client.flower_client import client_app
 from tenant_client.home import open_tenant
 from tenant_client.journal import Failure
@@ -173,7 +173,7 @@ def hold(
     own: dict[int, Answerer] = {number: tenant.answer for number, tenant in enumerate(federation.tenants)}
     apps = {number: client_app(answer) for number, answer in (own | (answers or {})).items()}
     provider = federation.provider
-    with task_identity():
+    with local_task():
         tenants = GridTenants(LocalGrid(apps, silent=silent, deliver=deliver), 0.0, 0.0)
         done = [made for made in provider.releases() if made.plan.start_hour == window[0]]
         if not done:

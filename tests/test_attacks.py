@@ -64,7 +64,7 @@ from provider_server.rounds import Past, Round
 from provider_server.tenants import GridTenants, Silence, Why
 from provider_server.week import federated_week
 from simulation.federation import Federation, found
-from simulation.local_grid import Deliver, LocalGrid, task_identity
+from simulation.local_grid import Deliver, LocalGrid, local_task
 from tenant_client.database import open_database
 from tenant_client.descriptor import Descriptor, rungs
 from tenant_client.flower_client import client_app
@@ -755,7 +755,7 @@ def a_week(
     """The honest tenants are nodes 0 to 7; attackers take the place of one, or come as further nodes."""
     answer: dict[int, Answerer] = {number: tenant.answer for number, tenant in enumerate(federation.tenants)}
     apps = {number: client_app(given) for number, given in (answer | (attackers or {})).items()}
-    with task_identity():
+    with local_task():
         tenants = GridTenants(LocalGrid(apps, deliver=deliver), 0.0, 0.0)
         return federated_week(federation.provider, tenants, federation.trustees, window), tenants.silences
 
@@ -798,7 +798,7 @@ def test_a_strangers_node_contributes_nothing(eight: Federation, caplog: pytest.
 def test_a_forged_plan_is_answered_by_the_name_of_an_error_alone(eight: Federation) -> None:
     stranger = SigningKey.generate(os.urandom)
     apps = {number: client_app(tenant.answer) for number, tenant in enumerate(eight.tenants)}
-    with task_identity():
+    with local_task():
         tenants = GridTenants(LocalGrid(apps), 0.0, 0.0)
         assert list(tenants.ask(Verb.CONTRIBUTION, stranger.sign(a_plan(1)))) == []
     assert {(silence.why, silence.detail) for silence in tenants.silences} == {(Why.FAILED, "BadSignature")}

@@ -19,10 +19,10 @@ from hypothesis import given, strategies as st
 
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PharoahError
 from crypto.verbs import BLOB, RECORD, Fault, Verb, unwrap, wrap
-from provider_server.flower_server import server_app
+from provider_server.flower_server import server_app, task_identity
 from provider_server.superlink import NO_CODE, bundle, run_server_app
 from provider_server.tenants import FLOWER_ERRORS, PULL_AT_ONCE, GridTenants, NodeId, Silence, Tenants, Why
-from simulation.local_grid import ClientAppFailed, LocalGrid, task_identity
+from simulation.local_grid import ClientAppFailed, LocalGrid, local_task
 from tenant_client.flower_client import client_app
 from tests.superlink import SuperLink, pinned_node, run_stock_server_app, superlink
 
@@ -195,7 +195,7 @@ def test_the_stock_command_runs_the_server_app_of_a_bundle(link: SuperLink, tmp_
     module = f"""
 from pathlib import Path
 from crypto.verbs import Verb
-from provider_server.flower_server import server_app
+from provider_server.flower_server import server_app, task_identity
 
 def run(tenants):
     Path({str(tmp_path / "answers")!r}).write_bytes(b" ".join(tenants.ask(Verb.BUNDLE, b"week 7")))
@@ -224,7 +224,7 @@ def test_the_harness_hides_neither_a_failing_run_nor_a_failing_node(link: SuperL
 
 def ask_grid(grid: Grid, deadline_s: float = 0.0) -> tuple[list[bytes], tuple[Silence, ...]]:
     tenants = GridTenants(grid, deadline_s, poll_s=0.01)
-    with task_identity():
+    with local_task():
         return list(tenants.ask(Verb.CONTRIBUTION, b"plan")), tenants.silences
 
 
@@ -278,7 +278,7 @@ def test_answers_that_are_there_at_the_deadline_are_all_taken() -> None:
 def test_an_answer_is_yielded_before_the_others_have_come() -> None:
     tenants = GridTenants(LocalGrid(numbered(2), silent=[3]), deadline_s=LONG_S)
     begin_s = time.monotonic()
-    with task_identity():
+    with local_task():
         assert next(tenants.ask(Verb.CONTRIBUTION, b"plan")) == b"2"
     assert time.monotonic() - begin_s < LONG_S
     assert tenants.silences == ()
@@ -291,14 +291,14 @@ def test_a_question_is_sent_even_if_nobody_reads_the_answers() -> None:
             return []
 
     sent: list[str] = []
-    with task_identity():
+    with local_task():
         GridTenants(Recording(numbered(2)), 0.0).ask(Verb.BUNDLE, b"bundle")
     assert sent == ["query.bundle", "query.bundle"]
 
 
 def test_silences_add_up_over_the_questions_of_a_week() -> None:
     tenants = GridTenants(LocalGrid(numbered(2), silent=[3]), 0.0)
-    with task_identity():
+    with local_task():
         for verb in Verb:
             list(tenants.ask(verb, b""))
     assert tenants.silences == tuple(Silence(verb, NodeId(3), Why.LATE) for verb in Verb)
@@ -387,7 +387,7 @@ def test_the_server_waits_for_the_nodes_it_wants_and_then_goes_on(counts: list[i
 
 
 def asked(app: ClientApp, content: RecordDict) -> Message:
-    with task_identity():
+    with local_task():
         question = Message(content, 2, f"query.{Verb.CONTRIBUTION}")
     return app(question, Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={}))
 
@@ -413,7 +413,7 @@ def test_a_question_in_any_other_layout_is_refused_unread(content: RecordDict) -
 
 
 def test_an_error_in_place_of_a_question_is_refused() -> None:
-    with task_identity():
+    with local_task():
         question = Message(Error(1, "x"), reply_to=Message(blob(), 2, f"query.{Verb.CONTRIBUTION}"))
     context = Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={})
     assert client_app(echo)(question, context).error.code == Fault.DECODE
@@ -500,7 +500,7 @@ def test_what_a_client_app_raises_stops_the_simulation() -> None:
 
 def test_the_rest_of_the_grid_interface_works() -> None:
     grid = LocalGrid(numbered(2), silent=[3])
-    with task_identity():
+    with local_task():
         questions = [grid.create_message(blob(), "query.bundle", node_id, "week") for node_id in grid.get_node_ids()]
         replies = list(grid.send_and_receive(questions, timeout=1.0))
     assert [unwrap(reply.content) for reply in replies] == [b"2"]
@@ -512,8 +512,8 @@ def test_the_rest_of_the_grid_interface_works() -> None:
 
 
 def test_the_identity_of_a_task_does_not_outlive_it() -> None:
-    with task_identity(run_id=5):
-        with pytest.raises(KeyError), task_identity(run_id=6):
+    with task_identity(5, 1, 1):
+        with pytest.raises(KeyError), task_identity(6, 1, 1):
             raise KeyError(TaskIdentity.run_id)
         assert TaskIdentity.run_id == 5
     with pytest.raises(RuntimeError):
@@ -552,7 +552,7 @@ def test_flower_keeps_the_task_identity_where_the_local_grid_looks() -> None:
 
 
 def test_flower_names_a_message_where_the_grids_write_it() -> None:
-    with task_identity():
+    with local_task():
         message = Message(blob(), 2, "query.bundle")
     vars(message.metadata)["_message_id"] = "named"
     assert message.metadata.message_id == "named"

@@ -10,6 +10,7 @@ from typing import get_type_hints
 import msgspec
 import pytest
 from cryptography import x509
+from cryptography.x509.oid import ExtensionOID
 
 from crypto.errors import Unreachable
 from crypto.services import PROVIDER, ProviderMethod
@@ -23,7 +24,7 @@ from transport.server import serve
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs/operate.md").read_text(encoding="utf-8")
 PACKAGES = ("crypto", "provider_server", "tenant_client", "transport")
-KEY_IDENTIFIERS = (x509.ExtensionOID.SUBJECT_KEY_IDENTIFIER, x509.ExtensionOID.AUTHORITY_KEY_IDENTIFIER)
+KEY_IDENTIFIERS = (ExtensionOID.SUBJECT_KEY_IDENTIFIER, ExtensionOID.AUTHORITY_KEY_IDENTIFIER)
 FILES = {"provider.toml": ProviderSettings, "tenant.toml": TenantSettings, "trustee.toml": TrusteeSettings}
 
 

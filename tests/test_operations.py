@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
+import sqlalchemy as sa
 from fastapi import FastAPI
 from flwr.serverapp import ServerApp
 from prometheus_client.parser import text_string_to_metric_families
@@ -29,7 +31,7 @@ from provider_server.schedule import BadWindow, Window
 from provider_server.serving import Rounds, Watched
 from provider_server.settings import ProviderSettings, Rounds as RoundsTable
 from provider_server.superlink import RegisteredNode, RunFailed, SuperLink, UnusableNodeKey
-from provider_server.week import MaskHolder
+from provider_server.week import MaskHolder, Stage
 from simulation.federation import Federation
 from simulation.local_grid import LocalGrid
 from tenant_client.flower_client import client_app
@@ -110,7 +112,7 @@ class Running:
     now_hour: float = SETTLED
 
     def rounds(self, every: Any = "week", founded_hour: float = 0.0) -> Rounds:
-        trustees = [*self.federation.trustees[:-1], self.last]
+        trustees: list[MaskHolder] = [*self.federation.trustees[:-1], self.last]
         return Rounds(
             self.federation.provider,
             cast("SuperLink", self.link),
@@ -521,6 +523,20 @@ def test_a_round_by_hand_and_its_refusals(asked: httpx.Client, running: Running)
     assert asked.get("/pharoah/openapi.json").status_code == 404
 
 
+def test_a_database_that_fails_is_told_and_stops_no_loop(
+    asked: httpx.Client, running: Running, monkeypatch: pytest.MonkeyPatch, records: pytest.LogCaptureFixture
+) -> None:
+    def full() -> None:
+        raise sa.exc.OperationalError("INSERT", {"what": CANARY}, sqlite3.OperationalError("database or disk is full"))
+
+    monkeypatch.setattr(running.federation.provider, "refresh", full)
+    refused = asked.post("/pharoah/round", headers=shown())
+    assert (refused.status_code, refused.json()["error"]) == (409, "StoreFailed")
+    assert refused.json()["what"] == "the store failed: database or disk is full"
+    assert not running.rounds().step()
+    assert [event["error"] for event in events(records, "step")] == ["StoreFailed"]
+
+
 def test_metrics_are_prometheus_text_and_name_nobody(asked: httpx.Client, running: Running) -> None:
     running.link.silent = {3}
     asked.post("/pharoah/round", headers=shown())
@@ -543,9 +559,9 @@ def test_metrics_are_prometheus_text_and_name_nobody(asked: httpx.Client, runnin
 def test_the_clock_of_stages_counts_each_once() -> None:
     metrics = Metrics()
     clock = serving._Clock(metrics)
-    for stage in serving.Stage:
+    for stage in Stage:
         clock.begin(stage)
     clock.stop()
     clock.stop()
-    assert list(clock.by_stage) == [stage.value for stage in serving.Stage]
+    assert list(clock.by_stage) == [stage.value for stage in Stage]
     assert metrics.registry.get_sample_value("pharoah_stage_seconds_count", {"stage": "done"}) == 1

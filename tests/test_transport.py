@@ -703,6 +703,7 @@ def test_a_trustees_methods_are_reached_from_either_side(
     named = [(line["method"], line["outcome"], line["bytes_in"], line["bytes_out"]) for line in lines]
     assert named == [
         ("evaluate", "answered", 6, 16),
+        ("follow", "answered", 6, 15),
         ("endorse", "answered", 6, 15),
         ("unmask", "AlreadyAnswered", 6, 0),
     ]

@@ -21,7 +21,7 @@ from provider_server.superlink import run_server_app
 from provider_server.tenants import GridTenants, Tenants, Why
 from provider_server.week import federated_week
 from simulation.federation import Federation, found
-from simulation.local_grid import LocalGrid, task_identity
+from simulation.local_grid import LocalGrid, local_task
 from simulation.play import exact_sum
 from simulation.replay import InsecureSilence
 from tenant_client.flower_client import client_app
@@ -61,7 +61,7 @@ def eight(tmp_path: Path) -> Iterator[Federation]:
 
 def in_process(federation: Federation, *, absent: int = 0) -> tuple[Release, GridTenants]:
     apps = {number: client_app(tenant.answer) for number, tenant in enumerate(federation.tenants)}
-    with task_identity():
+    with local_task():
         tenants = GridTenants(LocalGrid(apps, silent=range(absent)), 0.0, 0.0)
         return federated_week(federation.provider, tenants, federation.trustees, WEEK), tenants
 
