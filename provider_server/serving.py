@@ -26,6 +26,7 @@ from provider_server.online import serve_online
 from provider_server.planning import NothingToCount
 from provider_server.provider import Provider
 from provider_server.release import Release
+from provider_server.rounds import State
 from provider_server.schedule import Window, check_window, due, last_whole_week
 from provider_server.settings import ProviderSettings
 from provider_server.store import reporting
@@ -208,7 +209,8 @@ class Rounds:
     def _note_failure(self, error: PharoahError, clock: "_Clock") -> None:
         """What stops a round: somebody is away and it waits, or it is over without a release."""
         round_ = self._provider.unfinished()
-        waits = isinstance(error, Unreachable | CohortTooSmall) or not isinstance(error, Refusal)
+        collecting = round_ is not None and round_.state is State.COLLECTING
+        waits = not isinstance(error, Refusal) or (collecting and isinstance(error, CohortTooSmall))
         if round_ is not None and not waits:
             round_.refuse()
         outcome = "waiting" if round_ is not None and waits else "refused"

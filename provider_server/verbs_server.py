@@ -11,8 +11,9 @@ from provider_server.console import AsJson, Database, Home, failing, print_rows,
 from transport.logs import Format
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from crypto.ids import TenantId
     from provider_server.leases import Lease
     from provider_server.provider import Provider
 
@@ -61,6 +62,7 @@ def enrol(
     cards: Files = None,
     home: Home = None,
     database: Database = None,
+    remove: Annotated[list[str] | None, typer.Option(help="The id of a tenant that leaves.")] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -76,6 +78,8 @@ def enrol(
         provider = homes.open_provider(place, database, settings)
         try:
             rows = []
+            if leaving := _named(remove or []):
+                provider.enrol([], left=leaving)
             for path, card in opened:
                 is_new = provider.welcome(card.member, card.node_key.decode())
                 rows.append({"card": str(path), "tenant": str(card.member.tenant), "new": is_new})
@@ -86,6 +90,15 @@ def enrol(
         _write(out, invited)
     print_rows([row | {"head": str(head)} for row in rows], _enrol_line, as_json=as_json)
     typer.echo(f"the fingerprint of the directory's head is {fingerprint(head)}", err=True)
+
+
+def _named(tenants: "Sequence[str]") -> "list[TenantId]":
+    from crypto.ids import TenantId
+
+    try:
+        return [TenantId(bytes.fromhex(tenant)) for tenant in tenants]
+    except ValueError as error:
+        raise PharoahError(f"no tenant has such a name: {error}", hint="name it as `enrol` printed it") from error
 
 
 def _write(file: Path, data: bytes) -> None:

@@ -127,6 +127,17 @@ def test_an_invitation_can_be_written_without_a_new_tenant(home: Path, card: Pat
     assert str(accept((home.parent / "another").read_bytes())[1].directory.head) == head
 
 
+def test_a_tenant_leaves_by_its_id_and_only_once(home: Path, card: Path) -> None:
+    tenant, out = enrolled(home, card)["tenant"], home.parent / "without"
+    assert told("provider", "enrol", "--home", home, "--out", out, "--remove", tenant) == []
+    assert accept(out.read_bytes())[1].directory.members == ()
+    for stranger in (tenant, "00", "tenant"):
+        refused = call("provider", "enrol", "--home", home, "--out", home.parent / "no", "--remove", stranger)
+        assert refused.exit_code == 2
+        assert "error:" in refused.stderr
+    assert not (home.parent / "no").exists()
+
+
 def test_a_bad_card_enrols_nobody(home: Path, card: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.card"
     bad.write_bytes(card.read_bytes()[:-1] + b"\0")
