@@ -31,6 +31,11 @@ def create(home: Path, random_bytes: RandomBytes) -> Member:
     return Member.of(signing, MaskKey(new_key(home / "mask.key", random_bytes)).public)
 
 
+def member(home: Path) -> Member:
+    """The public keys of a home; HomeError names a key that is missing."""
+    return Member.of(SigningKey(read_key(home / "signing.key")), MaskKey(read_key(home / "mask.key")).public)
+
+
 def pin(home: Path, entries: Iterable[bytes]) -> Chain:
     """Pins the directory that this tenant trusts from now on, or newer entries of it."""
     with closing(open_database(home / "tenant.db")) as connection:

@@ -75,6 +75,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from google.protobuf.message import DecodeError as ProtobufDecodeError  # type: ignore[import-untyped]
 
+from crypto.errors import PharoahError
 from crypto.verbs import ROUND_BUNDLE_SHA256, Answer, Fault, Verb
 from tenant_client.flower_client import client_app
 
@@ -99,6 +100,12 @@ class Link(StrEnum):
     CONNECTED = "connected"
 
 
+class BadNodeKey(PharoahError):
+    """What should be the key of a node is none."""
+
+    default_hint = "restore node.key from a backup, or make a new one with a new home"
+
+
 class _NotWanted(Exception):
     """The SuperLink no longer wants an answer: its run is over."""
 
@@ -113,6 +120,22 @@ class NodeKey:
 
     private_pem: bytes = field(repr=False)
     public_openssh: str
+
+    @classmethod
+    def of(cls, private_pem: bytes) -> "NodeKey":
+        """The pair that a private key belongs to; BadNodeKey if it is none."""
+        public = _private_key(private_pem).public_key()
+        return cls(private_pem, public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode())
+
+
+def _private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError) as error:
+        raise BadNodeKey("the node's key is no private key in PEM form") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
+        raise BadNodeKey("the node's key is not an EC P-384 private key")
+    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +155,7 @@ class NodeSettings:
 def make_node_key() -> NodeKey:
     """A new key pair; the public half in the form that `flwr supernode register` and `SuperLink.register` take."""
     key = ec.generate_private_key(ec.SECP384R1())
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return NodeKey(private, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode())
+    return NodeKey.of(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
 def until_tick(elapsed_s: float, tick_s: float) -> float:
@@ -156,7 +178,7 @@ def serve(
 ) -> None:
     """Answers questions until `stop` is set; `heard` is told each change of the link, with the node id if it has one.
 
-    `sleep` defaults to waiting for `stop`. Raises ValueError for a key or certificates that are none.
+    `sleep` defaults to waiting for `stop`. Raises BadNodeKey, or ValueError for certificates that are none.
     """
     with _connected(settings) as node:
         _Service(node, client_app(answer), settings, stop, heard, clock, sleep or stop.wait).run()
@@ -254,9 +276,7 @@ def _connected(settings: NodeSettings) -> Iterator[FleetNode]:
     pem = roots.read_bytes() if isinstance(roots, Path) else roots
     context = ssl.create_default_context(cadata=pem.decode("ascii"))
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    key = load_pem_private_key(settings.private_pem, password=None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise ValueError("the node's key is not an EC P-384 private key")
+    key = _private_key(settings.private_pem)
     public = key.public_key()
     client = FleetHttpClient(
         f"https://{settings.address}",

@@ -37,20 +37,21 @@ def enrol(
 def _make_card(home: Path, card: Path, *, as_json: bool) -> None:
     from crypto.cards import MemberCard
     from crypto.signing import SigningKey
-    from tenant_client.home import create
-    from tenant_client.node import make_node_key
-    from transport.secret_files import read_key, write_secret
+    from tenant_client import home as homes
+    from tenant_client.node import NodeKey, make_node_key
+    from transport.secret_files import HomeError, read, read_key, write_secret
 
     with failing():
-        try:
-            member = create(home, os.urandom)
-        except FileExistsError as error:
-            typer.echo(f"pharoah-tenant: error: {error.filename} is there already; nothing was changed", err=True)
-            raise typer.Exit(2) from error
-        node = make_node_key()
-        write_secret(home / "node.key", node.private_pem)
+        made = (home / "signing.key").exists()  # the same keys give the same card again
+        member = homes.member(home) if made else homes.create(home, os.urandom)
+        if not (home / "node.key").exists():
+            write_secret(home / "node.key", make_node_key().private_pem)
+        node = NodeKey.of(read(home / "node.key"))
         signing_key = SigningKey(read_key(home / "signing.key"))
-        card.write_bytes(signing_key.sign(MemberCard(member, node.public_openssh.encode())))
+        try:
+            card.write_bytes(signing_key.sign(MemberCard(member, node.public_openssh.encode())))
+        except OSError as error:
+            raise HomeError(f"{card}: {error.strerror}", hint="name another file, and do it again") from error
     _tell({"home": str(home), "tenant": str(member.tenant), "card": str(card)}, as_json=as_json)
     typer.echo(f"next: give {card} to the provider, and take its invitation with `enrol INVITATION`", err=True)
 

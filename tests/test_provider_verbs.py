@@ -112,6 +112,19 @@ def test_init_refuses_what_is_no_committee(card: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
 
 
+def test_a_tenant_can_have_its_card_again(home: Path, card: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.card"
+    refused = call("tenant", "enrol", "--home", tmp_path / "tenant", "--card", tmp_path / "nowhere" / "card")
+    assert refused.exit_code == 2
+    assert "hint: name another file" in refused.stderr
+    told("tenant", "enrol", "--home", tmp_path / "tenant", "--card", again)
+    assert again.read_bytes() == card.read_bytes()
+    (tmp_path / "tenant" / "node.key").write_bytes(b"no key")
+    refused = call("tenant", "enrol", "--home", tmp_path / "tenant", "--card", again)
+    assert refused.exit_code == 2
+    assert "no private key in PEM form" in refused.stderr
+
+
 def test_enrolling_twice_is_harmless(home: Path, card: Path) -> None:
     first, again = enrolled(home, card), enrolled(home, card)
     assert (first["new"], again["new"]) == (True, False)
