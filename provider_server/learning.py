@@ -21,14 +21,14 @@ from crypto.ids import RoundId
 from crypto.life_table import Floats, LifeTable
 from crypto.messages import finest_row
 from provider_server.analysis.effective import cap_factor
-from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
+from provider_server.analysis.hazard import Cells, Estimate, Model, fit_hazard, predict
 from provider_server.analysis.mismatch import LOG_FACTOR, Mismatches, find_mismatches
 from provider_server.leases import Lease, Slices
 from provider_server.release import Release
 
 Places = NDArray[np.intp]
 
-CORRECTIONS = 3
+CORRECTIONS = 1
 SETTLED, MOST_ROUNDS = 0.01, 20  # the largest step of a log hazard that may be left, and when to stop regardless
 CONTEXT_SD = 1.0  # of the log hazard between contexts and build-up levels, and between bands: factors, not decades
 
@@ -166,15 +166,16 @@ def _rows(labels: Sequence[Mapping[str, str]], name: str, counted: LifeTable, to
 
 @dataclass(frozen=True, eq=False)
 class _Risk:
-    """By what factor each job-week's pair multiplies the hazard, as expected or as worse; all (J,)."""
+    """By what factor each job-week's pair multiplies the hazard, as expected or as worse, and how sure that is; (J,)."""
 
     probability_worse: Floats
     if_expected: Floats
     if_worse: Floats
+    relative_variance: Floats
 
     @classmethod
     def none(cls, job_weeks: int) -> "_Risk":
-        return cls(np.zeros(job_weeks), np.ones(job_weeks), np.ones(job_weeks))
+        return cls(np.zeros(job_weeks), np.ones(job_weeks), np.ones(job_weeks), np.zeros(job_weeks))
 
     @property
     def mean(self) -> Floats:
@@ -190,13 +191,13 @@ class _Risk:
 class _Hazards:
     """Infrastructure failures per node-hour by context level and band: of the hazard alone, and of what ran there.
 
-    `base` has shape (levels, bands), `rates` (3, levels, bands): lower 95% bound, rate, upper bound.
+    Both have shape (levels, bands), and are zero where nothing ran.
     """
 
     levels: tuple[str, ...]
     bands: tuple[str, ...]
     base: Floats
-    rates: Floats
+    rates: Estimate
 
     def explained(self, seen: _Seen) -> Floats:
         """Failures of each job-week (J,) by the hazard alone; by an average one where its context has no row."""
@@ -204,7 +205,7 @@ class _Hazards:
         return np.asarray((rates * seen.node_hours).sum(axis=1), np.float64)
 
     def findings(self) -> tuple[RateFinding, ...]:
-        low, middle, high = self.rates
+        middle, (low, high) = self.rates.value, self.rates.interval()
         return tuple(
             RateFinding(self.levels[c], self.bands[b], float(middle[c, b]), float(low[c, b]), float(high[c, b]))
             for c, b in np.argwhere(middle > 0)
@@ -218,24 +219,63 @@ def _fit_hazards(seen: _Seen, risk: _Risk, before: _Hazards | None) -> _Hazards:
     everything = seen.by_level(np.ones(len(risk.mean)))
     mix = np.divide(seen.by_level(risk.mean), everything, out=np.ones(everything.shape), where=everything > 0)
     for _ in range(MOST_ROUNDS):
-        weight = risk.mean if before is None else risk.counted(seen, before.explained(seen))
-        rates = _fit_rates(replace(infrastructure, exposure_node_hours=seen.by_level(weight)))
-        now = _Hazards(levels, bands, rates[1], rates * mix)
-        known = rates[1] > 0
-        if before is not None and np.all(np.abs(np.log(rates[1][known] / before.base[known])) < SETTLED):
+        base, log_sd = _fit_rates(_uncapped(seen, infrastructure, risk, before))
+        known = base > 0
+        settled = before is not None and np.all(np.abs(np.log(base[known] / before.base[known])) < SETTLED)
+        before = _Hazards(levels, bands, base, Estimate(base * mix, log_sd))
+        if settled:
             break
-        before = now
-    return now
+    return replace(before, rates=Estimate(base * mix, np.sqrt(log_sd**2 + _mix_variance(seen, risk, before))))
 
 
-def _fit_rates(table: LifeTable) -> Floats:
-    """Rates over (context_level, band) with their bounds, shape (3, levels, bands); zero where there is no exposure."""
+def _mix_variance(seen: _Seen, risk: _Risk, hazards: _Hazards) -> Floats:
+    """How far the log rates (levels, bands) would move, squared, by what is not known of the pairs' risks.
+
+    A pair that is worse than thought raises the rate of a cell by its share of the failures there, and lowers the
+    hazard that explains the counts of the level by its share of what the level counts.
+    """
+    levels, bands, workloads = (*hazards.base.shape, len(seen.pairs.levels("workload")))
+    known = (seen.level >= 0) & (seen.pair >= 0)
+    group = (seen.level * workloads + seen.pair // len(seen.pairs.levels("context")))[known]
+    explained = hazards.explained(seen)
+    low, high = (np.exp(step) * explained * risk.counted(seen, explained * np.exp(step)) for step in (-0.1, 0.1))
+    columns = [high - low, *(hazards.base[seen.level] * seen.node_hours * risk.mean[:, None]).T]
+    sums = [np.bincount(group, column[known], levels * workloads).reshape(levels, workloads) for column in columns]
+    counting, *failing = (total / np.maximum(total.sum(axis=1, keepdims=True), np.finfo(float).tiny) for total in sums)
+    variance = np.zeros(levels * workloads)
+    variance[group] = risk.relative_variance[known]
+    moved = (np.stack(failing, axis=1) - counting[:, None, :]) ** 2
+    return np.asarray((moved * variance.reshape(levels, 1, workloads)).sum(axis=2), np.float64)
+
+
+def _uncapped(seen: _Seen, counted: LifeTable, risk: _Risk, before: _Hazards | None) -> LifeTable:
+    """`counted` as if no cap had been: its counts and noise stretched around what `before` expects, and exposure.
+
+    Where a cap binds, a count moves by less than the hazard, so that its scatter and its noise say less: both are
+    divided by the elasticity of what counts.
+    """
+    if before is None:
+        return replace(counted, exposure_node_hours=seen.by_level(risk.mean))
+    explained = before.explained(seen)
+    low, exposure, high = (seen.by_level(risk.counted(seen, explained * np.exp(step))) for step in (-0.1, 0.0, 0.1))
+    known = exposure > 0
+    elasticity = 1.0 + np.log(np.divide(high, low, out=np.ones(exposure.shape), where=known)) / 0.2
+    expected = before.base * exposure
+    return replace(
+        counted,
+        events=np.where(known, expected + (counted.events - expected) / elasticity, counted.events),
+        exposure_node_hours=exposure,
+        noise_variance=(expected + counted.noise_variance) / elasticity**2 - expected,
+    )
+
+
+def _fit_rates(table: LifeTable) -> tuple[Floats, Floats]:
+    """Rates over (context_level, band) and the standard deviations of their logs; zero where there is no exposure."""
     cells = Cells.from_table(table)
     estimate = predict(fit_hazard(cells, [table], Model((("context_level",), ("band",)), prior_sd=CONTEXT_SD)), cells)
-    low, high = estimate.interval()
-    rates = np.zeros((3, *table.shape))
-    rates[:, cells.index[0], cells.index[1]] = low, estimate.value, high
-    return rates
+    rates, log_sd = np.zeros(table.shape), np.zeros(table.shape)
+    rates[tuple(cells.index)], log_sd[tuple(cells.index)] = estimate.value, estimate.log_sd
+    return rates, log_sd
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,9 +291,9 @@ class _Pairs:
         pairs = np.ravel_multi_index((found.workload, found.context), self.table.shape)
         explained = self.table.exposure_node_hours.ravel()[pairs]
         average = float(found.expected.sum() / explained.sum())
-        columns = np.repeat([[0.0], [average], [average]], self.table.events.size + 1, axis=1)
-        columns[0, pairs] = found.probability_worse
-        columns[1:, pairs] = found.expected / explained * np.stack([found.ratio_if_expected, found.ratio_if_worse])
+        columns = np.repeat([[0.0], [average], [average], [0.0]], self.table.events.size + 1, axis=1)
+        columns[0, pairs], columns[3, pairs] = found.probability_worse, found.relative_variance
+        columns[1:3, pairs] = found.expected / explained * np.stack([found.ratio_if_expected, found.ratio_if_worse])
         return _Risk(*columns[:, seen.pair])
 
     def findings(self) -> tuple[PairFinding, ...]:

@@ -228,7 +228,7 @@ def upper_tail(value: Floats, trials: Floats, share: Floats, variance: Floats) -
     curvature = (trials * after * (1.0 - after)).sum(axis=1) + variance
     cumulant = (trials * np.log1p(share * np.expm1(tilt)[:, None])).sum(axis=1) + 0.5 * variance * tilt**2
     skew = (trials * after * (1.0 - after) * (1.0 - 2.0 * after)).sum(axis=1)
-    deviation = np.sqrt(np.maximum(curvature, 1e-300))
+    deviation = np.sqrt(np.maximum(curvature, 1e-60))
     root = np.sign(tilt) * np.sqrt(2.0 * np.maximum(tilt * aim - cumulant, 0.0))
     slope = np.where(lattice, 2.0 * np.sinh(tilt / 2.0), tilt) * deviation
     near = np.abs(root) < NEAR_MEAN
@@ -236,6 +236,8 @@ def upper_tail(value: Floats, trials: Floats, share: Floats, variance: Floats) -
     far_p = norm.sf(safe_root) + norm.pdf(safe_root) * (1.0 / safe_slope - 1.0 / safe_root)
     near_p = 0.5 - root / np.sqrt(2.0 * np.pi) - skew / (6.0 * np.sqrt(2.0 * np.pi) * deviation**3)
     p = np.clip(np.where(near, near_p, far_p), 0.0, 1.0)
+    highest = lattice & (value >= trials.sum(axis=1))  # where the formula is worst, the law is simplest
+    p = np.where(highest, np.exp((trials * np.log(share)).sum(axis=1)), p)
     certain = ((trials.sum(axis=1) == 0.0) | (value <= 0.0)) & lattice
     return np.asarray(np.where(certain, 1.0, p), np.float64)
 
@@ -248,4 +250,4 @@ def _saddlepoint(aim: Floats, trials: Floats, share: Floats, variance: Floats) -
         middle = 0.5 * (low + high)
         below = (trials * expit(odds + middle[:, None])).sum(axis=1) + variance * middle < aim
         low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return 0.5 * (low + high)
+    return np.asarray(0.5 * (low + high), np.float64)

@@ -51,7 +51,7 @@ class Mismatches:
 
     `expected` counts the failures that main effects alone would explain; `ratio` is θ's posterior median with its
     central 95% interval; `probability_worse` the posterior probability of the worse component. `ratio_if_expected` and
-    `ratio_if_worse` are θ's posterior means given the component.
+    `ratio_if_worse` are θ's posterior means given the component; `relative_variance` is that of λκθ, over its squared mean.
     """
 
     workload: Places
@@ -63,6 +63,7 @@ class Mismatches:
     ratio_high: Floats
     ratio_if_expected: Floats
     ratio_if_worse: Floats
+    relative_variance: Floats
     share_worse: float
     spread: float
 
@@ -91,6 +92,11 @@ class _Posterior:
         mass = self.mass[component]
         total = np.maximum(mass.sum(axis=1), np.finfo(float).tiny)
         return np.asarray(np.maximum(mass @ np.exp(LOG_RATIO), np.finfo(float).tiny) / total, np.float64)
+
+    def relative_variance(self) -> Floats:
+        """The variance of θ over its squared mean (P,)."""
+        mass = self.mass.sum(axis=0)
+        return np.asarray((mass @ np.exp(2.0 * LOG_RATIO)) / (mass @ np.exp(LOG_RATIO)) ** 2 - 1.0, np.float64)
 
     def quantile(self, share: float) -> Floats:
         """The θ below which `share` of each pair's posterior lies (P,)."""
@@ -165,6 +171,7 @@ def find_mismatches(table: LifeTable, counted: Floats | None = None) -> Mismatch
         ratio_high=posterior.quantile(0.975),
         ratio_if_expected=posterior.mean(0),
         ratio_if_worse=posterior.mean(1),
+        relative_variance=posterior.relative_variance() + base.log_sd**2,
         share_worse=prior.share_worse,
         spread=prior.spread,
     )

@@ -43,8 +43,11 @@ class Judgement(StrEnum):
 
 @dataclass(frozen=True)
 class Criteria:
-    """`level` bounds the false discoveries; `control_level` is that of the negative control; `harmful_ratio` has to be
-    excluded before a pair is called not worse."""
+    """Where lines are drawn.
+
+    `level` bounds the false discoveries, `control_level` is that of the negative control; `harmful_ratio` has to be
+    excluded before a pair is called not worse.
+    """
 
     level: float = 0.05
     control_level: float = 0.05
@@ -158,7 +161,7 @@ class Verdict:
 
 
 def mantel_haenszel(treated: Arm, untreated: Arm, *, mass: float = 0.95) -> RateRatio:
-    """Rate ratios of treated over untreated, with intervals that hold `mass`; nan within (0, inf) if nothing compares."""
+    """Rate ratios of treated over untreated, with intervals that hold `mass`; nan in (0, inf) if nothing compares."""
     both = (treated.exposure_node_hours > 0.0) & (untreated.exposure_node_hours > 0.0)
     treated, untreated = treated.where(both), untreated.where(both)
     total = np.where(both, treated.exposure_node_hours + untreated.exposure_node_hours, 1.0)
@@ -241,7 +244,7 @@ def arms(table: LifeTable) -> tuple[NDArray[np.intp], Arm, Arm]:
 def _elsewhere(cube: Floats) -> Floats:
     """Sums over every other context, added up and not subtracted: exact zeros must stay zeros."""
     others = 1.0 - np.eye(cube.shape[1])
-    return np.einsum("wcs,dc->wds", cube, others)
+    return np.asarray(np.einsum("wcs,dc->wds", cube, others), np.float64)
 
 
 def judge(

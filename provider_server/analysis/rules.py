@@ -15,8 +15,6 @@ Not promised: a cause. What is always installed together cannot be told apart.
 
     >>> str(VersionRange("nccl", version("2.18"), version("2.20")))
     'nccl in [2.18, 2.20)'
-    >>> VersionRange("nccl", None, version("2.9")).holds("2.18.3")
-    False
 """
 
 import re
@@ -38,7 +36,6 @@ Value = str | float | None
 
 LEAST_SHARE = 0.01  # of the weight of all records: no leaf is smaller
 DISAGREEMENT = 0.01  # the level, shared by all versions, at which one is refined
-MOST_REFINEMENTS = 12
 AGREEMENT = 2.0  # standard errors by which two candidates may differ and still be joined
 LEAST_RATE = 0.1  # of the overall rate: noisy strata below it would weigh without bound
 
@@ -99,8 +96,7 @@ class NumberRange:
     def __str__(self) -> str:
         if np.isinf(self.above):
             return f"{self.name} <= {self.most:g}"
-        low = f"{self.name} > {self.above:g}"
-        return low if np.isinf(self.most) else f"{self.name} in ({self.above:g}, {self.most:g}]"
+        return f"{self.name} > {self.above:g}" + ("" if np.isinf(self.most) else f" and <= {self.most:g}")
 
 
 @dataclass(frozen=True)
@@ -168,21 +164,25 @@ class Records:
     numbers: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        columns = (*self.versions.values(), *self.settings.values(), *self.numbers.values())
-        arrays = (self.strata, self.exposure_node_hours, self.noise_variance)
-        if {len(column) for column in (*columns, *arrays)} != {len(self.events)}:
+        lengths = {len(self.strata), len(self.exposure_node_hours), len(self.noise_variance)}
+        for columns in (self.versions, self.settings, self.numbers):
+            lengths |= {len(values) for values in columns.values()}
+        if lengths != {len(self.events)}:
             raise ValueError("every column must have one entry per record")
         if not np.all(self.exposure_node_hours > 0.0):
             raise ValueError("every record needs positive exposure; leave the others out")
 
     def at(self, places: Places) -> "Records":
         """Some of the records."""
-        versions, settings, numbers = (
-            {name: [values[place] for place in places] for name, values in columns.items()}
-            for columns in (self.versions, self.settings, self.numbers)
+        return Records(
+            strata=self.strata[places],
+            events=self.events[places],
+            exposure_node_hours=self.exposure_node_hours[places],
+            noise_variance=self.noise_variance[places],
+            versions={name: [values[place] for place in places] for name, values in self.versions.items()},
+            settings={name: [values[place] for place in places] for name, values in self.settings.items()},
+            numbers={name: [values[place] for place in places] for name, values in self.numbers.items()},
         )
-        arrays = (self.strata, self.events, self.exposure_node_hours, self.noise_variance)
-        return Records(*(values[places] for values in arrays), versions, settings, numbers)  # type: ignore[arg-type]
 
     def inside(self, conditions: Sequence[Condition]) -> NDArray[np.bool_]:
         """Which records (n,) meet all conditions."""
@@ -235,10 +235,7 @@ def _arm(records: Records, chosen: NDArray[np.bool_]) -> Arm:
     place = np.unique(records.strata, return_inverse=True)[1]
     arrays = (records.events, records.exposure_node_hours, records.noise_variance)
     sums = [np.bincount(place, weights=values * chosen, minlength=place.max() + 1) for values in arrays]
-    return Arm(*(values[None, :] for values in sums))
-
-
-# ---- candidates ----------------------------------------------------------------------------------------------------
+    return Arm(*(np.asarray(values[None, :], np.float64) for values in sums))
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,14 +287,10 @@ def _candidates(records: Records, max_depth: int) -> list[_Candidate]:
     sample = _Sample.of(records)
     parsed = {name: [version(text) for text in texts] for name, texts in records.versions.items()}
     depths = dict.fromkeys(parsed, 1)
-    for _ in range(MOST_REFINEMENTS):
-        columns = _columns(records, parsed, depths)
-        tree, matrix = _grow(columns, sample, max_depth)
-        name = _disagreeing(tree.apply(matrix), tree.predict(matrix), parsed, depths, sample)
-        if name is None:
-            break
+    columns = _columns(records, parsed, depths)
+    tree, matrix = _grow(columns, sample, max_depth)
+    while name := _disagreeing(tree.apply(matrix), tree.predict(matrix), parsed, depths, sample):
         depths[name] += 1
-    else:
         columns = _columns(records, parsed, depths)
         tree, matrix = _grow(columns, sample, max_depth)
     leaves = [
@@ -313,8 +306,7 @@ def _columns(records: Records, parsed: Mapping[str, Sequence[Version]], depths: 
         known = tuple(sorted(set(cut)))
         columns.append(_Column(name, np.array([known.index(number) for number in cut], np.float64), known))
     for name, values in records.settings.items():
-        for setting in sorted(set(values)):
-            columns.append(_Column(name, np.array(values) == setting, setting=setting))
+        columns += [_Column(name, np.array(values) == one, setting=one) for one in sorted(set(values))]
     columns += [_Column(name, np.asarray(values, np.float64)) for name, values in records.numbers.items()]
     return columns
 

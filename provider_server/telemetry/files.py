@@ -62,7 +62,7 @@ class FileSource:
                 chunk = self._chunk(book, batch, complete_to_s)
                 yield chunk
                 if self._layout.lag_s is not None and len(chunk.time_s):
-                    median_s = float(np.median(chunk.time_s[chunk.time_s <= window.now_s]))
+                    median_s = float(np.median(np.minimum(chunk.time_s, window.now_s)))
                     complete_to_s = max(complete_to_s, median_s - self._layout.lag_s)
 
     def _batches(self, path: Path) -> Iterator[pl.DataFrame]:

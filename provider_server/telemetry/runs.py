@@ -9,6 +9,7 @@ same series in the chunk, and whatever is outside of the window or later than no
 """
 
 from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from provider_server.telemetry.quality import Reason
 from provider_server.telemetry.samples import HOUR_S, Chunk, Columns, Floats, Ints, SeriesBook, Stamps, Window
 
 Flags = NDArray[np.bool_]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +57,7 @@ class Segments:
 
     def take(self, which: Ints | Flags) -> "Segments":
         """Some of them; events stay whole."""
-        return Segments(*(getattr(self, name)[which] for name in COLUMNS), self.events)
+        return replace(self, **{name: getattr(self, name)[which] for name in COLUMNS})
 
     def with_events(self, events: Events) -> "Segments":
         """The same with other events."""
@@ -64,21 +66,21 @@ class Segments:
     @classmethod
     def joined(cls, parts: "list[Segments]") -> "Segments":
         """All of several."""
-        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS)
+        columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
         events = (np.concatenate([getattr(part.events, field.name) for part in parts]) for field in fields(Events))
-        return cls(*columns, Events(*events))
+        return cls(**columns, events=Events(*events))
 
 
 COLUMNS = tuple(field.name for field in fields(Segments) if field.name != "events")
 
 
-def segments(chunk: Chunk, book: SeriesBook, window: Window, complete_to_s: float) -> Segments:
-    """What a chunk comes to. Samples before `complete_to_s` are late: their hour was given away."""
+def segments(chunk: Chunk, book: SeriesBook, window: Window, complete_to_s: float) -> Segments | None:
+    """What a chunk comes to, None for nothing. Samples before `complete_to_s` are late: their hour was given away."""
     book.tally.read(len(chunk.series))
     chunk = _in_window(chunk, book, window, complete_to_s)
     chunk = _in_order(_by_series(chunk), book)
     chunk = _plausible(chunk, book)
-    return _reduced(chunk, book.columns())
+    return _reduced(chunk, book.columns()) if len(chunk.series) else None
 
 
 # ---- which samples count --------------------------------------------------------------------------------------------
@@ -179,8 +181,6 @@ def _starts(*keys: NDArray[np.uint32] | Ints) -> Ints:
 
 
 def _reduced(chunk: Chunk, columns: Columns) -> Segments:
-    if not len(chunk.series):
-        return _NOTHING
     time_s, value = chunk.time_s, chunk.value
     hours = _hours(time_s)
     starts = _starts(chunk.series, hours)
@@ -268,13 +268,9 @@ def _above(value: Floats, starts: Ints, ends: Ints, above: Floats, low: Floats, 
     return found
 
 
-def _rows(of_runs: NDArray[np.generic], starts: Ints, ends: Ints) -> NDArray[np.generic]:
+def _rows(of_runs: NDArray[Scalar], starts: Ints, ends: Ints) -> NDArray[Scalar]:
     """What holds for a run, for each of its samples."""
     return np.repeat(of_runs, ends - starts)
 
 
-_NO_INTS, _NO_FLOATS = np.zeros(0, np.int64), np.zeros(0)
-_NO_EVENTS = Events(_NO_INTS, _NO_FLOATS, _NO_FLOATS)
-_NOTHING = Segments(
-    _NO_INTS, _NO_INTS, _NO_INTS, *[_NO_FLOATS] * 9, _NO_INTS, _NO_INTS, _NO_INTS, np.zeros(0, np.bool_), _NO_EVENTS
-)
+_NO_EVENTS = Events(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))

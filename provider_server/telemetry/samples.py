@@ -158,7 +158,10 @@ class SeriesBook:
         return self._by_slot[key]
 
     def _device(self, metric: Metric, node: str, labels: Mapping[str, str]) -> str:
-        device = {Of.GPU: _gpu, Of.NIC: _nic, Of.NODE: lambda _labels: ""}[metric.of](labels)
+        if metric.of is Of.NODE:
+            device = ""
+        else:
+            device = _gpu(labels) if metric.of is Of.GPU else _nic(labels)
         device = self._devices.get((node, device), device)
         instance = labels.get("GPU_I_ID", "") if metric.of is Of.GPU else ""
         parts = [device, f"GPU_I_ID={instance}" if instance else ""]

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 import polars as pl
+from numpy.typing import NDArray
 
 from provider_server.telemetry.catalogue import Kind
 from provider_server.telemetry.quality import Reason
@@ -77,8 +77,9 @@ class Summaries:
         while self._next_hour < self._window.end_hour and HOUR_S * (self._next_hour + 1) <= chunk.complete_to_s:
             yield self._given()
         found = segments(chunk, self._book, self._window, float(HOUR_S * self._next_hour))
-        for hour in np.unique(found.hour).tolist():
-            self._parts[hour].append(_of_hour(found, hour))
+        if found is not None:
+            for hour in np.unique(found.hour).tolist():
+                self._parts[hour].append(_of_hour(found, hour))
 
     def finish(self) -> Iterator[HourSummary]:
         """The rest: no chunk comes any more."""
