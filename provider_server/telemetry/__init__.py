@@ -1,1 +1,0 @@
-"""Hardware telemetry in, summaries per node-hour out: the provider's own half of the story. See docs/telemetry.md."""
