@@ -82,7 +82,7 @@ vectors: install ## Regenerate the test vectors; fails when they differ from wha
 
 .PHONY: bench
 bench: install ## Run the benchmarks
-	@for figure in run stock_round poison telemetry traces classification flight_recorder stability overhead; do \
+	@for figure in run stock_round poison telemetry hazard traces classification flight_recorder stability overhead; do \
 		$(BIN)/python benchmarks/$$figure.py || exit 1; \
 	done
 

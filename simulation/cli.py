@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -39,6 +39,12 @@ app.add_typer(bench, name="bench")
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with stable keys.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Repeat the round this often, each time with fresh noise.")]
 Epsilon = Annotated[str, typer.Option(help="Privacy budget per unit, or 'none' for the answer without privacy.")]
+DataFolder = Annotated[
+    Path, typer.Argument(exists=True, file_okay=False, help="The data's folder.", show_default=False)
+]
+Holdout = Annotated[
+    Literal["column"] | None, typer.Option(help="Predict deaths in columns that the model has not seen.")
+]
 DataFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The data file.", show_default=False)]
 
 
@@ -143,12 +149,15 @@ def scenarios() -> None:
 
 
 @replay.command()
-def titan(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
+def titan(
+    file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, holdout: Holdout = None, *, as_json: AsJson = False
+) -> None:
     """Titan's GPU lifetimes: columns as tenants, 43 hazard ratios against the published ones."""
     with _explained():
-        from simulation.replay_titan import replay_titan
+        from simulation.replay_titan import replay_titan, replay_titan_holdout
 
-        _replay(replay_titan(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
+        play = replay_titan if holdout is None else replay_titan_holdout
+        _replay(play(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
 
 
 @replay.command()
@@ -158,6 +167,30 @@ def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json:
         from simulation.replay_philly import replay_philly
 
         _replay(replay_philly(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
+
+
+@replay.command()
+def lung(epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
+    """NCCTG's lung cancer patients (they come with lifelines): institutions as tenants, one survival curve."""
+    with _explained():
+        from simulation.replay_lung import replay_lung
+
+        _replay(replay_lung(_epsilon(epsilon), seeds), seeds, as_json=as_json)
+
+
+@replay.command()
+def brca(
+    folder: DataFolder,
+    epsilon: Annotated[float, typer.Option(min=0.01, help="Budget per centre of Flower's private baseline.")] = 1.0,
+    seeds: Annotated[int, typer.Option(min=1, help="Repeat that baseline this often.")] = 5,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Fed-TCGA-BRCA: exact Newton over the masked sums of six centres, beside Flower's FedAvg."""
+    with _explained():
+        from simulation.replay_brca import replay_brca
+
+        _replay(replay_brca(folder, epsilon, seeds), seeds, as_json=as_json)
 
 
 def _replay(steps: Iterator["Result | None"], seeds: int, *, as_json: bool) -> None:
@@ -183,6 +216,28 @@ def aggregation(
         total = bench_aggregation.rows(quick=quick)
         measured = list(progress.track(bench_aggregation.aggregation(quick=quick), total=total, description="rounds"))
     sys.stdout.write(json.dumps({"rows": [asdict(row) for row in measured]}) + "\n" if as_json else _timed(measured))
+
+
+@bench.command()
+def learning(
+    seeds: Annotated[int, typer.Option(min=1, help="How many clouds, each with noise of its own.")] = 20,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds: shows that it runs, measures nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What a year of the standard scenario teaches, against the truth: without privacy, at epsilon 1 and 2."""
+    with _explained(), _progress() as progress:
+        from crypto.noise import SystemSampler
+        from simulation import bench_learning
+
+        steps = bench_learning.learning(seeds, SystemSampler(), quick=quick)
+        total = seeds * len(bench_learning.EPSILONS)
+        found = bench_learning.summary(list(progress.track(steps, total=total, description="clouds")))
+    if as_json:
+        sys.stdout.write(json.dumps(found) + "\n")
+    else:
+        lines = (f"{level} {key}: {value:.3f}\n" for level, figures in found.items() for key, value in figures.items())
+        sys.stdout.writelines(lines)
 
 
 def _timed(rows: list["Row"]) -> str:
