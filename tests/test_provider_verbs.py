@@ -153,7 +153,8 @@ def test_a_tenant_leaves_by_its_id_and_only_once(home: Path, card: Path) -> None
 
 def test_a_bad_card_enrols_nobody(home: Path, card: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.card"
-    bad.write_bytes(card.read_bytes()[:-1] + b"\0")
+    whole = card.read_bytes()
+    bad.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     refused = call("provider", "enrol", "--home", home, "--out", tmp_path / "invitation", card, bad)
     assert refused.exit_code == 2
     assert not (tmp_path / "invitation").exists()
