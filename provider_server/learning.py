@@ -1,28 +1,37 @@
 """What the releases say together: mismatches and hazards, from noisy counts and the provider's own exposure.
 
 Releases add up cell by cell, and so do the variances of their noise; of a series the last release stands for all. A
-job-week counts at most F failures, so the exposure behind the counts is corrected for the cap (`analysis.effective`):
-the rates are fitted, the exposure is scaled by what the rates say, and the rates are fitted again.
+job-week counts at most F failures (`analysis.effective`). How many that hides depends on its hazard and on its pair, so
+both are fitted in turn: hazards over the exposure that is left once every job-week is weighted by its pair's risk and
+by its cap, mismatches with the cap in their likelihood. A rate is that of the workloads that ran there: the hazard
+times their mean risk. What releases and leases settle (sums of counts, and the row and exposure of each job-week) is
+worked out once.
 """
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crypto.causes import Domain
 from crypto.ids import RoundId
 from crypto.life_table import Floats, LifeTable
 from crypto.messages import finest_row
 from provider_server.analysis.effective import cap_factor
-from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
-from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.leases import Lease, Slices, expose_table
+from provider_server.analysis.hazard import Cells, Estimate, Model, fit_hazard, predict
+from provider_server.analysis.mismatch import LOG_FACTOR, Mismatches, find_mismatches
+from provider_server.leases import Lease, Slices
 from provider_server.release import Release
 
-CORRECTIONS = 2
+Places = NDArray[np.intp]
+
+CORRECTIONS = 1
+MOST_HIDDEN = 20.0  # times what counts, at most: noise can lift a count above all that could ever count
+LEAST_ELASTICITY = 0.05  # of what counts in a cell: below, nearly every job-week has failed, and a count says nothing
+SETTLED, MOST_ROUNDS = 0.01, 20  # the largest step of a log hazard that may be left, and when to stop regardless
 CONTEXT_SD = 1.0  # of the log hazard between contexts and build-up levels, and between bands: factors, not decades
 
 
@@ -60,16 +69,60 @@ class Findings:
 
 def learn(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
     """Findings from all `releases` so far; `leases` are those of their windows."""
-    last = {made.plan.series.name: made.plan.round_id for made in releases if made.plan.series}
-    weeks = [_Week.of(made, leases, is_last=_is_last(made, last)) for made in releases]
-    risks = [np.ones(len(week.slices.leases)) for week in weeks]
-    hazards = _fit_hazards(weeks, risks, None)
-    pairs = _fit_pairs(weeks, risks, hazards)
+    seen = _Seen.of(releases, leases)
+    hazards = _fit_hazards(seen, _Risk.none(len(seen.node_hours)), None)
+    pairs = _fit_pairs(seen, hazards)
     for _ in range(CORRECTIONS):
-        risks = [pairs.risk(week) for week in weeks]
-        hazards = _fit_hazards(weeks, risks, hazards)
-        pairs = _fit_pairs(weeks, risks, hazards)
+        hazards = _fit_hazards(seen, pairs.risk(seen), hazards)
+        pairs = _fit_pairs(seen, hazards)
     return Findings(pairs.findings(), hazards.findings())
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """The sums of the releases, and the J job-weeks behind them.
+
+    `node_hours` has shape (J, bands), all else (J,). `level` (context and build-up) and `cell` (pairs, flat) are the
+    rows that counted a job-week; `pair` is the one that its workload and context have by now, perhaps a finer one; -1
+    where there is none. `most` is F.
+    """
+
+    hazard: LifeTable
+    pairs: LifeTable
+    node_hours: Floats
+    level: Places
+    cell: Places
+    pair: Places
+    most: Places
+
+    @classmethod
+    def of(cls, releases: Sequence[Release], leases: Sequence[Lease]) -> "_Seen":
+        last = {made.plan.series.name: made.plan.round_id for made in releases if made.plan.series}
+        counted = [made for made in releases if _is_last(made, last)]
+        hazard, pairs = (_sum(made.table(name) for made in counted) for name in ("hazard", "pairs"))
+        columns = zip(*_job_weeks(releases, leases, hazard, pairs), strict=True)
+        return cls(hazard, pairs, *(np.concatenate(column) for column in columns))
+
+    def cap(self, expected: Floats) -> Floats:
+        """By how much the cap shrinks the counts of each job-week, given its `expected` failures."""
+        factors = np.ones(len(expected))
+        for most in np.unique(self.most):
+            under = self.most == most
+            factors[under] = cap_factor(expected[under], int(most))
+        return factors
+
+    def by_level(self, weight: Floats) -> Floats:
+        """Node-hours times `weight`, which is broadcast to (J, bands), by context level and band."""
+        levels, values = len(self.hazard.levels("context_level")), (weight * self.node_hours)[self.level >= 0]
+        level = self.level[self.level >= 0]
+        totals = [np.bincount(level, column, levels) for column in values.T]
+        return np.stack(totals, axis=1).astype(np.float64)
+
+    def by_pair(self, weight: Floats) -> Floats:
+        """The sum of `weight` (J,) by workload and context."""
+        known = self.cell >= 0
+        total = np.bincount(self.cell[known], weight[known], self.pairs.events.size)
+        return total.astype(np.float64).reshape(self.pairs.shape)
 
 
 def _is_last(made: Release, last: Mapping[RoundId, RoundId]) -> bool:
@@ -77,82 +130,168 @@ def _is_last(made: Release, last: Mapping[RoundId, RoundId]) -> bool:
     return made.plan.series is None or last[made.plan.series.name] == made.plan.round_id
 
 
-@dataclass(frozen=True)
-class _Week:
-    """A release beside the exposure of what it newly counts, lease by lease."""
+def _job_weeks(
+    releases: Sequence[Release], leases: Sequence[Lease], hazard: LifeTable, pairs: LifeTable
+) -> Iterator[tuple[Floats | Places, ...]]:
+    """The arrays of `_Seen`, release by release."""
+    start, end = (np.array([getattr(lease, name) for lease in leases]) for name in ("start_h", "end_h"))
+    for made in releases:
+        plan, since = made.plan, {answer.tenant: float(answer.start_hour) for answer in made.answered}
+        near = np.flatnonzero((start < plan.end_hour) & (end > min(since.values())))
+        slices = Slices.since(since, [leases[place] for place in near.tolist()], plan.end_hour, plan.band_edges_hours)
+        labels = [lease.labels for lease in slices.leases]
+        counted = made.table("pairs")
+        yield (
+            slices.node_hours,
+            _rows(labels, "context_level", made.table("hazard"), hazard),
+            _cells(labels, counted, pairs),
+            _cells(labels, pairs, pairs),
+            np.full(len(labels), plan.failures_per_unit, np.intp),
+        )
 
-    release: Release
-    slices: Slices
-    is_last: bool
+
+def _cells(labels: Sequence[Mapping[str, str]], counted: LifeTable, total: LifeTable) -> Places:
+    """Flat rows of pairs in `total`, of those that `counted` has; -1 where it has none."""
+    workload, context = (_rows(labels, name, counted, total) for name in ("workload", "context"))
+    return np.where((workload >= 0) & (context >= 0), workload * len(total.levels("context")) + context, -1)
+
+
+def _rows(labels: Sequence[Mapping[str, str]], name: str, counted: LifeTable, total: LifeTable) -> Places:
+    """Positions in `total` along one dimension, of the rows that `counted` has; -1 where it has none."""
+    every = {level: position for position, level in enumerate(total.levels(name))}
+    places = {level: every[level] for level in counted.levels(name)}
+    if name == "workload":
+        return np.array([places.get(finest_row(own, places), -1) for own in labels], np.intp)
+    return np.array([places.get(own.get(name, ""), -1) for own in labels], np.intp)
+
+
+@dataclass(frozen=True, eq=False)
+class _Risk:
+    """By what factor each job-week's pair multiplies the hazard, as expected or as worse, and how surely; all (J,)."""
+
+    probability_worse: Floats
+    if_expected: Floats
+    if_worse: Floats
+    relative_variance: Floats
 
     @classmethod
-    def of(cls, made: Release, leases: Sequence[Lease], *, is_last: bool) -> "_Week":
-        plan = made.plan
-        start_hours = {answer.tenant: float(answer.start_hour) for answer in made.answered}
-        return cls(made, Slices.since(start_hours, leases, plan.end_hour, plan.band_edges_hours), is_last)
+    def none(cls, job_weeks: int) -> "_Risk":
+        return cls(np.zeros(job_weeks), np.ones(job_weeks), np.ones(job_weeks), np.zeros(job_weeks))
 
-    def table(self, marginal: str, weight: Floats) -> LifeTable:
-        """The released counts over exposure that is scaled by `weight`, which is broadcast to (leases, bands)."""
-        released = self.release.table(marginal)
-        if not self.is_last:
-            released = LifeTable.zeros(released.dimensions)
-        return expose_table(released, self.slices, self.slices.node_hours * weight)
+    @property
+    def mean(self) -> Floats:
+        return (1.0 - self.probability_worse) * self.if_expected + self.probability_worse * self.if_worse
 
-    def cap(self, expected: Floats) -> Floats:
-        """By how much the cap shrinks the counts of each lease, given its `expected` failures; shape (leases, 1)."""
-        return cap_factor(expected, self.release.plan.failures_per_unit)[:, None]
+    def counted(self, seen: _Seen, explained: Floats) -> Floats:
+        """The mean factor (J,) of what counts, where the hazard alone explains so many failures."""
+        expected, worse = (factor * seen.cap(explained * factor) for factor in (self.if_expected, self.if_worse))
+        return (1.0 - self.probability_worse) * expected + self.probability_worse * worse
 
 
 @dataclass(frozen=True, eq=False)
 class _Hazards:
-    """Infrastructure failures per node-hour, (3, context levels, bands): lower 95% bound, rate, upper bound."""
+    """Infrastructure failures per node-hour by context level and band: of the hazard alone, and of what ran there.
+
+    Both have shape (levels, bands), and are zero where nothing ran.
+    """
 
     levels: tuple[str, ...]
     bands: tuple[str, ...]
-    rates: Floats
+    base: Floats
+    rates: Estimate
 
-    def per_lease(self, week: _Week) -> Floats:
-        """The rates that each lease was under, shape (leases, bands); average ones where its context has no row."""
-        places = {level: place for place, level in enumerate(self.levels)}
-        rows = [places.get(lease.labels["context_level"], len(places)) for lease in week.slices.leases]
-        middle = self.rates[1]
-        return np.vstack([middle, middle.mean(axis=0)])[np.array(rows, np.intp)]
+    def explained(self, seen: _Seen) -> Floats:
+        """Failures of each job-week (J,) by the hazard alone; by an average one where its context has no row."""
+        rates = np.vstack([self.base, self.base.mean(axis=0)])[seen.level]
+        return np.asarray((rates * seen.node_hours).sum(axis=1), np.float64)
+
+    def at_most(self, ceiling: Floats) -> "_Hazards":
+        """The same, but no hazard above `ceiling` (levels, bands)."""
+        share = np.divide(np.minimum(self.base, ceiling), self.base, out=np.ones(ceiling.shape), where=self.base > 0)
+        return replace(self, base=self.base * share, rates=replace(self.rates, value=self.rates.value * share))
 
     def findings(self) -> tuple[RateFinding, ...]:
-        low, middle, high = self.rates
+        middle, (low, high) = self.rates.value, self.rates.interval()
         return tuple(
             RateFinding(self.levels[c], self.bands[b], float(middle[c, b]), float(low[c, b]), float(high[c, b]))
             for c, b in np.argwhere(middle > 0)
         )
 
 
-def _fit_hazards(weeks: Sequence[_Week], risks: Sequence[Floats], before: _Hazards | None) -> _Hazards:
-    """Hazards of contexts and build-up levels by age, corrected for the cap as far as `before` and `risks` know."""
-    counted = _sum(_hazard_table(week, risk, before) for week, risk in zip(weeks, risks, strict=True))
-    infrastructure = counted.at("domain", Domain.INFRASTRUCTURE)
-    return _Hazards(infrastructure.levels("context_level"), infrastructure.levels("band"), _fit_rates(infrastructure))
+def _fit_hazards(seen: _Seen, risk: _Risk, before: _Hazards | None) -> _Hazards:
+    """Hazards of contexts and build-up levels by age, given the pairs' risks; from `before` on until they settle."""
+    uncapped = _next_hazards(seen, risk, None)
+    now = before or uncapped
+    for _ in range(MOST_ROUNDS):
+        before, now = now, _next_hazards(seen, risk, now).at_most(MOST_HIDDEN * uncapped.base)
+        known = now.base > 0
+        if np.all(np.abs(np.log(now.base[known] / before.base[known])) < SETTLED):
+            break
+    log_sd = np.sqrt(now.rates.log_sd**2 + _mix_variance(seen, risk, now))
+    return replace(now, rates=Estimate(now.rates.value, log_sd))
 
 
-def _hazard_table(week: _Week, risk: Floats, before: _Hazards | None) -> LifeTable:
-    """One week's hazard table. A lease of high risk is capped most, so the correction is weighted by risk."""
-    plain = week.table("hazard", np.ones((1, 1)))
+def _next_hazards(seen: _Seen, risk: _Risk, before: _Hazards | None) -> _Hazards:
+    infrastructure = seen.hazard.at("domain", Domain.INFRASTRUCTURE)
+    everything = seen.by_level(np.ones((1, 1)))
+    mix = np.divide(seen.by_level(risk.mean[:, None]), everything, out=np.ones(everything.shape), where=everything > 0)
+    base, log_sd = _fit_rates(_uncapped(seen, infrastructure, risk, before))
+    levels, bands = infrastructure.levels("context_level"), infrastructure.levels("band")
+    return _Hazards(levels, bands, base, Estimate(base * mix, log_sd))
+
+
+def _mix_variance(seen: _Seen, risk: _Risk, hazards: _Hazards) -> Floats:
+    """How far the log rates (levels, bands) would move, squared, by what is not known of the pairs' risks.
+
+    A pair that is worse than thought raises the rate of a cell by its share of the failures there, and lowers the
+    hazard that explains the counts of the level by its share of what the level counts.
+    """
+    levels, workloads = len(hazards.levels), len(seen.pairs.levels("workload"))
+    known = (seen.level >= 0) & (seen.pair >= 0)
+    group = (seen.level * workloads + seen.pair // len(seen.pairs.levels("context")))[known]
+    explained = hazards.explained(seen)
+    low, high = (np.exp(step) * explained * risk.counted(seen, explained * np.exp(step)) for step in (-0.1, 0.1))
+    columns = [np.maximum(high - low, 0.0), *(hazards.base[seen.level] * seen.node_hours * risk.mean[:, None]).T]
+    sums = [np.bincount(group, column[known], levels * workloads).reshape(levels, workloads) for column in columns]
+    counting, *failing = (total / np.maximum(total.sum(axis=1, keepdims=True), np.finfo(float).tiny) for total in sums)
+    variance = np.zeros(levels * workloads)
+    variance[group] = risk.relative_variance[known]
+    moved = (np.stack(failing, axis=1) - counting[:, None, :]) ** 2
+    return np.asarray((moved * variance.reshape(levels, 1, workloads)).sum(axis=2), np.float64)
+
+
+def _uncapped(seen: _Seen, counted: LifeTable, risk: _Risk, before: _Hazards | None) -> LifeTable:
+    """`counted` as if no cap had been: its counts and noise stretched around what `before` expects, and exposure.
+
+    Where a cap binds, a count moves by less than the hazard, so its scatter and its noise say less: both are divided by
+    the elasticity of what counts. A job-week that counts F at most scatters less than a Poisson count: of q expected,
+    q² / F are off its variance, which is exact for F = 1.
+    """
     if before is None:
-        return plain
-    expected = (before.per_lease(week) * week.slices.node_hours).sum(axis=1) * risk
-    weighted = week.table("hazard", risk[:, None]).exposure_node_hours
-    capped = week.table("hazard", risk[:, None] * week.cap(expected)).exposure_node_hours
-    share = np.divide(capped, weighted, out=np.ones(plain.shape), where=weighted > 0)
-    return replace(plain, exposure_node_hours=plain.exposure_node_hours * share)
+        return replace(counted, exposure_node_hours=seen.by_level(risk.mean[:, None]))
+    explained = before.explained(seen)
+    weights = [risk.counted(seen, explained * np.exp(step))[:, None] for step in (-0.1, 0.0, 0.1)]
+    low, exposure, high = (seen.by_level(weight) for weight in weights)
+    known = exposure > 0
+    bend = np.log(np.divide(high, low, out=np.ones(exposure.shape), where=known)) / 0.2
+    elasticity = np.maximum(1.0 + bend, LEAST_ELASTICITY)
+    expected = before.base * exposure
+    steady = before.base**2 * seen.by_level(weights[1] ** 2 * seen.node_hours / seen.most[:, None])
+    return replace(
+        counted,
+        events=np.where(known, expected + (counted.events - expected) / elasticity, counted.events),
+        exposure_node_hours=exposure,
+        noise_variance=np.maximum((expected - steady + counted.noise_variance) / elasticity**2 - expected, 0.0),
+    )
 
 
-def _fit_rates(table: LifeTable) -> Floats:
-    """Rates over (context_level, band) with their bounds, shape (3, levels, bands); zero where there is no exposure."""
+def _fit_rates(table: LifeTable) -> tuple[Floats, Floats]:
+    """Rates over (context_level, band) and the standard deviations of their logs; zero where there is no exposure."""
     cells = Cells.from_table(table)
     estimate = predict(fit_hazard(cells, [table], Model((("context_level",), ("band",)), prior_sd=CONTEXT_SD)), cells)
-    low, high = estimate.interval()
-    rates = np.zeros((3, *table.shape))
-    rates[:, cells.index[0], cells.index[1]] = low, estimate.value, high
-    return rates
+    rates, log_sd = np.zeros(table.shape), np.zeros(table.shape)
+    rates[tuple(cells.index)], log_sd[tuple(cells.index)] = estimate.value, estimate.log_sd
+    return rates, log_sd
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,15 +301,16 @@ class _Pairs:
     table: LifeTable
     found: Mismatches
 
-    def risk(self, week: _Week) -> Floats:
-        """Failures of each lease's pair over those that the hazards explain, shape (leases,); 1 where it has no row."""
-        by_pair = np.ones(tuple(length + 1 for length in self.table.shape))
-        explained = self.table.exposure_node_hours[self.found.workload, self.found.context]
-        by_pair[self.found.workload, self.found.context] = self.found.expected * self.found.ratio / explained
-        workloads = {token: row for row, token in enumerate(self.table.levels("workload"))}
-        contexts = {token: column for column, token in enumerate(self.table.levels("context"))}
-        rows = [workloads.get(finest_row(lease.labels, workloads), -1) for lease in week.slices.leases]
-        return by_pair[rows, [contexts.get(lease.labels["context"], -1) for lease in week.slices.leases]]
+    def risk(self, seen: _Seen) -> _Risk:
+        """The factors of each job-week's pair over what the hazards explain; average ones where it has no row."""
+        found = self.found
+        pairs = np.ravel_multi_index((found.workload, found.context), self.table.shape)
+        explained = self.table.exposure_node_hours.ravel()[pairs]
+        average = float(found.expected.sum() / explained.sum())
+        columns = np.repeat([[0.0], [average], [average], [0.0]], self.table.events.size + 1, axis=1)
+        columns[0, pairs], columns[3, pairs] = found.probability_worse, found.relative_variance
+        columns[1:3, pairs] = found.expected / explained * np.stack([found.ratio_if_expected, found.ratio_if_worse])
+        return _Risk(*columns[:, seen.pair])
 
     def findings(self) -> tuple[PairFinding, ...]:
         found = self.found
@@ -182,15 +322,13 @@ class _Pairs:
         )
 
 
-def _fit_pairs(weeks: Sequence[_Week], risks: Sequence[Floats], hazards: _Hazards) -> _Pairs:
+def _fit_pairs(seen: _Seen, hazards: _Hazards) -> _Pairs:
     """Which pairs fail more often than the hazards of context, build-up and age, and the workload itself, explain."""
-    tables = []
-    for week, risk in zip(weeks, risks, strict=True):
-        rates = hazards.per_lease(week)
-        expected = (rates * week.slices.node_hours).sum(axis=1) * risk
-        tables.append(week.table("pairs", rates * week.cap(expected)))
-    total = _sum(tables)
-    return _Pairs(total, find_mismatches(total))
+    explained = hazards.explained(seen)
+    table = replace(seen.pairs, exposure_node_hours=seen.by_pair(explained))
+    factors = np.exp(LOG_FACTOR)
+    counted = [seen.by_pair(explained * factor * seen.cap(explained * factor)) for factor in factors]
+    return _Pairs(table, find_mismatches(table, np.stack(counted, axis=-1)))
 
 
 def _sum(tables: Iterable[LifeTable]) -> LifeTable:

@@ -34,12 +34,12 @@ class MarginalSpec:
     weight: float
 
 
-# Half of the budget goes to the table that carries the mismatches, which is the sparsest; the hazard table has the
-# fewest cells per failure, and the table of reasons only illustrates.
+# Most of the budget goes to the table that carries the mismatches, which is the sparsest (docs/learning.md); the hazard
+# table has the fewest cells per failure, and the table of reasons only illustrates.
 MARGINALS = (
-    MarginalSpec("pairs", ("workload", "context"), (Domain.INFRASTRUCTURE,), 0.5),
-    MarginalSpec("hazard", ("context_level", "band", "domain"), (), 0.4),
-    MarginalSpec("reasons", ("workload", "reason"), (), 0.1),
+    MarginalSpec("pairs", ("workload", "context"), (Domain.INFRASTRUCTURE,), 0.65),
+    MarginalSpec("hazard", ("context_level", "band", "domain"), (), 0.3),
+    MarginalSpec("reasons", ("workload", "reason"), (), 0.05),
 )
 
 

@@ -1,6 +1,7 @@
 """What the provider learns: planted truth comes back, under noise and under the cap, and honest intervals cover it."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -8,8 +9,12 @@ from scipy.stats import poisson
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from crypto.life_table import Dimension, Floats, LifeTable
+from crypto.noise import SystemSampler
 from provider_server.analysis.effective import cap_factor, capped_mean
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.learning import learn
+from simulation.bench_learning import Year, live, releases, small, true_rates
+from simulation.scenario import load
 
 WORKLOADS, CONTEXTS, WEEKS, FAILURES = 60, 20, 13, 934
 
@@ -128,3 +133,48 @@ def test_corrected_exposure_gives_the_rate_that_the_cap_hides() -> None:
     for _ in range(30):
         estimate = counted / (hours * cap_factor(estimate * hours, 1)).sum()
     assert estimate == pytest.approx(rate, rel=0.03)
+
+
+@cache
+def a_year() -> Year:
+    return live(small(load("standard")), 3)
+
+
+@pytest.mark.parametrize(("epsilon", "tolerance"), [(None, 0.12), (8.0, 0.25)])
+def test_rates_from_under_the_cap_are_the_true_ones_and_their_intervals_say_how_surely(
+    epsilon: float | None, tolerance: float
+) -> None:
+    """One failure of a job-week counts; the rates are those of all failures of the very leases that ran."""
+    year = a_year()
+    made = releases(year, epsilon, SystemSampler())
+    truth, found = true_rates(year), learn(made, year.leases)
+    assert {(rate.context_level, rate.band) for rate in found.rates} <= truth.keys()
+    miss = np.array([np.log(rate.rate / truth[rate.context_level, rate.band]) for rate in found.rates])
+    wide = np.array([np.log(rate.high / rate.low) for rate in found.rates]) / 2
+    crude = made[-1].table("hazard").at("domain", "infrastructure")
+    counted = np.log(crude.events.sum() / crude.exposure_node_hours.sum())
+    average = np.average([rate.rate for rate in found.rates])
+    assert abs(np.median(miss)) < tolerance
+    assert np.mean(np.abs(miss) <= wide) > 0.9
+    assert np.mean(np.abs(miss) <= wide / 3) < 0.9  # a third as wide would not pass
+    assert counted < np.log(average) - 0.2  # what is counted over what was exposed is far too low
+
+
+def test_releases_teach_the_same_whatever_the_order_of_leases() -> None:
+    year = a_year()
+    made = releases(year, None, SystemSampler())
+    forwards, backwards = (learn(made, leases) for leases in (year.leases, year.leases[::-1]))
+    np.testing.assert_allclose([r.rate for r in forwards.rates], [r.rate for r in backwards.rates], rtol=1e-6)
+    np.testing.assert_allclose([p.low for p in forwards.pairs], [p.low for p in backwards.pairs], rtol=0.05)
+
+
+@pytest.mark.parametrize("epsilon", [0.02, 0.1, 0.5])
+def test_noise_beyond_what_could_ever_count_gives_finite_findings(epsilon: float) -> None:
+    """Noise lifts counts above the number of job-weeks: no rate explains them, and none runs away."""
+    year = a_year()
+    found = learn(releases(year, epsilon, SystemSampler()), year.leases)
+    rates = np.array([(rate.low, rate.rate, rate.high) for rate in found.rates])
+    assert np.all(np.isfinite(rates))
+    assert np.all(np.diff(rates, axis=1) > 0)
+    assert rates[:, 1].max() < 1e3 * max(true_rates(year).values())
+    assert np.isfinite([(pair.low, pair.high, pair.probability_worse) for pair in found.pairs]).all()

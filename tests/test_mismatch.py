@@ -10,7 +10,8 @@ from scipy.stats import norm
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from crypto.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.analysis.effective import capped_mean
+from provider_server.analysis.mismatch import LOG_FACTOR, Mismatches, find_mismatches
 
 SHAPE, FAILURES, PLANTED_RATIO = (60, 20), 934 * 13, 8.0
 NOISE_SD = 9.4 * np.sqrt(13.0)  # of thirteen weeks' independent noise in each cell
@@ -170,3 +171,53 @@ def test_negative_and_absurd_counts_give_finite_verdicts() -> None:
     assert np.all(found.ratio_low <= found.ratio)
     assert np.all(found.ratio <= found.ratio_high)
     assert found.probability_worse[1] > 0.99
+
+
+UNITS = 150  # job-weeks of each pair, of very different size
+
+
+def capped_cloud(seed: int, noise_sd: float) -> tuple[LifeTable, Floats, Floats]:
+    """A table to which a job-week adds one failure at most, what counts there by factor, and which pairs are worse."""
+    table, explained, planted = cloud(seed)
+    rng = np.random.default_rng(2000 + seed)
+    sizes = rng.dirichlet(np.full(UNITS, 0.3), table.events.size).reshape(*SHAPE, UNITS)
+    sizes *= 4.0 * explained[..., None]
+    ratio = np.where(planted, PLANTED_RATIO, 1.0)
+    events = np.minimum(rng.poisson(sizes * ratio[..., None]), 1).sum(axis=-1).astype(np.float64)
+    counted = np.stack([capped_mean(sizes * factor, 1).sum(axis=-1) for factor in np.exp(LOG_FACTOR)], axis=-1)
+    table = replace(table, events=events, exposure_node_hours=sizes.sum(axis=-1))
+    return noisy(table, noise_sd, seed) if noise_sd else table, counted, planted
+
+
+@pytest.mark.parametrize("noise_sd", [0.0, 2.0])
+def test_a_ratio_comes_back_from_under_the_cap_only_if_the_cap_is_known(noise_sd: float) -> None:
+    known, unknown, covered = [], [], []
+    for seed in range(2):
+        table, counted, planted = capped_cloud(seed, noise_sd)
+        sure = (planted.ravel() > 0) & (table.exposure_node_hours.ravel() > 8.0)
+        found, naive = find_mismatches(table, counted), find_mismatches(table)
+        known.append(np.log(found.ratio[sure]))
+        unknown.append(np.log(naive.ratio[sure]))
+        covered.append(((found.ratio_low <= PLANTED_RATIO) & (found.ratio_high >= PLANTED_RATIO))[sure])
+    assert np.mean(np.concatenate(known)) == pytest.approx(np.log(PLANTED_RATIO), abs=0.12)
+    assert np.mean(np.concatenate(unknown)) < np.log(PLANTED_RATIO) - 0.3
+    assert np.mean(np.concatenate(covered)) > 0.85
+
+
+def test_a_cap_that_never_binds_changes_nothing() -> None:
+    table, _, _ = cloud(0)
+    counted = table.exposure_node_hours[..., None] * np.exp(LOG_FACTOR)
+    capped, plain = find_mismatches(table, counted), find_mismatches(table)
+    np.testing.assert_allclose(capped.probability_worse, plain.probability_worse, atol=1e-12)
+    np.testing.assert_allclose(capped.ratio, plain.ratio)
+
+
+def test_means_by_component_make_up_the_posterior(exact: list[tuple[LifeTable, Floats, Mismatches]]) -> None:
+    for _, planted, found in exact[:1]:
+        mean = (
+            found.ratio_if_expected * (1.0 - found.probability_worse) + found.ratio_if_worse * found.probability_worse
+        )
+        sure = found.relative_variance < 0.01
+        np.testing.assert_allclose(mean[sure], found.ratio[sure], rtol=0.1)
+        assert np.all(found.ratio_if_worse >= 2.0 - 1e-9)
+        assert np.median(found.relative_variance[planted.ravel() == 0]) < 0.05

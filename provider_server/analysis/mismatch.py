@@ -2,7 +2,9 @@
 
     y_ac = Poisson(E_ac λ_a κ_c θ_ac) + N(0, σ²_ac)
 
-λ and κ are main effects, E is exposure, σ² the known variance of the noise. θ is a mixture: most pairs are as expected,
+λ and κ are main effects, E is exposure, σ² the known variance of the noise. Where a cap lets only some failures count,
+the mean is a concave function of λκθ instead (`find_mismatches`), so that a high θ is not mistaken for a lower one, nor
+a noisy count for a θ that the cap hides. θ is a mixture: most pairs are as expected,
 log θ ~ N(0, τ²); a few are worse, log θ uniform on [log 2, log 32]. The share π of the worse and τ are estimated
 from all pairs (empirical Bayes, by EM, with weak priors that keep both away from their edges), so that sparse pairs are
 shrunk as far as the data of the others say. The likelihood is exact: the Poisson law convolved with the noise, on
@@ -33,6 +35,7 @@ Places = NDArray[np.intp]
 WORSE_FROM, WORSE_TO = np.log(2.0), np.log(32.0)
 LOG_RATIO = np.linspace(-3.0, WORSE_TO, 260)  # the grid of log θ; nothing is expected to be beyond what is worse
 GRID_STEP = 0.02  # of the log mean
+LOG_FACTOR = np.linspace(-4.0, 5.0, 19)  # of λκθ: where a cap's effect is worked out
 MOST_COUNTS, FAINTEST = 3000.0, 1e-290  # where the normal law takes over: many failures, and underflow
 MAIN_EFFECT_SD = 0.4  # of log λ and log κ: beyond context and age, workloads differ by half, not tenfold
 MOST_LEVERAGE, MOST_SHIFT = 0.95, 1.5  # how far one scoring step is trusted to take a pair out of its own main effects
@@ -47,7 +50,9 @@ class Mismatches:
     """Verdicts on the P pairs with exposure; every array has shape (P,), `workload` and `context` are level positions.
 
     `expected` counts the failures that main effects alone would explain; `ratio` is θ's posterior median with its
-    central 95% interval; `probability_worse` the posterior probability of the worse component.
+    central 95% interval; `probability_worse` the posterior probability of the worse component. `ratio_if_expected` and
+    `ratio_if_worse` are θ's posterior means given the component; `relative_variance` is its variance over its
+    squared mean.
     """
 
     workload: Places
@@ -57,6 +62,9 @@ class Mismatches:
     ratio: Floats
     ratio_low: Floats
     ratio_high: Floats
+    ratio_if_expected: Floats
+    ratio_if_worse: Floats
+    relative_variance: Floats
     share_worse: float
     spread: float
 
@@ -80,10 +88,51 @@ class _Posterior:
 
     mass: Floats
 
+    def mean(self, component: int) -> Floats:
+        """The mean of θ given the component, 0 or 1 (P,)."""
+        mass = self.mass[component]
+        total = np.maximum(mass.sum(axis=1), np.finfo(float).tiny)
+        return np.asarray(np.maximum(mass @ np.exp(LOG_RATIO), np.finfo(float).tiny) / total, np.float64)
+
+    def relative_variance(self) -> Floats:
+        """The variance of θ over its squared mean (P,)."""
+        mass = self.mass.sum(axis=0)
+        return np.asarray((mass @ np.exp(2.0 * LOG_RATIO)) / (mass @ np.exp(LOG_RATIO)) ** 2 - 1.0, np.float64)
+
     def quantile(self, share: float) -> Floats:
         """The θ below which `share` of each pair's posterior lies (P,)."""
         below = (np.cumsum(self.mass.sum(axis=0), axis=1) < share).sum(axis=1)
         return np.asarray(np.exp(LOG_RATIO[np.minimum(below, len(LOG_RATIO) - 1)]), np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class _Likelihood:
+    """log p(y | log mean) of the P pairs: `values` (P, grid) on the `grid` of log means of what counts.
+
+    `log_share` (P, factors) is the log of what counts over what fails, on `LOG_FACTOR` around `log_exposure` (P,).
+    """
+
+    values: Floats
+    grid: Floats
+    log_exposure: Floats
+    log_share: Floats | None
+
+    def at(self, log_mean: Floats) -> Floats:
+        """log p(y | log mean + log θ) on the grid of log θ, shape (P, grid); `log_mean` (P,) of what fails."""
+        wanted = log_mean[:, None] + LOG_RATIO
+        if self.log_share is not None:
+            step = LOG_FACTOR[1] - LOG_FACTOR[0]
+            factor = wanted - self.log_exposure[:, None]
+            wanted = wanted + _read(self.log_share, (factor - LOG_FACTOR[0]) / step)
+        return _read(self.values, (wanted - self.grid[0]) / GRID_STEP)
+
+
+def _read(values: Floats, place: Floats) -> Floats:
+    """Rows of `values` (P, n) at fractional places (P, m), linear in between and constant beyond."""
+    place = np.clip(place, 0.0, values.shape[1] - 1.001)
+    below = place.astype(np.intp)
+    above, rows = place - below, np.arange(len(values))[:, None]
+    return np.asarray((1.0 - above) * values[rows, below] + above * values[rows, below + 1], np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,17 +145,23 @@ class _Baseline:
     effects: Floats
 
 
-def find_mismatches(table: LifeTable) -> Mismatches:
-    """Fits the model to a released table over (workload, context); pairs without exposure get no verdict."""
+def find_mismatches(table: LifeTable, counted: Floats | None = None) -> Mismatches:
+    """Fits the model to a released table over (workload, context); pairs without exposure get no verdict.
+
+    `counted` (workloads, contexts, factors) is how many failures are expected to count where λκθ is exp(`LOG_FACTOR`);
+    without it all do, λκθ times exposure.
+    """
     pairs = (*np.nonzero(table.exposure_node_hours > 0),)
-    counts, variance = table.events[pairs], table.noise_variance[pairs]
-    base = _main_effects(table, pairs, counts, variance, None)
+    counts, variance, exposure = table.events[pairs], table.noise_variance[pairs], table.exposure_node_hours[pairs]
+    share = None if counted is None else _shares(counted[pairs], exposure)
+    base = _main_effects(table, pairs, *_uncapped(counts, variance, exposure, share), None)
     grid = _log_mean_grid(base.log_mean, counts, variance)
-    likelihood = _log_likelihood(counts, variance, grid)
-    prior, posterior = _empirical_bayes(_marginal(likelihood, grid, base), _Prior(0.03, 0.2))
+    log_share = None if share is None else np.log(share)
+    likelihood = _Likelihood(_log_likelihood(counts, variance, grid), grid, np.log(exposure), log_share)
+    prior, posterior = _empirical_bayes(_marginal(likelihood, base), _Prior(0.03, 0.2))
     for _ in range(REFITS):
-        base = _main_effects(table, pairs, *_as_counts(likelihood, grid, base.expected, prior), base.effects)
-        prior, posterior = _empirical_bayes(_marginal(likelihood, grid, base), prior)
+        base = _main_effects(table, pairs, *_as_counts(likelihood, base.expected, prior), base.effects)
+        prior, posterior = _empirical_bayes(_marginal(likelihood, base), prior)
     return Mismatches(
         workload=pairs[0],
         context=pairs[1],
@@ -115,9 +170,25 @@ def find_mismatches(table: LifeTable) -> Mismatches:
         ratio=posterior.quantile(0.5),
         ratio_low=posterior.quantile(0.025),
         ratio_high=posterior.quantile(0.975),
+        ratio_if_expected=posterior.mean(0),
+        ratio_if_worse=posterior.mean(1),
+        relative_variance=posterior.relative_variance(),
         share_worse=prior.share_worse,
         spread=prior.spread,
     )
+
+
+def _shares(counted: Floats, exposure: Floats) -> Floats:
+    """What counts over what fails, (P, factors)."""
+    return np.clip(counted / (exposure[:, None] * np.exp(LOG_FACTOR)), np.finfo(float).tiny, 1.0)
+
+
+def _uncapped(counts: Floats, variance: Floats, exposure: Floats, share: Floats | None) -> tuple[Floats, Floats]:
+    """Counts and variances of noise as if no failure had gone uncounted, at λκθ of one: good enough to start from."""
+    if share is None:
+        return counts, variance
+    at_one = share[:, np.argmin(np.abs(LOG_FACTOR))]
+    return counts / at_one, variance / at_one**2 + exposure * (1.0 / at_one - 1.0)
 
 
 def _main_effects(
@@ -137,15 +208,14 @@ def _main_effects(
     return _Baseline(expected, log_mean, rates.log_sd / np.sqrt(1.0 - leverage), fit.estimate)
 
 
-def _as_counts(log_likelihood: Floats, grid: Floats, expected: Floats, prior: _Prior) -> tuple[Floats, Floats]:
+def _as_counts(likelihood: _Likelihood, expected: Floats, prior: _Prior) -> tuple[Floats, Floats]:
     """Counts and variances of noise, both (P,), that pull main effects as strongly as the pairs do, θ integrated out.
 
     They give the log likelihood of log λκ the slope and curvature that p(y | λκ) = ∫ p(y | λκθ) p(θ) dθ has.
     """
     width, log_prior = 0.1, np.log(np.maximum(prior.mass.sum(axis=0), np.finfo(float).tiny))
     low, middle, high = (
-        logsumexp(_read(log_likelihood, grid, np.log(expected) + shift) + log_prior, axis=1)
-        for shift in (-width, 0.0, width)
+        logsumexp(likelihood.at(np.log(expected) + shift) + log_prior, axis=1) for shift in (-width, 0.0, width)
     )
     slope = (high - low) / (2.0 * width)
     curvature = np.maximum((2.0 * middle - low - high) / width**2, np.abs(slope) + 1e-9)
@@ -182,21 +252,13 @@ def _normal_law(counts: Floats, variance: Floats, grid: Floats) -> Floats:
     return np.asarray(-0.5 * (counts[:, None] - mean) ** 2 / (mean + noise) - 0.5 * np.log(spread), np.float64)
 
 
-def _marginal(log_likelihood: Floats, grid: Floats, base: _Baseline) -> Floats:
+def _marginal(likelihood: _Likelihood, base: _Baseline) -> Floats:
     """p(y | θ) on the grid of log θ, shape (P, grid), integrated over what is uncertain about the main effects."""
     nodes, weights = hermegauss(7)
     total = np.full((len(base.log_mean), len(LOG_RATIO)), -np.inf)
     for node, weight in zip(nodes, np.log(weights), strict=True):
-        total = np.logaddexp(total, weight + _read(log_likelihood, grid, base.log_mean + node * base.log_sd))
+        total = np.logaddexp(total, weight + likelihood.at(base.log_mean + node * base.log_sd))
     return np.asarray(np.exp(total - total.max(axis=1, keepdims=True)), np.float64)
-
-
-def _read(log_likelihood: Floats, grid: Floats, log_mean: Floats) -> Floats:
-    """log p(y | log mean + log θ) on the grid of log θ, shape (P, grid)."""
-    place = np.clip((log_mean[:, None] + LOG_RATIO - grid[0]) / GRID_STEP, 0.0, len(grid) - 1.001)
-    below = place.astype(np.intp)
-    above, rows = place - below, np.arange(len(log_mean))[:, None]
-    return np.asarray((1.0 - above) * log_likelihood[rows, below] + above * log_likelihood[rows, below + 1], np.float64)
 
 
 def _empirical_bayes(likelihood: Floats, prior: _Prior) -> tuple[_Prior, _Posterior]:
