@@ -9,7 +9,7 @@ from scipy.stats import poisson
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from crypto.life_table import Dimension, Floats, LifeTable
-from crypto.noise import SystemSampler
+from crypto.noise import Integers, SystemSampler
 from provider_server.analysis.effective import cap_factor, capped_mean
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.learning import learn
@@ -168,13 +168,26 @@ def test_releases_teach_the_same_whatever_the_order_of_leases() -> None:
     np.testing.assert_allclose([p.low for p in forwards.pairs], [p.low for p in backwards.pairs], rtol=0.05)
 
 
+class InsecureSeeded:
+    """Noise of the right scale from a seed, so that a test of what follows from it is the same each time."""
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(20)
+
+    def gaussian(self, scale: float, size: int) -> Integers:
+        return np.round(self._rng.normal(0.0, scale, size)).astype(np.int64)
+
+    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize("epsilon", [0.02, 0.1, 0.5])
 def test_noise_beyond_what_could_ever_count_gives_finite_findings(epsilon: float) -> None:
     """Noise lifts counts above the number of job-weeks: no rate explains them, and none runs away."""
     year = a_year()
-    found = learn(releases(year, epsilon, SystemSampler()), year.leases)
+    found = learn(releases(year, epsilon, InsecureSeeded()), year.leases)
     rates = np.array([(rate.low, rate.rate, rate.high) for rate in found.rates])
     assert np.all(np.isfinite(rates))
     assert np.all(np.diff(rates, axis=1) > 0)
-    assert rates[:, 1].max() < 1e5 * max(true_rates(year).values())
+    assert rates[:, 1].max() < 1e3 * max(true_rates(year).values())
     assert np.isfinite([(pair.low, pair.high, pair.probability_worse) for pair in found.pairs]).all()
