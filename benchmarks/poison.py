@@ -59,7 +59,9 @@ def make_world(rng: np.random.Generator, rate_shape: float = 10.0, size_shape: f
     plan = _plan()
     held = job_weeks(plan, leases, dict.fromkeys(tenants, 0.0), WEEK_H)
     rates = rng.gamma(rate_shape, 1 / rate_shape, TENANTS)
-    return World(plan, tenants, held, tuple(_expected(rng, plan, held, number, rates) for number in range(3)))
+    return World(
+        plan, tenants, held, tuple(_expected(rng, plan, held, number, rates) for number in range(len(plan.tables)))
+    )
 
 
 def _plan() -> Plan:

@@ -6,6 +6,7 @@ was computed from releases, that is from sums with noise, and from the provider'
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import ClassVar
 
 from crypto.ids import Token
@@ -38,12 +39,22 @@ class Catalogue:
             raise ValueError("entries are sorted and each name is there once")
 
 
+class Judgement(StrEnum):
+    """What is said of a workload on a context. `CONFOUNDED`: something that hardware cannot cause differs there too."""
+
+    WORSE = "worse"
+    CONFOUNDED = "confounded"
+    NOT_WORSE = "not worse"
+    TOO_LITTLE = "too little evidence"
+
+
 @dataclass(frozen=True)
 class MismatchEntry:
     """How a workload does on a hardware context, against what both would lead one to expect.
 
     `risk_ratio` is observed over expected failure rate with its 95% interval; `probability_worse` the posterior
     probability that the pair fails systematically more often; `expected_failures` the size of the evidence.
+    `alternatives` are contexts where the workload fails less, the surest first: where to go instead.
     """
 
     workload: Token
@@ -53,6 +64,8 @@ class MismatchEntry:
     risk_ratio_low: float
     risk_ratio_high: float
     expected_failures: float
+    judgement: Judgement
+    alternatives: tuple[Token, ...]
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability_worse <= 1:
@@ -74,6 +87,34 @@ class HazardEntry:
 
     def __post_init__(self) -> None:
         _require_interval("rate", self.rate_low, self.rate, self.rate_high)
+
+
+@dataclass(frozen=True)
+class FactorEntry:
+    """By what factor infrastructure failures differ at a level of a dimension (size, season), with its 95% interval."""
+
+    dimension: str
+    level: str
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+
+    def __post_init__(self) -> None:
+        _require_interval("ratio", self.ratio_low, self.ratio, self.ratio_high)
+
+
+@dataclass(frozen=True)
+class RuleEntry:
+    """Software that fails more often wherever it runs: all `conditions` as text, and its rate over that of the rest."""
+
+    conditions: tuple[str, ...]
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    failures: float
+
+    def __post_init__(self) -> None:
+        _require_interval("ratio", self.ratio_low, self.ratio, self.ratio_high)
 
 
 def _require_interval(name: str, low: float, middle: float, high: float) -> None:
@@ -99,7 +140,10 @@ class Statement:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A published state of knowledge. Bundle 0 of an epoch carries a catalogue and no findings yet."""
+    """A published state of knowledge. Bundle 0 of an epoch carries a catalogue and no findings yet.
+
+    `band_edges_hours` are the ages that bound the bands of `hazards`, from 0 on, one more than there are bands.
+    """
 
     LABEL: ClassVar[str] = "pharoah/bundle/1"
     number: int
@@ -109,3 +153,6 @@ class Bundle:
     mismatches: tuple[MismatchEntry, ...]
     hazards: tuple[HazardEntry, ...]
     statement: Statement | None
+    band_edges_hours: tuple[float, ...] = ()
+    factors: tuple[FactorEntry, ...] = ()
+    rules: tuple[RuleEntry, ...] = ()

@@ -25,6 +25,7 @@ from provider_server.analysis.hazard import Cells, Estimate, Model, fit_hazard, 
 from provider_server.analysis.mismatch import LOG_FACTOR, Mismatches, find_mismatches
 from provider_server.leases import Lease, Slices
 from provider_server.release import Release
+from provider_server.verdicts import PairFinding, judge_pairs
 
 Places = NDArray[np.intp]
 
@@ -33,19 +34,6 @@ MOST_HIDDEN = 20.0  # times what counts, at most: noise can lift a count above a
 LEAST_ELASTICITY = 0.05  # of what counts in a cell: below, nearly every job-week has failed, and a count says nothing
 SETTLED, MOST_ROUNDS = 0.01, 20  # the largest step of a log hazard that may be left, and when to stop regardless
 CONTEXT_SD = 1.0  # of the log hazard between contexts and build-up levels, and between bands: factors, not decades
-
-
-@dataclass(frozen=True)
-class PairFinding:
-    """A workload row on a context, both as tokens; see `analysis.mismatch`."""
-
-    workload: str
-    context: str
-    probability_worse: float
-    risk_ratio: float
-    low: float
-    high: float
-    expected_failures: float
 
 
 @dataclass(frozen=True)
@@ -75,7 +63,7 @@ def learn(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
     for _ in range(CORRECTIONS):
         hazards = _fit_hazards(seen, pairs.risk(seen), hazards)
         pairs = _fit_pairs(seen, hazards)
-    return Findings(pairs.findings(), hazards.findings())
+    return Findings(pairs.findings(seen), hazards.findings())
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,11 +72,12 @@ class _Seen:
 
     `node_hours` has shape (J, bands), all else (J,). `level` (context and build-up) and `cell` (pairs, flat) are the
     rows that counted a job-week; `pair` is the one that its workload and context have by now, perhaps a finer one; -1
-    where there is none. `most` is F.
+    where there is none. `most` is F. `control` counts script errors by pair, its exposure in job-weeks.
     """
 
     hazard: LifeTable
     pairs: LifeTable
+    control: LifeTable
     node_hours: Floats
     level: Places
     cell: Places
@@ -101,7 +90,8 @@ class _Seen:
         counted = [made for made in releases if _is_last(made, last)]
         hazard, pairs = (_sum(made.table(name) for made in counted) for name in ("hazard", "pairs"))
         columns = zip(*_job_weeks(releases, leases, hazard, pairs), strict=True)
-        return cls(hazard, pairs, *(np.concatenate(column) for column in columns))
+        control = _control(counted, pairs)
+        return cls(hazard, pairs, control, *(np.concatenate(column) for column in columns))
 
     def cap(self, expected: Floats) -> Floats:
         """By how much the cap shrinks the counts of each job-week, given its `expected` failures."""
@@ -123,6 +113,13 @@ class _Seen:
         known = self.cell >= 0
         total = np.bincount(self.cell[known], weight[known], self.pairs.events.size)
         return total.astype(np.float64).reshape(self.pairs.shape)
+
+
+def _control(counted: Iterable[Release], pairs: LifeTable) -> LifeTable:
+    """Script errors over the cells of `pairs`, a job-week of exposure for each at risk; none in releases without."""
+    has_control = (made for made in counted if any(marginal.name == "control" for marginal in made.plan.marginals))
+    total = _sum([LifeTable.zeros(pairs.dimensions), *(made.table("control") for made in has_control)])
+    return replace(total, exposure_node_hours=total.at_risk)
 
 
 def _is_last(made: Release, last: Mapping[RoundId, RoundId]) -> bool:
@@ -296,10 +293,14 @@ def _fit_rates(table: LifeTable) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """Mismatches, and the table that they were found in: its exposure is in failures that the hazards explain."""
+    """Mismatches, and the table that they were found in: its exposure is in failures that the hazards explain.
+
+    `counted` (workloads, contexts) is how many of these are expected to count.
+    """
 
     table: LifeTable
     found: Mismatches
+    counted: Floats
 
     def risk(self, seen: _Seen) -> _Risk:
         """The factors of each job-week's pair over what the hazards explain; average ones where it has no row."""
@@ -312,14 +313,10 @@ class _Pairs:
         columns[1:3, pairs] = found.expected / explained * np.stack([found.ratio_if_expected, found.ratio_if_worse])
         return _Risk(*columns[:, seen.pair])
 
-    def findings(self) -> tuple[PairFinding, ...]:
-        found = self.found
-        workloads, contexts = self.table.levels("workload"), self.table.levels("context")
-        columns = (found.probability_worse, found.ratio, found.ratio_low, found.ratio_high, found.expected)
-        return tuple(
-            PairFinding(workloads[a], contexts[c], *numbers)
-            for a, c, numbers in zip(found.workload, found.context, np.transpose(columns).tolist(), strict=True)
-        )
+    def findings(self, seen: _Seen) -> tuple[PairFinding, ...]:
+        node_hours = seen.by_pair(seen.node_hours.sum(axis=1))
+        counted = replace(self.table, exposure_node_hours=self.counted)
+        return tuple(judge_pairs(self.found, counted, seen.control, node_hours))
 
 
 def _fit_pairs(seen: _Seen, hazards: _Hazards) -> _Pairs:
@@ -328,7 +325,8 @@ def _fit_pairs(seen: _Seen, hazards: _Hazards) -> _Pairs:
     table = replace(seen.pairs, exposure_node_hours=seen.by_pair(explained))
     factors = np.exp(LOG_FACTOR)
     counted = [seen.by_pair(explained * factor * seen.cap(explained * factor)) for factor in factors]
-    return _Pairs(table, find_mismatches(table, np.stack(counted, axis=-1)))
+    found = find_mismatches(table, np.stack(counted, axis=-1))
+    return _Pairs(table, found, seen.by_pair(explained * seen.cap(explained)))
 
 
 def _sum(tables: Iterable[LifeTable]) -> LifeTable:

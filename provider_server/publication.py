@@ -22,19 +22,21 @@ def compose(
         catalogue=tuple(catalogue),
         mismatches=tuple(
             MismatchEntry(
-                Token(bytes.fromhex(pair.workload)),
-                Token(bytes.fromhex(pair.context)),
-                min(1.0, pair.probability_worse),  # a sum of parts of one, rounded
+                Token.fromhex(pair.workload),
+                Token.fromhex(pair.context),
+                pair.probability_worse,
                 pair.risk_ratio,
                 pair.low,
                 pair.high,
                 pair.expected_failures,
+                pair.judgement,
+                tuple(map(Token.fromhex, pair.alternatives)),
             )
             for pair in findings.pairs
         ),
         hazards=tuple(
             HazardEntry(
-                Token(bytes.fromhex(rate.context_level)),
+                Token.fromhex(rate.context_level),
                 rate.band,
                 *(PER_NODE_HOURS * value for value in (rate.rate, rate.low, rate.high)),
             )
@@ -47,4 +49,5 @@ def compose(
             len(releases),
             min(made.contributors for made in releases),
         ),
+        band_edges_hours=newest.band_edges_hours,
     )

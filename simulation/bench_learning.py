@@ -7,20 +7,15 @@ shares is within the accountant's tolerance of one discrete Gaussian of the summ
 gate. `provider_server.learning.learn` sees these releases and the leases, and nothing else. Masks, messages, ledgers
 and databases are left out: none of them changes a released number.
 
-What differs from `standard`: noise is correlated over the whole year, within one epoch, so that tokens stay; and the
-cohort minimum is nine tenths of the tenants, as fits a year in which all of them answer (noise that is complete with
-fewer tenants is larger than it must be with all).
-
 `auroc`, `average_precision`   how well `probability_worse` ranks planted pairs among all rows of a single workload;
                                the mean over seeds
-`false_discovery_rate`         share of unplanted pairs among those published at 5%, of all seeds: pairs that are more
-                               likely worse than not, by falling probability, while its mean is at least .95
+`false_discovery_rate`         share of unplanted pairs among those that are called worse, at nominally 5%, of all seeds
 `interval_coverage`            share of the 95% intervals of hazards that hold the truth: infrastructure failures per
                                node-hour of a context, build-up level and age band, of the leases that really ran there
 `planted_ratio_coverage`       the same of the ratios of planted pairs, whose truth is the planted factor. An interval
                                of the posterior is right on average over all pairs, not over those that stand out:
                                under noise it is drawn towards one, and holds the factor less often
-`found_share`                  share of the planted pairs that are published
+`found_share`                  share of the planted pairs that are called worse
 
 Not promised: that a real cloud has main effects that multiply, as this one does; nor figures that agree from run to run
 to more than the noise allows, which is fresh each time. The cloud of a seed is always the same.
@@ -35,8 +30,8 @@ import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from crypto import correlation, noise
+from crypto.bundle import Judgement
 from crypto.ids import LeaseId, MaskPublicKey, RoundId, TenantId
-from crypto.life_table import Floats
 from crypto.masking import Words
 from crypto.noise import Integers, NoiseSampler
 from crypto.plan import HOURS_PER_WEEK, MaskTrustee, Plan
@@ -51,8 +46,6 @@ from tenant_client.journal import Failure, LabelledFailure
 from tenant_client.table import build_tables
 
 EPSILONS: Mapping[str, float | None] = MappingProxyType({"without_privacy": None, "epsilon_1": 1.0, "epsilon_2": 2.0})
-COHORT_SHARE = 0.9  # of the tenants: what a round needs at least, and its noise is complete with nine tenths of that
-LIKELY, FALSE_SHARE = 0.5, 0.05
 QUICK_WEEKS, QUICK_JOBS = 6, 1500
 SELECTION_KEY = bytes(32)  # which of a job-week's failures counts: in the federation each tenant's secret
 NO_TRUSTEE = MaskTrustee(1, MaskPublicKey(bytes(32)))
@@ -112,16 +105,21 @@ def small(scenario: Scenario) -> Scenario:
     """The same cloud with fewer weeks and jobs."""
     share = QUICK_JOBS / scenario.jobs_per_week
     failures = {domain: share * rate for domain, rate in scenario.failures_per_week.items()}
-    return replace(scenario, weeks=QUICK_WEEKS, jobs_per_week=QUICK_JOBS, failures_per_week=MappingProxyType(failures))
+    return replace(
+        scenario,
+        weeks=QUICK_WEEKS,
+        horizon_weeks=QUICK_WEEKS,
+        jobs_per_week=QUICK_JOBS,
+        failures_per_week=MappingProxyType(failures),
+    )
 
 
 # ---- the year --------------------------------------------------------------------------------------------------------
 
 
 def settings_for(scenario: Scenario, epsilon: float) -> PlanSettings:
-    """The scenario's settings at that epsilon, in one series over all of its weeks."""
-    scenario = replace(scenario, epsilon=epsilon, cohort_minimum=int(COHORT_SHARE * scenario.tenants))
-    return replace(settings_of(scenario), horizon=scenario.weeks, weeks_per_epoch=scenario.weeks)
+    """The scenario's settings at that epsilon."""
+    return settings_of(replace(scenario, epsilon=epsilon))
 
 
 def live(scenario: Scenario, seed: int) -> Year:
@@ -266,7 +264,7 @@ def judge(year: Year, truth: Mapping[tuple[str, str], float], findings: Findings
     pairs = [pair for pair in findings.pairs if pair.workload.startswith("workload ")]
     planted = np.array([(_number(pair.workload), _number(pair.context)) in year.cloud.mismatched for pair in pairs])
     said = np.array([pair.probability_worse for pair in pairs])
-    chosen = published(said)
+    chosen = np.array([pair.judgement is Judgement.WORSE for pair in pairs])
     factor = year.cloud.scenario.mismatch_factor
     return Judged(
         float(roc_auc_score(planted, said)),
@@ -276,14 +274,6 @@ def judge(year: Year, truth: Mapping[tuple[str, str], float], findings: Findings
         tuple(rate.low <= truth[rate.context_level, rate.band] <= rate.high for rate in findings.rates),
         tuple(pair.low <= factor <= pair.high for pair, is_planted in zip(pairs, planted, strict=True) if is_planted),
     )
-
-
-def published(probability: Floats) -> Integers:
-    """Positions of the pairs that would be published with an expected false share of at most 5%."""
-    order = np.argsort(-probability, kind="stable")
-    falling = probability[order]
-    false_share = 1.0 - np.cumsum(falling) / np.arange(1, len(falling) + 1)
-    return np.asarray(order[(false_share <= FALSE_SHARE) & (falling >= LIKELY)], np.int64)
 
 
 def _number(token: str) -> int:

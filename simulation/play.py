@@ -35,6 +35,7 @@ from tenant_client.tenant import StartedLease
 
 DEADLINE_S = 600.0
 FOREVER_H = 1e5
+WEEKS_PER_EPOCH = 13
 COLLUDING_SHARE = 0.1  # of a minimal cohort: these tenants know their own noise and are not counted on for it
 
 
@@ -65,6 +66,7 @@ def settings_of(scenario: Scenario) -> PlanSettings:
         owners_minimum=scenario.owners_minimum,
         failures_per_unit=scenario.failures_per_job_week,
         mechanism=scenario.mechanism,
+        weeks_per_epoch=max(WEEKS_PER_EPOCH, scenario.horizon_weeks),
         horizon=scenario.horizon_weeks,
         groups=scenario.groups,
         band_edges_hours=(*scenario.age_band_edges_h, FOREVER_H),

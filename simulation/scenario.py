@@ -136,7 +136,7 @@ _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "failures_per_job_week": (1, 100),
         "epsilon": (0.001, 100),
         "delta": (1e-15, 1e-3),
-        "horizon_weeks": (1, 13),
+        "horizon_weeks": (1, 104),
         "groups": (1, 100),
         "owners_minimum": (1, 1_000),
         "cohort_minimum": (1, 100_000),

@@ -14,7 +14,7 @@ from crypto.causes import CAUSES, Domain
 from crypto.noise import Integers, SystemSampler
 from provider_server.learning import learn
 from simulation import bench_learning
-from simulation.bench_learning import EPSILONS, Year, judge, live, published, releases, settings_for, small, true_rates
+from simulation.bench_learning import EPSILONS, Year, judge, live, releases, settings_for, small, true_rates
 from simulation.cli import app
 from simulation.scenario import load
 
@@ -102,12 +102,6 @@ def test_noise_has_the_variance_that_the_release_states_and_no_other(epsilon: fl
 def test_twice_the_epsilon_is_about_half_the_noise() -> None:
     one, two = (settings_for(QUICK, epsilon).scales() for epsilon in (1.0, 2.0))
     assert np.array(one) / np.array(two) == pytest.approx(1.93, abs=0.03)
-
-
-def test_what_is_published_is_likely_and_expected_to_be_right() -> None:
-    assert published(np.array([0.2, 0.99, 0.95, 0.6, 1.0])).tolist() == [4, 1, 2]
-    assert published(np.array([1.0] * 36 + [0.06] * 10)).tolist() == list(range(36))  # room left, but acquitted
-    assert published(np.array([0.94, 0.4])).tolist() == []
 
 
 def test_the_truth_is_what_the_cloud_was_drawn_from() -> None:

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from crypto.bundle import Bundle, HazardEntry, MismatchEntry
+from crypto.bundle import Bundle, HazardEntry, Judgement, MismatchEntry
 from crypto.ids import Token
-from tenant_client.check import MISMATCH_PROBABILITY, WARNING_PROBABILITY, Check, Verdict, check
+from tenant_client.check import WARNING_PROBABILITY, Check, Verdict, check
 from tests.factories import labels, ladder, token
 
 LEASE = labels(0, 0)
@@ -23,10 +24,15 @@ def entry(
     place: int = 0,
     *,
     workload: Token | None = None,
-    risk: tuple[float, float, float] = (2.0, 4.0, 8.0),
+    judgement: Judgement = Judgement.TOO_LITTLE,
+    better: Sequence[int] = (),
 ) -> MismatchEntry:
-    low, ratio, high = risk
-    return MismatchEntry(workload or ladder(0).subarchetype, context(place), probability, ratio, low, high, 12.0)
+    own, other = workload or ladder(0).subarchetype, tuple(context(number) for number in better)
+    return MismatchEntry(own, context(place), probability, 4.0, 2.0, 8.0, 12.0, judgement, other)
+
+
+def mismatch(**more: Any) -> MismatchEntry:
+    return entry(1.0, judgement=Judgement.WORSE, **more)
 
 
 def hazard(place: int, band: str = "0") -> HazardEntry:
@@ -51,27 +57,36 @@ def test_verdicts_are_the_exit_codes_of_the_command_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("probability", "verdict"),
+    ("probability", "judgement", "verdict"),
     [
-        (0.0, Verdict.OK),
-        (math.nextafter(WARNING_PROBABILITY, 0), Verdict.OK),
-        (WARNING_PROBABILITY, Verdict.WARNING),
-        (math.nextafter(MISMATCH_PROBABILITY, 0), Verdict.WARNING),
-        (MISMATCH_PROBABILITY, Verdict.MISMATCH),
-        (1.0, Verdict.MISMATCH),
+        (0.0, Judgement.NOT_WORSE, Verdict.OK),
+        (0.2, Judgement.TOO_LITTLE, Verdict.OK),
+        (math.nextafter(WARNING_PROBABILITY, 0), Judgement.TOO_LITTLE, Verdict.OK),
+        (WARNING_PROBABILITY, Judgement.TOO_LITTLE, Verdict.WARNING),
+        (WARNING_PROBABILITY, Judgement.NOT_WORSE, Verdict.WARNING),
+        (1.0, Judgement.TOO_LITTLE, Verdict.WARNING),
+        (1.0, Judgement.CONFOUNDED, Verdict.WARNING),
+        (0.0, Judgement.CONFOUNDED, Verdict.WARNING),
+        (0.9, Judgement.WORSE, Verdict.MISMATCH),
+        (0.5, Judgement.WORSE, Verdict.MISMATCH),
     ],
 )
-def test_the_verdict_changes_at_its_thresholds(probability: float, verdict: Verdict) -> None:
-    found = checked(entry(probability))
+def test_the_verdict_is_the_judgement_of_the_bundle(probability: float, judgement: Judgement, verdict: Verdict) -> None:
+    found = checked(entry(probability, judgement=judgement))
     assert found.verdict is verdict
-    assert found.evidence == entry(probability)
+    assert found.evidence == entry(probability, judgement=judgement)
 
 
 def test_the_reason_gives_size_interval_and_evidence() -> None:
-    assert checked(entry(0.97)).reason == (
+    said = (
         "fails 4.0 times as often as expected (95% interval 2.0–8.0; probability of a mismatch 97%;"
         " 12 failures were expected)"
     )
+    assert checked(entry(0.97, judgement=Judgement.WORSE)).reason == said
+    assert checked(entry(0.97, judgement=Judgement.CONFOUNDED)).reason.startswith(
+        f"{said}, but so do its script errors"
+    )
+    assert checked(entry(0.97)).reason == f"{said}; too little is known to say that this is normal"
 
 
 def test_without_a_bundle_nothing_is_known() -> None:
@@ -97,7 +112,7 @@ def test_what_the_bundle_does_not_say_is_unknown_and_not_fine(found: Check) -> N
 
 
 def test_the_finest_rung_that_the_bundle_knows_decides() -> None:
-    coarse = entry(1.0, workload=ladder(0).archetype)
+    coarse = mismatch(workload=ladder(0).archetype)
     coarsest = entry(0.6, workload=ladder(0).family)
     assert checked(coarsest).verdict is Verdict.WARNING
     assert checked(coarsest, coarse).verdict is Verdict.MISMATCH
@@ -107,34 +122,14 @@ def test_the_finest_rung_that_the_bundle_knows_decides() -> None:
 # ---- a context that works ------------------------------------------------------------------------------------------
 
 
-def test_the_context_whose_risk_is_surely_lowest_is_named() -> None:
-    bad = entry(0.95, 0, risk=(2.0, 4.0, 8.0))
-    good, better = entry(0.1, 1, risk=(0.5, 1.0, 2.0)), entry(0.1, 2, risk=(0.4, 1.1, 1.9))
-    assert checked(bad, good, better).better_context == str(context(2))
-    assert checked(better, good, bad).better_context == str(context(2))
+def test_the_first_alternative_of_the_bundle_is_named() -> None:
+    assert checked(mismatch(better=(2, 1))).better_context == str(context(2))
+    assert checked(entry(0.6, better=(1,))).better_context == str(context(1))
+    assert checked(mismatch()).better_context is None
 
 
 def test_a_fine_context_needs_no_other() -> None:
-    assert checked(entry(0.1), entry(0.0, 1, risk=(0.1, 0.2, 0.3))).better_context is None
-
-
-def test_a_context_is_not_named_unless_its_risk_is_surely_below_this_one() -> None:
-    bad = entry(0.95, risk=(2.0, 4.0, 8.0))
-    assert checked(bad).better_context is None
-    assert checked(bad, entry(0.1, 1, risk=(0.5, 1.0, 4.0))).better_context is None
-    assert checked(bad, entry(0.1, 1, risk=(0.5, 1.0, math.nextafter(4.0, 0)))).better_context == str(context(1))
-
-
-def test_a_context_that_is_itself_suspicious_is_not_recommended() -> None:
-    worst = entry(1.0, 0, risk=(6.0, 9.0, 12.0))
-    bad, doubtful = entry(0.95, 1, risk=(1.5, 2.0, 2.5)), entry(WARNING_PROBABILITY, 2, risk=(0.9, 1.5, 2.4))
-    assert checked(worst, bad, doubtful).better_context is None
-    assert checked(worst, bad, doubtful, entry(0.2, 3, risk=(0.8, 1.2, 3.0))).better_context == str(context(3))
-
-
-def test_a_context_that_suits_another_workload_is_not_recommended() -> None:
-    other = entry(0.0, 1, workload=token("another workload"), risk=(0.1, 0.2, 0.3))
-    assert checked(entry(1.0), other).better_context is None
+    assert checked(entry(0.1, better=(1,))).better_context is None
 
 
 # ---- hazards -------------------------------------------------------------------------------------------------------

@@ -28,7 +28,18 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from crypto import bundle, cards, ceremony, codec, directory, invitation, messages, plan, signing
-from crypto.bundle import SKETCH_BYTES, Bundle, Catalogue, CatalogueEntry, HazardEntry, MismatchEntry, Statement
+from crypto.bundle import (
+    SKETCH_BYTES,
+    Bundle,
+    Catalogue,
+    CatalogueEntry,
+    FactorEntry,
+    HazardEntry,
+    Judgement,
+    MismatchEntry,
+    RuleEntry,
+    Statement,
+)
 from crypto.cards import SEALED_BYTES
 from crypto.causes import Domain
 from crypto.codec import INTEGER_END, MAX_MESSAGE_BYTES, MAX_TEXT_CHARACTERS, decode, digest, encode
@@ -168,7 +179,21 @@ def intervals() -> st.SearchStrategy[list[float]]:
 def mismatches(draw: st.DrawFn) -> MismatchEntry:
     low, middle, high = draw(intervals())
     workload, context = draw(from_hint(Token)), draw(from_hint(Token))
-    return MismatchEntry(workload, context, draw(st.floats(0, 1)), middle, low, high, draw(NOT_NEGATIVE))
+    judgement, better = draw(st.sampled_from(Judgement)), draw(st.lists(from_hint(Token), max_size=2).map(tuple))
+    told = draw(NOT_NEGATIVE), judgement, better
+    return MismatchEntry(workload, context, draw(st.floats(0, 1)), middle, low, high, *told)
+
+
+@st.composite
+def factors(draw: st.DrawFn) -> FactorEntry:
+    low, middle, high = draw(intervals())
+    return FactorEntry(draw(SCALARS[str]), draw(SCALARS[str]), middle, low, high)
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> RuleEntry:
+    low, middle, high = draw(intervals())
+    return RuleEntry(draw(st.lists(SCALARS[str], max_size=3).map(tuple)), middle, low, high, draw(SCALARS[float]))
 
 
 @st.composite
@@ -283,6 +308,8 @@ COMPOSED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
     ceremony.Committee: lambda: committees(),
     MismatchEntry: lambda: mismatches(),
     HazardEntry: lambda: hazards(),
+    FactorEntry: lambda: factors(),
+    RuleEntry: lambda: rules(),
 }
 
 

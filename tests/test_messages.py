@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crypto import errors, ids
-from crypto.bundle import SKETCH_BYTES, CatalogueEntry, HazardEntry, MismatchEntry, Statement
+from crypto.bundle import SKETCH_BYTES, CatalogueEntry, HazardEntry, Judgement, MismatchEntry, Statement
 from crypto.errors import DecodeError, PeerFault, PharoahError, Refusal
 from crypto.ids import Digest, EncodedElement, Id, LeaseId, RoundId, TenantId, Token
 from crypto.messages import (
@@ -142,7 +142,7 @@ def test_a_lease_is_granted_with_its_context_tokens_and_no_others() -> None:
 
 # ---- findings ------------------------------------------------------------------------------------------------------
 
-MISMATCH = MismatchEntry(Token(bytes(16)), Token(bytes(16)), 1.0, 2.0, 2.0, 2.0, 0.0)
+MISMATCH = MismatchEntry(Token(bytes(16)), Token(bytes(16)), 1.0, 2.0, 2.0, 2.0, 0.0, Judgement.WORSE, ())
 HAZARD = HazardEntry(Token(bytes(16)), "0", 0.0, 0.0, 0.0)
 STATEMENT = Statement(1.0, 0.0, "discrete_laplace", 1, 3)
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from scipy.stats import binom, binomtest, norm
 
+from crypto.bundle import Judgement
 from crypto.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.matching import (
     Arm,
@@ -20,7 +21,7 @@ from provider_server.analysis.matching import (
     strata_of,
     upper_tail,
 )
-from provider_server.analysis.qed import Criteria, Judgement, Verdict, judge, mantel_haenszel
+from provider_server.analysis.qed import Criteria, Verdict, judge, mantel_haenszel
 
 NONE = np.zeros(1)
 

@@ -24,23 +24,14 @@ control takes `control_level` for confounded, by chance; and other contexts that
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, norm
 
+from crypto.bundle import Judgement
 from crypto.life_table import Floats, LifeTable
 from provider_server.analysis.matching import Arm, Places, SignTest, sign_test_of_cells, upper_tail
-
-
-class Judgement(StrEnum):
-    """What a comparison comes to."""
-
-    WORSE = "worse"
-    CONFOUNDED = "confounded"
-    NOT_WORSE = "not worse"
-    TOO_LITTLE = "too little evidence"
 
 
 @dataclass(frozen=True)
@@ -229,8 +220,8 @@ def _whole_share(part: Floats, whole: Floats) -> Floats:
     return np.divide(part, whole, out=np.ones(part.shape), where=whole > 0.0)
 
 
-def arms(table: LifeTable) -> tuple[NDArray[np.intp], Arm, Arm]:
-    """Positions (2, P) of all pairs with exposure, and for each its own cells and those of the workload elsewhere.
+def arms(table: LifeTable, pairs: Places | None = None) -> tuple[Places, Arm, Arm]:
+    """Positions (2, P) of all pairs with exposure, or `pairs`, and for each its own cells and the workload's elsewhere.
 
     The table is over (workload, context, strata …); cells of all further dimensions become the strata.
     """
@@ -240,7 +231,7 @@ def arms(table: LifeTable) -> tuple[NDArray[np.intp], Arm, Arm]:
         values.reshape(*table.shape[:2], -1)
         for values in (table.events, table.exposure_node_hours, table.noise_variance)
     ]
-    pairs = np.array(np.nonzero(cubes[1].sum(axis=2) > 0.0), np.intp)
+    pairs = np.array(np.nonzero(cubes[1].sum(axis=2) > 0.0), np.intp) if pairs is None else pairs
     here = [cube[pairs[0], pairs[1]] for cube in cubes]
     elsewhere = [_elsewhere(cube)[pairs[0], pairs[1]] for cube in cubes]
     return pairs, Arm(*here), Arm(*elsewhere)
@@ -257,8 +248,8 @@ def judge(
 ) -> tuple[Verdict, ...]:
     """Verdicts on all pairs with exposure, from tables over the same (workload, context, strata …).
 
-    `table` counts the failures in question, `control` script errors in the same exposure. ValueError where their
-    dimensions differ.
+    `table` counts the failures in question, `control` script errors in exposure of its own; where it has none, it sees
+    nothing. ValueError where their dimensions differ.
     """
     criteria = criteria or Criteria()
     if control.dimensions != table.dimensions:
@@ -267,7 +258,7 @@ def judge(
     signs = sign_test_of_cells(
         here, elsewhere, rng, pair_node_hours=criteria.pair_node_hours, repeats=criteria.repeats, level=criteria.level
     )
-    _, control_here, control_elsewhere = arms(control)
+    _, control_here, control_elsewhere = arms(control, pairs)
     compared = _Compared(
         pairs, mantel_haenszel(here, elsewhere), signs, mantel_haenszel(control_here, control_elsewhere), criteria
     )

@@ -1,0 +1,148 @@
+"""One verdict for each pair of workload and context: with its evidence, its reason, and where to go instead.
+
+Three views of the same pair meet here. The mixture model (`analysis.mismatch`) says how probably the pair is worse, and
+decides: of pairs that are more likely worse than not, the surest, as many as leave the mean probability of an error at
+5% at most (the posterior expected share of false discoveries). The quasi-experiment (`analysis.qed`) compares the
+workload with itself on other contexts, whose hours are weighted by what their hazards explain; its net outcome, sign
+test and Γ are evidence. Its negative control may overrule: where script errors, which hardware cannot cause, differ as
+well, the pair is confounded, not worse. Nothing is called not worse before the pair's own failures exclude twice the
+rate: the model alone would say so of every pair of which nothing is known.
+
+Pairs that are more likely worse than not, whether or not they are surest, come with a counter-proposal: contexts where
+the workload itself fails less, no suspicious one among them, whose rate's upper bound is below what the pair suffers,
+the lowest bound first.
+
+    >>> surest(np.array([0.2, 0.99, 0.6, 0.97])).tolist()
+    [1, 3]
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crypto.bundle import Judgement
+from crypto.life_table import Floats, LifeTable
+from provider_server.analysis import qed
+from provider_server.analysis.mismatch import Mismatches
+
+FALSE_SHARE = 0.05  # of the pairs called worse, expected
+LIKELY = 0.5
+HARMFUL_RATIO = 2.0  # has to be excluded before a pair is called not worse
+MOST_ALTERNATIVES = 3
+PAIRING_SEED = 0  # which node-hours are paired at random: the same releases give the same verdicts
+
+
+@dataclass(frozen=True)
+class PairFinding:
+    """A workload row on a context, both as tokens.
+
+    `risk_ratio` is the rate over what workload and context explain, with its 95% interval (`analysis.mismatch`);
+    `rate` and `rate_high` are infrastructure failures per node-hour, and the upper bound; `compared` is the
+    quasi-experiment. `alternatives` are tokens of contexts, the best first, of pairs that are likely worse.
+    """
+
+    workload: str
+    context: str
+    probability_worse: float
+    risk_ratio: float
+    low: float
+    high: float
+    expected_failures: float
+    rate: float
+    rate_high: float
+    judgement: Judgement
+    compared: qed.Verdict
+    alternatives: tuple[str, ...]
+
+    @property
+    def reason(self) -> str:
+        """The verdict in a sentence."""
+        interval = (
+            f"95% interval {self.low:.1f} to {self.high:.1f}; {self.expected_failures:.0f} failures were expected"
+        )
+        seen = f"fails {self.risk_ratio:.1f} times as often as expected ({interval})"
+        return f"{seen}; {_SAID[self.judgement]}{self._doubt()}"
+
+    def _doubt(self) -> str:
+        control, gamma = self.compared.control, self.compared.gamma
+        if self.judgement is Judgement.CONFOUNDED:
+            return f": script errors differ too, {control.ratio:.1f} times"
+        if self.judgement is not Judgement.WORSE:
+            return ""
+        checked = "script errors do not differ" if control.sees else "script errors are too few to check"
+        hidden = f"a hidden cause would have to change the odds {gamma:.1f}-fold" if gamma > 1 else ""
+        return "; ".join(filter(None, (f", probability {self.probability_worse:.0%}; {checked}", hidden)))
+
+
+_SAID = {
+    Judgement.WORSE: "it does not suit this context",
+    Judgement.CONFOUNDED: "the context need not be the cause",
+    Judgement.NOT_WORSE: "not worse than it should be",
+    Judgement.TOO_LITTLE: "too little is known to say that this is normal",
+}
+
+
+def surest(probability_worse: Floats) -> NDArray[np.intp]:
+    """Positions of the pairs that are called worse, the surest first."""
+    order = np.argsort(-probability_worse, kind="stable")
+    falling = probability_worse[order]
+    false_share = 1.0 - np.cumsum(falling) / np.arange(1, len(falling) + 1)
+    return np.asarray(order[(false_share <= FALSE_SHARE) & (falling >= LIKELY)], np.intp)
+
+
+def judge_pairs(found: Mismatches, counted: LifeTable, control: LifeTable, node_hours: Floats) -> list[PairFinding]:
+    """Verdicts on all pairs of `found`.
+
+    `counted` holds the released failures by (workload, context), its exposure what the hazards let one expect to count;
+    `control` script errors over the same cells, without exposure where nobody counted them; `node_hours` has the shape
+    of both.
+    """
+    cells = found.workload, found.context
+    scale = node_hours.sum() / max(counted.exposure_node_hours.sum(), np.finfo(float).tiny)
+    compared = {
+        (one.workload, one.context): one
+        for one in qed.judge(_per_average_hour(counted, scale), control, np.random.default_rng(PAIRING_SEED))
+    }
+    accused, likely = np.zeros(len(found.ratio), np.bool_), found.probability_worse >= LIKELY
+    accused[surest(found.probability_worse)] = True
+    per_hour = found.expected / np.maximum(node_hours[cells], np.finfo(float).tiny)
+    rate, rate_high = found.ratio * per_hour, found.ratio_high * per_hour
+    workloads, contexts = counted.levels("workload"), counted.levels("context")
+    findings = []
+    for place, (workload, context) in enumerate(zip(*cells, strict=True)):
+        twin = compared[workloads[workload], contexts[context]]
+        better: Sequence[int] = ()
+        if likely[place]:
+            fit = (found.workload == workload) & ~likely & (rate_high < rate[place])
+            better = sorted(np.flatnonzero(fit).tolist(), key=lambda other: (rate_high[other], other))
+        findings.append(
+            PairFinding(
+                workloads[workload],
+                contexts[context],
+                min(1.0, float(found.probability_worse[place])),  # a sum of parts of one, rounded
+                float(found.ratio[place]),
+                float(found.ratio_low[place]),
+                float(found.ratio_high[place]),
+                float(found.expected[place]),
+                float(rate[place]),
+                float(rate_high[place]),
+                _judgement(bool(accused[place]), float(found.ratio_high[place]), twin),
+                twin,
+                tuple(contexts[found.context[other]] for other in better[:MOST_ALTERNATIVES]),
+            )
+        )
+    return findings
+
+
+def _judgement(accused: bool, ratio_high: float, compared: qed.Verdict) -> Judgement:  # noqa: FBT001
+    if accused:
+        return Judgement.CONFOUNDED if compared.control.fires else Judgement.WORSE
+    settled = compared.judgement is Judgement.NOT_WORSE and ratio_high < HARMFUL_RATIO
+    return Judgement.NOT_WORSE if settled else Judgement.TOO_LITTLE
+
+
+def _per_average_hour(counted: LifeTable, scale: float) -> LifeTable:
+    """Exposure in node-hours of average hazard, which is what pairs of node-hours are made of."""
+    return replace(counted, exposure_node_hours=scale * counted.exposure_node_hours)
