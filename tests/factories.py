@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from crypto.causes import Domain
 from crypto.codec import decode, digest
 from crypto.directory import Chain, Directory, Member, TrusteeRecord
 from crypto.ids import Digest, EncodedElement, LeaseId, RoundId, TenantId, Token
@@ -275,6 +276,11 @@ def a_unit(number: int, workload: int = 0, context: int = 0, tenant: int = 0) ->
 def a_failure(unit: Unit, at_h: float = 10.0, reason: str = "nvlink_error") -> Failure:
     """A failure of a unit that began with the federation."""
     return Failure(unit.unit, at_h, at_h - unit.start_h, reason)
+
+
+def counting(plan: Plan) -> int:
+    """How many marginals of a plan count `a_failure`."""
+    return sum(not marginal.domains or Domain.INFRASTRUCTURE in marginal.domains for marginal in plan.marginals)
 
 
 def labelled(unit: Unit, at_h: float = 10.0, reason: str = "nvlink_error") -> LabelledFailure:

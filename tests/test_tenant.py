@@ -18,7 +18,6 @@ import pytest
 
 from crypto.accountant import plan_loss
 from crypto.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
-from crypto.causes import Domain
 from crypto.codec import decode, digest, encode
 from crypto.directory import Member, UnknownHead, next_entry
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PeerFault, PlanRefused
@@ -42,6 +41,7 @@ from tests.factories import (
     a_failure,
     a_plan,
     a_unit,
+    counting,
     keys,
     lease_id,
     plan_digest,
@@ -68,8 +68,7 @@ def test_under_its_masks_a_contribution_is_the_count_and_nothing_else(cast: Cast
     unit = a_unit(1)
     tenant.journal.add([unit], [a_failure(unit)])
     counts = unmasked(plan, tenant.contribute(signed(plan)))
-    counting = [m for m in plan.marginals if not m.domains or Domain.INFRASTRUCTURE in m.domains]
-    assert sum(int(table.sum()) for table in counts) == len(counting)
+    assert sum(int(table.sum()) for table in counts) == counting(plan)
     for table, expected in zip(counts, tenant.counts(plan), strict=True):
         np.testing.assert_array_equal(table, expected)
 
@@ -193,7 +192,7 @@ def test_in_a_series_the_counts_travel_before_the_noise_and_each_under_masks(cas
     counts, noise = words[: plan.cells], words[plan.cells :].astype(np.int64)
     expected = np.concatenate([table.reshape(-1) for table in tenant.counts(plan)])
     np.testing.assert_array_equal(counts, expected)
-    assert counts.sum() == len(plan.marginals)
+    assert counts.sum() == counting(plan)
     assert np.count_nonzero(noise) > 0.9 * plan.cells
 
 
@@ -202,7 +201,7 @@ def test_a_series_is_paid_for_once_and_every_week_answered_once(cast: Cast) -> N
     tenant = with_failures(cast.tenant(sampler=InsecureSilence()), 3)
     for plan in (first, second, third):
         counts = unmasked_words(plan, tenant.contribute(signed(plan)))[: plan.cells]
-        assert counts.sum() == len(plan.marginals)
+        assert counts.sum() == counting(plan)
     spent = [(charge.start_h, charge.end_h, charge.series) for charge in tenant.ledger.charges()]
     assert spent == [(168 * week, 168 * (week + 1), first.round_id) for week in range(3)]
     limit = plan_loss(first).at(first.delta)
@@ -216,7 +215,7 @@ def test_weeks_without_an_answer_are_carried_over_and_only_they(cast: Cast) -> N
     tenant.contribute(signed(first))
     assert tenant.ledger.begins(third) == 168
     carried = unmasked_words(third, tenant.contribute(signed(third)))[: third.cells]
-    assert carried.sum() == 2 * len(third.marginals)  # of the second week and of the third
+    assert carried.sum() == 2 * counting(third)  # of the second week and of the third
     assert tenant.ledger.begins(third) == 168  # as long as it is asked again
     with pytest.raises(PlanRefused, match="its weeks were answered for in another round of its series"):
         tenant.contribute(signed(second))

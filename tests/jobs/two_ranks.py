@@ -39,7 +39,7 @@ def main() -> None:
     name, folder, steps = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     if name == "restart" and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         raise ValueError("a bad first try")
-    timeout_s = float(os.environ.get("GLOO_TIMEOUT_S", "30"))
+    timeout_s = float(os.environ.get("GLOO_TIMEOUT_S", "15"))  # Gloo waits five times that for a peer to connect
     try:
         dist.init_process_group("gloo", timeout=dt.timedelta(seconds=timeout_s))
     except RuntimeError:  # Gloo does not always find its peers, wrapped or not; the test then tries again

@@ -1,6 +1,7 @@
 """`pharoah-tenant run -- …` as a person starts it, for tests: a process of its own, and what it left in the journal."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from tenant_client.run.attempts import Attempt, Attempts
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = ROOT / "tests" / "jobs"
 LEASE = "lease-1"
+ENDS_IN_S = 45.0  # torchrun gives its ranks 30 s
 PROGRAM = (sys.executable, "-c", "from tenant_client.cli import app; app()")
 
 
@@ -46,16 +48,25 @@ def run(
     timeout_s: float = 120.0,
     **more: Any,
 ) -> Outcome:
-    done = subprocess.run(
-        command(home, job, options),
-        env=environment(env),
-        input=stdin,
-        capture_output=True,
-        timeout=timeout_s,
-        check=False,
-        **more,
-    )
-    return Outcome(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
+    """The job's outcome; TimeoutExpired, with all that was said, once it took `timeout_s` and was ended for that."""
+    more |= {"stdin": subprocess.PIPE, "start_new_session": True}
+    with start(home, job, options, env=env, **more) as process:
+        try:
+            stdout, stderr = process.communicate(stdin, timeout_s)
+        except subprocess.TimeoutExpired as error:
+            error.stdout, error.stderr = _end(process)
+            raise
+    return Outcome(process.returncode, stdout, stderr.decode(errors="replace"))
+
+
+def _end(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
+    """Ends the job as its owner would, since only torchrun reaches its ranks, which have sessions of their own."""
+    process.terminate()
+    try:
+        return process.communicate(timeout=ENDS_IN_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate(timeout=ENDS_IN_S)
 
 
 def start(home: Path, job: Sequence[object], options: Iterable[object] = (), **more: Any) -> "subprocess.Popen[bytes]":
