@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from provider_server import verbs_server, verbs_store
+from provider_server import verbs_learning, verbs_server, verbs_store
 
 app = typer.Typer(
     name="pharoah-provider",
@@ -19,6 +19,10 @@ VERBS: tuple[Callable[..., None], ...] = (
     verbs_server.enrol,
     verbs_server.lease,
     verbs_server.serve,
+    verbs_learning.contexts,
+    verbs_learning.learn,
+    verbs_learning.explain,
+    verbs_learning.publish,
     verbs_store.ledger,
     verbs_store.release,
     verbs_store.findings,

@@ -30,7 +30,8 @@ from crypto.noise import from_ring, noise_variances
 from crypto.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, MaskTrustee, Plan, check_continues
 from crypto.ristretto import RandomBytes
 from crypto.signing import Signed, SigningKey, open_signed, open_signed_by
-from provider_server import leases as exposure, release as gate
+from provider_server import continual, leases as exposure, release as gate
+from provider_server.analysis.held_out import Comparison
 from provider_server.ceilings import GroupSum, job_weeks
 from provider_server.grouping import Judgement, Suspicion, accepted, assign, judge
 from provider_server.learning import Findings, learn
@@ -264,6 +265,17 @@ class Provider:
         """Bundle 0: a catalogue and no findings."""
         return self._publish(Bundle(0, 0, 0, tuple(catalogue), (), (), None))
 
+    def review(self, releases: Sequence[gate.Release]) -> Comparison | None:
+        """How the learner of today predicts the newest week beside the bundle in force; None where nothing compares."""
+        newest = self._store.newest_bundle()
+        leases = self._store.leases(0, releases[-1].plan.end_hour)
+        return None if newest is None else continual.review(releases, leases, self._open(newest[1]))
+
+    def outlook(self, releases: Sequence[gate.Release]) -> continual.Outlook:
+        """How well the bundles so far predicted the weeks after them, and what has changed since."""
+        leases = self._store.leases(0, releases[-1].plan.end_hour)
+        return continual.outlook(releases, leases, [self._open(signed) for signed in self._store.bundles()])
+
     def publish(self, releases: Sequence[gate.Release], findings: Findings) -> bytes:
         """The next bundle, signed and kept."""
         newest = self._store.newest_bundle()
@@ -283,6 +295,11 @@ class Provider:
         rounds = self._store.rounds.rounds()
         ends = [decode(Plan, decode(Signed, kept.signed_plan).body).end_hour for kept in rounds]
         return max(ends, default=None)
+
+    def newest_bundle_number(self) -> int | None:
+        """The number of the newest bundle."""
+        newest = self._store.newest_bundle()
+        return None if newest is None else newest[0]
 
     def newest_bundle(self) -> bytes | None:
         """The signed bytes of the newest bundle."""

@@ -64,6 +64,7 @@ class Rounds:
         self._one = threading.Lock()
         self._founded_hour = founded_hour
         self._skipped_end: int | None = None
+        self._held_back_end: int | None = None
 
     def step(self) -> bool:
         """Takes up what there is to do; whether there may be more. What parties do wrong is logged, not raised."""
@@ -152,9 +153,11 @@ class Rounds:
         return due(last, self._founded_hour, self._now_hour(), self._settings.rounds.settle_hours)
 
     def _catch_up(self) -> bool:
-        """Publishes a release that a killed provider had not published."""
-        if self._provider.unpublished():
-            self._over_the_link(lambda tenants: publish(self._provider, tenants))
+        """Publishes a release that a killed provider had not published; one that is held back is not tried again."""
+        end = self._provider.last_end_hour()
+        if self._provider.unpublished() and end != self._held_back_end:
+            published = self._over_the_link(lambda tenants: publish(self._provider, tenants))
+            self._held_back_end = None if published else end
         return False
 
     def _week(self, tenants: Tenants, window: Window, clock: "_Clock") -> Release:

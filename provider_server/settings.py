@@ -72,9 +72,18 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the provider's own telemetry comes from; see docs/telemetry.md. Empty: not there."""
+
+    prometheus_url: str = ""
+    token_file: str = ""
+    inventory: str = ""
+
+
 class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of provider.toml."""
 
     listen: Listen = Listen()
     rounds: Rounds = Rounds()
     plan: PlanTable = PlanTable()
+    telemetry: Telemetry = Telemetry()

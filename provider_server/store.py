@@ -183,6 +183,12 @@ class Store:
         with self._engine.begin() as connection:
             connection.execute(sa.insert(tables.bundles).values(number=number, bundle=bundle))
 
+    def bundles(self) -> list[bytes]:
+        """All signed bundles, oldest first."""
+        query = sa.select(tables.bundles.c.bundle).order_by(tables.bundles.c.number)
+        with self._engine.connect() as connection:
+            return list(connection.execute(query).scalars())
+
     def newest_bundle(self) -> tuple[int, bytes] | None:
         """Number and bytes of the newest bundle, None before the first."""
         query = sa.select(tables.bundles).order_by(tables.bundles.c.number.desc()).limit(1)

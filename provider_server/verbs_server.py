@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from crypto.ids import TenantId
     from provider_server.leases import Lease
+    from provider_server.observing import Kept
     from provider_server.provider import Provider
 
 Files = Annotated[list[Path] | None, typer.Argument(help="Cards of tenants.", show_default=False)]
@@ -114,6 +115,16 @@ def _enrol_line(row: dict[str, Any]) -> str:
     return f"{row['card']}: tenant {row['tenant']} {'enrolled' if row['new'] else 'was enrolled before'}"
 
 
+def _place(kept: "Kept | None", nodes: "Sequence[str]") -> tuple[str, int]:
+    """Context and build-up level of a job on these nodes."""
+    from provider_server.observing import label_of
+
+    if kept is None:
+        raise ValueError("nodes have no contexts yet: see `pharoah-provider contexts`")
+    number, level = kept.place(nodes)
+    return label_of(number), level
+
+
 class BadLeases(PharoahError):
     """A file of leases cannot be recorded."""
 
@@ -127,16 +138,16 @@ def lease(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Record leases that were granted: lease, tenant, nodes, start_h, end_h, context, level."""
+    """Record leases that were granted: lease, tenant, start_h, end_h, and node_names, or nodes, context and level."""
     from sqlalchemy.exc import IntegrityError
 
-    from provider_server import home as homes
+    from provider_server import home as homes, observing
 
     place = required(home)
     with failing():
         provider = homes.open_provider(place, database, homes.settings_of(place))
         try:
-            granted = list(_leases(provider, file))
+            granted = list(_leases(provider, file, observing.load(place)))
             provider.record_leases(granted)
         except IntegrityError as error:
             raise BadLeases(f"{file}: a lease is on the books already") from error
@@ -146,7 +157,8 @@ def lease(
     print_rows(rows, lambda row: f"{row['file']}: {row['leases']} leases", as_json=as_json)
 
 
-def _leases(provider: "Provider", file: Path) -> "Iterator[Lease]":
+def _leases(provider: "Provider", file: Path, kept: "Kept | None") -> "Iterator[Lease]":
+    """The leases of a file; those that name their nodes have the context and level that telemetry gave these."""
     import math
 
     import msgspec
@@ -158,15 +170,18 @@ def _leases(provider: "Provider", file: Path) -> "Iterator[Lease]":
     class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         lease: str
         tenant: str
-        nodes: Annotated[int, msgspec.Meta(ge=1)]
         start_h: Annotated[float, msgspec.Meta(ge=0)]
         end_h: float
-        context: str
+        nodes: Annotated[int, msgspec.Meta(ge=0)] = 0
+        context: str = ""
         level: Annotated[int, msgspec.Meta(ge=0)] = 0
+        node_names: tuple[str, ...] = ()
 
         def __post_init__(self) -> None:
             if not self.start_h < self.end_h < math.inf:
                 raise ValueError("a lease ends after it starts")
+            if bool(self.node_names) == bool(self.nodes and self.context):
+                raise ValueError("a lease has node_names, or nodes and a context")
 
     seen = set()
     for number, line in enumerate(read(file).splitlines(), start=1):
@@ -177,11 +192,12 @@ def _leases(provider: "Provider", file: Path) -> "Iterator[Lease]":
                 raise ValueError("this lease is on an earlier line")
             if names[1] not in provider.directory.by_id:
                 raise ValueError("no such tenant is enrolled")
+            context, level = _place(kept, told.node_names) if told.node_names else (told.context, told.level)
         except (msgspec.MsgspecError, ValueError) as error:
             raise BadLeases(f"{file}, line {number}: {error}") from error
         seen.add(names[0])
-        labels = provider.context_labels(told.start_h, told.context, told.level)
-        yield Lease(*names, told.nodes, told.start_h, told.end_h, labels)
+        labels = provider.context_labels(told.start_h, context, level)
+        yield Lease(*names, told.nodes or len(told.node_names), told.start_h, told.end_h, labels)
 
 
 def serve(

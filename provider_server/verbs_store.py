@@ -10,7 +10,9 @@ from provider_server.console import AsJson, Database, Home, failing, nothing_yet
 if TYPE_CHECKING:
     from collections import Counter
 
+    from crypto.ids import VerifyKey
     from provider_server.release import Release
+    from provider_server.store import Store
 
 BackupFile = Annotated[Path, typer.Argument(help="The backup.", show_default=False)]
 RoundName = Annotated[str, typer.Argument(help="Show the tables of this round, in hexadecimal; else list all.")]
@@ -132,19 +134,22 @@ def findings(
     probability: Annotated[
         float, typer.Option(help="Show pairs that are at least this surely worse than expected.")
     ] = 0.5,
+    number: Annotated[
+        int | None, typer.Option("--bundle", help="An older bundle, by its number.", show_default=False)
+    ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """List the mismatches of the newest bundle, the surest first."""
+    """List the mismatches of a bundle, by default of the newest, the surest first; its signature is verified."""
     from crypto.bundle import Bundle
-    from crypto.codec import decode
-    from crypto.signing import Signed
+    from crypto.signing import open_signed
 
     with opened(home, database) as store:
-        newest = store.newest_bundle()
-    if newest is None:
-        raise nothing_yet("no bundle was published yet")
-    bundle = decode(Bundle, decode(Signed, newest[1]).body)
+        bundles = [open_signed(Bundle, signed, _provider_key(store)) for signed in store.bundles()]
+    asked = [one for one in bundles if number is None or one.number == number]
+    if not asked:
+        raise nothing_yet("no such bundle was published yet")
+    bundle = asked[-1]
     shown = sorted(bundle.mismatches, key=lambda entry: -entry.probability_worse)
     rows = [
         {
@@ -155,11 +160,22 @@ def findings(
             "risk_ratio_low": entry.risk_ratio_low,
             "risk_ratio_high": entry.risk_ratio_high,
             "expected_failures": entry.expected_failures,
+            "judgement": str(entry.judgement),
+            "alternatives": list(map(str, entry.alternatives)),
         }
         for entry in shown
         if entry.probability_worse >= probability
     ]
     print_rows(rows, _finding_line, as_json=as_json)
+
+
+def _provider_key(store: "Store") -> "VerifyKey":
+    """The key by which the directory was founded."""
+    from crypto.codec import decode
+    from crypto.directory import DirectoryEntry
+    from crypto.signing import Signed
+
+    return decode(DirectoryEntry, decode(Signed, store.entries()[0]).body).provider
 
 
 def _finding_line(row: dict[str, Any]) -> str:

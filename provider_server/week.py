@@ -11,6 +11,7 @@ from typing import Protocol
 
 from crypto.errors import PharoahError
 from crypto.verbs import Verb
+from provider_server.continual import HeldBack, check
 from provider_server.provider import Provider, Window
 from provider_server.release import Release
 from provider_server.round_store import Answer
@@ -83,15 +84,24 @@ def federated_week(
     return release
 
 
-def publish(provider: Provider, tenants: Tenants, announce: Callable[[Stage], None] = lambda stage: None) -> None:
-    """Learns from all releases so far and gives every tenant the bundle."""
+def publish(provider: Provider, tenants: Tenants, announce: Callable[[Stage], None] = lambda stage: None) -> bool:
+    """Learns from all releases so far and gives every tenant the bundle, unless it would predict worse than the last.
+
+    One that is held back is logged, the bundle in force stays, and the answer is false.
+    """
     announce(Stage.LEARN)
     releases = provider.releases()
+    try:
+        check(provider.review(releases))
+    except HeldBack as held:
+        logger.warning("the bundle is held back: %s", held.what, extra={"event": "held back", "hint": held.hint})
+        return False
     findings = provider.learn(releases)
 
     announce(Stage.PUBLISH)
     for _receipt in tenants.ask(Verb.BUNDLE, provider.publish(releases, findings)):
         pass
+    return True
 
 
 def tell_directory(provider: Provider, trustees: Sequence[MaskHolder]) -> None:

@@ -229,6 +229,9 @@ def test_leases_are_recorded(home: Path, card: Path) -> None:
         {"level": -1},
         {"rack": "unknown"},
         {"context": 3},
+        {"context": ""},
+        {"node_names": ["n1"]},
+        {"nodes": 0, "context": "", "node_names": ["n1"]},
     ],
 )
 def test_a_bad_line_is_named_and_nothing_is_recorded(bad: dict[str, object], home: Path, card: Path) -> None:

@@ -1,0 +1,173 @@
+"""A stretch of the provider's own telemetry, from samples to contexts and build-up levels.
+
+    source ─ summarise ─▶ hours ─┬─ BuildUp ─▶ levels ─┬─▶ node-hours at risk, failures ─┐
+                                 └─ sums by node ──────┴─────────── with the inventory ──┴─▶ NodeTable ─▶ ContextMap
+
+What the provider saw itself is all that goes in; nothing of any tenant's. What was dropped or doubted on the way is
+counted in `Observed.quality`, and belongs beside every result. A state (`Kept`) carries contexts, their numbers and the
+build-up levels on to the next stretch.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from crypto.errors import DecodeError
+from crypto.life_table import Floats
+from provider_server.analysis.buildup import BuildUp, level_transitions
+from provider_server.analysis.contexts import ContextMap, find_contexts, layout
+from provider_server.analysis.own_events import hours_at_risk
+from provider_server.analysis.selection import NodeTable, Selected, select
+from provider_server.telemetry.inventory import Inventory
+from provider_server.telemetry.quality import Quality, Tally
+from provider_server.telemetry.samples import SeriesBook, Source, Window
+from provider_server.telemetry.summaries import HourSummary, per_node, summarise
+
+SEED = 0  # of folds and permutations: the same telemetry gives the same contexts
+STATE = "contexts.json"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the next stretch goes on from, and what leases are labelled by. `levels` are those of the last hour."""
+
+    until_hour: int
+    contexts: ContextMap
+    levels: Mapping[str, int]
+    build_up: bytes
+
+    def place(self, nodes: Iterable[str]) -> tuple[int, int]:
+        """Context and build-up level of a job on some nodes: most of them, and the worst. ValueError: no context."""
+        numbers = []
+        for node in nodes:
+            number = self.contexts.of(node)
+            if number is None:
+                raise ValueError(f"node {node} has no context")
+            numbers.append((number, self.levels.get(node, 0)))
+        known = [number for number, _level in numbers]
+        return max(sorted(set(known)), key=known.count), max(level for _number, level in numbers)
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """One stretch: what to keep, what was selected and why, each node's place in a picture, and what was left out."""
+
+    kept: Kept
+    selected: tuple[Selected, ...]
+    nodes: tuple[str, ...]
+    positions: Floats
+    levels: pl.DataFrame
+    transitions: Floats
+    failures: float
+    quality: Quality
+    doubts: Mapping[str, int]
+
+
+def observe(
+    source: Source, window: Window, inventory: Inventory, before: Kept | None, forced: Sequence[str] = ()
+) -> Observed:
+    """Reads the telemetry of a window. `forced` features tell contexts apart whether or not failures speak for them."""
+    tally = Tally()
+    book = SeriesBook(tally, devices=inventory.devices(), nodes=inventory.addresses())
+    known = before.contexts.contexts if before else ()
+    peers = {node: str(context.number) for context in known for node in context.nodes}
+    build_up = BuildUp.resumed(before.build_up, peers) if before else BuildUp()
+    levels, events, totals = [], [], _NOTHING
+    for hour in summarise(source, book, window, inventory.names):
+        levels.append(build_up.add(hour).select("node", "hour", "level", "status", "score", "why"))
+        events.append(hour.events)
+        totals = _added(totals, hour)
+    every = pl.concat(levels)
+    at_risk = hours_at_risk(every, pl.concat(events))
+    table = _node_table(totals, at_risk, inventory)
+    chosen = select(table, np.random.default_rng(SEED))
+    chosen += tuple(Selected(name, 1e-9, 1.0, 0.0) for name in forced if name not in {one.name for one in chosen})
+    found = find_contexts(table, chosen, before.contexts if before else None, np.random.default_rng(SEED))
+    newest = dict(levels[-1].select("node", "level").iter_rows())
+    return Observed(
+        Kept(window.end_hour, found, newest, build_up.state()),
+        chosen,
+        table.nodes,
+        layout(table, found),
+        levels[-1],
+        level_transitions(every),
+        float(table.failures.sum()),
+        tally.quality(),
+        build_up.doubts,
+    )
+
+
+_NOTHING = pl.DataFrame(schema={"node": pl.String, "metric": pl.String, "total": pl.Float64, "hours": pl.UInt32})
+
+
+def _added(totals: pl.DataFrame, hour: HourSummary) -> pl.DataFrame:
+    """Sums over hours of what each node reported, by metric: one number of each hour, whatever the metric's kind."""
+    value = pl.coalesce("mean", "increase", "changes").cast(pl.Float64)
+    now = per_node(hour.rows).select("node", "metric", total=value, hours=pl.lit(1, pl.UInt32)).drop_nulls()
+    return pl.concat([totals, now]).group_by("node", "metric").agg(pl.col("total", "hours").sum())
+
+
+def _node_table(totals: pl.DataFrame, at_risk: pl.DataFrame, inventory: Inventory) -> NodeTable:
+    """Nodes that were seen or are expected, in the order of their names."""
+    risk = at_risk.group_by("node").agg(hours=pl.len(), failures=pl.col("kind").count())
+    nodes = tuple(sorted({*totals["node"], *risk["node"], *inventory.names}))
+    base = pl.DataFrame({"node": nodes}, schema={"node": pl.String})
+    means = totals.select("node", "metric", mean=pl.col("total") / pl.col("hours")).sort("metric", "node")
+    wide = means.pivot(on="metric", index="node", values="mean")
+    numbers = base.join(wide, on="node", how="left", maintain_order="left").drop("node")
+    seen = base.join(risk, on="node", how="left", maintain_order="left").fill_null(0)
+    return NodeTable(
+        nodes=nodes,
+        numbers={name: numbers[name].fill_null(np.nan).to_numpy().astype(np.float64) for name in numbers.columns},
+        categories=_categories(nodes, inventory),
+        failures=seen["failures"].to_numpy().astype(np.float64),
+        node_hours=seen["hours"].to_numpy().astype(np.float64),
+    )
+
+
+def _categories(nodes: Sequence[str], inventory: Inventory) -> dict[str, tuple[str, ...]]:
+    """What the inventory says of each node; "" where it says nothing."""
+    own = {node.name: node for node in inventory.nodes}
+    gpus: dict[str, list[str]] = {}
+    switches: dict[str, list[str]] = {}
+    for gpu in inventory.gpus:
+        gpus.setdefault(gpu.node, []).append(gpu.model)
+    for nic in inventory.nics:
+        switches.setdefault(nic.node, []).append(nic.switch)
+    columns = {
+        "model": [own[node].model if node in own else "" for node in nodes],
+        "rack": [own[node].rack if node in own else "" for node in nodes],
+        "GPU": [", ".join(sorted(set(gpus.get(node, ())))) for node in nodes],
+        "GPUs": [str(len(gpus[node])) if node in gpus else "" for node in nodes],
+        "switch": [", ".join(sorted(set(switches.get(node, ())))) for node in nodes],
+    }
+    return {name: tuple(column) for name, column in columns.items() if len(set(column)) > 1}
+
+
+# ---- the state that is kept ------------------------------------------------------------------------------------------
+
+
+def load(home: Path) -> Kept | None:
+    """What the last stretch left in the home; None before the first; DecodeError where the file is damaged."""
+    try:
+        return msgspec.json.decode((home / STATE).read_bytes(), type=Kept)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise DecodeError(f"{home / STATE}: {error}", hint="take it from a copy of the home") from error
+
+
+def keep(home: Path, kept: Kept) -> None:
+    """Puts the state into the home, whole or not at all."""
+    new = home / f"{STATE}.new"
+    new.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1))
+    new.replace(home / STATE)
+
+
+def label_of(number: int) -> str:
+    """The name under which a context is known in leases and pictures."""
+    return f"context {number}"
