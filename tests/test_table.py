@@ -20,7 +20,7 @@ from tests.factories import a_lease, a_plan, a_unit, labelled, labels
 KEY = bytes(range(32))
 EDGES = (0.0, 1.0, 8.0, 48.0)
 HARDWARE, SOFTWARE = "nvlink_error", "type_error"
-PAIRS, HAZARD, REASONS = range(3)
+PAIRS, HAZARD, CONTROL, REASONS = range(4)
 
 UNITS = [a_unit(number, number % 3, number % 2) for number in range(6)]  # workload 2 has no row
 failures = st.builds(
@@ -76,8 +76,8 @@ def test_one_job_week_more_or_less_changes_each_marginal_by_at_most_f(
 @pytest.mark.parametrize("weeks", [1, 2, 5])
 def test_a_lease_that_fails_every_week_counts_in_each_and_twice_in_none(weeks: int) -> None:
     failing = [in_week(labelled(UNITS[0], at_h), week) for week in range(weeks) for at_h in (1.0, 2.0, 167.99)]
-    assert [int(table.sum()) for table in counts(plan_of(1), failing)] == [weeks] * 3
-    assert [int(table.sum()) for table in counts(plan_of(2), failing)] == [2 * weeks] * 3
+    assert sums(counts(plan_of(1), failing)) == [weeks, weeks, 0, weeks]
+    assert sums(counts(plan_of(2), failing)) == [2 * weeks, 2 * weeks, 0, 2 * weeks]
 
 
 def in_week(one: LabelledFailure, week: int) -> LabelledFailure:
@@ -88,13 +88,15 @@ def in_week(one: LabelledFailure, week: int) -> LabelledFailure:
 def test_the_bound_is_reached_in_every_marginal_and_not_by_a_unit_that_fails_less(most: int) -> None:
     unit = a_unit(1)
     for happened in range(5):
-        tables = counts(plan_of(most), [labelled(unit, float(hour)) for hour in range(happened)])
-        assert [table.sum() for table in tables] == [min(happened, most)] * 3
+        bound = min(happened, most)
+        for reason, expected in [(HARDWARE, [bound, bound, 0, bound]), (SOFTWARE, [0, bound, bound, bound])]:
+            failing = [labelled(unit, float(hour), reason) for hour in range(happened)]
+            assert sums(counts(plan_of(most), failing)) == expected
 
 
 def test_units_are_bounded_one_by_one() -> None:
     tables = counts(plan_of(), [labelled(a_unit(number), hour) for number in range(7) for hour in (1.0, 2.0)])
-    assert [table.sum() for table in tables] == [7, 7, 7]
+    assert sums(tables) == [7, 7, 0, 7]
 
 
 # ---- selection -----------------------------------------------------------------------------------------------------
@@ -157,8 +159,9 @@ def test_ages_before_the_first_band_have_no_exposure_and_no_count() -> None:
 @pytest.mark.parametrize(("reason", "domain"), [(cause.slug, cause.domain) for cause in CAUSES.values()])
 def test_every_reason_counts_as_itself_and_in_its_domain(reason: str, domain: Domain) -> None:
     plan = plan_of()
-    pairs, hazard, reasons = counts(plan, [labelled(a_unit(1), reason=reason)])
+    pairs, hazard, control, reasons = counts(plan, [labelled(a_unit(1), reason=reason)])
     assert pairs.sum() == (1 if domain is Domain.INFRASTRUCTURE else 0)
+    assert control.sum() == (1 if domain is Domain.SCRIPT else 0)
     assert hazard.sum(axis=(0, 1)).tolist() == [1 if level == domain else 0 for level in levels(plan, "domain")]
     assert reasons.sum(axis=0).tolist() == [1 if level == reason else 0 for level in levels(plan, "reason")]
 
@@ -166,7 +169,7 @@ def test_every_reason_counts_as_itself_and_in_its_domain(reason: str, domain: Do
 @pytest.mark.parametrize("reason", ["unknown", "", "NVLINK_ERROR", "gremlins"])
 def test_a_reason_outside_the_taxonomy_has_no_domain_and_no_cell(reason: str) -> None:
     assert domain_of(reason) == "unknown"
-    assert [table.sum() for table in counts(plan_of(), [labelled(a_unit(1), reason=reason)])] == [0, 0, 0]
+    assert sums(counts(plan_of(), [labelled(a_unit(1), reason=reason)])) == [0, 0, 0, 0]
 
 
 def test_a_marginal_of_all_domains_counts_failures_of_unknown_reason_too() -> None:
@@ -182,13 +185,20 @@ def test_a_marginal_counts_its_domains_only(domain: Domain) -> None:
     assert [table.sum() for table in counts(a_plan(marginals=marginals), happened)] == [len(causes_of(domain))]
 
 
-@pytest.mark.parametrize("label", ["context", "context_level"])
-def test_a_level_that_has_no_row_is_not_counted(label: str) -> None:
+@pytest.mark.parametrize(
+    ("label", "reason", "counted"),
+    [
+        ("context", HARDWARE, [0, 1, 0, 1]),
+        ("context", SOFTWARE, [0, 1, 0, 1]),
+        ("context_level", HARDWARE, [1, 0, 0, 1]),
+        ("context_level", SOFTWARE, [0, 0, 1, 1]),
+    ],
+)
+def test_a_level_that_has_no_row_is_not_counted(label: str, reason: str, counted: list[int]) -> None:
     for changed in (dict[str, str](), {label: "0" * 32}):
         unit = a_unit(1)
         others = {name: value for name, value in unit.labels.items() if name != label}
-        tables = counts(plan_of(), [labelled(replace(unit, labels=others | changed))])
-        assert [table.sum() for table in tables] == ([0, 1, 1] if label == "context" else [1, 0, 1])
+        assert sums(counts(plan_of(), [labelled(replace(unit, labels=others | changed), reason=reason)])) == counted
 
 
 def test_a_workload_counts_in_the_finest_row_that_there_is() -> None:
@@ -203,6 +213,10 @@ def test_a_workload_counts_in_the_finest_row_that_there_is() -> None:
 
 
 # ---- reading a table -----------------------------------------------------------------------------------------------
+
+
+def sums(tables: Sequence[Integers]) -> list[int]:
+    return [int(table.sum()) for table in tables]
 
 
 def levels(plan: Plan, name: str) -> tuple[str, ...]:
