@@ -43,6 +43,11 @@ class ProviderMethod(StrEnum):
     DIRECTORY = f"/{PROVIDER}/Directory"
     LEASES = f"/{PROVIDER}/Leases"
     BUNDLE = f"/{PROVIDER}/Bundle"
+    CATALOGUE = f"/{PROVIDER}/Catalogue"
+    SIGN_IN = f"/{PROVIDER}/SignIn"
+    CHECK = f"/{PROVIDER}/Check"
+    WATCH = f"/{PROVIDER}/Watch"
+    OUTCOME = f"/{PROVIDER}/Outcome"
 
 
 class Status(StrEnum):

@@ -29,8 +29,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from rich.filesize import decimal
 
+from crypto.check import WARNING_PROBABILITY
 from crypto.life_table import Floats
-from tenant_client.check import WARNING_PROBABILITY
 
 Row = Mapping[str, Any]
 Draw = Callable[[Axes], None]

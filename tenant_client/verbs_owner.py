@@ -190,7 +190,7 @@ def check(
 
     Exit code 0: fits. 1: warning. 2: mismatch. 3: unknown.
     """
-    from tenant_client import check as checking
+    from crypto import check as checking
 
     with opened(home) as tenant:
         result = checking.check(tenant.bundle(), tenant.journal.labels(lease))

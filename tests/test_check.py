@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from crypto.bundle import Bundle, HazardEntry, Judgement, MismatchEntry
+from crypto.check import WARNING_PROBABILITY, Check, check
 from crypto.ids import Token
-from tenant_client.check import WARNING_PROBABILITY, Check, Verdict, check
+from crypto.online import Verdict
 from tests.factories import labels, ladder, token
 
 LEASE = labels(0, 0)
