@@ -154,7 +154,7 @@ class Hint:
 
 @dataclass(frozen=True, repr=False)
 class Outcome:
-    """What a test after hint `hint` showed: whether `suspicion` holds, and how far performance falls short of normal."""
+    """What a test after hint `hint` showed: whether `suspicion` holds, and how far from normal performance is."""
 
     LABEL: ClassVar[str] = "pharoah/outcome/1"
     session: bytes
