@@ -104,7 +104,8 @@ class _Detector:
     @classmethod
     def of(cls, thing: Watched) -> "_Detector":
         innovations, moved = _whitened(thing)
-        return cls(thing, _log_likelihood_ratios(innovations, moved))
+        begins = np.where(thing.predicted > 0, 0.0, -np.inf)  # no change begins in a week that could not show it
+        return cls(thing, _log_likelihood_ratios(innovations, moved) + begins)
 
     def after(self, week: int) -> float:
         """The statistic when `week` is over."""
