@@ -19,7 +19,7 @@ from string import Template
 
 from matplotlib.figure import Figure
 
-from provider_server.pictures import ROLES, inline, plain, printable
+from provider_server.pictures.drawing import ROLES, inline, plain, printable
 
 Cell = str | int | float | None
 MISSING = "not available"

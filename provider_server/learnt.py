@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from provider_server.continual import Outlook
 from provider_server.findings_page import Page, Section
 from provider_server.learning import Findings
-from provider_server.pictures import calibration_plot, forest_plot, hazard_curves, mismatch_matrix
+from provider_server.pictures.calibration import calibration_plot
+from provider_server.pictures.hazard import hazard_curves
+from provider_server.pictures.mismatch import forest_plot, mismatch_matrix
 from provider_server.release import Release
 from provider_server.verdicts import PairFinding
 

@@ -109,7 +109,7 @@ def _context_line(row: dict[str, Any]) -> str:
 
 
 def _draw_contexts(found: "Observed", out: Path) -> None:
-    from provider_server.pictures import context_map
+    from provider_server.pictures.contexts import context_map
 
     known = found.kept.contexts
     numbers = [-1 if (number := known.of(node)) is None else number for node in found.nodes]
@@ -120,7 +120,7 @@ def _draw_contexts(found: "Observed", out: Path) -> None:
 
 
 def _save(figures: "Mapping[str, Figure]", out: Path) -> None:
-    from provider_server.pictures import save
+    from provider_server.pictures.drawing import save
 
     out.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():

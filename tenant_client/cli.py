@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from tenant_client import verbs_federation, verbs_job, verbs_owner, verbs_trustee, verbs_workload
+from tenant_client import verbs_check, verbs_federation, verbs_job, verbs_owner, verbs_trustee, verbs_workload
 
 app = typer.Typer(
     name="pharoah-tenant",
@@ -25,7 +25,8 @@ VERBS: tuple[Callable[..., None], ...] = (
     verbs_owner.budget,
     verbs_owner.preview,
     verbs_owner.sent,
-    verbs_owner.check,
+    verbs_check.check,
+    verbs_check.changes,
     verbs_job.attach,
     verbs_job.diagnose,
     verbs_job.teach,

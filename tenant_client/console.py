@@ -31,14 +31,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with
 
 
 @contextmanager
-def opened(home: Path) -> "Iterator[Tenant]":
-    """The tenant that lives in `home`, closed afterwards. Errors become their own text and exit code 2."""
+def opened(home: Path, *, failed: int = 2) -> "Iterator[Tenant]":
+    """The tenant that lives in `home`, closed afterwards. Errors become their own text and exit code `failed`."""
     import os
 
     from crypto.noise import SystemSampler
     from tenant_client.home import open_tenant
 
-    with failing():
+    with failing(failed):
         tenant = open_tenant(home, (), os.urandom, SystemSampler())
         try:
             yield tenant
@@ -47,15 +47,15 @@ def opened(home: Path) -> "Iterator[Tenant]":
 
 
 @contextmanager
-def failing() -> Iterator[None]:
-    """Errors that explain themselves become their own text on stderr and exit code 2."""
+def failing(failed: int = 2) -> Iterator[None]:
+    """Errors that explain themselves become their own text on stderr and exit code `failed`."""
     from crypto.errors import PharoahError
 
     try:
         yield
     except PharoahError as error:
         typer.echo(f"pharoah-tenant: error: {error.diagnostics()}", err=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(failed) from error
 
 
 def warn(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The verbs by which owners see what is theirs: journal, budget, preview, sent, check."""
+"""The verbs by which owners see what is theirs: journal, budget, preview, sent."""
 
 import sys
 from collections import Counter
@@ -178,29 +178,6 @@ def _show_bytes(tenant: "Tenant", round_id: str, *, as_json: bool) -> None:
         end = row.part.offset + row.part.length - 1
         shown = row.hex if row.part.length <= 64 else f"{row.hex[:64]}… (--json shows all)"
         sys.stdout.write(f"bytes {row.part.offset:>7}–{end:<7} {row.part.field}: {row.part.meaning}\n    {shown}\n")
-
-
-def check(
-    lease: Annotated[str, typer.Argument(help="The lease that the job would run on, as journalled.")],
-    home: Home,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Ask the newest bundle whether a workload fits its lease. Answered on this machine: the provider learns nothing.
-
-    Exit code 0: fits. 1: warning. 2: mismatch. 3: unknown.
-    """
-    from crypto import check as checking
-
-    with opened(home) as tenant:
-        result = checking.check(tenant.bundle(), tenant.journal.labels(lease))
-    if as_json:
-        print_json(result)
-    else:
-        sys.stdout.write(f"{result.verdict.name.lower()}: {result.reason}\n")
-        if result.better_context:
-            sys.stdout.write(f"a context where this workload does well: {result.better_context}\n")
-    raise typer.Exit(int(result.verdict))
 
 
 def _plan(tenant: "Tenant", file: Path | None) -> "Plan":

@@ -25,25 +25,11 @@ from crypto.life_table import Floats
 from provider_server.analysis.calibration import Calibration
 from provider_server.findings_page import Page, Section, render
 from provider_server.learning import RateFinding
-from provider_server.pictures import (
-    MOST_CONTEXTS,
-    MOST_LISTED,
-    MOST_NODES,
-    MOST_PANELS,
-    MOST_ROWS,
-    ROLES,
-    VERDICTS,
-    WIDTH,
-    PictureNotSaved,
-    calibration_plot,
-    context_map,
-    forest_plot,
-    hazard_curves,
-    inline,
-    mismatch_matrix,
-    plain,
-    save,
-)
+from provider_server.pictures.calibration import calibration_plot
+from provider_server.pictures.contexts import MOST_LISTED, MOST_NODES, context_map
+from provider_server.pictures.drawing import ROLES, WIDTH, PictureNotSaved, inline, plain, save
+from provider_server.pictures.hazard import MOST_PANELS, hazard_curves
+from provider_server.pictures.mismatch import MOST_CONTEXTS, MOST_ROWS, VERDICTS, forest_plot, mismatch_matrix
 
 EDGES = (0.0, 1.0, 8.0, 48.0, 100_000.0)
 HOSTILE = (

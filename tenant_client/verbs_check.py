@@ -1,0 +1,80 @@
+"""The verbs to ask before a job starts: check, and changes since the run that worked."""
+
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tenant_client.console import AsJson, Home, failing, opened, print_json
+
+if TYPE_CHECKING:
+    pass
+
+Lease = Annotated[str, typer.Argument(envvar="PHAROAH_LEASE", help="The lease, as journalled.", show_default=False)]
+
+
+def check(
+    lease: Lease,
+    home: Home,
+    like: Annotated[
+        str, typer.Option(help="A lease that ran the same workload, where this one was not described yet.")
+    ] = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Ask whether a workload fits its lease, before it starts. By default this is answered here and tells nobody.
+
+    Exit code 0: fits. 1: warning. 2: mismatch. 3: unknown, which includes that nothing could be asked.
+    """
+    from crypto import check as checking
+    from crypto.messages import LADDER_LABELS
+    from crypto.online import Verdict
+
+    # An error is not a mismatch: who starts jobs by this exit code must not refuse one for it.
+    with opened(home, failed=Verdict.UNKNOWN) as tenant:
+        labels = tenant.journal.labels(lease)
+        if like:
+            known = tenant.journal.labels(like)
+            labels |= {rung: known[rung] for rung in LADDER_LABELS if rung in known}
+        result = checking.check(tenant.bundle(), labels)
+    if as_json:
+        print_json(result)
+    else:
+        sys.stdout.write(f"{result.verdict.name.lower()}: {result.reason}\n")
+        if result.better_context:
+            sys.stdout.write(f"a context where this workload does well: {result.better_context}\n")
+    raise typer.Exit(int(result.verdict))
+
+
+def changes(
+    lease: Lease,
+    home: Home,
+    before: Annotated[
+        str, typer.Option("--from", help="The run that worked; by default the newest of the same structure.")
+    ] = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Say what changed between the run that worked and this one: context, versions, spread, operators. All local.
+
+    Exit code 0: nothing that is known. 1: something.
+    """
+    from tenant_client import changes as changing
+    from tenant_client.database import open_database
+    from tenant_client.journal import Journal
+    from tenant_client.run.attempts import Attempts
+
+    with failing(), closing(open_database(home / "tenant.db")) as connection:
+        journal = Journal(connection)
+        for unit in filter(None, (lease, before)):
+            journal.labels(unit)
+        runs = changing.runs_of(journal)
+        one = runs[before] if before else changing.last_that_worked(Attempts(connection).list(), runs, lease)
+        found = changing.changes(one, runs[lease])
+    if as_json:
+        print_json({"before": one.unit, "after": lease, "changes": [vars(change) for change in found]})
+    else:
+        sys.stdout.write(f"{one.unit} → {lease}{'' if found else ': nothing that is known has changed'}\n")
+        sys.stdout.writelines(f"  {change.kind}: {change.text}\n" for change in found)
+    raise typer.Exit(1 if found else 0)
