@@ -21,7 +21,7 @@ from typing import Any
 import uvicorn
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
-from google.protobuf.message import DecodeError as ProtobufDecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError as ProtobufDecodeError
 from starlette.concurrency import run_in_threadpool
 
 from crypto.errors import PharoahError

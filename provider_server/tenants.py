@@ -24,7 +24,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, NewType, Protocol
 
-from google.protobuf.message import DecodeError as ProtobufDecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from crypto.errors import DecodeError
 from crypto.verbs import BLOB, RECORD, Fault, Verb, unwrap, wrap

@@ -73,7 +73,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from google.protobuf.message import DecodeError as ProtobufDecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from crypto.errors import PharoahError
 from crypto.verbs import ROUND_BUNDLE_SHA256, Answer, Fault, Verb
