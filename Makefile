@@ -86,6 +86,10 @@ bench: install ## Run the benchmarks
 		$(BIN)/python benchmarks/$$figure.py || exit 1; \
 	done
 
+.PHONY: reference
+reference: install ## Write docs/reference/ from the code
+	@$(BIN)/python docs/generate.py
+
 .PHONY: lock
 lock: install ## Resolve requirements.lock anew from pyproject.toml, keeping what still fits
 	@$(BIN)/uv pip compile --quiet pyproject.toml --output-file requirements.lock

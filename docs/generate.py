@@ -1,0 +1,204 @@
+"""Writes docs/reference/ from the code: commands, settings, and what crosses the wire. `make reference` runs it.
+
+A test compares what lies in docs/reference/ with what this makes, so the reference cannot fall behind the code.
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import click
+import msgspec
+from typer.main import get_command
+
+import crypto
+import provider_server
+import provider_server.cli
+import simulation.cli
+import tenant_client
+import tenant_client.cli
+from provider_server.settings import ProviderSettings
+from tenant_client.settings import TenantSettings, TrusteeSettings
+
+HERE = Path(__file__).resolve().parent / "reference"
+PROGRAMS = {
+    "pharoah-tenant": tenant_client.cli.app,
+    "pharoah-provider": provider_server.cli.app,
+    "pharoah-sim": simulation.cli.app,
+}
+SETTINGS = {"provider.toml": ProviderSettings, "tenant.toml": TenantSettings, "trustee.toml": TrusteeSettings}
+WRITTEN = "Written by `make reference` from the code; do not edit.\n"
+
+
+def pages() -> dict[str, str]:
+    """Every page of the reference by its file name."""
+    return {
+        "commands.md": "\n".join(["# Commands\n", WRITTEN, *_commands()]),
+        "settings.md": "\n".join(["# Settings\n", WRITTEN, *_settings()]),
+        "messages.md": "\n".join(["# Messages\n", WRITTEN, *_messages()]),
+    }
+
+
+def _cell(text: object) -> str:
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    if rows:
+        yield f"| {' | '.join(head)} |"
+        yield f"|{'---|' * len(head)}"
+        yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows)
+        yield ""
+
+
+# ---- commands ------------------------------------------------------------------------------------------------------
+
+
+def _commands() -> Iterator[str]:
+    for program, app in PROGRAMS.items():
+        yield f"## {program}\n"
+        yield from _verbs(program, get_command(app))
+
+
+def _verbs(words: str, command: click.Command) -> Iterator[str]:
+    if isinstance(command, click.Group):
+        yield f"{command.help}\n"
+        for name, verb in command.commands.items():
+            yield from _verbs(f"{words} {name}", verb)
+        return
+    context = click.Context(command, info_name=words)
+    yield f"### {words}\n"
+    yield f"{inspect.cleandoc(command.help or '')}\n"
+    yield f"```text\n{' '.join([words, *command.collect_usage_pieces(context)])}\n```\n"
+    yield from _table(
+        ("", "", "by default"), [_parameter(one, context) for one in command.params if one.name != "help"]
+    )
+
+
+def _parameter(one: click.Parameter, context: click.Context) -> tuple[str, str, str]:
+    told = _help(one, context.command)
+    if isinstance(one, click.Option):
+        name = " / ".join(f"`{text}`" for text in (*one.opts, *one.secondary_opts))
+    else:
+        name = f"`{(one.name or '').upper()}`"
+    if one.envvar:
+        told += f" Also `{one.envvar}`."
+    if isinstance(one.type, click.Choice):
+        choices = (getattr(choice, "value", choice) for choice in one.type.choices)
+        told += f" One of {', '.join(f'`{choice}`' for choice in choices)}."
+    default = one.get_default(context, call=False)
+    plain = isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
+    shown = f"`{getattr(default, 'value', default)}`" if plain else "required" if one.required else ""
+    return name, told, shown
+
+
+def _help(one: click.Parameter, command: click.Command) -> str:
+    """What a parameter says of itself; typer keeps the words of an argument in its annotation only."""
+    annotation = inspect.unwrap(command.callback or _help).__annotations__.get(one.name or "")
+    said = [getattr(told, "help", None) for told in getattr(annotation, "__metadata__", ())]
+    return next(filter(None, said), "")
+
+
+# ---- settings ------------------------------------------------------------------------------------------------------
+
+
+def _settings() -> Iterator[str]:
+    for file, kind in SETTINGS.items():
+        yield f"## {file}\n"
+        for section in msgspec.structs.fields(kind):
+            yield f"### [{section.name}] of {file}\n"
+            yield f"{inspect.getdoc(section.type)}\n"
+            rows = [
+                (f"`{key.name}`", f"`PHAROAH_{section.name.upper()}_{key.name.upper()}`", _range(key.type), _value(key))
+                for key in _keys(section.type)
+            ]
+            yield from _table(("key", "variable", "value", "by default"), rows)
+
+
+def _keys(section: Any) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(section)
+
+
+def _range(kind: Any) -> str:
+    """The type of a setting and its bounds."""
+    told = msgspec.inspect.type_info(kind)
+    bounds = [
+        f"{word} {getattr(told, name)}" for name, word in _BOUNDS.items() if getattr(told, name, None) is not None
+    ]
+    choices = " or ".join(f"`{value}`" for value in getattr(told, "values", ()))
+    enum = " or ".join(f"`{value.value}`" for value in getattr(told, "cls", ()) or ())
+    return choices or enum or " ".join([type(told).__name__.removesuffix("Type").lower(), *bounds])
+
+
+_BOUNDS = {"gt": "above", "ge": "from", "lt": "below", "le": "to"}
+
+
+def _value(key: msgspec.structs.FieldInfo) -> str:
+    default = getattr(key.default, "value", key.default)
+    return "empty" if default == "" else f"`{default}`"
+
+
+# ---- messages ------------------------------------------------------------------------------------------------------
+
+
+def _messages() -> Iterator[str]:
+    yield (
+        "Each message is a msgpack array: its label, then its fields in order, decoded strictly by `crypto.codec`.\n"
+        "A type that ends in `Id`, `Token` or `Digest` is a byte string of fixed length.\n"
+    )
+    for module, kinds in _by_module().items():
+        yield f"## {module}\n"
+        for kind in kinds:
+            hints = get_type_hints(kind)
+            yield f"### {kind.__name__}\n"
+            yield f"`{kind.LABEL}` · {_first_paragraph(kind)}\n"
+            yield from _table(
+                ("field", "type"), [(f"`{one.name}`", f"`{_named(hints[one.name])}`") for one in fields(kind)]
+            )
+
+
+def _by_module() -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for package in (crypto, provider_server):
+        for info in walk_packages(package.__path__, f"{package.__name__}."):
+            if ".migrations" in info.name or info.name.endswith("__main__"):
+                continue
+            kinds = vars(import_module(info.name)).values()
+            own = [kind for kind in kinds if isinstance(kind, type) and kind.__module__ == info.name]
+            labelled = [kind for kind in own if "LABEL" in vars(kind)]
+            if labelled:
+                found[info.name] = labelled
+    return found
+
+
+def _first_paragraph(kind: type) -> str:
+    return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
+
+
+def _named(kind: Any) -> str:
+    """A type as its annotation reads."""
+    arguments = get_args(kind)
+    if not arguments:
+        return "None" if kind is type(None) else str(getattr(kind, "__name__", kind))
+    inner = ["…" if one is Ellipsis else _named(one) for one in arguments]
+    if get_origin(kind) is Union or re.search("UnionType", str(type(kind))):
+        return " or ".join(inner)
+    return f"{kind.__origin__.__name__}[{', '.join(inner)}]"
+
+
+def main() -> None:
+    """Writes the pages."""
+    HERE.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (HERE / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+        sys.stdout.write(f"docs/reference/{name}\n")
+
+
+if __name__ == "__main__":
+    main()
