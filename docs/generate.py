@@ -111,7 +111,7 @@ def _help(one: click.Parameter, command: click.Command) -> str:
 def _settings() -> Iterator[str]:
     for file, kind in SETTINGS.items():
         yield f"## {file}\n"
-        for section in msgspec.structs.fields(kind):
+        for section in _keys(kind):
             yield f"### [{section.name}] of {file}\n"
             yield f"{inspect.getdoc(section.type)}\n"
             rows = [
@@ -122,7 +122,8 @@ def _settings() -> Iterator[str]:
 
 
 def _keys(section: Any) -> tuple[msgspec.structs.FieldInfo, ...]:
-    return msgspec.structs.fields(section)
+    fields_of: Any = msgspec.structs.fields
+    return tuple(fields_of(section))
 
 
 def _range(kind: Any) -> str:
