@@ -1,0 +1,186 @@
+"""What the newest bundle says of each workload on each context, how that came about, and where to look first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from crypto.bundle import Bundle, Judgement, MismatchEntry
+from crypto.check import WARNING_PROBABILITY, Check
+from crypto.plan import HOURS_PER_WEEK
+from provider_server.pages.snapshot import SHORT, Snapshot
+
+MOST_WORKLOADS, MOST_CONTEXTS = 60, 40
+ACCUSED = (Judgement.WORSE, Judgement.CONFOUNDED)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a bundle said and the one before did not, or no longer: `new` or `gone`; or an `alarm`."""
+
+    hour: int
+    kind: str
+    text: str
+    finding: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the newest bundle says of a workload on a context. `key` names it in addresses: /finding/<key>."""
+
+    key: str
+    workload: str
+    context: str
+    context_name: str
+    judgement: str
+    probability_worse: float
+    risk_ratio: float
+    low: float
+    high: float
+    expected_failures: float
+    reason: str
+    better_on: tuple[str, ...]
+    history: tuple["Past", ...]
+
+    @property
+    def tone(self) -> str:
+        """The class of colour of its cell."""
+        if self.judgement == Judgement.WORSE:
+            return "worse"
+        return (
+            "doubt"
+            if self.judgement == Judgement.CONFOUNDED or self.probability_worse >= WARNING_PROBABILITY
+            else "plain"
+        )
+
+
+@dataclass(frozen=True)
+class Past:
+    """What an earlier bundle said of the same pair."""
+
+    bundle: int
+    until_hour: int
+    judgement: str
+    probability_worse: float
+    risk_ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Findings by workload, the likeliest mismatches first, and context; None where nothing is said."""
+
+    contexts: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[str, tuple[Finding | None, ...]], ...]
+    workloads_left_out: int
+    contexts_left_out: int
+
+
+Pair = tuple[str, str]
+
+
+def events(seen: Snapshot) -> tuple[Event, ...]:
+    """What changed from one bundle to the next, and alarms, newest first."""
+    newest = _entries(seen.bundles[-1]) if seen.bundles else {}
+    events = []
+    for before, after in pairwise([None, *seen.bundles]):
+        old, new = (_accused(one) if one else {} for one in (before, after))
+        for kind, pairs in (("new", new.keys() - old.keys()), ("gone", old.keys() - new.keys())):
+            for pair in sorted(pairs):
+                entry = (new if kind == "new" else old)[pair]
+                text = _told(seen, entry, gone=kind == "gone")
+                events.append(
+                    Event(after.until_hour if after else 0, kind, text, _key(entry) if pair in newest else "")
+                )
+    events += [Event(alarm.raised_hour + HOURS_PER_WEEK, "alarm", seen.told(alarm), "") for alarm in seen.alarms]
+    return tuple(sorted(events, key=lambda event: (-event.hour, event.kind, event.text)))
+
+
+def _entries(bundle: Bundle) -> dict[Pair, MismatchEntry]:
+    return {(str(one.workload), str(one.context)): one for one in bundle.mismatches}
+
+
+def _accused(bundle: Bundle) -> dict[Pair, MismatchEntry]:
+    return {pair: one for pair, one in _entries(bundle).items() if one.judgement in ACCUSED}
+
+
+def _told(seen: Snapshot, entry: MismatchEntry, *, gone: bool) -> str:
+    what = f"workload {str(entry.workload)[:SHORT]} on {seen.name(str(entry.context))}"
+    if gone:
+        return f"{what} is no longer called {entry.judgement.value}"
+    return f"{what} is called {entry.judgement.value}: {entry.risk_ratio:.1f} times as many failures as expected"
+
+
+def _key(entry: MismatchEntry) -> str:
+    return f"{entry.workload}-{entry.context}"
+
+
+def findings(seen: Snapshot) -> tuple[Finding, ...]:
+    """All pairs of the newest bundle, the likeliest mismatch first."""
+    if not seen.bundles:
+        return ()
+    newest = seen.bundles[-1]
+    past = [(one, _entries(one)) for one in seen.bundles[:-1] if one.epoch == newest.epoch]
+    made = [_finding(seen, newest.number, entry, past) for entry in newest.mismatches]
+    return tuple(sorted(made, key=lambda one: (-one.probability_worse, -one.risk_ratio, one.key)))
+
+
+def _finding(
+    seen: Snapshot, number: int, entry: MismatchEntry, past: Sequence[tuple[Bundle, dict[Pair, MismatchEntry]]]
+) -> Finding:
+    pair = str(entry.workload), str(entry.context)
+    before = [(bundle, entries[pair]) for bundle, entries in past if pair in entries]
+    return Finding(
+        key=_key(entry),
+        workload=pair[0],
+        context=pair[1],
+        context_name=seen.name(pair[1]),
+        judgement=entry.judgement.value,
+        probability_worse=entry.probability_worse,
+        risk_ratio=entry.risk_ratio,
+        low=entry.risk_ratio_low,
+        high=entry.risk_ratio_high,
+        expected_failures=entry.expected_failures,
+        reason=Check.of(number, entry, ()).reason,
+        better_on=tuple(seen.name(str(token)) for token in entry.alternatives),
+        history=tuple(_past(bundle, earlier) for bundle, earlier in before),
+    )
+
+
+def _past(bundle: Bundle, entry: MismatchEntry) -> Past:
+    interval = entry.risk_ratio, entry.risk_ratio_low, entry.risk_ratio_high
+    return Past(bundle.number, bundle.until_hour, entry.judgement.value, entry.probability_worse, *interval)
+
+
+def matrix(findings: Sequence[Finding]) -> Matrix:
+    """Findings, the likeliest mismatch first, as a table; what has no room is counted."""
+    workloads = list(dict.fromkeys(one.workload for one in findings))  # the likeliest mismatch first, as findings are
+    contexts = sorted({(one.context_name, one.context) for one in findings}, key=_natural)
+    cells = {(one.workload, one.context): one for one in findings}
+    shown = contexts[:MOST_CONTEXTS]
+    return Matrix(
+        tuple((token, name) for name, token in shown),
+        tuple(
+            (workload, tuple(cells.get((workload, token)) for _, token in shown))
+            for workload in workloads[:MOST_WORKLOADS]
+        ),
+        max(0, len(workloads) - MOST_WORKLOADS),
+        max(0, len(contexts) - MOST_CONTEXTS),
+    )
+
+
+def _natural(named: tuple[str, str]) -> tuple[int, str, str]:
+    """Context 2 before context 10."""
+    name, token = named
+    last = name.split()[-1]
+    return (int(last) if last.isdigit() else 1 << 30, name, token)
+
+
+def filtered(findings: Sequence[Finding], judgement: str, text: str) -> tuple[Finding, ...]:
+    """Findings of a judgement, or any if it is empty, whose tokens or context contain a text."""
+    wanted = text.strip().lower()
+    return tuple(
+        one
+        for one in findings
+        if judgement in ("", one.judgement) and any(wanted in field for field in (one.key, one.context_name.lower()))
+    )

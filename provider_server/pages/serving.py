@@ -1,0 +1,66 @@
+"""The page as a running server: what it reads, who may see it, and where it listens."""
+
+import os
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from crypto.errors import Refusal
+from provider_server.home import settings_of
+from provider_server.listeners import CannotListen, Listener
+from provider_server.pages.app import page_app
+from provider_server.pages.login import FILE, Door, NoPassword
+from provider_server.pages.snapshot import Reader
+from provider_server.pages.views import View, view
+from provider_server.store import Store
+from transport.secret_files import read
+
+LOOPBACK = ("127.0.0.1", "localhost")
+MOST_CONNECTIONS = 64
+SECONDS_PER_HOUR = 3600.0
+
+
+class PageInTheClear(Refusal):
+    """The page would go over the network without TLS."""
+
+    default_hint = "leave --host at 127.0.0.1 and use a tunnel, or put tls.pem and tls.key into the home"
+
+
+def now_hour() -> float:
+    """Hours since 1970, by this machine's clock."""
+    return time.time() / SECONDS_PER_HOUR
+
+
+@contextmanager
+def listening(
+    home: Path, database: str | None, host: str, port: int, clock: Callable[[], float] = now_hour
+) -> Iterator[str]:
+    """The address of the page while it is served.
+
+    NoPassword before one is set; PageInTheClear for another machine's eyes without certificate; CannotListen.
+    """
+    over_tls = host not in LOOPBACK
+    pem = home / "tls.pem", home / "tls.key"
+    if over_tls and not all(file.is_file() for file in pem):
+        raise PageInTheClear(f"{host} is not this machine alone, and the home has no certificate")
+    if not (home / FILE).is_file():
+        raise NoPassword("the page has no password yet")
+    settle_hours = settings_of(home).rounds.settle_hours
+    with closing(Store(database or home / "provider.db", create=False)) as store:
+        reader = Reader(home, store)
+
+        def look() -> View:
+            return view(reader.snapshot(), clock(), settle_hours)
+
+        door = Door(lambda: read(home / FILE), os.urandom, time.monotonic)
+        app = page_app(look, door, over_tls=over_tls)
+        try:
+            listener = Listener(app, (host, port), pem if over_tls else None, MOST_CONNECTIONS)
+        except (OSError, ssl.SSLError) as error:
+            raise CannotListen(f"the page cannot listen: {error}", hint="name another --port") from error
+        try:
+            yield f"{'https' if over_tls else 'http'}://{listener.address}/"
+        finally:
+            listener.close()

@@ -1,0 +1,169 @@
+"""What the page reads from the store and the home, decoded once for as long as nothing has changed.
+
+Besides releases, bundles and plans: who has answered the round that is open (not what), which trustees have, and which
+tenants the rounds make suspicious. The page's process opens `context.key`, for the names of the provider's own
+contexts, and never `signing.key`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from crypto.bundle import Bundle
+from crypto.codec import decode
+from crypto.directory import Chain, Directory, DirectoryEntry
+from crypto.ids import TenantId, VerifyKey
+from crypto.plan import Plan
+from crypto.signing import Signed, open_signed
+from provider_server import observing
+from provider_server.analysis.drift import Alarm
+from provider_server.continual import outlook
+from provider_server.grouping import Suspicion
+from provider_server.leases import context_tokens
+from provider_server.observing import Kept, label_of
+from provider_server.release import Release, from_bytes
+from provider_server.round_store import Answer, KeptRound
+from provider_server.rounds import State
+from provider_server.store import Store, reporting
+from transport.secret_files import HomeError, read_key
+
+SHORT = 8  # digits of a token or an id that are shown
+LEAST_LEVELS = 4  # build-up levels that tokens are named for, whether or not a node has them now
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a context's token stands for: its number, and the build-up level where the token says one."""
+
+    context: int
+    level: int | None
+
+
+@dataclass(frozen=True)
+class SeenRound:
+    """A round: its plan, where it is, and, while it is open, who has answered it."""
+
+    plan: Plan
+    state: State
+    answered: frozenset[TenantId]
+    trustees_answered: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Everything that the pages show comes from here. Rounds, releases and bundles are oldest first."""
+
+    directory: Directory
+    rounds: tuple[SeenRound, ...]
+    releases: tuple[Release, ...]
+    bundles: tuple[Bundle, ...]
+    alarms: tuple[Alarm, ...]
+    suspects: frozenset[TenantId]
+    kept: Kept | None
+    places: Mapping[str, Place]
+
+    def name(self, token: str) -> str:
+        """A context for a person: its number, or the beginning of its token."""
+        place = self.places.get(token)
+        if place is None:
+            return f"context {token[:SHORT]}…"
+        return f"context {place.context}" + ("" if place.level is None else f", level {place.level}")
+
+    def told(self, alarm: Alarm) -> str:
+        """An alarm for a person: the thing by its name, or by the beginning of its token."""
+        kind, _, token = alarm.what.partition(" ")
+        named = self.name(token) if token in self.places else f"{kind} {token[:SHORT]}".strip()
+        return f"{named}{alarm.text.removeprefix(alarm.what)}"
+
+
+class Reader:
+    """Reads one store and one home, from any thread; HomeError where there is no federation in them."""
+
+    def __init__(self, home: Path, store: Store) -> None:
+        self._home = home
+        self._store = store
+        self._context_secret = read_key(home / "context.key")
+        self._learnt: tuple[object, _Learnt] | None = None
+        if not store.entries():
+            raise HomeError("the database has no directory", hint="found the federation: see `pharoah-provider init`")
+
+    def snapshot(self) -> Snapshot:
+        """As things are now; StoreFailed where the store does not answer, DecodeError for what is damaged."""
+        with reporting():
+            kept_rounds = self._store.rounds.rounds()
+            learnt = self._as_learnt(kept_rounds)
+            entries = self._store.entries()
+            chain = Chain.begin(entries[0], _provider_key(entries)).extended(entries[1:])
+            rounds = tuple(self._seen(one) for one in kept_rounds)
+            note = self._store.rounds.suspicion()
+        kept = observing.load(self._home)
+        return Snapshot(
+            directory=chain.directory,
+            rounds=rounds,
+            releases=learnt.releases,
+            bundles=learnt.bundles,
+            alarms=learnt.alarms,
+            suspects=Suspicion.from_dict(note).suspects() if note else frozenset(),
+            kept=kept,
+            places=places(self._context_secret, learnt.epochs, kept),
+        )
+
+    def _as_learnt(self, rounds: Sequence[KeptRound]) -> "_Learnt":
+        """Releases and bundles only grow, so their number tells whether they have changed."""
+        newest = self._store.newest_bundle()
+        state = newest[0] if newest else None, sum(one.state == State.RELEASED for one in rounds)
+        if self._learnt is None or self._learnt[0] != state:
+            self._learnt = state, _Learnt.of(self._store)
+        return self._learnt[1]
+
+    def _seen(self, kept: KeptRound) -> SeenRound:
+        plan, state = decode(Plan, decode(Signed, kept.signed_plan).body), State(kept.state)
+        kind = {State.ENDORSING: Answer.ENDORSEMENT, State.UNMASKING: Answer.SHARE}.get(state)
+        answers = self._store.rounds.answers(kept.round_id, kind) if kind else {}
+        is_open = state not in (State.RELEASED, State.REFUSED)
+        answered = self._store.rounds.contributors(kept.round_id) if is_open else set()
+        return SeenRound(plan, state, frozenset(answered), frozenset(answers))
+
+
+@dataclass(frozen=True, eq=False)
+class _Learnt:
+    releases: tuple[Release, ...]
+    bundles: tuple[Bundle, ...]
+    alarms: tuple[Alarm, ...]
+
+    @classmethod
+    def of(cls, store: Store) -> "_Learnt":
+        key = _provider_key(store.entries())
+        releases = tuple(map(from_bytes, store.releases()))
+        bundles = tuple(open_signed(Bundle, signed, key) for signed in store.bundles())
+        if not releases:
+            return cls(releases, bundles, ())
+        leases = store.leases(0, releases[-1].plan.end_hour)
+        return cls(releases, bundles, outlook(releases, leases, bundles).alarms)
+
+    @cached_property
+    def epochs(self) -> frozenset[int]:
+        """Those that tokens come from."""
+        return frozenset(one.epoch for one in self.bundles) | frozenset(one.plan.epoch for one in self.releases)
+
+
+def places(secret: bytes, epochs: Iterable[int], kept: Kept | None) -> dict[str, Place]:
+    """What the tokens of the provider's own contexts stand for; those of contexts in other words stay tokens."""
+    found: dict[str, Place] = {}
+    if kept is None:
+        return found
+    levels = max([LEAST_LEVELS - 1, *kept.levels.values()]) + 1
+    for epoch in epochs:
+        for context in kept.contexts.contexts:
+            for level in range(levels):
+                tokens = context_tokens(secret, epoch, label_of(context.number), level)
+                found[tokens["context"]] = Place(context.number, None)
+                found[tokens["context_level"]] = Place(context.number, level)
+    return found
+
+
+def _provider_key(entries: Sequence[bytes]) -> VerifyKey:
+    """The key by which the directory was founded."""
+    provider: VerifyKey = decode(DirectoryEntry, decode(Signed, entries[0]).body).provider
+    return provider

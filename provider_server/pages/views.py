@@ -1,0 +1,221 @@
+"""From a snapshot to what is shown: pure, so that a page is a line of a test. Every field is a key of /api/… as well.
+
+Numbers are as bundles and releases say them; text is for people. A token is shown by its first `SHORT` digits; an
+interval is of 95% probability. Nothing here says how one tenant's jobs fared.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from crypto.accountant import NO_LOSS, PrivacyLoss, plan_loss
+from crypto.bundle import Bundle, FactorEntry, Judgement, RuleEntry
+from crypto.ids import TenantId
+from crypto.plan import HOURS_PER_WEEK
+from provider_server.pages.findings import Event, Finding, Matrix, events, findings, matrix
+from provider_server.pages.fleet import ContextView, fleet
+from provider_server.pages.hazards import Curve, hazard_curves
+from provider_server.pages.snapshot import SHORT, SeenRound, Snapshot
+from provider_server.rounds import State
+
+
+@dataclass(frozen=True)
+class RoundNow:
+    """The round that is open, and whom it waits for: tenants while it collects, then trustees."""
+
+    round_id: str
+    state: str
+    start_hour: int
+    end_hour: int
+    answered: int
+    tenants: int
+    cohort_minimum: int
+    late_tenants: tuple[str, ...]
+    late_trustees: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """A round. `contributors` and `cells` are those of its release, None without one."""
+
+    round_id: str
+    start_hour: int
+    end_hour: int
+    state: str
+    contributors: int | None
+    cells: int | None
+    epsilon: float
+    delta: float
+    position: int
+    horizon: int
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the job-weeks of a week have paid: every plan over it adds up."""
+
+    start_hour: int
+    rounds: int
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class BundleView:
+    """A bundle in figures."""
+
+    number: int
+    until_hour: int
+    pairs: int
+    worse: int
+    confounded: int
+    rates: int
+    epsilon: float | None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The first page. `overdue_hours`: how long a release has been missing, 0 if none is.
+
+    `unpublished`: the newest release is in no bundle, since that was held back or the provider has not come to it.
+    """
+
+    now: RoundNow | None
+    overdue_hours: int
+    tenants: int
+    trustees: int
+    suspects: tuple[str, ...]
+    unpublished: bool
+    alarms: tuple[str, ...]
+    rounds: tuple[RoundView, ...]
+    spent: tuple[Spent, ...]
+    bundles: tuple[BundleView, ...]
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """All pages together."""
+
+    overview: Overview
+    fleet: tuple[ContextView, ...]
+    findings: tuple[Finding, ...]
+    matrix: Matrix
+    hazards: tuple[Curve, ...]
+    factors: tuple[FactorEntry, ...]
+    rules: tuple[RuleEntry, ...]
+
+
+def view(seen: Snapshot, now_hour: float, settle_hours: int) -> View:
+    """What there is to show at `now_hour`; a release is overdue once a week has ended and settled without one."""
+    found = findings(seen)
+    overview = Overview(
+        _now(seen),
+        _overdue(seen, now_hour, settle_hours),
+        len(seen.directory.members),
+        len(seen.directory.trustees),
+        tuple(sorted(_tenant(one) for one in seen.suspects)),
+        _unpublished(seen),
+        tuple(map(seen.told, seen.alarms)),
+        _rounds(seen)[::-1],
+        _spent(seen),
+        tuple(_bundle(one) for one in seen.bundles)[::-1],
+        events(seen),
+    )
+    said = (seen.bundles[-1].factors, seen.bundles[-1].rules) if seen.bundles else ((), ())
+    return View(overview, fleet(seen), found, matrix(found), hazard_curves(seen), *said)
+
+
+# ---- rounds ----------------------------------------------------------------------------------------------------------
+
+
+def _now(seen: Snapshot) -> RoundNow | None:
+    for one in seen.rounds:
+        if one.state not in (State.RELEASED, State.REFUSED):
+            return _open(seen, one)
+    return None
+
+
+def _open(seen: Snapshot, one: SeenRound) -> RoundNow:
+    members = [member.tenant for member in seen.directory.members]
+    late = [tenant for tenant in members if tenant not in one.answered]
+    asked = [trustee.index for trustee in one.plan.trustees]
+    collecting = one.state is State.COLLECTING
+    return RoundNow(
+        round_id=str(one.plan.round_id),
+        state=one.state.value,
+        start_hour=one.plan.start_hour,
+        end_hour=one.plan.end_hour,
+        answered=len(one.answered),
+        tenants=len(members),
+        cohort_minimum=one.plan.cohort_minimum,
+        late_tenants=tuple(map(_tenant, late)) if collecting else (),
+        late_trustees=() if collecting else tuple(sorted(set(asked) - one.trustees_answered)),
+    )
+
+
+def _tenant(tenant: TenantId) -> str:
+    return str(tenant)[:SHORT]
+
+
+def _overdue(seen: Snapshot, now_hour: float, settle_hours: int) -> int:
+    if not seen.releases:
+        return 0
+    due = seen.releases[-1].plan.end_hour + HOURS_PER_WEEK + settle_hours
+    return max(0, int(now_hour - due))
+
+
+def _unpublished(seen: Snapshot) -> bool:
+    if not seen.releases:
+        return False
+    return not seen.bundles or seen.bundles[-1].until_hour < seen.releases[-1].plan.end_hour
+
+
+def _rounds(seen: Snapshot) -> tuple[RoundView, ...]:
+    released = {made.plan.round_id: made for made in seen.releases}
+    return tuple(
+        RoundView(
+            round_id=str(plan.round_id),
+            start_hour=plan.start_hour,
+            end_hour=plan.end_hour,
+            state=one.state.value,
+            contributors=made.contributors if (made := released.get(plan.round_id)) else None,
+            cells=plan.cells if made else None,
+            epsilon=plan_loss(plan).at(plan.delta),
+            delta=plan.delta,
+            position=plan.position,
+            horizon=plan.horizon,
+        )
+        for one in seen.rounds
+        for plan in (one.plan,)
+    )
+
+
+def _spent(seen: Snapshot) -> tuple[Spent, ...]:
+    paid: defaultdict[int, PrivacyLoss] = defaultdict(lambda: NO_LOSS)
+    rounds: defaultdict[int, int] = defaultdict(int)
+    delta = max((one.plan.delta for one in seen.rounds), default=0.0)
+    for one in seen.rounds:
+        plan = one.plan
+        for week in range(plan.start_hour // HOURS_PER_WEEK, -(-plan.end_hour // HOURS_PER_WEEK)):
+            paid[week] += plan_loss(plan)
+            rounds[week] += 1
+    return tuple(
+        Spent(week * HOURS_PER_WEEK, rounds[week], loss.at(delta) if delta else loss.epsilon, delta)
+        for week, loss in sorted(paid.items())
+    )
+
+
+# ---- bundles ---------------------------------------------------------------------------------------------------------
+
+
+def _bundle(one: Bundle) -> BundleView:
+    judged = [entry.judgement for entry in one.mismatches]
+    return BundleView(
+        one.number,
+        one.until_hour,
+        len(judged),
+        judged.count(Judgement.WORSE),
+        judged.count(Judgement.CONFOUNDED),
+        len(one.hazards),
+        one.statement.epsilon if one.statement else None,
+    )

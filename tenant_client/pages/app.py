@@ -1,0 +1,133 @@
+"""The tenant's page as an app.
+
+    GET /?token=…           the printed address: exchanged for a cookie, once
+    GET /                   leases with their checks, budget, hints
+    GET /attempts           what ran and how it ended
+    GET /sent               everything that left, by kind
+    GET /sent/ROUND         a contribution, part by part; /sent/ROUND/bytes is the message itself
+    GET /sent/ROUND/PART    the words of one part, each with its cell
+
+Long tables go on at ?first=…. There is nothing to change here: no address takes anything but GET.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+
+from crypto.errors import PharoahError
+from tenant_client.pages.guard import Asgi, Key, guarded
+from tenant_client.pages.house import house
+from tenant_client.pages.html import renderer
+from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
+
+COOKIE = "pharoah-tenant"
+STATIC = Path(__file__).with_name("static")
+ROWS_AT_ONCE = 100
+First = Annotated[int, Query(ge=0)]
+_page = renderer()
+
+
+def page_app(home: Path, key: Key, now_h: Callable[[], float]) -> Asgi:
+    """The ASGI app for the home of one tenant; `now_h` gives hours since 1970."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    pages = Pages(home, now_h)
+    app.middleware("http")(_only_with(key))
+    app.get("/")(pages.leases)
+    app.get("/attempts")(pages.attempts)
+    app.get("/sent")(pages.sent)
+    app.get("/sent/{round_id}")(pages.contribution)
+    app.get("/sent/{round_id}/bytes")(pages.raw)
+    app.get("/sent/{round_id}/{number}")(pages.part)
+    app.exception_handler(HTTPException)(_not_there)
+    app.exception_handler(PharoahError)(_not_now)
+    app.mount("/static", StaticFiles(directory=STATIC))
+    return guarded(app)
+
+
+def _only_with(key: Key) -> Callable[[Request, Callable[[Request], Any]], Any]:
+    async def only_with_key(request: Request, call_next: Callable[[Request], Any]) -> Response:
+        token = request.query_params.get("token")
+        if token is not None:
+            return _exchanged(key, token)
+        if not request.url.path.startswith("/static/") and not key.fits(request.cookies.get(COOKIE, "")):
+            return HTMLResponse(_page("closed"), 403)
+        answered: Response = await call_next(request)
+        return answered
+
+    return only_with_key
+
+
+def _exchanged(key: Key, token: str) -> Response:
+    secret = key.exchange(token)
+    if secret is None:
+        return HTMLResponse(_page("closed"), 403)
+    answer = RedirectResponse("/", 303)
+    answer.set_cookie(COOKIE, secret, httponly=True, samesite="strict", path="/")
+    return answer
+
+
+class Pages:
+    """What there is to see, read anew each time."""
+
+    def __init__(self, home: Path, now_h: Callable[[], float]) -> None:
+        self._home = home
+        self._now_h = now_h
+
+    def leases(self, request: Request, first: First = 0) -> Response:
+        """Leases with their checks, hints and budget."""
+        return self._of_house(request, "leases", first)
+
+    def attempts(self, request: Request, first: First = 0) -> Response:
+        """What ran and how it ended."""
+        return self._of_house(request, "attempts", first)
+
+    def sent(self, request: Request, first: First = 0) -> Response:
+        """Everything that left, by kind."""
+        return self._of_house(request, "sent", first)
+
+    def contribution(self, request: Request, round_id: str) -> Response:
+        """One message, part by part."""
+        return _shown(request, "contribution", message=self._message(round_id), words=WORD_BYTES)
+
+    def raw(self, round_id: str) -> Response:
+        """The message itself."""
+        name = {"content-disposition": f'attachment; filename="contribution-{round_id[:12]}.bin"'}
+        return Response(self._message(round_id).data, media_type="application/octet-stream", headers=name)
+
+    def part(self, request: Request, round_id: str, number: int, first: First = 0) -> Response:
+        """Words of one part, each with its cell."""
+        sent = self._message(round_id)
+        if not 0 <= number < len(sent.parts):
+            raise HTTPException(404, "this message has no such part")
+        row = sent.parts[number].part
+        given = {"message": sent, "number": number, "row": row, "first": first, "step": WORDS_AT_ONCE}
+        return _shown(request, "part", words=words(sent, number, first), count=row.length // WORD_BYTES, **given)
+
+    def _of_house(self, request: Request, name: str, first: int) -> Response:
+        return _shown(request, name, house=house(self._home, self._now_h()), first=first, step=ROWS_AT_ONCE)
+
+    def _message(self, round_id: str) -> Message:
+        found = message(self._home, round_id)
+        if found is None:
+            raise HTTPException(404, "this round was not answered from here")
+        return found
+
+
+def _shown(request: Request, name: str, **given: Any) -> Response:
+    return HTMLResponse(_page(name, at=request.url.path, **given))
+
+
+def _not_there(_: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return HTMLResponse(_page("failed", what=str(getattr(error, "detail", error)), hint=""), status)
+
+
+def _not_now(_: Request, error: Exception) -> Response:
+    """The home is not what it should be, or its disk does not answer."""
+    what, hint = (error.what, error.hint) if isinstance(error, PharoahError) else (str(error), "")
+    return HTMLResponse(_page("failed", what=what, hint=hint), 503)

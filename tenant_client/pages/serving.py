@@ -1,0 +1,84 @@
+"""The tenant's page as a running server, on this machine alone."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+
+import uvicorn
+
+from crypto.errors import PharoahError, Refusal
+from tenant_client.pages.app import page_app
+from tenant_client.pages.guard import Key
+
+SECONDS_PER_HOUR = 3600.0
+START_S = 30.0
+MOST_CONNECTIONS = 32
+
+
+class NotOnThisMachine(Refusal):
+    """A tenant's page would be shown to other machines."""
+
+    default_hint = "leave --host at 127.0.0.1; from elsewhere, use a tunnel"
+
+
+class PageNotServed(PharoahError):
+    """The tenant's page cannot listen."""
+
+    default_hint = "name another --port"
+
+
+@contextmanager
+def listening(home: Path, host: str, port: int) -> Iterator[str]:
+    """The address, good for one browser, while the page is served."""
+    if not _is_loopback(host):
+        raise NotOnThisMachine(f"{host} is not this machine alone")
+    token = os.urandom(32).hex()
+    config = uvicorn.Config(
+        page_app(home, Key(token, os.urandom(32).hex()), lambda: time.time() / SECONDS_PER_HOUR),
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,  # it would keep the token
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=2,
+    )
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        opened = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise PageNotServed(f"the page cannot listen at port {port}: {error.strerror}") from error
+    with opened, _running(uvicorn.Server(config), opened):
+        shown = f"[{host}]" if ":" in host else host
+        yield f"http://{shown}:{opened.getsockname()[1]}/?token={token}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextmanager
+def _running(server: uvicorn.Server, at: socket.socket) -> Iterator[None]:
+    """The server in a thread of its own."""
+    thread = threading.Thread(target=server.run, args=([at],), daemon=True)
+    thread.start()
+    end_s = time.monotonic() + START_S
+    try:
+        while not server.started:
+            if time.monotonic() > end_s or not thread.is_alive():
+                raise PageNotServed("the page's server does not come up", hint="start it again")
+            time.sleep(0.01)
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()

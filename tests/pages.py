@@ -1,0 +1,122 @@
+"""A federation on disk that pages can be shown of: three weeks over four contexts, a mismatch, and a round that waits.
+
+Everything went through the real rounds, so that the figures hang together; the nodes of the contexts are made up, as
+there is no telemetry. The hours begin with 1970.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from crypto.causes import Domain
+from crypto.plan import HOURS_PER_WEEK
+from crypto.verbs import Verb
+from provider_server.analysis.buildup import BuildUp
+from provider_server.analysis.contexts import Context, ContextMap
+from provider_server.leases import Lease
+from provider_server.observing import Kept, keep, label_of
+from simulation import cloud as world
+from simulation.play import Player
+from simulation.scenario import load
+from tenant_client.run.attempts import Attempts, Cause, State
+from transport.secret_files import write_secret
+
+WEEKS, TENANTS, ANSWERED, CONTEXTS, NODES = 3, 10, 6, 4, 12
+SCENARIO = replace(
+    load("tiny"),
+    tenants=TENANTS,
+    contexts=CONTEXTS,
+    weeks=WEEKS + 1,
+    jobs_per_week=700,
+    mismatch_minimum=2,
+    mismatch_factor=12.0,
+    age_band_edges_h=(0.0, 8.0, 48.0),
+    age_band_factors=(1.6, 1.2, 1.0),
+    epsilon=50.0,
+    owners_minimum=3,
+    cohort_minimum=4,
+    horizon_weeks=1,
+    groups=1,
+    failures_per_week={Domain.INFRASTRUCTURE: 300.0, Domain.FRAMEWORK: 30.0, Domain.SCRIPT: 40.0},
+)
+LOOKS = ("A100, hall 1", "A100, hall 2", "H100, hall 2", "H200, hall 3")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Where the homes are. The tenant has answered all rounds, the one that waits too."""
+
+    provider: Path
+    tenant: Path
+    late: tuple[str, ...]
+
+
+class Named(Player):
+    """Calls contexts as `pharoah-provider contexts` numbers them."""
+
+    def _grant(self, lease: world.Lease) -> Lease:
+        made = super()._grant(lease)
+        place = label_of(lease.context + 1), lease.level
+        return replace(made, labels=self._federation.provider.context_labels(lease.start_h, *place))
+
+
+@cache
+def built(root: Path) -> Shown:
+    """Plays the weeks below `root`, once for each process; takes about ten seconds."""
+    player = Named(SCENARIO, 1, root)
+    try:
+        for number in player.weeks():
+            if number == WEEKS - 1:
+                break
+        _wait(player)
+        _keep_keys(player, root / "provider")
+        late = tuple(str(tenant.id) for tenant in player._federation.tenants[ANSWERED:])
+        _attempt(player)
+    finally:
+        player.close()
+    keep(root / "provider", Kept(WEEKS * HOURS_PER_WEEK, _contexts(), _levels(), BuildUp().state()))
+    return Shown(root / "provider", root / "tenants" / "000", late)
+
+
+def _wait(player: Player) -> None:
+    """Opens the round of one more week, for which some tenants are late."""
+    player._happen(WEEKS)
+    provider, start = player._federation.provider, WEEKS * HOURS_PER_WEEK
+    round_ = provider.open_round(provider.plan((start, start + HOURS_PER_WEEK)))
+    for tenant in player._federation.tenants[:ANSWERED]:
+        provider.receive(round_, tenant.answer(Verb.CONTRIBUTION, round_.signed_plan))
+
+
+def _keep_keys(player: Player, home: Path) -> None:
+    provider = player._federation.provider
+    write_secret(home / "signing.key", provider._signing_key._private.private_bytes_raw())
+    write_secret(home / "context.key", provider._context_secret)
+    (home / "provider.toml").touch()
+
+
+def _attempt(player: Player) -> None:
+    """The first tenant has run a job under `pharoah-tenant run`, and it failed."""
+    tenant = player._federation.tenants[0]
+    unit, attempts = tenant.journal.units()[0].unit, Attempts(tenant._connection)
+    number = attempts.begin(unit, 3600.0)
+    attempts.end(unit, number, State.FAILED, 9000.0, exit_code=1, steps=412)
+    cause = Cause("nvlink_error", 3, "gpu-07", "GPU 5", "train.log:812", "rank 3 lost its NVLink <to GPU 5>")
+    attempts.explain(unit, number, cause)
+
+
+def _contexts() -> ContextMap:
+    contexts = tuple(
+        Context(
+            number,
+            f"model {look}: {NODES} nodes",
+            tuple(f"gpu-{NODES * (number - 1) + node:02d}" for node in range(NODES)),
+            *(factor * number for factor in (1.0, 0.7, 1.4)),
+        )
+        for number, look in enumerate(LOOKS, start=1)
+    )
+    return ContextMap((), contexts, CONTEXTS + 1, ((),) * CONTEXTS, (), ())
+
+
+def _levels() -> dict[str, int]:
+    """Every fifth node is worn."""
+    return {f"gpu-{node:02d}": int(node % 5 == 0) for node in range(CONTEXTS * NODES)}
