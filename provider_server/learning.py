@@ -6,11 +6,15 @@ both are fitted in turn: hazards over the exposure that is left once every job-w
 by its cap, mismatches with the cap in their likelihood. A rate is that of the workloads that ran there: the hazard
 times their mean risk. What releases and leases settle (sums of counts, and the row and exposure of each job-week) is
 worked out once.
+
+Which versions of an archetype behave alike (`analysis.versions`) is read off afterwards and changes none of it; and so
+are, if asked for, factors of size and season (`sizes_and_seasons`).
 """
 
 import operator
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import numpy as np
@@ -21,8 +25,11 @@ from crypto.ids import RoundId
 from crypto.life_table import Floats, LifeTable
 from crypto.messages import finest_row
 from provider_server.analysis.effective import cap_factor
+from provider_server.analysis.factors import Factor
 from provider_server.analysis.hazard import Cells, Estimate, Model, fit_hazard, predict
 from provider_server.analysis.mismatch import LOG_FACTOR, Mismatches, find_mismatches
+from provider_server.analysis.rules import Rule
+from provider_server.analysis.versions import PairPrior, Partition, partitions
 from provider_server.leases import Lease, Slices
 from provider_server.release import Release
 from provider_server.verdicts import PairFinding, judge_pairs
@@ -49,10 +56,16 @@ class RateFinding:
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything learnt from a set of releases."""
+    """Everything learnt from a set of releases; `versions` by the token of their archetype.
+
+    `rules` are of benchmark jobs, not of releases; None where no benchmark jobs were read.
+    """
 
     pairs: tuple[PairFinding, ...]
     rates: tuple[RateFinding, ...]
+    versions: Mapping[str, Partition] = field(default_factory=dict)
+    factors: tuple[Factor, ...] = ()
+    rules: tuple[Rule, ...] | None = None
 
 
 def learn(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
@@ -63,7 +76,7 @@ def learn(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
     for _ in range(CORRECTIONS):
         hazards = _fit_hazards(seen, pairs.risk(seen), hazards)
         pairs = _fit_pairs(seen, hazards)
-    return Findings(pairs.findings(seen), hazards.findings())
+    return Findings(pairs.findings(seen), hazards.findings(), pairs.versions(leases))
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,12 +308,14 @@ def _fit_rates(table: LifeTable) -> tuple[Floats, Floats]:
 class _Pairs:
     """Mismatches, and the table that they were found in: its exposure is in failures that the hazards explain.
 
-    `counted` (workloads, contexts) is how many of these are expected to count.
+    `counted` (workloads, contexts) is how many of these are expected to count, `by_factor` (workloads, contexts,
+    factors) how many would be if the rate were exp(`LOG_FACTOR`).
     """
 
     table: LifeTable
     found: Mismatches
     counted: Floats
+    by_factor: Floats
 
     def risk(self, seen: _Seen) -> _Risk:
         """The factors of each job-week's pair over what the hazards explain; average ones where it has no row."""
@@ -318,6 +333,11 @@ class _Pairs:
         counted = replace(self.table, exposure_node_hours=self.counted)
         return tuple(judge_pairs(self.found, counted, seen.control, node_hours))
 
+    def versions(self, leases: Sequence[Lease]) -> dict[str, Partition]:
+        """How the sub-archetypes of each archetype fall into groups; which belong to which is what leases say."""
+        prior = PairPrior(self.found.share_worse, self.found.spread)
+        return partitions(self.table, _archetypes(leases), counted=self.by_factor, pairs=prior)
+
 
 def _fit_pairs(seen: _Seen, hazards: _Hazards) -> _Pairs:
     """Which pairs fail more often than the hazards of context, build-up and age, and the workload itself, explain."""
@@ -325,8 +345,16 @@ def _fit_pairs(seen: _Seen, hazards: _Hazards) -> _Pairs:
     table = replace(seen.pairs, exposure_node_hours=seen.by_pair(explained))
     factors = np.exp(LOG_FACTOR)
     counted = [seen.by_pair(explained * factor * seen.cap(explained * factor)) for factor in factors]
-    found = find_mismatches(table, np.stack(counted, axis=-1))
-    return _Pairs(table, found, seen.by_pair(explained * seen.cap(explained)))
+    by_factor = np.stack(counted, axis=-1)
+    found = find_mismatches(table, by_factor)
+    return _Pairs(table, found, seen.by_pair(explained * seen.cap(explained)), by_factor)
+
+
+def _archetypes(leases: Iterable[Lease]) -> dict[str, str]:
+    """The archetype of each sub-archetype; where tenants disagree, that of most leases."""
+    named = (lease.labels for lease in leases if {"subarchetype", "archetype"} <= lease.labels.keys())
+    votes = Counter((labels["subarchetype"], labels["archetype"]) for labels in named)
+    return dict(pair for pair, _ in reversed(votes.most_common()))
 
 
 def _sum(tables: Iterable[LifeTable]) -> LifeTable:

@@ -1,17 +1,22 @@
 """What was learnt, arranged for a person: which pictures answer which question, and what to look at first."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 
 from provider_server.continual import Outlook
 from provider_server.findings_page import Page, Section
 from provider_server.learning import Findings
+from provider_server.learnt_rows import level_name
 from provider_server.pictures.calibration import calibration_plot
 from provider_server.pictures.hazard import hazard_curves
 from provider_server.pictures.mismatch import forest_plot, mismatch_matrix
+from provider_server.pictures.ratios import Ratio, ratio_plot
 from provider_server.release import Release
 from provider_server.verdicts import PairFinding
 
 MOST_ROWS = 50
+DIGITS = 6  # of a token where several stand together
+RATIO_HEAD = ("which", "ratio", "low", "high")
 
 
 def page_of(findings: Findings, seen: Outlook, releases: Sequence[Release], names: Mapping[str, str]) -> Page:
@@ -75,7 +80,29 @@ def _sections(
                 list(zip(*(x.tolist() for x in (found.predicted, found.observed, found.low, found.high)), strict=True)),
             )
         )
-    return sections
+    return [*sections, *_besides(findings)]
+
+
+def _besides(findings: Findings) -> list[Section]:
+    """What is no verdict: versions, factors, and rules of benchmark jobs, as far as there are any."""
+    several = [found for found in findings.versions.values() if len(found.versions) > 1]
+    groups = [
+        Ratio(" = ".join(version[:DIGITS] for version in group.versions), group.ratio, group.low, group.high)
+        for found in several
+        for group in found.groups
+    ]
+    factors = [Ratio(level_name(one.dimension, one.level), one.ratio, one.low, one.high) for one in findings.factors]
+    rules = [Ratio(str(one), one.lift, one.low, one.high) for one in findings.rules or ()]
+    parts = (
+        ("Versions", "Which versions of an archetype fail alike, and how often.", "their archetype", groups),
+        ("Size and season", "How failures differ with the size of a job and the week.", "the average", factors),
+        ("Rules", "With what the provider's own benchmark jobs fail more often.", "all else", rules),
+    )
+    return [
+        Section(heading, why, ratio_plot(heading, rows, beside=beside), RATIO_HEAD, [astuple(row) for row in rows])
+        for heading, why, beside, rows in parts
+        if rows
+    ]
 
 
 def _pair_row(pair: PairFinding, names: Mapping[str, str]) -> tuple[str | float, ...]:

@@ -1,9 +1,11 @@
 """From findings to a bundle: what tenants get, and the statement of the privacy that it cost."""
 
+import math
 from collections.abc import Sequence
 
-from crypto.bundle import Bundle, CatalogueEntry, HazardEntry, MismatchEntry, Statement
+from crypto.bundle import Bundle, CatalogueEntry, FactorEntry, HazardEntry, MismatchEntry, RuleEntry, Statement
 from crypto.ids import Token
+from provider_server.analysis.rules import Rule
 from provider_server.learning import Findings
 from provider_server.release import Release
 
@@ -11,9 +13,14 @@ PER_NODE_HOURS = 1000.0
 
 
 def compose(
-    number: int, catalogue: Sequence[CatalogueEntry], releases: Sequence[Release], findings: Findings
+    number: int,
+    catalogue: Sequence[CatalogueEntry],
+    releases: Sequence[Release],
+    findings: Findings,
+    *,
+    rules: Sequence[RuleEntry] = (),
 ) -> Bundle:
-    """The bundle after `releases`. Nothing in it comes from anywhere else."""
+    """The bundle after `releases`. `rules` are those so far: they stand until findings come with rules of their own."""
     newest = releases[-1].plan
     return Bundle(
         number=number,
@@ -50,4 +57,14 @@ def compose(
             min(made.contributors for made in releases),
         ),
         band_edges_hours=newest.band_edges_hours,
+        factors=tuple(FactorEntry(one.dimension, one.level, one.ratio, one.low, one.high) for one in findings.factors),
+        rules=tuple(rules) if findings.rules is None else _rules(findings.rules),
+    )
+
+
+def _rules(found: Sequence[Rule]) -> tuple[RuleEntry, ...]:
+    """Those whose ratio has an upper bound: where nothing failed outside of the rule, there is none yet."""
+    bounded = (one for one in found if math.isfinite(one.high))
+    return tuple(
+        RuleEntry(tuple(map(str, one.conditions)), one.lift, one.low, one.high, one.failures) for one in bounded
     )

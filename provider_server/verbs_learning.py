@@ -15,15 +15,20 @@ if TYPE_CHECKING:
 
     from provider_server.continual import Outlook
     from provider_server.learning import Findings
+    from provider_server.leases import Lease
+    from provider_server.new_contexts import NewContext
     from provider_server.observing import Observed
     from provider_server.provider import Provider
     from provider_server.release import Release
     from provider_server.settings import Telemetry
     from provider_server.telemetry.samples import Source
-    from provider_server.verdicts import PairFinding
 
 Out = Annotated[Path | None, typer.Option(help="Folder for pictures (PNG, SVG) and a page (HTML).", show_default=False)]
+Benchmarks = Annotated[
+    Path | None, typer.Option(help="The provider's own benchmark jobs, as JSON lines.", show_default=False)
+]
 HOURS = 168
+SEED = 0  # deals strata to learning and testing: the same benchmark jobs give the same rules
 
 
 def contexts(
@@ -135,27 +140,45 @@ def learn(
     home: Home = None,
     database: Database = None,
     out: Out = None,
+    benchmarks: Benchmarks = None,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Learn from all releases, and say how the bundles so far fared; nothing is published."""
+    from provider_server.learnt_rows import learnt_line, learnt_row
+
     with _learning(home, database) as (provider, releases):
-        findings, review, seen = provider.learn(releases), provider.review(releases), provider.outlook(releases)
+        findings, newcomers = _benchmarked(required(home), provider, releases, benchmarks)
+        review, seen = provider.review(releases), provider.outlook(releases)
         names = _names(required(home), provider, releases[-1])
     if out:
         _write_page(out, findings, seen, releases, names)
-    worse = [pair for pair in findings.pairs if pair.judgement in ("worse", "confounded")]
-    row = {
-        "releases": len(releases),
-        "pairs": len(findings.pairs),
-        "rates": len(findings.rates),
-        "accused": [_pair_row(pair, names) for pair in sorted(worse, key=lambda pair: -pair.probability_worse)],
-        "alarms": [alarm.text for alarm in seen.alarms],
-        "calibration_slope": seen.calibration.slope if seen.calibration else None,
-        "calibration_ratio": seen.calibration.ratio_total if seen.calibration else None,
-        "against_bundle": str(review.verdict) if review else None,
-    }
-    print_rows([row], _learnt_line, as_json=as_json)
+    judged = {"releases": len(releases), "against_bundle": str(review.verdict) if review else None}
+    print_rows([judged | learnt_row(findings, newcomers, seen, names)], learnt_line, as_json=as_json)
+
+
+def _benchmarked(
+    home: Path, provider: "Provider", releases: "Sequence[Release]", file: Path | None
+) -> "tuple[Findings, tuple[NewContext, ...]]":
+    """What releases and benchmark jobs say, and first rates of contexts that have none."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from provider_server import observing
+    from provider_server.benchmark_jobs import read, rules_from
+    from provider_server.new_contexts import new_contexts
+
+    jobs, kept, newest = read(file) if file else (), observing.load(home), releases[-1].plan
+
+    def level_0(name: str) -> str:
+        return provider.context_labels(newest.start_hour, name, 0)["context_level"]
+
+    findings = provider.learn(releases)
+    if file:
+        findings = replace(findings, rules=rules_from(jobs, np.random.default_rng(SEED)))
+    contexts_now = kept.contexts if kept else None
+    return findings, new_contexts(findings.rates, jobs, contexts_now, level_0, newest.band_edges_hours)
 
 
 def _learning(home: Path | None, database: str | None) -> "AbstractContextManager[tuple[Provider, list[Release]]]":
@@ -194,37 +217,6 @@ def _names(home: Path, provider: "Provider", newest: "Release") -> "dict[str, st
     return names
 
 
-def _pair_row(pair: "PairFinding", names: "Mapping[str, str]") -> dict[str, Any]:
-    return {
-        "workload": pair.workload,
-        "context": pair.context,
-        "context_name": names.get(pair.context),
-        "judgement": str(pair.judgement),
-        "probability_worse": pair.probability_worse,
-        "risk_ratio": pair.risk_ratio,
-        "risk_ratio_low": pair.low,
-        "risk_ratio_high": pair.high,
-        "expected_failures": pair.expected_failures,
-        "reason": pair.reason,
-        "alternatives": list(pair.alternatives),
-    }
-
-
-def _learnt_line(row: dict[str, Any]) -> str:
-    lines = [f"{row['releases']} releases: {row['pairs']} pairs and {row['rates']} rates judged"]
-    for one in row["accused"]:
-        context = one["context_name"] or f"context {one['context'][:12]}"
-        better = f"; better on {one['alternatives'][0][:12]}" if one["alternatives"] else ""
-        lines.append(f"  workload {one['workload'][:12]} on {context}: {one['reason']}{better}")
-    lines += [f"  alarm: {text}" for text in row["alarms"]]
-    if row["against_bundle"]:
-        lines.append(f"  against the bundle in force, on the newest week: {row['against_bundle']}")
-    if row["calibration_slope"] is not None:
-        ratio, slope = row["calibration_ratio"], row["calibration_slope"]
-        lines.append(f"  calibration: {ratio:.2f} failures for each that was predicted, slope {slope:.2f}")
-    return "\n".join(lines)
-
-
 def _write_page(
     out: Path, findings: "Findings", seen: "Outlook", releases: "Sequence[Release]", names: "Mapping[str, str]"
 ) -> None:
@@ -238,72 +230,69 @@ def _write_page(
 
 
 def explain(
-    workload: Annotated[str, typer.Argument(help="Token of a workload row, or its first digits.")],
-    context: Annotated[str, typer.Argument(help="Token of a context, or its first digits.")],
+    workload: Annotated[str, typer.Argument(help="Token of a workload row, or its first digits.")] = "",
+    context: Annotated[str, typer.Argument(help="Token of a context, or its first digits.")] = "",
     home: Home = None,
     database: Database = None,
+    lease: Annotated[str | None, typer.Option(help="In place of both: what runs on this lease.")] = None,
+    within: Annotated[float | None, typer.Option(help="Say how probably a job fails within so many hours.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of that job; by default the lease's, or 1.")] = None,
+    age: Annotated[float | None, typer.Option(min=0.0, help="Its age in hours; by default the lease's, or 0.")] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Say why a workload is or is not taken for a mismatch on a context: evidence, interval, reason, alternatives."""
+    import time
+
+    from provider_server.forecast import Job, chance_of_failure, job_of
+    from provider_server.learnt_rows import chance_row, explanation, explanation_row
+
     with _learning(home, database) as (provider, releases):
-        findings = provider.learn(releases)
+        findings, now_h = provider.learn(releases), time.time() / 3600.0
         names = _names(required(home), provider, releases[-1])
-    found = [one for one in findings.pairs if one.workload.startswith(workload) and one.context.startswith(context)]
+        leases = provider.leases(releases[0].plan.first_hour, max(now_h, releases[-1].plan.end_hour))
+        job = Job(1, 0.0)
+        if lease:
+            job, workload, context = job_of(_the_one(leases, lease), findings, now_h)
+        job = Job(nodes or job.nodes, job.age_h if age is None else age, job.context_level)
+        found = [one for one in findings.pairs if one.workload.startswith(workload) and one.context.startswith(context)]
+        if len(found) != 1:
+            raise nothing_yet(f"{len(found)} pairs have such tokens; see `pharoah-provider learn --json`")
+        row = explanation_row(found[0], findings, names)
+        if within is not None:
+            chance = chance_of_failure(found[0], job, within, findings, releases, leases)
+            row["forecast"] = chance_row(job, within, chance)
+    print_rows([row], explanation, as_json=as_json)
+
+
+def _the_one(leases: "Sequence[Lease]", digits: str) -> "Lease":
+    found = [one for one in leases if str(one.lease).startswith(digits)]
     if len(found) != 1:
-        raise nothing_yet(f"{len(found)} pairs have such tokens; see `pharoah-provider learn --json`")
-    print_rows([_explained(found[0], names)], _explanation, as_json=as_json)
-
-
-def _explained(pair: "PairFinding", names: "Mapping[str, str]") -> dict[str, Any]:
-    twin = pair.compared
-    return _pair_row(pair, names) | {
-        "rate_per_1000_node_hours": 1000.0 * pair.rate,
-        "rate_high": 1000.0 * pair.rate_high,
-        "failures": twin.evidence.failures,
-        "failures_elsewhere": twin.evidence.failures_elsewhere,
-        "ratio_to_elsewhere": twin.ratio,
-        "net_outcome": twin.net_outcome,
-        "sign_p": twin.sign_p,
-        "gamma": twin.gamma,
-        "control_ratio": twin.control.ratio,
-        "control_sees": twin.control.sees,
-        "control_fires": twin.control.fires,
-    }
-
-
-def _explanation(row: dict[str, Any]) -> str:
-    context = row["context_name"] or row["context"]
-    control = "fires" if row["control_fires"] else "is silent" if row["control_sees"] else "sees too little"
-    lines = [
-        f"workload {row['workload']} on {context}: {row['judgement']}",
-        f"  it {row['reason']}",
-        f"  {row['rate_per_1000_node_hours']:.2f} failures per 1,000 node-hours, at most {row['rate_high']:.2f}",
-        f"  counted, with noise: {row['failures']:.0f} failures here, {row['failures_elsewhere']:.0f} elsewhere;"
-        f" {row['ratio_to_elsewhere']:.2g} times as many per node-hour",
-        f"  matched node-hours: net outcome {row['net_outcome']:.2%}, sign test p = {row['sign_p']:.2g},"
-        f" Γ = {row['gamma']:.1f}; the negative control {control}",
-    ]
-    if row["alternatives"]:
-        lines.append(f"  it does better on {', '.join(row['alternatives'])}")
-    return "\n".join(lines)
+        raise nothing_yet(f"{len(found)} leases since the first release have such a name")
+    return found[0]
 
 
 def publish(
     home: Home = None,
     database: Database = None,
+    benchmarks: Benchmarks = None,
     *,
     accept: Annotated[bool, typer.Option("--accept", help="Although it predicts the newest week worse.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Learn from all releases and publish the next bundle, unless it is worse on the newest week, which is held out."""
+    from dataclasses import replace
+
     from provider_server.continual import check
 
     with _learning(home, database) as (provider, releases):
         review = provider.review(releases)
         if not accept:
             check(review)
-        findings = provider.learn(releases)
+        findings, newcomers = _benchmarked(required(home), provider, releases, benchmarks)
+        if benchmarks:
+            first = tuple(rate for newcomer in newcomers for rate in newcomer.rates)
+            findings = replace(findings, rates=findings.rates + first)
         provider.publish(releases, findings)
         number = provider.newest_bundle_number()
     row = {"bundle": number, "releases": len(releases), "against_bundle": str(review.verdict) if review else None}

@@ -11,8 +11,12 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from crypto.life_table import Dimension, Floats, LifeTable
 from crypto.noise import Integers, SystemSampler
 from provider_server.analysis.effective import cap_factor, capped_mean
+from provider_server.analysis.factors import Factor
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.learning import learn
+from provider_server.analysis.rules import OneOf, Rule
+from provider_server.learning import Findings, learn
+from provider_server.publication import compose
+from provider_server.sizes_and_seasons import add_factors, season
 from simulation.bench_learning import Year, live, releases, small, true_rates
 from simulation.scenario import load
 
@@ -191,3 +195,87 @@ def test_noise_beyond_what_could_ever_count_gives_finite_findings(epsilon: float
     assert np.all(np.diff(rates, axis=1) > 0)
     assert rates[:, 1].max() < 1e3 * max(true_rates(year).values())
     assert np.isfinite([(pair.low, pair.high, pair.probability_worse) for pair in found.pairs]).all()
+
+
+# ---- versions, factors, rules ----------------------------------------------------------------------------------------
+
+
+@cache
+def learnt() -> Findings:
+    """From the exact counts of the small cloud."""
+    return learn(releases(a_year(), None, SystemSampler()), a_year().leases)
+
+
+def with_a_bad_version(version: str) -> Year:
+    """The same year, but on every context that version counts seven failures where it had one, and one more a week."""
+    year, exact = a_year(), []
+    for plan, tables in zip(year.plans, a_year().exact, strict=True):
+        pairs = next(at for at, marginal in enumerate(plan.marginals) if marginal.name == "pairs")
+        counts = tables[pairs].copy()
+        workloads = plan.tables[pairs].levels("workload")
+        if version in workloads:
+            counts[workloads.index(version)] = 7 * counts[workloads.index(version)] + 1
+        exact.append((*tables[:pairs], counts, *tables[pairs + 1 :]))
+    return replace(year, exact=tuple(exact))
+
+
+def test_a_version_that_fails_more_often_everywhere_is_split_and_others_are_not() -> None:
+    archetype, found = next((token, own) for token, own in learnt().versions.items() if len(own.versions) == 4)
+    bad = found.versions[1]
+    year = with_a_bad_version(bad)
+    versions = learn(releases(year, None, SystemSampler()), year.leases).versions
+    assert [group.versions for group in versions[archetype].groups][-1] == (bad,)
+    assert versions[archetype].groups[-1].low > 1.5
+    assert sum(len(own.groups) for own in versions.values()) == len(versions) + 1
+    assert all(len(own.groups) == 1 for own in learnt().versions.values())
+
+
+def test_the_archetype_of_a_version_is_what_most_leases_say() -> None:
+    """One tenant that names another archetype for its lease moves nothing."""
+    year = a_year()
+    own = next(lease for lease in year.leases if "subarchetype" in lease.labels)
+    lie = replace(own, labels={**own.labels, "archetype": "archetype of a liar"})
+    leases = tuple(lie if lease is own else lease for lease in year.leases)
+    versions = learn(releases(year, None, SystemSampler()), leases).versions
+    assert {token: own.versions for token, own in versions.items()} == {
+        token: own.versions for token, own in learnt().versions.items()
+    }
+    assert "archetype of a liar" not in versions
+
+
+def test_factors_are_found_beside_verdicts_that_stay_as_they_are() -> None:
+    year = a_year()
+    made = releases(year, 2.0, InsecureSeeded())
+    before = learn(made, year.leases)
+    found = add_factors(before, made, year.leases)
+    assert replace(found, factors=()) == before
+    assert [one.level for one in found.factors if one.dimension == "week"] == [f"W0{week}" for week in range(1, 7)]
+    sizes = {one.level: one for one in found.factors if one.dimension == "size"}
+    assert all(one.low <= 1.0 <= one.high for one in sizes.values())  # nothing is planted
+    assert sizes["1"].high / sizes["1"].low < sizes["16+"].high / sizes["16+"].low
+    assert add_factors(Findings((), ()), made, year.leases).factors == ()
+
+
+def test_a_bad_week_has_a_factor_above_one() -> None:
+    year = a_year()
+    exact = [tuple(3 * table for table in tables) if at == 3 else tables for at, tables in enumerate(year.exact)]
+    made = releases(replace(year, exact=tuple(exact)), None, SystemSampler())
+    weeks = {one.level: one for one in add_factors(learnt(), made, year.leases).factors if one.dimension == "week"}
+    assert weeks["W04"].low > 1.5
+    assert max(one.high for level, one in weeks.items() if level != "W04") < weeks["W04"].low
+
+
+def test_a_season_is_an_iso_week() -> None:
+    assert [season(24.0 * day) for day in (0, 3, 4, 365 + 362)] == ["W01", "W01", "W02", "W52"]
+
+
+def test_a_bundle_carries_factors_and_rules_and_rules_stay_until_there_are_newer_ones() -> None:
+    made = releases(a_year(), None, SystemSampler())
+    unbounded = Rule((OneOf("fabric", ("hdr",)),), 30, 900.0, 9.0, 4.0, 2.0, np.inf, 0.01)
+    rule = replace(unbounded, high=8.0)
+    findings = replace(Findings((), ()), factors=(Factor("size", "1", 0.9, 0.8, 1.1),))
+    first = compose(1, (), made, replace(findings, rules=(rule, unbounded)))
+    assert [(one.dimension, one.level, one.ratio) for one in first.factors] == [("size", "1", 0.9)]
+    assert [(one.conditions, one.ratio, one.ratio_high) for one in first.rules] == [(("fabric = hdr",), 4.0, 8.0)]
+    assert compose(2, (), made, findings, rules=first.rules).rules == first.rules
+    assert compose(2, (), made, replace(findings, rules=()), rules=first.rules).rules == ()

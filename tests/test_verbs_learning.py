@@ -12,11 +12,12 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from provider_server import home as homes
 from provider_server.analysis.buildup import BuildUp
 from provider_server.analysis.contexts import Context
 from provider_server.cli import app
 from provider_server.observing import keep, load
-from tests.federations import WEEKS, Grounds, begin, fail, hold
+from tests.federations import CONTEXT, WEEKS, Grounds, begin, fail, hold, lease_id
 from transport.secret_files import write_secret
 
 START, HOURS, STEP_S = 480_000, 72, 600
@@ -173,13 +174,18 @@ def test_learning_publishes_nothing_and_shows_everything(held: Path, tmp_path: P
     assert (row["releases"], row["alarms"]) == (2, [])
     assert row["pairs"] >= 1
     assert row["rates"] >= 1
+    assert [one["level"] for one in row["factors"] if one["dimension"] == "size"] == ["4-7"]  # nothing else ran
+    assert len([one for one in row["factors"] if one["dimension"] == "week"]) == 2
+    assert all(one["low"] <= one["ratio"] <= one["high"] for one in row["factors"])
+    assert all(len(one["alike"]) == len(one["versions"]) > 1 for one in row["versions"])
     assert (held / "provider.db").read_bytes() == before
     page = (tmp_path / "findings.html").read_text()
     assert "<svg" in page
     assert "<script" not in page
-    assert {"mismatches.png", "mismatches.svg", "hazards.svg", "risk-ratios.png"} <= {
-        file.name for file in tmp_path.iterdir()
-    }
+    pictures = {"mismatches.png", "mismatches.svg", "hazards.svg", "risk-ratios.png", "size-and-season.png"}
+    assert pictures <= {file.name for file in tmp_path.iterdir()}
+    assert "Size and season" in page
+    assert "Rules" not in page
 
 
 def test_a_pair_is_explained_by_the_first_digits_of_its_tokens(held: Path, tmp_path: Path) -> None:
@@ -193,6 +199,22 @@ def test_a_pair_is_explained_by_the_first_digits_of_its_tokens(held: Path, tmp_p
     said = call("explain", bundled["workload"], bundled["context"], "--home", held).stdout
     assert "net outcome" in said
     assert "negative control" in said
+    assert (row["version"] is None) == ("of archetype" not in said and "only version" not in said)
+
+
+def test_a_lease_is_explained_with_how_probably_it_fails(held: Path) -> None:
+    lease = lease_id(1, WEEKS[0], 0)
+    (row,) = told("explain", "--home", held, "--lease", lease, "--within", 48, "--age", 10)
+    assert (row["forecast"]["nodes"], row["forecast"]["age_h"], row["forecast"]["within_h"]) == (4, 10.0, 48.0)
+    assert 0 < row["forecast"]["low"] < row["forecast"]["probability"] < row["forecast"]["high"] <= 1
+    pair = row["workload"], row["context"]
+    (one,) = told("explain", *pair, "--home", held, "--within", 48, "--age", 10)
+    assert one["forecast"]["nodes"] == 1
+    assert 0 < one["forecast"]["probability"] < row["forecast"]["probability"]
+    said = call("explain", *pair, "--home", held, "--within", 48).stdout
+    assert "on 1 node, 0 hours old, it fails within 48 hours with probability" in said
+    assert told("explain", *pair, "--home", held)[0]["forecast"] is None
+    assert call("explain", "--home", held, "--lease", "ff" * 16).exit_code == 3
 
 
 def test_a_pair_that_is_not_there_is_not_explained(held: Path) -> None:
@@ -207,6 +229,80 @@ def test_a_bundle_is_published_by_hand_and_the_old_ones_stay(held: Path, tmp_pat
     assert second["bundle"] == first["bundle"] + 1
     listed = [told("findings", "--home", home, "--probability", 0, "--bundle", n["bundle"]) for n in (first, second)]
     assert listed[0] == listed[1] != []
+
+
+# ---- benchmark jobs --------------------------------------------------------------------------------------------------
+
+
+def benchmark_jobs(file: Path, *, lift: float = 6.0) -> Path:
+    """Jobs on a context that tenants use and on others that they do not; NCCL 2.18 fails `lift` times as often."""
+    rng, lines = np.random.default_rng(1), []
+    for number in range(2400):
+        nccl, place = str(rng.choice(["2.17.1", "2.18.3", "2.20.5"])), int(rng.integers(8))
+        failed = rng.random() < 0.02 * (lift if nccl == "2.18.3" else 1.0)
+        lines.append(
+            {
+                "job": str(number),
+                "context": f"new {place}" if place else CONTEXT,
+                "nodes": 2,
+                "start_h": 5.0,
+                "hours": 6.0,
+                "outcome": "nvlink_error" if failed else "ok",
+                "versions": {"nccl": nccl},
+                "archetype": str(rng.choice(["bert", "gpt"])),
+            }
+        )
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+def test_benchmark_jobs_give_rules_and_first_rates(held: Path, tmp_path: Path) -> None:
+    file = benchmark_jobs(tmp_path / "jobs.jsonl")
+    (row,) = told("learn", "--home", held, "--benchmarks", file)
+    assert [one["conditions"] for one in row["rules"]] == [["nccl in [2.18, 2.20)"]]
+    assert row["rules"][0]["low"] > 3.0
+    assert [one["context"] for one in row["newcomers"]] == [f"new {place}" for place in range(1, 8)]
+    for one in row["newcomers"]:
+        assert 0 < one["low"] < one["rate_per_1000_node_hours"] < one["high"]
+        assert f"{CONTEXT}, at distance 1" in one["basis"]
+    said = call("learn", "--home", held, "--benchmarks", file).stdout
+    assert "rule: with nccl in [2.18, 2.20), benchmark jobs fail" in said
+    assert "new: new 1: " in said
+    (without,) = told("learn", "--home", held)
+    assert (without["rules"], without["newcomers"]) == ([], [])
+    assert without["rates"] == row["rates"]
+
+
+def test_rules_are_on_the_page(held: Path, tmp_path: Path) -> None:
+    told("learn", "--home", held, "--benchmarks", benchmark_jobs(tmp_path / "jobs.jsonl"), "--out", tmp_path)
+    assert "nccl in [2.18, 2.20)" in (tmp_path / "findings.html").read_text()
+    assert (tmp_path / "rules.svg").exists()
+
+
+def test_rules_and_first_rates_are_published_and_rules_stay(held: Path, tmp_path: Path) -> None:
+    home = shutil.copytree(held, tmp_path / "provider")
+    file = benchmark_jobs(tmp_path / "jobs.jsonl")
+    bundles = []
+    for more in ((), ("--benchmarks", file), (), ("--benchmarks", benchmark_jobs(tmp_path / "even.jsonl", lift=1.0))):
+        assert call("publish", "--home", home, *more).exit_code == 0
+        provider = homes.open_provider(home, None, homes.settings_of(home))
+        bundles.append(provider._open(provider.newest_bundle() or b""))
+        provider.close()
+    rule = ("nccl in [2.18, 2.20)",)
+    assert [[one.conditions for one in bundle.rules] for bundle in bundles] == [[], [rule], [rule], []]
+    plain, first, again, _ = (len({one.context_level for one in bundle.hazards}) for bundle in bundles)
+    assert (first, again) == (plain + 7, plain)
+    assert all(bundle.factors for bundle in bundles)
+
+
+def test_a_bad_file_of_benchmark_jobs_publishes_nothing(held: Path, tmp_path: Path) -> None:
+    file = benchmark_jobs(tmp_path / "jobs.jsonl")
+    file.write_text(file.read_text().replace('"ok"', '"gremlins"', 1))
+    before = (held / "provider.db").read_bytes()
+    result = call("publish", "--home", held, "--benchmarks", file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'gremlins' is neither ok nor a known cause" in result.stderr
+    assert (held / "provider.db").read_bytes() == before
 
 
 def test_before_the_first_release_there_is_nothing_to_learn(tmp_path: Path) -> None:
