@@ -99,3 +99,27 @@ class QuotaExceeded(Refusal):
     """A tenant asked for more token evaluations in an epoch than the trustees grant."""
 
     default_hint = "tokens are cached for the epoch; wait for the next one or ask the trustees for a higher quota"
+
+
+class NotSignedIn(Refusal):
+    """The call carries no session of this provider, or one that is over."""
+
+    default_hint = "sign in again"
+
+
+class TooManyRequests(Refusal):
+    """A tenant calls more often than the provider lets it."""
+
+    default_hint = "ask again in a while, and less often"
+
+
+class NotYours(Refusal):
+    """What the call speaks of is not the caller's; whether it is somebody else's is not said."""
+
+    default_hint = "name a hint and its lease as the provider sent them to you"
+
+
+class NothingPublished(Refusal):
+    """There is no bundle yet."""
+
+    default_hint = "ask again after the first round"

@@ -1,10 +1,10 @@
 """The online services by name, and how an error travels from one to its caller.
 
-A trustee and the provider's online service answer unary calls, bytes for bytes, under the paths below. What goes wrong
-inside a method crosses as a status, which names the family, and a message of three lines: class, fact, hint. `told`
-writes it and `heard` reads it. Every class of `crypto.errors` comes back as itself; a name that is not in this closed
-table comes back as a PeerFault, and nothing that a stranger wrote is looked up anywhere else. A class from elsewhere
-travels under its nearest ancestor in the table.
+A trustee and the provider's online service answer calls, bytes for bytes, under the paths below; `Watch` alone answers
+with a stream of them. What goes wrong inside a method crosses as a status, which names the family, and a message of
+three lines: class, fact, hint. `told` writes it and `heard` reads it. Every class of `crypto.errors` comes back as
+itself; a name that is not in this closed table comes back as a PeerFault, and nothing that a stranger wrote is looked
+up anywhere else. A class from elsewhere travels under its nearest ancestor in the table.
 
 Promised: of a bug nothing leaves but the fact that there was one; what is heard is printable, on one line, and short.
 The errors of a trustee and of the provider quote nobody's data. A tenant's would, so a tenant answers no calls here:

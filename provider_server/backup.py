@@ -172,6 +172,51 @@ class NodeRow:
     node_key: str
 
 
+@dataclass(frozen=True)
+class PlacementRow:
+    """The names of a lease's nodes, as a JSON array."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-placement/1"
+    lease: LeaseId
+    node_names: bytes
+
+    def __post_init__(self) -> None:
+        try:
+            msgspec.json.decode(self.node_names, type=list[str])
+        except msgspec.MsgspecError as error:
+            raise ValueError("names of nodes must be a JSON array of strings") from error
+
+
+@dataclass(frozen=True)
+class HintRow:
+    """A hint to a tenant."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-hint/1"
+    tenant: TenantId
+    number: int
+    at_h: float
+    hint: bytes
+
+
+@dataclass(frozen=True)
+class EpisodesRow:
+    """How far the episodes that hints tell of have got."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-episodes/1"
+    name: str
+    state: bytes
+
+
+@dataclass(frozen=True)
+class OutcomeRow:
+    """What a tenant's test showed after a hint."""
+
+    LABEL: ClassVar[str] = "pharoah/backup-outcome/1"
+    tenant: TenantId
+    number: int
+    outcome: bytes
+
+
 Row = (
     LeaseRow
     | ReleaseRow
@@ -184,6 +229,10 @@ Row = (
     | MaskedCountsRow
     | NoteRow
     | NodeRow
+    | PlacementRow
+    | HintRow
+    | EpisodesRow
+    | OutcomeRow
 )
 # A kind is written as its place in this list: it stays, and new ones follow.
 KINDS: dict[str, Any] = {
@@ -198,10 +247,14 @@ KINDS: dict[str, Any] = {
     "masked_counts": MaskedCountsRow,
     "notes": NoteRow,
     "nodes": NodeRow,
+    "placements": PlacementRow,
+    "hints": HintRow,
+    "episodes": EpisodesRow,
+    "outcomes": OutcomeRow,
 }
 _BYTE_OF = {kind: bytes([number]) for number, kind in enumerate(KINDS.values(), start=1)}
 _TABLE_OF = {_BYTE_OF[kind]: (table, kind) for table, kind in KINDS.items()}
-_TEXTS = ("contexts", "ladder", "note")
+_TEXTS = ("contexts", "ladder", "note", "node_names")
 
 
 def backup(store: Store, file: Path) -> Counter[str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from provider_server import verbs_learning, verbs_server, verbs_store
+from provider_server import verbs_learning, verbs_page, verbs_server, verbs_store
 
 app = typer.Typer(
     name="pharoah-provider",
@@ -23,6 +23,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     verbs_learning.learn,
     verbs_learning.explain,
     verbs_learning.publish,
+    verbs_page.page,
     verbs_store.ledger,
     verbs_store.release,
     verbs_store.findings,

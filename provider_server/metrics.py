@@ -44,3 +44,25 @@ class Metrics:
         self.left_out = Gauge(
             "pharoah_contributions_left_out", "Contributions in groups that do not count.", registry=registry
         )
+        self.live_leases = Gauge(
+            "pharoah_live_leases",
+            "Leases at the newest look, by how they stand.",
+            ["state"],
+            registry=registry,
+        )
+        self.live_nodes_unheard = Gauge(
+            "pharoah_live_nodes_unheard",
+            "Nodes of running leases that said nothing.",
+            registry=registry,
+        )
+        self.live_polls = Counter(
+            "pharoah_live_polls_total",
+            "Polls of telemetry, by outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.telemetry_age_s = Gauge(
+            "pharoah_telemetry_age_seconds", "Time since the end of the newest hour that was read.", registry=registry
+        )
+        self.hints = Counter("pharoah_hints_total", "Hints to tenants, by state.", ["state"], registry=registry)
+        self.episodes_open = Gauge("pharoah_episodes_open", "Leases about which a hint stands.", registry=registry)

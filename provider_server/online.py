@@ -1,36 +1,276 @@
-"""The provider's online service: the directory for everybody, a tenant's own leases for itself, the newest bundle.
+"""The provider's online service, by `crypto.services.ProviderMethod`.
 
-The directory and the bundle are public and signed. Leases go to the tenant that signed the request and to nobody else.
+Directory, bundle and catalogue are for everybody; the first two are signed, and the third is within the second. Whoever
+sends the SHA-256 of what it has is told nothing new with an empty answer. Leases go to the tenant that signed the
+request. The other calls carry a session: a tenant checks and watches as itself and as nobody else. What it may speak of
+in an outcome is a hint that it was sent, with the lease of that hint; any other is refused in the same words, whether
+the lease is somebody else's or nobody's.
+
+A check is answered on the event loop by the newest bundle as of `refresh_s` ago, from memory. A new bundle is laid out
+aside and takes the place of the old one in one step. A watch costs no thread; it ends when its session does or when its
+tenant leaves the directory, and a tenant goes on after the last number that it has. Hints are found when their source
+says so, which must therefore be told of every new one.
+
+Not promised: that the provider learns nothing by a check; it learns the tokens that are asked about, and when. A tenant
+that minds asks its own copy of the bundle (`crypto.check`).
 """
 
-from crypto.errors import Refusal
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from crypto.codec import decode, digest, encode
+from crypto.errors import DecodeError, NothingPublished, NotSignedIn, NotYours, PharoahError
+from crypto.ids import Digest, TenantId, VerifyKey
+from crypto.messages import LADDER_LABELS, LeaseRequest
+from crypto.online import CheckRequest, Hint, Outcome, SignIn, WatchRequest
 from crypto.services import PROVIDER, ProviderMethod
+from crypto.signing import open_signed_by
+from provider_server.bells import Bell, Bells
 from provider_server.provider import Provider
+from provider_server.sessions import Buckets, Now, Rate, Sessions
+from provider_server.shelf import Shelf
+from provider_server.store import StoreFailed, reporting
+from transport.gate import Limits
 from transport.server import Method, Server, serve
 
+logger = logging.getLogger(__name__)
 
-class NothingPublished(Refusal):
-    """There is no bundle yet."""
-
-    default_hint = "ask again after the first round"
+T = TypeVar("T", SignIn, LeaseRequest)
+TakeOutcome = Callable[[TenantId, Outcome], None]
 
 
-def serve_online(provider: Provider, address: str, certificate_pem: bytes, key_pem: bytes) -> Server:
+class HintSource(Protocol):
+    """Where hints come from. Threads share it."""
+
+    def after(self, tenant: TenantId, number: int) -> Sequence[Hint]:
+        """The hints of `tenant` beyond `number`, in order; it may block for a moment."""
+
+    def subscribe(self, callback: Callable[[TenantId], None]) -> None:
+        """Calls `callback`, from any thread, whenever there is a new hint for a tenant."""
+
+
+@dataclass(frozen=True)
+class OnlineLimits:
+    """What the service bears in all, and what each tenant may do: calls, sign-ins, and watches at a time."""
+
+    all: Limits
+    calls: Rate
+    sign_ins: Rate
+    watches: int
+    refresh_s: float
+
+
+DEFAULT_LIMITS = OnlineLimits(
+    all=Limits(request_bytes=65_536, waiting=64, calls=1024, connection_age_s=3600.0, tls_record_bytes=1024),
+    calls=Rate(per_s=50.0, burst=200),
+    sign_ins=Rate(per_s=0.1, burst=10),
+    watches=16,
+    refresh_s=2.0,
+)
+
+
+def serve_online(
+    provider: Provider,
+    address: str,
+    certificate_pem: bytes,
+    key_pem: bytes,
+    *,
+    sessions: Sessions,
+    hints: HintSource,
+    take_outcome: TakeOutcome,
+    limits: OnlineLimits = DEFAULT_LIMITS,
+) -> Server:
     """Serves at host:port until the server is stopped."""
-
-    def directory(_request: bytes) -> bytes:
-        provider.refresh()
-        return provider.directory_update()
-
-    def bundle(_request: bytes) -> bytes:
-        newest = provider.newest_bundle()
-        if newest is None:
-            raise NothingPublished("no bundle was published yet")
-        return newest
-
+    service = OnlineService(provider, sessions, hints, take_outcome, limits)
     methods: dict[str, Method] = {
-        ProviderMethod.DIRECTORY: directory,
-        ProviderMethod.LEASES: provider.grants,
-        ProviderMethod.BUNDLE: bundle,
+        ProviderMethod.DIRECTORY: service.directory,
+        ProviderMethod.LEASES: service.leases,
+        ProviderMethod.BUNDLE: service.bundle,
+        ProviderMethod.CATALOGUE: service.catalogue,
+        ProviderMethod.SIGN_IN: service.sign_in,
+        ProviderMethod.OUTCOME: service.outcome,
     }
-    return serve(PROVIDER, methods, address, certificate_pem, key_pem)
+    return serve(
+        PROVIDER,
+        {path: _reporting(method) for path, method in methods.items()},
+        address,
+        certificate_pem,
+        key_pem,
+        limits.all,
+        quick={ProviderMethod.CHECK: service.check},
+        streams={ProviderMethod.WATCH: service.watch},
+        beside=service.keep_fresh,
+    )
+
+
+class OnlineService:
+    """The methods. Those that block are called in threads; `check`, `watch` and `keep_fresh` on the loop."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        sessions: Sessions,
+        hints: HintSource,
+        take_outcome: TakeOutcome,
+        limits: OnlineLimits,
+        now_s: Now = time.monotonic,
+    ) -> None:
+        self._provider = provider
+        self._sessions = sessions
+        self._hints = hints
+        self._take_outcome = take_outcome
+        self._refresh_s = limits.refresh_s
+        self._calls = Buckets(limits.calls, now_s)
+        self._sign_ins = Buckets(limits.sign_ins, now_s)
+        self._bells = Bells(limits.watches)
+        self._shelf = Shelf(provider.newest_bundle, lambda: provider.directory.provider)
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="hints")
+        hints.subscribe(self._bells.ring)
+        self._refresh()
+
+    # ---- for everybody -----------------------------------------------------------------------------------------------
+
+    def directory(self, request: bytes) -> bytes:
+        """The entries of the directory, unless the caller has them."""
+        self._provider.refresh()
+        update = self._provider.directory_update()
+        return _unless_known(request, update, digest(update))
+
+    def bundle(self, request: bytes) -> bytes:
+        """The newest bundle, signed, unless the caller has it."""
+        published = self._shelf.refresh()
+        return _unless_known(request, published.signed, published.etag)
+
+    def catalogue(self, request: bytes) -> bytes:
+        """The catalogue of the newest bundle, unless the caller has it."""
+        published = self._shelf.refresh()
+        return _unless_known(request, published.catalogue, digest(published.catalogue))
+
+    # ---- for the tenant that has signed ------------------------------------------------------------------------------
+
+    def leases(self, request: bytes) -> bytes:
+        """Signed LeaseRequest in, signed LeaseGrants out."""
+        self._calls.take(self._opened(LeaseRequest, request).tenant)
+        return self._provider.grants(request)
+
+    def sign_in(self, request: bytes) -> bytes:
+        """Signed SignIn in, Session out."""
+        asked = self._opened(SignIn, request)
+        self._sign_ins.take(asked.tenant)
+        return encode(self._sessions.grant(asked))
+
+    def _opened(self, kind: type[T], request: bytes) -> T:
+        return open_signed_by(kind, request, self._verify_key)
+
+    def _verify_key(self, message: SignIn | LeaseRequest) -> VerifyKey:
+        if message.tenant not in self._provider.directory.by_id:
+            self._provider.refresh()  # another process may just have enrolled it
+        return self._provider.directory.verify_key(message)
+
+    # ---- for the tenant of a session ---------------------------------------------------------------------------------
+
+    def check(self, request: bytes) -> bytes:
+        """CheckRequest in, CheckAnswer out."""
+        asked = decode(CheckRequest, request)
+        self._caller(asked.session)
+        published = self._shelf.current
+        if published is None:
+            raise NothingPublished("no bundle was published yet")
+        return published.answer(_labels(asked))
+
+    async def watch(self, request: bytes) -> AsyncGenerator[bytes, None]:
+        """WatchRequest in; the tenant's own hints, one by one, as they come."""
+        asked = decode(WatchRequest, request)
+        tenant, number = self._caller(asked.session), asked.after
+        bell = self._bells.hang(tenant, self._sessions.left_s(asked.session))
+        del request, asked
+        try:
+            while not self._is_over(tenant, bell):
+                for hint in await self._hints_after(tenant, number):
+                    yield encode(hint)
+                    number = hint.number
+                await bell.rung()
+        except StoreFailed as error:
+            logger.warning("a watch ends, and its tenant begins again: %s", error.what)
+        finally:
+            self._bells.take_down(tenant, bell)
+
+    def _is_over(self, tenant: TenantId, bell: Bell) -> bool:
+        return asyncio.get_running_loop().time() >= bell.end_s or not self._is_member(tenant)
+
+    async def _hints_after(self, tenant: TenantId, number: int) -> Sequence[Hint]:
+        def look() -> Sequence[Hint]:
+            with reporting():
+                return self._hints.after(tenant, number)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, look)
+
+    def outcome(self, request: bytes) -> bytes:
+        """Outcome in, nothing out; NotYours unless the tenant was sent this hint of this lease."""
+        said = decode(Outcome, request)
+        tenant = self._caller(said.session)
+        sent = self._hints.after(tenant, said.hint - 1)[:1]
+        if [(hint.number, hint.lease) for hint in sent] != [(said.hint, said.lease)]:
+            raise NotYours(f"you were sent no hint {said.hint} of this lease")
+        self._take_outcome(tenant, replace(said, session=b""))
+        return b""
+
+    def _caller(self, session: bytes) -> TenantId:
+        tenant = self._sessions.tenant_of(session)
+        if not self._is_member(tenant):
+            raise NotSignedIn("the tenant of this session has left the directory", hint="ask the provider to enrol it")
+        self._calls.take(tenant)
+        return tenant
+
+    def _is_member(self, tenant: TenantId) -> bool:
+        return tenant in self._provider.directory.by_id
+
+    # ---- beside the calls --------------------------------------------------------------------------------------------
+
+    async def keep_fresh(self) -> None:
+        """Takes what other processes of the provider have written, again and again, until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(self._refresh_s)
+                await asyncio.get_running_loop().run_in_executor(self._threads, self._refresh)
+                self._bells.ring_where(self._is_over)
+        finally:
+            self._threads.shutdown(wait=False)
+
+    def _refresh(self) -> None:
+        try:
+            with reporting():
+                self._provider.refresh()
+                self._shelf.refresh()
+        except NothingPublished:
+            pass  # checks say so
+        except PharoahError as error:
+            logger.warning("the online service cannot look for news: %s", error.what, extra={"hint": error.hint})
+        except Exception:  # what it has it goes on serving
+            logger.exception("the online service cannot look for news: a bug")
+
+
+def _labels(asked: CheckRequest) -> dict[str, str]:
+    if len(asked.ladder) > len(LADDER_LABELS):
+        raise DecodeError(f"a ladder has at most {len(LADDER_LABELS)} rungs")
+    rungs = dict(zip(LADDER_LABELS, map(str, asked.ladder), strict=False))
+    return rungs | {"context": str(asked.context), "context_level": str(asked.context_level)}
+
+
+def _unless_known(request: bytes, content: bytes, etag: Digest) -> bytes:
+    if len(request) not in (0, Digest.length):
+        raise DecodeError("a question for something public is empty or the SHA-256 of what the caller has")
+    return b"" if request == etag else content
+
+
+def _reporting(method: Method) -> Method:
+    def answer(request: bytes) -> bytes:
+        with reporting():
+            return method(request)
+
+    return answer

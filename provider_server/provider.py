@@ -6,7 +6,7 @@ tenant its place in the round and nobody else anything.
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from crypto.bundle import Bundle, CatalogueEntry
 from crypto.codec import decode, encode
 from crypto.directory import Chain, Directory, Member, next_entry
 from crypto.errors import PeerFault, PharoahError, PlanRefused, Refusal
-from crypto.ids import RoundId, TenantId
+from crypto.ids import LeaseId, RoundId, TenantId
 from crypto.masking import Words, add_words
 from crypto.messages import (
     DirectoryUpdate,
@@ -34,12 +34,14 @@ from provider_server import continual, leases as exposure, release as gate
 from provider_server.analysis.held_out import Comparison
 from provider_server.ceilings import GroupSum, job_weeks
 from provider_server.grouping import Judgement, Suspicion, accepted, assign, judge
+from provider_server.hint_store import HintStore
 from provider_server.learning import Findings, learn
 from provider_server.leases import Lease, Slices
 from provider_server.planning import PlanSettings, make_plan
 from provider_server.publication import compose
 from provider_server.rounds import Past, Round, State, is_broken, new_round, past_of
-from provider_server.store import Store
+from provider_server.sizes_and_seasons import add_factors
+from provider_server.store import NOWHERE, Store
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +90,11 @@ class Provider:
         """Who takes part now."""
         return self.chain.directory
 
+    @property
+    def hints(self) -> HintStore:
+        """What tenants are told of their own leases."""
+        return self._store.hints
+
     # ---- who takes part, and what runs where -------------------------------------------------------------------------
 
     def enrol(self, members: Sequence[Member], left: Sequence[TenantId] = ()) -> None:
@@ -129,9 +136,13 @@ class Provider:
         """The tokens that a tenant gets with a lease on this context at this build-up level."""
         return exposure.context_tokens(self._context_secret, self.epoch(hour), context, level)
 
-    def record_leases(self, leases: Iterable[Lease]) -> None:
-        """Keeps leases that were granted."""
-        self._store.add_leases(leases)
+    def record_leases(self, leases: Iterable[Lease], node_names: Mapping[LeaseId, Sequence[str]] = NOWHERE) -> None:
+        """Keeps leases that were granted, and where they are as far as it is told."""
+        self._store.add_leases(leases, node_names)
+
+    def placed(self, hour: float) -> list[tuple[Lease, tuple[str, ...]]]:
+        """Leases of this moment with the names of their nodes, where these are known."""
+        return self._store.placed(hour)
 
     def leases(self, start_hour: float, end_hour: float) -> list[Lease]:
         """Leases that overlap [start_hour, end_hour)."""
@@ -259,7 +270,7 @@ class Provider:
     def learn(self, releases: Sequence[gate.Release]) -> Findings:
         """What `releases` say together, with this provider's own exposure."""
         leases = self._store.leases(min(made.plan.first_hour for made in releases), releases[-1].plan.end_hour)
-        return learn(releases, leases)
+        return add_factors(learn(releases, leases), releases, leases)
 
     def publish_catalogue(self, catalogue: Sequence[CatalogueEntry]) -> bytes:
         """Bundle 0: a catalogue and no findings."""
@@ -280,7 +291,8 @@ class Provider:
         """The next bundle, signed and kept."""
         newest = self._store.newest_bundle()
         number, before = (0, None) if newest is None else (newest[0] + 1, self._open(newest[1]))
-        return self._publish(compose(number, before.catalogue if before else (), releases, findings))
+        known = (before.catalogue, before.rules) if before else ((), ())
+        return self._publish(compose(number, known[0], releases, findings, rules=known[1]))
 
     def unpublished(self) -> bool:
         """Whether the newest release is in no bundle yet."""

@@ -6,6 +6,7 @@ round and each release, with everything that a person wants to know of it.
 """
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from provider_server.admin import admin_app
 from provider_server.flower_server import server_app
 from provider_server.home import founded_hour
 from provider_server.listeners import CannotListen
+from provider_server.live import Live, polling
 from provider_server.metrics import Metrics
 from provider_server.online import serve_online
 from provider_server.planning import NothingToCount
@@ -28,6 +30,7 @@ from provider_server.provider import Provider
 from provider_server.release import Release
 from provider_server.rounds import State
 from provider_server.schedule import Window, check_window, due, last_whole_week
+from provider_server.sessions import Sessions, session_key
 from provider_server.settings import ProviderSettings
 from provider_server.store import reporting
 from provider_server.superlink import SuperLink, SuperLinkSettings, UnusableNodeKey
@@ -35,7 +38,7 @@ from provider_server.tenants import GridTenants, Tenants
 from provider_server.trustee_client import RemoteTrustee
 from provider_server.week import MaskHolder, Stage, federated_week, publish, tell_directory
 from transport.client import Peer
-from transport.secret_files import read
+from transport.secret_files import read, read_key
 
 logger = logging.getLogger(__name__)
 
@@ -304,6 +307,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
     """Everything that `serve` runs: yields the rounds, the SuperLink, and the port of the online service."""
     listen, metrics = settings.listen, Metrics()
     certificate, key = read(home / "tls.pem"), read(home / "tls.key")
+    sessions = Sessions(session_key(read_key(home / "context.key")), time.time)
     rounds: Rounds | None = None
 
     def ready() -> Rounds:
@@ -331,14 +335,40 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
         try:
             link = stack.enter_context(SuperLink(link_settings, ours=ours))
             online_at = f"{listen.host}:{listen.online_port}"
-            online = stack.enter_context(serve_online(provider, online_at, certificate, key))
+            hints = provider.hints
+            served = serve_online(
+                provider,
+                online_at,
+                certificate,
+                key,
+                sessions=sessions,
+                hints=hints,
+                take_outcome=hints.take_outcome,
+            )
+            online = stack.enter_context(served)
         except OSError as error:
             raise CannotListen(
                 f"the provider cannot listen: {error}", hint="see [listen] in provider.toml, tls.pem and tls.key"
             ) from error
         rounds = Rounds(provider, link, trustees, settings, metrics, now_hour, founded_hour(home))
         tell_directory(provider, trustees)
+        live = Live(home, provider, settings, metrics, time.time)
+        stack.enter_context(polling(live))
+        stack.enter_context(_on_hangup(live.reload))
         yield rounds, link, online.port
+
+
+@contextmanager
+def _on_hangup(reload: Callable[[], None]) -> Iterator[None]:
+    """Within it SIGHUP has the settings read again, where signals can be taken: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGHUP, lambda *_: reload())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def _peer(trustee: TrusteeRecord) -> Peer:

@@ -80,6 +80,13 @@ class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inventory: str = ""
 
 
+class Live(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How leases are watched while they run; see docs/watch.md. These may change while the provider runs."""
+
+    poll_s: Annotated[float, msgspec.Meta(ge=0)] = 60.0
+    within_hours: Annotated[float, msgspec.Meta(gt=0, le=168)] = 24.0
+
+
 class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of provider.toml."""
 
@@ -87,3 +94,4 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounds: Rounds = Rounds()
     plan: PlanTable = PlanTable()
     telemetry: Telemetry = Telemetry()
+    live: Live = Live()

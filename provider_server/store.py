@@ -24,12 +24,14 @@ from crypto.errors import PharoahError, Refusal
 from crypto.ids import LeaseId, TenantId
 from crypto.messages import Registration
 from provider_server import tables
+from provider_server.hint_store import HintStore
 from provider_server.leases import Lease
 from provider_server.migrations.upgrade import upgrade
 from provider_server.round_store import RoundStore
 
 BUSY_TIMEOUT_S = 30.0
 ROWS_AT_ONCE = 1000
+NOWHERE: Mapping[LeaseId, Sequence[str]] = MappingProxyType({})
 _DRIVERS = {
     "sqlite": "sqlite+pysqlite",
     "sqlite+pysqlite": "sqlite+pysqlite",
@@ -75,13 +77,14 @@ class Store:
             self.close()
             raise type(refusal)(f"{_shown(url)}: {refusal.what}") from refusal
         self.rounds = RoundStore(self._engine)
+        self.hints = HintStore(self._engine)
 
     def close(self) -> None:
         """Releases the connections."""
         self._engine.dispose()
 
-    def add_leases(self, leases: Iterable[Lease]) -> None:
-        """Appends leases; IntegrityError if one exists."""
+    def add_leases(self, leases: Iterable[Lease], node_names: Mapping[LeaseId, Sequence[str]] = NOWHERE) -> None:
+        """Appends leases, and the names of their nodes as far as they are told; IntegrityError if one exists."""
         rows = [
             {
                 "lease": bytes(lease.lease),
@@ -93,9 +96,24 @@ class Store:
             }
             for lease in leases
         ]
+        places = [{"lease": bytes(lease), "node_names": json.dumps(list(names))} for lease, names in node_names.items()]
         if rows:
             with self._engine.begin() as connection:
                 connection.execute(sa.insert(tables.leases), rows)
+                if places:
+                    connection.execute(sa.insert(tables.placements), places)
+
+    def placed(self, hour: float) -> list[tuple[Lease, tuple[str, ...]]]:
+        """Leases of this moment whose nodes are known by name, in order of start, and those names."""
+        column = tables.leases.c
+        query = (
+            sa.select(tables.leases, tables.placements.c.node_names)
+            .join(tables.placements, tables.placements.c.lease == column.lease)
+            .where(column.start_h <= hour, column.end_h > hour)
+            .order_by(column.start_h, column.lease)
+        )
+        with self._engine.connect() as connection:
+            return [(_lease(row), tuple(json.loads(row.node_names))) for row in connection.execute(query)]
 
     def leases_of(self, tenant: TenantId, start_hour: float, end_hour: float) -> list[Lease]:
         """A tenant's leases that began in [start_hour, end_hour), in order of start."""
@@ -324,7 +342,7 @@ def _on_begin(connection: sa.Connection) -> None:
     connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('pharoah_begin', 'DEFERRED')}")
 
 
-def _lease(row: sa.Row[tuple[bytes, bytes, int, float, float, str, str | None]]) -> Lease:
+def _lease(row: sa.Row[Any]) -> Lease:
     labels = _labels(row.contexts, row.ladder)
     return Lease(LeaseId(row.lease), TenantId(row.tenant), row.nodes, row.start_h, row.end_h, labels)
 

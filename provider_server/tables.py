@@ -85,3 +85,30 @@ notes = sa.Table(
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("note", sa.Text, nullable=False),
 )
+placements = sa.Table(
+    "placements",
+    metadata,
+    sa.Column("lease", sa.LargeBinary, primary_key=True),
+    sa.Column("node_names", sa.Text, nullable=False),
+)
+hints = sa.Table(
+    "hints",
+    metadata,
+    sa.Column("tenant", sa.LargeBinary, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("at_h", sa.Float, nullable=False, index=True),
+    sa.Column("hint", sa.LargeBinary, nullable=False),
+)
+episodes = sa.Table(
+    "episodes",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("state", sa.LargeBinary, nullable=False),
+)
+outcomes = sa.Table(
+    "outcomes",
+    metadata,
+    sa.Column("tenant", sa.LargeBinary, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("outcome", sa.LargeBinary, nullable=False),
+)

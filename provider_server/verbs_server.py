@@ -148,7 +148,8 @@ def lease(
         provider = homes.open_provider(place, database, homes.settings_of(place))
         try:
             granted = list(_leases(provider, file, observing.load(place)))
-            provider.record_leases(granted)
+            placed = {one.lease: nodes for one, nodes in granted if nodes}
+            provider.record_leases([one for one, _ in granted], placed)
         except IntegrityError as error:
             raise BadLeases(f"{file}: a lease is on the books already") from error
         finally:
@@ -157,8 +158,8 @@ def lease(
     print_rows(rows, lambda row: f"{row['file']}: {row['leases']} leases", as_json=as_json)
 
 
-def _leases(provider: "Provider", file: Path, kept: "Kept | None") -> "Iterator[Lease]":
-    """The leases of a file; those that name their nodes have the context and level that telemetry gave these."""
+def _leases(provider: "Provider", file: Path, kept: "Kept | None") -> "Iterator[tuple[Lease, tuple[str, ...]]]":
+    """The leases of a file and their nodes; those that name them have the context and level that telemetry gave."""
     import math
 
     import msgspec
@@ -197,7 +198,8 @@ def _leases(provider: "Provider", file: Path, kept: "Kept | None") -> "Iterator[
             raise BadLeases(f"{file}, line {number}: {error}") from error
         seen.add(names[0])
         labels = provider.context_labels(told.start_h, context, level)
-        yield Lease(*names, told.nodes or len(told.node_names), told.start_h, told.end_h, labels)
+        nodes = told.nodes or len(told.node_names)
+        yield Lease(*names, nodes, told.start_h, told.end_h, labels), told.node_names
 
 
 def serve(

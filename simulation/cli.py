@@ -102,6 +102,17 @@ def _told(summary: dict[str, Any]) -> str:
         f"hazard by context: mean |log rate error| {_number(hazard['mean_abs_log_rate_error'])}"
         f" (without privacy {_number(hazard['mean_abs_log_rate_error_without_privacy'])}),"
         f" 95% intervals cover {hazard['interval_coverage']:.0%}\n"
+        f"{_gained(summary['impact'])}"
+    )
+
+
+def _gained(impact: dict[str, Any]) -> str:
+    return (
+        f"impact:            {_number(impact['mismatch_gpu_hours_avoided_share'])} of the GPU-hours lost to mismatches"
+        f" avoided, {_number(impact['false_refusal_share'])} of other starts refused;"
+        f" {_number(impact['warned_30min_share'])} of degradations warned of,"
+        f" {_number(impact['false_hints_per_1000_lease_hours'])} false hints per 1,000 lease-hours;"
+        f" {impact['gpu_hours_saved']:,.0f} GPU-hours saved\n"
     )
 
 
@@ -238,6 +249,43 @@ def learning(
     else:
         lines = (f"{level} {key}: {value:.3f}\n" for level, figures in found.items() for key, value in figures.items())
         sys.stdout.writelines(lines)
+
+
+@bench.command()
+def check(
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long checks come at random, 500 a second.")] = 30.0,
+    requests: Annotated[int, typer.Option(min=100, help="How many checks when the service is saturated.")] = 200_000,
+    watchers: Annotated[int, typer.Option(min=20, help="How many watch, each on a connection of its own.")] = 10_000,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Checks by the provider's online service: latency, throughput, memory, and what those cost who only listen."""
+    with _explained():
+        from simulation import bench_check
+
+        found = bench_check.check(seconds, requests, watchers)
+    if as_json:
+        sys.stdout.write(json.dumps(found) + "\n")
+    else:
+        sys.stdout.writelines(f"{key}: {value:.6g}\n" for key, value in found.items())
+
+
+@bench.command(name="impact")
+def bench_impact(
+    seeds: Annotated[int, typer.Option(min=1, help="How many clouds, each with noise of its own.")] = 5,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds: shows that it runs, measures nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What checks and hints are worth over a year of the standard scenario: mean and range over clouds."""
+    with _explained(), _progress() as progress:
+        from crypto.noise import SystemSampler
+        from simulation import bench_impact
+
+        steps = bench_impact.impacts(seeds, SystemSampler(), quick=quick)
+        total = seeds * len(bench_impact.LEVELS)
+        found = bench_impact.summary(list(progress.track(steps, total=total, description="clouds")))
+    sys.stdout.write(json.dumps(found) + "\n" if as_json else bench_impact.told(found))
 
 
 def _timed(rows: list["Row"]) -> str:

@@ -41,6 +41,11 @@ _MISSING = "not available"
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _TINY = 1e-3
 _ERROR = "mean_abs_log_rate_error"
+_SHARES = {
+    "mismatch_gpu_hours_avoided_share": "avoided",
+    "false_refusal_share": "refused in vain",
+    "warned_30min_share": "warned in time",
+}
 
 
 def _finite(value: object) -> float:
@@ -71,6 +76,7 @@ def _duration(seconds: float) -> str:
 
 _FORMS: Mapping[str, Callable[[Any], str]] = {
     **dict.fromkeys(("probability", "hazard_interval_coverage"), _percent),
+    **dict.fromkeys((f"impact_{share}" for share in _SHARES), _percent),
     **dict.fromkeys(("bytes", "bytes_per_tenant_round"), lambda size: decimal(round(size))),
     "seconds": _duration,
     # an error of logarithms is shown as the factor by which a rate is off
@@ -122,6 +128,12 @@ def _names(outcome: Row, kind: str) -> list[str]:
     return names + [f"{kind} {place}" for place in range(len(names), max(used, default=-1) + 1)]
 
 
+def _impact(outcome: Row) -> dict[str, Any]:
+    """The impact, and the same without privacy under names that end so."""
+    impact = dict(outcome.get("impact") or {})
+    return impact | {f"{key}_without_privacy": value for key, value in (impact.get("without_privacy") or {}).items()}
+
+
 def _column(rows: Sequence[Row], key: str) -> Floats:
     return np.array([_finite(row.get(key)) for row in rows], dtype=np.float64)
 
@@ -147,6 +159,7 @@ def render(outcome: Row) -> str:
     parts = {
         f"{part}_{key}": value for part in ("mismatch", "hazard") for key, value in (outcome.get(part) or {}).items()
     }
+    parts |= {f"impact_{key}": value for key, value in _impact(outcome).items()}
     fields = {name: escape(_shown({**outcome, **parts}, name)) for name in page.get_identifiers()} | _words(outcome)
     for table, keys in _TABLES.items():
         fields[f"{table}_rows"] = "".join(_table_row(row, keys.split()) for row in _rows(outcome, table))
@@ -212,6 +225,7 @@ def _pictures(outcome: Row) -> dict[str, str]:
         + _curve("group", "ε of a job that runs for several weeks", _rows(outcome, "group"), "weeks epsilon", 0),
         "trade": _curve("error", "Factor by which rates are off", errors, "epsilon off", 1, plain)
         + _curve("ranking", "AUROC of the mismatches", errors, "epsilon auroc", 0.5, outcome.get("mismatch")),
+        "impact": _share_bars(_impact(outcome)),
         "cost": _stage_bars(outcome, "seconds", "Time by stage") + _stage_bars(outcome, "bytes", "Bytes by stage"),
     }
 
@@ -347,3 +361,20 @@ def _stage_bars(outcome: Row, key: str, caption: str) -> str:
 
     alt = "; ".join(f"{row['stage']} {_shown(row, key)}" for row in rows)
     return _picture(key, caption, alt, draw if rows else None, height=30 + 27 * len(rows), left=86, base=10)
+
+
+def _share_bars(impact: Row) -> str:
+    """What checks and hints did, with privacy as bars and without as marks; left out where nothing is known."""
+    private, exact = (
+        np.array([_finite(impact.get(f"{key}{end}")) for key in _SHARES]) for end in ("", "_without_privacy")
+    )
+
+    def draw(axes: Axes) -> None:
+        axes.barh(range(len(private)), private, color=_ACCENT, height=0.6)
+        axes.plot(exact, range(len(exact)), "D", color=_INK, markerfacecolor="none", markersize=8)
+        axes.set_yticks(range(len(private)), list(_SHARES.values()))
+        axes.grid(axis="x")
+        axes.set(xlim=(-0.03, 1.03), ylim=(len(private) - 0.5, -0.5), xlabel="share")
+
+    known = [f"{name} {_percent(share)}" for name, share in zip(_SHARES.values(), private, strict=True) if share >= 0]
+    return _picture("impact", "Checks and hints", "; ".join(known), draw if known else None, height=150, left=118)

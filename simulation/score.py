@@ -8,19 +8,23 @@ mix of workloads is part of the truth.
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from crypto.accountant import plan_loss
+from crypto.bundle import Bundle
 from crypto.life_table import Floats
 from crypto.plan import HOURS_PER_WEEK
 from provider_server.learning import Findings
 from provider_server.leases import Slices
+from provider_server.publication import compose
 from provider_server.release import Release
+from simulation.impact import impact, when_cautious
 from simulation.play import Played
+from simulation.trial import Trial, learning_weeks, world_of
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
 PER_NODE_HOURS = 1000.0
@@ -53,6 +57,7 @@ class Judge:
         exact = self._learn(without_privacy(played))
         judged, judged_exact = self.judge(private), self.judge(exact)
         detail = self._detail(private, exact, judged)
+        gained = self._impact(seed)
         return {
             "scenario": scenario.name,
             "title": scenario.title,
@@ -76,6 +81,7 @@ class Judge:
                 "mean_abs_log_rate_error_without_privacy": judged_exact.mean_abs_log_rate_error,
                 "interval_coverage": judged.interval_coverage,
             },
+            "impact": gained,
             "detail": detail,
         }
 
@@ -95,6 +101,24 @@ class Judge:
 
     def _learn(self, releases: Sequence[Release]) -> Findings:
         return self._played.federation.provider.learn(releases)
+
+    def _impact(self, seed: int) -> dict[str, Any]:
+        """What the bundles of those weeks were worth to the tenants, beside others and none (docs/impact.md)."""
+        played = self._played
+        rows = {int(name.rpartition("-")[2]): lease.labels for name, lease in played.leases.items()}
+        world = world_of(Trial(played.cloud, rows.__getitem__, self._context_of, self._level_of, seed))
+        private, exact = self._bundles(played.releases), self._bundles(without_privacy(played))
+        return {
+            **asdict(impact(world, private)),
+            "when_cautious": asdict(impact(world, private, when_cautious)),
+            "without_privacy": asdict(impact(world, exact)),
+            "without_pharoah": asdict(impact(world, [None] * len(private))),
+        }
+
+    def _bundles(self, releases: Sequence[Release]) -> list[Bundle]:
+        """The bundles that had been published of the first of these releases, one for each week of learning."""
+        weeks = learning_weeks(self._scenario.weeks)
+        return [compose(week, (), releases[:week], self._learn(releases[:week])) for week in weeks]
 
     def _pairs(self, findings: Findings) -> dict[tuple[int, int], Any]:
         """Verdicts by (workload, context), for the rows that stand for one workload."""

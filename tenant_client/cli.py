@@ -4,7 +4,17 @@ from collections.abc import Callable
 
 import typer
 
-from tenant_client import verbs_check, verbs_federation, verbs_job, verbs_owner, verbs_trustee, verbs_workload
+from tenant_client import (
+    verbs_check,
+    verbs_confirm,
+    verbs_federation,
+    verbs_job,
+    verbs_online,
+    verbs_owner,
+    verbs_page,
+    verbs_trustee,
+    verbs_workload,
+)
 
 app = typer.Typer(
     name="pharoah-tenant",
@@ -27,6 +37,8 @@ VERBS: tuple[Callable[..., None], ...] = (
     verbs_owner.sent,
     verbs_check.check,
     verbs_check.changes,
+    verbs_online.watch,
+    verbs_page.page,
     verbs_job.attach,
     verbs_job.diagnose,
     verbs_job.teach,
@@ -34,4 +46,5 @@ VERBS: tuple[Callable[..., None], ...] = (
 for verb in VERBS:
     app.command()(verb)
 app.command(cls=verbs_job.JobCommand, context_settings={"allow_interspersed_args": False})(verbs_job.run)
+app.add_typer(verbs_confirm.app)
 app.add_typer(verbs_trustee.app)

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from crypto import bundle, cards, ceremony, codec, directory, invitation, messages, plan, signing
+from crypto import bundle, cards, ceremony, codec, directory, invitation, messages, online, plan, signing
 from crypto.bundle import (
     SKETCH_BYTES,
     Bundle,
@@ -45,7 +45,7 @@ from crypto.causes import Domain
 from crypto.codec import INTEGER_END, MAX_MESSAGE_BYTES, MAX_TEXT_CHARACTERS, decode, digest, encode
 from crypto.directory import DirectoryEntry, Member, TrusteeRecord
 from crypto.errors import DecodeError
-from crypto.ids import Digest, EncodedElement, Id, MaskPublicKey, RoundId, TenantId, Token, VerifyKey
+from crypto.ids import Digest, EncodedElement, Id, LeaseId, MaskPublicKey, RoundId, TenantId, Token, VerifyKey
 from crypto.messages import (
     Contribution,
     EvaluationRequest,
@@ -53,6 +53,7 @@ from crypto.messages import (
     UnmaskRequest,
     UnmaskShare,
 )
+from crypto.online import SESSION_BYTES, Action, Hint, HintState, Suspicion
 from crypto.plan import (
     LARGEST_NOISE_SCALE,
     LONGEST_HORIZON,
@@ -67,7 +68,7 @@ from crypto.plan import (
 from provider_server import backup, release
 from transport.certificates import make_certificate
 
-MODULES = (directory, messages, plan, bundle, signing, cards, ceremony, invitation, release, backup)
+MODULES = (directory, messages, plan, bundle, signing, cards, ceremony, invitation, online, release, backup)
 MESSAGES: tuple[type[Any], ...] = tuple(
     dict.fromkeys(
         kind for module in MODULES for kind in vars(module).values() if isinstance(kind, type) and "LABEL" in vars(kind)
@@ -92,6 +93,7 @@ SCALARS: dict[type, st.SearchStrategy[Any]] = {
     bytes: st.binary(max_size=40) | st.sampled_from([bytes(255), bytes(256), bytes(2**16)]),
 }
 LABELS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2).map(json.dumps).map(str.encode)
+NODE_NAMES = st.lists(st.text(max_size=5), max_size=3).map(json.dumps).map(str.encode)
 ADDRESSES = ("trustee.example:7100", "192.0.2.7:65535", "[2001:db8::7]:1")
 CERTIFICATE = make_certificate(["trustee.example"], datetime(2026, 1, 1, tzinfo=UTC)).certificate_pem.decode()
 NODE_KEY = ec.derive_private_key(7, ec.SECP384R1()).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
@@ -118,6 +120,11 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
     (backup.LeaseRow, "contexts"): lambda: LABELS,
     (backup.LeaseRow, "ladder"): lambda: st.none() | LABELS,
     (backup.NoteRow, "note"): lambda: LABELS,
+    (backup.PlacementRow, "node_names"): lambda: NODE_NAMES,
+    (online.Session, "token"): lambda: st.binary(min_size=SESSION_BYTES, max_size=SESSION_BYTES),
+    (online.CheckAnswer, "verdict"): lambda: st.sampled_from([int(verdict) for verdict in online.Verdict]),
+    (online.Outcome, "hint"): lambda: st.integers(1, INTEGER_END - 1),
+    (online.Outcome, "shortfall_percent"): lambda: st.floats(0, 100),
     (EvaluationRequest, "elements"): lambda: from_hint(hint_of(EvaluationRequest, "elements")).filter(bool),
 }
 
@@ -200,6 +207,25 @@ def rules(draw: st.DrawFn) -> RuleEntry:
 def hazards(draw: st.DrawFn) -> HazardEntry:
     low, middle, high = draw(intervals())
     return HazardEntry(draw(from_hint(Token)), draw(SCALARS[str]), middle, low, high)
+
+
+@st.composite
+def hints(draw: st.DrawFn) -> Hint:
+    low, middle, high = draw(intervals())
+    return Hint(
+        number=draw(st.integers(1, INTEGER_END - 1)),
+        at_h=draw(SCALARS[float]),
+        lease=draw(from_hint(LeaseId)),
+        state=draw(st.sampled_from(HintState)),
+        suspicion=draw(st.sampled_from(Suspicion)),
+        ratio=middle,
+        ratio_low=low,
+        ratio_high=high,
+        probability=draw(st.floats(0, 1)),
+        within_hours=draw(SCALARS[float]),
+        action=draw(st.sampled_from(Action)),
+        times=draw(st.integers(1, 2**40)),
+    )
 
 
 @st.composite
@@ -310,6 +336,7 @@ COMPOSED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
     HazardEntry: lambda: hazards(),
     FactorEntry: lambda: factors(),
     RuleEntry: lambda: rules(),
+    Hint: lambda: hints(),
 }
 
 
@@ -347,8 +374,12 @@ IN_RANGE: dict[tuple[type, str], Any] = {
     (invitation.Invitation, "superlink"): ADDRESSES[0],
     (invitation.Invitation, "online"): ADDRESSES[1],
     (invitation.Invitation, "certificate"): CERTIFICATE,
+    (online.Session, "token"): bytes(SESSION_BYTES),
+    (online.CheckAnswer, "verdict"): 2,
+    (Hint, "probability"): 0.5,
     (backup.LeaseRow, "contexts"): b'{"context": "c"}',
     (backup.LeaseRow, "ladder"): b"{}",
+    (backup.PlacementRow, "node_names"): b'["gpu-17"]',
     (backup.NoteRow, "note"): b'{"excess": {"00": [0.5, 1]}}',
 }
 

@@ -17,7 +17,14 @@ from simulation.report import render, write_report
 
 WORKLOADS, CONTEXTS, LEVELS, WEEKS, PLANTED = 24, 8, 3, 13, 6
 BANDS = ("0–6 h", "6–24 h", "24–72 h", "> 72 h")
-PICTURES = 2 + len(BANDS) + 2 + 2 + 2
+PICTURES = 2 + len(BANDS) + 2 + 2 + 2 + 1
+IMPACT = {
+    "mismatch_gpu_hours_avoided_share": 0.57,
+    "false_refusal_share": 0.0002,
+    "warned_30min_share": 0.73,
+    "false_hints_per_1000_lease_hours": 0.61,
+    "gpu_hours_saved": 251513.3,
+}
 HOSTILE = (
     """</title></style><script>alert("1")</script><img src='https://evil.example/x'> $x_{1} ${title} & 'quoted' -->"""
 )
@@ -78,6 +85,7 @@ def _outcome() -> dict[str, Any]:
             "mean_abs_log_rate_error_without_privacy": 0.15,
             "interval_coverage": 0.948,
         },
+        "impact": IMPACT | {"without_privacy": IMPACT | {"mismatch_gpu_hours_avoided_share": 0.97}},
         "detail": {
             "workloads": [f"a{number // 3} v{number % 3}" for number in range(WORKLOADS)],
             "contexts": [f"context {number}" for number in range(CONTEXTS)],
@@ -251,7 +259,7 @@ def test_tables_hold_the_numbers_of_the_pictures() -> None:
     outcome = _outcome()
     page = Page(render(outcome))
     rows = sum(len(outcome["detail"][name]) for name in outcome["detail"] if name not in {"workloads", "contexts"})
-    assert len([head for head in page.all("th") if head.get("scope") == "row"]) == rows + 16  # settings and results
+    assert len([head for head in page.all("th") if head.get("scope") == "row"]) == rows + 20  # settings and results
     assert len(page.all("details")) == 5
     scrolled = [attributes for attributes in page.all("div") if attributes.get("class") == "scroll"]
     assert all(attributes["tabindex"] == "0" and attributes["aria-label"] for attributes in scrolled)
@@ -277,6 +285,17 @@ def test_values_are_written_for_people() -> None:
     words = Page(render(_outcome())).words()
     for shown in ("20.5 kB", "41.2 s", "30 ms", "94.8%", "0.931", "0.7 – 2", "4.9 MB"):
         assert shown in words
+
+
+def test_the_impact_is_told_with_and_without_privacy() -> None:
+    page = Page(render(_outcome()))
+    words = page.words()
+    assert "GPU-hours saved 251,513" in words
+    assert "GPU-hours of mismatches: avoided 57% 97%" in words
+    assert "other starts: refused < 0.1% < 0.1%" in words
+    assert "avoided 57%; refused in vain < 0.1%; warned in time 73%" in words  # the description of the picture
+    nothing = _changed(("impact",), value=None)
+    assert "GPU-hours saved not available" in Page(render(nothing)).words()
 
 
 def test_bands_stand_in_the_order_of_age() -> None:

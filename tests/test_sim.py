@@ -30,6 +30,17 @@ KEYS = {
     "bytes_per_tenant_round",
     "mismatch",
     "hazard",
+    "impact",
+}
+IMPACT_KEYS = {
+    "mismatch_gpu_hours_avoided_share",
+    "false_refusal_share",
+    "warned_30min_share",
+    "false_hints_per_1000_lease_hours",
+    "gpu_hours_saved",
+    "gpu_hours_saved_by_checks",
+    "gpu_hours_saved_by_hints",
+    "dollars_saved",
 }
 
 
@@ -65,6 +76,10 @@ def test_json_has_the_stable_keys_and_nothing_else_is_on_stdout(summary: dict[st
         "mean_abs_log_rate_error_without_privacy",
         "interval_coverage",
     }
+    ways = {"when_cautious", "without_privacy", "without_pharoah"}
+    assert set(summary["impact"]) == IMPACT_KEYS | ways
+    assert all(set(summary["impact"][way]) == IMPACT_KEYS for way in ways)
+    assert not any(summary["impact"]["without_pharoah"].values())
     assert summary["tenants"] == 8
     assert summary["rounds"] == 2
 

@@ -25,9 +25,11 @@ from crypto.errors import Refusal
 from crypto.ids import LeaseId, RoundId, TenantId
 from crypto.messages import RegisteredWorkload, Registration
 from crypto.noise import from_ring
+from crypto.online import Action, HintState, Outcome as Answered, Suspicion
 from provider_server import backup as backups
 from provider_server.backup import BadBackup, backup, restore, verify
 from provider_server.cli import app
+from provider_server.hints import Draft
 from provider_server.migrations.upgrade import _LOCK, ForeignDatabase, NewerDatabase, NoStore, newest_version
 from provider_server.round_store import Answer, LostStep, Outcome, Step
 from provider_server.rounds import Past, Round, State
@@ -108,9 +110,20 @@ def registration(tenant: int, *workloads: RegisteredWorkload, epoch: int = 0, sa
     return Registration(keys().tenant_id(tenant), epoch, workloads, said)
 
 
+def hinted(store: Store) -> None:
+    """A hint, the state that it came from, and what a test showed."""
+    suspicion, numbers = Suspicion.HOST, (4.0, 2.0, 8.0, 0.25, 24.0)
+    draft = Draft(5.5, lease_id(0, 1), HintState.RAISED, suspicion, *numbers, Action.MOVE, 1)
+    store.hints.append([(keys().tenant_id(0), draft)], None, b"state \0")
+    said = Answered(bytes(64), 1, lease_id(0, 1), suspicion, confirmed=True, shortfall_percent=12.5)
+    store.hints.take_outcome(keys().tenant_id(0), said)
+
+
 def filled(store: Store) -> Store:
     """Something in every table: registered leases and others, odd numbers, any bytes, rounds in several states."""
-    store.add_leases([replace(a_lease(0, 1), nodes=17, start_h=0.1, end_h=1 / 3), a_lease(1, 2)])
+    first = replace(a_lease(0, 1), nodes=17, start_h=0.1, end_h=1 / 3)
+    store.add_leases([first, a_lease(1, 2)], {first.lease: ("node \u00fc",)})
+    hinted(store)
     store.register(registration(0, RegisteredWorkload(ladder(3), (lease_id(0, 1),))))
     for number in range(3):
         add_release(store, RoundId(bytes([9 - number]) * 16), bytes(range(256)) * number)
@@ -143,6 +156,10 @@ COUNTS = {
     "masked_counts": 2,
     "notes": 1,
     "nodes": 1,
+    "placements": 1,
+    "hints": 1,
+    "episodes": 1,
+    "outcomes": 1,
 }
 
 
@@ -418,7 +435,7 @@ def test_an_opener_waits_for_another_that_takes_the_steps(postgresql: Server) ->
 
 def test_a_newer_database_is_refused_and_not_touched(store: Store, place: NewPlace) -> None:
     sql(store, "UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(NewerDatabase, match=r"'9999'.*'0004'"):
+    with pytest.raises(NewerDatabase, match=r"'9999'.*'0005'"):
         Store(place("provider"))
     with store._engine.connect() as connection:
         assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == "9999"
@@ -697,7 +714,8 @@ def a_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """One row of each kind, so that every byte of it can be tried."""
     folder = tmp_path_factory.mktemp("backup")
     with closing(Store(folder / "provider.db")) as store:
-        store.add_leases([replace(a_lease(0, 1), labels={"context": "c"})])
+        store.add_leases([replace(a_lease(0, 1), labels={"context": "c"})], {lease_id(0, 1): ("n1",)})
+        hinted(store)
         store.register(registration(0))
         store.add_bundle(1, b"bundle")
         store.add_entry(0, b"entry")
@@ -828,4 +846,4 @@ def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
 
 def test_refusals_of_a_database_are_refusals() -> None:
     assert all(issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, StoreNotEmpty))
-    assert newest_version() == "0004"
+    assert newest_version() == "0005"

@@ -1,5 +1,6 @@
 """Calls over TLS on real sockets: bytes arrive as they were sent, errors as what they are, and strangers not at all."""
 
+import asyncio
 import logging
 import os
 import socket
@@ -7,14 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 import pytest
@@ -24,6 +26,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given, strategies as st
 
 from crypto import errors
@@ -102,11 +105,12 @@ def serving(opened: ExitStack) -> Serve:
         limits: Limits = DEFAULT_LIMITS,
         certificate: Certificate | None = None,
         port: int = 0,
+        **others: Any,
     ) -> Server:
         served = methods if isinstance(methods, Mapping) else {PATH: methods or bytes}
         shown = certificate or own()
         pem = shown.certificate_pem, shown.key_pem
-        return opened.enter_context(serve("pharoah.Test", served, f"{HOST}:{port}", *pem, limits))
+        return opened.enter_context(serve("pharoah.Test", served, f"{HOST}:{port}", *pem, limits, **others))
 
     return start
 
@@ -625,6 +629,219 @@ def test_the_health_check_answers_even_when_all_workers_are_busy(
     assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+def test_a_watch_of_the_health_hears_of_the_end(serving: Serve, opened: ExitStack, threads: ThreadPoolExecutor) -> None:
+    server = serving(limits=Limits(stop_s=1.0))
+    health = health_pb2_grpc.HealthStub(secure_channel(opened, server))
+    heard_of = health.Watch(health_pb2.HealthCheckRequest(service="pharoah.Test"), timeout=LONG_S)
+    assert next(heard_of).status == health_pb2.HealthCheckResponse.SERVING
+    stopped = threads.submit(server.stop)
+    assert next(heard_of).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    stopped.result(LONG_S)
+
+
+def test_reflection_lists_the_services_and_describes_no_method(serving: Serve, opened: ExitStack) -> None:
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(secure_channel(opened, serving()))
+    asked = [
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol="pharoah.Test"),
+    ]
+    listed, described = stub.ServerReflectionInfo(iter(asked), timeout=LONG_S)
+    names = {service.name for service in listed.list_services_response.service}
+    assert names == {"pharoah.Test", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+    assert described.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
+# ---- quick methods and streams -------------------------------------------------------------------------------------
+
+
+def test_a_quick_method_answers_while_all_workers_are_busy(
+    serving: Serve, connect: Connect, blocking: Blocking, threads: ThreadPoolExecutor
+) -> None:
+    on: set[str] = set()
+
+    def quick(request: bytes) -> bytes:
+        on.add(threading.current_thread().name)
+        return request * 2
+
+    peer = connect(serving(blocking, NARROW, quick={OTHER_PATH: quick}))
+    for _ in range(2):
+        threads.submit(peer.call, PATH, b"")
+    blocking.wait_until_running()
+    assert [peer.call(OTHER_PATH, b"ab") for _ in range(50)] == [b"abab"] * 50
+    assert on == {"servers"}
+
+
+@pytest.mark.parametrize("error", [QuotaExceeded("too many", hint="later"), KeyError("tenant 17 counted 42")])
+def test_errors_of_quick_methods_and_streams_travel_alike(serving: Serve, connect: Connect, error: Exception) -> None:
+    async def fails_late(request: bytes) -> AsyncGenerator[bytes, None]:
+        yield request
+        raise error
+
+    peer = connect(serving(quick={PATH: failing(error)}, streams={OTHER_PATH: fails_late}))
+    expected = QuotaExceeded if isinstance(error, QuotaExceeded) else PeerFault
+    with pytest.raises(expected) as from_call:
+        peer.call(PATH, b"")
+    answers = peer.stream(OTHER_PATH, b"first")
+    assert next(answers) == b"first"
+    with pytest.raises(expected) as from_stream:
+        next(answers)
+    for fault in (from_call.value, from_stream.value):
+        assert "42" not in str(fault)
+        assert ("too many" in str(fault)) is isinstance(error, QuotaExceeded)
+
+
+class Listeners:
+    """A stream that repeats the question and then waits for ever, and says how many listen."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    async def __call__(self, request: bytes) -> AsyncGenerator[bytes, None]:
+        self.now += 1
+        try:
+            yield request
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.now -= 1
+
+    def wait_until(self, count: int) -> None:
+        end_s = time.monotonic() + LONG_S
+        while self.now != count:
+            assert time.monotonic() < end_s, self.now
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def listeners() -> Listeners:
+    return Listeners()
+
+
+def test_watchers_have_places_of_their_own_and_cost_no_thread(
+    serving: Serve, connect: Connect, listeners: Listeners
+) -> None:
+    limits = Limits(workers=1, waiting=1, calls=4, watchers=200)
+    peer = connect(serving(limits=limits, streams={OTHER_PATH: listeners}))
+    streams = [peer.stream(OTHER_PATH, b"") for _ in range(2)]
+    for number in range(2, 200):
+        if number % 2 == 0:
+            listeners.wait_until(number)  # no more calls at a time than there are places until a question is here
+        streams.append(peer.stream(OTHER_PATH, b""))
+    assert [next(stream) for stream in streams] == [b""] * 200
+    assert sum(thread.name.startswith(("servers", "pharoah.Test")) for thread in threading.enumerate()) == 1
+    with pytest.raises(Unreachable, match="RESOURCE_EXHAUSTED: as many watch"):
+        next(peer.stream(OTHER_PATH, b""))
+    assert peer.call(PATH, b"hello") == b"hello"
+    streams[0].cancel()
+    listeners.wait_until(199)
+    assert next(peer.stream(OTHER_PATH, b"again")) == b"again"
+    peer.close()
+    listeners.wait_until(0)
+
+
+def test_a_stop_ends_streams_at_once_and_says_so(serving: Serve, connect: Connect, listeners: Listeners) -> None:
+    server = serving(streams={OTHER_PATH: listeners})
+    answers = connect(server).stream(OTHER_PATH, b"hello")
+    assert next(answers) == b"hello"
+    start_s = time.monotonic()
+    server.stop()
+    with pytest.raises(Unreachable, match="UNAVAILABLE: the server stops"):
+        next(answers)
+    assert time.monotonic() - start_s < 5.0
+    assert listeners.now == 0
+
+
+def test_who_listens_slowly_holds_up_nobody(serving: Serve, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    made, ended = [0], threading.Event()
+
+    async def flood(_request: bytes) -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                made[0] += 1
+                yield bytes(100_000)
+        finally:
+            ended.set()
+
+    peer = connect(serving(streams={OTHER_PATH: flood}))
+    answers = peer.stream(OTHER_PATH, b"")
+    next(answers)
+    time.sleep(0.5)
+    before = made[0]
+    assert connect(serving()).call(PATH, b"hello") == b"hello"
+    assert peer.call(PATH, b"hello") == b"hello"
+    time.sleep(0.5)
+    assert made[0] - before < 5  # flow control stops it, and memory stays small
+    assert before < 1000
+    peer.close()  # in the middle of a message
+    assert ended.wait(LONG_S)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("kind", ["methods", "quick", "streams"])
+def test_a_question_that_never_comes_is_cut_off(
+    serving: Serve, connect: Connect, half_sent: HalfSent, listeners: Listeners, kind: str
+) -> None:
+    limits = replace(NARROW, receive_s=0.5)
+    kinds: dict[str, Any] = {"methods": {}, kind: {PATH: listeners if kind == "streams" else bytes}}
+    server = serving(limits=limits, **kinds)
+    begun = half_sent(server, NARROW.calls)
+    for call in begun:
+        with pytest.raises(grpc.RpcError) as cut_off:
+            call.result(LONG_S)
+        assert cut_off.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert cut_off.value.details() == "the question did not come in time"
+    peer = connect(server)
+    answer = next(peer.stream(PATH, b"hello")) if kind == "streams" else peer.call(PATH, b"hello")
+    assert answer == b"hello"
+
+
+def test_who_connects_and_says_nothing_is_cut_off(serving: Serve, connect: Connect) -> None:
+    server = serving(limits=replace(NARROW, receive_s=0.5))
+    with ExitStack() as silent:
+        lines = [silent.enter_context(socket.create_connection((HOST, server.port), timeout=10.0)) for _ in range(50)]
+        lines[0].sendall(b"\x16\x03\x01")  # begins TLS and does not go on
+        assert connect(server).call(PATH, b"hello") == b"hello"
+        for line in lines:
+            with suppress(ConnectionError):
+                assert line.recv(1) == b""
+
+
+@pytest.mark.parametrize("kind", ["methods", "quick", "streams"])
+def test_a_call_without_a_question_is_refused(
+    serving: Serve,
+    opened: ExitStack,
+    connect: Connect,
+    listeners: Listeners,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+) -> None:
+    kinds: dict[str, Any] = {"methods": {}, kind: {OTHER_PATH: listeners if kind == "streams" else bytes}}
+    server = serving(**kinds)
+    send: Any = secure_channel(opened, server).stream_stream(OTHER_PATH)
+    with pytest.raises(grpc.RpcError) as failure:
+        next(send(iter(()), timeout=LONG_S))
+    assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert isinstance(heard(failure.value.details() or ""), DecodeError)
+    assert next(connect(server).stream(OTHER_PATH, b"hello")) == b"hello"
+    assert not caplog.records
+
+
+def test_what_runs_beside_ends_with_the_server(serving: Serve) -> None:
+    turns = [0]
+
+    async def beside() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0.01)
+
+    server = serving(beside=beside)
+    time.sleep(0.2)
+    assert turns[0] > 1
+    server.stop()
+    ended = turns[0]
+    time.sleep(0.1)
+    assert turns[0] == ended
+
+
 SERVER = """
 import sys, time
 from pathlib import Path
@@ -636,6 +853,21 @@ with serve("pharoah.Test", methods, f"127.0.0.1:{port}", certificate, key) as se
     print(server.port, flush=True)
     time.sleep(600)
 """
+
+
+def test_a_process_that_has_served_ends_in_good_order(tmp_path: Path) -> None:
+    """Also while somebody listens, and without a word: the loop of its servers goes on to the very end."""
+    (tmp_path / "certificate.pem").write_bytes(own().certificate_pem)
+    (tmp_path / "key.pem").write_bytes(own().key_pem)
+    brief = SERVER.replace("time.sleep(600)", "sys.stdin.readline()")
+    command = [sys.executable, "-c", brief, str(tmp_path), "0"]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, cwd=REPOSITORY, **pipes) as process:
+        assert process.stdout is not None
+        with Peer(f"{HOST}:{int(process.stdout.readline())}", own().certificate_pem) as peer:
+            assert peer.call(PATH, b"ab") == b"ba"
+            said, complaints = process.communicate("\n", timeout=LONG_S)
+    assert (process.returncode, said, complaints) == (0, "", "")
 
 
 @contextmanager

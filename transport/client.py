@@ -5,13 +5,15 @@ answer came in time, nobody listens, the certificate is another one, or the peer
 known of what the peer did, and the question may be put again. Any other misbehaviour is a PeerFault.
 
 A connection that fails is made anew, within the deadline of the call and with jittered pauses; threads share a peer.
-Only what gRPC calls UNAVAILABLE is tried again, so a method may be reached twice by one call.
+Only what gRPC calls UNAVAILABLE is tried again, so a method may be reached twice by one call. A stream is begun once
+and has no deadline: whoever reads it begins another where it ended. A server that vanished is noticed within a minute.
 
     peer = Peer("trustee-1.example:7100", certificate_pem)
     answer = peer.call(TrusteeMethod.UNMASK, request)
 """
 
 import time
+from collections.abc import Callable
 from random import SystemRandom
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -27,6 +29,7 @@ FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 
 _Send: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
+_SendForMany: TypeAlias = "grpc.UnaryStreamMultiCallable[bytes, bytes]"
 _TOLD = frozenset(STATUS.values()) - {Status.INTERNAL}
 _NO_ANSWER = frozenset(
     {
@@ -66,7 +69,7 @@ class Peer:
         send: _Send = self._channel.unary_unary(method)
         for retry in range(self._retries + 1):
             try:
-                return send(request, timeout=max(0.0, end_s - time.monotonic()))
+                return send(bytes(request), timeout=max(0.0, end_s - time.monotonic()))
             except grpc.RpcError as error:
                 pause_s = self._jitter.uniform(0.0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**retry))
                 again = error.code() is grpc.StatusCode.UNAVAILABLE and retry < self._retries
@@ -75,8 +78,13 @@ class Peer:
             time.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
 
+    def stream(self, method: str, request: bytes) -> "Answers":
+        """The answers of `method`, one by one as they come."""
+        send: _SendForMany = self._channel.unary_stream(method)
+        return Answers(send(bytes(request)), lambda error: self._meant(method, error))
+
     def close(self) -> None:
-        """Ends calls that are under way and lets go of the connection."""
+        """Ends calls and streams that are under way and lets go of the connection."""
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -101,6 +109,27 @@ class Peer:
             f"{self.address} cannot answer {method} ({code.name}: {reason})",
             hint="it has other limits or speaks another version; compare the two",
         )
+
+
+class Answers:
+    """A stream of answers; one thread reads it, any may cancel it. Raises what `Peer.call` would."""
+
+    def __init__(self, call: "grpc._CallIterator[bytes]", meant: Callable[[grpc.RpcError], PharoahError]) -> None:
+        self._call = call
+        self._meant = meant
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._call)
+        except grpc.RpcError as error:
+            raise self._meant(error) from error
+
+    def cancel(self) -> None:
+        """Ends the stream; whoever waits for the next answer gets Unreachable. Twice is harmless."""
+        self._call.cancel()
 
 
 def _options(message_bytes: int) -> list[tuple[str, int]]:

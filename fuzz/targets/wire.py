@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from crypto import bundle, cards, ceremony, directory, invitation, messages, plan, signing
+from crypto import bundle, cards, ceremony, directory, invitation, messages, online, plan, signing
 from crypto.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
 from crypto.codec import decode, encode
 from crypto.directory import (
@@ -49,7 +49,7 @@ KEY = SigningKey(bytes(range(32)))
 MESSAGES: tuple[Any, ...] = tuple(
     dict.fromkeys(
         kind
-        for module in (directory, messages, plan, bundle, signing, cards, ceremony, invitation)
+        for module in (directory, messages, plan, bundle, signing, cards, ceremony, invitation, online)
         for kind in vars(module).values()
         if isinstance(kind, type) and "LABEL" in vars(kind)
     )
@@ -112,7 +112,22 @@ def some_messages() -> list[Any]:
         Receipt(Digest(bytes(32))),
         Catalogue((CatalogueEntry("resnet", bytes(SKETCH_BYTES)),)),
         bundle.Bundle(1, 0, 168, (), (), (), bundle.Statement(1.0, 0.0, "discrete_laplace", 1, 3)),
+        *some_online_messages(member.tenant, token),
     ]
+
+
+def some_online_messages(tenant: TenantId, token: Token) -> Iterator[Any]:
+    """What a tenant says to the online service and hears from it."""
+    session, lease = bytes(online.SESSION_BYTES), LeaseId(bytes(16))
+    evidence = bundle.MismatchEntry(token, token, 0.9, 4.0, 2.0, 8.0, 12.0, bundle.Judgement.WORSE, (token,))
+    yield online.SignIn(tenant, 1_800_000_000)
+    yield online.Session(session, 1_800_003_600)
+    yield online.CheckRequest(session, (token, token, token), token, token)
+    yield online.CheckAnswer(1, 2, evidence, (bundle.HazardEntry(token, "0", 1.0, 0.5, 2.0),))
+    yield online.WatchRequest(session, 0)
+    suspected = online.HintState.RAISED, online.Suspicion.MEMORY, 4.0, 2.0, 8.0, 0.3, 72.0
+    yield online.Hint(1, 500_000.5, lease, *suspected, online.Action.CONFIRM, 1)
+    yield online.Outcome(session, 1, lease, online.Suspicion.MEMORY, True, 12.5)  # noqa: FBT003  # a field
 
 
 def encoded_messages() -> Iterator[bytes]:

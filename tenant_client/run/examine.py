@@ -2,7 +2,7 @@
 
 A file that cannot be read is warned about and stops nothing. What our own watchers saw is evidence too: a hang is a
 symptom of unknown cause until a flight recorder dump shows the collective that hangs; slow ranks and bad losses are the
-owner's business and name no cause.
+owner's business and name no cause. A hint of the provider is no evidence: it speaks of what may come.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tenant_client.run.attempts import UNKNOWN, Cause
 from tenant_client.run.failopen import FailOpen
 from tenant_client.run.place import DUMPS
-from tenant_client.run.watch import Finding
+from tenant_client.run.watch import Finding, Kind
 from tenant_client.sources.evidence import Evidence, Role
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def watched(findings: Iterable[Finding]) -> list[Evidence]:
             _only(finding),
         )
         for finding in findings
-        if finding.cleared_at_s is None
+        if finding.cleared_at_s is None and finding.kind is not Kind.HINT
     ]
 
 

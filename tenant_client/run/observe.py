@@ -17,11 +17,12 @@ from typing import Any
 
 from tenant_client.run import restarts
 from tenant_client.run.failopen import FailOpen
+from tenant_client.run.hinted import Hinted
 from tenant_client.run.place import hold, prune
 from tenant_client.run.record import Record
 from tenant_client.run.settings import Settings
 from tenant_client.run.supervise import Ending
-from tenant_client.run.watch import Sample, Watch
+from tenant_client.run.watch import Finding, Sample, Watch
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGPIPE")
 _NICE = 5
@@ -40,6 +41,7 @@ class Observer:
         self._ours = ours
         self._started_at_s = 0.0
         self._watch = Watch(settings.limits, 0.0)
+        self._hinted = Hinted(settings.home, settings.lease)
         self._record: Record | None = None
         self._described = False
         self.pidfd: int | None = None
@@ -61,17 +63,28 @@ class Observer:
 
     def tick(self, now_s: float) -> None:
         """Looks at progress and restarts."""
+        with self._ours.guard("the provider's hints"):
+            for hint in self._hinted.read(now_s):
+                self._ours.say(self._hinted.word_of(hint, self._watch.findings))
         with self._ours.guard("watching"):
             if self._settings.watch:
-                for finding in self._watch.feed(now_s, samples(self._run_dir)):
-                    self._ours.say(f"{finding.kind}: {finding.text}")
+                self._say(self._watch.feed(now_s, samples(self._run_dir)), now_s)
         with self._ours.guard("looking for traces"):
             self._describe(complete_traces(self._run_dir, now_s), now_s)
         with self._ours.guard("following restarts"):
             found = self._found()
             if self._record is not None and any(number > self._record.restart for number in found):
                 restarts.keep_errors(found, self._run_dir)
-                self._record.restarted(found, now_s, self._watch.steps, self._watch.findings)
+                self._record.restarted(found, now_s, self._watch.steps, self._findings(now_s))
+
+    def _say(self, findings: Sequence[Finding], now_s: float) -> None:
+        for finding in findings:
+            self._ours.say(f"{finding.kind}: {self._hinted.text_of(finding, now_s)}")
+
+    def _findings(self, now_s: float) -> Sequence[Finding]:
+        with self._ours.guard("the provider's hints"):
+            return self._hinted.findings(self._watch.findings, now_s)
+        return self._watch.findings
 
     def _describe(self, traces: Sequence[Path], now_s: float) -> None:
         """Makes the workload's descriptor of the first samples, and removes traces, which hold more than is kept."""
@@ -89,16 +102,16 @@ class Observer:
     def end(self, how: Ending | None, at_s: float) -> None:
         """The job is over; `how` is None where nobody saw it."""
         self.tick(at_s)
-        for finding in self._watch.finish(at_s):
-            self._ours.say(f"{finding.kind}: {finding.text}")
+        self._say(self._watch.finish(at_s), at_s)
+        findings = self._findings(at_s)
         found = self._found()
         with self._ours.guard("torchrun's error files"):
             restarts.keep_errors(found, self._run_dir)
         with self._ours.guard("the record"):
             if self._record is not None and how is None:
-                self._record.interrupted(at_s, self._watch.steps, self._watch.findings)
+                self._record.interrupted(at_s, self._watch.steps, findings)
             elif self._record is not None and how is not None:
-                self._record.ended(how, at_s, self._watch.steps, self._watch.findings, found)
+                self._record.ended(how, at_s, self._watch.steps, findings, found)
         self._describe(sorted(self._run_dir.glob("trace-*.json*")), at_s)
         with self._ours.guard("torchrun's directory"):
             if self._elastic is not None and self._elastic_is_ours:

@@ -30,6 +30,7 @@ class Kind(StrEnum):
     SLOW_RANK = "slow_rank"
     NAN_LOSS = "nan_loss"
     LOSS_SPIKE = "loss_spike"
+    HINT = "hint"  # not judged here: see `tenant_client.run.hinted`
 
 
 @dataclass(frozen=True)

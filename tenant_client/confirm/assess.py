@@ -1,0 +1,126 @@
+"""From measurements to a finding: a suspected machine is measured twice, and only what both runs show is confirmed.
+
+The second run is fresh data, a moment later: a neighbour's burst that looked like slow hardware is over by then, or is
+seen as what it is. Results that are wrong need no comparison and no second run.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from crypto.online import Suspicion, Verdict
+from tenant_client.confirm.criteria import BOUND, Criterion, Judgement, judge
+from tenant_client.confirm.sample import CannotMeasure, Sample, WrongResult
+
+MOST_BUSY = 0.25
+SHOWN = (0.05, 0.25, 0.50, 0.75, 0.95)
+BINS, BARS = 24, " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A sample, and the share of all processors that others used meanwhile; above `MOST_BUSY` nobody is accused."""
+
+    sample: Sample
+    busy: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one benchmark said. `compared_with` is fleet, own or nothing; `wrong` says that results were wrong."""
+
+    suspicion: Suspicion
+    benchmark: str
+    verdict: Verdict
+    reason: str
+    compared_with: str
+    samples: tuple[Sample, ...]
+    judgement: Judgement | None = None
+    criterion: Criterion | None = None
+    wrong: bool = False
+
+    @property
+    def shortfall_percent(self) -> float:
+        """How far from normal the rate is; 100 where results are wrong, 0 where nothing is known."""
+        if self.wrong:
+            return 100.0
+        return 100 * min(1.0, max(0.0, self.judgement.shortfall)) if self.judgement else 0.0
+
+
+Find = Callable[[Sample], tuple[Criterion | None, str]]
+
+
+def assess(
+    suspicion: Suspicion,
+    benchmark: str,
+    measure: Callable[[], Measured],
+    find: Find,
+    *,
+    undisturbed: bool = False,
+    bound: float = BOUND,
+) -> Finding:
+    """Measures, compares with the criterion that `find` gives for the sample, and repeats what looks slow."""
+    samples: list[Sample] = []
+    judgement, criterion, compared = None, None, "nothing"
+    verdict, reason = Verdict.UNKNOWN, "there is nothing to compare with"
+    try:
+        for number in (1, 2):
+            measured = measure()
+            samples.append(measured.sample)
+            criterion, compared = find(measured.sample)
+            if criterion is None:
+                compared = "nothing"
+                break
+            judgement = judge(measured.sample, criterion, bound)
+            verdict, reason = _lenient(judgement, measured, undisturbed=undisturbed, again=number == 2)
+            if judgement.verdict is not Verdict.MISMATCH:
+                break
+    except CannotMeasure as error:
+        verdict, reason = Verdict.UNKNOWN, error.diagnostics()
+    except WrongResult as error:
+        return Finding(
+            suspicion, benchmark, Verdict.MISMATCH, error.what, "what must come out", tuple(samples), wrong=True
+        )
+    return Finding(suspicion, benchmark, verdict, reason, compared, tuple(samples), judgement, criterion)
+
+
+def _lenient(judgement: Judgement, measured: Measured, *, undisturbed: bool, again: bool) -> tuple[Verdict, str]:
+    """A verdict, lowered where others kept the machine busy, or where the run before said something else."""
+    if judgement.verdict is Verdict.MISMATCH and not undisturbed and measured.busy > MOST_BUSY:
+        return Verdict.WARNING, f"slow, while others used {measured.busy:.0%} of the processors; repeat it without them"
+    if again and judgement.verdict is not Verdict.MISMATCH:
+        return Verdict.WARNING, "slow in a first run and not in a second one"
+    return judgement.verdict, judgement.reason
+
+
+def overall(findings: list[Finding]) -> Verdict:
+    """Confirmed if any is, else a warning if any is, else fine if anything was found fine and nothing stayed open."""
+    said = {one.verdict for one in findings}
+    for verdict in (Verdict.MISMATCH, Verdict.WARNING, Verdict.UNKNOWN):
+        if verdict in said:
+            return verdict
+    return Verdict.OK if said else Verdict.UNKNOWN
+
+
+def bars(sample: Sample, low: float, high: float) -> str:
+    """A histogram in one line, from rate `low` to rate `high`."""
+    counts, _ = np.histogram(np.clip(sample.values, low, high), bins=BINS, range=(low, high))
+    return "".join(BARS[int(np.ceil((len(BARS) - 1) * count / counts.max()))] for count in counts)
+
+
+def rows(finding: Finding) -> list[str]:
+    """Quantiles and histograms, as a person reads them: usual first, then each run."""
+    shown = [("usual", Sample("", "", "", np.array(finding.criterion.centre)))] if finding.criterion else []
+    shown += [(f"run {number}", sample) for number, sample in enumerate(finding.samples, 1)]
+    if not shown:
+        return []
+    low = float(min(np.quantile(sample.values, 0.01) for _, sample in shown))
+    high = float(max(np.quantile(sample.values, 0.99) for _, sample in shown)) * (1 + 1e-9)
+    head = f"{'':<8}" + "".join(f"{share:>10.0%}" for share in SHOWN)
+    return [head] + [
+        f"{name:<8}"
+        + "".join(f"{rate:>10.4g}" for rate in np.quantile(sample.values, SHOWN))
+        + f"  {bars(sample, low, high)}"
+        for name, sample in shown
+    ]

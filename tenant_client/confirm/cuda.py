@@ -1,0 +1,122 @@
+"""What a GPU can be asked: matrix products, its memory, its link to the host, and a collective with a second one.
+
+Time is taken by CUDA events on the device. torch is imported here and nowhere else, and only when a benchmark opens:
+it is an optional extra. These paths are short because no test runs them where there is no GPU; their parts
+(statistics, verdicts, files) are those of the other benchmarks. A job that still runs on the device makes it look
+slow: stop it first.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from crypto.online import Suspicion
+from tenant_client.confirm.cpu import rate
+from tenant_client.confirm.sample import Benchmark, CannotMeasure, Once, WrongResult
+
+SIDE = 8192
+COPY_BYTES = 1 << 30
+LINK_BYTES = 256 << 20
+REDUCE_WORDS = 1 << 24
+PREFIX = "cuda:"
+
+
+def torch_for(device: str) -> Any:
+    """The module torch, if it is there and has this device; CannotMeasure otherwise."""
+    try:
+        import torch
+    except ImportError as error:
+        raise CannotMeasure("torch is not installed", hint="install the extra: pharoah[torch]") from error
+    if device not in {f"{PREFIX}{number}" for number in range(torch.cuda.device_count())}:
+        raise CannotMeasure(f"there is no {device}, torch sees {torch.cuda.device_count()} GPUs")
+    return torch
+
+
+def described(device: str) -> str:
+    """The product name of a device: only equal ones compare."""
+    return str(torch_for(device).cuda.get_device_name(device))
+
+
+@contextmanager
+def gemm(device: str) -> Iterator[Once]:
+    """Products of square bfloat16 matrices, in TFLOP/s; each is compared with the first, bit by bit."""
+    torch = torch_for(device)
+    torch.manual_seed(1)
+    one, other = (torch.randn(SIDE, SIDE, dtype=torch.bfloat16, device=device) for _ in range(2))
+    first, product = one @ other, torch.empty_like(one)
+
+    def once() -> float:
+        seconds = _seconds(torch, device, lambda: torch.matmul(one, other, out=product))
+        if not torch.equal(product, first):
+            raise WrongResult("a matrix product differs from the same product before")
+        return rate(2e-12 * SIDE**3, seconds)
+
+    yield once
+
+
+@contextmanager
+def memory(device: str) -> Iterator[Once]:
+    """Copies within the device's memory, in GB read and written per second."""
+    torch = torch_for(device)
+    source = torch.arange(COPY_BYTES // 4, dtype=torch.int32, device=device)
+    target = torch.empty_like(source)
+    yield _copying(torch, device, source, target, 2e-9 * COPY_BYTES)
+
+
+@contextmanager
+def host_link(device: str) -> Iterator[Once]:
+    """Copies from page-locked memory of the host to the device, in GB/s."""
+    torch = torch_for(device)
+    source = torch.arange(LINK_BYTES // 4, dtype=torch.int32).pin_memory()
+    target = torch.empty(source.shape, dtype=torch.int32, device=device)
+    yield _copying(torch, device, source, target, 1e-9 * LINK_BYTES)
+
+
+@contextmanager
+def collective(device: str) -> Iterator[Once]:
+    """All-reduces by NCCL between this device and the next one, in GB of a rank's buffer per second."""
+    torch = torch_for(device)
+    number = torch.cuda.device_count()
+    if number < 2:
+        raise CannotMeasure("a collective takes two GPUs, torch sees one")
+    other = f"{PREFIX}{(int(device.removeprefix(PREFIX)) + 1) % number}"
+    buffers = [torch.ones(REDUCE_WORDS, dtype=torch.float32, device=one) for one in (device, other)]
+    sums = [torch.empty_like(one) for one in buffers]
+
+    def once() -> float:
+        seconds = _seconds(torch, device, lambda: torch.cuda.nccl.all_reduce(buffers, sums))
+        if not all(bool((one == 2).all()) for one in sums):
+            raise WrongResult("a sum of two ranks is not the sum of what they sent")
+        return rate(4e-9 * REDUCE_WORDS, seconds)
+
+    yield once
+
+
+def _copying(torch: Any, device: str, source: Any, target: Any, work: float) -> Once:
+    def once() -> float:
+        target.zero_()
+        seconds = _seconds(torch, device, lambda: target.copy_(source, non_blocking=True))
+        if not torch.equal(target, source.to(device)):
+            raise WrongResult("a copy differs from its source")
+        return rate(work, seconds)
+
+    return once
+
+
+def _seconds(torch: Any, device: str, work: Callable[[], object]) -> float:
+    with torch.cuda.device(device):
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        began.record()
+        work()
+        ended.record()
+        torch.cuda.synchronize()
+        return 1e-3 * float(began.elapsed_time(ended))
+
+
+BENCHMARKS = (
+    Benchmark(f"cuda-gemm-bf16-{SIDE}", Suspicion.COMPUTE, "TFLOP/s", gemm, undisturbed=True),
+    Benchmark(f"cuda-copy-{COPY_BYTES >> 20}MiB", Suspicion.MEMORY, "GB/s", memory, undisturbed=True),
+    Benchmark(f"cuda-host-to-device-{LINK_BYTES >> 20}MiB", Suspicion.HOST_LINK, "GB/s", host_link),
+    Benchmark(f"all-reduce-nccl-{4 * REDUCE_WORDS >> 20}MiB", Suspicion.INTERCONNECT, "GB/s", collective),
+)

@@ -1,0 +1,58 @@
+"""Which hint a test is about, read from the tenant's own log, and what its outcome tells the provider with `--tell`.
+
+An outcome says which suspicion was tested, whether it was confirmed, and how far from normal the rate was: no samples,
+no device, no name of a machine. Nothing is told of a test that stayed unknown, and nothing at all without `--tell`.
+"""
+
+import os
+import time
+from contextlib import closing
+from pathlib import Path
+
+from crypto.errors import PharoahError
+from crypto.online import Hint, Verdict
+from crypto.signing import SigningKey
+from tenant_client.confirm.assess import Finding
+from tenant_client.database import open_database, reporting
+from tenant_client.hints import HintLog
+from tenant_client.home import member
+from tenant_client.online import Online
+from tenant_client.settings import TenantSettings
+from transport.client import Peer
+from transport.secret_files import read, read_key
+from transport.settings import BadSettings, load
+
+
+class NoSuchHint(PharoahError):
+    """The tenant's log has no hint of this number, or none of this lease."""
+
+    default_hint = "take hints with `pharoah-tenant watch --once`, and name one that it shows"
+
+
+def hint(home: Path, number: int = 0, lease: str = "") -> Hint:
+    """Hint `number`, or without a number the newest of `lease`, as the home keeps it; NoSuchHint if it does not."""
+    found: list[Hint] = []
+    if (home / "tenant.db").exists():
+        with reporting(), closing(open_database(home / "tenant.db")) as connection:
+            found = HintLog(connection).hints(lease)
+    matching = [one for one in found if number in (0, one.number)]
+    if not matching:
+        raise NoSuchHint(f"{home} keeps no hint {number or f'of lease {lease}'}")
+    return matching[-1]
+
+
+def tell(home: Path, about: Hint, finding: Finding) -> bool:
+    """Sends the outcome, if the finding says anything; whether it did."""
+    if finding.verdict is Verdict.UNKNOWN:
+        return False
+    settings = load(TenantSettings, home / "tenant.toml", os.environ)
+    if not settings.provider.online:
+        raise BadSettings("[provider] names no address", hint="set online as the invitation has it")
+    key, tenant = SigningKey(read_key(home / "signing.key")), member(home).tenant
+    confirmed = finding.verdict is Verdict.MISMATCH
+    with (
+        Peer(settings.provider.online, read(home / "provider.pem")) as peer,
+        Online(peer, key, tenant, time.time) as online,
+    ):
+        online.outcome(about, finding.suspicion, confirmed=confirmed, shortfall_percent=finding.shortfall_percent)
+    return True

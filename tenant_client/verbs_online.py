@@ -1,0 +1,158 @@
+"""The verb that listens to the provider: watch."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from tenant_client.console import Home, failing, print_json, warn
+
+if TYPE_CHECKING:
+    from crypto.online import Hint
+    from tenant_client.hints import HintLog
+    from tenant_client.online import Online
+
+    Show = Callable[[Hint], None]
+
+Lease = Annotated[
+    str, typer.Option(envvar="PHAROAH_LEASE", help="Show hints of this lease only; all are kept.", show_default=False)
+]
+WaitS = Annotated[
+    float, typer.Option(min=0.1, help="With --once: how many seconds to listen to a provider that answers.")
+]
+FINE, STANDS, UNKNOWN = 0, 1, 3
+PATIENCE_S = 5.0  # with --once, for a provider that does not answer
+
+
+def watch(
+    home: Home,
+    lease: Lease = "",
+    wait_s: WaitS = 2.0,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Take what there is, and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each hint.")] = False,
+) -> None:
+    """Take the provider's hints about your leases as they come, and keep them: a line each, with one thing to do.
+
+    Hints that still stand come first. While the provider is away it is asked again. Nothing is done but said.
+    Exit codes with --once: 0 fine, 1 a hint stands, 3 unknown, as when the provider did not answer.
+    """
+    from tenant_client.hints import line_of, object_of
+
+    def show(hint: "Hint") -> None:
+        if lease not in ("", str(hint.lease)):
+            return
+        if as_json:
+            print_json(object_of(hint))
+        else:
+            sys.stdout.write(f"{line_of(hint)}\n")
+        sys.stdout.flush()
+
+    if once:
+        with failing(UNKNOWN):
+            code = _once(home, lease, wait_s, show)
+        raise typer.Exit(code)
+    _end_quietly_when_told()
+    with failing(), _line(home, lambda _: None) as (online, log):
+        _take(online, log, show)
+
+
+def _once(home: Path, lease: str, wait_s: float, show: "Show") -> int:
+    """Listens for a while; the exit code."""
+    from threading import Timer
+
+    timers: list[Timer] = []
+
+    def close_in(online: "Online", seconds: float) -> None:
+        for timer in timers:
+            timer.cancel()
+        timers.append(Timer(seconds, online.close))
+        timers[-1].start()
+
+    with _line(home, lambda online: close_in(online, wait_s), PATIENCE_S) as (online, log):
+        close_in(online, PATIENCE_S)
+        try:
+            _take(online, log, show)
+        finally:
+            timers[-1].cancel()
+        if any(_standing(log, lease)):
+            return STANDS
+        if len(timers) == 1:
+            warn("the provider did not answer: what it knows is not known here")
+            return UNKNOWN
+        return FINE
+
+
+def _take(online: "Online", log: "HintLog", show: "Show") -> None:
+    """Shows what stands, then keeps and shows what comes, for as long as the line is open."""
+    import time
+
+    last = log.cursor()
+    for hint in _standing(log):
+        show(hint)
+    for hint in online.watch(last):
+        if hint.number > last + 1:
+            warn(f"hints {last + 1} to {hint.number - 1} are kept by the provider no longer")
+        last = hint.number
+        log.take(hint, time.time())
+        show(hint)
+
+
+def _standing(log: "HintLog", lease: str = "") -> "Iterator[Hint]":
+    import time
+
+    from tenant_client.hints import standing
+
+    return standing(log.hints(lease), time.time() / 3600.0)
+
+
+@contextmanager
+def _line(
+    home: Path, answered: "Callable[[Online], None]", deadline_s: float = 30.0
+) -> "Iterator[tuple[Online, HintLog]]":
+    """The line to the provider, and where its hints are kept; `answered` is called when it has let us in."""
+    import os
+    import time
+    from contextlib import closing
+
+    from crypto.signing import SigningKey
+    from tenant_client.database import open_database, reporting
+    from tenant_client.hints import HintLog
+    from tenant_client.home import member
+    from tenant_client.online import Online
+    from tenant_client.settings import TenantSettings
+    from transport.client import Peer
+    from transport.secret_files import read, read_key
+    from transport.settings import BadSettings, load
+
+    class Answering(Peer):
+        def call(self, method: str, request: bytes) -> bytes:
+            answer = super().call(method, request)
+            answered(online)
+            return answer
+
+    settings = load(TenantSettings, home / "tenant.toml", os.environ)
+    if not settings.provider.online:
+        raise BadSettings("[provider] names no address", hint="set online as the invitation has it")
+    key, tenant = SigningKey(read_key(home / "signing.key")), member(home).tenant
+    with (
+        reporting(),
+        closing(open_database(home / "tenant.db")) as connection,
+        Answering(settings.provider.online, read(home / "provider.pem"), deadline_s=deadline_s) as peer,
+        Online(peer, key, tenant, time.time) as online,
+    ):
+        yield online, HintLog(connection)
+
+
+def _end_quietly_when_told() -> None:
+    """SIGTERM and Ctrl-C end the verb with exit code 0; what was shown is kept."""
+    import signal
+
+    def end(*_: object) -> NoReturn:
+        raise typer.Exit(FINE)
+
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, end)
