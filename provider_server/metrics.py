@@ -40,6 +40,7 @@ class Metrics:
             "pharoah_release_end_hour", "Hour since 1970 until which releases go.", registry=registry
         )
         self.epsilon = Gauge("pharoah_epsilon", "What a job-week paid for the newest release.", registry=registry)
+        self.alarms = Gauge("pharoah_alarms", "Alarms that the newest week raised.", registry=registry)
         self.suspects = Gauge("pharoah_suspects", "Tenants that may have sent false counts.", registry=registry)
         self.left_out = Gauge(
             "pharoah_contributions_left_out", "Contributions in groups that do not count.", registry=registry

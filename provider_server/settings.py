@@ -87,6 +87,12 @@ class Live(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     within_hours: Annotated[float, msgspec.Meta(gt=0, le=168)] = 24.0
 
 
+class Alerts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who is told when something is wrong, in the format of Alertmanager's v2 API. Empty: nobody."""
+
+    webhook_url: str = ""
+
+
 class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of provider.toml."""
 
@@ -95,3 +101,4 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     plan: PlanTable = PlanTable()
     telemetry: Telemetry = Telemetry()
     live: Live = Live()
+    alerts: Alerts = Alerts()

@@ -228,7 +228,7 @@ def serve(
             with serving.running(place, provider, settings) as (rounds, link, online_port):
                 where = f"tenants at {link.address}, online at port {online_port}, admin at {link.admin_address}"
                 serving.logger.info("serving %s", where, extra={"event": "serving"})
-                serving.serve(rounds, settings.rounds.retry_s)
+                serving.serve(rounds, settings)
         finally:
             provider.close()
 

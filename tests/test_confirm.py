@@ -526,7 +526,7 @@ def test_from_unknown_to_fine_to_confirmed(tmp_path: Path) -> None:
     first = called(home, "compute", *seconds)
     assert first.exit_code == 3
     assert "nothing to compare with" in first.stdout
-    slow_fleet, fast_fleet = (fleet_of(home, times, tmp_path / f"{times}.json") for times in (0.7, 2.0))
+    slow_fleet, fast_fleet = (fleet_of(home, times, tmp_path / f"{times}.json") for times in (0.5, 2.0))
     fine = called(home, "compute", *seconds, "--criteria", str(slow_fleet))
     assert fine.exit_code == 0, fine.stdout
     confirmed = called(home, "compute", *seconds, "--criteria", str(fast_fleet), "--json")

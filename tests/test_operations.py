@@ -21,14 +21,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from crypto.errors import AlreadyAnswered, PlanRefused, Refusal, Unreachable
 from crypto.signing import SigningKey
 from crypto.verbs import Verb
-from provider_server import serving
+from provider_server import holding
 from provider_server.admin import admin_app
+from provider_server.holding import Rounds, Watched
 from provider_server.listeners import Listener, with_ours
 from provider_server.metrics import Metrics
 from provider_server.planning import NothingToCount
 from provider_server.provider import WeekHeld
 from provider_server.schedule import BadWindow, Window
-from provider_server.serving import Rounds, Watched
 from provider_server.settings import ProviderSettings, Rounds as RoundsTable
 from provider_server.superlink import RegisteredNode, RunFailed, SuperLink, UnusableNodeKey
 from provider_server.week import MaskHolder, Stage
@@ -558,7 +558,7 @@ def test_metrics_are_prometheus_text_and_name_nobody(asked: httpx.Client, runnin
 
 def test_the_clock_of_stages_counts_each_once() -> None:
     metrics = Metrics()
-    clock = serving._Clock(metrics)
+    clock = holding._Clock(metrics)
     for stage in Stage:
         clock.begin(stage)
     clock.stop()
