@@ -75,7 +75,7 @@ def _verbs(words: str, command: click.Command) -> Iterator[str]:
     context = click.Context(command, info_name=words)
     yield f"### {words}\n"
     yield f"{inspect.cleandoc(command.help or '')}\n"
-    yield f"```text\n{' '.join([words, *command.collect_usage_pieces(context)])}\n```\n"
+    yield f"```text\nusage: {' '.join([words, *command.collect_usage_pieces(context)])}\n```\n"
     yield from _table(
         ("", "", "by default"), [_parameter(one, context) for one in command.params if one.name != "help"]
     )

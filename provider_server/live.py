@@ -6,7 +6,8 @@
 
 Observe-only: it says something, and does nothing. One look for each hour; after an outage all hours are read and the
 newest is looked at. Hints and the state of their episodes are committed first, the build-up state (`live.json` in the
-home) after that: whoever is killed in between reads the same hour again, and says nothing twice.
+home) after that: whoever is killed in between reads the same hour again, and says nothing twice. What a node did before
+its hardware was replaced (`repairs.json`) counts no more: till an hour after that is read, nothing is known of it.
 
 What is missing (Prometheus, a series, a node, contexts, a bundle, the nodes of a lease) is counted in the metrics and
 never becomes a hint. The poller shares no lock with rounds, and its failures end nothing but one poll.
@@ -15,14 +16,17 @@ Not promised: word of a failure that gives no sign in telemetry, or that comes w
 """
 
 import logging
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import polars as pl
 
 from crypto.bundle import Bundle
 from crypto.codec import decode
@@ -140,15 +144,18 @@ class Live:
 
     def _read(self, kept: Kept, state: bytes, window: Window) -> tuple[BuildUp, dict[str, NodeState]]:
         """Levels after the window, whose first hour was read before: counters go on from its last samples."""
-        peers = {node: str(context.number) for context in kept.contexts.contexts for node in context.nodes}
-        build_up = BuildUp.resumed(state, peers)
+        build_up, read_hour = BuildUp.resumed(state, kept.peers()), _hour_of(state)
+        repairs = observing.load_repairs(self._home)
+        observing.forget(build_up, repairs, read_hour, math.inf)
         inventory = _inventory(self.settings.telemetry)
         wanted = {signal.metric: METRICS[signal.metric] for signal in signals()}
         book = SeriesBook(Tally(), wanted, devices=inventory.devices(), nodes=inventory.addresses())
         states: dict[str, NodeState] = {}
         for hour in summarise(_source(self.settings.telemetry), book, window, inventory.names):
-            if hour.hour > _hour_of(state):
-                states = node_states(build_up.add(hour))
+            if hour.hour > read_hour:
+                gone = [one.node for one in repairs if one.from_hour > hour.hour]
+                rows = hour.rows.filter(~pl.col("node").is_in(gone))
+                states = node_states(build_up.add(replace(hour, rows=rows)))
         return build_up, states
 
     def _look(self, kept: Kept, states: dict[str, NodeState], last_hour: int, end_hour: int) -> None:

@@ -41,7 +41,10 @@ T = TypeVar("T")
 
 
 class Online:
-    """One tenant at its provider's service. Threads may share it; `close` ends every watch and leaves the peer open."""
+    """One tenant at its provider's service. Threads may share it; `close` ends every watch and leaves the peer open.
+
+    `answered` is set once the provider has let the tenant in.
+    """
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class Online:
         self._longest_pause_s = longest_pause_s
         self._jitter = SystemRandom()
         self._session: Session | None = None
+        self.answered = threading.Event()
         self._signing_in = threading.Lock()
         self._closed = threading.Event()
         self._listening = threading.Lock()
@@ -68,7 +72,10 @@ class Online:
 
     def check(self, labels: Mapping[str, str]) -> Check:
         """Does this workload belong here? `labels` are those of a lease, by name, as for `crypto.check`."""
-        ladder = tuple(_token(labels[rung]) for rung in LADDER_LABELS if rung in labels)
+        if not {"context", "context_level"} <= labels.keys():
+            raise PharoahError("the lease has no context tokens yet", hint="ask once the provider has granted it")
+        known = all(rung in labels for rung in LADDER_LABELS)
+        ladder = tuple(_token(labels[rung]) for rung in LADDER_LABELS) if known else ()
         context, level = _token(labels["context"]), _token(labels["context_level"])
 
         def ask(session: bytes) -> bytes:
@@ -161,6 +168,7 @@ class Online:
             if self._session is None or self._session.until_s - self._now_s() < RENEW_S:
                 request = self._signing_key.sign(SignIn(self._tenant, int(self._now_s())))
                 self._session = decode(Session, self._peer.call(ProviderMethod.SIGN_IN, request))
+                self.answered.set()
             return self._session.token
 
     def _forget(self) -> None:

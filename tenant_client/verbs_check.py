@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +10,9 @@ import typer
 from tenant_client.console import AsJson, Home, failing, opened, print_json
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Mapping
+
+    from crypto.check import Check
 
 Lease = Annotated[str, typer.Argument(envvar="PHAROAH_LEASE", help="The lease, as journalled.", show_default=False)]
 
@@ -21,6 +24,9 @@ def check(
         str, typer.Option(help="A lease that ran the same workload, where this one was not described yet.")
     ] = "",
     *,
+    online: Annotated[
+        bool, typer.Option("--online", help="Ask the provider, who then learns the tokens, and no bundle here.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Ask whether a workload fits its lease, before it starts. By default this is answered here and tells nobody.
@@ -37,7 +43,7 @@ def check(
         if like:
             known = tenant.journal.labels(like)
             labels |= {rung: known[rung] for rung in LADDER_LABELS if rung in known}
-        result = checking.check(tenant.bundle(), labels)
+        result = _asked(home, labels) if online else checking.check(tenant.bundle(), labels)
     if as_json:
         print_json(result)
     else:
@@ -45,6 +51,14 @@ def check(
         if result.better_context:
             sys.stdout.write(f"a context where this workload does well: {result.better_context}\n")
     raise typer.Exit(int(result.verdict))
+
+
+def _asked(home: Path, labels: "Mapping[str, str]") -> "Check":
+    """What the provider's online service says."""
+    from tenant_client.line import connected
+
+    with connected(home) as provider:
+        return provider.check(labels)
 
 
 def changes(

@@ -56,31 +56,27 @@ def watch(
             code = _once(home, lease, wait_s, show)
         raise typer.Exit(code)
     _end_quietly_when_told()
-    with failing(), _line(home, lambda _: None) as (online, log):
+    with failing(), _line(home) as (online, log):
         _take(online, log, show)
 
 
 def _once(home: Path, lease: str, wait_s: float, show: "Show") -> int:
     """Listens for a while; the exit code."""
-    from threading import Timer
+    import time
+    from threading import Thread
 
-    timers: list[Timer] = []
+    with _line(home, PATIENCE_S) as (online, log):
 
-    def close_in(online: "Online", seconds: float) -> None:
-        for timer in timers:
-            timer.cancel()
-        timers.append(Timer(seconds, online.close))
-        timers[-1].start()
+        def close() -> None:
+            if online.answered.wait(PATIENCE_S):
+                time.sleep(wait_s)
+            online.close()
 
-    with _line(home, lambda online: close_in(online, wait_s), PATIENCE_S) as (online, log):
-        close_in(online, PATIENCE_S)
-        try:
-            _take(online, log, show)
-        finally:
-            timers[-1].cancel()
+        Thread(target=close, daemon=True).start()
+        _take(online, log, show)
         if any(_standing(log, lease)):
             return STANDS
-        if len(timers) == 1:
+        if not online.answered.is_set():
             warn("the provider did not answer: what it knows is not known here")
             return UNKNOWN
         return FINE
@@ -110,39 +106,18 @@ def _standing(log: "HintLog", lease: str = "") -> "Iterator[Hint]":
 
 
 @contextmanager
-def _line(
-    home: Path, answered: "Callable[[Online], None]", deadline_s: float = 30.0
-) -> "Iterator[tuple[Online, HintLog]]":
-    """The line to the provider, and where its hints are kept; `answered` is called when it has let us in."""
-    import os
-    import time
+def _line(home: Path, deadline_s: float = 30.0) -> "Iterator[tuple[Online, HintLog]]":
+    """The line to the provider, and where its hints are kept."""
     from contextlib import closing
 
-    from crypto.signing import SigningKey
     from tenant_client.database import open_database, reporting
     from tenant_client.hints import HintLog
-    from tenant_client.home import member
-    from tenant_client.online import Online
-    from tenant_client.settings import TenantSettings
-    from transport.client import Peer
-    from transport.secret_files import read, read_key
-    from transport.settings import BadSettings, load
+    from tenant_client.line import connected
 
-    class Answering(Peer):
-        def call(self, method: str, request: bytes) -> bytes:
-            answer = super().call(method, request)
-            answered(online)
-            return answer
-
-    settings = load(TenantSettings, home / "tenant.toml", os.environ)
-    if not settings.provider.online:
-        raise BadSettings("[provider] names no address", hint="set online as the invitation has it")
-    key, tenant = SigningKey(read_key(home / "signing.key")), member(home).tenant
     with (
         reporting(),
+        connected(home, deadline_s) as online,
         closing(open_database(home / "tenant.db")) as connection,
-        Answering(settings.provider.online, read(home / "provider.pem"), deadline_s=deadline_s) as peer,
-        Online(peer, key, tenant, time.time) as online,
     ):
         yield online, HintLog(connection)
 

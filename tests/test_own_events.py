@@ -214,12 +214,12 @@ def test_cox_with_time_varying_levels_agrees() -> None:
     )
     times = Bands("time", tuple(str(band) for band in range(50)), (pl.col("hour") - MONDAY) // 10)
     table = exposure_and_events(once, dict.fromkeys(contexts, 0), times)
-    ours, theirs = fit_levels(table, prior_sd=10.0).ratios, cox(episodes(at_risk))
-    assert theirs.levels == (1, 2, 3)
+    ours, theirs = fit_levels(table, prior_sd=10.0).ratios, cox(episodes(at_risk))["level"]
+    assert (theirs.reference, theirs.values) == (0, (1, 2, 3))
     assert np.log(ours.value) == pytest.approx(np.log(theirs.ratio), abs=TOLERANCE_SE * theirs.log_sd.min())
     assert ours.log_sd == pytest.approx(theirs.log_sd, rel=0.02)
     swapped = episodes(at_risk).with_columns(level=pl.col("level").replace({1: 2, 2: 1}))
-    assert np.abs(np.log(cox(swapped).ratio) - np.log(ours.value)).max() > 0.5
+    assert np.abs(np.log(cox(swapped)["level"].ratio) - np.log(ours.value)).max() > 0.5
 
 
 def test_cox_refuses_a_level_without_a_failure() -> None:

@@ -18,12 +18,17 @@ from typing import Any
 
 import pytest
 
+from crypto.bundle import Bundle, Judgement, MismatchEntry
 from crypto.errors import NothingPublished, Unreachable
 from crypto.ids import LeaseId, TenantId
 from crypto.online import Action, Hint, HintState, Suspicion
 from crypto.services import ProviderMethod
+from crypto.signing import SigningKey
+from provider_server.store import Store
 from tenant_client.database import open_database
 from tenant_client.hints import STANDS_H, HintLog, episodes, line_of, standing
+from tenant_client.journal import Journal, Unit
+from tests.factories import labels, ladder, token
 from tests.federations import Grounds
 from transport.certificates import make_certificate
 from transport.client import Peer
@@ -67,9 +72,9 @@ class Place:
             finally:
                 process.kill()
 
-    def called(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    def called(self, *words: str, verb: str = "watch", **more: str) -> subprocess.CompletedProcess[str]:
         """The verb, to its end."""
-        command = [sys.executable, "-m", "tenant_client", "watch", *words]
+        command = [sys.executable, "-m", "tenant_client", verb, *words]
         environment = self.environment | more
         return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=WAIT_S)
 
@@ -298,3 +303,25 @@ def test_a_line_has_one_action_and_a_reason(told: Hint, line: str) -> None:
     assert line in line_of(told)
     assert line_of(told).startswith(f"hint 7: lease {LEASE} ")
     assert "\n" not in line_of(told)
+
+
+# ---- checks by the provider ------------------------------------------------------------------------------------------
+
+
+def test_a_check_by_the_provider_says_what_its_newest_bundle_says(place: Place) -> None:
+    """The tenant holds no bundle: by itself it knows nothing."""
+    own = labels(0, 0) | {"context": str(token("here"))}
+    with closing(open_database(place.tenant / "tenant.db")) as connection:
+        Journal(connection).add([Unit("lease", 1.0, own), Unit("bare", 1.0, {})], [])
+    entry = MismatchEntry(ladder(0).subarchetype, token("here"), 1.0, 8.0, 4.0, 16.0, 3.0, Judgement.WORSE, ())
+    key = SigningKey((place.provider / "signing.key").read_bytes())
+    with closing(Store(place.provider / "provider.db")) as store:
+        store.add_bundle(4, key.sign(Bundle(4, 0, 168, (), (entry,), (), None)))
+    with place.providing(0):
+        asked = place.called("lease", "--online", verb="check")
+        bare = place.called("bare", "--online", verb="check")
+    assert (asked.returncode, asked.stdout.splitlines()[0][:9]) == (2, "mismatch:")
+    assert (bare.returncode, "no context tokens" in bare.stderr) == (3, True)
+    assert place.called("lease", verb="check").returncode == 3
+    away = place.called("lease", "--online", verb="check")
+    assert (away.returncode, "gave no answer" in away.stderr) == (3, True)

@@ -2,6 +2,7 @@
 
     levels (buildup) ───┬─ hours_at_risk ─┬─ exposure_and_events ─ fit_levels ─▶ rates, ratios ─ probability_of_failure
     events (summaries) ─┘                 └─ episodes ─▶ Kaplan–Meier, Nelson–Aalen, Cox, by lifelines
+                                                         └───── all of it: own_hazards
 
 A failure is an error that means hardware, or a node that falls silent. At risk is an hour that a node began alive: it
 reported in the hour before, and nothing failed in the `QUIET_H` hours before, since what follows so soon is taken for
@@ -17,6 +18,7 @@ in one hour, that is a network, a monitor or maintenance, and left out; other pl
 only nearly Markov. lifelines is imported when it is asked: that takes a second, which a server need not spend.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -35,6 +37,7 @@ from provider_server.telemetry.samples import HOUR_S
 QUIET_H = 24
 MOST_AT_ONCE = 0.1
 PRIOR_SD = 1.0  # of log rates between contexts, levels and bands: factors, not decades
+LEVEL_0: Mapping[str, int] = MappingProxyType({"level": 0})
 LOST, FAILED_REMAP = "node lost", "row remapping failure"
 
 # Codes of NVIDIA's Xid catalogue after which the provider has to do something about hardware. Left out are those that a
@@ -161,28 +164,34 @@ def exposure_and_events(at_risk: pl.DataFrame, contexts: Mapping[str, int], band
 class LevelFit:
     """Rates per node-hour, shape (contexts, LEVELS), averaged over bands, and ratios of levels 1 to 3 to level 0, (3,).
 
-    Rows of `rates` follow `contexts`. What has neither failures nor hours is drawn to the rest by the prior, and wide.
+    Rows of `rates` follow `contexts`; `by_level` (LEVELS,) averages over contexts too, by their hours. Ratios of
+    contexts, `fit.ratios("context")`, are to the one with most hours. What has neither failures nor hours is drawn to
+    the rest by the prior, and wide.
     """
 
     fit: HazardFit
     contexts: tuple[str, ...]
     rates: Estimate
+    by_level: Estimate
     ratios: Estimate
 
 
 def fit_levels(table: LifeTable, prior_sd: float = PRIOR_SD) -> LevelFit:
     """Fits log rate = context + level + band; `prior_sd` says how far each may be from its like (inf: no pooling)."""
     names = [name for name, size in zip(table.names, table.shape, strict=True) if size > 1]
-    model = Model(tuple((name,) for name in names), prior_sd=prior_sd)
+    hours = table.marginal("context").exposure_node_hours
+    usual = table.levels("context")[int(np.argmax(hours))]
+    model = Model(tuple((name,) for name in names), {"context": usual}, prior_sd)
     fit = fit_hazard(Cells.from_table(table), [table.marginal(name) for name in names], model)
-    share = table.marginal(table.names[2]).exposure_node_hours
-    share = np.maximum(share / share.sum(), 1e-9)
+    bands = table.marginal(table.names[2]).exposure_node_hours
     index = np.indices(table.shape).reshape(3, -1)
-    everywhere = Cells(table.dimensions, index.astype(np.intp), share[index[2]])
+    share = np.maximum(hours / hours.sum(), 1e-9)[index[0]] * np.maximum(bands / bands.sum(), 1e-9)[index[2]]
+    everywhere = Cells(table.dimensions, index.astype(np.intp), share)
     rates = predict_levels(fit, everywhere, "context", "level")
     shape = table.shape[:2]
     shaped = Estimate(rates.value.reshape(shape), rates.log_sd.reshape(shape))
-    return LevelFit(fit, table.levels("context"), shaped, fit.ratios("level")[1])
+    by_level = predict_levels(fit, everywhere, "level")
+    return LevelFit(fit, table.levels("context"), shaped, by_level, fit.ratios("level")[1])
 
 
 def probability_of_failure(rates: Floats, transitions: Floats, level: int, nodes: int, hours: float) -> float:
@@ -213,10 +222,11 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class LevelRatios:
-    """Hazard ratios to level 0 of the `levels` that had hours at risk, with 95% bounds and log standard errors."""
+class Ratios:
+    """Hazard ratios of the `values` of a factor to its `reference`, with 95% bounds and log standard errors."""
 
-    levels: tuple[int, ...]
+    reference: int
+    values: tuple[int, ...]
     ratio: Floats
     low: Floats
     high: Floats
@@ -269,21 +279,104 @@ def _curve(fitter: Any, lives: pl.DataFrame, name: str) -> Curve:
     return Curve(*(column.to_numpy(np.float64) for column in columns))
 
 
-def cox(lives: pl.DataFrame) -> LevelRatios:
-    """Cox's model with levels that vary over time; ValueError where a level has hours, but no failure to go by."""
-    from lifelines import CoxTimeVaryingFitter
+def cox(lives: pl.DataFrame, references: Mapping[str, int] = LEVEL_0) -> dict[str, Ratios]:
+    """Cox's model of factors (columns of `lives` that `references` names) that may vary over time, all in one.
 
-    present = sorted(lives["level"].unique())
-    failing = set(lives.filter("failed")["level"])
-    if silent := [level for level in present if level not in failing]:
-        raise ValueError(f"no failure at level {silent[0]}: Cox's ratio is not finite, that of fit_levels is")
-    levels = tuple(int(level) for level in present if level > 0)
-    columns = {f"level_{level}": (pl.col("level") == level).cast(pl.Float64) for level in levels}
-    asked = lives.select("node", "start_h", "stop_h", "failed", **columns)
-    frame = pd.DataFrame(asked.to_dict(as_series=False))
-    # a rare level with a large ratio makes Newton's whole first step overshoot for good
+    Empty where no factor has a second value. ValueError where a value of one has hours, but no failure to go by, or
+    where factors cannot be told apart.
+    """
+    terms = {factor: _values(lives, factor, reference) for factor, reference in references.items()}
+    asked = lives.select(
+        *("node", "start_h", "stop_h", "failed"),
+        *(_indicator(factor, value) for factor, values in terms.items() for value in values),
+    )
+    log, error = _cox(pd.DataFrame(asked.to_dict(as_series=False)))
+    found, begin = {}, 0
+    for factor, values in terms.items():
+        place = slice(begin, begin := begin + len(values))
+        theirs = Estimate(np.exp(log[place]), error[place])
+        if values:
+            found[factor] = Ratios(references[factor], values, theirs.value, *theirs.interval(), theirs.log_sd)
+    return found
+
+
+def _values(lives: pl.DataFrame, factor: str, reference: int) -> tuple[int, ...]:
+    """The values of a factor but the reference; ValueError where one, or the reference, has no failure."""
+    failing = set(lives.filter("failed")[factor])
+    if silent := sorted({reference, *lives[factor]} - failing):
+        raise ValueError(f"no failure at {factor} {silent[0]}: Cox's ratio is not finite, that of fit_levels is")
+    return tuple(sorted(failing - {reference}))
+
+
+def _indicator(factor: str, value: int) -> pl.Expr:
+    return (pl.col(factor) == value).cast(pl.Float64).alias(f"{factor} {value}")
+
+
+def _cox(frame: pd.DataFrame) -> tuple[Floats, Floats]:
+    """Log ratios and standard errors (p,) of all columns but the four that every life has."""
+    if frame.shape[1] == 4:
+        return np.empty(0), np.empty(0)
+    from lifelines import CoxTimeVaryingFitter
+    from lifelines.exceptions import ConvergenceError, ConvergenceWarning
+
     names = {"id_col": "node", "event_col": "failed", "start_col": "start_h", "stop_col": "stop_h"}
-    fitted = CoxTimeVaryingFitter().fit(frame, fit_options={"step_size": 0.25}, **names)
-    log, error = fitted.params_.to_numpy(np.float64), fitted.standard_errors_.to_numpy(np.float64)
-    bounds = fitted.confidence_intervals_.to_numpy(np.float64)
-    return LevelRatios(levels, np.exp(log), np.exp(bounds[:, 0]), np.exp(bounds[:, 1]), error)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        try:
+            # a rare level with a large ratio makes Newton's whole first step overshoot for good
+            fitted = CoxTimeVaryingFitter().fit(frame, fit_options={"step_size": 0.25}, **names)
+        except (ConvergenceError, ConvergenceWarning) as failure:
+            raise ValueError("Cox's model cannot tell levels and contexts apart, or failures are too few") from failure
+    return fitted.params_.to_numpy(np.float64), fitted.standard_errors_.to_numpy(np.float64)
+
+
+# ---- all of it -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class OwnHazards:
+    """What own events say. `hazard_by_level` is Nelson–Aalen's, for a node that would stay at a level all the time.
+
+    `cox` has "level" and "context" where there is a ratio, and holds for first failures; `left_out` says in words what
+    is not in it, and why.
+    """
+
+    table: LifeTable
+    fit: LevelFit
+    survival: Curve
+    hazard: Curve
+    hazard_by_level: Mapping[int, Curve]
+    cox: Mapping[str, Ratios]
+    left_out: tuple[str, ...]
+
+
+def own_hazards(at_risk: pl.DataFrame, contexts: Mapping[str, int]) -> OwnHazards:
+    """Everything at once, of hours at risk as by `hours_at_risk`; ValueError where none of them has a failure."""
+    if at_risk["kind"].null_count() == at_risk.height:
+        raise ValueError("nothing failed")
+    table = exposure_and_events(at_risk, contexts)
+    fit = fit_levels(table)
+    lives = episodes(at_risk)
+    lives = lives.with_columns(context=pl.col("node").replace_strict(contexts, return_dtype=pl.Int64))
+    failing = sorted(set(lives.filter("failed")["level"]))
+    ratios, left_out = _cox_of_what_failed(lives, int(fit.fit.model.reference["context"]))
+    by_level = {level: nelson_aalen(lives.filter(pl.col("level") == level)) for level in failing}
+    return OwnHazards(table, fit, kaplan_meier(lives), nelson_aalen(lives), by_level, ratios, left_out)
+
+
+def _cox_of_what_failed(lives: pl.DataFrame, usual: int) -> tuple[dict[str, Ratios], tuple[str, ...]]:
+    """Cox without levels and contexts that have no failure, whose ratio would be 0, and words on what that leaves out.
+
+    Other ratios are as if they were in it: at a ratio of 0 they are not there when others fail.
+    """
+    failures, left_out = lives.filter("failed"), []
+    for factor in ("level", "context"):
+        without = sorted(set(lives[factor]) - set(failures[factor]))
+        left_out += [f"{factor} {value}: no node failed for the first time there, Cox has no ratio" for value in without]
+    found = lives.filter(
+        *(pl.col(factor).is_in(failures[factor].unique().to_list()) for factor in ("level", "context"))
+    )
+    try:
+        return cox(found, {"level": 0, "context": usual}), tuple(left_out)
+    except ValueError as error:
+        return {}, (*left_out, f"Cox: {error}")

@@ -4,23 +4,15 @@ An outcome says which suspicion was tested, whether it was confirmed, and how fa
 no device, no name of a machine. Nothing is told of a test that stayed unknown, and nothing at all without `--tell`.
 """
 
-import os
-import time
 from contextlib import closing
 from pathlib import Path
 
 from crypto.errors import PharoahError
 from crypto.online import Hint, Verdict
-from crypto.signing import SigningKey
 from tenant_client.confirm.assess import Finding
 from tenant_client.database import open_database, reporting
 from tenant_client.hints import HintLog
-from tenant_client.home import member
-from tenant_client.online import Online
-from tenant_client.settings import TenantSettings
-from transport.client import Peer
-from transport.secret_files import read, read_key
-from transport.settings import BadSettings, load
+from tenant_client.line import connected
 
 
 class NoSuchHint(PharoahError):
@@ -45,14 +37,7 @@ def tell(home: Path, about: Hint, finding: Finding) -> bool:
     """Sends the outcome, if the finding says anything; whether it did."""
     if finding.verdict is Verdict.UNKNOWN:
         return False
-    settings = load(TenantSettings, home / "tenant.toml", os.environ)
-    if not settings.provider.online:
-        raise BadSettings("[provider] names no address", hint="set online as the invitation has it")
-    key, tenant = SigningKey(read_key(home / "signing.key")), member(home).tenant
     confirmed = finding.verdict is Verdict.MISMATCH
-    with (
-        Peer(settings.provider.online, read(home / "provider.pem")) as peer,
-        Online(peer, key, tenant, time.time) as online,
-    ):
+    with connected(home) as online:
         online.outcome(about, finding.suspicion, confirmed=confirmed, shortfall_percent=finding.shortfall_percent)
     return True

@@ -1,0 +1,29 @@
+"""From a tenant's home to the provider's online service: address, pinned certificate, and the tenant's own key."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from crypto.signing import SigningKey
+from tenant_client.home import member
+from tenant_client.online import Online
+from tenant_client.settings import TenantSettings
+from transport.client import Peer
+from transport.secret_files import read, read_key
+from transport.settings import BadSettings, load
+
+
+@contextmanager
+def connected(home: Path, deadline_s: float = 30.0) -> Iterator[Online]:
+    """The service as the tenant in `home` uses it; nothing is sent before the first question."""
+    settings = load(TenantSettings, home / "tenant.toml", os.environ)
+    if not settings.provider.online:
+        raise BadSettings("[provider] names no address", hint="set online as the invitation has it")
+    key, tenant = SigningKey(read_key(home / "signing.key")), member(home).tenant
+    with (
+        Peer(settings.provider.online, read(home / "provider.pem"), deadline_s=deadline_s) as peer,
+        Online(peer, key, tenant, time.time) as online,
+    ):
+        yield online
