@@ -40,10 +40,15 @@ class Catalogue:
 
 
 class Judgement(StrEnum):
-    """What is said of a workload on a context. `CONFOUNDED`: something that hardware cannot cause differs there too."""
+    """What is said of a workload on a context.
+
+    `CONFOUNDED`: something that hardware cannot cause differs there too. `SUSPECTED`: not sure, but probable enough to
+    go elsewhere where that costs little.
+    """
 
     WORSE = "worse"
     CONFOUNDED = "confounded"
+    SUSPECTED = "suspected"
     NOT_WORSE = "not worse"
     TOO_LITTLE = "too little evidence"
 

@@ -2,8 +2,9 @@
 
 Answered from a signed bundle, by the tenant itself, so that the provider learns nothing; or by the provider's online
 service, which then learns the tokens. The verdict is the bundle's judgement of the pair. One that is called worse is a
-mismatch: of those, one in twenty is expected to be none. One that is rather worse than not, or that fails more often
-for a reason which hardware need not be, is a warning.
+mismatch: of those, one in twenty is expected to be none. A warning is one that is suspected, so that who heeds it too
+avoids most of what mismatches cost, and leaves at most one job in twenty in vain; or one that fails more often for a
+reason which hardware need not be.
 """
 
 from collections import defaultdict
@@ -13,8 +14,6 @@ from dataclasses import dataclass
 from crypto.bundle import Bundle, HazardEntry, Judgement, MismatchEntry
 from crypto.messages import finest_row
 from crypto.online import Verdict
-
-WARNING_PROBABILITY = 0.5
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,7 @@ def check(bundle: Bundle | None, labels: Mapping[str, str]) -> Check:
 def _verdict(entry: MismatchEntry) -> Verdict:
     if entry.judgement is Judgement.WORSE:
         return Verdict.MISMATCH
-    doubtful = entry.judgement is Judgement.CONFOUNDED or entry.probability_worse >= WARNING_PROBABILITY
-    return Verdict.WARNING if doubtful else Verdict.OK
+    return Verdict.WARNING if entry.judgement in (Judgement.CONFOUNDED, Judgement.SUSPECTED) else Verdict.OK
 
 
 def _reason(entry: MismatchEntry) -> str:
@@ -82,6 +80,7 @@ def _reason(entry: MismatchEntry) -> str:
 _SAID = {
     Judgement.WORSE: "",
     Judgement.CONFOUNDED: ", but so do its script errors: the context need not be the cause",
+    Judgement.SUSPECTED: "; that is not sure, but go elsewhere if it costs little",
     Judgement.NOT_WORSE: "",
     Judgement.TOO_LITTLE: "; too little is known to say that this is normal",
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from provider_server import verbs_learning, verbs_page, verbs_server, verbs_store
+from provider_server import verbs_learning, verbs_page, verbs_server, verbs_store, verbs_telemetry
 
 app = typer.Typer(
     name="pharoah-provider",
@@ -19,7 +19,9 @@ VERBS: tuple[Callable[..., None], ...] = (
     verbs_server.enrol,
     verbs_server.lease,
     verbs_server.serve,
-    verbs_learning.contexts,
+    verbs_telemetry.contexts,
+    verbs_telemetry.hazard,
+    verbs_telemetry.repaired,
     verbs_learning.learn,
     verbs_learning.explain,
     verbs_learning.publish,

@@ -8,8 +8,9 @@ counted in `quality`, and belongs beside every result. A state (`Kept`) carries 
 levels on to the next stretch. Stretches may overlap: an hour enters the state once.
 
 Where hardware was replaced (`Repair`), a node begins anew: from that hour on its level speaks of nothing before. The
-repairs lie in a file of their own, which only `record_repairs` writes. So neither `contexts` nor the poller of a running
-provider, which write their own states, can undo one, and both keep to it however often they read the hours before.
+repairs lie in a file of their own, which only `record_repairs` writes. So neither `contexts` nor the poller of a
+running provider, which write states of their own, can undo one, and both keep to it however often they read the hours
+before.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,6 +74,10 @@ class Kept:
     def peers(self) -> dict[str, str]:
         """The group in which each node is compared: its context."""
         return {node: str(context.number) for context in self.contexts.contexts for node in context.nodes}
+
+    def anew(self, hour: int) -> "Kept":
+        """The contexts, without any memory of levels before that hour."""
+        return replace(self, until_hour=hour, levels={}, build_up=BuildUp().state())
 
     def after(self, repairs: Iterable[Repair]) -> "Kept":
         """With level 0 for nodes of which no hour was seen since their repair."""

@@ -1,4 +1,4 @@
-"""Verbs that turn telemetry and releases into answers: contexts, learn, explain, publish."""
+"""Verbs that turn releases into answers: learn, explain, publish."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,134 +6,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from provider_server.console import AsJson, Database, Home, failing, nothing_yet, print_rows, required
+from provider_server.verbs_telemetry import Out, save_pictures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from matplotlib.figure import Figure
-
     from provider_server.continual import Outlook
     from provider_server.learning import Findings
     from provider_server.leases import Lease
     from provider_server.new_contexts import NewContext
-    from provider_server.observing import Observed
     from provider_server.provider import Provider
     from provider_server.release import Release
-    from provider_server.settings import Telemetry
-    from provider_server.telemetry.samples import Source
 
-Out = Annotated[Path | None, typer.Option(help="Folder for pictures (PNG, SVG) and a page (HTML).", show_default=False)]
 Benchmarks = Annotated[
     Path | None, typer.Option(help="The provider's own benchmark jobs, as JSON lines.", show_default=False)
 ]
-HOURS = 168
 SEED = 0  # deals strata to learning and testing: the same benchmark jobs give the same rules
-
-
-def contexts(
-    home: Home = None,
-    file: Annotated[list[Path] | None, typer.Option(help="Parquet or CSV, in place of Prometheus.")] = None,
-    inventory: Annotated[Path | None, typer.Option(help="In place of [telemetry] inventory.")] = None,
-    start: Annotated[int | None, typer.Option(help="First hour since 1970; by default a week ago.")] = None,
-    end: Annotated[int | None, typer.Option(help="Hour after the last; by default the current one.")] = None,
-    feature: Annotated[list[str] | None, typer.Option(help="Tell contexts apart by this too, evidence or not.")] = None,
-    out: Out = None,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Sort nodes into contexts by what tells their failures, and find their build-up levels, from telemetry."""
-    import time
-
-    from provider_server import home as homes, observing
-    from provider_server.telemetry.inventory import Inventory, load
-    from provider_server.telemetry.samples import Window
-
-    place = required(home)
-    with failing():
-        settings = homes.settings_of(place).telemetry
-        listed = inventory or (Path(settings.inventory) if settings.inventory else None)
-        known = load(listed) if listed else Inventory()
-        last = end or int(time.time() // 3600)
-        window = Window(last - HOURS if start is None else start, last, time.time())
-        found = observing.observe(_source(file or [], settings), window, known, observing.load(place), feature or ())
-        observing.keep(place, found.kept)
-        if out:
-            _draw_contexts(found, out)
-    typer.echo(found.quality.text(), err=True)
-    for doubt, count in sorted(found.doubts.items()):
-        typer.echo(f"  doubt    {doubt}: {count}", err=True)
-    typer.echo(_selection_line(found), err=True)
-    print_rows(
-        [_context_row(found, number) for number in range(len(found.kept.contexts.contexts))],
-        _context_line,
-        as_json=as_json,
-    )
-
-
-def _source(files: "Sequence[Path]", settings: "Telemetry") -> "Source":
-    from crypto.errors import PharoahError
-    from provider_server.telemetry.files import FileSource
-    from provider_server.telemetry.prometheus import PrometheusSettings, PrometheusSource
-
-    if files:
-        return FileSource(files)
-    if not settings.prometheus_url:
-        raise PharoahError("there is no telemetry", hint="name --file, or [telemetry] prometheus_url in provider.toml")
-    token = Path(settings.token_file) if settings.token_file else None
-    return PrometheusSource(PrometheusSettings(settings.prometheus_url, bearer_token_file=token))
-
-
-def _selection_line(found: "Observed") -> str:
-    if not found.selected:
-        return f"{found.failures:.0f} failures speak for no feature: all nodes are one context; see --feature"
-    names = ", ".join(one.name for one in found.selected)
-    return f"{found.failures:.0f} failures; contexts differ in {names}"
-
-
-def _context_row(found: "Observed", place: int) -> dict[str, Any]:
-    one = found.kept.contexts.contexts[place]
-    levels = [found.kept.levels.get(node, 0) for node in one.nodes]
-    return {
-        "context": one.number,
-        "description": one.description,
-        "nodes": len(one.nodes),
-        "failures_per_1000_node_hours": one.failures_per_1000_node_hours,
-        "low": one.low,
-        "high": one.high,
-        "nodes_by_level": [levels.count(level) for level in range(4)],
-    }
-
-
-def _context_line(row: dict[str, Any]) -> str:
-    levels = "/".join(map(str, row["nodes_by_level"]))
-    return (
-        f"context {row['context']}: {row['description']}; {row['failures_per_1000_node_hours']:.2f} failures per 1,000"
-        f" node-hours ({row['low']:.2f}–{row['high']:.2f}); nodes at build-up level 0/1/2/3: {levels}"
-    )
-
-
-def _draw_contexts(found: "Observed", out: Path) -> None:
-    from provider_server.pictures.contexts import context_map
-
-    known = found.kept.contexts
-    numbers = [-1 if (number := known.of(node)) is None else number for node in found.nodes]
-    described = {one.number: one.description for one in known.contexts}
-    rates = {one.number: one.failures_per_1000_node_hours for one in known.contexts}
-    intervals = {one.number: (one.low, one.high) for one in known.contexts}
-    _save({"contexts": context_map(found.positions, numbers, described, rates, intervals=intervals)}, out)
-
-
-def _save(figures: "Mapping[str, Figure]", out: Path) -> None:
-    from provider_server.pictures.drawing import save
-
-    out.mkdir(parents=True, exist_ok=True)
-    for name, figure in figures.items():
-        for suffix in ("png", "svg"):
-            save(figure, out / f"{name}.{suffix}")
-
-
-# ---- releases --------------------------------------------------------------------------------------------------------
 
 
 def learn(
@@ -226,7 +115,7 @@ def _write_page(
     page = page_of(findings, seen, releases, names)
     out.mkdir(parents=True, exist_ok=True)
     (out / "findings.html").write_text(render(page), encoding="utf-8")
-    _save({section.heading.lower().replace(" ", "-"): section.figure for section in page.sections}, out)
+    save_pictures({section.heading.lower().replace(" ", "-"): section.figure for section in page.sections}, out)
 
 
 def explain(

@@ -8,9 +8,13 @@ outcome, sign test and Γ are evidence. Its negative control may overrule: where
 cause, differ as well, the pair is confounded, not worse. Nothing is called not worse before the pair's own failures
 exclude twice the rate: the model alone would say so of every pair of which nothing is known.
 
-Pairs that are more likely worse than not, whether or not they are surest, come with a counter-proposal: contexts where
-the workload itself fails less, no suspicious one among them, whose rate's upper bound is below what the pair suffers,
-the lowest bound first.
+Of the others those are suspected that are more likely worse than not, and below these the likeliest, down to 3%, for as
+long as they hold, with all that is called worse, at most 4.5% of the node-hours on pairs that are not worse (expected, by
+the posterior). So who leaves all of them avoids the most for a known price in vain moves.
+
+Pairs that are worse or suspected come with a counter-proposal: contexts where the workload itself fails less, no
+suspicious one among them, whose rate's upper bound is below what the pair suffers (below the pair's own upper bound,
+where it is not even likely to suffer), the lowest bound first.
 
     >>> surest(np.array([0.2, 0.99, 0.6, 0.97])).tolist()
     [1, 3]
@@ -28,8 +32,10 @@ from provider_server.analysis import qed
 from provider_server.analysis.mismatch import Mismatches
 
 FALSE_SHARE = 0.04  # of the pairs called worse, expected: below the 5% that is promised, since the model is but a model
+VAIN_SHARE = 0.045  # of node-hours on pairs that are not worse, expected to be suspected: below the 5% that users bear
 CONTROL_LEVEL = 0.01  # of the negative control: of true mismatches it takes so many for confounded, by chance
 LIKELY = 0.5
+LEAST_SUSPICION = 0.03  # at eight times the failures, a fifth more than usual is expected: hardly worth a move
 HARMFUL_RATIO = 2.0  # has to be excluded before a pair is called not worse
 MOST_ALTERNATIVES = 3
 CRITERIA = qed.Criteria(control_level=CONTROL_LEVEL)
@@ -81,6 +87,7 @@ class PairFinding:
 _SAID = {
     Judgement.WORSE: "it does not suit this context",
     Judgement.CONFOUNDED: "the context need not be the cause",
+    Judgement.SUSPECTED: "not sure, but probable enough to go elsewhere where that costs little",
     Judgement.NOT_WORSE: "not worse than it should be",
     Judgement.TOO_LITTLE: "too little is known to say that this is normal",
 }
@@ -92,6 +99,20 @@ def surest(probability_worse: Floats) -> NDArray[np.intp]:
     falling = probability_worse[order]
     false_share = 1.0 - np.cumsum(falling) / np.arange(1, len(falling) + 1)
     return np.asarray(order[(false_share <= FALSE_SHARE) & (falling >= LIKELY)], np.intp)
+
+
+def suspected(probability_worse: Floats, hours: Floats) -> NDArray[np.bool_]:
+    """Which pairs, the surest among them, are worth leaving; `hours` (P,) ran on them.
+
+    >>> suspected(np.array([0.9, 0.2, 0.2, 0.01]), np.array([1.0, 2.0, 90.0, 7.0])).tolist()
+    [True, True, False, False]
+    """
+    order = np.argsort(-probability_worse, kind="stable")
+    wrong = (hours * (1.0 - probability_worse))[order]
+    few = np.cumsum(wrong) <= VAIN_SHARE * max(wrong.sum(), np.finfo(float).tiny)
+    chosen = np.zeros(len(order), np.bool_)
+    chosen[order] = few & (probability_worse[order] >= LEAST_SUSPICION)
+    return np.asarray(chosen | (probability_worse >= LIKELY))
 
 
 def judge_pairs(found: Mismatches, counted: LifeTable, control: LifeTable, node_hours: Floats) -> list[PairFinding]:
@@ -109,6 +130,7 @@ def judge_pairs(found: Mismatches, counted: LifeTable, control: LifeTable, node_
     }
     accused, likely = np.zeros(len(found.ratio), np.bool_), found.probability_worse >= LIKELY
     accused[surest(found.probability_worse)] = True
+    doubted = suspected(found.probability_worse, node_hours[cells])
     per_hour = found.expected / np.maximum(node_hours[cells], np.finfo(float).tiny)
     rate, rate_high = found.ratio * per_hour, found.ratio_high * per_hour
     workloads, contexts = counted.levels("workload"), counted.levels("context")
@@ -116,8 +138,9 @@ def judge_pairs(found: Mismatches, counted: LifeTable, control: LifeTable, node_
     for place, (workload, context) in enumerate(zip(*cells, strict=True)):
         twin = compared[workloads[workload], contexts[context]]
         better: Sequence[int] = ()
-        if likely[place]:
-            fit = (found.workload == workload) & ~likely & (rate_high < rate[place])
+        if doubted[place]:
+            bound = rate[place] if likely[place] else rate_high[place]
+            fit = (found.workload == workload) & ~doubted & (rate_high < bound)
             better = sorted(np.flatnonzero(fit).tolist(), key=lambda other: (rate_high[other], other))
         findings.append(
             PairFinding(
@@ -130,7 +153,7 @@ def judge_pairs(found: Mismatches, counted: LifeTable, control: LifeTable, node_
                 float(found.expected[place]),
                 float(rate[place]),
                 float(rate_high[place]),
-                _judgement(bool(accused[place]), float(found.ratio_high[place]), twin),
+                _judgement(bool(accused[place]), bool(doubted[place]), found, place, twin),
                 twin,
                 tuple(contexts[found.context[other]] for other in better[:MOST_ALTERNATIVES]),
             )
@@ -138,10 +161,18 @@ def judge_pairs(found: Mismatches, counted: LifeTable, control: LifeTable, node_
     return findings
 
 
-def _judgement(accused: bool, ratio_high: float, compared: qed.Verdict) -> Judgement:  # noqa: FBT001
-    if accused:
-        return Judgement.CONFOUNDED if compared.control.fires else Judgement.WORSE
-    settled = compared.judgement is Judgement.NOT_WORSE and ratio_high < HARMFUL_RATIO
+def _judgement(
+    accused: bool,  # noqa: FBT001
+    doubted: bool,  # noqa: FBT001
+    found: Mismatches,
+    place: int,
+    compared: qed.Verdict,
+) -> Judgement:
+    if doubted and not compared.control.fires:
+        return Judgement.WORSE if accused else Judgement.SUSPECTED
+    if found.probability_worse[place] >= LIKELY:
+        return Judgement.CONFOUNDED
+    settled = compared.judgement is Judgement.NOT_WORSE and found.ratio_high[place] < HARMFUL_RATIO
     return Judgement.NOT_WORSE if settled else Judgement.TOO_LITTLE
 
 

@@ -20,12 +20,12 @@ from provider_server.publication import compose
 from provider_server.release import Release
 from simulation.bench_learning import EPSILONS, Year, live, releases, small
 from simulation.cloud import Cloud
-from simulation.impact import Impact, impact, when_cautious
+from simulation.impact import Impact, impact, on_mismatch
 from simulation.scenario import Scenario, load
 from simulation.trial import Trial, learning_weeks, world_of
 
-CAUTIOUS = "_when_cautious"
-LEVELS = (*(f"{name}{way}" for name in EPSILONS for way in ("", CAUTIOUS)), "without_pharoah")
+STRICT = "_on_mismatch_only"
+LEVELS = (*(f"{name}{way}" for name in EPSILONS for way in ("", STRICT)), "without_pharoah")
 KEYS = tuple(field.name for field in fields(Impact))
 
 
@@ -88,7 +88,7 @@ def _of_seed(scenario: Scenario, seed: int, sampler: NoiseSampler) -> Iterator[t
     for name, epsilon in EPSILONS.items():
         bundles = bundles_of(year, releases(year, epsilon, sampler))
         yield name, impact(world, bundles)
-        yield f"{name}{CAUTIOUS}", impact(world, bundles, when_cautious)
+        yield f"{name}{STRICT}", impact(world, bundles, on_mismatch)
     yield "without_pharoah", impact(world, [None] * len(learning_weeks(scenario.weeks)))
 
 

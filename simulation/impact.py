@@ -20,7 +20,7 @@ from crypto.plan import HOURS_PER_WEEK
 from simulation.cloud import Cloud
 from simulation.foresight import foresee
 from simulation.profiles import Ints
-from simulation.trial import CAUTIOUS_PROBABILITY, Costs, Flags, Trial, World, learning_weeks
+from simulation.trial import Costs, Flags, Trial, World, learning_weeks
 
 Heeds = Callable[[Check], bool]
 
@@ -30,11 +30,10 @@ def on_mismatch(check: Check) -> bool:
     return check.verdict is Verdict.MISMATCH
 
 
-def when_cautious(check: Check) -> bool:
-    """Whether to go elsewhere: where a mismatch is but possible, for staying costs much more than going."""
+def on_warning(check: Check) -> bool:
+    """Whether to go elsewhere: at a warning too, unless it says that the context need not be the cause."""
     found = check.evidence
-    possible = found is not None and found.judgement is not Judgement.CONFOUNDED
-    return possible and found is not None and found.probability_worse >= CAUTIOUS_PROBABILITY
+    return found is not None and found.judgement in (Judgement.WORSE, Judgement.SUSPECTED)
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Impact:
 
 
 def impact(
-    world: World, bundles: Sequence[Bundle | None], heeds: Heeds = on_mismatch, costs: Costs | None = None
+    world: World, bundles: Sequence[Bundle | None], heeds: Heeds = on_warning, costs: Costs | None = None
 ) -> Impact:
     """What these bundles, one for each of `learning_weeks`, gain; a job goes elsewhere if it `heeds` its check."""
     costs = costs or Costs()

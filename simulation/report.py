@@ -29,8 +29,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from rich.filesize import decimal
 
-from crypto.check import WARNING_PROBABILITY
 from crypto.life_table import Floats
+from provider_server.verdicts import LIKELY
 
 Row = Mapping[str, Any]
 Draw = Callable[[Axes], None]
@@ -139,10 +139,10 @@ def _column(rows: Sequence[Row], key: str) -> Floats:
 
 
 def _tally(outcome: Row) -> dict[str, int]:
-    """Planted pairs, those of them that a tenant's check would warn of, the others, and warnings about other pairs."""
+    """Planted pairs, those of them that are more likely worse than not, the others, and other pairs that are."""
     rows = _rows(outcome, "mismatch")
     planted = np.array([row.get("planted") is True for row in rows], dtype=bool)
-    warned = _column(rows, "probability") >= WARNING_PROBABILITY
+    warned = _column(rows, "probability") >= LIKELY
     kinds = {"planted": planted, "found": planted & warned, "missed": planted & ~warned, "alarms": ~planted & warned}
     return {kind: int(pairs.sum()) for kind, pairs in kinds.items()}
 

@@ -22,7 +22,7 @@ from provider_server.learning import Findings
 from provider_server.leases import Slices
 from provider_server.publication import compose
 from provider_server.release import Release
-from simulation.impact import impact, when_cautious
+from simulation.impact import impact, on_mismatch
 from simulation.play import Played
 from simulation.trial import Trial, learning_weeks, world_of
 
@@ -110,7 +110,7 @@ class Judge:
         private, exact = self._bundles(played.releases), self._bundles(without_privacy(played))
         return {
             **asdict(impact(world, private)),
-            "when_cautious": asdict(impact(world, private, when_cautious)),
+            "on_mismatch_only": asdict(impact(world, private, on_mismatch)),
             "without_privacy": asdict(impact(world, exact)),
             "without_pharoah": asdict(impact(world, [None] * len(private))),
         }

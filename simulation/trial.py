@@ -20,7 +20,6 @@ WARM_UP_WEEKS = 13  # but no more than half of the scenario
 LEARN_EVERY_WEEKS = 4
 WARNED_H = 0.5  # before the failure: what counts as a warning
 WITHIN_H = 24.0  # the horizon of a hint's probability
-CAUTIOUS_PROBABILITY = 0.05  # of a mismatch, at which a cautious user goes elsewhere
 
 Flags = NDArray[np.bool_]
 

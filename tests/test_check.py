@@ -1,6 +1,5 @@
 """Does this workload belong here: the verdict at its thresholds, its evidence, and a context that works."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 
 from crypto.bundle import Bundle, HazardEntry, Judgement, MismatchEntry
-from crypto.check import WARNING_PROBABILITY, Check, check
+from crypto.check import Check, check
 from crypto.ids import Token
 from crypto.online import Verdict
 from tests.factories import labels, ladder, token
@@ -62,10 +61,9 @@ def test_verdicts_are_the_exit_codes_of_the_command_line() -> None:
     [
         (0.0, Judgement.NOT_WORSE, Verdict.OK),
         (0.2, Judgement.TOO_LITTLE, Verdict.OK),
-        (math.nextafter(WARNING_PROBABILITY, 0), Judgement.TOO_LITTLE, Verdict.OK),
-        (WARNING_PROBABILITY, Judgement.TOO_LITTLE, Verdict.WARNING),
-        (WARNING_PROBABILITY, Judgement.NOT_WORSE, Verdict.WARNING),
-        (1.0, Judgement.TOO_LITTLE, Verdict.WARNING),
+        (0.9, Judgement.TOO_LITTLE, Verdict.OK),
+        (0.04, Judgement.SUSPECTED, Verdict.WARNING),
+        (0.9, Judgement.SUSPECTED, Verdict.WARNING),
         (1.0, Judgement.CONFOUNDED, Verdict.WARNING),
         (0.0, Judgement.CONFOUNDED, Verdict.WARNING),
         (0.9, Judgement.WORSE, Verdict.MISMATCH),
@@ -87,6 +85,7 @@ def test_the_reason_gives_size_interval_and_evidence() -> None:
     assert checked(entry(0.97, judgement=Judgement.CONFOUNDED)).reason.startswith(
         f"{said}, but so do its script errors"
     )
+    assert checked(entry(0.97, judgement=Judgement.SUSPECTED)).reason.startswith(f"{said}; that is not sure, but")
     assert checked(entry(0.97)).reason == f"{said}; too little is known to say that this is normal"
 
 
@@ -114,7 +113,7 @@ def test_what_the_bundle_does_not_say_is_unknown_and_not_fine(found: Check) -> N
 
 def test_the_finest_rung_that_the_bundle_knows_decides() -> None:
     coarse = mismatch(workload=ladder(0).archetype)
-    coarsest = entry(0.6, workload=ladder(0).family)
+    coarsest = entry(0.6, workload=ladder(0).family, judgement=Judgement.SUSPECTED)
     assert checked(coarsest).verdict is Verdict.WARNING
     assert checked(coarsest, coarse).verdict is Verdict.MISMATCH
     assert checked(coarsest, coarse, entry(0.0)).verdict is Verdict.OK
@@ -125,7 +124,7 @@ def test_the_finest_rung_that_the_bundle_knows_decides() -> None:
 
 def test_the_first_alternative_of_the_bundle_is_named() -> None:
     assert checked(mismatch(better=(2, 1))).better_context == str(context(2))
-    assert checked(entry(0.6, better=(1,))).better_context == str(context(1))
+    assert checked(entry(0.6, judgement=Judgement.SUSPECTED, better=(1,))).better_context == str(context(1))
     assert checked(mismatch()).better_context is None
 
 

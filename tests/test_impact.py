@@ -23,7 +23,7 @@ from simulation.cli import app
 from simulation.cloud import Cloud, build_cloud
 from simulation.degradation import METRIC, Courses, Latches, draw_courses, failure_hours, observe, replaced, severity
 from simulation.foresight import is_warned, saved_h, watch
-from simulation.impact import Impact, check_all, gained_by_checks, impact, on_mismatch, when_cautious
+from simulation.impact import Impact, check_all, gained_by_checks, impact, on_mismatch, on_warning
 from simulation.scenario import load
 from simulation.trial import Costs, World, learning_weeks, world_of
 
@@ -60,7 +60,9 @@ def bundle_that_says(planted: frozenset[tuple[int, int]], probability: float = 1
             4.0,
             16.0,
             10.0,
-            Judgement.WORSE if (workload, context) in planted and probability > 0.9 else Judgement.NOT_WORSE,
+            (Judgement.WORSE if probability > 0.9 else Judgement.SUSPECTED)
+            if (workload, context) in planted
+            else Judgement.NOT_WORSE,
             (),
         )
         for workload in range(24)
@@ -117,12 +119,12 @@ def test_a_share_of_the_truth_avoids_about_that_share() -> None:
     assert 0.1 < avoided < 0.9
 
 
-def test_only_the_cautious_go_where_a_mismatch_is_but_possible() -> None:
+def test_only_who_heeds_warnings_leaves_what_is_but_suspected() -> None:
     doubtful = bundles(cloud().mismatched, probability=0.06)
-    placed = [check_all(world(), doubtful, heeds) for heeds in (on_mismatch, when_cautious)]
+    placed = [check_all(world(), doubtful, heeds) for heeds in (on_mismatch, on_warning)]
     shares = [gained_by_checks(world(), one, COSTS)[:2] for one in placed]
     assert shares == [(0.0, 0.0), (1.0, 0.0)]
-    assert not when_cautious(Check.of(1, None, ()))
+    assert not on_warning(Check.of(1, None, ()))
 
 
 def test_a_job_goes_to_the_proposal_and_else_where_its_tenant_runs_most() -> None:

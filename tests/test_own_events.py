@@ -9,20 +9,18 @@ import pytest
 
 from crypto.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.buildup import FRESH, LEVELS, SILENT, UNKNOWN
+from provider_server.analysis.own_curves import cox, episodes, kaplan_meier, nelson_aalen, own_hazards
 from provider_server.analysis.own_events import (
     LOST,
     QUIET_H,
     Bands,
-    cox,
-    episodes,
     exposure_and_events,
     fit_levels,
     hour_of_week,
     hours_at_risk,
-    kaplan_meier,
-    nelson_aalen,
     node_age,
     probability_of_failure,
+    silent_together,
 )
 from provider_server.telemetry.samples import HOUR_S
 from provider_server.telemetry.summaries import EVENT_SCHEMA
@@ -115,7 +113,9 @@ def test_many_that_fall_silent_together_are_not_lost() -> None:
     together = levels({f"n{one}": [0, 0, SILENT if one < 3 else 0] for one in range(20)})
     apart = levels({f"n{one}": [0, 0, SILENT if one < 2 else 0] for one in range(20)})
     assert failures(hours_at_risk(together, events())) == []
+    assert sorted(silent_together(together).rows()) == [(f"n{one}", MONDAY + 2) for one in range(3)]
     assert len(failures(hours_at_risk(apart, events()))) == 2
+    assert silent_together(apart).is_empty()
 
 
 # ---- the table -----------------------------------------------------------------------------------------------------
@@ -227,6 +227,48 @@ def test_cox_refuses_a_level_without_a_failure() -> None:
     lives = episodes(hours_at_risk(path, events(("a", 9, "xid", 79))))
     with pytest.raises(ValueError, match="no failure at level 2"):
         cox(lives)
+
+
+def test_contexts_and_levels_are_told_apart_by_cox_and_by_the_fit() -> None:
+    path, found, contexts = cloud(7, 300, 600, RATES, worse=3.0)
+    seen = own_hazards(hours_at_risk(path, found), contexts)
+    assert (seen.cox["context"].reference, seen.cox["context"].values) in ((0, (1,)), (1, (0,)))
+    truth = 3.0 if seen.cox["context"].reference else 1 / 3.0
+    assert seen.cox["context"].low[0] < truth < seen.cox["context"].high[0]
+    ours = seen.fit.fit.ratios("context")[1]
+    assert np.log(ours.value) == pytest.approx(np.log(seen.cox["context"].ratio), abs=0.2)
+    assert (seen.cox["level"].low < [3.0, 10.0, 30.0]).all()
+    assert (seen.cox["level"].high > [3.0, 10.0, 30.0]).all()
+    assert seen.left_out == ()
+    # what a mixed fleet has at a level lies between what either context has there
+    both = seen.fit.rates.value
+    assert (both.min(axis=0) < seen.fit.by_level.value).all()
+    assert (seen.fit.by_level.value < both.max(axis=0)).all()
+
+
+def test_what_never_failed_is_left_out_of_cox_and_said() -> None:
+    path, found, contexts = cloud(7, 200, 400, RATES)
+    at_risk = hours_at_risk(path, found)
+    calm = at_risk.filter((pl.col("level") < 3) | pl.col("kind").is_null())
+    seen = own_hazards(calm, contexts)
+    assert seen.left_out == ("level 3 by Cox: no node failed there for the first time",)
+    assert seen.cox["level"].values == (1, 2)
+    without = own_hazards(calm.filter(pl.col("level") < 3), contexts)
+    assert seen.cox["level"].ratio == pytest.approx(without.cox["level"].ratio, rel=1e-6)
+    assert set(seen.hazard_by_level) == {0, 1, 2}
+    with pytest.raises(ValueError, match="nothing failed"):
+        own_hazards(at_risk.filter(pl.col("kind").is_null()), contexts)
+
+
+def test_levels_that_cannot_be_told_from_contexts_get_no_ratio_by_cox() -> None:
+    rng = np.random.default_rng(3)
+    path = levels({f"n{node}": [2 * (node % 2)] * 200 for node in range(100)})
+    found = events(*((f"n{node}", int(rng.integers(1, 200)), "xid", 79) for node in range(0, 100, 3)))
+    seen = own_hazards(hours_at_risk(path, found), {f"n{node}": node % 2 for node in range(100)})
+    assert seen.cox == {}
+    (said,) = seen.left_out
+    assert "cannot tell levels and contexts apart" in said
+    assert np.isfinite(seen.fit.ratios.value).all()  # the prior shares out what is one effect
 
 
 def test_curves_are_those_of_the_counting_process_by_hand() -> None:

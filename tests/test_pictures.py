@@ -77,7 +77,7 @@ def _pair(workload: int, context: int, ratio: float, verdict: str, expected: flo
 
 
 def _pairs(workloads: int = 6, contexts: int = 4) -> list[Judged]:
-    verdicts = ["worse", "confounded", *["not worse"] * 9, *["too little evidence"] * 4]
+    verdicts = ["worse", "confounded", "suspected", *["not worse"] * 8, *["too little evidence"] * 4]
     return [
         _pair(a, c, 3.0 if (place := (a * contexts + c) % 15) < 2 else 0.6 + 0.05 * place, verdicts[place])
         for a, c in np.ndindex(workloads, contexts)
@@ -137,7 +137,7 @@ def _title(figure: Figure) -> str:
     return " ".join(figure.get_suptitle().split())
 
 
-def _marks(axes: Axes, forms: str = "oDs") -> list[Line2D]:
+def _marks(axes: Axes, forms: str = "oDs^") -> list[Line2D]:
     return [line for line in axes.lines if str(line.get_marker()) in forms]
 
 
@@ -325,7 +325,7 @@ def test_no_picture_has_more_than_it_can_show_and_the_rest_is_counted() -> None:
     assert f"{60 - MOST_ROWS} workloads with less to say are not shown" in _words(matrix)
     assert f"{30 - MOST_CONTEXTS} contexts" in _words(matrix)
     assert len(_marks(forest.axes[0])) == MOST_ROWS
-    assert "Not shown: 95 worse, 120 confounded, 1,080 not worse, 480 too little evidence." in _words(forest)
+    assert "Not shown: 95 worse, 120 confounded, 120 suspected, 960 not worse, 480 too little evidence." in _words(forest)
     panels, chart = _hazard(contexts=30), _map(9000, 40)
     assert len(panels.axes) == MOST_PANELS
     assert f"{30 - MOST_PANELS} contexts with lower rates are not shown" in _words(panels)

@@ -76,7 +76,7 @@ def test_json_has_the_stable_keys_and_nothing_else_is_on_stdout(summary: dict[st
         "mean_abs_log_rate_error_without_privacy",
         "interval_coverage",
     }
-    ways = {"when_cautious", "without_privacy", "without_pharoah"}
+    ways = {"on_mismatch_only", "without_privacy", "without_pharoah"}
     assert set(summary["impact"]) == IMPACT_KEYS | ways
     assert all(set(summary["impact"][way]) == IMPACT_KEYS for way in ways)
     assert not any(summary["impact"]["without_pharoah"].values())

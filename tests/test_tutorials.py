@@ -52,7 +52,7 @@ def run(script: str, tools: Path, folder: Path) -> str:
     env = kept | {"PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     (folder / "simulation").symlink_to(ROOT / "simulation")
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
+        ["/bin/bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
         env=env,
         stdout=subprocess.PIPE,

@@ -8,7 +8,7 @@ import pytest
 from crypto.bundle import Judgement
 from crypto.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.mismatch import find_mismatches
-from provider_server.verdicts import PairFinding, judge_pairs, surest
+from provider_server.verdicts import PairFinding, judge_pairs, surest, suspected
 
 WORKLOADS, CONTEXTS = 20, 10
 PLANTED = {(3, 4), (7, 1), (12, 8)}
@@ -89,7 +89,7 @@ def test_a_counter_proposal_is_a_context_where_the_workload_fails_less() -> None
     by_pair = {(one.workload, one.context): one for one in found}
     for one in found:
         if one.judgement is not Judgement.WORSE:
-            assert one.alternatives == () or one.probability_worse >= 0.5
+            assert one.alternatives == () or one.judgement in (Judgement.SUSPECTED, Judgement.CONFOUNDED)
             continue
         better = [by_pair[one.workload, context] for context in one.alternatives]
         assert len(better) == 3
@@ -105,3 +105,25 @@ def test_rates_are_those_of_the_pair() -> None:
 
 def test_the_same_counts_give_the_same_verdicts() -> None:
     assert verdicts(7, noise_sd=9.0) == verdicts(7, noise_sd=9.0)
+
+
+def test_suspected_are_the_likeliest_within_a_bounded_share_of_vain_moves() -> None:
+    rng = np.random.default_rng(8)
+    probability, hours = rng.beta(0.05, 1.0, 2000), rng.gamma(2.0, 1.0, 2000)
+    chosen = suspected(probability, hours)
+    right, wrong = hours * probability, hours * (1.0 - probability)
+    assert 0.035 < wrong[chosen].sum() / wrong.sum() <= 0.045
+    assert right[chosen].sum() > 0.7 * right.sum()
+    assert probability[chosen].min() > probability[~chosen].max()
+    worth = rng.random(2000) < probability  # as often worse as said
+    assert hours[chosen & ~worth].sum() < 0.06 * hours[~worth].sum()
+    assert not suspected(np.full(2000, 0.029), hours).any()  # nobody is left for next to nothing
+    assert suspected(np.array([0.5, 0.9]), np.array([1.0, 1e6])).all()  # but for what is likely, whatever it costs
+
+
+def test_what_is_suspected_is_proposed_another_context() -> None:
+    found = verdicts(9, factor=3.0, per_pair=8.0, noise_sd=9.0)
+    doubted = [one for one in found if one.judgement is Judgement.SUSPECTED]
+    assert doubted
+    assert np.mean([bool(one.alternatives) for one in doubted]) > 0.5
+    assert all("go elsewhere where that costs little" in one.reason for one in doubted)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from crypto.bundle import Bundle, Judgement, MismatchEntry
-from crypto.check import WARNING_PROBABILITY, Check
+from crypto.check import Check
 from crypto.plan import HOURS_PER_WEEK
 from provider_server.pages.snapshot import SHORT, Snapshot
 
@@ -46,11 +46,7 @@ class Finding:
         """The class of colour of its cell."""
         if self.judgement == Judgement.WORSE:
             return "worse"
-        return (
-            "doubt"
-            if self.judgement == Judgement.CONFOUNDED or self.probability_worse >= WARNING_PROBABILITY
-            else "plain"
-        )
+        return "doubt" if self.judgement in (Judgement.CONFOUNDED, Judgement.SUSPECTED) else "plain"
 
 
 @dataclass(frozen=True)

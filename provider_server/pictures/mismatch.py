@@ -79,6 +79,7 @@ class Pair(Protocol):
 VERDICTS: Mapping[str, tuple[str, str, str]] = {
     "worse": ("worse than expected", ALARM, "o"),
     "confounded": ("confounded", LIGHT["kind-4"], "D"),
+    "suspected": ("suspected", LIGHT["ratio-6"], "^"),
     "not worse": ("not worse", LIGHT["kind-0"], "s"),
     "too little evidence": ("too little evidence", SOFT, "o"),
 }

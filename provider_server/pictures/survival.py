@@ -27,7 +27,7 @@ from provider_server.pictures.drawing import (
 )
 
 if TYPE_CHECKING:
-    from provider_server.analysis.own_events import Curve
+    from provider_server.analysis.own_curves import Curve
 
 _LEFT, _BREADTH, _HEIGHT = 48.0, WIDTH - 48.0 - 30.0, 120.0
 _GAP = 0.09  # of the panel's height: as near as the numbers of two levels may be
