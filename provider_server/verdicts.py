@@ -9,8 +9,8 @@ cause, differ as well, the pair is confounded, not worse. Nothing is called not 
 exclude twice the rate: the model alone would say so of every pair of which nothing is known.
 
 Of the others those are suspected that are more likely worse than not, and below these the likeliest, down to 3%, for as
-long as they hold, with all that is called worse, at most 4.5% of the node-hours on pairs that are not worse (expected, by
-the posterior). So who leaves all of them avoids the most for a known price in vain moves.
+long as they hold, with all that is called worse, at most 4.5% of the node-hours on pairs that are not worse (expected,
+by the posterior). So who leaves all of them avoids the most for a known price in vain moves.
 
 Pairs that are worse or suspected come with a counter-proposal: contexts where the workload itself fails less, no
 suspicious one among them, whose rate's upper bound is below what the pair suffers (below the pair's own upper bound,
