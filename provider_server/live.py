@@ -7,7 +7,7 @@
 Observe-only: it says something, and does nothing. One look for each hour; after an outage all hours are read and the
 newest is looked at. Hints and the state of their episodes are committed first, the build-up state (`live.json` in the
 home) after that: whoever is killed in between reads the same hour again, and says nothing twice. What a node did before
-its hardware was replaced (`repairs.json`) counts no more: till an hour after that is read, nothing is known of it.
+its hardware was replaced (`repairs.json`) counts no more; till an hour after that is read, it is unheard at level 0.
 
 What is missing (Prometheus, a series, a node, contexts, a bundle, the nodes of a lease) is counted in the metrics and
 never becomes a hint. The poller shares no lock with rounds, and its failures end nothing but one poll.

@@ -32,10 +32,11 @@ def hazard_row(
     found: OwnHazards, levels: pl.DataFrame, at_risk: pl.DataFrame, known: ContextMap | None
 ) -> dict[str, Any]:
     """Everything in one row, of hours (not empty) with their levels and those of them at risk."""
+    hours = levels["hour"].to_numpy()
     kinds = at_risk.filter(pl.col("kind").is_not_null()).group_by("kind").len().sort("len", "kind", descending=True)
     return {
-        "start_hour": levels["hour"].min(),
-        "end_hour": levels["hour"].max() + 1,
+        "start_hour": int(hours.min()),
+        "end_hour": int(hours.max()) + 1,
         "nodes": at_risk["node"].n_unique(),
         "node_hours": at_risk.height,
         "failures": int(at_risk["kind"].count()),
@@ -43,8 +44,8 @@ def hazard_row(
         "levels": _level_rows(found, at_risk),
         "contexts": _context_rows(found, at_risk, known),
         "curve": [
-            {"hours": hours, "at_risk": risk} | survival | hazard
-            for hours, risk, survival, hazard in zip(
+            {"hours": after, "at_risk": risk} | survival | hazard
+            for after, risk, survival, hazard in zip(
                 found.survival.times.tolist(),
                 found.survival.at_risk.tolist(),
                 _points("survival", found.survival),
