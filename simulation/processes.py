@@ -25,7 +25,7 @@ from tenant_client.database import open_database
 from tenant_client.descriptor import Descriptor
 from tenant_client.journal import Failure, Journal, Unit
 
-START_S = 60.0
+START_S = 120.0
 STOP_S = 20.0
 POLL_S = 0.1
 WORKLOADS, CONTEXTS, LEASES_EACH = 2, 2, 12

@@ -19,7 +19,7 @@ EXAMPLES = ROOT / "examples"
 OTHER = Token(bytes(range(16)))
 VERDICTS = {
     Judgement.NOT_WORSE: ("ok", 0.0),
-    Judgement.TOO_LITTLE: ("warning", 0.7),
+    Judgement.SUSPECTED: ("warning", 0.7),
     Judgement.WORSE: ("mismatch", 1.0),
 }
 

@@ -764,16 +764,16 @@ def test_who_listens_slowly_holds_up_nobody(serving: Serve, connect: Connect, ca
     peer = connect(serving(streams={OTHER_PATH: flood}))
     answers = peer.stream(OTHER_PATH, b"")
     next(answers)
-    time.sleep(0.5)
-    before = made[0]
     assert connect(serving()).call(PATH, b"hello") == b"hello"
     assert peer.call(PATH, b"hello") == b"hello"
-    time.sleep(0.5)
-    assert made[0] - before < 5  # flow control stops it, and memory stays small
-    assert before < 1000
+    until_s, before = time.monotonic() + LONG_S, 0
+    while made[0] > before and time.monotonic() < until_s:  # flow control stops it, and memory stays small
+        before = made[0]
+        time.sleep(1.0)
+    assert made[0] == before < 2000
     peer.close()  # in the middle of a message
     assert ended.wait(LONG_S)
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize("kind", ["methods", "quick", "streams"])
@@ -822,7 +822,7 @@ def test_a_call_without_a_question_is_refused(
     assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert isinstance(heard(failure.value.details() or ""), DecodeError)
     assert next(connect(server).stream(OTHER_PATH, b"hello")) == b"hello"
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_what_runs_beside_ends_with_the_server(serving: Serve) -> None:

@@ -17,7 +17,7 @@ PROGRAMS = {
     "pharoah-provider": "provider_server",
     "pharoah-sim": "simulation",
 }
-pytestmark = pytest.mark.xdist_group("tutorials")
+pytestmark = pytest.mark.xdist_group("programs")  # one federation of real programs at a time
 
 
 @pytest.fixture

@@ -126,6 +126,8 @@ class Handlers:
                 await _turn_away(end, self.entrance, context)
             except PharoahError as error:
                 await _say(told(error), context)
+            except grpc.aio.InternalError:
+                logger.debug("a stream ends: its caller has gone in the middle of a message")
             except Exception:
                 logger.exception("a stream ends: a bug of this server")
                 await _say(BUG, context)

@@ -19,7 +19,7 @@ Not promised: that predictions are those of the rate's whole posterior. A rate i
 
     >>> import numpy as np
     >>> seen, noise = np.array([3.0, 9.0]), np.zeros(2)
-    >>> log_score(seen, noise, Expected(np.array([3.0, 9.0]), np.array([3.0, 9.0]))).sum().round(2)
+    >>> float(log_score(seen, noise, Expected(np.array([3.0, 9.0]), np.array([3.0, 9.0]))).sum().round(2))
     -3.52
 """
 
