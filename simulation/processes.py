@@ -25,7 +25,7 @@ from tenant_client.database import open_database
 from tenant_client.descriptor import Descriptor
 from tenant_client.journal import Failure, Journal, Unit
 
-START_S = 120.0
+START_S, VERB_S = 60.0, 300.0
 STOP_S = 20.0
 POLL_S = 0.1
 WORKLOADS, CONTEXTS, LEASES_EACH = 2, 2, 12
@@ -302,7 +302,7 @@ def together(commands: "Iterator[list[str]] | list[list[str]]") -> list[str]:
         )
         for command in commands
     ]
-    said = [process.communicate(timeout=START_S) for process in started]
+    said = [process.communicate(timeout=VERB_S) for process in started]
     for process, (_, complaint) in zip(started, said, strict=True):
         if process.returncode:
             shown = " ".join(str(part) for part in list(process.args)[2:5])  # type: ignore[arg-type]
