@@ -3,8 +3,8 @@
 Answered from a signed bundle, by the tenant itself, so that the provider learns nothing; or by the provider's online
 service, which then learns the tokens. The verdict is the bundle's judgement of the pair. One that is called worse is a
 mismatch: of those, one in twenty is expected to be none. A warning is one that is suspected, so that who heeds it too
-avoids most of what mismatches cost, and leaves at most one job in twenty in vain; or one that fails more often for a
-reason which hardware need not be.
+avoids most of what mismatches cost, and is expected to leave fewer than one job in twenty in vain; or one that fails
+more often for a reason which hardware need not be.
 """
 
 from collections import defaultdict

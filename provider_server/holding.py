@@ -191,14 +191,12 @@ class Rounds:
         plan, metrics = release.plan, self._metrics
         epsilon = plan_loss(plan).at(plan.delta)
         suspects = self._suspects = len(self._provider.suspicion().suspects())
-        self._alarms = self._raise_alarms(release)
         self._waits = None
         metrics.rounds.labels("released").inc()
         metrics.contributions.set(release.contributors)
         metrics.release_end_hour.set(plan.end_hour)
         metrics.epsilon.set(epsilon)
         metrics.suspects.set(suspects)
-        metrics.alarms.set(self._alarms)
         metrics.left_out.set(self._provider.left_out(release))
         metrics.waiting.set(0)
         told = {
@@ -216,6 +214,8 @@ class Rounds:
             "seconds_by_stage": {stage: round(seconds, 3) for stage, seconds in clock.by_stage.items()},
         }
         logger.info("released hours %d–%d", plan.start_hour, plan.end_hour, extra={"event": "release", **told})
+        self._alarms = self._raise_alarms(release)
+        metrics.alarms.set(self._alarms)
         return told
 
     def _raise_alarms(self, release: Release) -> int:

@@ -24,10 +24,10 @@ from provider_server.provider import Provider
 from provider_server.settings import ProviderSettings
 from provider_server.store import Store, StoreNotEmpty
 from transport.certificates import make_certificate
+from transport.clock import SECONDS_PER_HOUR
 from transport.secret_files import HomeError, new_key, read, read_key, write_secret
 from transport.settings import BadSettings, load
 
-SECONDS_PER_HOUR = 3600.0
 SAMPLE = Path(__file__).with_name("provider.toml")
 
 

@@ -14,9 +14,8 @@ import ssl
 import threading
 import time
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from flwr.proto.fleet_pb2 import PushMessagesRequest
@@ -25,12 +24,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from starlette.concurrency import run_in_threadpool
 
 from crypto.errors import PharoahError
-
-Scope = MutableMapping[str, Any]
-Event = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Event]]
-Send = Callable[[Event], Awaitable[None]]
-Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+from transport.asgi import Asgi, Event, Receive, Scope, Send
 
 OURS = "/pharoah/"
 FLEET = "/v1/fleet/"

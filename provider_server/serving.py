@@ -26,16 +26,10 @@ from provider_server.trustee_client import RemoteTrustee
 from provider_server.webhooks import Board, Webhook
 from provider_server.week import tell_directory
 from transport.client import Peer
+from transport.clock import now_hour
 from transport.secret_files import read, read_key
 
 logger = logging.getLogger(__name__)
-
-SECONDS_PER_HOUR = 3600.0
-
-
-def now_hour() -> float:
-    """Hours since 1970, by this machine's clock."""
-    return time.time() / SECONDS_PER_HOUR
 
 
 @contextmanager

@@ -75,7 +75,8 @@ from flwr.superlink.main import create_app
 
 from crypto.errors import PharoahError, Refusal
 from provider_server.flower_server import task_identity
-from provider_server.listeners import Asgi, Listener, fleet_only, with_ours
+from provider_server.listeners import Listener, fleet_only, with_ours
+from transport.asgi import Asgi
 
 logger = logging.getLogger(__name__)
 

@@ -131,13 +131,12 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say why a workload is or is not taken for a mismatch on a context: evidence, interval, reason, alternatives."""
-    import time
-
     from provider_server.forecast import Job, chance_of_failure, job_of
     from provider_server.learnt_rows import chance_row, explanation, explanation_row
+    from transport.clock import now_hour
 
     with _learning(home, database) as (provider, releases):
-        findings, now_h = provider.learn(releases), time.time() / 3600.0
+        findings, now_h = provider.learn(releases), now_hour()
         names = _names(required(home), provider, releases[-1])
         leases = provider.leases(releases[0].plan.first_hour, max(now_h, releases[-1].plan.end_hour))
         job = Job(1, 0.0)

@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -10,16 +9,15 @@ from tenant_client import trustee_home
 from tenant_client.settings import TrusteeSettings
 from tenant_client.trustee import TrusteeLimits
 from tenant_client.trustee_server import serve_trustee
+from transport.clock import now_hour
 from transport.secret_files import read
 from transport.settings import BadSettings
-
-SECONDS_PER_HOUR = 3600.0
 
 
 def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
     """Answers tenants and the provider until told to stop."""
     own = settings.trustee
-    limits = TrusteeLimits(own.evaluations_per_epoch, own.cohort_minimum, _now_hour)
+    limits = TrusteeLimits(own.evaluations_per_epoch, own.cohort_minimum, now_hour)
     certificate, key = read(home / trustee_home.TLS_CERTIFICATE), read(home / trustee_home.TLS_KEY)
     with closing(trustee_home.open_trustee(home, os.urandom, limits)) as trustee:
         try:
@@ -28,7 +26,3 @@ def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
             raise BadSettings(f"[trustee] listen: {error}", hint="is another program at this port?") from error
         with server:
             stop.wait()
-
-
-def _now_hour() -> float:
-    return time.time() / SECONDS_PER_HOUR

@@ -98,11 +98,10 @@ def _take(online: "Online", log: "HintLog", show: "Show") -> None:
 
 
 def _standing(log: "HintLog", lease: str = "") -> "Iterator[Hint]":
-    import time
-
     from tenant_client.hints import standing
+    from transport.clock import now_hour
 
-    return standing(log.hints(lease), time.time() / 3600.0)
+    return standing(log.hints(lease), now_hour())
 
 
 @contextmanager

@@ -24,8 +24,8 @@ from tenant_client.cli import app
 from tenant_client.database import StorageFailed, open_database
 from tenant_client.hints import STANDS_H, HintLog
 from tenant_client.pages.app import ROWS_AT_ONCE
-from tenant_client.pages.guard import Key
 from tenant_client.pages.house import House, house, opened
+from tenant_client.pages.key import Key
 from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
 from tenant_client.pages.serving import NotOnThisMachine, PageNotServed, listening
 from tests import browsers
@@ -289,12 +289,6 @@ def test_texts_of_logs_are_text_and_never_markup(home: Path) -> None:
     with visitor(home) as (client, token):
         client.get("/", params={"token": token})
         assert "lost its NVLink &lt;to GPU 5&gt;" in client.get("/attempts").text
-
-
-def test_both_pages_have_one_look() -> None:
-    ours, theirs = (ROOT / package / "pages/static" for package in ("tenant_client", "provider_server"))
-    for name in ("style.css", "icon.svg"):
-        assert (ours / name).read_bytes() == (theirs / name).read_bytes()
 
 
 def test_the_verb_prints_an_address_and_serves_until_it_is_told_to_end(home: Path) -> None:

@@ -41,7 +41,7 @@ from flwr.supercore.control.control_http_client import ControlHttpClient
 from crypto.errors import PharoahError
 from crypto.verbs import ROUND_BUNDLE_SHA256, Verb
 from provider_server.flower_server import server_app
-from provider_server.listeners import FLEET, PASSED, PUSH_OBJECT, SMALL_BODY, Receive, Scope, Send
+from provider_server.listeners import FLEET, PASSED, PUSH_OBJECT, SMALL_BODY
 from provider_server.superlink import (
     NotLoopback,
     SuperLink,
@@ -53,6 +53,7 @@ from provider_server.superlink import (
 from provider_server.tenants import GridTenants, Silence, Tenants, Why
 from tenant_client.node import Link, NodeKey, NodeSettings, _ahead_s, make_node_key, until_tick
 from tests.superlink import HOST, REPOSITORY, Certificates, Served, certificates, serving
+from transport.asgi import Receive, Scope, Send
 
 pytestmark = pytest.mark.xdist_group("superlink")
 

@@ -23,16 +23,22 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from crypto.errors import PharoahError
-from provider_server.listeners import Asgi
 from provider_server.pages.findings import Finding, filtered
-from provider_server.pages.guard import guarded
 from provider_server.pages.html import renderer
 from provider_server.pages.login import Door, TooManyAttempts, WrongPassword
 from provider_server.pages.views import View
+from transport.asgi import STYLE, Asgi, guarded
 
 MOST_FORM_BYTES = 4096
 STATIC = Path(__file__).with_name("static")
-OPEN = ("/login", "/static/")
+OPEN = ("/login", "/static/", "/style/")
+POLICY = b"default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+HEADERS = (
+    (b"content-security-policy", POLICY),
+    (b"referrer-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+ONLY_TLS = (b"strict-transport-security", b"max-age=31536000")
 PAGES = {"/": "overview", "/fleet": "fleet", "/mismatches": "mismatches", "/hazards": "hazards"}
 _page = renderer()
 
@@ -55,7 +61,8 @@ def page_app(look: Callable[[], View], door: Door, *, over_tls: bool) -> Asgi:
     app.exception_handler(HTTPException)(_not_there)
     app.exception_handler(PharoahError)(_not_now)
     app.mount("/static", StaticFiles(directory=STATIC))
-    return guarded(app, over_tls=over_tls)
+    app.mount("/style", StaticFiles(directory=STYLE))
+    return guarded(app, (*HEADERS, ONLY_TLS) if over_tls else HEADERS, for_other_machines=over_tls)
 
 
 class Cookies:

@@ -15,22 +15,17 @@ from provider_server.pages.login import FILE, Door, NoPassword
 from provider_server.pages.snapshot import Reader
 from provider_server.pages.views import View, view
 from provider_server.store import Store
+from transport.clock import now_hour
 from transport.secret_files import read
 
 LOOPBACK = ("127.0.0.1", "localhost")
 MOST_CONNECTIONS = 64
-SECONDS_PER_HOUR = 3600.0
 
 
 class PageInTheClear(Refusal):
     """The page would go over the network without TLS."""
 
     default_hint = "leave --host at 127.0.0.1 and use a tunnel, or put tls.pem and tls.key into the home"
-
-
-def now_hour() -> float:
-    """Hours since 1970, by this machine's clock."""
-    return time.time() / SECONDS_PER_HOUR
 
 
 @contextmanager

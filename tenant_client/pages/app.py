@@ -20,13 +20,17 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from crypto.errors import PharoahError
-from tenant_client.pages.guard import Asgi, Key, guarded
 from tenant_client.pages.house import house
 from tenant_client.pages.html import renderer
+from tenant_client.pages.key import Key
 from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
+from transport.asgi import STYLE, Asgi, guarded
 
 COOKIE = "pharoah-tenant"
-STATIC = Path(__file__).with_name("static")
+POLICY = (
+    b"default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS = ((b"content-security-policy", POLICY), (b"referrer-policy", b"no-referrer"))
 ROWS_AT_ONCE = 100
 First = Annotated[int, Query(ge=0)]
 _page = renderer()
@@ -45,8 +49,8 @@ def page_app(home: Path, key: Key, now_h: Callable[[], float]) -> Asgi:
     app.get("/sent/{round_id}/{number}")(pages.part)
     app.exception_handler(HTTPException)(_not_there)
     app.exception_handler(PharoahError)(_not_now)
-    app.mount("/static", StaticFiles(directory=STATIC))
-    return guarded(app)
+    app.mount("/style", StaticFiles(directory=STYLE))
+    return guarded(app, HEADERS)
 
 
 def _only_with(key: Key) -> Callable[[Request, Callable[[Request], Any]], Any]:
@@ -54,7 +58,7 @@ def _only_with(key: Key) -> Callable[[Request, Callable[[Request], Any]], Any]:
         token = request.query_params.get("token")
         if token is not None:
             return _exchanged(key, token)
-        if not request.url.path.startswith("/static/") and not key.fits(request.cookies.get(COOKIE, "")):
+        if not request.url.path.startswith("/style/") and not key.fits(request.cookies.get(COOKIE, "")):
             return HTMLResponse(_page("closed"), 403)
         answered: Response = await call_next(request)
         return answered

@@ -13,9 +13,9 @@ import uvicorn
 
 from crypto.errors import PharoahError, Refusal
 from tenant_client.pages.app import page_app
-from tenant_client.pages.guard import Key
+from tenant_client.pages.key import Key
+from transport.clock import now_hour
 
-SECONDS_PER_HOUR = 3600.0
 START_S = 30.0
 MOST_CONNECTIONS = 32
 
@@ -39,7 +39,7 @@ def listening(home: Path, host: str, port: int) -> Iterator[str]:
         raise NotOnThisMachine(f"{host} is not this machine alone")
     token = os.urandom(32).hex()
     config = uvicorn.Config(
-        page_app(home, Key(token, os.urandom(32).hex()), lambda: time.time() / SECONDS_PER_HOUR),
+        page_app(home, Key(token, os.urandom(32).hex()), now_hour),
         http="h11",
         ws="none",
         lifespan="off",

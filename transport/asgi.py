@@ -1,41 +1,43 @@
-"""What every answer of the page carries, and what every request must: headers that keep a browser in its place.
+"""What a page of either side needs: whom it answers, which headers keep a browser in its place, and one style.
 
-Nothing is loaded from anywhere else, nothing may frame the page, nothing runs that is not a file of ours, and nothing
-is kept in a cache. On a loopback address a request must also name one as its host: a name that somebody else's DNS
-server points to 127.0.0.1 is not ours (DNS rebinding).
+Nothing is loaded from anywhere else, nothing may frame the page, nothing is kept in a cache. On a loopback address a
+request must also name one as its host: a name that somebody else's DNS server points to 127.0.0.1 is not ours (DNS
+rebinding). Paths below `/style/` are the files of `STYLE`.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from provider_server.listeners import Asgi, Receive, Scope, Send
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
 
-POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-HEADERS = (
-    (b"content-security-policy", POLICY.encode()),
+STYLE = Path(__file__).with_name("style")
+HEADERS: Headers = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
-    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
     (b"cache-control", b"no-store"),
 )
-ONLY_TLS = (b"strict-transport-security", b"max-age=31536000")
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
-def guarded(inner: Asgi, *, over_tls: bool) -> Asgi:
-    """The app behind these rules; `over_tls` says that it is served to other machines."""
-    headers = (*HEADERS, ONLY_TLS) if over_tls else HEADERS
+def guarded(inner: Asgi, own_headers: Headers, *, for_other_machines: bool = False) -> Asgi:
+    """The app behind these rules, with headers of its own; the host is free where other machines may ask."""
+    headers = (*HEADERS, *own_headers)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(event: MutableMapping[str, Any]) -> None:
+        async def with_headers(event: Event) -> None:
             if event["type"] == "http.response.start":
                 event["headers"] = [*event.get("headers", ()), *headers]
             await send(event)
 
-        if over_tls or host_of(scope) in LOOPBACK:
+        if for_other_machines or host_of(scope) in LOOPBACK:
             await inner(scope, receive, with_headers)
             return
         await with_headers({"type": "http.response.start", "status": 421, "headers": []})
