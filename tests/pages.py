@@ -4,7 +4,7 @@ Everything went through the real rounds, so that the figures hang together; the 
 there is no telemetry. The hours begin with 1970.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from simulation import cloud as world
 from simulation.play import Player
 from simulation.scenario import load
 from tenant_client.run.attempts import Attempts, Cause, State
+from tests.changing import replace
 from transport.secret_files import write_secret
 
 WEEKS, TENANTS, ANSWERED, CONTEXTS, NODES = 3, 10, 6, 4, 12

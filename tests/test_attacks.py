@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,7 +54,7 @@ from crypto.messages import (
 )
 from crypto.noise import from_ring
 from crypto.plan import MaskTrustee, Plan
-from crypto.signing import Signed, SigningKey, open_signed
+from crypto.signing import Signed, SigningKey, name_of, open_signed, reopened
 from crypto.verbs import Verb
 from provider_server.grouping import PoisonedRound
 from provider_server.leases import Lease
@@ -72,6 +72,7 @@ from tenant_client.journal import Failure
 from tenant_client.tenant import StartedLease
 from tenant_client.tokens import TokenSource
 from tenant_client.trustee import EpochNotCurrent, TrusteeLimits, TrusteeService
+from tests.changing import replace
 from tests.factories import (
     POLICY,
     TENANTS,
@@ -156,10 +157,6 @@ def ids(tenants: Sequence[int]) -> tuple[TenantId, ...]:
     return tuple(sorted(keys().tenant_id(tenant) for tenant in tenants))
 
 
-def name_of(request: bytes) -> Digest:
-    return digest(decode(Signed, request).body)
-
-
 def test_the_honest_run_of_this_module_is_exact(busy: Cast) -> None:
     assert honest_failures(busy, a_plan(1)) == 1 + 2 + 3 + 4 + 5
 
@@ -210,10 +207,10 @@ def is_proof(plan: Plan, own: bytes, conflicts: Sequence[tuple[Any, bytes]]) -> 
     for round_id, proof in conflicts:
         if kind_of(proof) == UnmaskRequest.LABEL:
             told = open_signed(UnmaskRequest, proof, provider)
-            assert decode(Plan, decode(Signed, told.plan).body).round_id == round_id == plan.round_id
+            assert reopened(Plan, told.plan).round_id == round_id == plan.round_id
             others.add(name_of(proof))
         else:
-            word = decode(Endorsement, decode(Signed, proof).body)
+            word = reopened(Endorsement, proof)
             assert open_signed(Endorsement, proof, keys().directory.trustee(word.trustee).verify_key) == word
             others.add(word.request)
     return bool(others) and name_of(own) not in others
@@ -235,7 +232,7 @@ def test_a_request_is_unmasked_only_when_all_trustees_have_endorsed_it(busy: Cas
     for some in ((), (three,), (three, four), (three, three, four), (three, four, elsewhere)):
         with pytest.raises(OutOfOrder, match="lacks the endorsements of the trustees"):
             busy.trustee(3).unmask(encode(UnmaskCall(request, some)))
-    posing = replace(decode(Endorsement, decode(Signed, words[4]).body), trustee=5)
+    posing = replace(reopened(Endorsement, words[4]), trustee=5)
     for signer in (keys().trustees[3][1], keys().provider, keys().tenants[0][0]):
         with pytest.raises(BadSignature):
             busy.trustee(3).unmask(encode(UnmaskCall(request, (three, four, signer.sign(posing)))))
@@ -374,7 +371,7 @@ def test_an_old_contribution_is_worth_nothing_in_a_new_round(busy: Cast) -> None
     old, new = a_plan(1), a_plan(2, window=(168, 336))
     replayed = busy.tenant(0, sampler=InsecureSilence()).contribute(signed(old))
     round_ = collected(busy, new, EVERYBODY[1:])
-    said = decode(Contribution, decode(Signed, replayed).body)
+    said = reopened(Contribution, replayed)
     relabelled = replace(said, round_id=new.round_id, plan=plan_digest(signed(new)))
     stolen = encode(Signed(encode(relabelled), decode(Signed, replayed).signature))
     for attempt, refusal in ((replayed, PeerFault), (stolen, BadSignature)):
@@ -447,7 +444,7 @@ def test_a_verify_key_cannot_be_swapped_below_an_id(busy: Cast) -> None:
     """The id follows from the key, so that a forged member is another tenant and the victim's name stays its own."""
     plan, attacker = a_plan(1), SigningKey.generate(os.urandom)
     victim = keys().directory.members[0]
-    forged = Member.of(attacker, MaskKey.generate(os.urandom).public)
+    forged = Member.of(attacker, MaskKey.generate(os.urandom), 0)
     assert forged.tenant != victim.tenant
     entry = next_entry(keys().directory, left=[victim.tenant], joined=[forged])
     trustee = busy.trustee(3)
@@ -468,7 +465,7 @@ def test_a_verify_key_cannot_be_swapped_below_an_id(busy: Cast) -> None:
 
 def branches() -> tuple[DirectoryEntry, DirectoryEntry]:
     """Two next entries, each with another member of the provider's own."""
-    sybils = [Member.of(SigningKey(bytes([n]) * 32), MaskKey(bytes([n]) * 32).public) for n in (1, 2)]
+    sybils = [Member.of(SigningKey(bytes([n]) * 32), MaskKey(bytes([n]) * 32), 0) for n in (1, 2)]
     one, other = (next_entry(keys().directory, joined=[member]) for member in sybils)
     return one, other
 
@@ -591,7 +588,7 @@ def test_a_row_of_one_owner_under_a_false_number_is_refused_by_every_trustee(bus
 def test_the_word_of_one_owner_counts_once_in_its_epoch_and_only_if_it_is_a_members(busy: Cast) -> None:
     lie = with_a_row_for_one(a_plan(1))
     mine, honest = ownership(0, leases=RARE), ownerships()
-    tokens = decode(Ownership, decode(Signed, mine).body).tokens
+    tokens = reopened(Ownership, mine).tokens
     more = keys().tenants[0][0].sign(Ownership(keys().tenant_id(0), 0, tokens[1:]))
     other_epoch = tuple(ownership(number, 1, [replace(RARE[-1], tenant=keys().tenant_id(number))]) for number in (1, 2))
     trustee = busy.trustee(3)
@@ -627,7 +624,7 @@ def test_a_plan_that_names_another_epoch_to_count_other_owners_is_refused_by_ten
 def test_owners_that_the_provider_enrols_itself_are_believed_and_stand_in_everybodys_directory(busy: Cast) -> None:
     """Succeeds today: whoever decides about members can be members. They stand under every head, for all to count."""
     sybils = [(SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)) for _ in range(2)]
-    members = [Member.of(key, mask.public) for key, mask in sybils]
+    members = [Member.of(key, mask, 0) for key, mask in sybils]
     entry = next_entry(keys().directory, joined=members)
     lie = replace(with_a_row_for_one(a_plan(1)), directory=digest(encode(entry)))
     row = Token(bytes.fromhex(RARE[-1].labels["subarchetype"]))
@@ -682,7 +679,7 @@ def test_nobody_but_a_member_has_guesses_evaluated(cast: Cast) -> None:
     """Neither the provider under its own key, nor a stranger under a name of its own or of a member."""
     trustee = cast.trustee(3, QUOTA)
     stranger = SigningKey.generate(os.urandom)
-    own = Member.of(stranger, MaskKey.generate(os.urandom).public).tenant
+    own = Member.of(stranger, MaskKey.generate(os.urandom), 0).tenant
     for signer, name in ((keys().provider, keys().tenant_id(0)), (stranger, keys().tenant_id(0)), (stranger, own)):
         with pytest.raises(BadSignature):
             trustee.evaluate(signer.sign(a_guess(name)))
@@ -765,7 +762,7 @@ def pairs(release: Release) -> float:
 
 
 def contribution_in(message: bytes) -> Contribution:
-    return decode(Contribution, decode(Signed, message).body)
+    return reopened(Contribution, message)
 
 
 def test_the_honest_week_of_this_module_counts_everybody(eight: Federation) -> None:
@@ -776,13 +773,13 @@ def test_the_honest_week_of_this_module_counts_everybody(eight: Federation) -> N
 def test_a_strangers_node_contributes_nothing(eight: Federation, caplog: pytest.LogCaptureFixture) -> None:
     """Under a name of its own, in the name of a member, or with the words of one."""
     key = SigningKey.generate(os.urandom)
-    own = Member.of(key, MaskKey.generate(os.urandom).public).tenant
+    own = Member.of(key, MaskKey.generate(os.urandom), 0).tenant
 
     def under(name: TenantId) -> Answerer:
         def answer(verb: Verb, payload: bytes) -> bytes:
             if verb is not Verb.CONTRIBUTION:
                 raise DecodeError("says nothing")
-            plan = decode(Plan, decode(Signed, payload).body)
+            plan = reopened(Plan, payload)
             said = Contribution(name, plan.round_id, plan_digest(payload), plan.first_hour, b"\xff" * (8 * plan.words))
             return key.sign(said)
 
@@ -1002,7 +999,7 @@ def test_a_trustee_that_answers_for_another_is_not_heard(busy: Cast) -> None:
     endorse_all(round_, trustees)
     three, four = (trustees[index].unmask(round_.call()) for index in (3, 4))
     round_.share(3, three)
-    posing = replace(decode(UnmaskShare, decode(Signed, four).body), trustee=5)
+    posing = replace(reopened(UnmaskShare, four), trustee=5)
     for share in (four, keys().trustees[3][1].sign(posing), keys().provider.sign(posing)):
         with pytest.raises(BadSignature):
             round_.share(5, share)

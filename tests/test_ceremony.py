@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from itertools import combinations
@@ -46,13 +46,14 @@ from crypto.invitation import Invitation, accept
 from crypto.masking import MaskKey
 from crypto.messages import EvaluationRequest, EvaluationResponse
 from crypto.ristretto import ZERO, Element, Scalar, mul_base
-from crypto.signing import Signed, SigningKey
+from crypto.signing import Signed, SigningKey, reopened
 from crypto.threshold import GroupKey, KeyShare, TrusteeFault, combine_evaluations, lagrange_at_zero
 from crypto.voprf import Evaluation, Proof, blind, evaluate, finalize
 from tenant_client import trustee_home
 from tenant_client.cli import app
 from tenant_client.pinned import NotEnrolled
 from tenant_client.trustee import TrusteeLimits
+from tests.changing import replace
 from transport.certificates import make_certificate
 from transport.secret_files import HomeError
 
@@ -113,12 +114,12 @@ def share_of(party: Party, dealt: Sequence[bytes]) -> KeyShare:
 def altered(index: int, **changes: Any) -> list[bytes]:
     """All dealings, where the trustee of that index signed another than the honest one."""
     party = parties()[index - 1]
-    honest = decode(Dealing, decode(Signed, dealings()[index - 1]).body)
+    honest = reopened(Dealing, dealings()[index - 1])
     return [*dealings()[: index - 1], party.signing.sign(replace(honest, **changes)), *dealings()[index:]]
 
 
 def dealing_of(index: int) -> Dealing:
-    return decode(Dealing, decode(Signed, dealings()[index - 1]).body)
+    return reopened(Dealing, dealings()[index - 1])
 
 
 def node_key(curve: ec.EllipticCurve | None = None) -> bytes:
@@ -129,7 +130,7 @@ def node_key(curve: ec.EllipticCurve | None = None) -> bytes:
 @cache
 def a_tenant() -> tuple[SigningKey, MemberCard]:
     signing = SigningKey(os.urandom(32))
-    return signing, MemberCard(Member.of(signing, MaskKey(os.urandom(32)).public), node_key())
+    return signing, MemberCard(Member.of(signing, MaskKey(os.urandom(32)), 0), node_key())
 
 
 def an_invitation(provider: SigningKey, made: Committee, **changes: Any) -> Invitation:
@@ -776,7 +777,7 @@ def test_a_longer_chain_is_followed(tmp_path: Path) -> None:
     first = an_invitation(provider, made)
     _, chain = accept(provider.sign(first))
     trustee_home.enrol(home, chain, os.urandom)
-    joined = Member.of(SigningKey(os.urandom(32)), MaskKey(os.urandom(32)).public)
+    joined = Member.of(SigningKey(os.urandom(32)), MaskKey(os.urandom(32)), 0)
     longer = chain.extended([provider.sign(next_entry(chain.directory, joined=[joined]))])
     trustee_home.enrol(home, longer, os.urandom)
     with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:

@@ -13,7 +13,7 @@ import traceback
 import tracemalloc
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
@@ -66,6 +66,7 @@ from crypto.plan import (
     Series,
 )
 from provider_server import backup, release
+from tests.changing import replace
 from transport.certificates import make_certificate
 
 MODULES = (directory, messages, plan, bundle, signing, cards, ceremony, invitation, online, release, backup)

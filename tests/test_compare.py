@@ -1,6 +1,6 @@
 """What a provider concludes from tokens alone, and what an owner sees beside it."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given, strategies as st
@@ -9,6 +9,7 @@ from scipy.stats import binom
 from crypto.messages import Ladder
 from tenant_client.compare import SAME_ARCHETYPE_BANDS, conclude, differences, jaccard, operator_text
 from tenant_client.sketch import POSITIONS, ROWS_PER_BAND
+from tests.changing import replace
 from tests.factories import a_descriptor, token
 
 BANDS = tuple(token(f"band {number}") for number in range(16))

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import given, strategies as st
 from crypto.bundle import SKETCH_BYTES, CatalogueEntry
 from tenant_client.descriptor import NEAR_ENOUGH, Descriptor, own_sketch, rungs
 from tenant_client.sketch import POSITIONS, ROWS_PER_BAND, Sketch, bands, similarity, sketch
+from tests.changing import replace
 from tests.factories import a_descriptor
 
 LLAMA = a_descriptor()

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,6 +30,7 @@ from crypto.messages import DirectoryUpdate, Receipt
 from crypto.signing import SigningKey, open_signed, tenant_id
 from tenant_client.database import open_database
 from tenant_client.pinned import pin, pinned
+from tests.changing import replace
 from tests.factories import Cast, keys
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "vectors" / "directory.json").read_text())
@@ -224,7 +224,7 @@ def test_a_tenant_comes_back_with_the_key_that_it_had_or_a_new_one() -> None:
     gone = chain.extended([step(chain.directory, left=[STRANGER.tenant])])
     with pytest.raises(BadSignature, match="is not in the directory"):
         gone.directory.member(STRANGER.tenant)
-    renewed = Member.of(CAST[0][0], MaskKey(bytes([200]) * 32).public)
+    renewed = Member.of(CAST[0][0], MaskKey(bytes([200]) * 32), 0)
     for member in (STRANGER, renewed):
         back = gone.extended([step(gone.directory, joined=[member])])
         assert back.directory.member(STRANGER.tenant) == member
@@ -239,7 +239,7 @@ def test_a_tenant_comes_back_with_the_key_that_it_had_or_a_new_one() -> None:
         ([], [STRANGER.tenant, STRANGER.tenant], "removes tenant .* who is not there"),
         ([STRANGERS[1]], [STRANGERS[1].tenant], "removes tenant .* who is not there"),
         ([STRANGER], [], "adds tenant .* again"),
-        ([Member.of(CAST[0][0], MaskKey(bytes([200]) * 32).public)], [], "adds tenant .* again"),
+        ([Member.of(CAST[0][0], MaskKey(bytes([200]) * 32), 0)], [], "adds tenant .* again"),
         ([Member.of(CAST[1][0], STRANGER.mask_key)], [], "two members have one mask key"),
     ],
 )

@@ -34,7 +34,7 @@ def opened(home: Path) -> Tenant:
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     path = tmp_path / "homes" / "tenant"
-    create(path, os.urandom)
+    create(path, os.urandom, 0.0)
     pin(path, [keys().founding])
     return path
 
@@ -65,7 +65,7 @@ def test_secrets_are_for_their_owner_only_whatever_the_umask(tmp_path: Path) -> 
 def test_keys_are_never_overwritten(home: Path) -> None:
     before = (home / "signing.key").read_bytes()
     with pytest.raises(FileExistsError):
-        create(home, os.urandom)
+        create(home, os.urandom, 0.0)
     with pytest.raises(FileExistsError):
         write_secret(home / "mask.key", bytes(32))
     assert (home / "signing.key").read_bytes() == before
@@ -112,7 +112,7 @@ def test_a_key_of_another_length_is_named_and_not_shown(home: Path, name: str, s
 
 
 def test_a_home_without_a_pinned_directory_says_how_to_get_one(tmp_path: Path) -> None:
-    create(tmp_path, os.urandom)
+    create(tmp_path, os.urandom, 0.0)
     with pytest.raises(NotEnrolled) as error:
         opened(tmp_path)
     assert error.value.diagnostics().startswith("no directory is pinned here\nhint: enrol first")
@@ -124,11 +124,11 @@ def test_a_home_without_a_pinned_directory_says_how_to_get_one(tmp_path: Path) -
 
 
 def test_what_is_no_directory_is_not_pinned(tmp_path: Path) -> None:
-    create(tmp_path, os.urandom)
+    create(tmp_path, os.urandom, 0.0)
     for garbage in (b"", b"garbage", keys().founding[:-1], signed(a_plan())):
         with pytest.raises(DecodeError):
             pin(tmp_path, [garbage])
-    joining = Member.of(SigningKey(bytes(32)), MaskKey(bytes(32)).public)
+    joining = Member.of(SigningKey(bytes(32)), MaskKey(bytes(32)), 0)
     later = keys().provider.sign(next_entry(keys().directory, joined=[joining]))
     with pytest.raises(Fork, match="does not start with its first entry"):
         pin(tmp_path, [later])

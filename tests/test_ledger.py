@@ -4,7 +4,6 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from crypto.noise import Integers, SystemSampler
 from crypto.plan import HOURS_PER_WEEK, Plan, Series
 from tenant_client.database import SCHEMA, Connection, open_database
 from tenant_client.ledger import Charge, Ledger, weeks_of
+from tests.changing import replace
 from tests.factories import WEEK, Cast, a_plan, signed
 
 DELTA = 1e-8

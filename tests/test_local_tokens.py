@@ -4,7 +4,6 @@ import hashlib
 import hmac
 import os
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from crypto.ids import Token
 from tenant_client.descriptor import rungs
 from tenant_client.local_tokens import KEY_BYTES, local_key, local_ladder
+from tests.changing import replace
 from tests.factories import a_descriptor
 
 RUNGS = rungs(a_descriptor(), ())

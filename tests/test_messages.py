@@ -4,7 +4,6 @@ import math
 import os
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from crypto.messages import (
     finest_row,
 )
 from crypto.voprf import MAX_BATCH
+from tests.changing import replace
 
 ID_TYPES = [kind for kind in vars(ids).values() if isinstance(kind, type) and issubclass(kind, Id) and kind is not Id]
 ERROR_TYPES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PharoahError)]

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from crypto.plan import (
     Series,
     check_continues,
 )
+from tests.changing import replace
 from tests.plans import cells_plan, small_plan
 
 BAND = PlanDimension("band", ("0", "1", "2"), ())

@@ -1,7 +1,7 @@
 """What a tenant refuses: each limit holds at its value, gives way nowhere beyond it, and says so."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from crypto.ids import MaskPublicKey
 from crypto.plan import LONGEST_HORIZON, MaskTrustee, Mechanism, Plan, PlanDimension
 from provider_server.planning import MarginalSpec
 from tenant_client.policy import Policy, PolicyError, check_plan, load_policy
+from tests.changing import replace
 from tests.factories import COHORT, POLICY as LIMITS, a_plan, keys, mask_trustees
 
 LENIENT = "the provider must change the plan; loosen policy.toml only if its owner agrees"

@@ -6,24 +6,24 @@ A round is what the store holds of it, so most tests go on in a new `Round` over
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from crypto.codec import decode, digest, encode
+from crypto.codec import decode, encode
 from crypto.correlation import WEIGHT_ONE
 from crypto.errors import BadSignature, CohortTooSmall, DecodeError, PeerFault
 from crypto.ids import Digest, RoundId, TenantId
 from crypto.masking import Words, words_from_bytes
 from crypto.messages import Contribution, Endorsement, GroupOfRound, UnmaskCall, UnmaskRequest, UnmaskShare
 from crypto.plan import Plan
-from crypto.signing import Signed, SigningKey, open_signed, tenant_id
+from crypto.signing import Signed, SigningKey, name_of, open_signed, reopened, tenant_id
 from provider_server.round_store import Answer, LostStep, RoundStore
 from provider_server.rounds import TRANSITIONS, Grouping, Past, Round, State, is_broken, new_round, past_of
 from provider_server.store import Store
+from tests.changing import replace
 from tests.factories import (
     COHORT,
     TENANTS,
@@ -64,7 +64,7 @@ def words(value: int, plan: Plan = PLAN) -> bytes:
 
 def asked(round_: Round) -> Digest:
     """What trustees call the round's one request."""
-    return digest(decode(Signed, round_.request).body)
+    return name_of(round_.request)
 
 
 def an_endorsement(round_: Round, trustee: int, signer: int | None = None, **changes: object) -> bytes:
@@ -330,7 +330,7 @@ def test_in_a_series_counts_and_noise_must_both_be_there(store: RoundStore) -> N
 def test_strangers_and_impostors_are_turned_away(store: RoundStore) -> None:
     collecting = a_round(PLAN, store)
     stranger = SigningKey.generate(os.urandom)
-    honest = decode(Contribution, decode(Signed, a_contribution()).body)
+    honest = reopened(Contribution, a_contribution())
     for message in (
         stranger.sign(replace(honest, tenant=tenant_id(stranger.public))),
         stranger.sign(honest),
@@ -523,7 +523,7 @@ def test_one_missing_mask_hides_everything(store: RoundStore, cast: Cast) -> Non
     endorse_all(round_, trustees)
     share_all(round_, trustees)
     (opened,) = round_.open(Past())
-    last = decode(UnmaskShare, decode(Signed, store.answers(PLAN.round_id, Answer.SHARE)[5]).body)
+    last = reopened(UnmaskShare, store.answers(PLAN.round_id, Answer.SHARE)[5])
     hidden = signed_words(opened + words_from_bytes(last.mask_sums[0]))
     assert len(set(hidden.tolist())) == PLAN.cells
     assert np.abs(hidden).min() > 2**34  # noise is about 2^12; a random word is below 2^34 once in 2^29

@@ -5,7 +5,6 @@ import os
 import pickle
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -18,6 +17,7 @@ from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, RoundId, 
 from crypto.masking import MaskKey
 from crypto.messages import Contribution, Receipt, RegistrationRequest
 from crypto.signing import Signed, SigningKey, open_signed, open_signed_by, tenant_id
+from tests.changing import replace
 
 SEED = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")  # RFC 8032 §7.1, test 1
 KEY, STRANGER = SigningKey(SEED), SigningKey(bytes(range(32)))

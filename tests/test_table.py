@@ -1,7 +1,6 @@
 """From failures to counts: bounded per unit whatever happened, and the same on every retry."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from random import Random
 
@@ -15,6 +14,7 @@ from crypto.plan import Mechanism, Plan
 from provider_server.planning import MarginalSpec
 from tenant_client.journal import Failure, LabelledFailure, Unit
 from tenant_client.table import build_tables, domain_of
+from tests.changing import replace
 from tests.factories import a_lease, a_plan, a_unit, labelled, labels
 
 KEY = bytes(range(32))

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,13 @@ from crypto.masking import MaskKey, Words, add_words, words_from_bytes
 from crypto.messages import Contribution, DirectoryUpdate, Ladder, Ownership, Receipt, Registration, RegistrationRequest
 from crypto.noise import Integers, SystemSampler, from_ring
 from crypto.plan import Plan
-from crypto.signing import Signed, SigningKey, open_signed
+from crypto.signing import SigningKey, open_signed, reopened
 from crypto.verbs import Verb
 from tenant_client.database import Connection
 from tenant_client.home import create, open_tenant, pin
 from tenant_client.journal import UnknownUnit
 from tenant_client.tenant import StartedLease, Tenant
+from tests.changing import replace
 from tests.contribute_and_die import PATIENCE_S, Moment
 from tests.factories import (
     POLICY,
@@ -151,7 +152,7 @@ def test_a_plan_that_the_provider_did_not_sign_is_not_charged(cast: Cast) -> Non
 
 
 def test_a_plan_under_a_directory_that_is_not_known_yet_is_refused_until_it_is(cast: Cast) -> None:
-    joining = Member.of(SigningKey(bytes(32)), MaskKey(bytes(32)).public)
+    joining = Member.of(SigningKey(bytes(32)), MaskKey(bytes(32)), 0)
     entry = next_entry(keys().directory, joined=[joining])
     plan = replace(a_plan(), directory=digest(encode(entry)))
     tenant = cast.tenant(sampler=InsecureSilence())
@@ -337,7 +338,7 @@ def test_a_killed_process_sent_nothing_and_its_successor_answers(killed: dict[Mo
     found = killed[moment]
     assert found.status == -signal.SIGKILL
     assert found.sent_bytes == b""
-    assert decode(Contribution, decode(Signed, found.answer).body).round_id == a_plan().round_id
+    assert reopened(Contribution, found.answer).round_id == a_plan().round_id
 
 
 @pytest.mark.parametrize("moment", MORTAL)
@@ -536,7 +537,7 @@ def home(tmp_path: Path) -> Path:
 def a_home(root: Path) -> Path:
     """A tenant's home, and beside it the signed plan."""
     path = root / "home"
-    member = create(path, os.urandom)
+    member = create(path, os.urandom, 0.0)
     pin(path, [keys().founding, keys().provider.sign(next_entry(keys().directory, joined=[member]))])
     (path / "policy.toml").write_text("owners_minimum = 3\ncohort_minimum = 3\n")
     (root / "plan").write_bytes(signed(a_plan()))

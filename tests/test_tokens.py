@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from itertools import combinations
 
 import msgpack
@@ -16,12 +15,13 @@ from crypto.errors import PeerFault
 from crypto.ids import EncodedElement
 from crypto.messages import EvaluationRequest, EvaluationResponse, Ladder
 from crypto.ristretto import hash_to_group
-from crypto.signing import Signed
+from crypto.signing import reopened
 from crypto.threshold import lagrange_at_zero
 from tenant_client.database import open_database
 from tenant_client.descriptor import rungs
 from tenant_client.tokens import TokenSource
 from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
+from tests.changing import replace
 from tests.factories import Cast, a_descriptor, keys
 
 RUNGS = rungs(a_descriptor(), ())
@@ -302,7 +302,7 @@ def tap(trustees: Sequence[Trustee]) -> list[Recording]:
 
 
 def blinded(request: bytes) -> tuple[EncodedElement, ...]:
-    return decode(EvaluationRequest, decode(Signed, request).body).elements
+    return reopened(EvaluationRequest, request).elements
 
 
 def inputs(epoch: int) -> list[bytes]:

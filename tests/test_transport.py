@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import islice
@@ -52,6 +51,7 @@ from tenant_client.tokens import TokenSource
 from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
 from tenant_client.trustee_client import RemoteTrustee
 from tenant_client.trustee_server import serve_trustee
+from tests.changing import replace
 from tests.factories import TENANTS, Cast, a_descriptor, a_plan, all_leases, keys, signed
 from transport.certificates import Certificate, fingerprint, make_certificate
 from transport.client import Peer

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from threading import Barrier, Event
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from crypto import voprf
-from crypto.codec import decode, digest, encode
+from crypto.codec import decode, encode
 from crypto.correlation import combine, weights
 from crypto.directory import Chain, Member, UnknownHead, next_entry
 from crypto.errors import (
@@ -41,9 +40,10 @@ from crypto.messages import (
 )
 from crypto.plan import HOURS_PER_WEEK, Plan
 from crypto.ristretto import Element
-from crypto.signing import Signed, SigningKey, tenant_id
+from crypto.signing import Signed, SigningKey, name_of, reopened, tenant_id
 from crypto.threshold import KeyShare
 from tenant_client.trustee import EpochNotCurrent, Trustee, TrusteeLimits
+from tests.changing import replace
 from tests.factories import TENANTS, WEEKS_PER_EPOCH, Cast, a_plan, keys, ownership, ownerships, plan_digest, signed
 
 EVERYBODY = tuple(range(TENANTS))
@@ -71,7 +71,7 @@ def an_unmasking(
 
 
 def named(request: bytes) -> Digest:
-    return digest(decode(Signed, request).body)
+    return name_of(request)
 
 
 def an_endorsement(request: bytes, plan: Plan, trustee: int, *, signer: int = 0, **changes: Any) -> bytes:
@@ -91,7 +91,7 @@ def unmasked(trustee: Trustee, request: bytes, plan: Plan) -> bytes:
 
 
 def opened(share: bytes) -> UnmaskShare:
-    return decode(UnmaskShare, decode(Signed, share).body)
+    return reopened(UnmaskShare, share)
 
 
 def sums(share: bytes) -> list[Words]:
@@ -115,7 +115,7 @@ def masks_of(trustee: int, plan: Plan, tenants: Sequence[int]) -> Words:
 def test_an_evaluation_carries_a_proof_for_this_trustees_share_key(cast: Cast) -> None:
     request = a_request(3)
     response = decode(EvaluationResponse, cast.trustee(2).evaluate(request))
-    asked = decode(EvaluationRequest, decode(Signed, request).body)
+    asked = reopened(EvaluationRequest, request)
     blinded = [Element.decode(element) for element in asked.elements]
     answered = tuple(Element.decode(element) for element in response.elements)
     share_key = Element.decode(keys().directory.trustees[1].share_key)
@@ -173,7 +173,7 @@ def test_requests_at_the_same_time_are_all_metered(cast: Cast) -> None:
 def test_only_what_a_tenant_of_the_directory_signed_is_evaluated(cast: Cast) -> None:
     trustee = cast.trustee()
     stranger = SigningKey.generate(os.urandom)
-    asked = decode(EvaluationRequest, decode(Signed, a_request()).body)
+    asked = reopened(EvaluationRequest, a_request())
     own_name = replace(asked, tenant=tenant_id(stranger.public))
     unsigned = encode(Signed(encode(asked), Signature(bytes(64))))
     for request in (stranger.sign(asked), stranger.sign(own_name), unsigned, keys().provider.sign(asked)):
@@ -250,7 +250,7 @@ def test_the_clock_is_read_when_it_is_asked(cast: Cast) -> None:
 
 def a_newcomer() -> tuple[SigningKey, MaskKey, Member]:
     signing, mask = SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)
-    return signing, mask, Member.of(signing, mask.public)
+    return signing, mask, Member.of(signing, mask, 0)
 
 
 def grown(member: Member, left: Sequence[TenantId] = ()) -> tuple[bytes, Chain]:
@@ -360,7 +360,7 @@ def test_a_request_that_names_somebody_twice_is_no_message(cast: Cast) -> None:
 def test_only_what_the_provider_signed_is_endorsed(cast: Cast) -> None:
     trustee, plan = cast.trustee(), a_plan()
     stranger = SigningKey.generate(os.urandom)
-    asked = decode(UnmaskRequest, decode(Signed, an_unmasking(plan)).body)
+    asked = reopened(UnmaskRequest, an_unmasking(plan))
     unsigned = encode(Signed(encode(asked), Signature(bytes(64))))
     own_plan = an_unmasking(plan, plan=stranger.sign(plan))
     for request in (stranger.sign(asked), keys().tenants[0][0].sign(asked), unsigned, own_plan):
@@ -384,12 +384,12 @@ def test_a_contributor_outside_the_directory_is_named_and_the_round_stays_open(c
 
 def forged_by(signing_key: SigningKey, tenant: int) -> bytes:
     """What a tenant never said, under another key."""
-    said = decode(Ownership, decode(Signed, ownership(tenant)).body)
+    said = reopened(Ownership, ownership(tenant))
     return signing_key.sign(said)
 
 
 def without(tenant: int, token: Token) -> bytes:
-    said = decode(Ownership, decode(Signed, ownership(tenant)).body)
+    said = reopened(Ownership, ownership(tenant))
     return keys().tenants[tenant][0].sign(replace(said, tokens=tuple(one for one in said.tokens if one != token)))
 
 
@@ -432,7 +432,7 @@ def test_one_row_that_is_too_rare_is_enough_to_refuse(cast: Cast) -> None:
 @pytest.mark.parametrize("signer", ["stranger", "another tenant", "the provider", "a stranger in his own name"])
 def test_the_word_of_an_owner_under_another_key_does_not_count(cast: Cast, signer: str) -> None:
     stranger = SigningKey.generate(os.urandom)
-    said = decode(Ownership, decode(Signed, ownership(2)).body)
+    said = reopened(Ownership, ownership(2))
     forgeries = {
         "stranger": forged_by(stranger, 2),
         "another tenant": forged_by(keys().tenants[0][0], 2),

@@ -8,7 +8,6 @@ running this again leaves every file as it is, byte for byte; a difference means
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from hashlib import shake_256
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from crypto.ristretto import ORDER, Element, Scalar, mul_base
 from crypto.signing import SigningKey
 from crypto.threshold import combine_dealings, combine_evaluations, deal, group_key
 from crypto.voprf import Evaluation, Proof, blind, blind_evaluate, finalize
+from tests.changing import replace
 
 Document = dict[str, object]
 
@@ -234,7 +234,7 @@ def directory() -> Document:
     stream = InsecureStream("directory")
     provider, stranger = SigningKey(stream(32)), SigningKey(stream(32))
     secrets = [(stream(32), stream(32)) for _ in range(4)]
-    one, two, three, four = (Member.of(SigningKey(a), MaskKey(b).public) for a, b in secrets)
+    one, two, three, four = (Member.of(SigningKey(a), MaskKey(b), 0) for a, b in secrets)
     entries = [_founding(provider, stream, [one, two])]
     for joined, left in (([three], []), ([], [one.tenant]), ([one, four], [two.tenant])):
         entries.append(next_entry(_chain(provider, entries).directory, joined=joined, left=left))
