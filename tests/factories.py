@@ -21,7 +21,7 @@ from crypto.codec import decode, digest, encode
 from crypto.directory import Chain, Directory, Member, TrusteeRecord
 from crypto.ids import Digest, EncodedElement, LeaseId, RoundId, TenantId, Token
 from crypto.masking import MaskKey
-from crypto.messages import Ladder, Ownership
+from crypto.messages import Contribution, ContributionHeader, HeldToken, Ladder, Ownership
 from crypto.noise import Integers, NoiseSampler, SystemSampler
 from crypto.plan import MaskTrustee, Plan
 from crypto.signing import SigningKey, name_of, reopened

@@ -43,7 +43,7 @@ from tenant_client.home import open_tenant
 from tenant_client.journal import Failure
 from tenant_client.tenant import StartedLease, Tenant
 from tenant_client.trustee import Trustee, TrusteeLimits
-from tests.factories import a_descriptor
+from tests.factories import a_descriptor, header_of
 
 Window = tuple[int, int]
 Answerer = Callable[[Verb, bytes], bytes]
