@@ -81,7 +81,7 @@ def decode(kind: type[M], data: Bytes) -> M:
     try:
         message: M = _decoder(kind).decode(data)
     except UNREADABLE as error:
-        raise _refused(kind, data, error) from error
+        raise _refused(kind, data, error) from None  # msgspec's own words may quote what was sent
     if not _is_canonical(message, data):
         raise _refusal(kind, "the encoding is not canonical")
     return message
@@ -92,7 +92,7 @@ def first_field(kind: type[M], data: Bytes) -> Any:
     try:
         (first,) = msgspec.structs.astuple(_head_decoder(kind).decode(data))
     except UNREADABLE as error:
-        raise _refused(kind, data, error) from error
+        raise _refused(kind, data, error) from None
     return first
 
 
@@ -157,7 +157,9 @@ def _refused(kind: type[Message], data: Bytes, error: Exception) -> DecodeError:
     fact, _, path = str(error).partition(" - at `$")
     where, hint = _place(kind, [int(step) for step in re.findall(r"\[(\d+)\]", path)])
     if fact.startswith("Invalid enum value"):
-        fact = f"must be one of {', '.join(hint)}"
+        return _refusal(kind, f"{where} must be one of {', '.join(hint)}")
+    if fact.startswith("Expected"):
+        return _refusal(kind, f"{where} must be{fact.removeprefix('Expected').replace('`', '')}")
     return _refusal(kind, f"{where}: {fact}")
 
 

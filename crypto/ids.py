@@ -73,9 +73,10 @@ class VerifyKey(Id):
 
     def __new__(cls, value: bytes) -> Self:
         """The key in `value`; ValueError for every other encoding of a point, and for the 8 points of small order."""
-        if value in _SMALL_EDWARDS or not _is_reduced(value):
+        key = super().__new__(cls, value)
+        if key in _SMALL_EDWARDS or not _is_reduced(key):
             raise ValueError(f"a {cls.__name__} is not canonical or of small order")
-        return super().__new__(cls, value)
+        return key
 
 
 class ExchangeKey(Id):
@@ -85,9 +86,10 @@ class ExchangeKey(Id):
 
     def __new__(cls, value: bytes) -> Self:
         """The key in `value`; ValueError for every other encoding of it, and for one that agrees on zero."""
-        if value in _SMALL_MONTGOMERY or value[-1:] >= b"\x80" or not _is_reduced(value):
+        key = super().__new__(cls, value)
+        if key in _SMALL_MONTGOMERY or key[31] & 0x80 or not _is_reduced(key):
             raise ValueError(f"a {cls.__name__} is not canonical or of small order")
-        return super().__new__(cls, value)
+        return key
 
 
 class Signature(Id):

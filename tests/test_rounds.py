@@ -15,9 +15,17 @@ import sqlalchemy as sa
 from crypto.codec import decode, encode
 from crypto.correlation import WEIGHT_ONE
 from crypto.errors import BadSignature, CohortTooSmall, DecodeError, PeerFault
-from crypto.ids import Digest, RoundId, TenantId
+from crypto.ids import Digest, Nonce, RoundId, TenantId
 from crypto.masking import Words, words_from_bytes
-from crypto.messages import Contribution, Endorsement, GroupOfRound, UnmaskCall, UnmaskRequest, UnmaskShare
+from crypto.messages import (
+    Contribution,
+    ContributionHeader,
+    Endorsement,
+    GroupOfRound,
+    UnmaskCall,
+    UnmaskRequest,
+    UnmaskShare,
+)
 from crypto.plan import Plan
 from crypto.signing import Signed, SigningKey, name_of, open_signed, reopened, tenant_id
 from provider_server.round_store import Answer, LostStep, RoundStore
@@ -32,6 +40,7 @@ from tests.factories import (
     a_round,
     close,
     endorse_all,
+    forged_contribution,
     keys,
     ownerships,
     plan_digest,
@@ -54,8 +63,9 @@ def store(tmp_path: Path) -> Iterator[RoundStore]:
 def a_contribution(tenant: int = 0, to: Plan = PLAN, **changes: object) -> bytes:
     """Signed by the tenant that sends it, zero in every cell unless changed."""
     named = to.round_id, plan_digest(signed(to)), to.first_hour
-    said = Contribution(keys().tenant_id(tenant), *named, bytes(8 * to.words))
-    return keys().tenants[tenant][0].sign(replace(said, **changes))  # type: ignore[arg-type]
+    cells = bytes(changes.pop("cells", bytes(8 * to.words)))  # type: ignore[arg-type]
+    said = ContributionHeader(keys().tenant_id(tenant), *named, Nonce(bytes(16)), Digest(bytes(32)))
+    return forged_contribution(keys().tenants[tenant][0], replace(said, **changes), cells)
 
 
 def words(value: int, plan: Plan = PLAN) -> bytes:
@@ -69,13 +79,13 @@ def asked(round_: Round) -> Digest:
 
 def an_endorsement(round_: Round, trustee: int, signer: int | None = None, **changes: object) -> bytes:
     word = Endorsement(trustee, round_.plan.round_id, asked(round_))
-    return keys().trustees[(signer or trustee) - 1][1].sign(replace(word, **changes))  # type: ignore[arg-type]
+    return keys().trustees[(signer or trustee) - 1][1].sign(replace(word, **changes))
 
 
 def a_share(round_: Round, trustee: int, value: int = 0, signer: int | None = None, **changes: object) -> bytes:
     sums = tuple(np.full(round_.plan.cells, value, "<u8").tobytes() for _ in round_.groups)
     share = UnmaskShare(trustee, round_.plan.round_id, asked(round_), sums)
-    return keys().trustees[(signer or trustee) - 1][1].sign(replace(share, **changes))  # type: ignore[arg-type]
+    return keys().trustees[(signer or trustee) - 1][1].sign(replace(share, **changes))
 
 
 Make = Callable[..., bytes]
