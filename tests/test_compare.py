@@ -71,9 +71,9 @@ def test_equal_workloads_have_no_differences() -> None:
 def test_a_difference_says_what_only_one_of_them_has(
     changes: dict[str, object], name: str, only_first: tuple[str, ...], only_second: tuple[str, ...]
 ) -> None:
-    (found,) = differences(LLAMA, replace(LLAMA, **changes))  # type: ignore[arg-type]
+    (found,) = differences(LLAMA, replace(LLAMA, **changes))
     assert (found.property, found.only_first, found.only_second) == (name, only_first, only_second)
-    (turned,) = differences(replace(LLAMA, **changes), LLAMA)  # type: ignore[arg-type]
+    (turned,) = differences(replace(LLAMA, **changes), LLAMA)
     assert (turned.only_first, turned.only_second) == (only_second, only_first)
 
 

@@ -95,10 +95,8 @@ def test_what_can_be_guessed_by_itself_is_no_input() -> None:
     own = rungs(LLAMA, ())
     for number in range(len(OPERATORS)):
         one_less = rungs(replace(LLAMA, operators=frozenset(OPERATORS[:number] + OPERATORS[number + 1 :])), ())
-        assert [mine != theirs for mine, theirs in zip(own.inputs, one_less.inputs, strict=True)] == [
-            *[False] * 3,
-            True,
-        ]
+        assert own.inputs[:-1] == one_less.inputs[:-1]
+        assert own.exact != one_less.exact
 
 
 def test_a_descriptor_comes_back_from_the_journal_as_it_was() -> None:
@@ -138,7 +136,7 @@ def changed(one: Descriptor, other: Descriptor, catalogue: tuple[CatalogueEntry,
     ],
 )
 def test_each_property_is_told_apart_from_its_rung_on(changes: dict[str, object], told_apart: set[str]) -> None:
-    assert changed(LLAMA, replace(LLAMA, **changes)) == told_apart  # type: ignore[arg-type]
+    assert changed(LLAMA, replace(LLAMA, **changes)) == told_apart
 
 
 def test_a_finer_rung_never_joins_what_a_coarser_one_of_its_kind_separates() -> None:
