@@ -7,7 +7,8 @@ built into something that is refused only afterwards. What goes across fields a 
 ValueError.
 
 Decoding is canonical: what decodes also encodes to the very same bytes, so a digest names one message and a signature
-covers exactly what was read. No maps, extension types or NaN, nothing left over. The error names the field; it never
+covers exactly what was read; only minus zero, which equals zero, has bytes of its own. No maps, extension types or NaN,
+nothing left over. The error names the field; it never
 quotes what was sent. The last field of a message may be a `memoryview`: that much is neither copied nor encoded again.
 
     >>> from crypto.messages import UnmaskShare
@@ -158,6 +159,8 @@ def _refused(kind: type[Message], data: Bytes, error: Exception) -> DecodeError:
     where, hint = _place(kind, [int(step) for step in re.findall(r"\[(\d+)\]", path)])
     if fact.startswith("Invalid enum value"):
         return _refusal(kind, f"{where} must be one of {', '.join(hint)}")
+    if fact.startswith("Invalid value"):
+        return _refusal(kind, f"{where} has another label")
     if fact.startswith("Expected"):
         return _refusal(kind, f"{where} must be{fact.removeprefix('Expected').replace('`', '')}")
     return _refusal(kind, f"{where}: {fact}")

@@ -23,7 +23,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from crypto.codec import Bytes, Count, Message, Number, Record, decode, digest
-from crypto.errors import BadSignature
+from crypto.errors import BadSignature, DecodeError
 from crypto.ids import (
     Digest,
     EncodedElement,
@@ -259,7 +259,10 @@ class UnmaskRequest(Message, frozen=True, tag="pharoah/unmask-request/4", dict=T
     ownerships: tuple[bytes, ...]
 
     def __post_init__(self) -> None:
-        members = [[header.tenant for header in group] for group in self.headers]
+        try:
+            members = [[header.tenant for header in group] for group in self.headers]
+        except DecodeError as error:
+            raise ValueError(f"a group names what is {error.what}") from error
         if any(group != sorted(group) for group in members):
             raise ValueError("the contributors of a group are sorted")
         everybody = list(chain.from_iterable(members))

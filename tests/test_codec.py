@@ -191,7 +191,7 @@ def entries() -> st.SearchStrategy[Any]:
     return unsorted.map(lambda them: tuple(sorted(them, key=lambda one: str(one.name))))
 
 
-def groups() -> st.SearchStrategy[tuple[tuple[TenantId, ...], ...]]:
+def groups() -> st.SearchStrategy[tuple[tuple[bytes, ...], ...]]:
     """Of a request: one at least, nobody in two, in order within each."""
     members = st.lists(TENANTS, max_size=5, unique=True)
     return st.builds(dealt, members, st.integers(1, 3))
@@ -598,7 +598,8 @@ def test_a_message_with_a_flipped_bit_is_another_message_or_refused(kind: Any) -
     for position in range(8 * min(len(encoded), 200)):
         flipped = bytearray(encoded)
         flipped[position // 8] ^= 1 << position % 8
-        assert message_or_refusal(kind, bytes(flipped)) != specimen(kind)
+        is_minus_zero = struct.pack(">Bd", 0xCB, -0.0) in flipped  # equals zero
+        assert message_or_refusal(kind, bytes(flipped)) != specimen(kind) or is_minus_zero
 
 
 @patient

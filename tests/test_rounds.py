@@ -6,7 +6,9 @@ A round is what the store holds of it, so most tests go on in a new `Round` over
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,6 @@ from crypto.errors import BadSignature, CohortTooSmall, DecodeError, PeerFault
 from crypto.ids import Digest, Nonce, RoundId, TenantId
 from crypto.masking import Words, words_from_bytes
 from crypto.messages import (
-    Contribution,
     ContributionHeader,
     Endorsement,
     GroupOfRound,
@@ -27,7 +28,7 @@ from crypto.messages import (
     UnmaskShare,
 )
 from crypto.plan import Plan
-from crypto.signing import Signed, SigningKey, name_of, open_signed, reopened, tenant_id
+from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by, reopened, tenant_id
 from provider_server.round_store import Answer, LostStep, RoundStore
 from provider_server.rounds import TRANSITIONS, Grouping, Past, Round, State, is_broken, new_round, past_of
 from provider_server.store import Store
@@ -41,6 +42,7 @@ from tests.factories import (
     close,
     endorse_all,
     forged_contribution,
+    header_of,
     keys,
     ownerships,
     plan_digest,
@@ -63,7 +65,7 @@ def store(tmp_path: Path) -> Iterator[RoundStore]:
 def a_contribution(tenant: int = 0, to: Plan = PLAN, **changes: object) -> bytes:
     """Signed by the tenant that sends it, zero in every cell unless changed."""
     named = to.round_id, plan_digest(signed(to)), to.first_hour
-    cells = bytes(changes.pop("cells", bytes(8 * to.words)))  # type: ignore[arg-type]
+    cells: Any = changes.pop("cells", bytes(8 * to.words))
     said = ContributionHeader(keys().tenant_id(tenant), *named, Nonce(bytes(16)), Digest(bytes(32)))
     return forged_contribution(keys().tenants[tenant][0], replace(said, **changes), cells)
 
@@ -340,14 +342,14 @@ def test_in_a_series_counts_and_noise_must_both_be_there(store: RoundStore) -> N
 def test_strangers_and_impostors_are_turned_away(store: RoundStore) -> None:
     collecting = a_round(PLAN, store)
     stranger = SigningKey.generate(os.urandom)
-    honest = reopened(Contribution, a_contribution())
-    for message in (
-        stranger.sign(replace(honest, tenant=tenant_id(stranger.public))),
-        stranger.sign(honest),
-        keys().tenants[1][0].sign(honest),
+    honest = header_of(a_contribution())
+    for signer, said in (
+        (stranger, replace(honest, tenant=tenant_id(stranger.public))),
+        (stranger, honest),
+        (keys().tenants[1][0], honest),
     ):
         with pytest.raises(BadSignature):
-            collecting.receive(message)
+            collecting.receive(forged_contribution(signer, said, FULL))
     for garbage in (b"", encode(honest), signed(PLAN), a_contribution()[:-1], a_contribution() + b"\0"):
         with pytest.raises(DecodeError):
             collecting.receive(garbage)
@@ -386,7 +388,12 @@ def test_the_request_names_plan_groups_past_and_owners_under_the_providers_key(s
     request = open_signed(UnmaskRequest, collected.request, keys().provider.public)
     everybody = tuple(sorted(keys().tenant_id(tenant) for tenant in range(4)))
     assert open_signed(Plan, request.plan, keys().provider.public) == SERIES
-    assert request.groups == collected.groups == (everybody[:1], everybody[1:])
+    assert request.contributors == everybody
+    assert collected.groups == (everybody[:1], everybody[1:])
+    for signed_header in chain.from_iterable(request.groups):  # as the tenants signed them
+        assert open_signed_by(ContributionHeader, signed_header, keys().directory.verify_key).plan == plan_digest(
+            signed(SERIES)
+        )
     assert (request.after, request.left_out, request.ownerships) == (past.after, past.left_out, ownerships())
 
 

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 from crypto.accountant import plan_loss
+from crypto.codec import digest, encode
 from crypto.correlation import decoding
 from crypto.directory import Member
 from crypto.errors import BadSignature, CohortTooSmall, OutOfOrder, PharoahError, PlanRefused
-from crypto.ids import Digest, TenantId
+from crypto.ids import Digest, Nonce, TenantId
 from crypto.life_table import Floats, LifeTable
 from crypto.masking import MaskKey
-from crypto.messages import LeaseGrants, LeaseRequest, Ownership, Registration, UnmaskRequest
+from crypto.messages import ContributionHeader, LeaseGrants, LeaseRequest, Ownership, Registration, UnmaskRequest
 from crypto.noise import Integers, NoiseSampler, SystemSampler
 from crypto.plan import HOURS_PER_WEEK, Plan
 from crypto.signing import SigningKey, name_of, open_signed, reopened
@@ -411,7 +412,7 @@ def test_the_variance_of_a_total_grows_as_the_decoding_says(world: World) -> Non
 def changed(world: World, round_: Round, **changes: object) -> bytes:
     """The round's request as a dishonest provider would change it, under its own signature."""
     asked = reopened(UnmaskRequest, round_.request)
-    return keys().provider.sign(replace(asked, **changes))  # type: ignore[arg-type]
+    return keys().provider.sign(replace(asked, **changes))
 
 
 def collected(world: World, plan: Plan, present: Sequence[int] = EVERYBODY) -> Round:
@@ -445,6 +446,12 @@ def test_a_position_is_neither_skipped_nor_repeated(world: World, position: int)
     assert len(world.trustees[3].rounds()) == 1
 
 
+def a_header(plan: Plan, tenant: int) -> bytes:
+    named, zeros = digest(encode(plan)), Digest(bytes(32))
+    said = ContributionHeader(keys().tenant_id(tenant), plan.round_id, named, plan.first_hour, Nonce(bytes(16)), zeros)
+    return keys().tenants[tenant][0].sign(said)
+
+
 def test_the_marginals_of_a_series_stay(world: World) -> None:
     world.happen_to_all(0)
     world.play(0)
@@ -458,7 +465,7 @@ def test_the_marginals_of_a_series_stay(world: World) -> None:
             world.tenants[0].contribute(keys().provider.sign(wrong))
         asked = UnmaskRequest(
             keys().provider.sign(wrong),
-            (tuple(sorted(tenant.id for tenant in world.tenants)),),
+            (tuple(a_header(wrong, number) for number in sorted(range(TENANTS), key=keys().tenant_id)),),
             world.trustees[3].rounds()[0][1],
             (),
             tuple(world.store.ownerships(0)),
@@ -567,7 +574,7 @@ def test_leases_whose_tokens_their_tenant_does_not_claim_have_no_owner(world: Wo
             continue
         told = reopened(Registration, tenant.register(request))
         owned = open_signed(Ownership, told.ownership, keys().tenants[number][0].public)
-        nothing = keys().tenants[number][0].sign(replace(owned, tokens=()))
+        nothing = keys().tenants[number][0].sign(replace(owned, held=()))
         world.provider.register(keys().tenants[number][0].sign(replace(told, ownership=nothing)))
     plan = world.provider.plan(window(0))
     owners = {dimension.name: set(dimension.owners) for dimension in plan.dimensions if dimension.owners}
