@@ -201,6 +201,21 @@ def test_a_level_that_has_no_row_is_not_counted(label: str, reason: str, counted
         assert sums(counts(plan_of(), [labelled(replace(unit, labels=others | changed), reason=reason)])) == counted
 
 
+def test_a_unit_that_no_lease_was_granted_for_counts_nowhere() -> None:
+    """Also not where no dimension is made of tokens: a job on hardware of one's own is no business of the provider's."""
+    marginals = (
+        MarginalSpec("causes", ("domain", "reason"), (), 0.5),
+        MarginalSpec("ages", ("band",), (), 0.25),
+        MarginalSpec("hardware", ("reason",), (Domain.INFRASTRUCTURE,), 0.25),
+    )
+    plan, granted = a_plan(marginals=marginals, band_edges_hours=EDGES), a_unit(1)
+    own = replace(a_unit(2), labels={})
+    assert sums(counts(plan, [labelled(granted, 2.0)])) == [1, 1, 1]
+    assert sums(counts(plan, [labelled(own, 2.0)])) == [0, 0, 0]
+    assert sums(counts(plan, [labelled(own, 2.0), labelled(granted, 2.0)])) == [1, 1, 1]
+    assert sums(counts(plan_of(), [labelled(own, 2.0)])) == [0, 0, 0, 0]
+
+
 def test_a_workload_counts_in_the_finest_row_that_there_is() -> None:
     """Three tenants run workload 0, two others its sibling 1, one workload 2, which shares no more than the family."""
     leases = [a_lease(tenant, 0, 0) for tenant in range(3)]
