@@ -4,10 +4,12 @@ Which encodings are to be refused comes from the curve in integers (`tests/curve
 the very library that Pharoah verifies and exchanges with.
 """
 
+import json
 import os
 from collections.abc import Callable
 from hashlib import sha512
 from itertools import count
+from pathlib import Path
 
 import msgpack
 import pytest
@@ -292,3 +294,17 @@ def test_a_u_of_the_twist_is_a_key_that_nobody_can_prove() -> None:
     """X25519 takes it; no point of edwards25519 has this u, so there is no twin (`tests/test_possession.py`)."""
     assert edwards(2) is None
     assert not is_refused(MaskPublicKey, encoded(2))
+
+
+# ---- vectors -------------------------------------------------------------------------------------------------------
+
+VECTORS: dict[str, list[dict[str, str]]] = json.loads((Path(__file__).parent / "vectors" / "keys.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad"),
+    [(kind, bad) for kind in KEYS for bad in VECTORS["bad_verify_keys" if kind is VerifyKey else "bad_exchange_keys"]],
+    ids=lambda value: value.__name__ if isinstance(value, type) else f"{value['comment']} {value['encoded'][:8]}",
+)
+def test_the_bad_keys_of_the_vectors_are_refused(kind: type[Id], bad: dict[str, str]) -> None:
+    assert is_refused(kind, bytes.fromhex(bad["encoded"]))

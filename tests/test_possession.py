@@ -4,8 +4,10 @@ The alias attack is shown to be real first, with the library's own X25519. The c
 (`tests/curve25519.py`), and claims are encoded here by msgpack alone.
 """
 
+import json
 import os
 from hashlib import sha256, sha512
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -16,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from hypothesis import given, settings, strategies as st
 
 from crypto.codec import decode, encode
-from crypto.errors import BadSignature
+from crypto.errors import BadSignature, DecodeError
 from crypto.ids import Digest, MaskPublicKey, Nonce, RoundId, Signature, TenantId, VerifyKey
 from crypto.masking import MaskKey, MaskStream, Words, mask_cells
 from crypto.possession import MaskKeyClaim, check_possession
@@ -383,3 +385,31 @@ def test_verify_keys_and_mask_keys_are_not_one_thing() -> None:
     assert type(decode(MaskKeyClaim, encode(CLAIM)).mask_key) is MaskPublicKey
     swapped = MaskKeyClaim(VerifyKey(KEY.public), MaskPublicKey(OWNER.public), CLAIM.made_hour)
     assert not is_proved(swapped, PROOF)
+
+
+# ---- vectors -------------------------------------------------------------------------------------------------------
+
+VECTORS = json.loads((Path(__file__).parent / "vectors" / "keys.json").read_text())
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_claims_and_proofs_follow_the_vectors(number: int) -> None:
+    names = ("insecure_mask_keys", "mask_keys", "claims", "proofs")
+    secret, public, said, proof = (bytes.fromhex(VECTORS[name][number]) for name in names)
+    claim = decode(MaskKeyClaim, said)
+    assert MaskKey(secret).public == claim.mask_key == public
+    assert covered(claim) == PREFIX + said
+    assert (
+        MaskKey(secret).prove(claim)
+        == proof
+        == Ed25519PrivateKey.from_private_bytes(seed_of(secret)).sign(covered(claim))
+    )
+    check_possession(claim, Signature(proof))
+
+
+@pytest.mark.parametrize("bad", VECTORS["bad_possession"], ids=lambda bad: str(bad["comment"]))
+def test_the_bad_proofs_of_the_vectors_are_refused(bad: dict[str, str]) -> None:
+    with pytest.raises((BadSignature, DecodeError)) as caught:
+        check_possession(decode(MaskKeyClaim, bytes.fromhex(bad["claim"])), Signature(bytes.fromhex(bad["proof"])))
+    assert type(caught.value).__name__ == bad["error"]
+    assert caught.value.hint
