@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from crypto.codec import Count, Message, Text, digest, encode
 from crypto.directory import Member
 from crypto.errors import BadSignature, DecodeError, PeerFault
-from crypto.ids import Digest, MaskPublicKey, SealingPublicKey, Signature, VerifyKey
+from crypto.ids import Digest, MaskPublicKey, SealingPublicKey, SignatureBytes, VerifyKey
 from crypto.masking import MaskKey
 from crypto.possession import MaskKeyClaim, check_possession
 from crypto.ristretto import SCALAR_BYTES, Scalar
@@ -73,7 +73,7 @@ class TrusteeCard(Message, frozen=True, tag="pharoah/trustee-card/1"):
     verify_key: VerifyKey
     mask_key: MaskPublicKey
     made_hour: Count
-    possession: Signature
+    possession: SignatureBytes
     sealing_key: SealingPublicKey
     address: Text
     certificate: Text

@@ -19,6 +19,7 @@ quotes what was sent. The last field of a message may be a `memoryview`: that mu
 """
 
 import hashlib
+import operator
 import re
 import sys
 import types
@@ -48,8 +49,8 @@ class _Label:
         return str(kind.__struct_config__.tag)
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A part of a message, without a label of its own."""
+class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A part of a message, without a label of its own. It holds no cycles, and a directory holds thousands of it."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -67,7 +68,9 @@ class Secret(Message, frozen=True):
 
 M = TypeVar("M", bound=Message)
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=bytes)  # the only type that msgspec does not know is an Id
+# The only type that msgspec does not know is an Id: it is called with the bytes, and refuses what are none.
+_identifier = operator.call
+_encoder = msgspec.msgpack.Encoder(enc_hook=bytes)
 
 
 def encode(message: Message) -> bytes:
@@ -118,12 +121,6 @@ def _head_decoder(kind: type[Message]) -> "msgspec.msgpack.Decoder[Any]":
     return msgspec.msgpack.Decoder(head, dec_hook=_identifier)
 
 
-def _identifier(kind: type[Id], value: object) -> Id:
-    if type(value) is not bytes:
-        raise ValueError(f"must be {kind.length} bytes")
-    return kind(value)
-
-
 def _is_canonical(message: Message, data: Bytes) -> bool:
     tail = _bulk(type(message))
     if tail is None:
@@ -159,6 +156,8 @@ def _refused(kind: type[Message], data: Bytes, error: Exception) -> DecodeError:
     where, hint = _place(kind, [int(step) for step in re.findall(r"\[(\d+)\]", path)])
     if fact.startswith("Invalid enum value"):
         return _refusal(kind, f"{where} must be one of {', '.join(hint)}")
+    if isinstance(hint, type) and issubclass(hint, Id) and not fact.startswith("a "):
+        return _refusal(kind, f"{where} must be {hint.length} bytes")
     if fact.startswith("Invalid value"):
         return _refusal(kind, f"{where} has another label")
     if fact.startswith("Expected"):

@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 
 from crypto.codec import Count, Message, Record, Text, decode, digest, encode
 from crypto.errors import BadSignature, PeerFault, Refusal
-from crypto.ids import Digest, EncodedElement, MaskPublicKey, Signature, TenantId, VerifyKey
+from crypto.ids import Digest, EncodedElement, MaskPublicKey, SignatureBytes, TenantId, VerifyKey
 from crypto.masking import MaskKey
 from crypto.plan import HOURS_PER_WEEK
 from crypto.possession import MaskKeyClaim, check_possession
@@ -52,8 +52,8 @@ class Member(Record, frozen=True):
     verify_key: VerifyKey
     mask_key: MaskPublicKey
     made_hour: Count
-    claim: Signature
-    possession: Signature
+    claim: SignatureBytes
+    possession: SignatureBytes
 
     @classmethod
     def of(cls, signing_key: SigningKey, mask_key: MaskKey, made_hour: int) -> "Member":
@@ -97,7 +97,7 @@ class TrusteeRecord(Record, frozen=True):
     share_key: EncodedElement
     mask_key: MaskPublicKey
     made_hour: Count
-    possession: Signature
+    possession: SignatureBytes
     address: Text
     certificate: Text
 

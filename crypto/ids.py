@@ -9,7 +9,9 @@ beside its large one. Such a key agrees on the same secrets as another one, so e
 keys.
 """
 
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
+
+from msgspec import Meta
 
 _P = 2**255 - 19
 _ONES = b"\xff" * 30
@@ -61,41 +63,50 @@ class Digest(Id):
     length = 32
 
 
-def _is_reduced(value: bytes) -> bool:
-    """Whether the 255 low bits are a number below p, so that no other encoding spells the same one."""
-    return value[1:31] != _ONES or value[31] | 0x80 != 0xFF or value[0] < 0xED
+class PublicKey(Id):
+    """A point of one of the two curves of Curve25519 in its one canonical encoding; ValueError for every other.
 
-
-class VerifyKey(Id):
-    """An Ed25519 public key (RFC 8032): canonical and of large order, or else a neutral "key" would sign anything."""
-
-    length = 32
-
-    def __new__(cls, value: bytes) -> Self:
-        """The key in `value`; ValueError for every other encoding of a point, and for the 8 points of small order."""
-        key = super().__new__(cls, value)
-        if key in _SMALL_EDWARDS or not _is_reduced(key):
-            raise ValueError(f"a {cls.__name__} is not canonical or of small order")
-        return key
-
-
-class ExchangeKey(Id):
-    """An X25519 public key (RFC 7748), whose ignored top bit is clear, below p, and not of small order (§6.1)."""
+    Refused are the points of small order, with which everybody agrees on the same secret and under which one signature
+    fits any message (RFC 7748 §6.1, RFC 8032 §5.1.7), numbers from p on, and top bits that mean nothing.
+    """
 
     length = 32
+    small_order: ClassVar[frozenset[bytes]]
+    unused_bits: ClassVar[int]
 
     def __new__(cls, value: bytes) -> Self:
-        """The key in `value`; ValueError for every other encoding of it, and for one that agrees on zero."""
-        key = super().__new__(cls, value)
-        if key in _SMALL_MONTGOMERY or key[31] & 0x80 or not _is_reduced(key):
+        """The key in `value`."""
+        if len(value) != cls.length:
+            raise ValueError(f"a {cls.__name__} has {cls.length} bytes, not {len(value)}")
+        top = value[31]
+        is_beyond_p = top | 0x80 == 0xFF and value[1:31] == _ONES and value[0] >= 0xED
+        if is_beyond_p or top & cls.unused_bits or value in cls.small_order:
             raise ValueError(f"a {cls.__name__} is not canonical or of small order")
-        return key
+        return bytes.__new__(cls, value)
+
+
+class VerifyKey(PublicKey):
+    """An Ed25519 public key (RFC 8032)."""
+
+    small_order = _SMALL_EDWARDS
+    unused_bits = 0
+
+
+class ExchangeKey(PublicKey):
+    """An X25519 public key (RFC 7748), of which every other implementation ignores the top bit."""
+
+    small_order = _SMALL_MONTGOMERY
+    unused_bits = 0x80
 
 
 class Signature(Id):
     """An Ed25519 signature (RFC 8032)."""
 
     length = 64
+
+
+# A signature as it is decoded: plain bytes of its length, checked in C, since a directory holds thousands of them.
+SignatureBytes = Annotated[bytes, Meta(min_length=Signature.length, max_length=Signature.length)]
 
 
 class MaskPublicKey(ExchangeKey):

@@ -53,7 +53,7 @@ class ProvableKey:
         return Signature(self._twin.sign(_PREFIX + encode(claim)))
 
 
-def check_possession(claim: MaskKeyClaim, proof: Signature) -> None:
+def check_possession(claim: MaskKeyClaim, proof: bytes) -> None:
     """Returns if whoever made `proof` holds the key of `claim`; BadSignature otherwise."""
     try:
         Ed25519PublicKey.from_public_bytes(_twin_of(claim.mask_key)).verify(proof, _PREFIX + encode(claim))

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from crypto.codec import Bytes, Message, decode, digest, encode, first_field
 from crypto.errors import BadSignature
-from crypto.ids import Digest, Signature, TenantId, VerifyKey
+from crypto.ids import Digest, Signature, SignatureBytes, TenantId, VerifyKey
 
 M = TypeVar("M", bound=Message)
 _PREFIX = b"pharoah/signed/2\0"
@@ -26,7 +26,7 @@ _PREFIX = b"pharoah/signed/2\0"
 class Signed(Message, frozen=True, tag="pharoah/signed/2"):
     """The signature of a sender, and the canonical message that it covers."""
 
-    signature: Signature
+    signature: SignatureBytes
     body: memoryview
 
 
