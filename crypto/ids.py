@@ -78,11 +78,12 @@ class PublicKey(Id):
         """The key in `value`."""
         if len(value) != cls.length:
             raise ValueError(f"a {cls.__name__} has {cls.length} bytes, not {len(value)}")
-        top = value[31]
-        is_beyond_p = top | 0x80 == 0xFF and value[1:31] == _ONES and value[0] >= 0xED
-        if is_beyond_p or top & cls.unused_bits or value in cls.small_order:
+        key = bytes.__new__(cls, value)  # first, since a decoder hands in whatever was sent: even a map has a length
+        top = key[31]
+        is_beyond_p = top | 0x80 == 0xFF and key[1:31] == _ONES and key[0] >= 0xED
+        if is_beyond_p or top & cls.unused_bits or key in cls.small_order:
             raise ValueError(f"a {cls.__name__} is not canonical or of small order")
-        return bytes.__new__(cls, value)
+        return key
 
 
 class VerifyKey(PublicKey):

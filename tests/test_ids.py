@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from hypothesis import given, strategies as st
 
 from crypto import ids
-from crypto.codec import decode
+from crypto.codec import decode, first_field
 from crypto.errors import DecodeError
 from crypto.ids import Id, MaskPublicKey, SealingPublicKey, VerifyKey
 from crypto.possession import MaskKeyClaim
@@ -288,6 +288,34 @@ def test_what_is_no_key_does_not_decode(place: int, bad: bytes) -> None:
     fields[place] = bad
     with pytest.raises(DecodeError, match="MaskKeyClaim"):
         decode(MaskKeyClaim, msgpack.packb([MaskKeyClaim.LABEL, *fields]))
+
+
+OTHER_TYPES: list[object] = [
+    dict.fromkeys(range(100, 132), 0),
+    dict.fromkeys(map(str, range(32)), 0),
+    [1] * 32,
+    [[1] * 32] * 32,
+    "a" * 32,
+    7,
+    1.5,
+    None,
+    True,
+    msgpack.ExtType(5, b"x" * 32),
+    msgpack.Timestamp(5, 0),
+]
+
+
+@pytest.mark.parametrize("other", OTHER_TYPES, ids=lambda other: type(other).__name__)
+def test_what_is_no_byte_string_is_no_key_and_no_other_error(other: object) -> None:
+    """A map of 32 entries once raised a KeyError: it has a length, and an order, and no place 31."""
+    spoilt = msgpack.packb([MaskKeyClaim.LABEL, other, HONEST[1], 7])
+    with pytest.raises(DecodeError, match="MaskKeyClaim"):
+        decode(MaskKeyClaim, spoilt)
+    try:
+        signer = first_field(MaskKeyClaim, spoilt)
+    except DecodeError:
+        return
+    assert type(signer) is VerifyKey, "32 small numbers spell one, before anything is verified"
 
 
 def test_a_u_of_the_twist_is_a_key_that_nobody_can_prove() -> None:
