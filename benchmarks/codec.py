@@ -1,4 +1,4 @@
-"""Milliseconds of CPU to decode a directory of 1,000 members and a contribution of 100,000 cells, canonical form checked.
+"""Milliseconds of CPU to decode a directory of 1,000 members and a contribution of 100,000 cells, canonical form too.
 
     python benchmarks/codec.py      one JSON object on stdout
 

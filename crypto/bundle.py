@@ -7,7 +7,7 @@ was computed from releases, that is from sums with noise, and from the provider'
 import math
 from enum import StrEnum
 
-from crypto.codec import Count, Message, Number, Record, Text
+from crypto.codec import Count, Few, Many, Message, Number, Record, Text
 from crypto.ids import Token
 
 SKETCH_BYTES = 8 * 64
@@ -27,7 +27,7 @@ class CatalogueEntry(Record, frozen=True):
 class Catalogue(Message, frozen=True, tag="pharoah/catalogue/1"):
     """A catalogue by itself, before there is a bundle: entries in the order of their names. It is public."""
 
-    entries: tuple[CatalogueEntry, ...]
+    entries: Many[CatalogueEntry]
 
     def __post_init__(self) -> None:
         names = [entry.name for entry in self.entries]
@@ -65,7 +65,7 @@ class MismatchEntry(Record, frozen=True):
     risk_ratio_high: Number
     expected_failures: Number
     judgement: Judgement
-    alternatives: tuple[Token, ...]
+    alternatives: Few[Token]
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability_worse <= 1:
@@ -104,7 +104,7 @@ class FactorEntry(Record, frozen=True):
 class RuleEntry(Record, frozen=True):
     """Software that fails more often wherever it runs: all `conditions` as text, and its rate over that of the rest."""
 
-    conditions: tuple[Text, ...]
+    conditions: Few[Text]
     ratio: Number
     ratio_low: Number
     ratio_high: Number
@@ -143,10 +143,10 @@ class Bundle(Message, frozen=True, tag="pharoah/bundle/1"):
     number: Count
     epoch: Count
     until_hour: Count
-    catalogue: tuple[CatalogueEntry, ...]
-    mismatches: tuple[MismatchEntry, ...]
-    hazards: tuple[HazardEntry, ...]
+    catalogue: Many[CatalogueEntry]
+    mismatches: Many[MismatchEntry]
+    hazards: Many[HazardEntry]
     statement: Statement | None
-    band_edges_hours: tuple[Number, ...] = ()
-    factors: tuple[FactorEntry, ...] = ()
-    rules: tuple[RuleEntry, ...] = ()
+    band_edges_hours: Few[Number] = ()
+    factors: Many[FactorEntry] = ()
+    rules: Many[RuleEntry] = ()

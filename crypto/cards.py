@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
-from crypto.codec import Count, Message, Text, digest, encode
+from crypto.codec import Count, Few, Message, Text, digest, encode
 from crypto.directory import Member
 from crypto.errors import BadSignature, DecodeError, PeerFault
 from crypto.ids import Digest, MaskPublicKey, SealingPublicKey, SignatureBytes, VerifyKey
@@ -144,7 +144,7 @@ class MemberCard(Message, frozen=True, tag="pharoah/member-card/1"):
 class CardList(Message, frozen=True, tag="pharoah/card-list/1"):
     """The cards of all trustees, in the order of their keys: a trustee's index is its place, from 1."""
 
-    cards: tuple[TrusteeCard, ...]
+    cards: Few[TrusteeCard]
 
     def __post_init__(self) -> None:
         keys = [card.verify_key for card in self.cards]

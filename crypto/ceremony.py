@@ -21,7 +21,7 @@ from dataclasses import field
 
 from crypto import threshold as sharing
 from crypto.cards import SEALED_BYTES, CardList, SealingKey, TrusteeCard
-from crypto.codec import Count, Message, Secret, decode, digest, encode, first_field
+from crypto.codec import Count, Few, Message, Secret, decode, digest, encode, first_field
 from crypto.directory import NOTHING_BEFORE, Directory, DirectoryEntry, Member, TrustChanged, TrusteeRecord
 from crypto.errors import BadSignature, DecodeError, PeerFault, Refusal
 from crypto.ids import Digest, EncodedElement, VerifyKey
@@ -49,8 +49,8 @@ class Dealing(Message, frozen=True, tag="pharoah/dealing/1"):
     dealer: VerifyKey
     cards: Digest
     threshold: Count
-    commitments: tuple[EncodedElement, ...]
-    sealed: tuple[bytes, ...]
+    commitments: Few[EncodedElement]
+    sealed: Few[bytes]
 
     def __post_init__(self) -> None:
         if not 1 <= self.threshold == len(self.commitments):
@@ -93,7 +93,7 @@ class Committee(Message, frozen=True, tag="pharoah/committee/1"):
 
     threshold: Count
     group_key: EncodedElement
-    trustees: tuple[TrusteeRecord, ...]
+    trustees: Few[TrusteeRecord]
 
     def __post_init__(self) -> None:
         if [trustee.index for trustee in self.trustees] != list(range(1, len(self.trustees) + 1)):

@@ -37,9 +37,12 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 MAX_TEXT_CHARACTERS = 4096
 INTEGER_END = 2**63  # what SQLite and int64 arrays hold
 
+T = TypeVar("T")
 Count = Annotated[int, Meta(ge=0, le=INTEGER_END - 1)]
 Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]  # finite; NaN lies in no range
 Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARACTERS)]
+Few = Annotated[tuple[T, ...], Meta(max_length=255)]  # of what people set up by hand: trustees, tables, dimensions
+Many = Annotated[tuple[T, ...], Meta(max_length=2**22)]  # of the rest; a message's own ceiling comes before that
 Bytes = bytes | bytearray | memoryview
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 

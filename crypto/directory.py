@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from crypto.codec import Count, Message, Record, Text, decode, digest, encode
+from crypto.codec import Count, Few, Many, Message, Record, Text, decode, digest, encode
 from crypto.errors import BadSignature, PeerFault, Refusal
 from crypto.ids import Digest, EncodedElement, MaskPublicKey, SignatureBytes, TenantId, VerifyKey
 from crypto.masking import MaskKey
@@ -131,10 +131,10 @@ class DirectoryEntry(Message, frozen=True, tag="pharoah/directory-entry/1"):
     provider: VerifyKey
     threshold: Count
     group_key: EncodedElement
-    trustees: tuple[TrusteeRecord, ...]
+    trustees: Few[TrusteeRecord]
     weeks_per_epoch: Count
-    joined: tuple[Member, ...]
-    left: tuple[TenantId, ...]
+    joined: Many[Member]
+    left: Many[TenantId]
 
     def __post_init__(self) -> None:
         if sorted(trustee.index for trustee in self.trustees) != list(range(1, len(self.trustees) + 1)):

@@ -8,7 +8,7 @@ compare the fingerprint of the head (`crypto.cards.fingerprint`), and a trustee 
 """
 
 from crypto.cards import check_certificate, host_of, self_signed
-from crypto.codec import Message, Text
+from crypto.codec import Many, Message, Text
 from crypto.directory import Chain
 from crypto.ids import VerifyKey
 
@@ -21,7 +21,7 @@ class Invitation(Message, frozen=True, tag="pharoah/invitation/1"):
     """
 
     provider: VerifyKey
-    entries: tuple[bytes, ...]
+    entries: Many[bytes]
     superlink: Text
     online: Text
     certificate: Text

@@ -22,7 +22,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from crypto.codec import Bytes, Count, Message, Number, Record, decode, digest
+from crypto.codec import Bytes, Count, Few, Many, Message, Number, Record, decode, digest
 from crypto.errors import BadSignature, DecodeError
 from crypto.ids import (
     Digest,
@@ -47,7 +47,7 @@ MAX_LEASES = 2**31
 class DirectoryUpdate(Message, frozen=True, tag="pharoah/directory-update/1"):
     """Signed entries of the directory, oldest first."""
 
-    entries: tuple[bytes, ...]
+    entries: Many[bytes]
 
 
 class LeaseRequest(Message, frozen=True, tag="pharoah/lease-request/1"):
@@ -83,7 +83,7 @@ class LeaseGrants(Message, frozen=True, tag="pharoah/lease-grants/1"):
     """The provider's answer to the tenant that asked."""
 
     tenant: TenantId
-    leases: tuple[GrantedLease, ...]
+    leases: Many[GrantedLease]
 
 
 class EvaluationRequest(Message, frozen=True, tag="pharoah/evaluation-request/2"):
@@ -135,7 +135,7 @@ class RegisteredWorkload(Record, frozen=True):
     """A workload, known only by its tokens, and the sender's leases that it runs on."""
 
     ladder: Ladder
-    leases: tuple[LeaseId, ...]
+    leases: Many[LeaseId]
 
 
 class HeldToken(Record, frozen=True):
@@ -156,7 +156,7 @@ class Ownership(Message, frozen=True, tag="pharoah/ownership/2"):
     epoch: Count
     start_hour: Count
     end_hour: Count
-    held: tuple[HeldToken, ...]
+    held: Many[HeldToken]
 
     def __post_init__(self) -> None:
         tokens = [one.token for one in self.held]
@@ -176,7 +176,7 @@ class Registration(Message, frozen=True, tag="pharoah/registration/4"):
 
     tenant: TenantId
     epoch: Count
-    workloads: tuple[RegisteredWorkload, ...]
+    workloads: Many[RegisteredWorkload]
     ownership: bytes
 
 
@@ -255,8 +255,8 @@ class UnmaskRequest(Message, frozen=True, tag="pharoah/unmask-request/4", dict=T
     plan: bytes
     groups: Annotated[tuple[tuple[bytes, ...], ...], Meta(min_length=1)]
     after: Digest | None
-    left_out: tuple[GroupOfRound, ...]
-    ownerships: tuple[bytes, ...]
+    left_out: Many[GroupOfRound]
+    ownerships: Many[bytes]
 
     def __post_init__(self) -> None:
         try:
@@ -292,7 +292,7 @@ class UnmaskCall(Message, frozen=True, tag="pharoah/unmask-call/1"):
     """A signed request with the signed endorsements of all mask trustees: all were asked for the same set."""
 
     request: bytes
-    endorsements: tuple[bytes, ...]
+    endorsements: Few[bytes]
 
 
 class UnmaskShare(Message, frozen=True, tag="pharoah/unmask-share/2"):
@@ -301,7 +301,7 @@ class UnmaskShare(Message, frozen=True, tag="pharoah/unmask-share/2"):
     trustee: Count
     round_id: RoundId
     request: Digest
-    mask_sums: tuple[bytes, ...]
+    mask_sums: Few[bytes]
 
 
 class Receipt(Message, frozen=True, tag="pharoah/receipt/2"):

@@ -16,7 +16,7 @@ import math
 from enum import IntEnum, StrEnum
 
 from crypto.bundle import HazardEntry, MismatchEntry
-from crypto.codec import Count, Message, Number, Secret
+from crypto.codec import Count, Few, Many, Message, Number, Secret
 from crypto.ids import LeaseId, TenantId, Token
 
 SESSION_BYTES = 64
@@ -82,7 +82,7 @@ class CheckRequest(Secret, frozen=True, tag="pharoah/check-request/1"):
     """Does this workload belong here? `ladder` goes from the finest rung to the coarsest. The provider learns both."""
 
     session: bytes
-    ladder: tuple[Token, ...]
+    ladder: Few[Token]
     context: Token
     context_level: Token
 
@@ -93,7 +93,7 @@ class CheckAnswer(Message, frozen=True, tag="pharoah/check-answer/1"):
     bundle: Count
     verdict: Count
     evidence: MismatchEntry | None
-    hazards: tuple[HazardEntry, ...]
+    hazards: Many[HazardEntry]
 
     def __post_init__(self) -> None:
         Verdict(self.verdict)

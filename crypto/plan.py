@@ -19,7 +19,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from crypto.causes import Domain
-from crypto.codec import Count, Message, Number, Record, Text
+from crypto.codec import Count, Few, Many, Message, Number, Record, Text
 from crypto.errors import PlanRefused
 from crypto.ids import Digest, MaskPublicKey, RoundId
 from crypto.life_table import Dimension, LifeTable
@@ -47,8 +47,8 @@ class PlanDimension(Record, frozen=True):
     """An axis of the plan. `owners` counts, per level, the tenants that hold its token; empty for public levels."""
 
     name: Text
-    levels: tuple[Text, ...]
-    owners: tuple[Count, ...]
+    levels: Many[Text]
+    owners: Many[Count]
 
     def __post_init__(self) -> None:
         _check_names("a dimension", [self.name])
@@ -68,8 +68,8 @@ class Marginal(Record, frozen=True):
     """
 
     name: Text
-    dimensions: tuple[Text, ...]
-    domains: tuple[Domain, ...]
+    dimensions: Few[Text]
+    domains: Few[Domain]
     noise_scale: Number
 
     def __post_init__(self) -> None:
@@ -134,9 +134,9 @@ class Plan(Message, frozen=True, tag="pharoah/plan/3", dict=True):
     epoch: Count
     start_hour: Count
     end_hour: Count
-    dimensions: tuple[PlanDimension, ...]
-    band_edges_hours: tuple[Number, ...]
-    marginals: tuple[Marginal, ...]
+    dimensions: Few[PlanDimension]
+    band_edges_hours: Few[Number]
+    marginals: Few[Marginal]
     failures_per_unit: Count
     mechanism: Mechanism
     epsilon: Number
@@ -144,7 +144,7 @@ class Plan(Message, frozen=True, tag="pharoah/plan/3", dict=True):
     owners_minimum: Count
     cohort_minimum: Count
     noise_shares: Count
-    trustees: tuple[MaskTrustee, ...]
+    trustees: Few[MaskTrustee]
     series: Series | None = None
     bundle: PublishedBundle | None = None
 

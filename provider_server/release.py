@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crypto import correlation, noise
-from crypto.codec import Count, Message, Record, decode, encode
+from crypto.codec import Count, Many, Message, Record, decode, encode
 from crypto.correlation import WEIGHT_ONE
 from crypto.errors import CohortTooSmall, DecodeError
 from crypto.ids import TenantId
@@ -118,7 +118,7 @@ class StoredRelease(Message, frozen=True, tag="pharoah/release/2"):
     """A release as it is kept: float64 arrays, little-endian, all marginals one after the other."""
 
     plan: bytes
-    answered: tuple[Answered, ...]
+    answered: Many[Answered]
     events: bytes
     exposure_node_hours: bytes
     at_risk: bytes
