@@ -82,9 +82,12 @@ def built(root: Path) -> Shown:
 def _wait(player: Player) -> None:
     """Opens the round of one more week, for which some tenants are late."""
     player._happen(WEEKS)
-    provider, start = player._federation.provider, WEEKS * HOURS_PER_WEEK
-    round_ = provider.open_round(provider.plan((start, start + HOURS_PER_WEEK)))
-    for tenant in player._federation.tenants[:ANSWERED]:
+    provider, tenants, start = player._federation.provider, player._federation.tenants, WEEKS * HOURS_PER_WEEK
+    window = (start, start + HOURS_PER_WEEK)
+    for tenant in tenants:
+        provider.register(tenant.answer(Verb.REGISTRATIONS, provider.registration_request(window)))
+    round_ = provider.open_round(provider.plan(window))
+    for tenant in tenants[:ANSWERED]:
         provider.receive(round_, tenant.answer(Verb.CONTRIBUTION, round_.signed_plan))
 
 

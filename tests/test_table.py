@@ -202,7 +202,7 @@ def test_a_level_that_has_no_row_is_not_counted(label: str, reason: str, counted
 
 
 def test_a_unit_that_no_lease_was_granted_for_counts_nowhere() -> None:
-    """Also not where no dimension is made of tokens: a job on hardware of one's own is no business of the provider's."""
+    """Also not where no dimension is made of tokens: a job on one's own hardware is no business of the provider."""
     marginals = (
         MarginalSpec("causes", ("domain", "reason"), (), 0.5),
         MarginalSpec("ages", ("band",), (), 0.25),
