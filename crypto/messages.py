@@ -301,7 +301,7 @@ class UnmaskShare(Message, frozen=True, tag="pharoah/unmask-share/2"):
     trustee: Count
     round_id: RoundId
     request: Digest
-    mask_sums: Few[bytes]
+    mask_sums: Many[bytes]
 
 
 class Receipt(Message, frozen=True, tag="pharoah/receipt/2"):

@@ -152,8 +152,9 @@ def _value(key: msgspec.structs.FieldInfo) -> str:
 def _messages() -> Iterator[str]:
     yield (
         "Each message is a msgpack array: its label, then its fields in order, decoded strictly by `crypto.codec`.\n"
-        "A type that ends in `Id`, `Key`, `Token`, `Nonce` or `Digest` is a byte string of fixed length; a key is canonical\n"
-        "and of large order. `Count` is an integer from 0 to 2^63 - 1, `Number` finite, `Text` has at most 4,096 characters.\n"
+        "A type that ends in `Id`, `Key`, `Token`, `Nonce` or `Digest` is a byte string of fixed length; a key is\n"
+        "canonical and of large order. `Count` is an integer from 0 to 2^63 - 1, `Number` finite, `Text` has at most\n"
+        "4,096 characters. Lists have at most 2^22 entries where nothing else is said.\n"
     )
     for module, kinds in _by_module().items():
         yield f"## {module}\n"
@@ -195,12 +196,15 @@ def _named(kind: Any) -> str:
     return f"{kind.__origin__.__name__}[{', '.join(inner)}]"
 
 
+MANY = 2**22
 _ALIASES = {Count: "Count", Number: "Number", Text: "Text", SignatureBytes: "Signature"}
 
 
 def _length(rule: msgspec.Meta) -> str:
     """The bounds of a list's or a number's size."""
     low, high = (rule.min_length, rule.max_length) if rule.ge is None else (rule.ge, rule.le)
+    if high == MANY:
+        return ""
     told = [f"at least {low}"] if low is not None else []
     return f" ({', '.join([*told, *([f'at most {high}'] if high is not None else [])])})"
 
