@@ -17,7 +17,6 @@ proof to its receiver alone.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import field
 
 from crypto import threshold as sharing
 from crypto.cards import SEALED_BYTES, CardList, SealingKey, TrusteeCard
@@ -177,7 +176,7 @@ class KeptShare(Secret, frozen=True, tag="pharoah/kept-share/1"):
     """A trustee's share of the key as it keeps it, and as nobody else may see it."""
 
     index: Count
-    secret: bytes = field(repr=False)
+    secret: bytes
 
     def __post_init__(self) -> None:
         if self.index < 1 or len(self.secret) != SCALAR_BYTES:
