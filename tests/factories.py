@@ -40,6 +40,7 @@ from tenant_client.policy import Policy
 from tenant_client.tenant import Tenant
 from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
 from tests.changing import replace
+from transport.clock import now_hour
 
 TENANTS = 5
 COHORT = 3
@@ -109,13 +110,14 @@ class Cast:
         sampler: NoiseSampler | None = None,
         trustees: Sequence[TrusteeService] = (),
         connect: Callable[[Path], Connection] = open_database,
+        clock: Callable[[], float] = now_hour,
     ) -> Tenant:
         """Tenant `number`; a second one of the same number has its own connection to the same database."""
         signing, mask = keys().tenants[number]
         database = connect(self.root / f"tenant-{number}.db")
         pin(database, [keys().founding])
         drawn = sampler or SystemSampler()
-        tenant = Tenant(signing, mask, policy, database, trustees, os.urandom, drawn)
+        tenant = Tenant(signing, mask, policy, database, trustees, os.urandom, drawn, clock)
         self._open.callback(tenant.close)
         return tenant
 

@@ -26,7 +26,7 @@ from crypto.errors import (
     PlanRefused,
     TooFewOwners,
 )
-from crypto.ids import Digest, EncodedElement, Nonce, RoundId, Signature, TenantId, Token
+from crypto.ids import Digest, EncodedElement, MaskPublicKey, Nonce, RoundId, Signature, TenantId, Token
 from crypto.masking import MaskKey, Words, add_words, words_from_bytes
 from crypto.messages import (
     ContributionHeader,
@@ -297,6 +297,21 @@ def test_a_contribution_that_its_tenant_did_not_make_to_this_plan_is_named_and_t
             trustee.endorse(an_unmasking(plan, *groups))
     assert (trustee.rounds(), trustee.conflicts()) == ([], [])
     trustee.endorse(an_unmasking(plan, (0, 1, 3, 4)))
+
+
+def test_a_member_whose_mask_key_agrees_on_nothing_is_named_before_anything_is_bound(cast: Cast) -> None:
+    """Neither the type of a key nor the directory lets one in; were it there, the bound round would hang."""
+    plan, trustee = a_plan(), cast.trustee()
+    zero = bytes.__new__(MaskPublicKey, bytes(32))
+    known = keys().directory
+    member = replace(known.members[2], mask_key=zero)
+    trustee.chain = Chain(
+        trustee.chain.entries, {known.head: replace(known, by_id={**known.by_id, member.tenant: member})}
+    )
+    with pytest.raises(MemberRefused, match=f"^{member.tenant}: the mask key {zero.hex()} hides nothing"):
+        trustee.endorse(an_unmasking(plan))
+    assert trustee.rounds() == []
+    unmasked(trustee, an_unmasking(plan, (0, 1, 3, 4)), plan)
 
 
 def forged_by(signing_key: SigningKey, tenant: int) -> bytes:
