@@ -312,6 +312,12 @@ class Tenant:
         row = plan.bundle.number, bytes(plan.bundle.signed), signed_plan
         with transaction(self._connection):
             self._connection.execute("INSERT OR IGNORE INTO published VALUES (?, ?, ?)", row)
+            first = self._connection.execute("SELECT bundle FROM published WHERE number = ?", row[:1]).fetchone()
+        if first[0] != row[1]:
+            raise PeerFault(
+                f"an earlier plan names another bundle {plan.bundle.number} than this one",
+                hint="tenants were told different things: compare bundles with them; nothing was counted",
+            )
         self._check_published(plan.bundle.number)
 
     def _check_published(self, number: int) -> None:
