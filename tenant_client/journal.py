@@ -8,7 +8,7 @@ and the tokens of its workload. A failure has an age since the unit began and a 
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -137,13 +137,19 @@ class Journal:
         rows = self._connection.execute("SELECT unit, descriptor FROM descriptors ORDER BY unit")
         return {unit: Descriptor.from_json(text) for unit, text in rows}
 
-    def queue_registrations(self, epoch: int, leases: Iterable[tuple[LeaseId, float, Ladder]]) -> None:
-        """Keeps what the provider is told if it asks: each lease, the hour at which it began, its workload's tokens."""
+    def queue_registrations(self, epoch: int, leases: Sequence[tuple[LeaseId, float, Ladder]]) -> dict[LeaseId, Ladder]:
+        """Keeps what the provider is told if it asks: each lease, the hour at which it began, its workload's tokens.
+
+        The first tokens of a lease stay, whatever comes later; the answer names them.
+        """
+        kept = "SELECT ladder FROM registrations WHERE lease = ?"
         with transaction(self._connection):
             self._connection.executemany(
                 "INSERT OR IGNORE INTO registrations VALUES (?, ?, ?, ?)",
                 [(bytes(lease), epoch, start_h, encode(ladder)) for lease, start_h, ladder in leases],
             )
+            rows = {lease: self._connection.execute(kept, (bytes(lease),)).fetchone() for lease, _, _ in leases}
+        return {lease: decode(Ladder, ladder) for lease, (ladder,) in rows.items()}
 
     def tell(self, epoch: int, start_h: float, end_h: float) -> tuple[RegisteredWorkload, ...]:
         """Workloads of the epoch whose leases began in [start_h, end_h), in a fixed order, noted as told before."""

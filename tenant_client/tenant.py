@@ -104,17 +104,16 @@ class Tenant:
         """Journals leases that began, with the context tokens that came with them and the tokens of their workloads.
 
         Safe to repeat after a crash: what the provider is told is queued first, and queueing it twice changes nothing.
+        Nor does a newer catalogue or descriptor: a lease is counted under the tokens that the provider is told.
         """
         catalogue = self.catalogue()
         workloads = {lease.descriptor for lease in leases}
         ladders = {workload: self._tokens.ladder(rungs(workload, catalogue), epoch) for workload in workloads}
-        units, registered = [], []
-        for lease in leases:
-            ladder = ladders[lease.descriptor]
-            units.append(Unit(str(lease.lease), lease.start_h, dict(lease.contexts) | ladder.labels))
-            registered.append((lease.lease, lease.start_h, ladder))
-        self.journal.queue_registrations(epoch, registered)
-        self.journal.label(units)
+        registered = [(lease.lease, lease.start_h, ladders[lease.descriptor]) for lease in leases]
+        kept = self.journal.queue_registrations(epoch, registered)
+        self.journal.label(
+            Unit(str(lease.lease), lease.start_h, dict(lease.contexts) | kept[lease.lease].labels) for lease in leases
+        )
 
     def lease_request(self, start_hour: int, end_hour: int) -> bytes:
         """The signed question for the own leases that began in [start_hour, end_hour)."""
