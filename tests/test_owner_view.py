@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from crypto.codec import decode, encode
+from crypto.codec import decode, digest, encode
 from crypto.directory import Member, next_entry
-from crypto.errors import DecodeError
+from crypto.errors import BadSignature, DecodeError
 from crypto.masking import MaskKey
-from crypto.messages import Contribution, DirectoryUpdate, Ownership, Receipt
+from crypto.messages import Contribution, DirectoryUpdate, Ownership, Receipt, opened_contribution
 from crypto.plan import Plan
-from crypto.signing import Signed, SigningKey, open_signed_by, reopened
+from crypto.signing import Signed, SigningKey, open_signed_by
 from simulation.federation import Federation
 from tenant_client import owner_view
 from tenant_client.cli import app
 from tenant_client.home import create, pin
 from tenant_client.layout import layout
 from tenant_client.tenant import Tenant
-from tests.factories import Cast, InsecureSilence, a_failure, a_plan, a_unit, keys, signed
+from tests.factories import Cast, InsecureSilence, a_failure, a_plan, a_unit, header_of, keys, signed
 from tests.test_week import LEASES, a_federation, happen, in_process
 
 
@@ -67,15 +67,32 @@ def test_the_parts_of_a_message_cover_every_byte_once(played: Federation) -> Non
 
 def test_each_part_is_where_it_is_said_to_be(played: Federation) -> None:
     message = message_of(played)
-    signed = decode(Signed, message)
-    sent = decode(Contribution, signed.body)
+    sent = decode(Contribution, message)
+    header = header_of(message)
     found = {part.field: message[part.offset : part.offset + part.length] for part in layout(message, plan_of(played))}
-    assert found["tenant"] == played.tenants[0].id
-    assert found["round"] == sent.round_id
-    assert found["plan"] == sent.plan
-    assert found["signature"] == signed.signature
+    assert found["tenant"] == header.tenant == played.tenants[0].id
+    assert found["round"] == header.round_id
+    assert found["plan"] == header.plan
+    assert found["nonce"] == header.nonce
+    assert found["digest"] == header.cells == digest(sent.cells)
+    assert found["signature"] == decode(Signed, sent.header).signature
+    assert found["start"] == bytes([header.start_hour])
     cells = b"".join(data for field, data in found.items() if field.startswith("cells"))
     assert cells == sent.cells
+
+
+def test_the_signature_that_is_shown_covers_all_that_precedes_the_cells_and_their_digest(played: Federation) -> None:
+    """So an owner who trusts the digest has to look at nothing else."""
+    message = message_of(played)
+    parts = {part.field: part for part in layout(message, plan_of(played))}
+    begins = parts["digest"].offset + parts["digest"].length
+    verify_key = played.provider.directory.verify_key
+    assert opened_contribution(message, verify_key)[0].tenant == played.tenants[0].id
+    for at in (parts["round"].offset, parts["plan"].offset, parts["nonce"].offset, begins - 1, len(message) - 1):
+        changed = bytearray(message)
+        changed[at] ^= 1
+        with pytest.raises(BadSignature):
+            opened_contribution(bytes(changed), verify_key)
 
 
 def test_what_is_no_contribution_has_no_layout(played: Federation) -> None:
@@ -123,7 +140,7 @@ def test_both_halves_of_a_contribution_are_described_byte_by_byte(in_series: Ten
     names = [marginal.name for marginal in FIRST.marginals]
     words = [part for part in parts if part.field.startswith(("cells of", "noise of"))]
     assert [part.field for part in words] == [f"{half} of {name}" for half in ("cells", "noise") for name in names]
-    sent = reopened(Contribution, message)
+    sent = decode(Contribution, message)
     assert b"".join(message[part.offset : part.offset + part.length] for part in words) == sent.cells
     for part in words:
         assert ("count + masks" in part.meaning) == part.field.startswith("cells")
@@ -190,7 +207,7 @@ def test_sent_lists_what_left_and_nothing_that_did_not(played: Federation) -> No
     assert contribution.message_bytes == len(message_of(played))
     assert len(view.registrations) == LEASES
     assert {row.archetype for row in view.registrations} == {view.registrations[0].archetype}
-    assert [(row.epoch, row.trustee, row.elements) for row in view.evaluations] == [(0, 1, 20), (0, 2, 20), (0, 3, 20)]
+    assert [(row.epoch, row.trustee, row.elements) for row in view.evaluations] == [(0, 1, 4), (0, 2, 4), (0, 3, 4)]
     assert [(row.entry, row.head) for row in view.receipts] == [(0, str(played.provider.directory.head))]
 
 
@@ -199,8 +216,10 @@ def test_sent_lists_the_very_tokens_that_the_tenant_signed_to_own(played: Federa
     kept = [open_signed_by(Ownership, one, provider.directory.verify_key) for one in provider._store.ownerships(0)]
     (said,) = (one for one in kept if one.tenant == tenant.id)
     (shown,) = owner_view.sent(tenant).ownerships
-    assert (shown.epoch, shown.tokens) == (said.epoch, tuple(str(token) for token in said.tokens))
+    assert shown.epoch == said.epoch
+    assert list(zip(shown.tokens, shown.leases, strict=True)) == [(str(one.token), one.leases) for one in said.held]
     assert len(shown.tokens) == 5  # three rungs and two contexts
+    assert max(shown.leases) == LEASES
 
 
 def test_a_receipt_is_listed_for_every_entry_that_is_pinned(cast: Cast) -> None:
@@ -232,7 +251,7 @@ def test_the_verbs_print_for_people_too(home: Path) -> None:
     told = call("sent", "--home", str(home))
     assert told.exit_code == 0
     assert "contribution" in told.stdout
-    assert "epoch 0: trustee 3 was sent 20 blinded elements" in told.stdout
+    assert "epoch 0: trustee 3 was sent 4 blinded elements" in told.stdout
     assert "epoch 0: signed that leases here hold 5 tokens: " in told.stdout
     assert "directory entry 0, when asked: its digest " in told.stdout
     assert "each bundle that came: its digest is held here" in told.stdout
