@@ -14,6 +14,7 @@ the system; it is the one randomness that is not an argument.
 """
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import IPv6Address
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+from cryptography.utils import CryptographyDeprecationWarning
 
 from crypto.codec import Count, Few, Message, Text, digest, encode
 from crypto.directory import Member
@@ -252,8 +254,9 @@ def self_signed(kind: type[M], signed: bytes, key_of: Callable[[Any], VerifyKey]
 def check_certificate(pem: str) -> None:
     """ValueError unless `pem` is one certificate and nothing else: TLS would trust each one of several."""
     try:
-        certificate = x509.load_pem_x509_certificate(pem.encode())
-    except (ValueError, x509.InvalidVersion) as error:
+        with warnings.catch_warnings(action="error"):  # of what RFC 5280 forbids, such as a serial number below 1
+            certificate = x509.load_pem_x509_certificate(pem.encode())
+    except (ValueError, x509.InvalidVersion, CryptographyDeprecationWarning) as error:
         raise ValueError("the certificate is none in PEM form") from error
     if certificate.public_bytes(Encoding.PEM) != pem.encode():
         raise ValueError("there must be one certificate in PEM form and nothing beside it")

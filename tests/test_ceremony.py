@@ -7,6 +7,8 @@ import re
 import stat
 import subprocess
 import sys
+import textwrap
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from typing import Any
 import click.testing
 import msgpack
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, settings, strategies as st
@@ -496,6 +499,19 @@ def test_fingerprints_are_compared_whatever_their_spelling() -> None:
     for said in ("", "0001", shown[:-1] + "0", name.hex()[:-2], shown + " 10"):
         with pytest.raises(OtherFingerprint):
             check_fingerprint(said, name)
+
+
+def test_a_certificate_that_rfc_5280_forbids_is_on_no_card() -> None:
+    """The library reads one whose serial number is 0 or below, and warns; a card does neither."""
+    der = x509.load_pem_x509_certificate(certificate().encode()).public_bytes(Encoding.DER)
+    at = der.index(b"\x02\x01\x02\x02") + 4  # version 3, then the length and the number
+    assert der[at] >= 8
+    for number in (bytes(der[at]), b"\xff" * der[at]):
+        forbidden = der[: at + 1] + number + der[at + 1 + der[at] :]
+        lines = textwrap.fill(b64encode(forbidden).decode(), 64)
+        pem = f"-----BEGIN CERTIFICATE-----\n{lines}\n-----END CERTIFICATE-----\n"
+        with pytest.raises(ValueError, match="certificate"):
+            replace(parties()[0].card, certificate=pem)
 
 
 # ---- any bytes -------------------------------------------------------------------------------------------------------
