@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from crypto.causes import CAUSES, Domain
-from crypto.ids import Digest, LeaseId, MaskPublicKey, RoundId, TenantId
+from crypto.ids import Digest, LeaseId, RoundId, TenantId
 from crypto.life_table import Floats
+from crypto.masking import MaskKey
 from crypto.noise import noise_variances
 from crypto.plan import Marginal, MaskTrustee, Plan, PlanDimension
 from provider_server.ceilings import GroupSum, JobWeeks, job_weeks
@@ -93,7 +94,7 @@ def _plan() -> Plan:
         owners_minimum=settings.owners_minimum,
         cohort_minimum=settings.cohort_minimum,
         noise_shares=settings.noise_shares,
-        trustees=(MaskTrustee(1, MaskPublicKey(bytes(32))),),
+        trustees=(MaskTrustee(1, MaskKey(bytes(32)).public),),
     )
 
 

@@ -71,9 +71,9 @@ class Secret(Message, frozen=True):
 
 M = TypeVar("M", bound=Message)
 
-# The only type that msgspec does not know is an Id: it is called with the bytes, and refuses what are none.
-_identifier = operator.call
-_encoder = msgspec.msgpack.Encoder(enc_hook=bytes)
+# The only type that msgspec does not know is an Id. Both ways are a call in C: a directory holds thousands of them.
+_identifier = operator.call  # of the type, with what came; a type refuses what are not its bytes
+_encoder = msgspec.msgpack.Encoder(enc_hook=bytes.__bytes__)  # TypeError for what are no bytes
 
 
 def encode(message: Message) -> bytes:

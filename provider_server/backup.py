@@ -20,7 +20,6 @@ import struct
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -343,5 +342,5 @@ def _from_columns(table: str, columns: Mapping[str, Any]) -> Row:
 
 
 def _to_columns(row: Row) -> dict[str, Any]:
-    values = {field.name: getattr(row, field.name) for field in fields(row)}
+    values = msgspec.structs.asdict(row)
     return values | {name: values[name].decode() for name in _TEXTS if values.get(name) is not None}

@@ -13,9 +13,10 @@ them miss as many of those that follow.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from threading import Lock
 
+import msgspec
 import sqlalchemy as sa
 
 from crypto.codec import decode, encode
@@ -78,7 +79,7 @@ class HintStore:
         The session that it came with is a secret for a while, and is not kept.
         """
         column, key = tables.hints.c, {"tenant": bytes(tenant), "number": outcome.hint}
-        kept = encode(replace(outcome, session=b""))
+        kept = encode(msgspec.structs.replace(outcome, session=b""))
         with self._alone() as connection:
             query = sa.select(column.hint).where(column.tenant == key["tenant"], column.number == key["number"])
             hint: bytes | None = connection.scalar(query)

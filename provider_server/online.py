@@ -20,8 +20,10 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+import msgspec
 
 from crypto.codec import decode, digest, encode
 from crypto.errors import DecodeError, NothingPublished, NotSignedIn, NotYours, PharoahError
@@ -217,7 +219,7 @@ class OnlineService:
         sent = self._hints.after(tenant, said.hint - 1)[:1]
         if [(hint.number, hint.lease) for hint in sent] != [(said.hint, said.lease)]:
             raise NotYours(f"you were sent no hint {said.hint} of this lease")
-        self._take_outcome(tenant, replace(said, session=b""))
+        self._take_outcome(tenant, msgspec.structs.replace(said, session=b""))
         return b""
 
     def _caller(self, session: bytes) -> TenantId:

@@ -31,8 +31,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from crypto import correlation, noise
 from crypto.bundle import Judgement
-from crypto.ids import LeaseId, MaskPublicKey, RoundId, TenantId
-from crypto.masking import Words
+from crypto.ids import LeaseId, RoundId, TenantId
+from crypto.masking import MaskKey, Words
 from crypto.noise import Integers, NoiseSampler
 from crypto.plan import HOURS_PER_WEEK, MaskTrustee, Plan
 from provider_server.learning import Findings, learn
@@ -48,7 +48,7 @@ from tenant_client.table import build_tables
 EPSILONS: Mapping[str, float | None] = MappingProxyType({"without_privacy": None, "epsilon_1": 1.0, "epsilon_2": 2.0})
 QUICK_WEEKS, QUICK_JOBS = 6, 1500
 SELECTION_KEY = bytes(32)  # which of a job-week's failures counts: in the federation each tenant's secret
-NO_TRUSTEE = MaskTrustee(1, MaskPublicKey(bytes(32)))
+NO_TRUSTEE = MaskTrustee(1, MaskKey(bytes(32)).public)
 
 
 @dataclass(frozen=True, eq=False)

@@ -72,7 +72,7 @@ def replay_lung(epsilon: float | None, seeds: int) -> Iterator[LungResult | None
         cohort_minimum=1,
         noise_shares=1,
         mechanism=Mechanism.DISCRETE_LAPLACE,
-        band_edges_hours=tuple(edges),
+        band_edges_hours=tuple(map(float, edges)),
         marginals=(MarginalSpec("survival", ("study", "band"), (), 1.0),),
     )
     curves = []

@@ -66,7 +66,7 @@ def replay_philly(file: Path, epsilon: float | None, seeds: int) -> Iterator[Phi
         cohort_minimum=1,
         noise_shares=1,
         mechanism=Mechanism.DISCRETE_LAPLACE,
-        band_edges_hours=tuple(quantile_bands(hours, MAX_BANDS)),
+        band_edges_hours=tuple(map(float, quantile_bands(hours, MAX_BANDS))),
         marginals=(MarginalSpec("survival", ("bucket", "band"), (), 1.0),),
     )
     curves = []

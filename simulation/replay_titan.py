@@ -108,7 +108,7 @@ def replay_titan(file: Path, epsilon: float | None, seeds: int) -> Iterator[Tita
         delta=DELTA,
         cohort_minimum=1,
         noise_shares=1,
-        band_edges_hours=tuple(edges),
+        band_edges_hours=tuple(map(float, edges)),
         marginals=tuple(MarginalSpec(name, (name,), (), weight) for name, weight in WEIGHTS.items()),
     )
     levels = {name: tuple(str(level) for level in range(count)) for name, count in PLACES.items()}
@@ -133,7 +133,7 @@ def replay_titan_holdout(file: Path, epsilon: float | None, seeds: int) -> Itera
         cohort_minimum=1,
         noise_shares=1,
         mechanism=Mechanism.DISCRETE_LAPLACE,
-        band_edges_hours=tuple(edges),
+        band_edges_hours=tuple(map(float, edges)),
         marginals=tuple(
             MarginalSpec("_".join(term), ("fold", *term), (), weight) for term, weight in HOLDOUT_WEIGHTS.items()
         ),

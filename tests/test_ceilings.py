@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from crypto.causes import CAUSES, Domain
-from crypto.ids import Digest, LeaseId, MaskPublicKey, RoundId, TenantId
+from crypto.ids import Digest, LeaseId, RoundId, TenantId
+from crypto.masking import MaskKey
 from crypto.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
 from provider_server.ceilings import JobWeeks, job_weeks
 from provider_server.leases import Lease
@@ -47,7 +48,7 @@ def a_plan(failures_per_unit: int = 1, window: tuple[int, int] = WEEK) -> Plan:
         owners_minimum=5,
         cohort_minimum=5,
         noise_shares=4,
-        trustees=(MaskTrustee(1, MaskPublicKey(bytes(32))),),
+        trustees=(MaskTrustee(1, MaskKey(bytes(32)).public),),
     )
 
 

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from threading import Barrier
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
@@ -329,6 +329,11 @@ def test_a_step_is_taken_from_the_state_that_was_seen_and_by_one(store: Store, p
 def test_the_request_of_a_round_is_fixed_once(store: Store) -> None:
     store.rounds.add(ROUND, State.COLLECTING, b"plan")
     store.rounds.move(ROUND, State.COLLECTING, State.ENDORSING, b"request")
+    store.rounds.drop_contribution(ROUND, TenantId(bytes(16)), b"a request that every trustee refused")
+    store.rounds.drop_contribution(ROUND, TenantId(bytes(16)), b"request")
+    store.rounds.add_answer(ROUND, Answer.ENDORSEMENT, 3, b"said")
+    with pytest.raises(sa.exc.IntegrityError, match="are final"):
+        store.rounds.drop_contribution(ROUND, TenantId(bytes(16)), b"another")
     with pytest.raises(sa.exc.IntegrityError, match="are final"):
         store.rounds.move(ROUND, State.ENDORSING, State.UNMASKING, b"another")
     assert (store.rounds.get(ROUND).state, store.rounds.get(ROUND).request) == (State.ENDORSING, b"request")
@@ -660,7 +665,7 @@ def test_an_empty_store_may_be_kept_too(store: Store, place: NewPlace, tmp_path:
 
 
 def test_every_column_is_in_the_backup() -> None:
-    kept = {table: [field.name for field in fields(kind)] for table, kind in backups.KINDS.items()}
+    kept = {table: [field.name for field in msgspec.structs.fields(kind)] for table, kind in backups.KINDS.items()}
     assert kept == {table.name: [column.name for column in table.columns] for table in metadata.sorted_tables}
 
 
