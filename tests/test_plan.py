@@ -9,8 +9,8 @@ import pytest
 
 from crypto.causes import Domain
 from crypto.codec import decode, encode
-from crypto.errors import PlanRefused
-from crypto.ids import Digest, RoundId
+from crypto.errors import DecodeError, PlanRefused
+from crypto.ids import Digest, MaskPublicKey, RoundId
 from crypto.masking import MaskKey
 from crypto.messages import Contribution
 from crypto.plan import (
@@ -29,12 +29,14 @@ from crypto.plan import (
     check_continues,
 )
 from tests.changing import replace
+from tests.curve25519 import TOP_BIT, P, montgomery, torsion, x25519
 from tests.plans import cells_plan, small_plan
 
 BAND = PlanDimension("band", ("0", "1", "2"), ())
 WORKLOAD = PlanDimension("workload", ("a", "b"), (7, 8))
 PAIRS = Marginal("pairs", ("workload", "band"), (), 3.0)
 TRUSTEE = MaskTrustee(1, MaskKey(bytes(32)).public)
+OTHER_FORM = TRUSTEE.mask_key[:-1] + bytes([TRUSTEE.mask_key[-1] ^ 0x80])  # X25519 ignores the top bit
 SERIES = Series(RoundId(b"s" * 16), 0, 4, 0)
 
 
@@ -103,6 +105,35 @@ def test_the_largest_noise_scale(mechanism: Mechanism) -> None:
     for scale in (math.nextafter(largest, math.inf), 1e70, math.inf):
         with pytest.raises(ValueError, match=f"the noise scale of marginal 'all' must be at most {largest:.0f}"):
             cells_plan(2, scale, mechanism=mechanism)
+
+
+# ---- mask keys -----------------------------------------------------------------------------------------------------
+
+
+def keys_that_hide_nothing() -> list[bytes]:
+    """Every encoding of a key that agrees on zero with all others: of small order on the curve or on its twist."""
+    values = {*map(montgomery, torsion()), P - 1}
+    every = {
+        value + over | top for value in values for over in (0, P) for top in (0, TOP_BIT) if value + over < TOP_BIT
+    }
+    return [value.to_bytes(32, "little") for value in sorted(every)]
+
+
+@pytest.mark.parametrize("key", keys_that_hide_nothing(), ids=bytes.hex)
+def test_those_are_keys_that_hide_nothing(key: bytes) -> None:
+    for private in (bytes(32), b"a" * 32):
+        assert x25519(private, key) == bytes(32)
+
+
+@pytest.mark.parametrize("key", [*keys_that_hide_nothing(), OTHER_FORM], ids=bytes.hex)
+def test_a_plan_cannot_name_a_mask_key_that_hides_nothing_or_another_form_of_one(key: bytes) -> None:
+    """Neither be built nor be read: it would be found out only when the budget is spent and the masks must come off."""
+    plan = encode(small_plan())
+    assert plan.count(TRUSTEE.mask_key) == 1
+    with pytest.raises(ValueError, match="a MaskPublicKey is not canonical or of small order"):
+        MaskTrustee(1, MaskPublicKey(key))
+    with pytest.raises(DecodeError, match=r"Plan\.trustees\[0\]\.mask_key"):
+        decode(Plan, plan.replace(TRUSTEE.mask_key, key))
 
 
 # ---- size ----------------------------------------------------------------------------------------------------------
