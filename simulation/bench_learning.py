@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from types import MappingProxyType
 
+import msgspec
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -225,8 +226,8 @@ def without_privacy(year: Year, noisy: Sequence[Release]) -> list[Release]:
 
 def _at(plan: Plan, settings: PlanSettings) -> Plan:
     scales = zip(plan.marginals, settings.scales(), strict=True)
-    marginals = tuple(replace(marginal, noise_scale=scale) for marginal, scale in scales)
-    return replace(plan, epsilon=settings.epsilon, marginals=marginals)
+    marginals = tuple(msgspec.structs.replace(marginal, noise_scale=scale) for marginal, scale in scales)
+    return msgspec.structs.replace(plan, epsilon=settings.epsilon, marginals=marginals)
 
 
 def _noise(plans: Sequence[Plan], tenants: int, sampler: NoiseSampler) -> list[Words]:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from typing import Any
@@ -40,6 +40,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from crypto.verbs import ROUND_BUNDLE_SHA256, Answer
 from provider_server.superlink import SuperLinkSettings, bundle, claim_new_run
 from tenant_client.node import FleetNode, Link, NodeSettings, serve
+from tests.changing import replace
 
 HOST = "127.0.0.1"
 POLL_S = 0.05

@@ -4,7 +4,7 @@ Planted truth is found, what is not there is not, and intervals and error rates 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -36,6 +36,7 @@ from provider_server.release import Release, release
 from provider_server.weeks import cell_covariance, infrastructure, mean_risks, predict_week, span_tables, week_tables
 from simulation.bench_learning import Year, live, releases, small
 from simulation.scenario import load
+from tests.changing import replace
 
 Rates = Mapping[tuple[str, str], float]
 WEEKS, COUNTED = 16, 320.0

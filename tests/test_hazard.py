@@ -3,7 +3,6 @@
 import csv
 import gzip
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from sklearn.linear_model import PoissonRegressor
 from crypto.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.bands import band_of, bands_from_departures, budget_shares, quantile_bands, time_in_bands
 from provider_server.analysis.hazard import Cells, HazardFit, Model, fit_hazard, predict, predict_levels
+from tests.changing import replace
 
 TITAN = Path(__file__).parents[2] / "shared" / "data" / "titan"
 PLACES = {"col": 25, "row": 8, "cage": 3, "slot": 8, "node": 4}

@@ -1,6 +1,5 @@
 """What the provider learns: planted truth comes back, under noise and under the cap, and honest intervals cover it."""
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -19,6 +18,7 @@ from provider_server.publication import compose
 from provider_server.sizes_and_seasons import add_factors, season
 from simulation.bench_learning import Year, live, releases, small, true_rates
 from simulation.scenario import load
+from tests.changing import replace
 
 WORKLOADS, CONTEXTS, WEEKS, FAILURES = 60, 20, 13, 934
 

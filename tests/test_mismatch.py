@@ -1,6 +1,5 @@
 """The pair model at 60 workloads × 20 contexts: against the obvious rankings, and against knowing the main effects."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +11,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from crypto.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.effective import capped_mean
 from provider_server.analysis.mismatch import LOG_FACTOR, Mismatches, find_mismatches
+from tests.changing import replace
 
 SHAPE, FAILURES, PLANTED_RATIO = (60, 20), 934 * 13, 8.0
 NOISE_SD = 9.4 * np.sqrt(13.0)  # of thirteen weeks' independent noise in each cell

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from provider_server.analysis.newcomers import NothingKnown
 from provider_server.benchmark_jobs import BenchmarkJob, parse
 from provider_server.learning import RateFinding
 from provider_server.new_contexts import NewContext, new_contexts
+from tests.changing import replace
 
 EDGES = (0.0, 24.0, 168.0)
 YOUNG = 3.0  # times the rate of old jobs

@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from itertools import combinations
 from pathlib import Path
@@ -30,6 +30,7 @@ from provider_server.pictures.contexts import MOST_LISTED, MOST_NODES, context_m
 from provider_server.pictures.drawing import ROLES, WIDTH, PictureNotSaved, inline, plain, save
 from provider_server.pictures.hazard import MOST_PANELS, hazard_curves
 from provider_server.pictures.mismatch import MOST_CONTEXTS, MOST_ROWS, VERDICTS, forest_plot, mismatch_matrix
+from tests.changing import replace
 
 EDGES = (0.0, 1.0, 8.0, 48.0, 100_000.0)
 HOSTILE = (

@@ -12,7 +12,6 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -52,6 +51,7 @@ from provider_server.superlink import (
 )
 from provider_server.tenants import GridTenants, Silence, Tenants, Why
 from tenant_client.node import Link, NodeKey, NodeSettings, _ahead_s, make_node_key, until_tick
+from tests.changing import replace
 from tests.superlink import HOST, REPOSITORY, Certificates, Served, certificates, serving
 from transport.asgi import Receive, Scope, Send
 

@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import runpy
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from crypto.threshold import (
     verify_share,
 )
 from crypto.voprf import Elements, Evaluation, Proof, blind, blind_evaluate, evaluate, finalize, verify_proof
+from tests.changing import replace
 
 HERE = Path(__file__).parent / "vectors"
 VECTORS = json.loads((HERE / "threshold_voprf.json").read_text())

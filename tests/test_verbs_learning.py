@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from provider_server.analysis.buildup import BuildUp
 from provider_server.analysis.contexts import Context
 from provider_server.cli import app
 from provider_server.observing import keep, load
+from tests.changing import replace
 from tests.federations import CONTEXT, WEEKS, Grounds, begin, fail, hold, lease_id
 from transport.secret_files import write_secret
 

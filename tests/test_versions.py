@@ -1,7 +1,6 @@
 """Versions that behave alike are merged, others split, under noise too; and no split is made up."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from crypto.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis import versions
 from provider_server.analysis.mismatch import LOG_FACTOR
 from provider_server.analysis.versions import PairPrior, Partition, partitions
+from tests.changing import replace
 
 
 def released(expected: Floats, rate: Floats, seed: int, *, noise_sd: float = 0.0) -> LifeTable:
