@@ -6,7 +6,6 @@ with `xdist_group("postgresql")`, so that one worker starts one server. Without 
 
 import os
 import pwd
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -22,13 +21,14 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
+from tests import needs
+
 USER = "provider"
 DATABASE = "postgres"
 PASSWORD = "canary-9f2c"
 START_S = 30.0
 STOP_S = 10.0
 POLL_S = 0.05
-PACKAGE = "postgresql"
 # Nothing here outlives the test, so nothing waits for a disk.
 SETTINGS = {"listen_addresses": "", "fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 _numbers = count()
@@ -63,19 +63,8 @@ class Server:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Server]:
     """The server of this test session; the test is skipped where PostgreSQL is not installed."""
-    programs = find_programs()
-    if programs is None:
-        pytest.skip(f"PostgreSQL's server is not here: install the Debian package {PACKAGE}")
-    with running(programs) as server:
+    with running(needs.program("postgres").parent) as server:
         yield server
-
-
-def find_programs() -> Path | None:
-    """The directory of `initdb` and `postgres`, by PATH or where Debian keeps its newest version."""
-    on_path = [Path(found).resolve().parent for found in [shutil.which("postgres")] if found]
-    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
-    both = (path for path in [*on_path, *debian] if (path / "initdb").exists() and (path / "postgres").exists())
-    return next(both, None)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Real faults in a real job of two ranks: its end stays its own, the cause is found, the journal stays whole."""
 
-import functools
 import os
 import shutil
 import signal
@@ -10,46 +9,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tenant_client.run.attempts import Attempt, State
+from tests import needs
+from tests.gloo import tried_again_without_gloo
 from tests.jobs.wrapped import JOBS, Outcome, attempts, failures, run, start
 
-pytest.importorskip("torch", reason="pip install torch==2.13.0 adds it")
+needs.package("torch")
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 STEPS = 24
-TRIES = 4
 
 # Else torchrun's store outlives a try, and with it the address of a rank that is gone (pytorch/pytorch issue 135712).
 # The next try's ranks read it where they are early: then one is refused, or both wait for the other one to connect.
 A_STORE_FOR_EACH_TRY = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-
-
-def tried_again_without_gloo(test: Callable[..., None]) -> Callable[..., None]:
-    """Gloo has faults of its own, wrapped or not, which are not those of the test.
-
-    In one of ten starts, on some machines, it does not connect its ranks; in one of a hundred ends its threads meet an
-    interpreter that is gone, and abort (pytorch/pytorch pull request 179291).
-    """
-
-    @functools.wraps(test)
-    def tried(tmp_path: Path, **fixtures: Any) -> None:
-        for number in range(TRIES):
-            folder = tmp_path / f"try-{number}"
-            folder.mkdir()
-            try:
-                test(tmp_path=folder, **fixtures)
-            except Exception as error:
-                gloo = (folder / "no-gloo").exists() or "without an active exception" in str(error)
-                if number == TRIES - 1 or not gloo:
-                    raise
-            else:
-                return
-
-    return tried
 
 
 def torchrun(fault: str, folder: Path, *options: str, steps: int = STEPS) -> list[object]:

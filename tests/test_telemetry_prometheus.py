@@ -1,7 +1,6 @@
 """The Prometheus source: a real Prometheus that scrapes an exporter of DCGM's shape, and servers at fault."""
 
 import json
-import shutil
 import ssl
 import subprocess
 import threading
@@ -26,6 +25,7 @@ from provider_server.telemetry.prometheus import PrometheusSettings, PrometheusS
 from provider_server.telemetry.quality import Reason, Tally
 from provider_server.telemetry.samples import HOUR_S, SeriesBook, Window
 from provider_server.telemetry.summaries import summarise
+from tests import needs
 from transport.certificates import make_certificate
 
 HOST = "127.0.0.1"
@@ -66,9 +66,7 @@ class Exporter:
 
 @contextmanager
 def prometheus(folder: Path, targets: list[str]) -> Iterator[str]:
-    program = shutil.which("prometheus")
-    if program is None:
-        pytest.skip("Prometheus is not here: install the Debian package prometheus")
+    program = str(needs.program("prometheus"))
     job = {"job_name": "dcgm", "static_configs": [{"targets": targets}]}
     every = {"scrape_interval": f"{int(1000 * SCRAPE_S)}ms", "scrape_timeout": f"{int(1000 * SCRAPE_S)}ms"}
     (folder / "prometheus.yml").write_text(json.dumps({"global": every, "scrape_configs": [job]}))  # JSON is YAML

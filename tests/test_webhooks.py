@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 import socket
 import subprocess
 import threading
@@ -35,6 +34,7 @@ from provider_server.webhooks import (
     target,
     trustee_away,
 )
+from tests import needs
 
 EVERY = (round_waiting("unmask", "Unreachable"), trustee_away(2), suspects(3), drift(1), held_back())
 SOON_S = 20.0
@@ -235,9 +235,7 @@ def test_nobody_waits_for_a_receiver_that_is_away() -> None:
 
 
 def test_a_real_alertmanager_takes_every_alert_and_its_end(tmp_path: Path) -> None:
-    program = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
-    if program is None:
-        pytest.skip("there is no Alertmanager here: Debian's package prometheus-alertmanager adds it")
+    program = str(needs.program("prometheus-alertmanager"))
     settings = tmp_path / "alertmanager.yml"
     settings.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
     with socket.create_server(("127.0.0.1", 0)) as free:
