@@ -5,8 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tenant_client.run.attempts import Attempt, State
 from tests import needs
 from tests.gloo import tried_again_without_gloo
 from tests.jobs.wrapped import JOBS, Outcome, attempts, failures, run, start
+from tests.waiting import until
 
 needs.package("torch")
 
@@ -41,13 +41,6 @@ def watched(
 
 def kinds(attempt: Attempt) -> set[str]:
     return {str(finding["kind"]) for finding in attempt.findings}
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    until_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until_s, "waited in vain"
-        time.sleep(0.05)
 
 
 def lines(path: Path) -> int:
@@ -200,7 +193,7 @@ def test_the_disk_is_full_from_the_start(tmp_path: Path, small_disk: Path) -> No
 @tried_again_without_gloo
 def test_the_disk_fills_while_the_job_runs(tmp_path: Path, small_disk: Path) -> None:
     process = start(small_disk / tmp_path.name, torchrun("none", tmp_path), ["--poll-s", 0.1, "--spool-mib", 1])
-    wait_until(lambda: lines(tmp_path / "output-0") > 2)
+    until(lambda: lines(tmp_path / "output-0") > 2)
     fill(small_disk, left_bytes=0)
     _, said = process.communicate()
     assert process.returncode == 0
@@ -229,12 +222,12 @@ def test_the_journal_is_read_only(tmp_path: Path) -> None:
 @tried_again_without_gloo
 def test_the_client_is_killed_and_the_job_finishes(tmp_path: Path) -> None:
     process = start(tmp_path / "home", torchrun("none", tmp_path), ["--poll-s", 0.1])
-    wait_until(lambda: lines(tmp_path / "output-1") > 2)
+    until(lambda: lines(tmp_path / "output-1") > 2)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    wait_until(lambda: (tmp_path / "marker-0").exists() and (tmp_path / "marker-1").exists())
+    until(lambda: (tmp_path / "marker-0").exists() and (tmp_path / "marker-1").exists())
     assert lines(tmp_path / "output-0") == lines(tmp_path / "output-1") == STEPS
-    wait_until(lambda: attempts(tmp_path / "home")[0].state is State.INTERRUPTED)
+    until(lambda: attempts(tmp_path / "home")[0].state is State.INTERRUPTED)
     (attempt,) = attempts(tmp_path / "home")
     assert (attempt.cause.reason, attempt.exit_code, failures(tmp_path / "home")) == ("unknown", None, [])
     assert run(tmp_path / "home", ["true"]).code == 0

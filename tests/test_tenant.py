@@ -32,7 +32,7 @@ from tenant_client.database import Connection
 from tenant_client.home import create, open_tenant, pin
 from tenant_client.journal import UnknownUnit
 from tenant_client.tenant import StartedLease, Tenant
-from tests.contribute_and_die import PATIENCE_S, Moment
+from tests.contribute_and_die import Moment
 from tests.factories import (
     POLICY,
     Cast,
@@ -47,6 +47,7 @@ from tests.factories import (
     plan_digest,
     signed,
 )
+from tests.waiting import PATIENCE_S
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MORTAL = [Moment.CHARGING, Moment.CHARGED, Moment.KEEPING, Moment.KEPT]
