@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
+
+from tests import needs
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-MISSING = "pip install playwright axe-playwright-python adds it"
-CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = (
     "--no-sandbox",  # tests run as root in a container
     "--disable-gpu",
@@ -40,11 +40,9 @@ class Watched:
 @contextmanager
 def chromium() -> "Iterator[Browser]":
     """A browser; skips the test where there is none."""
-    driver = pytest.importorskip("playwright.sync_api", reason=MISSING)
-    if not CHROMIUM.exists():
-        pytest.skip("there is no Chromium here: Debian's package chromium adds it")
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    program = needs.program("chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
         try:
             yield browser
         finally:
@@ -79,8 +77,7 @@ def watched(
 
 def barriers(page: "Page") -> list[str]:
     """What axe finds on a page that is serious or worse, each with where it is."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=MISSING)
-    found = axe.Axe().run(page).response["violations"]
+    found = Axe().run(page).response["violations"]
     return [
         f"{one['id']}: {one['help']}: {node['html'][:120]}"
         for one in found

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from crypto.noise import Integers, SystemSampler
 from tenant_client.home import open_tenant
-
-PATIENCE_S = 60.0
+from tests.waiting import PATIENCE_S
 
 
 class Moment(StrEnum):

@@ -6,11 +6,9 @@ with `xdist_group("postgresql")`, so that one worker starts one server. Without 
 
 import os
 import pwd
-import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,13 +20,13 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
+from tests import needs
+from tests.waiting import until
+
 USER = "provider"
 DATABASE = "postgres"
 PASSWORD = "canary-9f2c"
-START_S = 30.0
 STOP_S = 10.0
-POLL_S = 0.05
-PACKAGE = "postgresql"
 # Nothing here outlives the test, so nothing waits for a disk.
 SETTINGS = {"listen_addresses": "", "fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 _numbers = count()
@@ -63,19 +61,8 @@ class Server:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Server]:
     """The server of this test session; the test is skipped where PostgreSQL is not installed."""
-    programs = find_programs()
-    if programs is None:
-        pytest.skip(f"PostgreSQL's server is not here: install the Debian package {PACKAGE}")
-    with running(programs) as server:
+    with running(needs.program("postgres").parent) as server:
         yield server
-
-
-def find_programs() -> Path | None:
-    """The directory of `initdb` and `postgres`, by PATH or where Debian keeps its newest version."""
-    on_path = [Path(found).resolve().parent for found in [shutil.which("postgres")] if found]
-    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
-    both = (path for path in [*on_path, *debian] if (path / "initdb").exists() and (path / "postgres").exists())
-    return next(both, None)
 
 
 @contextmanager
@@ -118,16 +105,15 @@ def _postgres(programs: Path, home: Path, account: dict[str, Any]) -> Iterator[N
 
 
 def _wait(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
-    end_s = time.monotonic() + START_S
-    while True:
+    def answers() -> bool:
         assert process.poll() is None, log.read_text()
         try:
             server.execute("SELECT 1")
         except psycopg.OperationalError:
-            assert time.monotonic() < end_s, log.read_text()
-            time.sleep(POLL_S)
-        else:
-            return
+            return False
+        return True
+
+    until(answers, "PostgreSQL answers")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

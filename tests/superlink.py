@@ -16,13 +16,11 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from typing import Any
 from unittest.mock import patch
 
@@ -39,13 +37,13 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from crypto.verbs import ROUND_BUNDLE_SHA256, Answer
 from provider_server.superlink import SuperLinkSettings, bundle, claim_new_run
+from simulation.processes import free_ports
 from tenant_client.node import FleetNode, Link, NodeSettings, serve
 from tests.changing import replace
+from tests.waiting import PATIENCE_S, until
 
 HOST = "127.0.0.1"
 POLL_S = 0.05
-START_S = 30.0
-STOP_S = 10.0
 HEARTBEAT_S = 30.0
 REPOSITORY = Path(__file__).resolve().parents[1]
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_PROXY": HOST, "no_proxy": HOST}
@@ -62,11 +60,11 @@ class SuperLink:
 @contextmanager
 def superlink(home: Path) -> Iterator[SuperLink]:
     """A SuperLink with its state in memory and everything it writes below `home`."""
-    with patch.dict(os.environ, OFFLINE | {"FLWR_HOME": str(home / "flwr")}), _reserved_port() as port:
+    with patch.dict(os.environ, OFFLINE | {"FLWR_HOME": str(home / "flwr")}), free_ports(HOST, 1) as (port,):
         link = SuperLink(f"{HOST}:{port}", home / "superlink.log")
         options = ["--insecure", "--isolation", "process", "--disable-runtime-dependency-installation"]
         with _command("flower-superlink", *options, "--host", HOST, "--port", str(port), log=link.log) as process:
-            _wait_until(lambda: f"running on http://{link.address}" in link.log.read_text(), process, link.log)
+            until(lambda: _listens(link, process), "the SuperLink runs")
             yield link
 
 
@@ -94,7 +92,7 @@ def pinned_node(address: str, app: ClientApp | None, *, fab_hash: str = ROUND_BU
         finally:
             stop.set()
             if answering:
-                answering.result(STOP_S)
+                answering.result(PATIENCE_S)
             node.leave()
 
 
@@ -119,7 +117,7 @@ def run_stock_server_app(address: str, module: str, log: Path) -> None:
     options = ["--insecure", "--runtime-api-address", address, "--token", token]
     here = {"PYTHONPATH": str(REPOSITORY)}
     with patch.dict(os.environ, here), _command("flwr-serverapp", *options, log=log) as stock:
-        assert stock.wait(START_S) == 0, log.read_text()
+        assert stock.wait(PATIENCE_S) == 0, log.read_text()
 
 
 # ---- the product's SuperLink and node
@@ -179,11 +177,12 @@ class Served:
 
     def wait_for(self, link: Link, *, count: int = 1) -> int | None:
         """Waits until the link was in this state so many times; the node id at the last."""
-        end_s = time.monotonic() + START_S
-        while len(found := [node_id for state, node_id in self.heard if state is link]) < count:
-            assert time.monotonic() < end_s, self.heard
-            time.sleep(POLL_S)
-        return found[count - 1]
+
+        def found() -> list[int | None]:
+            return [node_id for state, node_id in self.heard if state is link]
+
+        until(lambda: len(found()) >= count, f"{link} {count} times")
+        return found()[count - 1]
 
 
 @contextmanager
@@ -201,7 +200,7 @@ def serving(answer: Answer, settings: NodeSettings, **clocks: Callable[..., Any]
             yield served
         finally:
             stop.set()
-            running.result(STOP_S)
+            running.result(PATIENCE_S)
 
 
 @contextmanager
@@ -216,23 +215,11 @@ def _command(name: str, *options: str, log: Path) -> Iterator[subprocess.Popen[b
         finally:
             process.terminate()
             try:
-                process.wait(STOP_S)
+                process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
 
 
-def _wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    end_s = time.monotonic() + START_S
-    while not ready():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < end_s, log.read_text()
-        time.sleep(POLL_S)
-
-
-@contextmanager
-def _reserved_port() -> Iterator[int]:
-    """A free port for a command that takes no port 0: bound here without listening, so that nobody else is given it."""
-    with socket() as held:
-        held.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-        held.bind((HOST, 0))
-        yield held.getsockname()[1]
+def _listens(link: SuperLink, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, link.log.read_text()
+    return f"running on http://{link.address}" in link.log.read_text()

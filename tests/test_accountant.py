@@ -15,9 +15,8 @@ import opendp.prelude as dp
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings, strategies as st
-from numpy.typing import NDArray
 from opendp.mod import OpenDPException
-from scipy.stats import beta
+from scipy.stats import nbinom, norm
 
 from crypto.accountant import (
     NO_LOSS,
@@ -34,6 +33,7 @@ from crypto.life_table import Floats
 from crypto.masking import add_words
 from crypto.noise import NoiseSampler, SystemSampler, from_ring, noise_share, to_ring
 from crypto.plan import Marginal, Mechanism, Plan, Series
+from tests.chances import proven_epsilon, sure_epsilon
 from tests.changing import replace
 from tests.plans import InsecureScale, cells_plan, small_plan
 
@@ -323,11 +323,10 @@ def test_a_plan_that_claims_a_quintillion_shares_is_priced_at_once() -> None:
 
 # ---- an audit --------------------------------------------------------------------------------------------------------
 
-# Claims are exceeded by chance at most once in 10^6 audits. What repeated audits proved: for Laplace noise, claimed 1,
-# 0.94 ± 0.005, when 30% too small 1.36 ± 0.005, with a share missing 1.16 ± 0.01; for Gaussian noise, claimed 1.66,
-# 0.95 ± 0.04, when 30% too small 1.82 ± 0.04. So wrong noise is acquitted less than once in 1000 audits.
-FALSE_ALARM = 1e-6
-TRAINING = 6000
+# An attacker says "without" where the output is at most a threshold, which theory gives. A claim that holds is beaten,
+# and wrong noise is acquitted, with the chances of `tests/chances.py`; what the runs are sure to prove is computed.
+RUNS = {LAPLACE: 40_000, GAUSSIAN: 200_000}
+LAPLACE_THRESHOLD, GAUSSIAN_THRESHOLD = 0.0, -0.5
 
 
 def outputs(plan: Plan, contributions: int, sampler: NoiseSampler) -> tuple[Floats, Floats]:
@@ -343,38 +342,33 @@ def outputs(plan: Plan, contributions: int, sampler: NoiseSampler) -> tuple[Floa
     return without, with_one
 
 
-def proven_epsilon(without: Floats, with_one: Floats, delta: float) -> float:
-    """A lower bound on epsilon, wrong at most once in 10^6, from an attacker who says "without" below a threshold.
-
-    The threshold is chosen on the first runs, the bounds are Clopper and Pearson's on the others.
-    """
-    thresholds = np.quantile(without[:TRAINING], np.linspace(0.05, 0.95, 91))
-    best = max(thresholds, key=lambda t: bound(without[:TRAINING] <= t, with_one[:TRAINING] <= t, delta, 0.1))
-    return bound(without[TRAINING:] <= best, with_one[TRAINING:] <= best, delta, FALSE_ALARM)
-
-
-def bound(right: NDArray[np.bool_], wrong: NDArray[np.bool_], delta: float, risk: float) -> float:
-    low = float(beta.ppf(risk / 2, right.sum(), (~right).sum() + 1)) - delta
-    high = float(beta.isf(risk / 2, wrong.sum() + 1, (~wrong).sum()))
-    return math.log(low / high) if low > 0 else -math.inf
-
-
 def laplace_audit(contributions: int, sampler: NoiseSampler) -> float:
     (scale,) = noise_scales(LAPLACE, 1.0, 0.0, 1, (1.0,))
-    plan = cells_plan(40_000, scale, mechanism=LAPLACE, noise_shares=4, cohort_minimum=4)
+    plan = cells_plan(RUNS[LAPLACE], scale, mechanism=LAPLACE, noise_shares=4, cohort_minimum=4)
     assert plan_loss(plan).at(0.0) <= 1.0
-    return proven_epsilon(*outputs(plan, contributions, sampler), delta=0.0)
+    without, with_one = outputs(plan, contributions, sampler)
+    return proven_epsilon(without <= LAPLACE_THRESHOLD, with_one <= LAPLACE_THRESHOLD, 0.0)
+
+
+def sure_of_laplace(scale: float = 1.0, shares: int = 4) -> float:
+    """What the audit is sure to prove of the sum of so many of four shares at a scale."""
+    one = nbinom(shares / 4, -math.expm1(-1 / scale)).pmf(np.arange(401))
+    law = np.convolve(one, one[::-1])  # of -400 … 400
+    return sure_epsilon(RUNS[LAPLACE], law[:401].sum(), law[:400].sum(), 0.0)
 
 
 def test_an_audit_of_laplace_noise_proves_nearly_the_claimed_epsilon_and_no_more() -> None:
-    assert 0.85 < laplace_audit(4, SystemSampler()) <= 1.0
+    assert sure_of_laplace() > 0.84
+    assert 0.84 < laplace_audit(4, SystemSampler()) <= 1.0
 
 
 def test_an_audit_convicts_laplace_noise_that_is_30_percent_too_small() -> None:
+    assert sure_of_laplace(0.7) > 1.2
     assert laplace_audit(4, InsecureScale(0.7)) > 1.2
 
 
 def test_an_audit_convicts_a_sum_of_which_one_laplace_share_of_four_is_missing() -> None:
+    assert sure_of_laplace(shares=3) > 1.0
     assert laplace_audit(3, SystemSampler()) > 1.0
 
 
@@ -383,16 +377,25 @@ AUDIT_DELTA = 0.1  # where an attacker needs few runs to show that Gaussian nois
 
 def gaussian_audit(sampler: NoiseSampler) -> tuple[float, float]:
     """What the plan claims and what the audit proves."""
-    plan = cells_plan(36_000, 1.0, noise_shares=1, cohort_minimum=1)
-    proven = proven_epsilon(*outputs(plan, 1, sampler), delta=AUDIT_DELTA)
+    plan = cells_plan(RUNS[GAUSSIAN], 1.0, noise_shares=1, cohort_minimum=1)
+    without, with_one = outputs(plan, 1, sampler)
+    proven = proven_epsilon(without <= GAUSSIAN_THRESHOLD, with_one <= GAUSSIAN_THRESHOLD, AUDIT_DELTA)
     return plan_loss(plan).at(AUDIT_DELTA), proven
+
+
+def sure_of_gaussian(scale: float = 1.0) -> float:
+    """In the ring a count is 256 steps, and a discrete law at t is the continuous one at t and half a step."""
+    right, wrong = (float(norm.cdf((GAUSSIAN_THRESHOLD + 1 / 512 - count) / scale)) for count in (0, 1))
+    return sure_epsilon(RUNS[GAUSSIAN], right, wrong, AUDIT_DELTA)
 
 
 def test_an_audit_of_gaussian_noise_proves_no_more_than_the_claimed_epsilon() -> None:
     claimed, proven = gaussian_audit(SystemSampler())
-    assert 0.4 * claimed < proven <= claimed
+    assert 0.5 * claimed < sure_of_gaussian()
+    assert 0.5 * claimed < proven <= claimed
 
 
 def test_an_audit_convicts_gaussian_noise_that_is_30_percent_too_small() -> None:
     claimed, proven = gaussian_audit(InsecureScale(0.7))
-    assert proven > claimed
+    assert claimed < sure_of_gaussian(0.7)
+    assert claimed < proven

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from tenant_client.cli import app
 from tenant_client.run.attach import exit_status
 from tenant_client.run.attempts import State
 from tests.jobs.wrapped import LEASE, PROGRAM, attempts, environment, failures, start
+from tests.waiting import PATIENCE_S, until
 
 
 def attached(home: Path, target: object) -> "subprocess.Popen[str]":
@@ -27,22 +27,14 @@ def error_file(folder: Path, message: str, at_s: int) -> None:
     (folder / "error.json").write_text(json.dumps(record))
 
 
-def wait_for(path: Path) -> None:
-    until_s = time.monotonic() + 15.0
-    while not path.exists():
-        assert time.monotonic() < until_s
-        time.sleep(0.02)
-
-
 def test_a_process_that_its_parent_has_not_reaped_says_how_it_ended(tmp_path: Path) -> None:
     job = subprocess.Popen([sys.executable, "-c", "input(); raise SystemExit(7)"], stdin=subprocess.PIPE)
     client = attached(tmp_path / "home", job.pid)
-    wait_for(tmp_path / "home/tenant.db")
-    time.sleep(0.3)
+    until(lambda: attempts(tmp_path / "home"), "it is watched")
     assert job.stdin is not None
     job.stdin.write(b"\n")
     job.stdin.close()
-    assert client.wait(timeout=20) == 0
+    assert client.wait(timeout=PATIENCE_S) == 0
     client.communicate()
     assert job.wait() == 7
     (attempt,) = attempts(tmp_path / "home")
@@ -50,21 +42,19 @@ def test_a_process_that_its_parent_has_not_reaped_says_how_it_ended(tmp_path: Pa
 
 
 def test_a_process_that_was_reaped_ended_in_an_unknown_way(tmp_path: Path) -> None:
-    script = "sleep 30 & echo $!; read go; kill $!; wait; sleep 2"
+    script = "sleep 600 & echo $!; read go; kill $!; wait; read go_on"
     shell = subprocess.Popen(["/bin/sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert shell.stdout is not None
     assert shell.stdin is not None
     job = int(shell.stdout.readline())
     client = attached(tmp_path / "home", job)
-    wait_for(tmp_path / "home/tenant.db")
-    time.sleep(0.3)
+    until(lambda: attempts(tmp_path / "home"), "it is watched")
     os.kill(client.pid, 19)
     shell.stdin.write(b"go\n")
     shell.stdin.flush()
-    while Path(f"/proc/{job}").exists():
-        time.sleep(0.02)
+    until(lambda: not Path(f"/proc/{job}").exists(), "the shell has reaped its job")
     os.kill(client.pid, 18)
-    assert client.wait(timeout=20) == 0
+    assert client.wait(timeout=PATIENCE_S) == 0
     client.communicate()
     shell.communicate()
     (attempt,) = attempts(tmp_path / "home")
@@ -83,13 +73,12 @@ def test_a_running_process_has_no_exit_status_and_a_zombie_has() -> None:
 
 
 def test_a_job_that_is_watched_already_is_left_alone(tmp_path: Path) -> None:
-    process = start(tmp_path / "home", ["sh", "-c", "echo $$; exec sleep 30"])
+    process = start(tmp_path / "home", ["sh", "-c", "echo $$; exec sleep 600"])
     assert process.stdout is not None
     job = int(process.stdout.readline())
-    while not attempts(tmp_path / "home"):
-        time.sleep(0.05)
+    until(lambda: attempts(tmp_path / "home"), "it is watched")
     client = attached(tmp_path / "home", job)
-    _, said = client.communicate(timeout=20)
+    _, said = client.communicate(timeout=PATIENCE_S)
     assert client.returncode == 2
     assert "is watched already" in said
     os.kill(job, 15)

@@ -13,7 +13,9 @@ from hypothesis import given, settings, strategies as st
 from tenant_client.collectives import Cause, Verdict, analyse, evidence
 from tenant_client.sources.evidence import Role
 from tenant_client.sources.flight_recorder import Group, Operation, read_dumps
+from tests import needs
 from tests.clusters import C, Rank, S, call, judged, world
+from tests.waiting import PATIENCE_S
 
 RUNS = Path(__file__).resolve().parents[2] / "shared" / "data" / "flight_recorder"
 
@@ -130,11 +132,11 @@ os._exit(0)
 
 @pytest.mark.parametrize("mode", ["hang", "clean"])
 def test_dumps_of_torch_with_gloo(tmp_path: Path, mode: str) -> None:
-    pytest.importorskip("torch", reason="needs torch: pip install torch==2.13.0")
+    needs.package("torch")
     environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "100", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", GLOO]
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path), mode], env=environment) for rank in range(2)]
-    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    assert [rank.wait(PATIENCE_S) for rank in ranks] == [0, 0]
     for form in ("json", "pickle"):
         found = analyse(dump for rank in range(2) for dump in read_dumps(tmp_path / f"{form}_dump_{rank}"))
         assert found.culprits == ((1,) if mode == "hang" else ())

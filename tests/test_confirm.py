@@ -1,7 +1,8 @@
 """Benchmarks on this machine, with slow and wrong hardware planted in them, and the verb from end to end.
 
-The machine is noisy, so what is slow is measured in turns with what is not, and ratios are compared: whatever slows the
-whole machine slows both. Extra work, throttles and damaged bytes are real.
+Work, extra work, throttles and damaged bytes are real. Where a verdict hangs on how long work took, time is
+counted in work (`WorkClock`) and noise comes from a seed, so that no other load on the machine decides; what is slow is
+measured in turns with what is not, and ratios are compared.
 """
 
 import json
@@ -14,10 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import click.testing
 import numpy as np
@@ -29,8 +32,9 @@ from crypto.ids import LeaseId, TenantId
 from crypto.online import Action, Hint, HintState, Outcome, Suspicion, Verdict
 from provider_server.online import serve_online
 from provider_server.sessions import LIFETIME_S, Sessions, session_key
+from simulation.processes import free_ports
 from tenant_client.cli import app
-from tenant_client.confirm import cpu, cuda, kept, pair, storage
+from tenant_client.confirm import cpu, cuda, kept, machine, pair, storage
 from tenant_client.confirm.assess import Finding, Measured, assess, overall, rows
 from tenant_client.confirm.criteria import GRID, Criterion, judge, learn
 from tenant_client.confirm.machine import Busy, Target, default_device
@@ -38,6 +42,7 @@ from tenant_client.confirm.sample import Benchmark, CannotMeasure, Once, Rates, 
 from tenant_client.database import open_database
 from tenant_client.hints import HintLog
 from tests.federations import Grounds
+from tests.waiting import PATIENCE_S, until
 from transport.certificates import make_certificate
 
 SLOWER = 1.3
@@ -48,22 +53,69 @@ def sample(values: Rates) -> Sample:
     return Sample("test", "here", "of the other", values)
 
 
-def ratios(one: Once, other: Once, repeats: int = REPEATS) -> Sample:
-    """How fast `one` is in terms of `other`, measured in turns."""
-    for once in (one, other):
-        once()
-    return sample(np.array([one() / other() for _ in range(repeats)]))
+class WorkClock:
+    """Stands for the module `time`: time passes by work that is done, and by nothing else."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        self.links: dict[str, float] = {}  # seconds for a byte that comes from an address
+
+    def spend(self, seconds: float) -> None:
+        """So long does a piece of work take that was just done."""
+        self._now_s += seconds
+
+    def now(self) -> float:
+        """Every clock of the module."""
+        return self._now_s
+
+    monotonic = perf_counter = process_time = thread_time = now
 
 
-def runs(one: Once, other: Once, number: int, repeats: int = REPEATS) -> dict[str, list[Sample]]:
-    return {str(run): [ratios(one, other, repeats)] for run in range(number)}
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> WorkClock:
+    """The clock of all benchmarks, with matrix products of 20 GFLOP/s, on a machine that nobody else uses."""
+    made, matmul, receive = WorkClock(), np.matmul, pair._receive
+
+    def multiplied(one: Rates, other: Rates, *, out: Rates) -> None:
+        matmul(one, other, out=out)
+        made.spend(1e-10 * one.shape[0] * one.shape[1] * other.shape[1])
+
+    def received(connection: socket.socket, into: memoryview) -> None:
+        receive(connection, into)
+        made.spend(made.links.get("{}:{}".format(*connection.getpeername()), 0.0) * into.nbytes)
+
+    monkeypatch.setattr(pair, "_receive", received)
+    for module in (cpu, machine, pair, storage):
+        monkeypatch.setattr(module, "time", made)
+    monkeypatch.setattr(np, "matmul", multiplied)
+    monkeypatch.setattr(machine, "_ticks", lambda: (0, 0))
+    return made
+
+
+class Turns:
+    """Measures in turns, on a machine whose noise comes from a seed: neighbours in time resemble each other."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = np.random.default_rng(seed)
+
+    def ratios(self, one: Once, other: Once, repeats: int = REPEATS) -> Sample:
+        """How fast `one` is in terms of `other`."""
+        noise = self._generator.standard_normal(repeats)
+        for at in range(1, repeats):
+            noise[at] += 0.5 * noise[at - 1]
+        level = 0.01 * self._generator.standard_normal()
+        return sample(np.array([one() / other() for _ in range(repeats)]) * np.exp(level + 0.02 * noise))
+
+    def runs(self, one: Once, other: Once, number: int, repeats: int = REPEATS) -> dict[str, list[Sample]]:
+        """So many runs."""
+        return {str(run): [self.ratios(one, other, repeats)] for run in range(number)}
 
 
 # ---- planted faults ------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def slow_gemm() -> Iterator[Once]:
+def slow_gemm(clock: WorkClock) -> Iterator[Once]:
     """Matrix products that do 30% more work than they are paid for."""
     generator = np.random.default_rng(2)
     extra = int((SLOWER - 1) * cpu.PRODUCTS * cpu.SIDE)
@@ -73,18 +125,18 @@ def slow_gemm() -> Iterator[Once]:
 
         def once() -> float:
             took = 1 / healthy()
-            began = time.process_time()
+            began = clock.now()
             np.matmul(one, other, out=product)
-            return 1 / (took + (time.process_time() - began) / (2e-9 * cpu.PRODUCTS * cpu.SIDE**3))
+            return 1 / (took + (clock.now() - began) / (2e-9 * cpu.PRODUCTS * cpu.SIDE**3))
 
         yield once
 
 
 class Forwarder:
-    """A link: forwards one connection to `port`, limits the rate of what comes back, may damage its first byte."""
+    """A link: forwards one connection to `port`, and may damage the first byte of what comes back."""
 
-    def __init__(self, port: int, seconds_per_byte: float = 0.0, *, damages: bool = False) -> None:
-        self._port, self._seconds_per_byte, self._damages = port, seconds_per_byte, damages
+    def __init__(self, port: int, *, damages: bool) -> None:
+        self._port, self._damages = port, damages
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._sockets = [self._listening]
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
@@ -98,13 +150,12 @@ class Forwarder:
         near, _ = self._listening.accept()
         far = socket.create_connection(("127.0.0.1", self._port))
         self._sockets += [near, far]
-        threading.Thread(target=self._forward, args=(near, far, 0.0, False), daemon=True).start()
-        self._forward(far, near, self._seconds_per_byte, self._damages)
+        threading.Thread(target=self._forward, args=(near, far, False), daemon=True).start()
+        self._forward(far, near, self._damages)
 
-    def _forward(self, source: socket.socket, target: socket.socket, seconds_per_byte: float, damages: bool) -> None:  # noqa: FBT001 - a thread's target
+    def _forward(self, source: socket.socket, target: socket.socket, damages: bool) -> None:  # noqa: FBT001 - a thread's target
         try:
             while data := source.recv(1 << 20):
-                time.sleep(seconds_per_byte * len(data))
                 target.sendall(bytes([data[0] ^ 0x40]) + data[1:] if damages else data)
             target.shutdown(socket.SHUT_WR)
         except OSError:
@@ -112,24 +163,33 @@ class Forwarder:
 
 
 @contextmanager
-def link(seconds_per_byte: float = 0.0, *, damages: bool = False) -> Iterator[Once]:
+def link(clock: WorkClock, bytes_per_second: float = 1e9, *, damages: bool = False) -> Iterator[Once]:
     """All-reduces over a link of its own."""
     with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
         threading.Thread(target=pair.answer, args=(listening,), daemon=True).start()
-        forwarder = Forwarder(listening.getsockname()[1], seconds_per_byte, damages=damages)
+        forwarder = Forwarder(listening.getsockname()[1], damages=damages)
         stack.callback(forwarder.close)
+        clock.links[forwarder.address] = 1 / bytes_per_second
         yield stack.enter_context(pair.exchange(forwarder.address))
 
 
 @contextmanager
-def disk(folder: Path, throttled: Callable[[storage.Read], storage.Read] = lambda read: read) -> Iterator[Once]:
-    """Reads of a fresh file, through something that may slow or damage them."""
+def disk(
+    clock: WorkClock, folder: Path, throttled: Callable[[storage.Read], storage.Read] = lambda read: read
+) -> Iterator[Once]:
+    """Reads of a fresh file at 2 GB/s, through something that may slow or damage them."""
+
+    def timed(block: mmap.mmap, at: int) -> int:
+        number = read(block, at)
+        clock.spend(number / 2e9)
+        return number
+
     path, pattern = folder / f"file-{os.urandom(4).hex()}", os.urandom(storage.BLOCK_BYTES)
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY)
     try:
         storage.fill(descriptor, pattern)
         with storage.opened(path) as read:
-            yield storage.blocks(throttled(read), mmap.mmap(-1, storage.BLOCK_BYTES), pattern)
+            yield storage.blocks(throttled(timed), mmap.mmap(-1, storage.BLOCK_BYTES), pattern)
     finally:
         os.close(descriptor)
         path.unlink()
@@ -137,8 +197,7 @@ def disk(folder: Path, throttled: Callable[[storage.Read], storage.Read] = lambd
 
 def throttled(read: storage.Read) -> storage.Read:
     def slowly(block: mmap.mmap, at: int) -> int:
-        for ahead in range(25):
-            read(block, (at + ahead * storage.BLOCK_BYTES) % storage.FILE_BYTES)
+        read(block, (at + storage.BLOCK_BYTES) % storage.FILE_BYTES)
         return read(block, at)
 
     return slowly
@@ -171,14 +230,14 @@ def bootstrapped(generator: Generator, one: Sample) -> Sample:
     return sample(np.concatenate([one.values[start : start + 4] for start in starts]))
 
 
-def test_a_gemm_that_does_a_third_more_work_is_found_and_healthy_ones_are_not() -> None:
-    """1,000 trials, each learnt from eight of ten real runs and judged on one of the others."""
-    generator = np.random.default_rng(1)
-    with cpu.gemm("") as healthy, cpu.gemm("") as other, slow_gemm() as slow:
-        good = list(runs(healthy, other, 10).values())
-        bad = [ratios(slow, other) for _ in range(3)]
+def test_a_gemm_that_does_a_third_more_work_is_found_and_healthy_ones_are_not(clock: WorkClock) -> None:
+    """400 trials, each learnt from eight of ten runs and judged on one of the others."""
+    generator, turns = np.random.default_rng(1), Turns(1)
+    with cpu.gemm("") as healthy, cpu.gemm("") as other, slow_gemm(clock) as slow:
+        good = list(turns.runs(healthy, other, 10).values())
+        bad = [turns.ratios(slow, other) for _ in range(3)]
     accused, found = 0, []
-    for trial in range(1000):
+    for trial in range(400):
         order = generator.permutation(10)
         criterion = learn({str(at): [bootstrapped(generator, good[at][0])] for at in order[:8]})
         accused += judge(bootstrapped(generator, good[order[8]][0]), criterion).verdict is Verdict.MISMATCH
@@ -189,29 +248,32 @@ def test_a_gemm_that_does_a_third_more_work_is_found_and_healthy_ones_are_not() 
     assert np.median([one.shortfall for one in found]) == pytest.approx(1 - 1 / SLOWER, abs=0.05)
 
 
-def test_a_slow_link_is_found() -> None:
-    with link() as healthy, link() as other, link(1 / 40e6) as slow:
-        criterion = learn(runs(healthy, other, 8))
-        assert judge(ratios(healthy, other), criterion).verdict is not Verdict.MISMATCH
-        found = judge(ratios(slow, other), criterion)
+def test_a_slow_link_is_found(clock: WorkClock) -> None:
+    turns = Turns(2)
+    with link(clock) as healthy, link(clock) as other, link(clock, 0.4e9) as slow:
+        criterion = learn(turns.runs(healthy, other, 8))
+        assert judge(turns.ratios(healthy, other), criterion).verdict is not Verdict.MISMATCH
+        found = judge(turns.ratios(slow, other), criterion)
     assert found.verdict is Verdict.MISMATCH
-    assert found.shortfall > 0.5
+    assert found.shortfall == pytest.approx(0.6, abs=0.05)
 
 
-def test_a_throttled_disk_is_found(on_disk: Path) -> None:
-    with disk(on_disk) as healthy, disk(on_disk) as other, disk(on_disk, throttled) as slow:
-        criterion = learn(runs(healthy, other, 8, 16))
-        assert judge(ratios(healthy, other, 16), criterion).verdict is not Verdict.MISMATCH
-        found = judge(ratios(slow, other, 16), criterion)
+def test_a_throttled_disk_is_found(clock: WorkClock, on_disk: Path) -> None:
+    turns = Turns(3)
+    with disk(clock, on_disk) as healthy, disk(clock, on_disk) as other, disk(clock, on_disk, throttled) as slow:
+        criterion = learn(turns.runs(healthy, other, 8, 16))
+        assert judge(turns.ratios(healthy, other, 16), criterion).verdict is not Verdict.MISMATCH
+        found = judge(turns.ratios(slow, other, 16), criterion)
     assert found.verdict is Verdict.MISMATCH
-    assert found.shortfall > 0.7
+    assert found.shortfall == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.parametrize("benchmark", cpu.BENCHMARKS, ids=lambda one: one.suspicion.value)
 def test_every_benchmark_of_the_processor_measures(benchmark: Benchmark) -> None:
-    found = benchmark.run(0.2, "cpu", described="this", clock=time.monotonic)
+    ticks = count()
+    found = benchmark.run(0.2, "cpu", described="this", clock=lambda: 0.05 * next(ticks))
     assert (found.benchmark, found.device, found.unit) == (benchmark.name, "this", benchmark.unit)
-    assert len(found.values) >= 2
+    assert len(found.values) == 4
 
 
 # ---- reads come from the disk --------------------------------------------------------------------------------------
@@ -250,16 +312,16 @@ def test_a_file_system_in_memory_is_no_disk() -> None:
 # ---- wrong results -------------------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_gives_back_another_byte_is_found(on_disk: Path) -> None:
-    with disk(on_disk, damaged) as once:
+def test_a_disk_that_gives_back_another_byte_is_found(clock: WorkClock, on_disk: Path) -> None:
+    with disk(clock, on_disk, damaged) as once:
         for _ in range(5):
             once()
         with pytest.raises(WrongResult, match=f"byte {5 * storage.BLOCK_BYTES}"):
             once()
 
 
-def test_a_link_that_changes_a_byte_is_found() -> None:
-    with link(damages=True) as once, pytest.raises(WrongResult):
+def test_a_link_that_changes_a_byte_is_found(clock: WorkClock) -> None:
+    with link(clock, damages=True) as once, pytest.raises(WrongResult):
         once()
 
 
@@ -308,45 +370,51 @@ def test_a_visitor_gets_no_memory_that_it_should_not_have(words: int) -> None:
             pair.answer(listening)
 
 
-def test_visitors_do_not_end_the_service() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    served: list[int] = []
-    thread = threading.Thread(target=lambda: served.append(pair.serve(address, 3.0)))
-    thread.start()
-    for data in (b"GET / HTTP/1.1\r\n\r\n", b"x"):
-        with contacted(address) as visitor:
-            visitor.sendall(data)
-    target = Target("cpu", Path(), address)
-    assert target.measure(Suspicion.INTERCONNECT, 0.2).sample.device == "tcp"
-    thread.join()
+@contextmanager
+def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[int]]]:
+    """The service at an address; how many partners it had is known when the context, and with it its time, is over."""
+    now, served = [0.0], list[int]()
+    monkeypatch.setattr(pair, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter))
+    with free_ports("127.0.0.1", 1) as (port,):
+        address = f"127.0.0.1:{port}"
+        thread = threading.Thread(target=lambda: served.append(pair.serve(address, PATIENCE_S)))
+        thread.start()
+        try:
+            yield address, served
+        finally:
+            now[0] = PATIENCE_S
+            with contacted(address):
+                thread.join()
+
+
+def test_visitors_do_not_end_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(monkeypatch) as (address, served):
+        for data in (b"GET / HTTP/1.1\r\n\r\n", b"x"):
+            with contacted(address) as visitor:
+                visitor.sendall(data)
+        target = Target("cpu", Path(), address)
+        assert target.measure(Suspicion.INTERCONNECT, 0.2).sample.device == "tcp"
     assert served == [1]
 
 
 def test_a_silent_visitor_does_not_end_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair, "TIMEOUT_S", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    thread = threading.Thread(target=pair.serve, args=(address, 2.0))
-    thread.start()
-    with contacted(address) as silent:
-        assert silent.recv(1) == b""  # shown out
-    with contacted(address) as another:
-        assert another.recv(1) == b""
-    thread.join()
+    with serving(monkeypatch) as (address, served):
+        for _ in range(2):
+            with contacted(address) as silent:
+                assert silent.recv(1) == b""  # shown out
+    assert served == [0]
 
 
 @contextmanager
 def contacted(address: str) -> Iterator[socket.socket]:
-    for _ in range(100):
-        try:
-            visitor = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])))
-        except ConnectionRefusedError:
-            time.sleep(0.02)
-            continue
-        with visitor:
-            yield visitor
-        return
+    def connected() -> socket.socket | None:
+        with suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])))
+        return None
+
+    with until(connected, "the service listens") as visitor:
+        yield visitor
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "127.0.0.1:port"])
@@ -521,6 +589,7 @@ def fleet_of(home: Path, times: float, into: Path) -> Path:
     return into
 
 
+@pytest.mark.usefixtures("clock")
 def test_from_unknown_to_fine_to_confirmed(tmp_path: Path) -> None:
     home, seconds = tmp_path / "home", ("--seconds", "1")
     first = called(home, "compute", *seconds)
@@ -624,6 +693,7 @@ def told(tmp_path: Path) -> Iterator[tuple[Path, Provided]]:
         yield home, provided
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_hint_says_what_to_test_and_its_outcome_is_told_only_if_asked_to(
     tmp_path: Path, told: tuple[Path, Provided]
 ) -> None:
@@ -644,6 +714,7 @@ def test_a_hint_says_what_to_test_and_its_outcome_is_told_only_if_asked_to(
     assert "told the provider, about hint 1: compute confirmed" in confirmed.stderr
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_provider_that_is_away_changes_no_verdict(tmp_path: Path, told: tuple[Path, Provided]) -> None:
     home, provided = told
     (home / "tenant.toml").write_text("")

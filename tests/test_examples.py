@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tenant_client.live.progress import file_name, read
+from tests import needs
 
-pytest.importorskip("torch", reason="pip install torch==2.13.0 adds it")
+needs.package("torch")
 pytestmark = pytest.mark.xdist_group("torchrun")
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,55 +1,30 @@
 """Real faults in a real job of two ranks: its end stays its own, the cause is found, the journal stays whole."""
 
-import functools
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tenant_client.run.attempts import Attempt, State
+from tests import needs
+from tests.gloo import tried_again_without_gloo
 from tests.jobs.wrapped import JOBS, Outcome, attempts, failures, run, start
+from tests.waiting import until
 
-pytest.importorskip("torch", reason="pip install torch==2.13.0 adds it")
+needs.package("torch")
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 STEPS = 24
-TRIES = 4
 
 # Else torchrun's store outlives a try, and with it the address of a rank that is gone (pytorch/pytorch issue 135712).
 # The next try's ranks read it where they are early: then one is refused, or both wait for the other one to connect.
 A_STORE_FOR_EACH_TRY = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-
-
-def tried_again_without_gloo(test: Callable[..., None]) -> Callable[..., None]:
-    """Gloo has faults of its own, wrapped or not, which are not those of the test.
-
-    In one of ten starts, on some machines, it does not connect its ranks; in one of a hundred ends its threads meet an
-    interpreter that is gone, and abort (pytorch/pytorch pull request 179291).
-    """
-
-    @functools.wraps(test)
-    def tried(tmp_path: Path, **fixtures: Any) -> None:
-        for number in range(TRIES):
-            folder = tmp_path / f"try-{number}"
-            folder.mkdir()
-            try:
-                test(tmp_path=folder, **fixtures)
-            except Exception as error:
-                gloo = (folder / "no-gloo").exists() or "without an active exception" in str(error)
-                if number == TRIES - 1 or not gloo:
-                    raise
-            else:
-                return
-
-    return tried
 
 
 def torchrun(fault: str, folder: Path, *options: str, steps: int = STEPS) -> list[object]:
@@ -66,13 +41,6 @@ def watched(
 
 def kinds(attempt: Attempt) -> set[str]:
     return {str(finding["kind"]) for finding in attempt.findings}
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    until_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until_s, "waited in vain"
-        time.sleep(0.05)
 
 
 def lines(path: Path) -> int:
@@ -225,7 +193,7 @@ def test_the_disk_is_full_from_the_start(tmp_path: Path, small_disk: Path) -> No
 @tried_again_without_gloo
 def test_the_disk_fills_while_the_job_runs(tmp_path: Path, small_disk: Path) -> None:
     process = start(small_disk / tmp_path.name, torchrun("none", tmp_path), ["--poll-s", 0.1, "--spool-mib", 1])
-    wait_until(lambda: lines(tmp_path / "output-0") > 2)
+    until(lambda: lines(tmp_path / "output-0") > 2)
     fill(small_disk, left_bytes=0)
     _, said = process.communicate()
     assert process.returncode == 0
@@ -254,12 +222,12 @@ def test_the_journal_is_read_only(tmp_path: Path) -> None:
 @tried_again_without_gloo
 def test_the_client_is_killed_and_the_job_finishes(tmp_path: Path) -> None:
     process = start(tmp_path / "home", torchrun("none", tmp_path), ["--poll-s", 0.1])
-    wait_until(lambda: lines(tmp_path / "output-1") > 2)
+    until(lambda: lines(tmp_path / "output-1") > 2)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    wait_until(lambda: (tmp_path / "marker-0").exists() and (tmp_path / "marker-1").exists())
+    until(lambda: (tmp_path / "marker-0").exists() and (tmp_path / "marker-1").exists())
     assert lines(tmp_path / "output-0") == lines(tmp_path / "output-1") == STEPS
-    wait_until(lambda: attempts(tmp_path / "home")[0].state is State.INTERRUPTED)
+    until(lambda: attempts(tmp_path / "home")[0].state is State.INTERRUPTED)
     (attempt,) = attempts(tmp_path / "home")
     assert (attempt.cause.reason, attempt.exit_code, failures(tmp_path / "home")) == ("unknown", None, [])
     assert run(tmp_path / "home", ["true"]).code == 0

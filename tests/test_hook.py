@@ -20,8 +20,9 @@ from tenant_client.live.loss import LossReader
 from tenant_client.live.pacing import Pacer, Settings
 from tenant_client.live.progress import Progress, file_name, read
 from tenant_client.live.sampler import Sampler
+from tests import needs
 
-torch: Any = pytest.importorskip("torch", reason="pip install torch==2.13.0 adds it")
+torch = needs.package("torch")
 
 AUTOLOAD = Path(__file__).resolve().parents[1] / "tenant_client" / "live" / "autoload"
 UNGUARDED = {f"PHAROAH_SAMPLE_{name}": "inf" for name in ("BUDGET", "LOAD", "JITTER")}

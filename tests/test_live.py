@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -40,6 +40,7 @@ from provider_server.settings import Live as LiveTable, ProviderSettings, Teleme
 from tests.federations import Grounds
 from tests.test_buildup import summary
 from tests.test_telemetry_prometheus import prometheus
+from tests.waiting import PATIENCE_S, until
 from transport.secret_files import write_secret
 
 NODES = tuple(f"n{number:02}" for number in range(12))
@@ -297,18 +298,18 @@ def test_the_poller_counts_what_fails_goes_on_and_takes_new_settings(scene: Scen
         (scene.home / observing.STATE).rename(scene.home / "later")
         live.settings = replace_live(live.settings, LiveTable(poll_s=3600.0))
         with polling(live):
-            wait_for(lambda: scene.value("pharoah_live_polls_total", outcome="failed") == 1)
+            until(lambda: scene.value("pharoah_live_polls_total", outcome="failed") == 1)
             (scene.home / "later").rename(scene.home / observing.STATE)
             scene.home.joinpath("provider.toml").write_text(
                 f'[live]\npoll_s = 0.01\nwithin_hours = 12.0\n[telemetry]\nprometheus_url = "{scene.feed.url}"\n'
                 '[rounds]\nevery = "manual"\n'
             )
             live.reload()
-            wait_for(lambda: (scene.value("pharoah_live_polls_total", outcome="ok") or 0) > 2)
+            until(lambda: (scene.value("pharoah_live_polls_total", outcome="ok") or 0) > 2)
             scene.home.joinpath("provider.toml").write_text("[live]\npoll_s = 'often'\n")
             live.reload()
             before = scene.value("pharoah_live_polls_total", outcome="ok") or 0
-            wait_for(lambda: (scene.value("pharoah_live_polls_total", outcome="ok") or 0) > before)
+            until(lambda: (scene.value("pharoah_live_polls_total", outcome="ok") or 0) > before)
         assert (live.settings.live.within_hours, live.settings.rounds.every) == (12.0, "week")
         assert not any(thread.name == "pharoah-live" for thread in threading.enumerate())
 
@@ -320,7 +321,7 @@ def test_sighup_has_the_settings_read_again_and_is_given_back() -> None:
         signal.raise_signal(signal.SIGHUP)
     assert (calls, signal.getsignal(signal.SIGHUP)) == ([1, 1], before)
     with ThreadPoolExecutor(1) as pool:  # elsewhere signals cannot be taken, and nothing is done
-        assert pool.submit(_entered).result(10.0) is before
+        assert pool.submit(_entered).result(PATIENCE_S) is before
 
 
 def _entered() -> object:
@@ -330,13 +331,6 @@ def _entered() -> object:
 
 def replace_live(settings: ProviderSettings, live: LiveTable) -> ProviderSettings:
     return ProviderSettings(settings.listen, settings.rounds, settings.plan, settings.telemetry, live)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 30.0
-    while not condition():
-        assert time.monotonic() < end_s, "it takes too long"
-        time.sleep(0.01)
 
 
 # ---- hazards of nodes, by hand -------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """docs/operate.md says what is so: every setting, metric, log event and error has its line, and no others have one."""
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from crypto.services import PROVIDER, ProviderMethod
 from provider_server.metrics import Metrics
 from provider_server.settings import ProviderSettings
 from tenant_client.settings import TenantSettings, TrusteeSettings
+from tests import needs
 from transport.certificates import make_certificate
 from transport.client import Peer
 from transport.server import serve
@@ -103,8 +103,7 @@ def test_defaults_of_the_types_are_typed() -> None:
 
 
 def test_the_command_that_renews_a_certificate_makes_one_that_can_be_pinned(tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl here")
+    needs.program("openssl")
     (command,) = re.findall(r"^openssl req .*$", TEXT, re.MULTILINE)
     command = command.replace("DNS:provider.example", "IP:127.0.0.1")
     subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)

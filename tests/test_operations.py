@@ -36,6 +36,7 @@ from simulation.federation import Federation
 from simulation.local_grid import LocalGrid
 from tenant_client.flower_client import client_app
 from tests.federations import WEEKS, Answerer, Grounds, begin, fail, lease_id
+from tests.waiting import PATIENCE_S
 from transport.logs import Format, JsonLines, configure
 
 HOST = "127.0.0.1"
@@ -449,7 +450,7 @@ def served(app: FastAPI) -> Iterator[httpx.Client]:
     """The app behind the admin listener, as the SuperLink has it."""
     listener = Listener(with_ours(app, app), (HOST, 0), None, 64)
     try:
-        with httpx.Client(base_url=f"http://{listener.address}", trust_env=False) as client:
+        with httpx.Client(base_url=f"http://{listener.address}", trust_env=False, timeout=PATIENCE_S) as client:
             yield client
     finally:
         listener.close()

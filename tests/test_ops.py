@@ -15,6 +15,7 @@ from provider_server.metrics import Metrics
 from provider_server.tenants import Why
 from provider_server.webhooks import Kind
 from provider_server.week import Stage
+from tests import needs
 
 ROOT = Path(__file__).resolve().parents[1]
 RULES, TESTS = ROOT / "ops/prometheus/alerts.yml", ROOT / "ops/prometheus/alerts_test.yml"
@@ -33,12 +34,8 @@ def registered() -> set[str]:
 
 
 def promtool(*words: object, status: int = 0) -> str:
-    program = shutil.which("promtool")
-    if program is None:
-        pytest.skip("there is no promtool here: Debian's package prometheus adds it")
-    done = subprocess.run(
-        [program, *map(str, words)], capture_output=True, text=True, check=False, timeout=LIMITS, cwd=ROOT
-    )
+    command = [str(needs.program("promtool")), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMITS, cwd=ROOT)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr
 

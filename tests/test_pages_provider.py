@@ -51,6 +51,7 @@ from provider_server.store import Store
 from tests import browsers
 from tests.changing import replace
 from tests.pages import ANSWERED, CONTEXTS, NODES, TENANTS, WEEKS, Shown, built
+from tests.waiting import PATIENCE_S
 from transport.certificates import make_certificate
 from transport.secret_files import HomeError
 
@@ -371,7 +372,7 @@ def test_a_form_belongs_to_one_cookie_of_one_process(door: Door, clock: Clock) -
 
 @contextmanager
 def visitor(site: str, **more: Any) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=site, trust_env=False, **more) as client:
+    with httpx.Client(base_url=site, trust_env=False, timeout=PATIENCE_S, **more) as client:
         yield client
 
 
@@ -542,7 +543,7 @@ def test_the_verb_serves_until_it_is_told_to_end(shown: Shown) -> None:
             assert log_in(client).status_code == 303
             assert client.get("/api/overview").status_code == 200
         running.terminate()
-        assert running.wait(20) == 0
+        assert running.wait(PATIENCE_S) == 0
 
 
 # ---- in a browser ----------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from tenant_client.pages.serving import NotOnThisMachine, PageNotServed, listeni
 from tests import browsers
 from tests.changing import replace
 from tests.pages import WEEKS, Shown, built
+from tests.waiting import PATIENCE_S
 from transport.secret_files import HomeError
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def test_a_round_that_was_not_answered_has_no_message(home: Path) -> None:
 def visitor(home: Path) -> Iterator[tuple[httpx.Client, str]]:
     with listening(home, "127.0.0.1", 0) as address:
         base, _, token = address.partition("/?token=")
-        with httpx.Client(base_url=base, trust_env=False) as client:
+        with httpx.Client(base_url=base, trust_env=False, timeout=PATIENCE_S) as client:
             yield client, token
 
 
@@ -211,7 +212,7 @@ def test_the_printed_address_opens_once_for_one_browser(home: Path) -> None:
         assert "samesite=strict" in cookie
         assert token not in cookie
         assert client.get("/").status_code == 200
-        with httpx.Client(base_url=client.base_url, trust_env=False) as other:
+        with httpx.Client(base_url=client.base_url, trust_env=False, timeout=PATIENCE_S) as other:
             assert other.get("/", params={"token": token}).status_code == 403
             assert other.get("/sent").status_code == 403
 
@@ -297,11 +298,11 @@ def test_the_verb_prints_an_address_and_serves_until_it_is_told_to_end(home: Pat
         assert running.stderr is not None
         assert "it opens once" in running.stderr.readline()
         address = running.stderr.readline().strip()
-        with httpx.Client(trust_env=False, follow_redirects=True) as client:
+        with httpx.Client(trust_env=False, timeout=PATIENCE_S, follow_redirects=True) as client:
             assert "leases" in client.get(address).text
             assert client.get(address).status_code == 403
         running.terminate()
-        assert running.wait(20) == 0
+        assert running.wait(PATIENCE_S) == 0
 
 
 # ---- in a browser ----------------------------------------------------------------------------------------------------

@@ -6,12 +6,10 @@ namespaces can be made, tenant-1 lives in one of its own, behind a link that can
 
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -26,13 +24,25 @@ from provider_server import release as gate
 from provider_server.release import Release
 from provider_server.store import Store
 from simulation import processes
-from simulation.processes import Places, ProgramFailed, found, happen, last_week, program, provider, wait_until_ready
+from simulation.processes import (
+    Places,
+    ProgramFailed,
+    founded,
+    happen,
+    last_week,
+    program,
+    provider,
+    round_of,
+    wait_until_ready,
+)
+from tests import needs
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.xdist_group("programs")
 
-NAMESPACE, OUTSIDE, INSIDE = "pharoah-test", "10.231.77.1", "10.231.77.2"
-LINK = "pharoah-t0"
-WAIT_S = 300.0  # a node that was killed in the middle of an answer costs a deadline, and its return two heartbeats
+# Of this process alone: another run of the tests on this machine has a namespace, a link and a network of its own.
+NAMESPACE, LINK = f"pharoah-{os.getpid()}", f"ph{os.getpid()}"
+OUTSIDE, INSIDE = (f"10.231.{os.getpid() // 64 % 256}.{os.getpid() % 64 * 4 + host}" for host in (1, 2))
 WEEKS_PER_EPOCH = 13
 EVERYBODY = 4
 
@@ -46,10 +56,12 @@ class Running:
     programs: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     weeks: Iterator[int] = field(default_factory=lambda: count(last_epoch()))
 
-    def start(self, name: str) -> None:
-        """Starts a program and waits until it does its work."""
-        self.programs[name] = self.stack.enter_context(program(self.places, name))
-        wait_until_ready(self.places, name, self.programs[name])
+    def start(self, *names: str) -> None:
+        """Starts programs and waits until they do their work."""
+        for name in names:
+            self.programs[name] = self.stack.enter_context(program(self.places, name))
+        for name in names:
+            wait_until_ready(self.places, name, self.programs[name])
 
     def kill(self, name: str) -> None:
         """Kills a program with SIGKILL."""
@@ -64,9 +76,7 @@ class Running:
 
     def hold(self, start_hour: int) -> dict[str, Any]:
         """Holds a round over a week and returns what came of it."""
-        window = ["--start", str(start_hour), "--end", str(start_hour + HOURS_PER_WEEK)]
-        (told,) = json.loads(provider(self.places, "round", "--json", *window))
-        return dict(told)
+        return round_of(self.places, start_hour)
 
     def release(self, start_hour: int) -> Release | None:
         """The release of a week, if there is one."""
@@ -93,32 +103,33 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with ExitStack() as stack:
         host, wrapped = stack.enter_context(namespace())
         places = Places(tmp_path_factory.mktemp("federation"), EVERYBODY, 3, host, wrapped)
-        found(places)
+        stack.enter_context(founded(places))
         running = Running(places, stack)
-        for name in (*(f"trustee-{n}" for n in (1, 2, 3)), "provider", *(f"tenant-{n}" for n in range(1, 5))):
-            running.programs[name] = stack.enter_context(program(places, name))
-        for name, process in running.programs.items():
-            wait_until_ready(places, name, process)
+        running.start(*(f"trustee-{n}" for n in (1, 2, 3)), "provider", *(f"tenant-{n}" for n in range(1, 5)))
         yield running
 
 
 @contextmanager
 def namespace() -> Iterator[tuple[str, dict[str, list[str]]]]:
     """The address to listen at, and how to start tenant-1 so that it is a host of its own; else the loopback."""
-    made = os.geteuid() == 0 and shutil.which("ip") is not None and ip("netns", "add", NAMESPACE)
-    if not made:
-        yield "127.0.0.1", {}
-        return
+    steps = [
+        ("netns", "add", NAMESPACE),
+        ("link", "add", LINK, "type", "veth", "peer", "name", "eth0", "netns", NAMESPACE),
+        ("addr", "add", f"{OUTSIDE}/30", "dev", LINK),
+        ("link", "set", LINK, "up"),
+        ("-n", NAMESPACE, "addr", "add", f"{INSIDE}/30", "dev", "eth0"),
+        ("-n", NAMESPACE, "link", "set", "eth0", "up"),
+    ]
+    may = os.geteuid() == 0 and needs.find("ip") is not None
     try:
-        ip("link", "add", LINK, "type", "veth", "peer", "name", "eth0", "netns", NAMESPACE)
-        ip("addr", "add", f"{OUTSIDE}/24", "dev", LINK)
-        ip("link", "set", LINK, "up")
-        ip("-n", NAMESPACE, "addr", "add", f"{INSIDE}/24", "dev", "eth0")
-        ip("-n", NAMESPACE, "link", "set", "eth0", "up")
-        yield OUTSIDE, {"tenant-1": ["ip", "netns", "exec", NAMESPACE]}
+        if may and all(ip(*step) for step in steps):
+            yield OUTSIDE, {"tenant-1": ["ip", "netns", "exec", NAMESPACE]}
+        else:
+            yield "127.0.0.1", {}
     finally:
-        ip("link", "del", LINK)
-        ip("netns", "del", NAMESPACE)
+        if may:
+            ip("link", "del", LINK)
+            ip("netns", "del", NAMESPACE)
 
 
 def ip(*arguments: str) -> bool:
@@ -142,17 +153,8 @@ def while_it_runs(work: Callable[[], Any]) -> Iterator[list[Any]]:
     try:
         yield came_of_it
     finally:
-        thread.join(WAIT_S)
+        thread.join(processes.VERB_S + PATIENCE_S)
         assert not thread.is_alive()
-
-
-def until(holds: Callable[[], Any], what: str) -> Any:
-    """Waits for something to be so."""
-    end_s = time.monotonic() + WAIT_S
-    while not (found := holds()):
-        assert time.monotonic() < end_s, f"still not: {what}"
-        time.sleep(0.1)
-    return found
 
 
 def said(running: Running, name: str, text: str) -> bool:
@@ -218,7 +220,8 @@ def test_a_provider_that_is_killed_goes_on_with_the_same_round(federation: Runni
 
 def test_a_tenant_that_is_cut_off_is_left_out_and_carried_over(federation: Running) -> None:
     if not federation.places.wrapped:
-        pytest.skip("network namespaces cannot be made here: that needs root and iproute2")
+        needs.program("ip")
+        pytest.skip("network namespaces cannot be made here: that needs root and a kernel that has them")
     first = federation.next_week()
     federation.kill("tenant-1")  # cut off from the start; its node is still registered
     assert ip("link", "set", LINK, "down")
@@ -249,4 +252,5 @@ def test_the_programs_tell_no_secret_and_end_when_told(federation: Running) -> N
         assert secret.hex().encode() not in logs
     for name, process in federation.programs.items():
         process.terminate()
-        assert process.wait(processes.STOP_S) in (0, -signal.SIGTERM), name
+        assert process.wait(PATIENCE_S) in (0, -signal.SIGTERM), name
+    federation.start(*federation.programs)

@@ -1,6 +1,5 @@
 """Matching, the sign test, Mantel–Haenszel and verdicts: against exact laws, a published example, and planted truth."""
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from provider_server.analysis.matching import (
     upper_tail,
 )
 from provider_server.analysis.qed import Criteria, Verdict, judge, mantel_haenszel
+from tests import needs
 from tests.changing import replace
 
 NONE = np.zeros(1)
@@ -413,10 +413,7 @@ def test_tables_that_do_not_fit_are_refused() -> None:
 
 def national_supported_work() -> tuple[pd.DataFrame, pd.DataFrame]:
     """LaLonde's randomised trainees with their controls, and people of the Current Population Survey."""
-    found = importlib.util.find_spec("causaldata")
-    if found is None or not found.submodule_search_locations:
-        pytest.skip("LaLonde's data is in the package causaldata, which is not installed")
-    folder = Path(found.submodule_search_locations[0])
+    folder = Path(needs.package("causaldata").__file__).parent
     return tuple(pd.read_stata(folder / name / f"{name}.dta") for name in ("nsw_mixtape", "cps_mixtape"))  # type: ignore[return-value]
 
 

@@ -12,11 +12,10 @@ from tenant_client.database import open_database
 from tenant_client.describe import describe_files
 from tenant_client.journal import Journal
 from tenant_client.tenant import StartedLease
+from tests import needs
 from tests.factories import Cast, a_descriptor
+from tests.gloo import tried_again_without_gloo
 from tests.jobs.wrapped import ROOT, attempts, run
-from tests.test_faults import tried_again_without_gloo
-
-pytest.importorskip("torch", reason="pip install torch==2.13.0 adds it")
 
 AT_ONCE = {f"PHAROAH_SAMPLE_{name}": "inf" for name in ("LOAD", "JITTER", "BUDGET")}
 
@@ -24,6 +23,7 @@ AT_ONCE = {f"PHAROAH_SAMPLE_{name}": "inf" for name in ("LOAD", "JITTER", "BUDGE
 @pytest.mark.xdist_group("torchrun")
 @tried_again_without_gloo
 def test_an_unchanged_job_gets_its_signature(tmp_path: Path) -> None:
+    needs.package("torch")
     job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     home = tmp_path / "home"
     done = run(home, [*job, ROOT / "examples/ddp.py", "--steps", "40"], env=AT_ONCE, timeout_s=90.0)

@@ -13,6 +13,7 @@ import yaml
 from crypto.bundle import Bundle, Judgement, MismatchEntry
 from crypto.ids import LeaseId, Token
 from tests.federations import WEEKS, Grounds, begin, lease_id
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -56,7 +57,7 @@ def environment(homes: tuple[Path, Mapping[str, str]], verdict: str, tools: Path
 
 
 def executed(*command: str, env: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def program(path: Path, line: str) -> None:

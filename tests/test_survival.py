@@ -125,3 +125,31 @@ def test_negative_and_impossible_counts_stay_a_survival_curve() -> None:
     assert curve.survival[0] <= 1
     assert curve.survival[-1] >= 0
     assert curve.at(np.array([0.0])) == 1.0
+
+
+@pytest.mark.parametrize("noise_sd", [0.0, 3.0])
+def test_a_curve_that_reaches_zero_keeps_its_last_upper_bound(noise_sd: float) -> None:
+    times, everybody_failed = np.arange(1.0, 41.0), np.ones(40)
+    edges = quantile_bands(times, 5)
+    noisy = counts(times, everybody_failed, edges) + 30.0 * noise_sd
+    curve = survival_curve(times, edges, noisy, np.full(len(noisy), noise_sd**2))
+    assert (curve.survival[-1], curve.low[-1]) == (0.0, 0.0)
+    assert curve.high[-1] == curve.high[-2] > 0.0
+    assert np.all(curve.high <= 1.0)
+    assert np.all(curve.low <= curve.survival)
+    assert np.all(curve.survival <= curve.high)
+
+
+def test_no_noise_however_unlucky_meets_an_overflow() -> None:
+    times, failed = lung()
+    rng = np.random.default_rng(3)
+    for bands in (2, 6, 20):
+        edges = quantile_bands(times, bands)
+        exact = counts(times, failed, edges)
+        for noise_sd in (1.0, 10.0, 1e3, 1e6):
+            noisy = exact + rng.normal(0.0, noise_sd, len(exact))
+            curve = survival_curve(times, edges, noisy, np.full(len(exact), noise_sd**2))  # warnings are errors
+            assert np.all(np.isfinite(curve.high))
+            assert np.all((curve.low <= curve.survival) & (curve.survival <= curve.high))
+        everything_failed = survival_curve(times, edges, exact + 1e4, np.ones(len(exact)))
+        assert everything_failed.survival[-1] == 0.0 < everything_failed.high[-1] <= 1.0

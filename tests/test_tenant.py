@@ -43,7 +43,7 @@ from tenant_client.home import create, open_tenant, pin
 from tenant_client.journal import UnknownUnit
 from tenant_client.tenant import StartedLease, Tenant
 from tests.changing import replace
-from tests.contribute_and_die import PATIENCE_S, Moment
+from tests.contribute_and_die import Moment
 from tests.factories import (
     POLICY,
     Cast,
@@ -59,6 +59,7 @@ from tests.factories import (
     plan_digest,
     signed,
 )
+from tests.waiting import PATIENCE_S
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SIDE = 80

@@ -45,14 +45,17 @@ from crypto.messages import ContributionHeader, UnmaskCall, UnmaskRequest
 from crypto.plan import Plan
 from crypto.services import CLASSES, ProviderMethod, heard, one_line, told
 from provider_server import trustee_client as providers_side
+from simulation.processes import free_ports
 from tenant_client.database import open_database
 from tenant_client.descriptor import rungs
 from tenant_client.tokens import TokenSource
 from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
 from tenant_client.trustee_client import RemoteTrustee
 from tenant_client.trustee_server import serve_trustee
+from tests import waiting
 from tests.changing import replace
 from tests.factories import TENANTS, Cast, a_descriptor, a_plan, keys, ownerships, plan_digest, signed
+from tests.waiting import PATIENCE_S
 from transport.certificates import Certificate, fingerprint, make_certificate
 from transport.client import Peer
 from transport.server import DEFAULT_LIMITS, Limits, Method, Server, serve
@@ -60,7 +63,7 @@ from transport.server import DEFAULT_LIMITS, Limits, Method, Server, serve
 HOST = "127.0.0.1"
 PATH = "/pharoah.Test/Ask"
 OTHER_PATH = "/pharoah.Test/AskOther"
-LONG_S = 30.0
+LONG_S = PATIENCE_S
 REPOSITORY = Path(__file__).resolve().parents[1]
 NARROW = Limits(workers=1, waiting=1, calls=8)
 
@@ -316,7 +319,7 @@ def test_only_the_pinned_certificate_is_trusted(serving: Serve, connect: Connect
     reached: list[bytes] = []
     server = serving(noting(reached))
     with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED") as refusal:
-        connect(server, foreign(), deadline_s=1.0).call(PATH, b"secret")
+        connect(server, foreign(), retries=0).call(PATH, b"secret")
     assert "compare address and certificate" in refusal.value.hint
     assert reached == []
     connect(server).call(PATH, b"hello")
@@ -327,18 +330,18 @@ def test_a_certificate_for_another_host_is_refused(serving: Serve, connect: Conn
     elsewhere = make_certificate(["trustee.example", "192.0.2.7"], datetime.now(UTC))
     server = serving(certificate=elsewhere)
     with pytest.raises(Unreachable, match=r"(?i)hostname|peer name"):
-        connect(server, elsewhere, deadline_s=1.0).call(PATH, b"")
+        connect(server, elsewhere, retries=0).call(PATH, b"")
 
 
 def test_an_expired_certificate_is_refused(serving: Serve, connect: Connect) -> None:
     old = make_certificate([HOST], datetime.now(UTC) - timedelta(days=10), lifetime_d=9)
     with pytest.raises(Unreachable, match="certificate has expired"):
-        connect(serving(certificate=old), old, deadline_s=1.0).call(PATH, b"")
+        connect(serving(certificate=old), old, retries=0).call(PATH, b"")
 
 
 def test_a_pinned_server_vouches_for_nobody_else(serving: Serve, connect: Connect) -> None:
     with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
-        connect(serving(certificate=issued_by(own())), own(), deadline_s=1.0).call(PATH, b"")
+        connect(serving(certificate=issued_by(own())), own(), retries=0).call(PATH, b"")
 
 
 def issued_by(issuer: Certificate) -> Certificate:
@@ -367,7 +370,7 @@ def test_a_caller_without_tls_is_refused(serving: Serve, connect: Connect, opene
     plain = opened.enter_context(grpc.insecure_channel(f"{HOST}:{server.port}"))
     send: _Send = plain.unary_unary(PATH)
     with pytest.raises(grpc.RpcError) as failure:
-        send(b"secret", timeout=5.0)
+        send(b"secret", timeout=LONG_S)
     assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
     assert reached == []
     connect(server).call(PATH, b"")
@@ -419,7 +422,7 @@ def test_an_answer_that_comes_too_late_is_none(
     start_s = time.monotonic()
     with pytest.raises(Unreachable, match="DEADLINE_EXCEEDED") as late:
         peer.call(PATH, b"")
-    assert 0.3 < time.monotonic() - start_s < 5.0
+    assert 0.3 < time.monotonic() - start_s < LONG_S
     assert "ask again later" in late.value.hint
 
 
@@ -427,9 +430,9 @@ def test_nobody_at_the_address_is_asked_again_until_the_deadline(connect: Connec
     with closing(socket.create_server((HOST, 0))) as taken:
         port = taken.getsockname()[1]
     start_s = time.monotonic()
-    with pytest.raises(Unreachable, match="UNAVAILABLE"):
+    with pytest.raises(Unreachable, match=r"UNAVAILABLE|DEADLINE_EXCEEDED"):
         connect(port, deadline_s=1.0, retries=1000).call(PATH, b"")
-    assert time.monotonic() - start_s < 3.0
+    assert time.monotonic() - start_s < LONG_S
 
 
 def test_a_busy_server_turns_away_and_lives(
@@ -486,18 +489,19 @@ def half_sent(opened: ExitStack) -> HalfSent:
     return begin
 
 
-def until_refused(peer: Peer, path: str = PATH, within_s: float = 10.0) -> Unreachable:
-    """Asks until there is no answer any more."""
+def until_refused(peer: Peer, path: str = PATH, within_s: float = LONG_S) -> Unreachable:
+    """Asks until there is no answer any more; one that comes too late on a busy machine is none of that kind."""
     end_s = time.monotonic() + within_s
     while time.monotonic() < end_s:
         try:
             peer.call(path, b"")
         except Unreachable as refused:
-            return refused
+            if "DEADLINE_EXCEEDED" not in str(refused):
+                return refused
     raise AssertionError("it answers still")
 
 
-def until(attempt: Callable[[], bytes], within_s: float = 10.0) -> bytes:
+def until(attempt: Callable[[], bytes], within_s: float = LONG_S) -> bytes:
     end_s = time.monotonic() + within_s
     while time.monotonic() < end_s:
         with suppress(Unreachable):
@@ -524,11 +528,15 @@ def test_a_call_that_was_given_up_is_not_begun(
     peer = connect(server)
     first = threads.submit(peer.call, PATH, b"first")
     blocking.wait_until_running()
-    send: _Send = secure_channel(opened, server).unary_unary(PATH)
+    channel = secure_channel(opened, server)
+    send: _Send = channel.unary_unary(PATH)
+    health = health_pb2_grpc.HealthStub(channel)
     given_up = send.future(b"given up")
-    time.sleep(0.5)  # it arrives and waits; nothing tells when
+    health.Check(health_pb2.HealthCheckRequest(), timeout=LONG_S)  # went the same way after it: so it waits there
+    time.sleep(0.2)
     given_up.cancel()
-    time.sleep(0.5)  # and so does this news
+    health.Check(health_pb2.HealthCheckRequest(), timeout=LONG_S)  # and so it is known there
+    time.sleep(0.2)
     blocking.may_end.set()
     assert first.result() == b"tsrif"
     assert until(lambda: peer.call(PATH, b"next")) == b"txen"
@@ -686,7 +694,7 @@ def test_errors_of_quick_methods_and_streams_travel_alike(serving: Serve, connec
     with pytest.raises(expected) as from_stream:
         next(answers)
     for fault in (from_call.value, from_stream.value):
-        assert "42" not in str(fault)
+        assert "tenant 17" not in str(fault)
         assert ("too many" in str(fault)) is isinstance(error, QuotaExceeded)
 
 
@@ -746,7 +754,7 @@ def test_a_stop_ends_streams_at_once_and_says_so(serving: Serve, connect: Connec
     server.stop()
     with pytest.raises(Unreachable, match="UNAVAILABLE: the server stops"):
         next(answers)
-    assert time.monotonic() - start_s < 5.0
+    assert time.monotonic() - start_s < LONG_S
     assert listeners.now == 0
 
 
@@ -790,16 +798,17 @@ def test_a_question_that_never_comes_is_cut_off(
         assert cut_off.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         assert cut_off.value.details() == "the question did not come in time"
     peer = connect(server)
-    answer = next(peer.stream(PATH, b"hello")) if kind == "streams" else peer.call(PATH, b"hello")
+    answer = until(lambda: next(peer.stream(PATH, b"hello")) if kind == "streams" else peer.call(PATH, b"hello"))
     assert answer == b"hello"
 
 
 def test_who_connects_and_says_nothing_is_cut_off(serving: Serve, connect: Connect) -> None:
     server = serving(limits=replace(NARROW, receive_s=0.5))
     with ExitStack() as silent:
-        lines = [silent.enter_context(socket.create_connection((HOST, server.port), timeout=10.0)) for _ in range(50)]
+        lines = [silent.enter_context(socket.create_connection((HOST, server.port), timeout=LONG_S)) for _ in range(50)]
         lines[0].sendall(b"\x16\x03\x01")  # begins TLS and does not go on
-        assert connect(server).call(PATH, b"hello") == b"hello"
+        peer = connect(server)
+        assert until(lambda: peer.call(PATH, b"hello")) == b"hello"
         for line in lines:
             with suppress(ConnectionError):
                 assert line.recv(1) == b""
@@ -834,8 +843,7 @@ def test_what_runs_beside_ends_with_the_server(serving: Serve) -> None:
             await asyncio.sleep(0.01)
 
     server = serving(beside=beside)
-    time.sleep(0.2)
-    assert turns[0] > 1
+    waiting.until(lambda: turns[0] > 1)
     server.stop()
     ended = turns[0]
     time.sleep(0.1)
@@ -884,15 +892,15 @@ def a_process_that_serves(folder: Path, port: int = 0) -> Iterator[tuple["subpro
 
 
 def test_a_server_that_was_killed_and_came_back_is_the_same_peer(
-    tmp_path: Path, connect: Connect, threads: ThreadPoolExecutor
+    tmp_path: Path, connect: Connect, threads: ThreadPoolExecutor, opened: ExitStack
 ) -> None:
-    with a_process_that_serves(tmp_path) as (process, port):
-        peer, hasty = connect(port, retries=100), connect(port, deadline_s=1.0)
-        assert (peer.call(PATH, b"ab"), hasty.call(PATH, b"ab")) == (b"ba", b"ba")
+    (held,) = opened.enter_context(free_ports(HOST, 1))
+    with a_process_that_serves(tmp_path, held) as (process, port):
+        peer, hasty = connect(port, deadline_s=LONG_S, retries=10_000), connect(port, deadline_s=1.0)
+        assert (peer.call(PATH, b"ab"), until(lambda: hasty.call(PATH, b"ab"))) == (b"ba", b"ba")
         process.kill()
         process.wait()
-    with pytest.raises(Unreachable, match="UNAVAILABLE"):
-        hasty.call(PATH, b"cd")
+    assert "UNAVAILABLE" in str(until_refused(hasty))
     patient = threads.submit(peer.call, PATH, b"ef")  # begins while nobody listens
     with a_process_that_serves(tmp_path, port) as (_, again):
         assert again == port
@@ -939,7 +947,7 @@ def test_a_trustees_methods_are_reached_from_either_side(
         ("endorse", "answered", 6, 15),
         ("unmask", "AlreadyAnswered", 6, 0),
     ]
-    assert all(0.0 <= line["took_ms"] < 10_000.0 for line in lines)
+    assert all(0.0 <= line["took_ms"] < 1000.0 * LONG_S for line in lines)
     assert "secret" not in caplog.text
 
 
@@ -964,7 +972,7 @@ def test_tokens_are_the_same_over_the_wire(cast: Cast, opened: ExitStack, connec
 def test_a_trustee_that_is_away_is_replaced_by_another(cast: Cast, opened: ExitStack, connect: Connect) -> None:
     trustees = cast.trustees()
     remote = [
-        RemoteTrustee(trustee.index, connect(served(opened, trustee), deadline_s=5.0)) for trustee in trustees[1:]
+        RemoteTrustee(trustee.index, connect(served(opened, trustee), deadline_s=LONG_S)) for trustee in trustees[1:]
     ]
     with closing(socket.create_server((HOST, 0))) as taken:
         nobody = taken.getsockname()[1]

@@ -59,7 +59,7 @@ def run(script: str, tools: Path, folder: Path) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=400,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

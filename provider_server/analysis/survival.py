@@ -7,7 +7,8 @@ by its posterior mean, spread over the band's departures: S(t) = Π (1 - (d_b / 
 s <= t, with l_s leaving and n_s at risk. The less noise, the less the random walk has to say.
 
 With exact counts and one band per departure time this is the Kaplan–Meier estimator. The intervals are pointwise,
-normal on the log scale: Greenwood's formula for the population, plus what noise leaves open about the d_b.
+normal on the log scale: Greenwood's formula for the population, plus what noise leaves open about the d_b. Once the
+curve is at 0 the log scale has no interval: the upper bound stays where it was, since survival cannot rise.
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from provider_server.analysis.bands import band_of
 
 MAX_STEPS = 200
 TOLERANCE = 1e-8
+MOST_SPREAD = 700.0  # of log S; exp of it is still a float, and so wide an interval ends at 1
 WALK_SD = 1.0  # of the logit from band to band: wide enough to follow the data, narrow enough to bridge an empty band
 
 
@@ -56,10 +58,11 @@ def survival_curve(departures: Floats, edges: Floats, failures: Floats, noise_va
     steps = share[band] * leaving / at_risk
     survival = np.cumprod(np.clip(1.0 - steps, 0.0, 1.0))
     spread = _log_spread(steps, at_risk, leaving, band, covariance)
-    factor = np.exp(norm.ppf(0.975) * spread)
-    return SurvivalCurve(
-        times, at_risk.astype(np.float64), survival, survival / factor, np.minimum(1.0, survival * factor)
-    )
+    factor = np.exp(np.minimum(norm.ppf(0.975) * spread, MOST_SPREAD))
+    high = np.minimum(1.0, survival * factor)
+    alive = survival > 0.0
+    high = np.where(alive, high, high[alive][-1] if alive.any() else 1.0)
+    return SurvivalCurve(times, at_risk.astype(np.float64), survival, survival / factor, high)
 
 
 def _failing_share(left: Floats, failures: Floats, variance: Floats) -> tuple[Floats, Floats]:

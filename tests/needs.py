@@ -1,0 +1,49 @@
+"""What some tests need beyond requirements.lock: without it they are skipped, and say what to install.
+
+`make test TESTS=--skipped` runs those that the last run skipped. As a program, it prints the Debian packages of the
+programs that this machine lacks, one to a line: `python -m tests.needs`.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PYTHON = {"torch": "`make torch` adds it", "causaldata": "`pip install causaldata==0.1.5` adds it"}
+DEBIAN = {
+    "chromium": "chromium",
+    "ip": "iproute2",
+    "openssl": "openssl",
+    "postgres": "postgresql",
+    "prometheus": "prometheus",
+    "prometheus-alertmanager": "prometheus-alertmanager",
+    "promtool": "prometheus",
+}
+
+
+def program(name: str) -> Path:
+    """Where a program of `DEBIAN` is; the test is skipped where it is not installed."""
+    found = find(name)
+    if found is None:
+        pytest.skip(f"there is no {name} here: Debian's package {DEBIAN[name]} adds it")
+    return found
+
+
+def find(name: str) -> Path | None:
+    """A program by PATH, or where Debian keeps the newest PostgreSQL."""
+    servers = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
+    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, servers)]))
+    return Path(found).resolve() if found else None
+
+
+def package(name: str) -> Any:
+    """A package of `PYTHON`; without it the test is skipped, or at the head of a module all its tests."""
+    return pytest.importorskip(name, reason=f"there is no {name} here: {PYTHON[name]}")
+
+
+if __name__ == "__main__":
+    absent = {package for name, package in DEBIAN.items() if find(name) is None}
+    sys.stdout.write("".join(f"{package}\n" for package in sorted(absent)))
