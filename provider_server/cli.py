@@ -2,16 +2,12 @@
 
 from collections.abc import Callable
 
-import typer
-
 from provider_server import verbs_learning, verbs_page, verbs_server, verbs_store, verbs_telemetry
+from transport.console import CommandLine
 
-app = typer.Typer(
+app = CommandLine(
     name="pharoah-provider",
     help="The provider's half of Pharoah: found a federation, run it, and see what passed the gate.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
 )
 
 VERBS: tuple[Callable[..., None], ...] = (

@@ -1,11 +1,9 @@
 """What the verbs of `pharoah-provider` share: options, output and exit codes.
 
-Results go to stdout (`--json` with stable keys), everything else to stderr. Exit codes: 0 ok, 2 failed or refused, 3
-nothing there yet. Heavy libraries load inside the verbs, so that `--help` is instant.
+Exit codes: 0 ok, 2 failed or refused, 3 nothing there yet. Heavy libraries load inside the verbs, so that `--help` is
+instant.
 """
 
-import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,8 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from transport.console import Console
+from transport.screen import show, show_json
+
 if TYPE_CHECKING:
     from provider_server.store import Store
+
+_console = Console("pharoah-provider")
+say_error, failing = _console.say_error, _console.failing
 
 Home = Annotated[
     Path | None,
@@ -28,21 +32,22 @@ Database = Annotated[
         show_default=False,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with stable keys.")]
 
 
-def print_rows(rows: Sequence[dict[str, Any]], line: Callable[[dict[str, Any]], str], *, as_json: bool) -> None:
-    """A JSON list, or one line for each row."""
+def print_rows(
+    rows: Sequence[dict[str, Any]], lines: Callable[[dict[str, Any]], str | list[str]], *, as_json: bool
+) -> None:
+    """A JSON list, or the line or lines of each row."""
     if as_json:
-        sys.stdout.write(json.dumps(rows) + "\n")
+        show_json(rows)
         return
-    for row in rows:
-        sys.stdout.write(line(row) + "\n")
+    told = map(lines, rows)
+    show(*(line for one in told for line in ([one] if isinstance(one, str) else one)))
 
 
 def nothing_yet(what: str) -> typer.Exit:
     """To be raised where there is nothing to show."""
-    typer.echo(f"pharoah-provider: error: {what}", err=True)
+    say_error(what)
     return typer.Exit(3)
 
 
@@ -72,15 +77,3 @@ def _where(home: Path | None, database: str | None) -> Path | str:
     if home is None:
         raise typer.BadParameter("name the store by --home or --database")
     return home / "provider.db"
-
-
-@contextmanager
-def failing() -> Iterator[None]:
-    """A fault or refusal becomes its text and exit code 2."""
-    from crypto.errors import PharoahError
-
-    try:
-        yield
-    except PharoahError as error:
-        typer.echo(f"pharoah-provider: error: {error.diagnostics()}", err=True)
-        raise typer.Exit(2) from error

@@ -59,7 +59,7 @@ def pair_row(pair: PairFinding, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def learnt_line(row: dict[str, Any]) -> str:
+def learnt_lines(row: dict[str, Any]) -> list[str]:
     """All that `learnt_row` says, what is accused first."""
     lines = [f"{row['releases']} releases: {row['pairs']} pairs and {row['rates']} rates judged"]
     for one in row["accused"]:
@@ -74,7 +74,7 @@ def learnt_line(row: dict[str, Any]) -> str:
     if row["calibration_slope"] is not None:
         ratio, slope = row["calibration_ratio"], row["calibration_slope"]
         lines.append(f"  calibration: {ratio:.2f} failures for each that was predicted, slope {slope:.2f}")
-    return "\n".join(lines)
+    return lines
 
 
 def explanation_row(pair: PairFinding, findings: Findings, names: Mapping[str, str]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def explanation_row(pair: PairFinding, findings: Findings, names: Mapping[str, s
     }
 
 
-def explanation(row: dict[str, Any]) -> str:
+def explanation_lines(row: dict[str, Any]) -> list[str]:
     """What `explanation_row` says."""
     context = row["context_name"] or row["context"]
     control = "fires" if row["control_fires"] else "is silent" if row["control_sees"] else "sees too little"
@@ -116,7 +116,7 @@ def explanation(row: dict[str, Any]) -> str:
         lines.append(f"  {version_line(row['version'])}")
     if row["forecast"]:
         lines.append(f"  {_chance_line(row['forecast'])}")
-    return "\n".join(lines)
+    return lines
 
 
 def chance_row(job: Job, within_h: float, chance: Chance) -> dict[str, Any]:

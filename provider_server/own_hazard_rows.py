@@ -145,20 +145,18 @@ def _number(column: Floats, place: int) -> float:
 # ---- lines -----------------------------------------------------------------------------------------------------------
 
 
-def hazard_text(row: Mapping[str, Any]) -> str:
+def hazard_lines(row: Mapping[str, Any]) -> list[str]:
     """The row for a person."""
     kinds = ", ".join(f"{kind} {count}" for kind, count in row["failures_by_kind"].items())
     last, head = row["curve"][-1], f"{row['failures']} failures in {row['node_hours']:,} node-hours at risk"
-    return "\n".join(
-        [
-            f"{head} of {row['nodes']:,} nodes: {kinds}",
-            *(_level_line(one) for one in row["levels"]),
-            *(_context_line(one, row["contexts"]) for one in row["contexts"] if len(row["contexts"]) > 1),
-            f"no failure in {row['end_hour'] - row['start_hour']} h: {100 * last['survival']:.1f}% of nodes"
-            f" ({100 * last['survival_low']:.1f}–{100 * last['survival_high']:.1f}%); a node has to expect"
-            f" {_times(last, 'hazard')} failures in that time",
-        ]
-    )
+    return [
+        f"{head} of {row['nodes']:,} nodes: {kinds}",
+        *(_level_line(one) for one in row["levels"]),
+        *(_context_line(one, row["contexts"]) for one in row["contexts"] if len(row["contexts"]) > 1),
+        f"no failure in {row['end_hour'] - row['start_hour']} h: {100 * last['survival']:.1f}% of nodes"
+        f" ({100 * last['survival_low']:.1f}–{100 * last['survival_high']:.1f}%); a node has to expect"
+        f" {_times(last, 'hazard')} failures in that time",
+    ]
 
 
 def _level_line(one: Mapping[str, Any]) -> str:

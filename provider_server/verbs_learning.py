@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from provider_server.console import AsJson, Database, Home, failing, nothing_yet, print_rows, required
+from provider_server.console import Database, Home, failing, nothing_yet, print_rows, required
 from provider_server.verbs_telemetry import Out, save_pictures
+from transport.console import AsJson
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ def learn(
     as_json: AsJson = False,
 ) -> None:
     """Learn from all releases, and say how the bundles so far fared; nothing is published."""
-    from provider_server.learnt_rows import learnt_line, learnt_row
+    from provider_server.learnt_rows import learnt_lines, learnt_row
 
     with _learning(home, database) as (provider, releases):
         findings, newcomers = _benchmarked(required(home), provider, releases, benchmarks)
@@ -43,7 +44,7 @@ def learn(
     if out:
         _write_page(out, findings, seen, releases, names)
     judged = {"releases": len(releases), "against_bundle": str(review.verdict) if review else None}
-    print_rows([judged | learnt_row(findings, newcomers, seen, names)], learnt_line, as_json=as_json)
+    print_rows([judged | learnt_row(findings, newcomers, seen, names)], learnt_lines, as_json=as_json)
 
 
 def _benchmarked(
@@ -132,7 +133,7 @@ def explain(
 ) -> None:
     """Say why a workload is or is not taken for a mismatch on a context: evidence, interval, reason, alternatives."""
     from provider_server.forecast import Job, chance_of_failure, job_of
-    from provider_server.learnt_rows import chance_row, explanation, explanation_row
+    from provider_server.learnt_rows import chance_row, explanation_lines, explanation_row
     from transport.clock import now_hour
 
     with _learning(home, database) as (provider, releases):
@@ -150,7 +151,7 @@ def explain(
         if within is not None:
             chance = chance_of_failure(found[0], job, within, findings, releases, leases)
             row["forecast"] = chance_row(job, within, chance)
-    print_rows([row], explanation, as_json=as_json)
+    print_rows([row], explanation_lines, as_json=as_json)
 
 
 def _the_one(leases: "Sequence[Lease]", digits: str) -> "Lease":

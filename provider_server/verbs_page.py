@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from provider_server.console import Database, Home, failing, required
+from transport.console import ask_secret
+from transport.screen import say
 
 SALT_BYTES = 16
 
@@ -28,7 +30,7 @@ def page(
         from provider_server.pages.serving import listening
 
         with listening(place, database, host, port) as address:
-            typer.echo(f"the page is at {address}", err=True)
+            say(f"the page is at {address}")
             _wait()
 
 
@@ -39,12 +41,9 @@ def _set_password(home: Path) -> None:
 
     from provider_server.pages import login
 
-    if sys.stdin.isatty():
-        password = str(typer.prompt("Password of the page", hide_input=True, confirmation_prompt=True))
-    else:
-        password = sys.stdin.readline().rstrip("\n")
+    password = ask_secret("Password of the page") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
     login.set_password(home, password, os.urandom(SALT_BYTES))
-    typer.echo("the password is set; whoever was logged in has to log in again", err=True)
+    say("the password is set; whoever was logged in has to log in again")
 
 
 def _wait() -> None:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crypto.errors import PharoahError
-from provider_server.console import AsJson, Database, Home, failing, print_rows, required
+from provider_server.console import Database, Home, failing, print_rows, required, say_error
+from transport.console import AsJson
 from transport.logs import Format
+from transport.screen import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,13 +47,13 @@ def init(
         try:
             homes.create(place, host or ["localhost", "127.0.0.1"], os.urandom, datetime.now(UTC))
         except FileExistsError as error:
-            typer.echo(f"pharoah-provider: error: {error.filename} is there already; nothing was changed", err=True)
+            say_error(f"{error.filename} is there already; nothing was changed")
             raise typer.Exit(2) from error
         homes.found(place, database, agreed)
         key = SigningKey(read_key(place / "signing.key")).public
     row = {"home": str(place), "provider": str(key), "trustees": len(agreed.trustees), "threshold": agreed.threshold}
     print_rows([row], _init_line, as_json=as_json)
-    typer.echo(f"next: edit {place / 'provider.toml'}, then enrol tenants by their cards", err=True)
+    say(f"next: edit {place / 'provider.toml'}, then enrol tenants by their cards")
 
 
 def _init_line(row: dict[str, Any]) -> str:
@@ -90,7 +92,7 @@ def enrol(
             provider.close()
         _write(out, invited)
     print_rows([row | {"head": str(head)} for row in rows], _enrol_line, as_json=as_json)
-    typer.echo(f"the fingerprint of the directory's head is {fingerprint(head)}", err=True)
+    say(f"the fingerprint of the directory's head is {fingerprint(head)}")
 
 
 def _named(tenants: "Sequence[str]") -> "list[TenantId]":

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from provider_server.console import AsJson, Database, Home, failing, nothing_yet, opened, print_rows
+from provider_server.console import Database, Home, failing, nothing_yet, opened, print_rows
+from transport.console import AsJson
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from provider_server.console import AsJson, Home, failing, nothing_yet, print_rows, required
+from provider_server.console import Home, failing, nothing_yet, print_rows, required
+from transport.console import AsJson
+from transport.screen import say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 Out = Annotated[Path | None, typer.Option(help="Folder for pictures (PNG, SVG) and a page (HTML).", show_default=False)]
 Files = Annotated[list[Path] | None, typer.Option("--file", help="Parquet or CSV, in place of Prometheus.")]
-Stock = Annotated[Path | None, typer.Option("--inventory", help="In place of [telemetry] inventory.")]
+Stock = Annotated[Path | None, typer.Option("--inventory", help="In place of the one that provider.toml names.")]
 Start = Annotated[int | None, typer.Option(help="First hour since 1970; by default a week ago.")]
 End = Annotated[int | None, typer.Option(help="Hour after the last; by default the current one.")]
 HOURS = 168
@@ -71,9 +73,7 @@ def _source(files: Sequence[Path], settings: "Telemetry") -> "Source":
 
 
 def _say_quality(quality: "Quality", doubts: Mapping[str, int]) -> None:
-    typer.echo(quality.text(), err=True)
-    for doubt, count in sorted(doubts.items()):
-        typer.echo(f"  doubt    {doubt}: {count}", err=True)
+    say(*quality.lines(), *(f"  doubt    {doubt}: {count}" for doubt, count in sorted(doubts.items())))
 
 
 def save_pictures(figures: "Mapping[str, Figure]", out: Path) -> None:
@@ -112,7 +112,7 @@ def contexts(
         if out:
             _draw_contexts(found, out)
     _say_quality(found.quality, found.doubts)
-    typer.echo(_selection_line(found), err=True)
+    say(_selection_line(found))
     print_rows(
         [_context_row(found, number) for number in range(len(found.kept.contexts.contexts))],
         _context_line,
@@ -180,7 +180,7 @@ def hazard(
 
     from provider_server import observing
     from provider_server.analysis.own_curves import own_hazards
-    from provider_server.own_hazard_rows import hazard_row, hazard_text, numbers
+    from provider_server.own_hazard_rows import hazard_lines, hazard_row, numbers
 
     place = required(home)
     with failing():
@@ -199,8 +199,8 @@ def hazard(
         with failing():
             _draw_hazard(found, row, out)
     if not as_json:
-        typer.echo("".join(f"left out: {one}\n" for one in row["left_out"]), err=True, nl=False)
-    print_rows([row], hazard_text, as_json=as_json)
+        say(*(f"left out: {one}" for one in row["left_out"]))
+    print_rows([row], hazard_lines, as_json=as_json)
 
 
 def _with_levels(feed: _Feed, kept: "Kept | None", repairs: "Sequence[Repair]") -> "Followed":

@@ -104,11 +104,9 @@ def _range(found: Sequence[tuple[str, Impact]], level: str, key: str) -> dict[st
     return {"mean": float(np.mean(values)), "least": min(values), "most": max(values)}
 
 
-def told(found: Mapping[str, Mapping[str, Mapping[str, float] | None]]) -> str:
+def lines(found: Mapping[str, Mapping[str, Mapping[str, float] | None]]) -> Iterator[str]:
     """A line per figure."""
-    lines = []
     for level, figures in found.items():
         for key, figure in figures.items():
             shown = "n/a" if figure is None else "{mean:.3f} ({least:.3f} to {most:.3f})".format_map(figure)
-            lines.append(f"{level} {key}: {shown}\n")
-    return "".join(lines)
+            yield f"{level} {key}: {shown}"

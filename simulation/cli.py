@@ -3,9 +3,7 @@
 Results go to stdout (`--json` with stable keys), progress and everything else to stderr. Exit codes: 0 ok, 2 failed.
 """
 
-import json
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,18 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from transport.console import AsJson, CommandLine, Console
+from transport.screen import progress as progressing, say, show, show_json
+from transport.visible import json_text
 
+if TYPE_CHECKING:
     from simulation.bench_aggregation import Row
     from simulation.replay import Result
 
-app = typer.Typer(
+app = CommandLine(
     name="pharoah-sim",
     help="A simulated cloud with ground truth, and replays of real data, through the real federation.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
 )
 replay = typer.Typer(
     help="Put real data through the federation and compare with the pooled answer.", no_args_is_help=True
@@ -36,7 +33,7 @@ app.add_typer(replay, name="replay")
 bench = typer.Typer(help="Measure protocols on this machine, beside their peers.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with stable keys.")]
+_console = Console("pharoah-sim")
 Seeds = Annotated[int, typer.Option(min=1, help="Repeat the round this often, each time with fresh noise.")]
 Epsilon = Annotated[str, typer.Option(help="Privacy budget per unit, or 'none' for the answer without privacy.")]
 DataFolder = Annotated[
@@ -60,7 +57,7 @@ def run(
 ) -> None:
     """Play a scenario: tenants, trustees and provider, week by week, judged against the truth."""
     began = time.monotonic()
-    with _explained(), _progress() as progress:
+    with _console.failing(), progressing() as progress:
         from simulation.play import Player
         from simulation.scenario import load
         from simulation.score import Judge
@@ -79,31 +76,34 @@ def run(
         if out is not None:
             _write(outcome, out)
     summary = {key: value for key, value in outcome.items() if key != "detail"}
-    sys.stdout.write(json.dumps(summary) + "\n" if as_json else _told(summary))
+    if as_json:
+        show_json(summary)
+    else:
+        show(*_told(summary))
 
 
 def _write(outcome: dict[str, Any], out: Path) -> None:
     from simulation.report import write_report
 
-    (out / "outcome.json").write_text(json.dumps(outcome, indent=1) + "\n")
+    (out / "outcome.json").write_text(json_text(outcome, indent=1) + "\n")
     write_report(outcome, out / "report.html")
-    typer.echo(f"wrote {out / 'outcome.json'} and {out / 'report.html'}", err=True)
+    say(f"wrote {out / 'outcome.json'} and {out / 'report.html'}")
 
 
-def _told(summary: dict[str, Any]) -> str:
+def _told(summary: dict[str, Any]) -> list[str]:
     mismatch, hazard = summary["mismatch"], summary["hazard"]
-    return (
+    return [
         f"{summary['tenants']} tenants, {summary['job_weeks']} job-weeks, {summary['rounds']} rounds"
-        f" at epsilon {summary['epsilon']:g} and delta {summary['delta']:g} per job-week; {summary['seconds']:.1f} s\n"
+        f" at epsilon {summary['epsilon']:g} and delta {summary['delta']:g} per job-week; {summary['seconds']:.1f} s",
         f"mismatched pairs:  AUROC {_number(mismatch['auroc'])},"
         f" average precision {_number(mismatch['average_precision'])}"
         f" (without privacy {_number(mismatch['auroc_without_privacy'])}"
-        f" and {_number(mismatch['average_precision_without_privacy'])})\n"
+        f" and {_number(mismatch['average_precision_without_privacy'])})",
         f"hazard by context: mean |log rate error| {_number(hazard['mean_abs_log_rate_error'])}"
         f" (without privacy {_number(hazard['mean_abs_log_rate_error_without_privacy'])}),"
-        f" 95% intervals cover {hazard['interval_coverage']:.0%}\n"
-        f"{_gained(summary['impact'])}"
-    )
+        f" 95% intervals cover {hazard['interval_coverage']:.0%}",
+        _gained(summary["impact"]),
+    ]
 
 
 def _gained(impact: dict[str, Any]) -> str:
@@ -112,7 +112,7 @@ def _gained(impact: dict[str, Any]) -> str:
         f" avoided, {_number(impact['false_refusal_share'])} of other starts refused;"
         f" {_number(impact['warned_30min_share'])} of degradations warned of,"
         f" {_number(impact['false_hints_per_1000_lease_hours'])} false hints per 1,000 lease-hours;"
-        f" {impact['gpu_hours_saved']:,.0f} GPU-hours saved\n"
+        f" {impact['gpu_hours_saved']:,.0f} GPU-hours saved"
     )
 
 
@@ -130,33 +130,36 @@ def federation(
 ) -> None:
     """Found a federation of real programs on this machine, hold one round, stop everything."""
     began = time.monotonic()
-    with _explained(), _homes(out) as root:
+    with _console.failing(), _homes(out) as root:
         from simulation.processes import Places, hold
 
         told = hold(
             Places(root, tenants, trustees),
-            lambda text: typer.echo(f"[{time.monotonic() - began:5.1f} s] {text}", err=True),
+            lambda text: say(f"[{time.monotonic() - began:5.1f} s] {text}"),
         )
     told["total_seconds"] = round(time.monotonic() - began, 3)
-    sys.stdout.write(json.dumps(told) + "\n" if as_json else _round_told(told))
+    if as_json:
+        show_json(told)
+    else:
+        show(_round_told(told))
 
 
 def _round_told(told: dict[str, Any]) -> str:
     return (
         f"round {told['round_id'][:12]}: {told['contributors']} contributions, {told['cells']} cells,"
         f" epsilon {told['epsilon']:.3f} per job-week; the round took {told['seconds']:.1f} s,"
-        f" everything {told['total_seconds']:.1f} s\n"
+        f" everything {told['total_seconds']:.1f} s"
     )
 
 
 @app.command()
 def scenarios() -> None:
     """List the scenarios that come with the program."""
-    with _explained():
+    with _console.failing():
         from simulation.scenario import load, names
 
         for name in names():
-            sys.stdout.write(f"{name:<12} {load(name).title}\n")
+            show(f"{name:<12} {load(name).title}")
 
 
 @replay.command()
@@ -164,7 +167,7 @@ def titan(
     file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, holdout: Holdout = None, *, as_json: AsJson = False
 ) -> None:
     """Titan's GPU lifetimes: columns as tenants, 43 hazard ratios against the published ones."""
-    with _explained():
+    with _console.failing():
         from simulation.replay_titan import replay_titan, replay_titan_holdout
 
         play = replay_titan if holdout is None else replay_titan_holdout
@@ -174,7 +177,7 @@ def titan(
 @replay.command()
 def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
     """Philly's jobs: users as tenants, survival by number of GPUs against the pooled curve."""
-    with _explained():
+    with _console.failing():
         from simulation.replay_philly import replay_philly
 
         _replay(replay_philly(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
@@ -183,7 +186,7 @@ def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json:
 @replay.command()
 def lung(epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
     """NCCTG's lung cancer patients (they come with lifelines): institutions as tenants, one survival curve."""
-    with _explained():
+    with _console.failing():
         from simulation.replay_lung import replay_lung
 
         _replay(replay_lung(_epsilon(epsilon), seeds), seeds, as_json=as_json)
@@ -198,7 +201,7 @@ def brca(
     as_json: AsJson = False,
 ) -> None:
     """Fed-TCGA-BRCA: exact Newton over the masked sums of six centres, beside Flower's FedAvg."""
-    with _explained():
+    with _console.failing():
         from simulation.replay_brca import replay_brca
 
         _replay(replay_brca(folder, epsilon, seeds), seeds, as_json=as_json)
@@ -206,12 +209,12 @@ def brca(
 
 def _replay(steps: Iterator["Result | None"], seeds: int, *, as_json: bool) -> None:
     """Runs a replay, which yields None after each seed and its result at last, and prints the result."""
-    with _progress() as progress:
+    with progressing() as progress:
         (result,) = [step for step in progress.track(steps, total=seeds + 1, description="rounds") if step is not None]
     if as_json:
-        sys.stdout.write(json.dumps(result.json) + "\n")
+        show_json(result.json)
     else:
-        sys.stdout.writelines(f"{key}: {value}\n" for key, value in result.json.items())
+        show(*(f"{key}: {value}" for key, value in result.json.items()))
 
 
 @bench.command()
@@ -221,12 +224,15 @@ def aggregation(
     as_json: AsJson = False,
 ) -> None:
     """Secure sums beside Flower's SecAgg+ on the same vectors, and alone at a thousand and ten thousand clients."""
-    with _explained(), _progress() as progress:
+    with _console.failing(), progressing() as progress:
         from simulation import bench_aggregation
 
         total = bench_aggregation.rows(quick=quick)
         measured = list(progress.track(bench_aggregation.aggregation(quick=quick), total=total, description="rounds"))
-    sys.stdout.write(json.dumps({"rows": [asdict(row) for row in measured]}) + "\n" if as_json else _timed(measured))
+    if as_json:
+        show_json({"rows": [asdict(row) for row in measured]})
+    else:
+        show(*_timed(measured))
 
 
 @bench.command()
@@ -237,7 +243,7 @@ def learning(
     as_json: AsJson = False,
 ) -> None:
     """What a year of the standard scenario teaches, against the truth: without privacy, at epsilon 1 and 2."""
-    with _explained(), _progress() as progress:
+    with _console.failing(), progressing() as progress:
         from crypto.noise import SystemSampler
         from simulation import bench_learning
 
@@ -245,10 +251,9 @@ def learning(
         total = seeds * len(bench_learning.EPSILONS)
         found = bench_learning.summary(list(progress.track(steps, total=total, description="clouds")))
     if as_json:
-        sys.stdout.write(json.dumps(found) + "\n")
+        show_json(found)
     else:
-        lines = (f"{level} {key}: {value:.3f}\n" for level, figures in found.items() for key, value in figures.items())
-        sys.stdout.writelines(lines)
+        show(*(f"{level} {key}: {value:.3f}" for level, figures in found.items() for key, value in figures.items()))
 
 
 @bench.command()
@@ -260,14 +265,14 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Checks by the provider's online service: latency, throughput, memory, and what those cost who only listen."""
-    with _explained():
+    with _console.failing():
         from simulation import bench_check
 
         found = bench_check.check(seconds, requests, watchers)
     if as_json:
-        sys.stdout.write(json.dumps(found) + "\n")
+        show_json(found)
     else:
-        sys.stdout.writelines(f"{key}: {value:.6g}\n" for key, value in found.items())
+        show(*(f"{key}: {value:.6g}" for key, value in found.items()))
 
 
 @bench.command(name="impact")
@@ -278,20 +283,24 @@ def bench_impact(
     as_json: AsJson = False,
 ) -> None:
     """What checks and hints are worth over a year of the standard scenario: mean and range over clouds."""
-    with _explained(), _progress() as progress:
+    with _console.failing(), progressing() as progress:
         from crypto.noise import SystemSampler
         from simulation import bench_impact
 
         steps = bench_impact.impacts(seeds, SystemSampler(), quick=quick)
         total = seeds * len(bench_impact.LEVELS)
         found = bench_impact.summary(list(progress.track(steps, total=total, description="clouds")))
-    sys.stdout.write(json.dumps(found) + "\n" if as_json else bench_impact.told(found))
+    if as_json:
+        show_json(found)
+    else:
+        show(*bench_impact.lines(found))
 
 
-def _timed(rows: list["Row"]) -> str:
-    """A line per figure and round; what was not run is left out."""
-    figures = [{key: value for key, value in asdict(row).items() if value is not None} for row in rows]
-    return "\n".join("".join(f"{key}: {value:.6g}\n" for key, value in figure.items()) for figure in figures)
+def _timed(rows: list["Row"]) -> Iterator[str]:
+    """A line per figure and round, an empty one between rounds; what was not run is left out."""
+    for number, row in enumerate(rows):
+        yield from [""] if number else []
+        yield from (f"{key}: {value:.6g}" for key, value in asdict(row).items() if value is not None)
 
 
 def _epsilon(text: str) -> float | None:
@@ -314,25 +323,3 @@ def _homes(out: Path | None) -> Iterator[Path]:
             kept = out / "homes"
             shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(root, kept)
-
-
-@contextmanager
-def _progress() -> "Iterator[Progress]":
-    """Progress bars on stderr, on a terminal only."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        yield progress
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Errors that explain themselves become text and exit code 2."""
-    from crypto.errors import PharoahError
-
-    try:
-        yield
-    except PharoahError as error:
-        typer.echo(f"pharoah-sim: error: {error.diagnostics()}", err=True)
-        raise typer.Exit(2) from error

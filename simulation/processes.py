@@ -315,7 +315,7 @@ def together(commands: "Iterator[list[str]] | list[list[str]]") -> list[str]:
     for process, (_, complaint) in zip(started, said, strict=True):
         if process.returncode:
             shown = " ".join(str(part) for part in list(process.args)[2:5])  # type: ignore[arg-type]
-            raise ProgramFailed(f"{shown}: {complaint.strip()}")
+            raise ProgramFailed(f"{shown}: {' | '.join(complaint.strip().splitlines())}")
     return [output for output, _ in said]
 
 

@@ -14,7 +14,7 @@ import math
 import os.path
 import re
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
+from html import escape as escaped
 from importlib import resources
 from io import StringIO
 from pathlib import Path
@@ -31,6 +31,7 @@ from rich.filesize import decimal
 
 from crypto.life_table import Floats
 from provider_server.verdicts import LIKELY
+from transport.visible import visible
 
 Row = Mapping[str, Any]
 Draw = Callable[[Axes], None]
@@ -84,6 +85,11 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
+def _text(shown: str) -> str:
+    """A text as it stands in HTML, whatever is in it."""
+    return escaped(visible(shown))
+
+
 def _shown(row: Row, key: str) -> str:
     """The value of `key` as it is written for people; not yet escaped."""
     value = row.get(key)
@@ -124,7 +130,7 @@ def _names(outcome: Row, kind: str) -> list[str]:
     """The names of all workloads or contexts; a number for each that occurs without a name."""
     detail = outcome.get("detail") or {}
     used = [row[kind] for table in ("mismatch", "hazard") for row in detail.get(table) or () if kind in row]
-    names = [str(name) for name in detail.get(f"{kind}s") or ()]
+    names = [visible(str(name)) for name in detail.get(f"{kind}s") or ()]
     return names + [f"{kind} {place}" for place in range(len(names), max(used, default=-1) + 1)]
 
 
@@ -160,7 +166,7 @@ def render(outcome: Row) -> str:
         f"{part}_{key}": value for part in ("mismatch", "hazard") for key, value in (outcome.get(part) or {}).items()
     }
     parts |= {f"impact_{key}": value for key, value in _impact(outcome).items()}
-    fields = {name: escape(_shown({**outcome, **parts}, name)) for name in page.get_identifiers()} | _words(outcome)
+    fields = {name: _text(_shown({**outcome, **parts}, name)) for name in page.get_identifiers()} | _words(outcome)
     for table, keys in _TABLES.items():
         fields[f"{table}_rows"] = "".join(_table_row(row, keys.split()) for row in _rows(outcome, table))
     with style.context(["default", _STYLE]):
@@ -176,8 +182,8 @@ def _words(outcome: Row) -> dict[str, str]:
     sizes = {f"{kind}s": len(_names(outcome, kind)) or None for kind in ("workload", "context")}
     key = '<li><span class="key dot" style="--hue:var(--level-{})"></span>level {}</li>'
     return {
-        "ran": escape(f"{_counted(outcome, 'tenants', 'tenant')} ran {_counted(outcome, 'job_weeks', 'job-week')}"),
-        "in_rounds": escape(_counted(outcome, "rounds", "round")),
+        "ran": _text(f"{_counted(outcome, 'tenants', 'tenant')} ran {_counted(outcome, 'job_weeks', 'job-week')}"),
+        "in_rounds": _text(_counted(outcome, "rounds", "round")),
         "verdict": f"{warned if tally['planted'] else nothing}, with {alarms}",
         **{kind: "<i></i>" * count + f"<b>{count}</b>" for kind, count in tally.items()},
         **{key: _shown(sizes, key) for key in sizes},
@@ -187,7 +193,7 @@ def _words(outcome: Row) -> dict[str, str]:
 
 
 def _table_row(row: Row, keys: Sequence[str]) -> str:
-    first, *others = (escape(_shown(row, key)) for key in keys)
+    first, *others = (_text(_shown(row, key)) for key in keys)
     return f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in others)}</tr>\n'
 
 
@@ -234,7 +240,7 @@ def _picture(
     key: str, caption: str, alt: str, draw: Draw | None, height: int = 230, left: int = 46, base: int = 44
 ) -> str:
     """A figure of the page, described by `alt`; no `draw` means no data. `left` and `base` are the room for labels."""
-    head = f"<figure><figcaption>{escape(caption)}</figcaption>"
+    head = f"<figure><figcaption>{_text(caption)}</figcaption>"
     if draw is None:
         return f'{head}<p class="missing">{_MISSING}</p></figure>'
     figure = Figure((_WIDTH / 72, height / 72))
@@ -243,7 +249,7 @@ def _picture(
     draw(axes)
     return (
         f'{head}<svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" aria-labelledby="{key}-title {key}-desc">'
-        f'<title id="{key}-title">{escape(caption)}</title><desc id="{key}-desc">{escape(alt)}</desc>'
+        f'<title id="{key}-title">{_text(caption)}</title><desc id="{key}-desc">{_text(alt)}</desc>'
         f"{_drawing(figure, key)}</svg></figure>\n"
     )
 

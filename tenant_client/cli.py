@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import typer
-
 from tenant_client import (
     verbs_check,
     verbs_confirm,
@@ -15,13 +13,11 @@ from tenant_client import (
     verbs_trustee,
     verbs_workload,
 )
+from transport.console import CommandLine
 
-app = typer.Typer(
+app = CommandLine(
     name="pharoah-tenant",
     help="The tenant's half of Pharoah: see what leaves, what it costs, and whether a job fits its hardware.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
 )
 
 VERBS: tuple[Callable[..., None], ...] = (

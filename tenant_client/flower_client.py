@@ -40,7 +40,7 @@ def _said(verb: Verb, message: Message, answer: Answer) -> RecordDict | Error:
     try:
         return RecordDict({RECORD: ConfigRecord({BLOB: wrap(answer(verb, _payload(message)))})})
     except PharoahError as error:
-        logger.warning("no answer to %s: %s", verb, error.diagnostics())
+        logger.warning("no answer to %s: %s; %s", verb, error.what, error.hint)
         return Error(Fault.of(error), type(error).__name__)
     except Exception:  # a bug stays a bug, in this log; its text must not reach the provider
         logger.exception("no answer to %s: a bug of the tenant client", verb)

@@ -21,6 +21,7 @@ from types import MappingProxyType
 
 from crypto.causes import CAUSES
 from crypto.errors import PharoahError
+from transport.visible import json_text
 
 ANY = "<*>"
 _SIMILAR = 0.4
@@ -158,7 +159,7 @@ def load_lessons(path: Path) -> Lessons:
 
 def save_lessons(lessons: Lessons, path: Path) -> None:
     """Write the lessons, whole or not at all."""
-    text = json.dumps({"version": 1, "lessons": dict(lessons.reasons)}, indent=2, ensure_ascii=False)
+    text = json_text({"version": 1, "lessons": dict(lessons.reasons)}, indent=2)
     draft = path.with_name(path.name + ".new")
     draft.write_text(text + "\n", encoding="utf-8")
     draft.replace(path)

@@ -1,13 +1,14 @@
 """The verbs to ask before a job starts: check, and changes since the run that worked."""
 
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tenant_client.console import AsJson, Home, failing, opened, print_json
+from tenant_client.console import Home, failing, opened
+from transport.console import AsJson
+from transport.screen import show, show_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,11 +46,11 @@ def check(
             labels |= {rung: known[rung] for rung in LADDER_LABELS if rung in known}
         result = _asked(home, labels) if online else checking.check(tenant.bundle(), labels)
     if as_json:
-        print_json(result)
+        show_json(result)
     else:
-        sys.stdout.write(f"{result.verdict.name.lower()}: {result.reason}\n")
+        show(f"{result.verdict.name.lower()}: {result.reason}")
         if result.better_context:
-            sys.stdout.write(f"a context where this workload does well: {result.better_context}\n")
+            show(f"a context where this workload does well: {result.better_context}")
     raise typer.Exit(int(result.verdict))
 
 
@@ -87,8 +88,8 @@ def changes(
         one = runs[before] if before else changing.last_that_worked(Attempts(connection).list(), runs, lease)
         found = changing.changes(one, runs[lease])
     if as_json:
-        print_json({"before": one.unit, "after": lease, "changes": [vars(change) for change in found]})
+        show_json({"before": one.unit, "after": lease, "changes": [vars(change) for change in found]})
     else:
-        sys.stdout.write(f"{one.unit} → {lease}{'' if found else ': nothing that is known has changed'}\n")
-        sys.stdout.writelines(f"  {change.kind}: {change.text}\n" for change in found)
+        show(f"{one.unit} → {lease}{'' if found else ': nothing that is known has changed'}")
+        show(*(f"  {change.kind}: {change.text}" for change in found))
     raise typer.Exit(1 if found else 0)

@@ -4,7 +4,6 @@ Exit codes: 0 as fast as healthy machines, 1 warning, 2 confirmed, 3 unknown. Wi
 answer is unknown, and each run is kept in the home, so that later ones have something.
 """
 
-import sys
 import time
 from dataclasses import asdict
 from functools import partial
@@ -17,7 +16,9 @@ from typer.core import TyperGroup
 
 from crypto.errors import PharoahError
 from crypto.online import Suspicion, Verdict
-from tenant_client.console import AsJson, Home, failing, print_json, warn
+from tenant_client.console import Home, failing, warn
+from transport.console import AsJson
+from transport.screen import say, show, show_json
 
 if TYPE_CHECKING:
     from crypto.online import Hint
@@ -110,11 +111,11 @@ def confirm(
         findings = [_test(one, target, seconds, home, known) for one in chosen]
     verdict = assess.overall(findings)
     if as_json:
-        print_json({"version": 1, "verdict": verdict.name.lower(), "findings": [_plain(one) for one in findings]})
+        show_json({"version": 1, "verdict": verdict.name.lower(), "findings": [_plain(one) for one in findings]})
     else:
         for finding in findings:
             _show(finding)
-        sys.stdout.write(f"{ADVICE[verdict]}\n")
+        show(ADVICE[verdict])
     if about and tell:
         _tell(home, about, findings)
     raise typer.Exit(int(verdict))
@@ -134,12 +135,12 @@ def learn(
         learnt = kept.criteria(kept.runs(samples))
         kept.write_criteria(out, learnt)
     if as_json:
-        print_json({"version": learnt.version, "out": str(out), "criteria": len(learnt.criteria)})
+        show_json({"version": learnt.version, "out": str(out), "criteria": len(learnt.criteria)})
         return
     for one in learnt.criteria:
-        sys.stdout.write(
+        show(
             f"{one.benchmark} on {one.device}: usually {one.usual:.4g} {one.unit}, learnt from {one.units} machines"
-            f" ({one.dropped} left out); finds {one.finds():.2f} times slower ones\n"
+            f" ({one.dropped} left out); finds {one.finds():.2f} times slower ones"
         )
 
 
@@ -153,7 +154,7 @@ def answer(
 
     with failing():
         served = pair.serve(listen, seconds)
-    sys.stdout.write(f"answered {served} partner(s)\n")
+    show(f"answered {served} partner(s)")
 
 
 # ---- parts ---------------------------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ def _test(
     try:
         benchmark, _, _ = target.benchmark(suspicion)
     except CannotMeasure as error:
-        return Finding(suspicion, "", Verdict.UNKNOWN, error.diagnostics(), "nothing", ())
+        return Finding(suspicion, "", Verdict.UNKNOWN, f"{error.what}; {error.hint}", "nothing", ())
     measure = partial(target.measure, suspicion, seconds)
     finding = assess(suspicion, benchmark.name, measure, find, undisturbed=benchmark.undisturbed)
     for sample in finding.samples:
@@ -211,20 +212,16 @@ def _show(finding: "Finding") -> None:
     from tenant_client.confirm.assess import rows
 
     word = "confirmed" if finding.verdict is Verdict.MISMATCH else finding.verdict.name.lower()
-    sys.stdout.write(f"{finding.suspicion}: {word}: {finding.reason}\n")
+    show(f"{finding.suspicion}: {word}: {finding.reason}")
     if finding.samples:
         sample = finding.samples[-1]
-        sys.stdout.write(
-            f"  {finding.benchmark} on {sample.device}, in {sample.unit}, against {finding.compared_with}\n"
-        )
-        sys.stdout.writelines(f"  {row}\n" for row in rows(finding))
+        show(f"  {finding.benchmark} on {sample.device}, in {sample.unit}, against {finding.compared_with}")
+        show(*(f"  {row}" for row in rows(finding)))
     if (judged := finding.judgement) is not None:
         word = "slower" if judged.shortfall > 0 else "faster"
         low, high = sorted((abs(judged.shortfall_low), abs(judged.shortfall_high)))
-        sys.stdout.write(f"  {abs(judged.shortfall):.1%} {word} than usual ({low:.1%} to {high:.1%}); this test finds")
-        sys.stdout.write(
-            f" what is {judged.finds:.2f} times slower\n" if judged.finds < MOST_SHOWN else " nothing yet\n"
-        )
+        finds = f"what is {judged.finds:.2f} times slower" if judged.finds < MOST_SHOWN else "nothing yet"
+        show(f"  {abs(judged.shortfall):.1%} {word} than usual ({low:.1%} to {high:.1%}); this test finds {finds}")
 
 
 def _tell(home: Path, about: "Hint", findings: "list[Finding]") -> None:
@@ -234,9 +231,9 @@ def _tell(home: Path, about: "Hint", findings: "list[Finding]") -> None:
     try:
         told = [finding for finding in findings if telling.tell(home, about, finding)]
     except PharoahError as error:
-        warn(f"the provider was not told: {error.diagnostics()}")
+        warn(f"the provider was not told: {error.what}", error.hint)
         return
     for finding in told:
         word = "confirmed" if finding.verdict is Verdict.MISMATCH else "not confirmed"
         what = f"{finding.suspicion} {word}, {finding.shortfall_percent:.1f}% short"
-        typer.echo(f"told the provider, about hint {about.number}: {what}", err=True)
+        say(f"told the provider, about hint {about.number}: {what}")

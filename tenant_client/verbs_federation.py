@@ -1,14 +1,15 @@
 """Verbs by which a tenant joins a federation and takes part in it."""
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenant_client.console import AsJson, Home, failing, print_json
+from tenant_client.console import Home, failing
+from transport.console import AsJson
 from transport.logs import Format
+from transport.screen import say, show, show_json
 
 if TYPE_CHECKING:
     from crypto.directory import Chain
@@ -54,7 +55,7 @@ def _make_card(home: Path, card: Path, *, as_json: bool) -> None:
         except OSError as error:
             raise HomeError(f"{card}: {error.strerror}", hint="name another file, and do it again") from error
     _tell({"home": str(home), "tenant": str(member.tenant), "card": str(card)}, as_json=as_json)
-    typer.echo(f"next: give {card} to the provider, and take its invitation with `enrol INVITATION`", err=True)
+    say(f"next: give {card} to the provider, and take its invitation with `enrol INVITATION`")
 
 
 def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:
@@ -77,7 +78,7 @@ def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:
     }
     _tell(told, as_json=as_json)
     if not head:
-        typer.echo("next: compare the head with other tenants and the trustees, then `serve`", err=True)
+        say("next: compare the head with other tenants and the trustees, then `serve`")
 
 
 def _trustees(chain: "Chain") -> list[str]:
@@ -99,10 +100,9 @@ def _write_settings(home: Path, invited: "Invitation") -> None:
 
 def _tell(told: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print_json(told)
+        show_json(told)
         return
-    for key, value in told.items():
-        sys.stdout.write(f"{key}: {', '.join(value) if isinstance(value, list) else value}\n")
+    show(*(f"{key}: {', '.join(value) if isinstance(value, list) else value}" for key, value in told.items()))
 
 
 def serve(home: Home, log_format: LogFormat = Format.JSON) -> None:

@@ -1,7 +1,6 @@
 """The verbs around a running job: run, attach, diagnose, teach."""
 
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,9 @@ import click
 import typer
 from typer.core import TyperCommand
 
-from tenant_client.console import AsJson, Home, failing, print_json, warn
+from tenant_client.console import Home, failing, warn
+from transport.console import AsJson
+from transport.screen import say, show, show_json
 
 Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The job, as it would be started alone.")]
 Lease = Annotated[
@@ -177,11 +178,11 @@ def diagnose(
         place = found.root.where if found.root else ""
         cascade = [asdict(seen) for seen in found.cascade]
         rest = {"place": place, "cascade": cascade, "hints": [asdict(hint) for hint in shown]}
-        print_json({name: getattr(found, name) for name in fields} | rest)
+        show_json({name: getattr(found, name) for name in fields} | rest)
     else:
-        sys.stdout.write(f"{found.sentence}\n")
-        sys.stdout.writelines(f"  then {seen.reason}, {seen.where}: {seen.text[:120]}\n" for seen in found.cascade)
-        sys.stdout.writelines(f"  perhaps ({hint.count}×) {hint.example}\n" for hint in shown)
+        show(found.sentence)
+        show(*(f"  then {seen.reason}, {seen.where}: {seen.text[:120]}" for seen in found.cascade))
+        show(*(f"  perhaps ({hint.count}×) {hint.example}" for hint in shown))
     raise typer.Exit(3 if unknown else 0)
 
 
@@ -198,7 +199,7 @@ def teach(
         lessons = load_lessons(path).teach(line, reason)
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         save_lessons(lessons, path)
-    typer.echo(f"pharoah-tenant: from now on {mask(line)!r} means {reason}", err=True)
+    say(f"pharoah-tenant: from now on {mask(line)!r} means {reason}")
 
 
 def _spare_home() -> str:

@@ -1,6 +1,5 @@
 """The verb that listens to the provider: watch."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from tenant_client.console import Home, failing, print_json, warn
+from tenant_client.console import Home, failing, warn
+from transport.screen import show as show_line, show_json
 
 if TYPE_CHECKING:
     from crypto.online import Hint
@@ -46,10 +46,9 @@ def watch(
         if lease not in ("", str(hint.lease)):
             return
         if as_json:
-            print_json(object_of(hint))
+            show_json(object_of(hint))
         else:
-            sys.stdout.write(f"{line_of(hint)}\n")
-        sys.stdout.flush()
+            show_line(line_of(hint))
 
     if once:
         with failing(UNKNOWN):

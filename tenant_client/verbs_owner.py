@@ -1,6 +1,5 @@
 """The verbs by which owners see what is theirs: journal, budget, preview, sent."""
 
-import sys
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crypto.errors import PharoahError
-from tenant_client.console import AsJson, Home, opened, print_json
+from tenant_client.console import Home, opened, say_error
+from transport.console import AsJson
+from transport.screen import say, show, show_json
 
 if TYPE_CHECKING:
     from crypto.plan import Plan
@@ -34,12 +35,12 @@ def journal(home: Home, *, as_json: AsJson = False) -> None:
     from tenant_client.database import open_database
 
     if not (home / "tenant.db").exists():
-        typer.echo(f"pharoah-tenant: nothing is journalled in {home}\nhint: name another home with --home", err=True)
+        say(f"pharoah-tenant: nothing is journalled in {home}", "hint: name another home with --home")
         raise typer.Exit(3)
     with closing(open_database(home / "tenant.db")) as connection:
         view = owner_view.happened(connection)
     if as_json:
-        print_json(view)
+        show_json(view)
     else:
         _tell(view)
     if not view.leases:
@@ -51,16 +52,16 @@ def journal(home: Home, *, as_json: AsJson = False) -> None:
 def _tell(view: "Happened") -> None:
     for workload in view.workloads:
         what = ", ".join((workload.precision or "precision unknown", workload.parallelism, *workload.versions))
-        sys.stdout.write(f"{workload.lease}: {what}\n    {', '.join(workload.structure)}\n")
+        show(f"{workload.lease}: {what}", f"    {', '.join(workload.structure)}")
     for attempt in view.attempts:
         began = datetime.fromtimestamp(attempt.started_at_s, UTC).astimezone()
-        sys.stdout.write(f"{began:%Y-%m-%d %H:%M:%S}  {attempt.unit} attempt {attempt.attempt}: {attempt.state}")
-        sys.stdout.write(f", {attempt.steps} steps" if attempt.steps else "")
-        sys.stdout.write(f"\n    {attempt.cause.sentence}\n" if attempt.cause.sentence else "\n")
-        sys.stdout.writelines(f"    {finding['kind']}: {finding['text']}\n" for finding in attempt.findings)
+        steps = f", {attempt.steps} steps" if attempt.steps else ""
+        show(f"{began:%Y-%m-%d %H:%M:%S}  {attempt.unit} attempt {attempt.attempt}: {attempt.state}{steps}")
+        show(*([f"    {attempt.cause.sentence}"] if attempt.cause.sentence else []))
+        show(*(f"    {finding['kind']}: {finding['text']}" for finding in attempt.findings))
     reasons = Counter(labelled.failure.reason for labelled in view.failures)
     counted = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())
-    sys.stdout.write(f"{len(view.leases)} leases; failures to be counted: {counted or 'none'}\n")
+    show(f"{len(view.leases)} leases; failures to be counted: {counted or 'none'}")
 
 
 def budget(home: Home, *, as_json: AsJson = False) -> None:
@@ -70,15 +71,13 @@ def budget(home: Home, *, as_json: AsJson = False) -> None:
     with opened(home) as tenant:
         view = owner_view.budget(tenant)
     if as_json:
-        print_json(view)
+        show_json(view)
         return
-    sys.stdout.write(f"limit per job-week: epsilon {view.limit_epsilon:g} at delta {view.delta:g}\n")
+    show(f"limit per job-week: epsilon {view.limit_epsilon:g} at delta {view.delta:g}")
     for line in view.lines:
         start, end = line.window_hours
-        sys.stdout.write(
-            f"hours {start:>6}–{end:<6} {line.rounds} round(s)  spent {line.epsilon:.3f}  left {line.remaining:.3f}\n"
-        )
-    sys.stdout.write(f"a job present in all of them has paid, as one unit: epsilon {view.whole_job_epsilon:.3f}\n")
+        show(f"hours {start:>6}–{end:<6} {line.rounds} round(s)  spent {line.epsilon:.3f}  left {line.remaining:.3f}")
+    show(f"a job present in all of them has paid, as one unit: epsilon {view.whole_job_epsilon:.3f}")
 
 
 def preview(
@@ -97,25 +96,23 @@ def preview(
     with opened(home) as tenant:
         view = owner_view.preview(tenant, _plan(tenant, plan))
     if as_json:
-        print_json(view)
+        show_json(view)
         return
     start, end = view.window_hours
-    sys.stdout.write(
-        f"round {view.round_id}: hours {start}–{end}, epsilon {view.epsilon:.3f} at delta {view.delta:g}\n"
-    )
+    show(f"round {view.round_id}: hours {start}–{end}, epsilon {view.epsilon:.3f} at delta {view.delta:g}")
     if view.counts_from_hour != start:
-        sys.stdout.write(f"counts from hour {view.counts_from_hour}: weeks without an answer are carried over\n")
+        show(f"counts from hour {view.counts_from_hour}: weeks without an answer are carried over")
     apart = any(part.field.startswith(NOISE) for part in view.layout)
     words = "count + masks, behind all of them each noise + masks" if apart else "count + noise + masks"
-    sys.stdout.write(f"one message of {view.message_bytes} bytes: {view.cells} cells, each {words} mod 2^64\n")
+    show(f"one message of {view.message_bytes} bytes: {view.cells} cells, each {words} mod 2^64")
     for part in view.layout:
-        sys.stdout.write(f"  bytes {part.offset:>7}–{part.offset + part.length - 1:<7} {part.field}: {part.meaning}\n")
+        show(f"  bytes {part.offset:>7}–{part.offset + part.length - 1:<7} {part.field}: {part.meaning}")
     for name, scale in view.noise_scales:
-        sys.stdout.write(f"  {name}: {view.mechanism} noise of scale {scale:.2f} in the sum\n")
+        show(f"  {name}: {view.mechanism} noise of scale {scale:.2f} in the sum")
     for cell in view.counts:
         meaning = ", ".join(f"{name} {level[:12]}" for name, level in cell.cell)
-        sys.stdout.write(f"  bytes {cell.offset:>7}–{cell.offset + 7:<7} {cell.marginal}: {cell.count} at {meaning}\n")
-    sys.stdout.write(f"the other {view.cells - len(view.counts)} cells count 0 and carry noise all the same\n")
+        show(f"  bytes {cell.offset:>7}–{cell.offset + 7:<7} {cell.marginal}: {cell.count} at {meaning}")
+    show(f"the other {view.cells - len(view.counts)} cells count 0 and carry noise all the same")
 
 
 def sent(
@@ -139,26 +136,24 @@ def sent(
             return
         view = owner_view.sent(tenant)
     if as_json:
-        print_json(view)
+        show_json(view)
     for row in () if as_json else view.contributions:
         start, end = row.window_hours
-        sys.stdout.write(
-            f"contribution {row.round_id}: hours {start}–{end}, {row.message_bytes} bytes, {row.sha256[:16]}\n"
-        )
+        show(f"contribution {row.round_id}: hours {start}–{end}, {row.message_bytes} bytes, {row.sha256[:16]}")
     for told in () if as_json else view.registrations:
-        sys.stdout.write(f"lease {told.lease[:12]} from hour {told.start_h:.1f}: archetype {told.archetype[:12]}, ")
-        sys.stdout.write(f"sub-archetype {told.subarchetype[:12]}, 3 more tokens\n")
-    for owned in () if as_json else view.ownerships:
-        sys.stdout.write(f"epoch {owned.epoch}: signed that leases here hold {len(owned.tokens)} tokens:")
-        sys.stdout.write(f" {', '.join(token[:12] for token in owned.tokens)}\n")
-    for asked in () if as_json else view.evaluations:
-        sys.stdout.write(f"epoch {asked.epoch}: trustee {asked.trustee} was sent {asked.elements} blinded elements\n")
-    for receipt in () if as_json else view.receipts:
-        sys.stdout.write(
-            f"directory entry {receipt.entry}, when asked: its digest {receipt.head[:16]} is pinned here\n"
+        show(
+            f"lease {told.lease[:12]} from hour {told.start_h:.1f}: archetype {told.archetype[:12]},"
+            f" sub-archetype {told.subarchetype[:12]}, 3 more tokens"
         )
+    for owned in () if as_json else view.ownerships:
+        tokens = ", ".join(token[:12] for token in owned.tokens)
+        show(f"epoch {owned.epoch}: signed that leases here hold {len(owned.tokens)} tokens: {tokens}")
+    for asked in () if as_json else view.evaluations:
+        show(f"epoch {asked.epoch}: trustee {asked.trustee} was sent {asked.elements} blinded elements")
+    for receipt in () if as_json else view.receipts:
+        show(f"directory entry {receipt.entry}, when asked: its digest {receipt.head[:16]} is pinned here")
     if not as_json:
-        sys.stdout.write("each bundle that came: its digest is held here\n")
+        show("each bundle that came: its digest is held here")
     if not (view.contributions or view.registrations or view.evaluations):
         raise typer.Exit(3)
 
@@ -168,16 +163,16 @@ def _show_bytes(tenant: "Tenant", round_id: str, *, as_json: bool) -> None:
 
     known = {str(plan.round_id): plan.round_id for plan in tenant.plans()}
     if round_id not in known:
-        typer.echo(f"pharoah-tenant: error: round {round_id} was not answered\nhint: list them with sent", err=True)
+        say_error(f"round {round_id} was not answered", "list them with sent")
         raise typer.Exit(3)
     parts = owner_view.sent_bytes(tenant, known[round_id])
     if as_json:
-        print_json({"parts": [{**vars(row.part), "hex": row.hex} for row in parts]})
+        show_json({"parts": [{**vars(row.part), "hex": row.hex} for row in parts]})
         return
     for row in parts:
         end = row.part.offset + row.part.length - 1
         shown = row.hex if row.part.length <= 64 else f"{row.hex[:64]}… (--json shows all)"
-        sys.stdout.write(f"bytes {row.part.offset:>7}–{end:<7} {row.part.field}: {row.part.meaning}\n    {shown}\n")
+        show(f"bytes {row.part.offset:>7}–{end:<7} {row.part.field}: {row.part.meaning}", f"    {shown}")
 
 
 def _plan(tenant: "Tenant", file: Path | None) -> "Plan":
@@ -189,6 +184,6 @@ def _plan(tenant: "Tenant", file: Path | None) -> "Plan":
             raise UnreadablePlan(f"{file}: {error.strerror}") from error
     answered = tenant.plans()
     if not answered:
-        typer.echo("pharoah-tenant: error: no plan was answered yet\nhint: name a signed plan with --plan", err=True)
+        say_error("no plan was answered yet", "name a signed plan with --plan")
         raise typer.Exit(3)
     return answered[-1]

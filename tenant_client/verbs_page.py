@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from tenant_client.console import Home, failing
+from transport.screen import say
 
 
 def page(
@@ -22,5 +23,5 @@ def page(
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: asked.set())
     with failing(), listening(home, host, port) as address:
-        typer.echo(f"open this address in a browser; it opens once:\n{address}", err=True)
+        say("open this address in a browser; it opens once:", address)
         asked.wait()

@@ -3,7 +3,6 @@
 What is handed over are files, by any channel; what is compared aloud are fingerprints. No verb overwrites a file.
 """
 
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tenant_client.console import AsJson, failing, print_json, warn
+from tenant_client.console import failing, warn
+from transport.console import AsJson
 from transport.logs import Format
+from transport.screen import say, show, show_json
 
 if TYPE_CHECKING:
     from crypto.cards import CardList, TrusteeCard
@@ -64,9 +65,9 @@ def init(
         card = trustee_home.create(home, address, name or [], os.urandom, datetime.now(UTC))
     file, shown = home / trustee_home.CARD, fingerprint(card.name)
     if as_json:
-        print_json({"card": str(file), "address": card.address, "fingerprint": shown})
+        show_json({"card": str(file), "address": card.address, "fingerprint": shown})
         return
-    sys.stdout.write(f"card         {file}\nfingerprint  {shown}\n")
+    show(f"card         {file}", f"fingerprint  {shown}")
     _tell("give the card to every trustee and to the provider, and read its fingerprint to them")
 
 
@@ -96,11 +97,10 @@ def deal(
     if count < FEW_TRUSTEES:
         warn(f"only {count} trustees: {threshold} that collude know the key; five or more are better")
     if as_json:
-        print_json({"dealing": str(out), "trustees": count, "threshold": threshold, "cards_fingerprint": shown})
+        show_json({"dealing": str(out), "trustees": count, "threshold": threshold, "cards_fingerprint": shown})
         return
-    sys.stdout.write(
-        f"dealing      {out}\ntrustees     {count}, any {threshold} of whom make tokens\nlist         {shown}\n"
-    )
+    made = f"trustees     {count}, any {threshold} of whom make tokens"
+    show(f"dealing      {out}", made, f"list         {shown}")
     _tell("every trustee must read the same fingerprint of the list; then give the dealing to every trustee")
 
 
@@ -128,10 +128,10 @@ def combine(
     file, shown = home / trustee_home.COMMITTEE, fingerprint(made.name)
     if as_json:
         view = {"committee": str(file), "index": share.index, "trustees": len(made.trustees)}
-        print_json(view | {"threshold": made.threshold, "fingerprint": shown})
+        show_json(view | {"threshold": made.threshold, "fingerprint": shown})
         return
-    sys.stdout.write(f"trustee      {share.index} of {len(made.trustees)}, any {made.threshold} of whom make tokens\n")
-    sys.stdout.write(f"committee    {file}\nfingerprint  {shown}\n")
+    show(f"trustee      {share.index} of {len(made.trustees)}, any {made.threshold} of whom make tokens")
+    show(f"committee    {file}", f"fingerprint  {shown}")
     _tell("every trustee must read the same fingerprint of the committee; then give the committee to the provider")
 
 
@@ -158,10 +158,10 @@ def enrol(
         trustee_home.enrol(home, chain, os.urandom)
     members, shown = len(chain.directory.members), fingerprint(chain.directory.head)
     if as_json:
-        print_json({"head": str(chain.directory.head), "fingerprint": shown, "members": members})
+        show_json({"head": str(chain.directory.head), "fingerprint": shown, "members": members})
         return
-    sys.stdout.write(f"provider     {invited.provider.hex()[:16]}… at {invited.online}\n")
-    sys.stdout.write(f"tenants      {members}\nhead         {shown}\n")
+    show(f"provider     {invited.provider.hex()[:16]}… at {invited.online}")
+    show(f"tenants      {members}", f"head         {shown}")
     if not head:
         _tell("compare the head with the other trustees and with tenants; --head does it here")
 
@@ -183,14 +183,14 @@ def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
         asked = [{"tenant": str(of), "epoch": epoch, "elements": n} for (of, epoch), n in sorted(evaluations.items())]
         held = [{"round_id": str(name), "request": str(of), "unmasked": done} for name, of, done in rounds]
         told = [{"round_id": str(name), "proof": proof.hex()} for name, proof in conflicts]
-        print_json({"evaluations": asked, "rounds": held, "conflicts": told})
+        show_json({"evaluations": asked, "rounds": held, "conflicts": told})
     else:
         for (tenant, epoch), elements in sorted(evaluations.items()):
-            sys.stdout.write(f"tenant {tenant.hex()[:12]}… epoch {epoch}: {elements} blinded elements\n")
+            show(f"tenant {tenant.hex()[:12]}… epoch {epoch}: {elements} blinded elements")
         for name, request, done in rounds:
-            sys.stdout.write(f"round {name}: set {request.hex()[:16]}… {'unmasked' if done else 'endorsed'}\n")
+            show(f"round {name}: set {request.hex()[:16]}… {'unmasked' if done else 'endorsed'}")
         for name, proof in conflicts:
-            sys.stdout.write(f"round {name}: another set was told too, {len(proof)} bytes of proof (--json shows it)\n")
+            show(f"round {name}: another set was told too, {len(proof)} bytes of proof (--json shows it)")
     if conflicts:
         warn("the provider told two sets for one round: keep this log and tell the tenants")
         raise typer.Exit(1)
@@ -247,7 +247,7 @@ def _write_new(file: Path, data: bytes) -> None:
 
 
 def _tell(next_step: str) -> None:
-    typer.echo(f"next: {next_step}", err=True)
+    say(f"next: {next_step}")
 
 
 @app.command()

@@ -1,12 +1,13 @@
 """The verbs that look at a workload: describe, signature, compare, catalogue. All local: nothing is sent."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tenant_client.console import AsJson, Home, failing, print_json, warn
+from tenant_client.console import Home, failing, warn
+from transport.console import AsJson
+from transport.screen import show, show_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ def describe(traces: Traces, *, as_json: AsJson = False) -> None:
     with failing():
         descriptor = _described(traces)
     if as_json:
-        print_json(
+        show_json(
             {
                 "precision": descriptor.precision,
                 "parallelism": descriptor.parallelism,
@@ -50,7 +51,7 @@ def describe(traces: Traces, *, as_json: AsJson = False) -> None:
             }
         )
         return
-    lines = [
+    show(
         f"precision        {descriptor.precision or 'not recorded'}",
         f"parallelism      {descriptor.parallelism}",
         f"versions         {', '.join(' '.join(pair) for pair in descriptor.versions) or 'not recorded'}",
@@ -61,8 +62,7 @@ def describe(traces: Traces, *, as_json: AsJson = False) -> None:
         *(f"  {kind} {group} {size}" for kind, group, size in descriptor.collectives),
         f"operators: {len(descriptor.operators)} (sizes in log2, 0 for any)",
         *(f"  {operator_text(operator)}" for operator in sorted(descriptor.operators)),
-    ]
-    sys.stdout.write("\n".join(lines) + "\n")
+    )
 
 
 def signature(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: AsJson = False) -> None:
@@ -78,7 +78,7 @@ def signature(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_jso
         ladder = local_ladder(rungs(descriptor, known), _key(home))
     near = nearest(own_sketch(descriptor), known)
     if as_json:
-        print_json(
+        show_json(
             {
                 "family": str(ladder.family),
                 "archetype": str(ladder.archetype),
@@ -89,9 +89,9 @@ def signature(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_jso
             }
         )
         return
-    sys.stdout.write(f"family        {ladder.family}\narchetype     {ladder.archetype}\n")
-    sys.stdout.write(f"sub-archetype {ladder.subarchetype}\nexact         {ladder.exact}\n")
-    sys.stdout.write(f"nearest       {f'{near.name} ({near.similarity:.2f})' if near else 'no catalogue'}\n")
+    show(f"family        {ladder.family}", f"archetype     {ladder.archetype}")
+    show(f"sub-archetype {ladder.subarchetype}", f"exact         {ladder.exact}")
+    show(f"nearest       {f'{near.name} ({near.similarity:.2f})' if near else 'no catalogue'}")
 
 
 def compare(
@@ -116,19 +116,17 @@ def compare(
     said = conclude(local_ladder(rungs(one, known), key), local_ladder(rungs(other, known), key))
     if as_json:
         different = [asdict(difference) for difference in differences(one, other)]
-        print_json(asdict(said) | {"jaccard": jaccard(one, other), "differences": different})
+        show_json(asdict(said) | {"jaccard": jaccard(one, other), "differences": different})
         return
     yes = {True: "yes", False: "no"}
-    sys.stdout.write("what the provider would conclude from the tokens alone\n")
-    sys.stdout.write(
-        f"  same family         {yes[said.same_family]}\n  same archetype      {yes[said.same_archetype]}\n"
-    )
-    sys.stdout.write(f"  same sub-archetype  {yes[said.same_subarchetype]}\n")
-    sys.stdout.write(f"for your eyes: similarity of the sets of operators {jaccard(one, other):.2f}\n")
+    show("what the provider would conclude from the tokens alone")
+    show(f"  same family         {yes[said.same_family]}", f"  same archetype      {yes[said.same_archetype]}")
+    show(f"  same sub-archetype  {yes[said.same_subarchetype]}")
+    show(f"for your eyes: similarity of the sets of operators {jaccard(one, other):.2f}")
     for difference in differences(one, other):
-        sys.stdout.write(f"  {difference.property}\n")
-        sys.stdout.writelines(f"    - {item}\n" for item in difference.only_first)
-        sys.stdout.writelines(f"    + {item}\n" for item in difference.only_second)
+        show(f"  {difference.property}")
+        show(*(f"    - {item}" for item in difference.only_first))
+        show(*(f"    + {item}" for item in difference.only_second))
 
 
 def catalogue(

@@ -297,7 +297,7 @@ def test_the_benchmark_has_a_mean_and_a_range_for_every_figure(monkeypatch: pyte
     assert 0.0 <= gained["least"] <= gained["mean"] <= gained["most"]
     assert found["without_pharoah"]["dollars_saved"] == {"mean": 0.0, "least": 0.0, "most": 0.0}
     assert found["epsilon_1"]["dollars_saved"] is None
-    assert "epsilon_1 dollars_saved: n/a\n" in bench_impact.told(found)
+    assert "epsilon_1 dollars_saved: n/a" in bench_impact.lines(found)
 
 
 def test_tokens_of_names_differ() -> None:

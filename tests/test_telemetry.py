@@ -392,7 +392,7 @@ def test_series_that_mean_nothing_are_counted_by_name_and_names_are_bounded() ->
     assert book.number({"__name__": POWER, "gpu": "0"}, 3) == -1
     assert book.number({"__name__": POWER, "Hostname": "n1"}, 2) == -1
     found = quality(book)
-    assert found.of(Reason.UNKNOWN_METRIC, "DCGM_FI_DEV_NEW?[31m") == 7
+    assert found.of(Reason.UNKNOWN_METRIC, r"DCGM_FI_DEV_NEW\x1b[31m") == 7
     assert (found.of(Reason.NO_NODE, "power"), found.of(Reason.NO_DEVICE, "power")) == (3, 2)
     for number in range(MOST_NAMES + 5):
         book.number(labels(f"x{number}"), 1)
@@ -405,7 +405,7 @@ def test_quality_is_shown_as_text_and_json() -> None:
     tally.count(Reason.BLANK, "power", 2)
     tally.count(Reason.RESET, "energy", 1)
     found = tally.quality()
-    assert found.text().splitlines()[0] == "5 samples read, 3 used, 2 dropped"
+    assert found.lines()[0] == "5 samples read, 3 used, 2 dropped"
     assert json.loads(found.to_json())["counts"][0] == {"reason": "blank", "metric": "power", "count": 2}
 
 

@@ -1,14 +1,17 @@
 """Logs of a running program: one line of JSON per event on stderr, or plain text for a person at a terminal.
 
 An event is a log record; what its caller gave as `extra` becomes keys beside `time`, `level`, `logger` and `message`.
+Foreign text in it steers no terminal and begins no line: `transport.visible`. Lines of a traceback are indented.
 Nothing here decides what may be logged: callers log facts, never secrets, payloads or tokens.
 """
 
-import json
 import logging
 import sys
 from datetime import UTC, datetime
 from enum import StrEnum
+from textwrap import indent
+
+from transport.visible import json_text, visible, visible_lines
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
@@ -34,14 +37,24 @@ class JsonLines(logging.Formatter):
         line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json_text(line)
+
+
+class TextLines(logging.Formatter):
+    """A record as one line, and its traceback below it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line or lines, without the last end."""
+        line = f"{self.formatTime(record)} {record.levelname} {visible(record.getMessage())}"
+        if not record.exc_info:
+            return line
+        return f"{line}\n{indent(visible_lines(self.formatException(record.exc_info)), '    ')}"
 
 
 def configure(kind: Format, level: int = logging.INFO) -> None:
     """Sends the records of this process to stderr, in place of whatever was configured before."""
     handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    handler.setFormatter(JsonLines() if kind is Format.JSON else plain)
+    handler.setFormatter(JsonLines() if kind is Format.JSON else TextLines())
     logging.basicConfig(handlers=[handler], level=level, force=True)
     for noisy in ("httpx", "httpcore", "uvicorn", "alembic", "flwr", "sqlalchemy"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

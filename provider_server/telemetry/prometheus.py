@@ -26,6 +26,7 @@ from crypto.errors import DecodeError, PeerFault, Refusal, Unreachable
 from provider_server.telemetry.catalogue import Metric
 from provider_server.telemetry.quality import Reason
 from provider_server.telemetry.samples import HOUR_S, UNKNOWN, Chunk, SeriesBook, Window
+from transport.visible import visible
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 TOO_MUCH = frozenset({HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
@@ -156,7 +157,7 @@ class PrometheusSource:
             parts.append(part)
         body = b"".join(parts)
         if response.status_code != HTTPStatus.OK:
-            text = _printable(body.decode("utf-8", "replace"))
+            text = visible(body.decode("utf-8", "replace")[:LONGEST_TEXT])
             raise PeerFault(
                 f"{response.request.url} answers with status {response.status_code}: {text}",
                 hint="compare address, token and matchers with those that work by hand",
@@ -185,7 +186,8 @@ def _decoded(body: bytes, url: str) -> _Answer:
     except msgspec.DecodeError as error:
         raise DecodeError(f"{url} does not answer as Prometheus does: {error}", hint="name its base address") from error
     if answer.status != "success" or answer.data is None or answer.data.resultType != "matrix":
-        raise DecodeError(f"{url} answers without samples: {_printable(answer.error)}", hint="try the query by hand")
+        said = visible(answer.error[:LONGEST_TEXT])
+        raise DecodeError(f"{url} answers without samples: {said}", hint="try the query by hand")
     return answer
 
 
@@ -207,7 +209,3 @@ def _numbers(texts: list[str], series: NDArray[np.uint32], book: SeriesBook) -> 
     except ValueError as error:
         metric = book.slots[book.series[int(series[0])].slot].metric.name
         raise DecodeError(f"a sample of {metric} is no number", hint="this is no Prometheus") from error
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_TEXT])

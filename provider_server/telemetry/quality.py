@@ -1,21 +1,22 @@
 """What was dropped or doubted on the way from samples to summaries, counted by reason and metric, and shown.
 
 Every sample that is read is either used or dropped for one reason: `read == used + dropped`. Doubts are counted beside
-that, for samples and hours that were used or never came. Names of unknown metrics come from outside: they are cut to
-printable text, and after `MOST_NAMES` of them the rest is counted as one.
+that, for samples and hours that were used or never came. Names of unknown metrics come from outside: they are made
+visible and cut, and after `MOST_NAMES` of them the rest is counted as one.
 
     >>> tally = Tally()
     >>> tally.read(3)
     >>> tally.count(Reason.BLANK, "power", 2)
-    >>> print(tally.quality().text())
-    3 samples read, 1 used, 2 dropped
-      dropped  blank             power                           2
+    >>> tally.quality().lines()
+    ['3 samples read, 1 used, 2 dropped', '  dropped  blank             power                           2']
 """
 
 import json
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+
+from transport.visible import visible
 
 MOST_NAMES = 1000
 LONGEST_NAME = 80
@@ -88,14 +89,14 @@ class Quality:
         """The count of a reason, of one metric or of all."""
         return sum(one.count for one in self.counts if one.reason is reason and metric in (None, one.metric))
 
-    def text(self) -> str:
+    def lines(self) -> list[str]:
         """For a person: one line for all, one for each count."""
         head = f"{self.read} samples read, {self.used} used, {self.dropped} dropped"
         rows = [
             f"  {'dropped' if one.reason.dropped else 'doubt':8} {one.reason:17} {one.metric:24} {one.count:>8}"
             for one in self.counts
         ]
-        return "\n".join([head, *rows])
+        return [head, *rows]
 
     def to_json(self) -> str:
         """For a machine."""
@@ -126,7 +127,7 @@ class Tally:
         return Quality(self._read, tuple(counts))
 
     def _known(self, metric: str) -> str:
-        name = "".join(letter if letter.isprintable() else "?" for letter in metric[:LONGEST_NAME])
+        name = visible(metric)[:LONGEST_NAME]
         if name not in self._names and len(self._names) >= MOST_NAMES:
             return OTHERS
         self._names.add(name)

@@ -77,7 +77,7 @@ def assess(
             if judgement.verdict is not Verdict.MISMATCH:
                 break
     except CannotMeasure as error:
-        verdict, reason = Verdict.UNKNOWN, error.diagnostics()
+        verdict, reason = Verdict.UNKNOWN, f"{error.what}; {error.hint}"
     except WrongResult as error:
         return Finding(
             suspicion, benchmark, Verdict.MISMATCH, error.what, "what must come out", tuple(samples), wrong=True

@@ -17,6 +17,7 @@ from crypto.errors import PharoahError
 from crypto.online import Verdict
 from tenant_client.confirm.criteria import Criterion, NoCriterion, learn
 from tenant_client.confirm.sample import Sample
+from transport.visible import json_text
 
 VERSION = 1
 FOLDER = "confirm"
@@ -118,7 +119,7 @@ def criteria(found: Sequence[Run]) -> CriteriaFile:
 def write_criteria(path: Path, file: CriteriaFile) -> None:
     """Writes criteria; UnusableSamples where that cannot be done."""
     try:
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
+        path.write_text(json_text(msgspec.to_builtins(file), indent=1) + "\n", encoding="ascii")
     except OSError as error:
         raise UnusableSamples(f"{path}: {error.strerror}", hint="name another file with --out") from error
 

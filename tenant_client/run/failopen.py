@@ -7,11 +7,10 @@
 ['the journal: No space left on device']
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_STDERR = 2
+from transport.screen import say_at_once
 
 
 class FailOpen:
@@ -40,7 +39,7 @@ class FailOpen:
         if self.quiet:
             return
         try:
-            os.write(_STDERR, f"pharoah-tenant: {text}\n".encode(errors="backslashreplace"))
+            say_at_once(f"pharoah-tenant: {text}")
         except OSError:
             self.quiet = True
 

@@ -23,6 +23,7 @@ from tenant_client.run.record import Record
 from tenant_client.run.settings import Settings
 from tenant_client.run.supervise import Ending
 from tenant_client.run.watch import Finding, Sample, Watch
+from transport.screen import guard
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGPIPE")
 _NICE = 5
@@ -181,6 +182,7 @@ def _outlive(observer: Observer, poll_s: float) -> None:
 
 
 if __name__ == "__main__":
+    guard()
     for name in _IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     os.nice(_NICE)

@@ -1,0 +1,47 @@
+r"""Foreign text as a person may look at it: what a terminal, a pager or an editor would obey is spelt out.
+
+Guarantees. Of a text comes one line of printable letters, blanks and tabs. Spelt out as Python spells them are the C0
+and C1 controls (escape sequences, carriage return, backspace, NUL), newlines, marks that turn the direction of writing
+(CVE-2021-42574), letters without a shape, and halves of characters. Letters of all scripts stay as they are.
+
+Not promised: that it can be read back, since a backslash stays one; JSON is for programs. Letters that look alike, and
+writing from right to left by letters that are so, are left.
+
+    >>> visible("\x1b]52;c;ZXZpbA==\x07 温度 85 °C\r\nhint: run this")
+    '\\x1b]52;c;ZXZpbA==\\x07 温度 85 °C\\r\\nhint: run this'
+"""
+
+import json
+import unicodedata
+from dataclasses import asdict, is_dataclass
+
+_DELETE = "\x7f"
+
+
+def visible(text: str) -> str:
+    """The text as one line that steers nothing."""
+    if text.isprintable():
+        return text
+    return "".join(letter if _is_harmless(letter) else _spelt(letter) for letter in text)
+
+
+def visible_lines(text: str) -> str:
+    """The same where the ends of lines are our own, as those of a traceback."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON in ASCII, all else escaped as JSON has it: nothing is lost, and nothing in it steers a terminal.
+
+    A dataclass becomes an object whose keys are its fields; what JSON has no word for becomes text.
+    """
+    plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    return json.dumps(plain, default=str, indent=indent).replace(_DELETE, "\\u007f")
+
+
+def _is_harmless(letter: str) -> bool:
+    return letter.isprintable() or letter == "\t" or unicodedata.category(letter) == "Zs"
+
+
+def _spelt(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
