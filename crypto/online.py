@@ -6,6 +6,7 @@ tenant → provider   CheckRequest        tokens of a workload and of a context;
 tenant → provider   WatchRequest        hints after this number, for as long as the tenant listens
 provider → tenant   Hint                one of the tenant's own leases is in danger, or no longer
 tenant → provider   Outcome             what a test confirmed; sent only if the tenant has opted in
+caller → server     Signed(Introduction)   who calls, in the metadata of a call (`transport.introductions`)
 
 A hint speaks of a lease as a whole: of no device, no node, no serial number and no other tenant. Its suspicion is a
 kind of hardware and never more. Hints of one tenant are numbered 1, 2, 3, … without a gap, so that a tenant which kept
@@ -18,7 +19,7 @@ from enum import IntEnum, StrEnum
 from typing import ClassVar
 
 from crypto.bundle import HazardEntry, MismatchEntry
-from crypto.ids import LeaseId, TenantId, Token
+from crypto.ids import Digest, LeaseId, TenantId, Token, VerifyKey
 
 SESSION_BYTES = 64
 
@@ -167,3 +168,16 @@ class Outcome:
     def __post_init__(self) -> None:
         if self.hint < 1 or not 0 <= self.shortfall_percent <= 100:
             raise ValueError("hints are numbered from 1 on, and a shortfall lies in [0, 100]")
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """The holder of `key` calls the server whose certificate has the digest `server`, at `at_s` (seconds since 1970).
+
+    It permits nothing by itself; a server keeps places for callers whom it knows.
+    """
+
+    LABEL: ClassVar[str] = "pharoah/introduction/1"
+    key: VerifyKey
+    server: Digest
+    at_s: int

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import typer
 
 from provider_server import verbs_learning, verbs_page, verbs_server, verbs_store, verbs_telemetry
+from transport import tls
 
 app = typer.Typer(
     name="pharoah-provider",
@@ -12,6 +13,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    callback=tls.forbid_1_2,  # before a verb imports gRPC
 )
 
 VERBS: tuple[Callable[..., None], ...] = (

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from transport import tls
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -28,6 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    callback=tls.forbid_1_2,  # before a verb imports gRPC
 )
 replay = typer.Typer(
     help="Put real data through the federation and compare with the pooled answer.", no_args_is_help=True

@@ -15,6 +15,7 @@ from tenant_client import (
     verbs_trustee,
     verbs_workload,
 )
+from transport import tls
 
 app = typer.Typer(
     name="pharoah-tenant",
@@ -22,6 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    callback=tls.forbid_1_2,  # before a verb imports gRPC
 )
 
 VERBS: tuple[Callable[..., None], ...] = (

@@ -9,6 +9,9 @@ from hypothesis import settings
 
 from tests.factories import Cast
 from tests.postgres import postgresql as postgresql  # a fixture, for whoever asks for it
+from transport import tls
+
+tls.forbid_1_2()  # before any test imports gRPC
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no bug; time is a benchmark's business
 settings.load_profile("untimed")
