@@ -17,6 +17,7 @@ import grpc
 from crypto.errors import DecodeError, PharoahError
 from crypto.ids import VerifyKey
 from crypto.services import BUG, Told, told
+from transport.connections import Connections
 from transport.gate import Gate, Limits, Method, Watchers, answered, half
 from transport.introductions import METADATA_KEY, Introductions
 from transport.places import Caller, NoPlace, NoTime, Place, Room
@@ -28,7 +29,9 @@ logger = logging.getLogger(__name__)
 Stream = Callable[[bytes], "AsyncGenerator[bytes, None]"]
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
-_Answer: TypeAlias = "Callable[[Any, _Context], Awaitable[None]]"
+_Answer: TypeAlias = "Callable[[Any, Caller, _Context], Awaitable[None]]"
+
+LONGEST_CUT_S = 30.0
 
 
 class Handlers:
@@ -39,6 +42,7 @@ class Handlers:
     ) -> None:
         self.gate = Gate(limits, service)
         self.watchers = Watchers(limits)
+        self.connections = Connections(limits.connections)
         self._limits = limits
         self._ceilings = ceilings
         self._introductions = introductions
@@ -52,8 +56,7 @@ class Handlers:
         """Runs it in a worker thread."""
         ceiling = self._ceiling(path)
 
-        async def answer(_requests: object, context: _Context) -> None:
-            caller = self._caller(context)
+        async def answer(_requests: object, caller: Caller, context: _Context) -> None:
             first = await self._first(caller, context)
             question = of_one_part(first, ceiling)
             if question is None:
@@ -69,8 +72,7 @@ class Handlers:
         """Runs it on the loop. Its questions have one part."""
         ceiling = min(PART_BYTES, self._ceiling(path))
 
-        async def answer(_requests: object, context: _Context) -> None:
-            caller = self._caller(context)
+        async def answer(_requests: object, caller: Caller, context: _Context) -> None:
             question = await self._only_part(ceiling, caller, context)
             await self._say(answered(method, question), caller, context)
 
@@ -81,17 +83,19 @@ class Handlers:
         ceiling = min(PART_BYTES, self._ceiling(path))
 
         async def answer(_requests: object, context: _Context) -> None:  # one frame: ten thousand of them wait
+            caller = self._caller(context)
+            self.connections.begin(caller.peer)
             try:
-                question = await self._only_part(ceiling, self._caller(context), context)
+                question = await self._only_part(ceiling, caller, context)
                 self.watchers.begin()
                 try:
                     async with aclosing(stream(question)) as messages:
                         async for message in messages:
-                            await context.write(message)
+                            await _write(message, caller, context)
                 finally:
                     self.watchers.end()
             except (NoPlace, NoTime, asyncio.CancelledError) as end:
-                await self._turn_away(end, context)
+                await self._turn_away(end, caller, context)
             except PharoahError as error:
                 await _tell(told(error), context)
             except grpc.aio.InternalError:
@@ -99,15 +103,17 @@ class Handlers:
             except Exception:
                 logger.exception("a stream ends: a bug of this server")
                 await _tell(BUG, context)
+            finally:
+                self.connections.end(caller.peer)
 
         return grpc.stream_stream_rpc_method_handler(answer)
 
     def standard(self, method: Standard) -> "grpc.RpcMethodHandler[Any, Any]":
         """A method of a standard service: a call that lasts `deadline_s` at most."""
 
-        async def answer(questions: Any, context: Any) -> None:
-            with self._standard.place(self._caller(context)):
-                await method.answer(questions, context)
+        async def answer(questions: Any, caller: Caller, context: Any) -> None:
+            with self._standard.place(caller):
+                await method.answer(questions, _Told(caller, context))
 
         return self._handler(answer, method.asked.FromString, method.said.SerializeToString)
 
@@ -118,12 +124,16 @@ class Handlers:
         """`answer` as a handler, where whoever loses its place hears why."""
 
         async def handle(questions: Any, context: _Context) -> None:
+            caller = self._caller(context)
+            self.connections.begin(caller.peer)
             try:
-                await answer(questions, context)
+                await answer(questions, caller, context)
             except (NoPlace, NoTime, asyncio.CancelledError) as end:
-                await self._turn_away(end, context)
+                await self._turn_away(end, caller, context)
             except PharoahError as error:
                 await _tell(told(error), context)
+            finally:
+                self.connections.end(caller.peer)
 
         return grpc.stream_stream_rpc_method_handler(handle, *codec)
 
@@ -177,10 +187,16 @@ class Handlers:
             await _tell(said, context)
         else:
             with self._unread.place(caller):
-                await context.write(said)
+                await _write(said, caller, context)
 
-    async def _turn_away(self, end: BaseException, context: _Context) -> None:
-        """Says why a call ends: to its caller, or by raising `end` again where nobody is left to hear it."""
+    async def _turn_away(self, end: BaseException, caller: Caller, context: _Context) -> None:
+        """Says why a call ends: to its caller, or by raising `end` again where nobody is left to hear it.
+
+        gRPC ends no call to which something is said that its caller does not take; its connection is cut instead.
+        """
+        if caller.is_being_told and isinstance(end, (NoPlace, NoTime)):
+            self.connections.cut(caller.peer)
+            await asyncio.sleep(LONGEST_CUT_S)  # gRPC cancels this, when it sees that the connection has gone
         if isinstance(end, NoPlace):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(end))
         if isinstance(end, NoTime):
@@ -188,6 +204,26 @@ class Handlers:
         if self.watchers.is_closing:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the server stops")
         raise end
+
+
+class _Told:
+    """The context of a call of a standard service, whose methods write by themselves."""
+
+    def __init__(self, caller: Caller, context: Any) -> None:
+        self._caller = caller
+        self._context = context
+
+    async def write(self, message: Any) -> None:
+        await _write(message, self._caller, self._context)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+async def _write(message: Any, caller: Caller, context: Any) -> None:
+    caller.is_being_told = True
+    await context.write(message)
+    caller.is_being_told = False
 
 
 async def _part(context: _Context) -> bytes:

@@ -16,7 +16,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from ipaddress import IPv6Network
 from types import TracebackType
 from typing import Self
@@ -36,29 +36,42 @@ class NoTime(Exception):
 
 
 class Caller:
-    """Whoever makes a call. `introduced` tells the key if the server knows it: asked once, and only if need be."""
+    """Whoever makes a call. `introduced` tells the key if the server knows it: asked once, and only if need be.
+
+    `is_being_told` from when something is said to it until it has taken that.
+    """
+
+    __slots__ = ("_introduced", "_key", "is_being_told", "peer")
 
     def __init__(self, peer: str, introduced: Callable[[], VerifyKey | None]) -> None:
-        self._peer = peer
-        self._introduced = introduced
+        self.peer = peer
+        self.is_being_told = False
+        self._introduced: Callable[[], VerifyKey | None] | None = introduced
+        self._key: VerifyKey | None = None
 
-    @cached_property
+    @property
     def key(self) -> VerifyKey | None:
         """The key of a caller that is known, None for a stranger."""
-        return self._introduced()
+        if self._introduced is not None:
+            self._key, self._introduced = self._introduced(), None
+        return self._key
 
-    @cached_property
+    @property
     def counted_as(self) -> bytes | str:
         """What its places are counted by."""
-        return self.key or address(self._peer)
+        return self.key or subscriber(host_and_port(self.peer)[0])
 
 
 @lru_cache(maxsize=4096)
-def address(peer: str) -> str:
-    """The address in gRPC's name for a peer (`ipv4:192.0.2.7:4711`), the first 64 bits of it for IPv6."""
-    kind, _, rest = peer.partition(":")
-    host = unquote(rest.rpartition(":")[0]).strip("[]").partition("%")[0]
-    return str(IPv6Network((host, 64), strict=False)) if kind == "ipv6" else host
+def subscriber(host: str) -> str:
+    """What one subscriber has of addresses: the address itself, the first 64 bits of one of IPv6."""
+    return str(IPv6Network((host, 64), strict=False)) if ":" in host else host
+
+
+def host_and_port(peer: str) -> tuple[str, int]:
+    """Of gRPC's name for a peer: `ipv4:192.0.2.7:4711` or `ipv6:%5B2001:db8::7%5D:4711`."""
+    host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
+    return host.strip("[]").partition("%")[0], int(port or 0)
 
 
 @dataclass(eq=False, slots=True)

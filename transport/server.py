@@ -107,7 +107,7 @@ class Server:
         self._handlers = handlers
         self._standard = StandardServices(service)
         self._beside_of = beside
-        self._beside: asyncio.Task[None] | None = None
+        self._beside: list[asyncio.Task[None]] = []
         self.port = _on_loop(self._begin(by_path, address, credentials))
         logger.info("%s serves at port %d", service, self.port)
 
@@ -128,20 +128,20 @@ class Server:
         standard = {path: self._handlers.standard(method) for path, method in self._standard.methods.items()}
         self._server = grpc.aio.server(options=_options(self._limits))
         self._server.add_generic_rpc_handlers((_ByPath({**by_path, **standard}),))
-        await self._standard.begin()
         try:
             port = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise OSError(f"cannot listen at {address} with this certificate and key") from error
         await self._server.start()
+        self._beside.append(asyncio.create_task(self._handlers.connections.watch_over(port)))
         if self._beside_of is not None:
-            self._beside = asyncio.create_task(self._beside_of())
+            self._beside.append(asyncio.create_task(self._beside_of()))
         return port
 
     async def _end(self) -> None:
-        if self._beside is not None:
-            self._beside.cancel()
-        await self._standard.end()
+        for task in self._beside:
+            task.cancel()
+        self._standard.end()
         stopping = asyncio.create_task(self._server.stop(self._limits.stop_s))
         await asyncio.sleep(0)  # nobody new comes in from here on
         self._handlers.watchers.close()
