@@ -22,6 +22,7 @@ from crypto.ids import Digest, RoundId
 from crypto.masking import MaskKey, mask_cells, sum_of_masks
 from crypto.noise import SystemSampler, opendp_gaussian
 from simulation.federation import make_group_key
+from simulation.streams import streams
 
 
 def help_seconds() -> Figure:
@@ -52,8 +53,9 @@ def masking() -> Figure:
     cells, trustees = 1_000_000, [MaskKey.generate(os.urandom) for _ in range(3)]
     key, round_id, plan = MaskKey.generate(os.urandom), RoundId(bytes(16)), Digest(bytes(32))
     vector = np.zeros(cells, np.uint64)
-    tenant = fastest(lambda: mask_cells(vector, key, [trustee.public for trustee in trustees], round_id, plan))
-    trustee = fastest(lambda: sum_of_masks(trustees[0], [key.public] * 10, round_id, plan, cells)) / 10
+    shared = streams(round_id, plan, [(number, key.public) for number in range(10)], [each.public for each in trustees])
+    tenant = fastest(lambda: mask_cells(vector, key, [first for first, *_ in shared]))
+    trustee = fastest(lambda: sum_of_masks(trustees[0], shared[0], cells)) / 10
     peer = fastest(lambda: [pseudo_rand_gen(os.urandom(32), 1 << 32, [(cells,)]) for _ in range(15)])
     return {
         "cells": cells,

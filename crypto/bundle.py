@@ -5,20 +5,18 @@ was computed from releases, that is from sums with noise, and from the provider'
 """
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
 
+from crypto.codec import Count, Few, Many, Message, Number, Record, Text
 from crypto.ids import Token
 
 SKETCH_BYTES = 8 * 64
 
 
-@dataclass(frozen=True)
-class CatalogueEntry:
+class CatalogueEntry(Record, frozen=True):
     """A workload that the provider knows from its own benchmark jobs: name and MinHash sketch of its operators."""
 
-    name: str
+    name: Text
     sketch: bytes
 
     def __post_init__(self) -> None:
@@ -26,12 +24,10 @@ class CatalogueEntry:
             raise ValueError(f"a sketch has {SKETCH_BYTES} bytes")
 
 
-@dataclass(frozen=True)
-class Catalogue:
+class Catalogue(Message, frozen=True, tag="pharoah/catalogue/1"):
     """A catalogue by itself, before there is a bundle: entries in the order of their names. It is public."""
 
-    LABEL: ClassVar[str] = "pharoah/catalogue/1"
-    entries: tuple[CatalogueEntry, ...]
+    entries: Many[CatalogueEntry]
 
     def __post_init__(self) -> None:
         names = [entry.name for entry in self.entries]
@@ -53,8 +49,7 @@ class Judgement(StrEnum):
     TOO_LITTLE = "too little evidence"
 
 
-@dataclass(frozen=True)
-class MismatchEntry:
+class MismatchEntry(Record, frozen=True):
     """How a workload does on a hardware context, against what both would lead one to expect.
 
     `risk_ratio` is observed over expected failure rate with its 95% interval; `probability_worse` the posterior
@@ -64,13 +59,13 @@ class MismatchEntry:
 
     workload: Token
     context: Token
-    probability_worse: float
-    risk_ratio: float
-    risk_ratio_low: float
-    risk_ratio_high: float
-    expected_failures: float
+    probability_worse: Number
+    risk_ratio: Number
+    risk_ratio_low: Number
+    risk_ratio_high: Number
+    expected_failures: Number
     judgement: Judgement
-    alternatives: tuple[Token, ...]
+    alternatives: Few[Token]
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability_worse <= 1:
@@ -80,43 +75,40 @@ class MismatchEntry:
         _require_interval("risk_ratio", self.risk_ratio_low, self.risk_ratio, self.risk_ratio_high)
 
 
-@dataclass(frozen=True)
-class HazardEntry:
+class HazardEntry(Record, frozen=True):
     """Infrastructure failures per 1,000 node-hours of a context at a build-up level in an age band, 95% interval."""
 
     context_level: Token
-    band: str
-    rate: float
-    rate_low: float
-    rate_high: float
+    band: Text
+    rate: Number
+    rate_low: Number
+    rate_high: Number
 
     def __post_init__(self) -> None:
         _require_interval("rate", self.rate_low, self.rate, self.rate_high)
 
 
-@dataclass(frozen=True)
-class FactorEntry:
+class FactorEntry(Record, frozen=True):
     """By what factor infrastructure failures differ at a level of a dimension (size, season), with its 95% interval."""
 
-    dimension: str
-    level: str
-    ratio: float
-    ratio_low: float
-    ratio_high: float
+    dimension: Text
+    level: Text
+    ratio: Number
+    ratio_low: Number
+    ratio_high: Number
 
     def __post_init__(self) -> None:
         _require_interval("ratio", self.ratio_low, self.ratio, self.ratio_high)
 
 
-@dataclass(frozen=True)
-class RuleEntry:
+class RuleEntry(Record, frozen=True):
     """Software that fails more often wherever it runs: all `conditions` as text, and its rate over that of the rest."""
 
-    conditions: tuple[str, ...]
-    ratio: float
-    ratio_low: float
-    ratio_high: float
-    failures: float
+    conditions: Few[Text]
+    ratio: Number
+    ratio_low: Number
+    ratio_high: Number
+    failures: Number
 
     def __post_init__(self) -> None:
         _require_interval("ratio", self.ratio_low, self.ratio, self.ratio_high)
@@ -128,36 +120,33 @@ def _require_interval(name: str, low: float, middle: float, high: float) -> None
         raise ValueError(f"{name} must be finite, not negative and within its interval")
 
 
-@dataclass(frozen=True)
-class Statement:
+class Statement(Record, frozen=True):
     """The privacy that the releases behind a bundle had: per job-week, and how many rounds and contributions."""
 
-    epsilon: float
-    delta: float
-    mechanism: str
-    rounds: int
-    contributions_fewest: int
+    epsilon: Number
+    delta: Number
+    mechanism: Text
+    rounds: Count
+    contributions_fewest: Count
 
     def __post_init__(self) -> None:
         if not (0 < self.epsilon < math.inf and 0 <= self.delta < 1):
             raise ValueError("epsilon must be positive and finite, delta in [0, 1)")
 
 
-@dataclass(frozen=True)
-class Bundle:
+class Bundle(Message, frozen=True, tag="pharoah/bundle/1"):
     """A published state of knowledge. Bundle 0 of an epoch carries a catalogue and no findings yet.
 
     `band_edges_hours` are the ages that bound the bands of `hazards`, from 0 on, one more than there are bands.
     """
 
-    LABEL: ClassVar[str] = "pharoah/bundle/1"
-    number: int
-    epoch: int
-    until_hour: int
-    catalogue: tuple[CatalogueEntry, ...]
-    mismatches: tuple[MismatchEntry, ...]
-    hazards: tuple[HazardEntry, ...]
+    number: Count
+    epoch: Count
+    until_hour: Count
+    catalogue: Many[CatalogueEntry]
+    mismatches: Many[MismatchEntry]
+    hazards: Many[HazardEntry]
     statement: Statement | None
-    band_edges_hours: tuple[float, ...] = ()
-    factors: tuple[FactorEntry, ...] = ()
-    rules: tuple[RuleEntry, ...] = ()
+    band_edges_hours: Few[Number] = ()
+    factors: Many[FactorEntry] = ()
+    rules: Many[RuleEntry] = ()

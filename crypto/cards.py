@@ -3,9 +3,9 @@
 trustee → all       Signed(TrusteeCard)    its public keys, where it is reached, its TLS certificate
 tenant → provider   Signed(MemberCard)     its public keys, and the key by which Flower knows its node
 
-Guarantees. Whoever opens a card knows that the owner of the key on it made all of it. Cards make one list, the same for
-everybody, in which no two have a key in common. What is sealed to a card (HPKE, RFC 9180, base mode, X25519,
-HKDF-SHA256, ChaCha20-Poly1305) opens with its sealing key alone, and under the same `info` alone.
+Guarantees. Whoever opens a card knows that the owner of the key on it made all of it, and holds its mask key. Cards
+make one list, the same for everybody, in which no two have a key in common. What is sealed to a card (HPKE, RFC 9180,
+base mode, X25519, HKDF-SHA256, ChaCha20-Poly1305) opens with its sealing key alone, and under the same `info` alone.
 
 Not promised. A channel that replaces whole cards by its own is noticed only if people compare fingerprints by another
 one. A fingerprint is 128 bits: enough against a second message for a given one, while somebody who prepares both needs
@@ -15,9 +15,8 @@ the system; it is the one randomness that is not an argument.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from ipaddress import IPv6Address
-from typing import ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
@@ -26,12 +25,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
-from crypto.codec import Message, decode, digest, encode
+from crypto.codec import Count, Few, Message, Text, digest, encode
 from crypto.directory import Member
 from crypto.errors import BadSignature, DecodeError, PeerFault
-from crypto.ids import Digest, Id, MaskPublicKey, VerifyKey
+from crypto.ids import Digest, MaskPublicKey, SealingPublicKey, SignatureBytes, VerifyKey
+from crypto.masking import MaskKey
+from crypto.possession import MaskKeyClaim, check_possession
 from crypto.ristretto import SCALAR_BYTES, Scalar
-from crypto.signing import Signed, open_signed_by
+from crypto.signing import SigningKey, open_signed_by
 
 M = TypeVar("M", bound=Message)
 
@@ -45,12 +46,6 @@ class OtherFingerprint(PeerFault):
     """What was read aloud is not the fingerprint of what lies here."""
 
     default_hint = "somebody changed a file on its way: fetch it again by another channel, and compare again"
-
-
-class SealingPublicKey(Id):
-    """An X25519 public key (RFC 7748) to which dealers seal a trustee's shares."""
-
-    length = 32
 
 
 class SealingKey:
@@ -72,16 +67,32 @@ class SealingKey:
             raise DecodeError("a sealed share does not open") from error
 
 
-@dataclass(frozen=True)
-class TrusteeCard:
+class TrusteeCard(Message, frozen=True, tag="pharoah/trustee-card/1"):
     """The public face of a trustee; travels signed by its own key. `address` is host:port, `certificate` one PEM."""
 
-    LABEL: ClassVar[str] = "pharoah/trustee-card/1"
     verify_key: VerifyKey
     mask_key: MaskPublicKey
+    made_hour: Count
+    possession: SignatureBytes
     sealing_key: SealingPublicKey
-    address: str
-    certificate: str
+    address: Text
+    certificate: Text
+
+    @classmethod
+    def of(
+        cls,
+        signing_key: SigningKey,
+        mask_key: MaskKey,
+        sealing_key: SealingPublicKey,
+        *,
+        made_hour: int,
+        address: str,
+        certificate: str,
+    ) -> "TrusteeCard":
+        """The card of whoever holds these keys."""
+        claim = MaskKeyClaim(signing_key.public, mask_key.public, made_hour)
+        proof = mask_key.prove(claim)
+        return cls(claim.owner, claim.mask_key, made_hour, proof, sealing_key, address, certificate)
 
     def __post_init__(self) -> None:
         host_of(self.address)
@@ -110,11 +121,9 @@ class TrusteeCard:
         return f"the card of {self.owner}"
 
 
-@dataclass(frozen=True)
-class MemberCard:
+class MemberCard(Message, frozen=True, tag="pharoah/member-card/1"):
     """A tenant's public keys; travels signed by the tenant. `node_key` is an OpenSSH line, P-384, without comment."""
 
-    LABEL: ClassVar[str] = "pharoah/member-card/1"
     member: Member
     node_key: bytes
 
@@ -132,12 +141,10 @@ class MemberCard:
         return f"the card of tenant {self.member.tenant.hex()[:12]}…"
 
 
-@dataclass(frozen=True)
-class CardList:
+class CardList(Message, frozen=True, tag="pharoah/card-list/1"):
     """The cards of all trustees, in the order of their keys: a trustee's index is its place, from 1."""
 
-    LABEL: ClassVar[str] = "pharoah/card-list/1"
-    cards: tuple[TrusteeCard, ...]
+    cards: Few[TrusteeCard]
 
     def __post_init__(self) -> None:
         keys = [card.verify_key for card in self.cards]
@@ -168,13 +175,15 @@ class CardList:
 
 
 def open_trustee_card(signed: bytes) -> TrusteeCard:
-    """The card in `signed`; DecodeError, or BadSignature if it is not signed by the key that it shows."""
-    return self_signed(TrusteeCard, signed, lambda card: card.verify_key)
+    """The card in `signed`; DecodeError, or BadSignature if a key that it shows did not sign it, or the mask key."""
+    card = self_signed(TrusteeCard, signed, lambda verify_key: verify_key)
+    check_possession(MaskKeyClaim(card.verify_key, card.mask_key, card.made_hour), card.possession)
+    return card
 
 
 def open_member_card(signed: bytes) -> MemberCard:
-    """The card in `signed`; DecodeError, or BadSignature if card or mask key are not signed by the tenant's key."""
-    card = self_signed(MemberCard, signed, lambda card: card.member.verify_key)
+    """The card in `signed`; DecodeError, or BadSignature if a key that it shows did not sign it, or the mask key."""
+    card = self_signed(MemberCard, signed, lambda member: member.verify_key)
     card.member.check()
     return card
 
@@ -229,13 +238,13 @@ def host_of(address: str) -> str:
 # ---- checks ----------------------------------------------------------------------------------------------------------
 
 
-def self_signed(kind: type[M], signed: bytes, key_of: Callable[[M], VerifyKey]) -> M:
-    """The message of type `kind` that is signed by the key within it; the error of a bad signature says whose it is."""
+def self_signed(kind: type[M], signed: bytes, key_of: Callable[[Any], VerifyKey]) -> M:
+    """The message of type `kind` that is signed by the key in its first field."""
     try:
         return open_signed_by(kind, signed, key_of)
     except BadSignature as error:
         raise BadSignature(
-            f"{decode(kind, decode(Signed, signed).body)} is not signed by its own key",
+            f"this {kind.__name__} is not signed by its own key",
             hint="the file was changed on its way or damaged; ask its owner for it again, and compare fingerprints",
         ) from error
 

@@ -17,12 +17,10 @@ proof to its receiver alone.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
 
 from crypto import threshold as sharing
 from crypto.cards import SEALED_BYTES, CardList, SealingKey, TrusteeCard
-from crypto.codec import decode, digest, encode
+from crypto.codec import Count, Few, Message, Secret, decode, digest, encode, first_field
 from crypto.directory import NOTHING_BEFORE, Directory, DirectoryEntry, Member, TrustChanged, TrusteeRecord
 from crypto.errors import BadSignature, DecodeError, PeerFault, Refusal
 from crypto.ids import Digest, EncodedElement, VerifyKey
@@ -44,16 +42,14 @@ class CeremonyRefused(Refusal):
 # ---- dealing ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Dealing:
+class Dealing(Message, frozen=True, tag="pharoah/dealing/1"):
     """One trustee's part of the key; travels signed by the dealer. `sealed[i - 1]` is for trustee i alone."""
 
-    LABEL: ClassVar[str] = "pharoah/dealing/1"
     dealer: VerifyKey
     cards: Digest
-    threshold: int
-    commitments: tuple[EncodedElement, ...]
-    sealed: tuple[bytes, ...]
+    threshold: Count
+    commitments: Few[EncodedElement]
+    sealed: Few[bytes]
 
     def __post_init__(self) -> None:
         if not 1 <= self.threshold == len(self.commitments):
@@ -64,7 +60,7 @@ class Dealing:
 
 def kind_of(signed: bytes) -> type[TrusteeCard] | type[Dealing]:
     """Which file of the ceremony this is, by its label; DecodeError for any other."""
-    head = decode(Signed, signed).body[:40]
+    head = bytes(decode(Signed, signed).body[:40])
     for kind in (TrusteeCard, Dealing):
         if kind.LABEL.encode() in head:
             return kind
@@ -91,14 +87,12 @@ def deal(dealer: SigningKey, cards: CardList, threshold: int, random_bytes: Rand
 # ---- what the dealings make ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Committee:
+class Committee(Message, frozen=True, tag="pharoah/committee/1"):
     """The trustees with their shares' public keys, and the key that they have in common: the same for everybody."""
 
-    LABEL: ClassVar[str] = "pharoah/committee/1"
-    threshold: int
+    threshold: Count
     group_key: EncodedElement
-    trustees: tuple[TrusteeRecord, ...]
+    trustees: Few[TrusteeRecord]
 
     def __post_init__(self) -> None:
         if [trustee.index for trustee in self.trustees] != list(range(1, len(self.trustees) + 1)):
@@ -144,7 +138,16 @@ def committee(cards: CardList, dealings: Iterable[bytes]) -> Committee:
     key = _group_key(cards, _checked(cards, dealings))
     share_keys = [EncodedElement(element.encoded) for element in key.share_public_keys]
     records = tuple(
-        TrusteeRecord(index, card.verify_key, share_key, card.mask_key, card.address, card.certificate)
+        TrusteeRecord(
+            index,
+            card.verify_key,
+            share_key,
+            card.mask_key,
+            card.made_hour,
+            card.possession,
+            card.address,
+            card.certificate,
+        )
         for (index, card), share_key in zip(cards.numbered(), share_keys, strict=True)
     )
     return Committee(key.threshold, EncodedElement(key.public_key.encoded), records)
@@ -169,13 +172,11 @@ def own_share(cards: CardList, dealings: Iterable[bytes], own: VerifyKey, sealin
         raise _fault(cards, fault.trustee, misfit) from fault
 
 
-@dataclass(frozen=True)
-class KeptShare:
+class KeptShare(Secret, frozen=True, tag="pharoah/kept-share/1"):
     """A trustee's share of the key as it keeps it, and as nobody else may see it."""
 
-    LABEL: ClassVar[str] = "pharoah/kept-share/1"
-    index: int
-    secret: bytes = field(repr=False)
+    index: Count
+    secret: bytes
 
     def __post_init__(self) -> None:
         if self.index < 1 or len(self.secret) != SCALAR_BYTES:
@@ -221,10 +222,10 @@ def _checked(cards: CardList, dealings: Iterable[bytes]) -> dict[int, Dealing]:
 
 
 def _open_dealing(cards: CardList, signed: bytes) -> tuple[int, Dealing]:
-    claimed = decode(Dealing, decode(Signed, signed).body)
-    index = cards.index(claimed.dealer)
+    dealer = first_field(Dealing, decode(Signed, signed).body)
+    index = cards.index(dealer)
     try:
-        return index, open_signed(Dealing, signed, claimed.dealer)
+        return index, open_signed(Dealing, signed, dealer)
     except BadSignature as error:
         raise BadSignature(
             f"the dealing in the name of {cards.cards[index - 1].owner} is not signed by it",

@@ -1,13 +1,15 @@
 """The one strict codec: any bytes become a valid message, or `DecodeError`, and nothing else ever.
 
-A message is a frozen dataclass with a `LABEL`. On the wire it is the msgpack array `[LABEL, field, field, …]` in field
-order. Types come from the annotations; a message checks its own ranges in `__post_init__` by raising ValueError.
-Decoding is canonical: what decodes also encodes to the very same bytes, so a digest names one message and a signature
-covers exactly what was read. No pickling, no extension types, no maps, no NaN, nothing left over.
+A message is a frozen struct with a `LABEL`. On the wire it is the msgpack array `[LABEL, field, field, …]` in field
+order; a `Record` within it is an array of its fields. The annotations state types, lengths and ranges, and msgspec
+reads the bytes against them in C, front to back: the first value that does not fit ends it, so hostile bytes are never
+built into something that is refused only afterwards. What goes across fields a message checks in `__post_init__` by
+ValueError.
 
-The bytes are read against the annotations, front to back, and the first value that does not fit ends it. So hostile
-bytes are never built into something that is refused only afterwards, and the error names the field. It never quotes
-what was sent.
+Decoding is canonical: what decodes also encodes to the very same bytes, so a digest names one message and a signature
+covers exactly what was read; only minus zero, which equals zero, has bytes of its own. No maps, extension types or NaN,
+nothing left over. The error names the field; it never
+quotes what was sent. The last field of a message may be a `memoryview`: that much is neither copied nor encoded again.
 
     >>> from crypto.messages import UnmaskShare
     >>> decode(UnmaskShare, b"garbage")
@@ -17,15 +19,16 @@ what was sent.
 """
 
 import hashlib
-import math
+import operator
+import re
+import sys
 import types
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass
-from enum import StrEnum
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
-import msgpack
+import msgspec
+from msgspec import Meta
 
 from crypto.errors import DecodeError
 from crypto.ids import Digest, Id
@@ -34,181 +37,161 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 MAX_TEXT_CHARACTERS = 4096
 INTEGER_END = 2**63  # what SQLite and int64 arrays hold
 
+T = TypeVar("T")
+Count = Annotated[int, Meta(ge=0, le=INTEGER_END - 1)]
+Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]  # finite; NaN lies in no range
+Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARACTERS)]
+Few = Annotated[tuple[T, ...], Meta(max_length=255)]  # of what people set up by hand: trustees, tables, dimensions
+Many = Annotated[tuple[T, ...], Meta(max_length=2**22)]  # of the rest; a message's own ceiling comes before that
+Bytes = bytes | bytearray | memoryview
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
-class Message(Protocol):
-    """A frozen dataclass that names its wire format, version included."""
 
-    LABEL: ClassVar[str]
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+class _Label:
+    def __get__(self, message: object, kind: type[msgspec.Struct]) -> str:
+        return str(kind.__struct_config__.tag)
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A part of a message, without a label of its own. It holds no cycles, and a directory holds thousands of it."""
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What travels or is kept; a subclass names its wire format, version included, as its `tag`."""
+
+    LABEL: ClassVar[str] = _Label()  # type: ignore[assignment]  # a property of the class
+
+
+class Secret(Message, frozen=True):
+    """A message that shows none of its values where it is printed."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
 
 
 M = TypeVar("M", bound=Message)
 
-
-class _Mismatch(ValueError):
-    """The bytes do not fit the annotations; the text says where."""
+# The only type that msgspec does not know is an Id: it is called with the bytes, and refuses what are none.
+_identifier = operator.call
+_encoder = msgspec.msgpack.Encoder(enc_hook=bytes)
 
 
 def encode(message: Message) -> bytes:
     """Canonical bytes of `message`."""
-    packed: bytes = msgpack.packb([message.LABEL, *_fields_to_wire(message)], use_bin_type=True)
-    return packed
+    return _encoder.encode(message)
 
 
-def decode(kind: type[M], data: bytes) -> M:
+def decode(kind: type[M], data: Bytes) -> M:
     """The message of type `kind` that `data` encodes; DecodeError for every other byte string."""
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise _refusal(kind, f"{len(data)} bytes are more than the limit of {MAX_MESSAGE_BYTES}")
     try:
-        message = _read(kind, data)
-    except _Mismatch as error:
-        raise DecodeError(f"not a valid {kind.__name__}: {error}") from error
-    if encode(message) != data:
-        raise DecodeError(f"not a valid {kind.__name__}: the encoding is not canonical")
+        message: M = _decoder(kind).decode(data)
+    except UNREADABLE as error:
+        raise _refused(kind, data, error) from None  # msgspec's own words may quote what was sent
+    if not _is_canonical(message, data):
+        raise _refusal(kind, "the encoding is not canonical")
     return message
 
 
-def digest(data: bytes) -> Digest:
+def first_field(kind: type[M], data: Bytes) -> Any:
+    """The first field of a message, of its declared type, without building the rest: who says that it is from them."""
+    try:
+        (first,) = msgspec.structs.astuple(_head_decoder(kind).decode(data))
+    except UNREADABLE as error:
+        raise _refused(kind, data, error) from None
+    return first
+
+
+def digest(data: Bytes) -> Digest:
     """SHA-256 of an encoded message: its name in other messages."""
     return Digest(hashlib.sha256(data).digest())
 
 
-def _fields_to_wire(record: Any) -> list[Any]:
-    return [_to_wire(getattr(record, field.name)) for field in fields(record)]
-
-
-def _to_wire(value: Any) -> Any:
-    if isinstance(value, Id):
-        return bytes(value)
-    if isinstance(value, StrEnum):
-        return value.value
-    if isinstance(value, float):
-        return value + 0.0  # minus zero equals zero, so both must have one encoding
-    if isinstance(value, tuple):
-        return [_to_wire(item) for item in value]
-    if is_dataclass(value):
-        return _fields_to_wire(value)
-    return value
-
-
-# What the first byte of a msgpack value says about it; maps, extension types and the unused byte are not listed.
-_FIRST_BYTES: dict[type, tuple[int, ...]] = {
-    type(None): (0xC0,),
-    bool: (0xC2, 0xC3),
-    int: (*range(0x80), *range(0xCC, 0xD4), *range(0xE0, 0x100)),
-    float: (0xCA, 0xCB),
-    str: (*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB),
-    bytes: (0xC4, 0xC5, 0xC6),
-    tuple: (*range(0x90, 0xA0), 0xDC, 0xDD),
-}
-_KIND_OF = {first: kind for kind, firsts in _FIRST_BYTES.items() for first in firsts}
-
-
-class _Wire:
-    """Encoded bytes, read front to back, one value of an expected kind at a time."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._unpacker = msgpack.Unpacker(raw=False, max_buffer_size=max(1, len(data)))
-        self._unpacker.feed(data)
-
-    def next_kind(self) -> type | None:
-        """The type of the next value; None at the end and for what never travels."""
-        at = self._unpacker.tell()
-        return _KIND_OF.get(self._data[at]) if at < len(self._data) else None
-
-    def scalar(self, kind: type, where: str) -> Any:
-        """The next value, which must be of `kind`."""
-        return self._take(self._unpacker.unpack, kind, where)
-
-    def length(self, where: str) -> int:
-        """The number of items that the next value, which must be a list, claims to have."""
-        items: int = self._take(self._unpacker.read_array_header, tuple, where)
-        return items
-
-    def _take(self, read: Callable[[], Any], kind: type, where: str) -> Any:
-        if self.next_kind() is not kind:
-            raise _Mismatch(f"{where} must be a {'list' if kind is tuple else kind.__name__}")
-        try:
-            return read()
-        except (ValueError, msgpack.OutOfData) as error:
-            raise _Mismatch(f"{where} is cut short or not UTF-8") from error
-
-
-def _read(kind: type[M], data: bytes) -> M:
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise _Mismatch(f"{len(data)} bytes are more than the limit of {MAX_MESSAGE_BYTES}")
-    wire = _Wire(data)
-    unlabelled = f"it is not labelled {kind.LABEL!r}"
-    if wire.next_kind() is not tuple:
-        raise _Mismatch(unlabelled)
-    items = wire.length(kind.__name__)
-    if wire.next_kind() is not str or wire.scalar(str, "its label") != kind.LABEL:
-        raise _Mismatch(unlabelled)
-    message: M = _record(kind, wire, items - 1, kind.__name__)
-    return message
+# ---- reading -------------------------------------------------------------------------------------------------------
 
 
 @cache
-def _hints(kind: type) -> tuple[tuple[str, Any], ...]:
-    hints = get_type_hints(kind)
-    return tuple((field.name, hints[field.name]) for field in fields(kind))
+def _decoder(kind: type[M]) -> "msgspec.msgpack.Decoder[M]":
+    return msgspec.msgpack.Decoder(kind, dec_hook=_identifier)
 
 
-def _record(kind: Any, wire: _Wire, items: int, where: str) -> Any:
-    expected = _hints(kind)
-    if items != len(expected):
-        raise _Mismatch(f"{where} needs {len(expected)} fields")
-    values = [_value(hint, wire, f"{where}.{name}") for name, hint in expected]
-    try:
-        return kind(*values)
-    except ValueError as error:
-        raise _Mismatch(f"{where}: {error}") from error
+@cache
+def _head_decoder(kind: type[Message]) -> "msgspec.msgpack.Decoder[Any]":
+    """Reads the label and the first field, and skips whatever follows."""
+    first = msgspec.structs.fields(kind)[0]
+    head = msgspec.defstruct(f"{kind.__name__}Head", [(first.name, first.type)], array_like=True, tag=kind.LABEL)
+    return msgspec.msgpack.Decoder(head, dec_hook=_identifier)
 
 
-def _value(hint: Any, wire: _Wire, where: str) -> Any:
-    origin = get_origin(hint)
-    if origin is tuple:
-        return _sequence(hint, wire, where)
-    if origin in (Union, types.UnionType):
-        (inner,) = (argument for argument in get_args(hint) if argument is not type(None))
-        return wire.scalar(type(None), where) if wire.next_kind() is type(None) else _value(inner, wire, where)
-    if is_dataclass(hint):
-        return _record(hint, wire, wire.length(where), where)
-    if issubclass(hint, Id):
-        return _identifier(hint, wire.scalar(bytes, where), where)
-    if issubclass(hint, StrEnum):
-        return _choice(hint, wire.scalar(str, where), where)
-    return _in_range(hint, wire.scalar(hint, where), where)
+def _is_canonical(message: Message, data: Bytes) -> bool:
+    tail = _bulk(type(message))
+    if tail is None:
+        return bool(encode(message) == data)
+    *before, bulk = msgspec.structs.astuple(message)
+    head = _encoder.encode([message.LABEL, *before, b""])[:-2] + _bulk_header(len(bulk))
+    return len(head) + len(bulk) == len(data) and memoryview(data)[: len(head)] == head
 
 
-def _sequence(hint: Any, wire: _Wire, where: str) -> tuple[Any, ...]:
-    item, ellipsis = get_args(hint)
-    if ellipsis is not Ellipsis:
-        raise TypeError(f"{where}: only homogeneous tuples travel")
-    return tuple(_value(item, wire, f"{where}[{position}]") for position in range(wire.length(where)))
+@cache
+def _bulk(kind: type[Message]) -> str | None:
+    """The name of the last field, if it is one that is not copied."""
+    last = msgspec.structs.fields(kind)[-1]
+    return last.name if last.type is memoryview else None
 
 
-def _identifier(kind: type[Id], value: bytes, where: str) -> Id:
-    if len(value) != kind.length:
-        raise _Mismatch(f"{where} must have {kind.length} bytes, not {len(value)}")
-    return kind(value)
+def _bulk_header(length: int) -> bytes:
+    """How msgpack begins a byte string of this length, in the shortest of its three ways."""
+    first, size = next((first, size) for first, size in ((0xC4, 1), (0xC5, 2), (0xC6, 4)) if length < 256**size)
+    return bytes([first]) + length.to_bytes(size)
 
 
-def _choice(kind: type[StrEnum], value: str, where: str) -> StrEnum:
-    for choice in kind:
-        if choice.value == value:
-            return choice
-    raise _Mismatch(f"{where} must be one of {', '.join(kind)}")
+# ---- refusing ------------------------------------------------------------------------------------------------------
 
 
-_RANGES: dict[type, tuple[Callable[[Any], bool], str]] = {
-    int: (lambda value: 0 <= value < INTEGER_END, "lie in [0, 2^63)"),
-    float: (math.isfinite, "be finite"),
-    str: (lambda value: len(value) <= MAX_TEXT_CHARACTERS, f"have at most {MAX_TEXT_CHARACTERS} characters"),
-}
+def _refused(kind: type[Message], data: Bytes, error: Exception) -> DecodeError:
+    """What is wrong, with the names of fields for their places, and without any value that was sent."""
+    if not _is_labelled(kind, data):
+        return _refusal(kind, f"it is not labelled {kind.LABEL!r}")
+    if not isinstance(error, msgspec.ValidationError):
+        return _refusal(kind, "it is cut short, malformed, or not UTF-8")
+    fact, _, path = str(error).partition(" - at `$")
+    where, hint = _place(kind, [int(step) for step in re.findall(r"\[(\d+)\]", path)])
+    if fact.startswith("Invalid enum value"):
+        return _refusal(kind, f"{where} must be one of {', '.join(hint)}")
+    if isinstance(hint, type) and issubclass(hint, Id) and not fact.startswith("a "):
+        return _refusal(kind, f"{where} must be {hint.length} bytes")
+    if fact.startswith("Invalid value"):
+        return _refusal(kind, f"{where} has another label")
+    if fact.startswith("Expected"):
+        return _refusal(kind, f"{where} must be{fact.removeprefix('Expected').replace('`', '')}")
+    return _refusal(kind, f"{where}: {fact}")
 
 
-def _in_range(kind: type, value: Any, where: str) -> Any:
-    within, rule = _RANGES.get(kind, (None, ""))
-    if within is not None and not within(value):
-        raise _Mismatch(f"{where} must {rule}")
-    return value
+def _refusal(kind: type[Message], why: str) -> DecodeError:
+    return DecodeError(f"not a valid {kind.__name__}: {why}")
+
+
+def _is_labelled(kind: type[Message], data: Bytes) -> bool:
+    label = msgspec.msgpack.encode(kind.LABEL)
+    at = {0xDC: 3, 0xDD: 5}.get(data[0], 1) if data else 0
+    return bytes(data[at : at + len(label)]) == label
+
+
+def _place(kind: type[msgspec.Struct], steps: Sequence[int]) -> tuple[str, Any]:
+    """The name of the value that lies at `steps` within a message, and its type."""
+    name, hint = kind.__name__, kind
+    for step in steps:
+        if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+            field = msgspec.structs.fields(hint)[step - issubclass(hint, Message)]
+            name, hint = f"{name}.{field.name}", _plain(field.type)
+        else:
+            name, hint = f"{name}[{step}]", _plain(get_args(hint)[0])
+    return name, hint
+
+
+def _plain(hint: Any) -> Any:
+    """A type without its constraints, and without the None that may stand for it."""
+    while get_origin(hint) in (Annotated, Union, types.UnionType):
+        hint = next(each for each in get_args(hint) if each is not type(None))
+    return hint

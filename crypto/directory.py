@@ -5,7 +5,8 @@
 An entry says who joined and who left. Whoever pins a head accepts only entries that lead on from it, signed by the
 same provider, so nobody can be shown a past that differs from what was pinned. Plans name the head that they are held
 under. A tenant's record carries the tenant's own signature over its mask key, so the provider cannot swap one key below
-the other. Trustees, the signature key and the length of an epoch do not change by an entry: a new committee is a new
+the other, and every mask key signs for itself that its owner holds it. Whoever left comes back under no older key.
+Trustees, the signature key and the length of an epoch do not change by an entry: a new committee is a new
 decision about trust, and is pinned by hand.
 
 Not promised: that two parties pin the same chain unless they compare heads; a round shows it, since tenants and
@@ -14,17 +15,15 @@ trustees hold it under one head or not at all. Nor that a member is who the prov
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar, Protocol
+from functools import cached_property, lru_cache
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-from crypto.codec import decode, digest, encode
+from crypto.codec import Count, Few, Many, Message, Record, Text, decode, digest, encode
 from crypto.errors import BadSignature, PeerFault, Refusal
-from crypto.ids import Digest, EncodedElement, MaskPublicKey, Signature, TenantId, VerifyKey
+from crypto.ids import Digest, EncodedElement, MaskPublicKey, SignatureBytes, TenantId, VerifyKey
+from crypto.masking import MaskKey
 from crypto.plan import HOURS_PER_WEEK
-from crypto.signing import SIGNED_PREFIX, Signed, SigningKey, open_signed, tenant_id
+from crypto.possession import MaskKeyClaim, check_possession
+from crypto.signing import Signed, SigningKey, open_signed, tenant_id
 
 NOTHING_BEFORE = Digest(bytes(Digest.length))
 
@@ -47,26 +46,21 @@ class UnknownHead(Refusal):
     default_hint = "the provider sends the newer entries of the directory first; ask it to try again"
 
 
-@dataclass(frozen=True)
-class MaskKeyClaim:
-    """What a tenant signs when it enrols: this mask key is mine."""
-
-    LABEL: ClassVar[str] = "pharoah/mask-key-claim/1"
-    mask_key: MaskPublicKey
-
-
-@dataclass(frozen=True)
-class Member:
-    """A tenant's public keys; `claim` is its signature over the `MaskKeyClaim`."""
+class Member(Record, frozen=True):
+    """A tenant's public keys; `claim` and `possession` are the signatures of both over one `MaskKeyClaim`."""
 
     verify_key: VerifyKey
     mask_key: MaskPublicKey
-    claim: Signature
+    made_hour: Count
+    claim: SignatureBytes
+    possession: SignatureBytes
 
     @classmethod
-    def of(cls, signing_key: SigningKey, mask_key: MaskPublicKey) -> "Member":
-        """The record that the holder of `signing_key` asks to be enrolled with."""
-        return cls(signing_key.public, mask_key, decode(Signed, signing_key.sign(MaskKeyClaim(mask_key))).signature)
+    def of(cls, signing_key: SigningKey, mask_key: MaskKey, made_hour: int) -> "Member":
+        """The record that the holder of both keys asks to be enrolled with."""
+        claim = MaskKeyClaim(signing_key.public, mask_key.public, made_hour)
+        signature = decode(Signed, signing_key.sign(claim)).signature
+        return cls(signing_key.public, mask_key.public, made_hour, signature, mask_key.prove(claim))
 
     @property
     def tenant(self) -> TenantId:
@@ -74,46 +68,73 @@ class Member:
         return tenant_id(self.verify_key)
 
     def check(self) -> None:
-        """Returns if the tenant itself claimed the mask key; BadSignature otherwise."""
-        claim = SIGNED_PREFIX + encode(MaskKeyClaim(self.mask_key))
-        try:
-            Ed25519PublicKey.from_public_bytes(self.verify_key).verify(self.claim, claim)
-        except InvalidSignature as error:
-            raise BadSignature(
-                f"the mask key of tenant {self.tenant.hex()[:12]}… is not signed by the tenant",
-                hint="whoever enrolled it may have swapped the key; ask the tenant for its card",
-            ) from error
+        """Returns if the tenant claimed the mask key, and whoever made the claim holds it; BadSignature otherwise."""
+        _check_member(self)
 
 
-@dataclass(frozen=True)
-class TrusteeRecord:
+@lru_cache(maxsize=2**14)  # a chain is read again from its first entry whenever a home is opened
+def _check_member(member: Member) -> None:
+    claim = MaskKeyClaim(member.verify_key, member.mask_key, member.made_hour)
+    try:
+        open_signed(MaskKeyClaim, encode(Signed(member.claim, memoryview(encode(claim)))), member.verify_key)
+    except BadSignature as error:
+        raise BadSignature(
+            f"the mask key of tenant {member.tenant.hex()[:12]}… is not signed by the tenant",
+            hint="whoever enrolled it may have swapped the key; ask the tenant for its card",
+        ) from error
+    check_possession(claim, member.possession)
+
+
+class TrusteeRecord(Record, frozen=True):
     """A trustee: its keys, its share of the signature key, and where it is reached. Index counts from 1.
 
-    `address` is host:port and `certificate` the PEM of its TLS certificate; both are empty for one in this process.
+    `possession` is the mask key's own signature over its `MaskKeyClaim`. `address` is host:port and `certificate` the
+    PEM of its TLS certificate; both are empty for one in this process.
     """
 
-    index: int
+    index: Count
     verify_key: VerifyKey
     share_key: EncodedElement
     mask_key: MaskPublicKey
-    address: str
-    certificate: str
+    made_hour: Count
+    possession: SignatureBytes
+    address: Text
+    certificate: Text
+
+    @classmethod
+    def of(
+        cls,
+        index: int,
+        signing_key: SigningKey,
+        mask_key: MaskKey,
+        share_key: EncodedElement,
+        *,
+        made_hour: int,
+        address: str = "",
+        certificate: str = "",
+    ) -> "TrusteeRecord":
+        """The record of whoever holds these keys."""
+        claim = MaskKeyClaim(signing_key.public, mask_key.public, made_hour)
+        proof = mask_key.prove(claim)
+        return cls(index, claim.owner, share_key, claim.mask_key, made_hour, proof, address, certificate)
+
+    def check(self) -> None:
+        """Returns if whoever published the mask key holds it; BadSignature otherwise."""
+        check_possession(MaskKeyClaim(self.verify_key, self.mask_key, self.made_hour), self.possession)
 
 
-@dataclass(frozen=True)
-class DirectoryEntry:
+class DirectoryEntry(Message, frozen=True, tag="pharoah/directory-entry/1"):
     """A step of the directory: who joined and who left. It repeats what may not change."""
 
-    LABEL: ClassVar[str] = "pharoah/directory-entry/1"
-    number: int
+    number: Count
     previous: Digest
     provider: VerifyKey
-    threshold: int
+    threshold: Count
     group_key: EncodedElement
-    trustees: tuple[TrusteeRecord, ...]
-    weeks_per_epoch: int
-    joined: tuple[Member, ...]
-    left: tuple[TenantId, ...]
+    trustees: Few[TrusteeRecord]
+    weeks_per_epoch: Count
+    joined: Many[Member]
+    left: Many[TenantId]
 
     def __post_init__(self) -> None:
         if sorted(trustee.index for trustee in self.trustees) != list(range(1, len(self.trustees) + 1)):
@@ -134,17 +155,9 @@ class DirectoryEntry:
         return self.provider, self.threshold, self.group_key, self.trustees, self.weeks_per_epoch
 
 
-class SignedByTenant(Protocol):
-    """A message that names the tenant that signed it."""
-
-    @property
-    def tenant(self) -> TenantId:
-        """The sender."""
-
-
 @dataclass(frozen=True)
 class Directory:
-    """The directory as of one entry. `head` is the digest of that entry."""
+    """The directory as of one entry, whose digest is `head`. `left` are those who left, with the keys they last had."""
 
     head: Digest
     number: int
@@ -154,6 +167,7 @@ class Directory:
     trustees: tuple[TrusteeRecord, ...]
     weeks_per_epoch: int
     by_id: Mapping[TenantId, Member]
+    left: Mapping[TenantId, Member]
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -167,9 +181,9 @@ class Directory:
             raise BadSignature(f"tenant {tenant.hex()[:12]}… is not in the directory", hint="enrol it first")
         return found
 
-    def verify_key(self, message: SignedByTenant) -> VerifyKey:
-        """The pinned key of the tenant that a message names as its sender."""
-        return self.member(message.tenant).verify_key
+    def verify_key(self, tenant: TenantId) -> VerifyKey:
+        """The pinned key of the tenant that a message names first, as its sender."""
+        return self.member(tenant).verify_key
 
     def epoch(self, hour: float) -> int:
         """The epoch that an hour lies in; tokens change with it."""
@@ -192,7 +206,7 @@ class Chain:
     def __init__(self, entries: Sequence[bytes], directories: Mapping[Digest, Directory]) -> None:
         self.entries = tuple(entries)
         self._directories = directories
-        self.directory = list(directories.values())[-1]
+        self.founding, self.directory = next(iter(directories.values())), list(directories.values())[-1]
 
     @classmethod
     def begin(cls, founding: bytes, provider: VerifyKey) -> "Chain":
@@ -249,19 +263,31 @@ def next_entry(before: Directory, *, joined: Sequence[Member] = (), left: Sequen
 def _stepped(before: Directory | None, entry: DirectoryEntry) -> Directory:
     if before is not None:
         _check_step(before, entry)
+    for trustee in () if before else entry.trustees:
+        trustee.check()
     for member in entry.joined:
         member.check()
-    by_id = dict(before.by_id) if before else {}
+    by_id, left = (dict(before.by_id), dict(before.left)) if before else ({}, {})
     for tenant in entry.left:
-        if by_id.pop(tenant, None) is None:
+        if tenant not in by_id:
             raise Fork(f"entry {entry.number} removes tenant {tenant.hex()[:12]}…, who is not there")
+        left[tenant] = by_id.pop(tenant)
     for member in entry.joined:
-        if member.tenant in by_id:
-            raise Fork(f"entry {entry.number} adds tenant {member.tenant.hex()[:12]}… again")
+        _check_return(entry, member, by_id, left.pop(member.tenant, None))
         by_id[member.tenant] = member
     if len({member.mask_key for member in by_id.values()}) != len(by_id):
         raise Fork(f"after entry {entry.number} two members have one mask key")
-    return Directory(digest(encode(entry)), entry.number, *entry.settled, by_id)
+    return Directory(digest(encode(entry)), entry.number, *entry.settled, by_id, left)
+
+
+def _check_return(
+    entry: DirectoryEntry, member: Member, by_id: Mapping[TenantId, Member], before: Member | None
+) -> None:
+    """Whoever comes back has the mask key that it left with, or a newer one: an older one may be known to others."""
+    if member.tenant in by_id:
+        raise Fork(f"entry {entry.number} adds tenant {member.tenant.hex()[:12]}… again")
+    if before and before.mask_key != member.mask_key and before.made_hour >= member.made_hour:
+        raise Fork(f"entry {entry.number} brings tenant {member.tenant.hex()[:12]}… back with an older mask key")
 
 
 def _check_step(before: Directory, entry: DirectoryEntry) -> None:

@@ -71,6 +71,12 @@ class CohortTooSmall(Refusal):
     default_hint = "wait for more tenants or drop the round; the contributions stay masked"
 
 
+class MemberRefused(Refusal):
+    """One contribution of a set cannot be unmasked, whatever becomes of the others; the fact begins with its tenant."""
+
+    default_hint = "the round goes on without this contribution; its tenant must enrol anew"
+
+
 class AlreadyAnswered(Refusal):
     """A trustee gave its masks for this round already, for another set of contributions."""
 

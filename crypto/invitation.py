@@ -7,29 +7,24 @@ another. Not promised: that this provider is the right one, or shows everybody t
 compare the fingerprint of the head (`crypto.cards.fingerprint`), and a trustee looks for itself in it.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from crypto.cards import check_certificate, host_of, self_signed
-from crypto.codec import decode
-from crypto.directory import Chain, DirectoryEntry
+from crypto.codec import Many, Message, Text
+from crypto.directory import Chain
 from crypto.ids import VerifyKey
-from crypto.signing import Signed
 
 
-@dataclass(frozen=True)
-class Invitation:
+class Invitation(Message, frozen=True, tag="pharoah/invitation/1"):
     """What a tenant or a trustee needs to join; travels signed by the provider that the first entry names.
 
     `entries` are the directory's, oldest first; `superlink` and `online` are host:port; `certificate` is the PEM of the
     provider's TLS certificate.
     """
 
-    LABEL: ClassVar[str] = "pharoah/invitation/1"
-    entries: tuple[bytes, ...]
-    superlink: str
-    online: str
-    certificate: str
+    provider: VerifyKey
+    entries: Many[bytes]
+    superlink: Text
+    online: Text
+    certificate: Text
 
     def __post_init__(self) -> None:
         if not self.entries:
@@ -41,11 +36,6 @@ class Invitation:
     def __str__(self) -> str:
         return f"the invitation of the provider at {self.online}"
 
-    @property
-    def provider(self) -> VerifyKey:
-        """The key of the inviting provider, as the first entry names it."""
-        return decode(DirectoryEntry, decode(Signed, self.entries[0]).body).provider
-
 
 def accept(signed: bytes) -> tuple[Invitation, Chain]:
     """The invitation in `signed`, and the directory that it brings. Compare the head with others before pinning it.
@@ -53,6 +43,6 @@ def accept(signed: bytes) -> tuple[Invitation, Chain]:
     Raises DecodeError, BadSignature unless the provider of the directory signed it, and what `Chain` raises for entries
     that do not lead on from one another.
     """
-    invitation = self_signed(Invitation, signed, lambda one: one.provider)
+    invitation = self_signed(Invitation, signed, lambda provider: provider)
     first, *later = invitation.entries
     return invitation, Chain.begin(first, invitation.provider).extended(later)

@@ -7,7 +7,7 @@ tenant → trustee    Signed(EvaluationRequest)    blinded elements to evaluate
 trustee → tenant    EvaluationResponse           evaluated elements and a proof
 tenant → provider   Signed(Registration)         which lease carries which tokens
 provider → tenant   Signed(Plan)                 what to count (`crypto.plan`)
-tenant → provider   Signed(Contribution)         a masked, noisy table
+tenant → provider   Contribution                 a masked, noisy table behind a signed header
 provider → trustee  Signed(UnmaskRequest)        the set of contributions to unmask
 trustee → provider  Signed(Endorsement)          this set, and no other of this round
 provider → trustee  UnmaskCall                   the request with the endorsements of all mask trustees
@@ -15,40 +15,55 @@ trustee → provider  Signed(UnmaskShare)          the sums of its masks over th
 provider → tenant   Signed(Bundle)               what was learnt (`crypto.bundle`)
 """
 
-from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from functools import cached_property
 from itertools import chain
-from typing import ClassVar
+from typing import Annotated
 
-from crypto.ids import Digest, EncodedElement, EncodedProof, LeaseId, RoundId, TenantId, Token
+from msgspec import Meta
+
+from crypto.codec import Bytes, Count, Few, Many, Message, Number, Record, decode, digest
+from crypto.errors import BadSignature, DecodeError
+from crypto.ids import (
+    Digest,
+    EncodedElement,
+    EncodedProof,
+    LeaseId,
+    MaskPublicKey,
+    Nonce,
+    RoundId,
+    TenantId,
+    Token,
+    VerifyKey,
+)
+from crypto.masking import MaskStream
+from crypto.plan import MaskTrustee
+from crypto.signing import open_signed_by, reopened
 from crypto.voprf import MAX_BATCH
 
+MAX_LEASES = 2**31
 
-@dataclass(frozen=True)
-class DirectoryUpdate:
+
+class DirectoryUpdate(Message, frozen=True, tag="pharoah/directory-update/1"):
     """Signed entries of the directory, oldest first."""
 
-    LABEL: ClassVar[str] = "pharoah/directory-update/1"
-    entries: tuple[bytes, ...]
+    entries: Many[bytes]
 
 
-@dataclass(frozen=True)
-class LeaseRequest:
+class LeaseRequest(Message, frozen=True, tag="pharoah/lease-request/1"):
     """A tenant's question: which of my leases began in [start_hour, end_hour)?"""
 
-    LABEL: ClassVar[str] = "pharoah/lease-request/1"
     tenant: TenantId
-    start_hour: int
-    end_hour: int
+    start_hour: Count
+    end_hour: Count
 
 
-@dataclass(frozen=True)
-class GrantedLease:
+class GrantedLease(Record, frozen=True):
     """A lease of the asking tenant, and the context tokens that go with it."""
 
     lease: LeaseId
-    epoch: int
-    start_h: float
+    epoch: Count
+    start_h: Number
     context: Token
     context_level: Token
 
@@ -64,36 +79,30 @@ class GrantedLease:
         return {"context": str(self.context), "context_level": str(self.context_level)}
 
 
-@dataclass(frozen=True)
-class LeaseGrants:
+class LeaseGrants(Message, frozen=True, tag="pharoah/lease-grants/1"):
     """The provider's answer to the tenant that asked."""
 
-    LABEL: ClassVar[str] = "pharoah/lease-grants/1"
     tenant: TenantId
-    leases: tuple[GrantedLease, ...]
+    leases: Many[GrantedLease]
 
 
-@dataclass(frozen=True)
-class EvaluationRequest:
-    """Blinded elements that a tenant wants evaluated under the epoch's key; one proof answers them all."""
+class EvaluationRequest(Message, frozen=True, tag="pharoah/evaluation-request/2"):
+    """Blinded elements that a tenant wants evaluated under the epoch's key; one proof answers them all.
 
-    LABEL: ClassVar[str] = "pharoah/evaluation-request/1"
+    It names the trustee, so that nobody can spend a tenant's quota at another one by repeating it there.
+    """
+
     tenant: TenantId
-    epoch: int
-    elements: tuple[EncodedElement, ...]
-
-    def __post_init__(self) -> None:
-        if not 1 <= len(self.elements) <= MAX_BATCH:
-            raise ValueError(f"a request holds 1 to {MAX_BATCH} elements")
+    trustee: Count
+    epoch: Count
+    elements: Annotated[tuple[EncodedElement, ...], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-@dataclass(frozen=True)
-class EvaluationResponse:
+class EvaluationResponse(Message, frozen=True, tag="pharoah/evaluation-response/1"):
     """A trustee's evaluation of every element, with one DLEQ proof over the batch."""
 
-    LABEL: ClassVar[str] = "pharoah/evaluation-response/1"
-    trustee: int
-    elements: tuple[EncodedElement, ...]
+    trustee: Count
+    elements: Annotated[tuple[EncodedElement, ...], Meta(max_length=MAX_BATCH)]
     proof: EncodedProof
 
 
@@ -108,16 +117,13 @@ def finest_row(labels: Mapping[str, str], rows: Container[str]) -> str:
     return next((labels[rung] for rung in LADDER_LABELS if labels.get(rung) in rows), "")
 
 
-@dataclass(frozen=True)
-class Ladder:
-    """The tokens of one workload, coarse to fine, and its MinHash bands; equal inputs have equal tokens."""
+class Ladder(Message, frozen=True, tag="pharoah/ladder/2"):
+    """The tokens of one workload, coarse to fine; equal inputs have equal tokens."""
 
-    LABEL: ClassVar[str] = "pharoah/ladder/1"
     family: Token
     archetype: Token
     subarchetype: Token
     exact: Token
-    bands: tuple[Token, ...]
 
     @property
     def labels(self) -> dict[str, str]:
@@ -125,142 +131,180 @@ class Ladder:
         return {rung: str(getattr(self, rung)) for rung in LADDER_LABELS}
 
 
-@dataclass(frozen=True)
-class RegisteredWorkload:
+class RegisteredWorkload(Record, frozen=True):
     """A workload, known only by its tokens, and the sender's leases that it runs on."""
 
     ladder: Ladder
-    leases: tuple[LeaseId, ...]
+    leases: Many[LeaseId]
 
 
-@dataclass(frozen=True)
-class Ownership:
-    """The tokens of which the sender holds at least one lease in the epoch, in order; signed, trustees count owners.
+class HeldToken(Record, frozen=True):
+    """A token, and how many leases of its holder carry it."""
 
-    A row stands only when enough tenants have said so themselves: the provider's word is not taken for it.
+    token: Token
+    leases: Annotated[int, Meta(ge=1, le=MAX_LEASES)]
+
+
+class Ownership(Message, frozen=True, tag="pharoah/ownership/2"):
+    """The tokens of the sender's leases that began in [start_hour, end_hour) of the epoch, in order, by leases.
+
+    It is signed, and trustees count owners: a row stands only when enough tenants have said so themselves, of the hours
+    that the round counts. The provider's word is not taken for it.
     """
 
-    LABEL: ClassVar[str] = "pharoah/ownership/1"
     tenant: TenantId
-    epoch: int
-    tokens: tuple[Token, ...]
+    epoch: Count
+    start_hour: Count
+    end_hour: Count
+    held: Many[HeldToken]
 
     def __post_init__(self) -> None:
-        if list(self.tokens) != sorted(set(self.tokens)):
+        tokens = [one.token for one in self.held]
+        if tokens != sorted(set(tokens)):
             raise ValueError("tokens are sorted and each is named once")
+        if self.start_hour >= self.end_hour:
+            raise ValueError("the hours of an ownership end after they begin")
+
+    @property
+    def tokens(self) -> frozenset[Token]:
+        """What is held at all."""
+        return frozenset(one.token for one in self.held)
 
 
-@dataclass(frozen=True)
-class Registration:
-    """What runs on the sender's leases. `ownership` is the signed `Ownership` of all that it has told in the epoch."""
+class Registration(Message, frozen=True, tag="pharoah/registration/4"):
+    """What runs on the sender's leases. `ownership` is the signed `Ownership` of the hours that were asked about."""
 
-    LABEL: ClassVar[str] = "pharoah/registration/3"
     tenant: TenantId
-    epoch: int
-    workloads: tuple[RegisteredWorkload, ...]
+    epoch: Count
+    workloads: Many[RegisteredWorkload]
     ownership: bytes
 
 
-@dataclass(frozen=True)
-class RegistrationRequest:
+class RegistrationRequest(Message, frozen=True, tag="pharoah/registration-request/1"):
     """The provider's question: what runs on your leases that began in [start_hour, end_hour)? It may ask again."""
 
-    LABEL: ClassVar[str] = "pharoah/registration-request/1"
-    epoch: int
-    start_hour: int
-    end_hour: int
+    epoch: Count
+    start_hour: Count
+    end_hour: Count
 
 
-@dataclass(frozen=True)
-class Contribution:
-    """A tenant's answer to a plan: its cells plus noise plus one mask per trustee, little-endian, mod 2^64.
+class ContributionHeader(Message, frozen=True, tag="pharoah/contribution-header/1"):
+    """What a tenant signs of its answer to a plan. `cells` is the digest of the cells.
 
-    In a series the cells come first, the noise after them, both under masks and neither without them. They count
-    failures from `start_hour` to the end of the plan's window: earlier than its beginning where weeks were missed.
+    The answer counts failures from `start_hour` to the end of the plan's window: earlier than its beginning where weeks
+    were missed. `nonce` is fresh for each answer and every mask is bound to it: so two answers to one plan, of a tenant
+    whose database was set back, have masks of their own, and a trustee takes off those of the one that it is shown.
     """
 
-    LABEL: ClassVar[str] = "pharoah/contribution/2"
     tenant: TenantId
     round_id: RoundId
     plan: Digest
-    start_hour: int
-    cells: bytes
+    start_hour: Count
+    nonce: Nonce
+    cells: Digest
+
+    def stream(self, tenant_key: MaskPublicKey, trustee: MaskTrustee) -> MaskStream:
+        """The mask that tenant and trustee share for this contribution."""
+        return MaskStream(
+            self.round_id, self.plan, self.tenant, tenant_key, self.nonce, trustee.index, trustee.mask_key
+        )
+
+
+class Contribution(Message, frozen=True, tag="pharoah/contribution/3"):
+    """A tenant's answer to a plan: the signed header, and cells plus noise plus one mask per trustee, mod 2^64.
+
+    Cells are little-endian words. In a series the cells come first, the noise after them, both under masks and neither
+    without them.
+    """
+
+    header: bytes
+    cells: memoryview
 
     def __post_init__(self) -> None:
         if len(self.cells) % 8:
             raise ValueError("cells are 64-bit words")
 
 
-@dataclass(frozen=True)
-class GroupOfRound:
+def opened_contribution(
+    data: Bytes, key_of: Callable[[TenantId], VerifyKey]
+) -> tuple[ContributionHeader, Contribution]:
+    """A contribution that its tenant signed; DecodeError or BadSignature otherwise."""
+    contribution = decode(Contribution, data)
+    header = open_signed_by(ContributionHeader, contribution.header, key_of)
+    if digest(contribution.cells) != header.cells:
+        raise BadSignature(f"tenant {header.tenant.hex()[:12]}… signed other cells than these")
+    return header, contribution
+
+
+class GroupOfRound(Record, frozen=True):
     """A group of contributions of an earlier round of a series, which was found to be poisoned."""
 
-    position: int
-    group: int
+    position: Count
+    group: Count
 
 
-@dataclass(frozen=True)
-class UnmaskRequest:
+class UnmaskRequest(Message, frozen=True, tag="pharoah/unmask-request/4", dict=True):
     """The one set of contributions, in groups, whose masks a trustee may sum for a round.
 
-    It carries the plan itself: masks are bound to the plan's digest, so a trustee can hold the provider to the cohort
-    minimum that the tenants saw. `after` is the digest of the request that opened the round before in the series;
-    `left_out` names groups of earlier rounds that no longer count. `ownerships` are signed by tenants and show that
-    every row has owners enough.
+    A contribution is named by its header, as its tenant signed it. The request carries the plan itself: masks are bound
+    to the plan's digest, so a trustee can hold the provider to the cohort minimum that the tenants saw. `after` is the
+    digest of the request that opened the round before in the series; `left_out` names groups of earlier rounds that no
+    longer count. `ownerships` are signed by tenants and show that every row has owners enough.
     """
 
-    LABEL: ClassVar[str] = "pharoah/unmask-request/3"
     plan: bytes
-    groups: tuple[tuple[TenantId, ...], ...]
+    groups: Annotated[tuple[tuple[bytes, ...], ...], Meta(min_length=1)]
     after: Digest | None
-    left_out: tuple[GroupOfRound, ...]
-    ownerships: tuple[bytes, ...]
+    left_out: Many[GroupOfRound]
+    ownerships: Many[bytes]
 
     def __post_init__(self) -> None:
-        if not self.groups or any(list(group) != sorted(group) for group in self.groups):
-            raise ValueError("there is a group at least, and the contributors of a group are sorted")
-        if len(set(self.contributors)) != len(self.contributors):
+        try:
+            members = [[header.tenant for header in group] for group in self.headers]
+        except DecodeError as error:
+            raise ValueError(f"a group names what is {error.what}") from error
+        if any(group != sorted(group) for group in members):
+            raise ValueError("the contributors of a group are sorted")
+        everybody = list(chain.from_iterable(members))
+        if len(set(everybody)) != len(everybody):
             raise ValueError("each contributor is named once")
+
+    @cached_property
+    def headers(self) -> tuple[tuple[ContributionHeader, ...], ...]:
+        """What the groups say, unverified."""
+        return tuple(tuple(reopened(ContributionHeader, signed) for signed in group) for group in self.groups)
 
     @property
     def contributors(self) -> tuple[TenantId, ...]:
         """Everybody in any group."""
-        return tuple(chain.from_iterable(self.groups))
+        return tuple(header.tenant for header in chain.from_iterable(self.headers))
 
 
-@dataclass(frozen=True)
-class Endorsement:
+class Endorsement(Message, frozen=True, tag="pharoah/endorsement/1"):
     """A trustee's word that it will unmask this request in this round, and no other."""
 
-    LABEL: ClassVar[str] = "pharoah/endorsement/1"
-    trustee: int
+    trustee: Count
     round_id: RoundId
     request: Digest
 
 
-@dataclass(frozen=True)
-class UnmaskCall:
+class UnmaskCall(Message, frozen=True, tag="pharoah/unmask-call/1"):
     """A signed request with the signed endorsements of all mask trustees: all were asked for the same set."""
 
-    LABEL: ClassVar[str] = "pharoah/unmask-call/1"
     request: bytes
-    endorsements: tuple[bytes, ...]
+    endorsements: Few[bytes]
 
 
-@dataclass(frozen=True)
-class UnmaskShare:
+class UnmaskShare(Message, frozen=True, tag="pharoah/unmask-share/2"):
     """The sum of one trustee's masks over each group of the request, little-endian, mod 2^64."""
 
-    LABEL: ClassVar[str] = "pharoah/unmask-share/2"
-    trustee: int
+    trustee: Count
     round_id: RoundId
     request: Digest
-    mask_sums: tuple[bytes, ...]
+    mask_sums: Many[bytes]
 
 
-@dataclass(frozen=True)
-class Receipt:
+class Receipt(Message, frozen=True, tag="pharoah/receipt/2"):
     """An acknowledgement: the digest of the bundle, or the head of the directory, that is held now."""
 
-    LABEL: ClassVar[str] = "pharoah/receipt/2"
     held: Digest

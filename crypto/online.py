@@ -14,11 +14,10 @@ the last number it acted on misses none and takes none twice.
 """
 
 import math
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import ClassVar
 
 from crypto.bundle import HazardEntry, MismatchEntry
+from crypto.codec import Count, Few, Many, Message, Number, Secret
 from crypto.ids import Digest, LeaseId, TenantId, Token, VerifyKey
 
 SESSION_BYTES = 64
@@ -62,87 +61,75 @@ class Action(StrEnum):
     MOVE = "move"
 
 
-@dataclass(frozen=True)
-class SignIn:
+class SignIn(Message, frozen=True, tag="pharoah/sign-in/1"):
     """Signed by the tenant; the provider takes it within minutes of `at_s` (seconds since 1970), by its own clock."""
 
-    LABEL: ClassVar[str] = "pharoah/sign-in/1"
     tenant: TenantId
-    at_s: int
+    at_s: Count
 
 
-@dataclass(frozen=True, repr=False)
-class Session:
+class Session(Secret, frozen=True, tag="pharoah/session/1"):
     """A bearer token: whoever shows it until `until_s` is the tenant. A secret, and so without a repr."""
 
-    LABEL: ClassVar[str] = "pharoah/session/1"
     token: bytes
-    until_s: int
+    until_s: Count
 
     def __post_init__(self) -> None:
         if len(self.token) != SESSION_BYTES:
             raise ValueError(f"a session's token has {SESSION_BYTES} bytes")
 
 
-@dataclass(frozen=True, repr=False)
-class CheckRequest:
+class CheckRequest(Secret, frozen=True, tag="pharoah/check-request/1"):
     """Does this workload belong here? `ladder` goes from the finest rung to the coarsest. The provider learns both."""
 
-    LABEL: ClassVar[str] = "pharoah/check-request/1"
     session: bytes
-    ladder: tuple[Token, ...]
+    ladder: Few[Token]
     context: Token
     context_level: Token
 
 
-@dataclass(frozen=True)
-class CheckAnswer:
+class CheckAnswer(Message, frozen=True, tag="pharoah/check-answer/1"):
     """A verdict (a value of `Verdict`) by bundle `bundle`, with its evidence; alternatives are within the evidence."""
 
-    LABEL: ClassVar[str] = "pharoah/check-answer/1"
-    bundle: int
-    verdict: int
+    bundle: Count
+    verdict: Count
     evidence: MismatchEntry | None
-    hazards: tuple[HazardEntry, ...]
+    hazards: Many[HazardEntry]
 
     def __post_init__(self) -> None:
         Verdict(self.verdict)
 
 
-@dataclass(frozen=True, repr=False)
-class WatchRequest:
+class WatchRequest(Secret, frozen=True, tag="pharoah/watch-request/1"):
     """Every hint of mine after number `after`; 0 for all that are kept."""
 
-    LABEL: ClassVar[str] = "pharoah/watch-request/1"
     session: bytes
-    after: int
+    after: Count
 
     def __post_init__(self) -> None:
         if self.after < 0:
             raise ValueError("hints are numbered from 1 on")
 
 
-@dataclass(frozen=True)
-class Hint:
+class Hint(Message, frozen=True, tag="pharoah/hint/1"):
     """A lease's hazard of infrastructure failures has changed.
 
     `ratio` is the hazard now over what is usual on such contexts, with its 95% interval; `probability` that of a
     failure within the next `within_hours`. `times` counts the episodes of this lease, this one included.
     """
 
-    LABEL: ClassVar[str] = "pharoah/hint/1"
-    number: int
-    at_h: float
+    number: Count
+    at_h: Number
     lease: LeaseId
     state: HintState
     suspicion: Suspicion
-    ratio: float
-    ratio_low: float
-    ratio_high: float
-    probability: float
-    within_hours: float
+    ratio: Number
+    ratio_low: Number
+    ratio_high: Number
+    probability: Number
+    within_hours: Number
     action: Action
-    times: int
+    times: Count
 
     def __post_init__(self) -> None:
         if self.number < 1 or self.times < 1:
@@ -153,31 +140,27 @@ class Hint:
             raise ValueError("probability must lie in [0, 1]")
 
 
-@dataclass(frozen=True, repr=False)
-class Outcome:
+class Outcome(Secret, frozen=True, tag="pharoah/outcome/1"):
     """What a test after hint `hint` showed: whether `suspicion` holds, and how far from normal performance is."""
 
-    LABEL: ClassVar[str] = "pharoah/outcome/1"
     session: bytes
-    hint: int
+    hint: Count
     lease: LeaseId
     suspicion: Suspicion
     confirmed: bool
-    shortfall_percent: float
+    shortfall_percent: Number
 
     def __post_init__(self) -> None:
         if self.hint < 1 or not 0 <= self.shortfall_percent <= 100:
             raise ValueError("hints are numbered from 1 on, and a shortfall lies in [0, 100]")
 
 
-@dataclass(frozen=True)
-class Introduction:
+class Introduction(Message, frozen=True, tag="pharoah/introduction/1"):
     """The holder of `key` calls the server whose certificate has the digest `server`, at `at_s` (seconds since 1970).
 
     It permits nothing by itself; a server keeps places for callers whom it knows.
     """
 
-    LABEL: ClassVar[str] = "pharoah/introduction/1"
     key: VerifyKey
     server: Digest
-    at_s: int
+    at_s: Count

@@ -14,13 +14,12 @@ series has noise of its own.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
 
 from crypto.causes import Domain
+from crypto.codec import Count, Few, Many, Message, Number, Record, Text
 from crypto.errors import PlanRefused
 from crypto.ids import Digest, MaskPublicKey, RoundId
 from crypto.life_table import Dimension, LifeTable
@@ -44,13 +43,12 @@ class Mechanism(StrEnum):
 LARGEST_NOISE_SCALE = {Mechanism.DISCRETE_GAUSSIAN: 2.0**32, Mechanism.DISCRETE_LAPLACE: 2.0**12}
 
 
-@dataclass(frozen=True)
-class PlanDimension:
+class PlanDimension(Record, frozen=True):
     """An axis of the plan. `owners` counts, per level, the tenants that hold its token; empty for public levels."""
 
-    name: str
-    levels: tuple[str, ...]
-    owners: tuple[int, ...]
+    name: Text
+    levels: Many[Text]
+    owners: Many[Count]
 
     def __post_init__(self) -> None:
         _check_names("a dimension", [self.name])
@@ -63,17 +61,16 @@ class PlanDimension:
             raise ValueError(f"dimension {self.name!r} consists of tokens: it must say how many tenants own each")
 
 
-@dataclass(frozen=True)
-class Marginal:
+class Marginal(Record, frozen=True):
     """One released table. `noise_scale` is the standard deviation (Gaussian) or the scale b (Laplace), in counts.
 
     `domains` lists the failure domains that count; empty means all, unknown causes included.
     """
 
-    name: str
-    dimensions: tuple[str, ...]
-    domains: tuple[Domain, ...]
-    noise_scale: float
+    name: Text
+    dimensions: Few[Text]
+    domains: Few[Domain]
+    noise_scale: Number
 
     def __post_init__(self) -> None:
         _check_names("a marginal", [self.name])
@@ -90,25 +87,30 @@ def _check_names(owner: str, names: Sequence[str]) -> None:
         raise ValueError(f"the name of {owner} must be an ASCII identifier of at most {MAX_NAME_CHARACTERS} characters")
 
 
-@dataclass(frozen=True)
-class MaskTrustee:
+class MaskTrustee(Record, frozen=True):
     """A trustee whose mask stream hides every contribution of the round."""
 
-    index: int
+    index: Count
     mask_key: MaskPublicKey
 
 
-@dataclass(frozen=True)
-class Series:
+class PublishedBundle(Record, frozen=True):
+    """The newest bundle, catalogue and all: its number, and the digest of its signed bytes."""
+
+    number: Count
+    signed: Digest
+
+
+class Series(Record, frozen=True):
     """The rounds whose noise is correlated: at most `horizon` of them, of which this is the one at `position`, from 0.
 
     A tenant answers for all of its weeks since `start_hour` for which it has not answered yet.
     """
 
     name: RoundId
-    start_hour: int
-    horizon: int
-    position: int
+    start_hour: Count
+    horizon: Count
+    position: Count
 
     def __post_init__(self) -> None:
         if not 2 <= self.horizon <= LONGEST_HORIZON:
@@ -117,34 +119,34 @@ class Series:
             raise ValueError("the position of a round must lie within the horizon of its series")
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Message, frozen=True, tag="pharoah/plan/3", dict=True):
     """Everything that a tenant needs to contribute to one round, and to refuse to.
 
     The window is [start_hour, end_hour) since the federation's start. `band_edges_hours` has one more entry than there
-    are bands, the last may be very large. `noise_shares` contributions together carry the full noise; the provider
-    must not get a sum of fewer than `cohort_minimum` contributions. `directory` names the entry of the directory under
-    whose keys the round is held.
+    are bands, the last may be very large. `noise_shares` contributions together carry the full noise; the provider must
+    not get a sum of fewer than `cohort_minimum` contributions. `directory` names the entry of the directory under whose
+    keys the round is held; `bundle` what the provider has published, since all tenants answer one plan, and so those
+    who were told different things find out.
     """
 
-    LABEL: ClassVar[str] = "pharoah/plan/2"
     round_id: RoundId
     directory: Digest
-    epoch: int
-    start_hour: int
-    end_hour: int
-    dimensions: tuple[PlanDimension, ...]
-    band_edges_hours: tuple[float, ...]
-    marginals: tuple[Marginal, ...]
-    failures_per_unit: int
+    epoch: Count
+    start_hour: Count
+    end_hour: Count
+    dimensions: Few[PlanDimension]
+    band_edges_hours: Few[Number]
+    marginals: Few[Marginal]
+    failures_per_unit: Count
     mechanism: Mechanism
-    epsilon: float
-    delta: float
-    owners_minimum: int
-    cohort_minimum: int
-    noise_shares: int
-    trustees: tuple[MaskTrustee, ...]
+    epsilon: Number
+    delta: Number
+    owners_minimum: Count
+    cohort_minimum: Count
+    noise_shares: Count
+    trustees: Few[MaskTrustee]
     series: Series | None = None
+    bundle: PublishedBundle | None = None
 
     def __post_init__(self) -> None:
         self._check_window()

@@ -1,33 +1,33 @@
 """Who said it: Ed25519 signatures (RFC 8032) over canonical messages.
 
-A signed message travels as `Signed(body, signature)`. The signature covers a fixed prefix and the body; the body begins
-with its own label, so that a signature on one kind of message is worthless on another. Nobody trusts a key that came
-with a message: the caller passes the key that it has pinned.
+A signed message travels as `Signed(signature, body)`. The signature covers a fixed prefix and the SHA-256 of the body;
+the body begins with its own label, so that a signature on one kind of message is worthless on another. Nobody trusts a
+key that came with a message: the caller passes the key that it has pinned.
+
+Verify, then decode. Of a body whose signature was not checked yet its first field is read, which names the signer, and
+the rest is hashed: so a stranger costs no more than that, whatever the bytes would decode to.
 """
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from crypto.codec import Message, decode, encode
+from crypto.codec import Bytes, Message, decode, digest, encode, first_field
 from crypto.errors import BadSignature
-from crypto.ids import Signature, TenantId, VerifyKey
+from crypto.ids import Digest, Signature, SignatureBytes, TenantId, VerifyKey
 
 M = TypeVar("M", bound=Message)
-SIGNED_PREFIX = b"pharoah/signed/1\0"
+_PREFIX = b"pharoah/signed/2\0"
 
 
-@dataclass(frozen=True)
-class Signed:
-    """A canonical message and the signature of its sender."""
+class Signed(Message, frozen=True, tag="pharoah/signed/2"):
+    """The signature of a sender, and the canonical message that it covers."""
 
-    LABEL: ClassVar[str] = "pharoah/signed/1"
-    body: bytes
-    signature: Signature
+    signature: SignatureBytes
+    body: memoryview
 
 
 class SigningKey:
@@ -49,24 +49,37 @@ class SigningKey:
     def sign(self, message: Message) -> bytes:
         """The encoded `Signed` message."""
         body = encode(message)
-        return encode(Signed(body, Signature(self._private.sign(SIGNED_PREFIX + body))))
+        return encode(Signed(Signature(self._private.sign(_covered(body))), memoryview(body)))
 
 
-def open_signed(kind: type[M], data: bytes, key: VerifyKey) -> M:
+def open_signed(kind: type[M], data: Bytes, key: VerifyKey) -> M:
     """The message of type `kind` that the holder of `key` signed; DecodeError or BadSignature otherwise."""
     return open_signed_by(kind, data, lambda _: key)
 
 
-def open_signed_by(kind: type[M], data: bytes, key_of: Callable[[M], VerifyKey]) -> M:
-    """As `open_signed`, where the pinned key depends on the sender that the message names."""
+def open_signed_by(kind: type[M], data: Bytes, key_of: Callable[[Any], VerifyKey]) -> M:
+    """As `open_signed`, where the pinned key depends on the sender, which is the first field of the message."""
     signed = decode(Signed, data)
-    message = decode(kind, signed.body)
-    key = key_of(message)
+    key = key_of(first_field(kind, signed.body))
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(signed.signature, SIGNED_PREFIX + signed.body)
+        Ed25519PublicKey.from_public_bytes(key).verify(signed.signature, _covered(signed.body))
     except InvalidSignature as error:
         raise BadSignature(f"a {kind.__name__} is not signed by the key {key.hex()[:16]}…") from error
-    return message
+    return decode(kind, signed.body)
+
+
+def reopened(kind: type[M], data: Bytes) -> M:
+    """The message in signed bytes that were verified before they were kept."""
+    return decode(kind, decode(Signed, data).body)
+
+
+def name_of(data: Bytes) -> Digest:
+    """The digest of the message in signed bytes: the same whoever signed it, and however often."""
+    return digest(decode(Signed, data).body)
+
+
+def _covered(body: Bytes) -> bytes:
+    return _PREFIX + digest(body)
 
 
 def tenant_id(key: VerifyKey) -> TenantId:

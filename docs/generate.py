@@ -7,11 +7,10 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import click
 import msgspec
@@ -23,6 +22,8 @@ import provider_server.cli
 import simulation.cli
 import tenant_client
 import tenant_client.cli
+from crypto.codec import Count, Message, Number, Secret, Text
+from crypto.ids import SignatureBytes
 from provider_server.settings import ProviderSettings
 from tenant_client.settings import TenantSettings, TrusteeSettings
 
@@ -151,17 +152,16 @@ def _value(key: msgspec.structs.FieldInfo) -> str:
 def _messages() -> Iterator[str]:
     yield (
         "Each message is a msgpack array: its label, then its fields in order, decoded strictly by `crypto.codec`.\n"
-        "A type that ends in `Id`, `Token` or `Digest` is a byte string of fixed length.\n"
+        "A type that ends in `Id`, `Key`, `Token`, `Nonce` or `Digest` is a byte string of fixed length; a key is\n"
+        "canonical and of large order. `Count` is an integer from 0 to 2^63 - 1, `Number` finite, `Text` has at most\n"
+        "4,096 characters. Lists have at most 2^22 entries where nothing else is said.\n"
     )
     for module, kinds in _by_module().items():
         yield f"## {module}\n"
         for kind in kinds:
-            hints = get_type_hints(kind)
             yield f"### {kind.__name__}\n"
             yield f"`{kind.LABEL}` · {_first_paragraph(kind)}\n"
-            yield from _table(
-                ("field", "type"), [(f"`{one.name}`", f"`{_named(hints[one.name])}`") for one in fields(kind)]
-            )
+            yield from _table(("field", "type"), [(f"`{one.name}`", f"`{_named(one.type)}`") for one in _keys(kind)])
 
 
 def _by_module() -> dict[str, list[Any]]:
@@ -172,7 +172,7 @@ def _by_module() -> dict[str, list[Any]]:
                 continue
             kinds = vars(import_module(info.name)).values()
             own = [kind for kind in kinds if isinstance(kind, type) and kind.__module__ == info.name]
-            labelled = [kind for kind in own if "LABEL" in vars(kind)]
+            labelled = [kind for kind in own if issubclass(kind, Message) and kind not in (Message, Secret)]
             if labelled:
                 found[info.name] = labelled
     return found
@@ -184,6 +184,9 @@ def _first_paragraph(kind: type) -> str:
 
 def _named(kind: Any) -> str:
     """A type as its annotation reads."""
+    if get_origin(kind) is Annotated:
+        base, rule = get_args(kind)
+        return _ALIASES.get(kind) or f"{_named(base)}{_length(rule)}"
     arguments = get_args(kind)
     if not arguments:
         return "None" if kind is type(None) else str(getattr(kind, "__name__", kind))
@@ -191,6 +194,19 @@ def _named(kind: Any) -> str:
     if get_origin(kind) is Union or re.search("UnionType", str(type(kind))):
         return " or ".join(inner)
     return f"{kind.__origin__.__name__}[{', '.join(inner)}]"
+
+
+MANY = 2**22
+_ALIASES = {Count: "Count", Number: "Number", Text: "Text", SignatureBytes: "Signature"}
+
+
+def _length(rule: msgspec.Meta) -> str:
+    """The bounds of a list's or a number's size."""
+    low, high = (rule.min_length, rule.max_length) if rule.ge is None else (rule.ge, rule.le)
+    if high == MANY:
+        return ""
+    told = [f"at least {low}"] if low is not None else []
+    return f" ({', '.join([*told, *([f'at most {high}'] if high is not None else [])])})"
 
 
 def main() -> None:

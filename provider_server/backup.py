@@ -20,14 +20,14 @@ import struct
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
 
 import msgspec
 import sqlalchemy as sa
 
-from crypto.codec import MAX_MESSAGE_BYTES, decode, encode
+from crypto.codec import MAX_MESSAGE_BYTES, Count, Message, Number, Text, decode, encode
 from crypto.errors import DecodeError, PharoahError
 from crypto.ids import LeaseId, RoundId, TenantId
 from provider_server.round_store import Answer
@@ -45,16 +45,14 @@ class BadBackup(PharoahError):
     default_hint = "nothing was changed; use another backup"
 
 
-@dataclass(frozen=True)
-class LeaseRow:
+class LeaseRow(Message, frozen=True, tag="pharoah/backup-lease/1"):
     """A lease. The JSON of its labels travels as bytes, which have no limit of length but the codec's."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-lease/1"
     lease: LeaseId
     tenant: TenantId
-    nodes: int
-    start_h: float
-    end_h: float
+    nodes: Count
+    start_h: Number
+    end_h: Number
     contexts: bytes
     ladder: bytes | None
 
@@ -66,94 +64,76 @@ class LeaseRow:
                 raise ValueError("labels must be a JSON object of strings") from error
 
 
-@dataclass(frozen=True)
-class ReleaseRow:
+class ReleaseRow(Message, frozen=True, tag="pharoah/backup-release/1"):
     """A release."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-release/1"
-    number: int
+    number: Count
     round_id: RoundId
     release: bytes
 
 
-@dataclass(frozen=True)
-class BundleRow:
+class BundleRow(Message, frozen=True, tag="pharoah/backup-bundle/1"):
     """A signed bundle."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-bundle/1"
-    number: int
+    number: Count
     bundle: bytes
 
 
-@dataclass(frozen=True)
-class EntryRow:
+class EntryRow(Message, frozen=True, tag="pharoah/backup-entry/1"):
     """A signed entry of the directory."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-entry/1"
-    number: int
+    number: Count
     entry: bytes
 
 
-@dataclass(frozen=True)
-class OwnershipRow:
+class OwnershipRow(Message, frozen=True, tag="pharoah/backup-ownership/1"):
     """What a tenant said that it owns in an epoch, signed."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-ownership/1"
     tenant: TenantId
-    epoch: int
+    epoch: Count
     ownership: bytes
 
 
-@dataclass(frozen=True)
-class RoundRow:
+class RoundRow(Message, frozen=True, tag="pharoah/backup-round/1"):
     """A round, at the state in which it was."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-round/1"
-    number: int
+    number: Count
     round_id: RoundId
     state: State
     signed_plan: bytes
     request: bytes | None
 
 
-@dataclass(frozen=True)
-class ContributionRow:
+class ContributionRow(Message, frozen=True, tag="pharoah/backup-contribution/1"):
     """A contribution to a round that was not over, as it came."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-contribution/1"
     round_id: RoundId
     tenant: TenantId
     message: bytes
 
 
-@dataclass(frozen=True)
-class AnswerRow:
+class AnswerRow(Message, frozen=True, tag="pharoah/backup-answer/1"):
     """What a trustee answered in a round, as it came."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-answer/1"
     round_id: RoundId
     kind: Answer
-    trustee: int
+    trustee: Count
     message: bytes
 
 
-@dataclass(frozen=True)
-class MaskedCountsRow:
+class MaskedCountsRow(Message, frozen=True, tag="pharoah/backup-masked-counts/1"):
     """The masked counts of a group of a round, which the weeks to come go on from."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-masked-counts/1"
     round_id: RoundId
-    group: int
+    group: Count
     left_out: bool
     words: bytes
 
 
-@dataclass(frozen=True)
-class NoteRow:
+class NoteRow(Message, frozen=True, tag="pharoah/backup-note/1"):
     """A note by its name. Its JSON travels as bytes, as labels do."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-note/1"
-    name: str
+    name: Text
     note: bytes
 
     def __post_init__(self) -> None:
@@ -163,20 +143,16 @@ class NoteRow:
             raise ValueError("a note must be a JSON object") from error
 
 
-@dataclass(frozen=True)
-class NodeRow:
+class NodeRow(Message, frozen=True, tag="pharoah/backup-node/1"):
     """The public key of a tenant's node."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-node/1"
     tenant: TenantId
-    node_key: str
+    node_key: Text
 
 
-@dataclass(frozen=True)
-class PlacementRow:
+class PlacementRow(Message, frozen=True, tag="pharoah/backup-placement/1"):
     """The names of a lease's nodes, as a JSON array."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-placement/1"
     lease: LeaseId
     node_names: bytes
 
@@ -187,33 +163,27 @@ class PlacementRow:
             raise ValueError("names of nodes must be a JSON array of strings") from error
 
 
-@dataclass(frozen=True)
-class HintRow:
+class HintRow(Message, frozen=True, tag="pharoah/backup-hint/1"):
     """A hint to a tenant."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-hint/1"
     tenant: TenantId
-    number: int
-    at_h: float
+    number: Count
+    at_h: Number
     hint: bytes
 
 
-@dataclass(frozen=True)
-class EpisodesRow:
+class EpisodesRow(Message, frozen=True, tag="pharoah/backup-episodes/1"):
     """How far the episodes that hints tell of have got."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-episodes/1"
-    name: str
+    name: Text
     state: bytes
 
 
-@dataclass(frozen=True)
-class OutcomeRow:
+class OutcomeRow(Message, frozen=True, tag="pharoah/backup-outcome/1"):
     """What a tenant's test showed after a hint."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-outcome/1"
     tenant: TenantId
-    number: int
+    number: Count
     outcome: bytes
 
 

@@ -87,6 +87,7 @@ def invitation(home: Path, provider: Provider, settings: ProviderSettings) -> by
     """What tenants and trustees need to join, signed."""
     host = settings.listen.advertised_host
     invited = Invitation(
+        provider.directory.provider,
         provider.chain.entries,
         f"{host}:{settings.listen.tenants_port}",
         f"{host}:{settings.listen.online_port}",

@@ -29,10 +29,9 @@ import msgspec
 import polars as pl
 
 from crypto.bundle import Bundle
-from crypto.codec import decode
 from crypto.errors import DecodeError, PharoahError, Refusal
 from crypto.plan import HOURS_PER_WEEK
-from crypto.signing import Signed
+from crypto.signing import reopened
 from provider_server import observing
 from provider_server.analysis.buildup import BuildUp, signals
 from provider_server.hint_store import HintStore
@@ -195,7 +194,7 @@ class Live:
 
     def _rates(self) -> Rates:
         signed = self._provider.newest_bundle()
-        bundle = _NOTHING if signed is None else decode(Bundle, decode(Signed, signed).body)
+        bundle = _NOTHING if signed is None else reopened(Bundle, signed)
         epoch_hour = float(bundle.epoch * self._provider.settings.weeks_per_epoch * HOURS_PER_WEEK)
 
         def token(context: int, level: int) -> str:

@@ -169,10 +169,10 @@ class OnlineService:
     def _opened(self, kind: type[T], request: bytes) -> T:
         return open_signed_by(kind, request, self._verify_key)
 
-    def _verify_key(self, message: SignIn | LeaseRequest) -> VerifyKey:
-        if message.tenant not in self._provider.directory.by_id:
+    def _verify_key(self, tenant: TenantId) -> VerifyKey:
+        if tenant not in self._provider.directory.by_id:
             self._provider.refresh()  # another process may just have enrolled it
-        return self._provider.directory.verify_key(message)
+        return self._provider.directory.verify_key(tenant)
 
     # ---- for the tenant of a session ---------------------------------------------------------------------------------
 

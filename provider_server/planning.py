@@ -14,7 +14,17 @@ from crypto.directory import NOTHING_BEFORE
 from crypto.errors import Refusal
 from crypto.ids import Digest, RoundId, TenantId
 from crypto.messages import LADDER_LABELS
-from crypto.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, Marginal, MaskTrustee, Mechanism, Plan, PlanDimension, Series
+from crypto.plan import (
+    HOURS_PER_WEEK,
+    TOKEN_DIMENSIONS,
+    Marginal,
+    MaskTrustee,
+    Mechanism,
+    Plan,
+    PlanDimension,
+    PublishedBundle,
+    Series,
+)
 from provider_server.leases import Lease
 
 
@@ -82,11 +92,13 @@ def make_plan(
     *,
     directory: Digest = NOTHING_BEFORE,
     earlier: Plan | None = None,
+    bundle: PublishedBundle | None = None,
 ) -> Plan:
     """The plan for [start, end) hours, with rows from the epoch's `leases`; NothingToCount if a dimension has no row.
 
     `public_levels` gives the levels of further dimensions whose domain is public knowledge, `directory` the head under
-    which the round is held. `earlier` is the last opened round of the series to go on with, or of one that is over.
+    which the round is held. `earlier` is the last opened round of the series to go on with, or of one that is over;
+    `bundle` the newest one.
     """
     series = next_series(settings, round_id, window, earlier)
     before = earlier.dimensions if earlier and series and series.position else ()
@@ -113,6 +125,7 @@ def make_plan(
         noise_shares=settings.noise_shares,
         trustees=tuple(trustees),
         series=series,
+        bundle=bundle,
     )
 
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from crypto.bundle import Bundle, CatalogueEntry
-from crypto.codec import decode, encode
+from crypto.codec import digest, encode
 from crypto.directory import Chain, Directory, Member, next_entry
-from crypto.errors import PeerFault, PharoahError, PlanRefused, Refusal
+from crypto.errors import MemberRefused, PeerFault, PharoahError, PlanRefused, Refusal
 from crypto.ids import LeaseId, RoundId, TenantId
 from crypto.masking import Words, add_words
 from crypto.messages import (
@@ -27,9 +27,9 @@ from crypto.messages import (
     UnmaskRequest,
 )
 from crypto.noise import from_ring, noise_variances
-from crypto.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, MaskTrustee, Plan, check_continues
+from crypto.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, MaskTrustee, Plan, PublishedBundle, check_continues
 from crypto.ristretto import RandomBytes
-from crypto.signing import Signed, SigningKey, open_signed, open_signed_by
+from crypto.signing import SigningKey, open_signed, open_signed_by, reopened
 from provider_server import continual, leases as exposure, release as gate
 from provider_server.analysis.held_out import Comparison
 from provider_server.ceilings import GroupSum, job_weeks
@@ -37,9 +37,9 @@ from provider_server.grouping import Judgement, Suspicion, accepted, assign, jud
 from provider_server.hint_store import HintStore
 from provider_server.learning import Findings, learn
 from provider_server.leases import Lease, Slices
-from provider_server.planning import PlanSettings, make_plan
+from provider_server.planning import PlanSettings, make_plan, next_series
 from provider_server.publication import compose
-from provider_server.rounds import Past, Round, State, is_broken, new_round, past_of
+from provider_server.rounds import Grouping, Past, Round, State, is_broken, new_round, past_of
 from provider_server.sizes_and_seasons import add_factors
 from provider_server.store import NOWHERE, Store
 
@@ -183,16 +183,24 @@ class Provider:
             raise RoundUnderWay(f"round {open_.plan.round_id} is still {open_.state}")
         if any(made.plan.start_hour < window[1] and window[0] < made.plan.end_hour for made in self.releases()):
             raise WeekHeld(f"hours {window[0]}–{window[1]} were released before")
-        owned = self._owned(self.epoch(window[0]))
+        earlier = self._goes_on_from()
+        made = self._made(window, earlier)
+        return made if earlier is None or _may_follow(earlier, made) else self._made(window, None)
+
+    def _made(self, window: Window, earlier: Plan | None) -> Plan:
+        round_id = self.new_round_id()
+        series = next_series(self.settings, round_id, window, earlier)
+        owned = self._owned(self.epoch(window[0]), series.start_hour if series else window[0], window[1])
         known = self._store.leases(self._epoch_start(window[0]), window[1])
         leases = [_as_owned(lease, owned) for lease in known]
-        earlier = self._goes_on_from()
-        made = self._made(window, leases, earlier)
-        return made if earlier is None or _may_follow(earlier, made) else self._made(window, leases, None)
-
-    def _made(self, window: Window, leases: Sequence[Lease], earlier: Plan | None) -> Plan:
         trustees, head = self.mask_trustees(), self.directory.head
-        return make_plan(self.settings, self.new_round_id(), window, leases, trustees, directory=head, earlier=earlier)
+        return make_plan(
+            self.settings, round_id, window, leases, trustees, directory=head, earlier=earlier, bundle=self._published()
+        )
+
+    def _published(self) -> PublishedBundle | None:
+        newest = self._store.newest_bundle()
+        return None if newest is None else PublishedBundle(newest[0], digest(newest[1]))
 
     def _epoch_start(self, hour: float) -> int:
         return self.epoch(hour) * self.settings.weeks_per_epoch * HOURS_PER_WEEK
@@ -213,7 +221,7 @@ class Provider:
         """The round that is neither released nor refused, if there is one."""
         for kept in self._store.rounds.rounds():
             if kept.state not in (State.RELEASED, State.REFUSED):
-                plan = decode(Plan, decode(Signed, kept.signed_plan).body)
+                plan = reopened(Plan, kept.signed_plan)
                 return Round(self._store.rounds, self._signing_key, self.chain.at(plan.directory), kept.signed_plan)
         return None
 
@@ -224,14 +232,31 @@ class Provider:
 
     def close_round(self, round_: Round) -> None:
         """Fixes the one set of contributions, in random groups; CohortTooSmall while there are too few."""
+        group = self._grouping(round_.plan)
+        round_.close(group, past_of(self._store.rounds, round_.plan), self._evidence(round_.plan))
 
+    def drop_refused(self, round_: Round, refusals: Sequence[MemberRefused]) -> None:
+        """Goes on without the contribution that all trustees refuse; raises their refusal if they differ."""
+        named = {refusal.what.partition(":")[0] for refusal in refusals}
+        blamed = [tenant for tenant in round_.contributors if str(tenant) in named]
+        if len(blamed) != 1 or len(named) != 1 or len(refusals) < len(round_.plan.trustees):
+            raise refusals[0]
+        logger.warning(
+            "round %s goes on without %s", round_.plan.round_id, refusals[0].what, extra={"event": "dropped"}
+        )
+        past, said = past_of(self._store.rounds, round_.plan), self._evidence(round_.plan)
+        round_.drop(blamed[0], self._grouping(round_.plan), past, said)
+
+    def _grouping(self, plan: Plan) -> Grouping:
         def group(contributors: Sequence[TenantId]) -> Sequence[Sequence[TenantId]]:
-            least = round_.plan.cohort_minimum
+            least = plan.cohort_minimum
             return assign(contributors, self.settings.groups, least, self.suspicion(), self._random_bytes)
 
-        past = past_of(self._store.rounds, round_.plan)
-        said = self._ownerships(round_.plan.epoch, self.chain.at(round_.plan.directory))
-        round_.close(group, past, _evidence(round_.plan, said))
+        return group
+
+    def _evidence(self, plan: Plan) -> list[bytes]:
+        directory = self.chain.at(plan.directory)
+        return _evidence(plan, self._ownerships(plan.epoch, directory, plan.first_hour, plan.end_hour))
 
     def release(self, round_: Round) -> gate.Release:
         """Passes the sums of the sound groups through the gate and keeps the release; PoisonedRound if most are bad."""
@@ -254,7 +279,7 @@ class Provider:
     def left_out(self, made: gate.Release) -> int:
         """How many contributions to a released round do not count, since their groups were not possible."""
         request = self._store.rounds.get(made.plan.round_id).request or b""
-        return len(decode(UnmaskRequest, decode(Signed, request).body).contributors) - made.contributors
+        return len(reopened(UnmaskRequest, request).contributors) - made.contributors
 
     def suspicion(self) -> Suspicion:
         """What the rounds so far say about tenants."""
@@ -305,7 +330,7 @@ class Provider:
     def last_end_hour(self) -> int | None:
         """Where the window of the newest round ends, whatever came of it; None before the first."""
         rounds = self._store.rounds.rounds()
-        ends = [decode(Plan, decode(Signed, kept.signed_plan).body).end_hour for kept in rounds]
+        ends = [reopened(Plan, kept.signed_plan).end_hour for kept in rounds]
         return max(ends, default=None)
 
     def newest_bundle_number(self) -> int | None:
@@ -326,14 +351,16 @@ class Provider:
     def _open(self, signed_bundle: bytes) -> Bundle:
         return open_signed(Bundle, signed_bundle, self._signing_key.public)
 
-    def _owned(self, epoch: int) -> dict[TenantId, set[str]]:
-        said = self._ownerships(epoch, self.directory)
+    def _owned(self, epoch: int, first_hour: int, end_hour: int) -> dict[TenantId, set[str]]:
+        said = self._ownerships(epoch, self.directory, first_hour, end_hour)
         return {one.tenant: {str(token) for token in one.tokens} for one, _signed in said}
 
-    def _ownerships(self, epoch: int, directory: Directory) -> list[tuple[Ownership, bytes]]:
-        """What the members of `directory` say; the word of a tenant that has left counts no longer."""
-        said = [(decode(Ownership, decode(Signed, signed).body), signed) for signed in self._store.ownerships(epoch)]
-        return [one for one in said if one[0].tenant in directory.by_id]
+    def _ownerships(
+        self, epoch: int, directory: Directory, first_hour: int, end_hour: int
+    ) -> list[tuple[Ownership, bytes]]:
+        """What the members of `directory` say of leases in these hours; of those that have left nothing counts."""
+        said = [(reopened(Ownership, signed), signed) for signed in self._store.ownerships(epoch)]
+        return [one for one in said if one[0].tenant in directory.by_id and first_hour < one[0].end_hour <= end_hour]
 
     def _goes_on_from(self) -> Plan | None:
         """The last released round, if the next one may go on with its series."""

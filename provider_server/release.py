@@ -10,13 +10,13 @@ is added to the total as it was.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crypto import correlation, noise
-from crypto.codec import decode, encode
+from crypto.codec import Count, Many, Message, Record, decode, encode
 from crypto.correlation import WEIGHT_ONE
 from crypto.errors import CohortTooSmall, DecodeError
 from crypto.ids import TenantId
@@ -25,12 +25,11 @@ from crypto.masking import Words
 from crypto.plan import Plan
 
 
-@dataclass(frozen=True)
-class Answered:
+class Answered(Record, frozen=True):
     """A tenant whose contribution is part of a release, and the hour from which it counted."""
 
     tenant: TenantId
-    start_hour: int
+    start_hour: Count
 
 
 @dataclass(frozen=True)
@@ -115,13 +114,11 @@ def newly_counted(
     return tuple(_split(plan, alone)), float(factor)
 
 
-@dataclass(frozen=True)
-class StoredRelease:
+class StoredRelease(Message, frozen=True, tag="pharoah/release/2"):
     """A release as it is kept: float64 arrays, little-endian, all marginals one after the other."""
 
-    LABEL: ClassVar[str] = "pharoah/release/2"
     plan: bytes
-    answered: tuple[Answered, ...]
+    answered: Many[Answered]
     events: bytes
     exposure_node_hours: bytes
     at_risk: bytes

@@ -92,7 +92,7 @@ class RoundStore:
     def move(self, round_id: RoundId, before: str, after: str, request: bytes | None = None) -> None:
         """Takes a round from one state to the next, with the request that it is fixed to; LostStep if it has moved.
 
-        A request is fixed once: IntegrityError for another one.
+        A request is fixed once a trustee has answered it: IntegrityError for another one then.
         """
         with self._engine.begin() as connection:
             _move(connection, round_id, before, after, {} if request is None else {"request": request})
@@ -119,6 +119,18 @@ class RoundStore:
             if kept is None:
                 connection.execute(sa.insert(tables.contributions).values(row))
         return message if kept is None else kept.message
+
+    def drop_contribution(self, round_id: RoundId, tenant: TenantId, request: bytes) -> None:
+        """Takes a contribution out of a round, and puts a request without it in the place of the one that named it.
+
+        IntegrityError once a trustee has endorsed: a request is final then.
+        """
+        column = tables.contributions.c
+        with self._alone(round_id) as connection:
+            same = column.round_id == bytes(round_id), column.tenant == bytes(tenant)
+            connection.execute(sa.delete(tables.contributions).where(*same))
+            named = tables.rounds.c.round_id == bytes(round_id)
+            connection.execute(sa.update(tables.rounds).where(named).values(request=request))
 
     def contributors(self, round_id: RoundId) -> set[TenantId]:
         """Who has contributed to a round that is not over."""

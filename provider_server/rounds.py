@@ -28,15 +28,17 @@ from crypto.ids import Digest, RoundId, TenantId
 from crypto.masking import Words, words_from_bytes, words_to_bytes
 from crypto.messages import (
     Contribution,
+    ContributionHeader,
     Endorsement,
     GroupOfRound,
     UnmaskCall,
     UnmaskRequest,
     UnmaskShare,
+    opened_contribution,
 )
 from crypto.noise import open_groups
 from crypto.plan import Plan
-from crypto.signing import Signed, SigningKey, open_signed, open_signed_by
+from crypto.signing import SigningKey, name_of, open_signed, reopened
 from provider_server.round_store import Answer, KeptRound, Outcome, RoundStore, Step
 
 
@@ -94,28 +96,28 @@ class Round:
     @property
     def start_hours(self) -> dict[TenantId, int]:
         """From which hour on each contributor counts."""
-        return {tenant: self._contribution(tenant).start_hour for tenant in self.contributors}
+        return {header.tenant: header.start_hour for header in map(self._header, self.contributors)}
 
     @property
     def groups(self) -> tuple[tuple[TenantId, ...], ...]:
         """The groups of the round's one request; RuntimeError before it is closed."""
-        return self._request().groups
+        return tuple(tuple(header.tenant for header in group) for group in self._request().headers)
 
     def receive(self, data: bytes) -> None:
         """Keeps a signed contribution. The same bytes twice are harmless; PeerFault for anything that does not fit."""
         self._require(State.COLLECTING)
-        contribution = open_signed_by(Contribution, data, self._directory.verify_key)
-        tenant = contribution.tenant
-        if contribution.plan != self._digest or contribution.round_id != self.plan.round_id:
+        header, contribution = opened_contribution(data, self._directory.verify_key)
+        tenant = header.tenant
+        if header.plan != self._digest or header.round_id != self.plan.round_id:
             raise PeerFault(f"tenant {tenant.hex()[:12]}… answered another plan", hint="ask it again in a new round")
         if len(contribution.cells) != 8 * self.plan.words:
             raise PeerFault(
                 f"tenant {tenant.hex()[:12]}… sent {len(contribution.cells)} bytes, not {8 * self.plan.words}",
                 hint="it counts by another plan or speaks another version; tell its owner",
             )
-        if not self.plan.first_hour <= contribution.start_hour < self.plan.end_hour:
+        if not self.plan.first_hour <= header.start_hour < self.plan.end_hour:
             raise PeerFault(
-                f"tenant {tenant.hex()[:12]}… counts from hour {contribution.start_hour}, outside of its plan",
+                f"tenant {tenant.hex()[:12]}… counts from hour {header.start_hour}, outside of its plan",
                 hint="it counts by another plan or speaks another version; tell its owner",
             )
         if self._store.add_contribution(self.plan.round_id, tenant, data) != data:
@@ -130,13 +132,29 @@ class Round:
         """
         self._require(State.COLLECTING)
         contributors = self.contributors
-        if len(contributors) < self.plan.cohort_minimum:
+        self._require_cohort(len(contributors))
+        self._move(State.ENDORSING, self._asked(group(contributors), past, ownerships))
+
+    def _asked(self, groups: Sequence[Sequence[TenantId]], past: Past, ownerships: Iterable[bytes]) -> bytes:
+        headers = tuple(tuple(self._contribution(tenant).header for tenant in sorted(members)) for members in groups)
+        asked = UnmaskRequest(self.signed_plan, headers, past.after, past.left_out, tuple(ownerships))
+        return self._signing_key.sign(asked)
+
+    def drop(self, tenant: TenantId, group: Grouping, past: Past, ownerships: Iterable[bytes]) -> None:
+        """Goes on without a contribution that every trustee refused; CohortTooSmall if too few are left.
+
+        No trustee has endorsed the request that named it, so that another one takes its place.
+        """
+        self._require(State.ENDORSING)
+        left = [other for other in self.contributors if other != tenant]
+        self._require_cohort(len(left))
+        self._store.drop_contribution(self.plan.round_id, tenant, self._asked(group(left), past, ownerships))
+
+    def _require_cohort(self, contributions: int) -> None:
+        if contributions < self.plan.cohort_minimum:
             raise CohortTooSmall(
-                f"round {self.plan.round_id}: {len(contributors)} contributions, {self.plan.cohort_minimum} are needed"
+                f"round {self.plan.round_id}: {contributions} contributions, {self.plan.cohort_minimum} are needed"
             )
-        groups = tuple(tuple(sorted(members)) for members in group(contributors))
-        asked = UnmaskRequest(self.signed_plan, groups, past.after, past.left_out, tuple(ownerships))
-        self._move(State.ENDORSING, self._signing_key.sign(asked))
 
     def refuse(self) -> None:
         """Gives the round up: its contributions stay masked for good."""
@@ -183,7 +201,7 @@ class Round:
         sums = [self._sum(members) for members in self.groups]
         opened = open_groups(self.plan, self._past_counts(past), sums)
         for data in self._store.answers(self.plan.round_id, Answer.SHARE).values():
-            share = decode(UnmaskShare, decode(Signed, data).body)
+            share = reopened(UnmaskShare, data)
             for total, words in zip(opened, share.mask_sums, strict=True):
                 total -= words_from_bytes(words)
         return opened
@@ -214,16 +232,18 @@ class Round:
         return total
 
     def _contribution(self, tenant: TenantId) -> Contribution:
-        data = self._store.contribution(self.plan.round_id, tenant)
-        return decode(Contribution, decode(Signed, data).body)
+        return decode(Contribution, self._store.contribution(self.plan.round_id, tenant))
+
+    def _header(self, tenant: TenantId) -> ContributionHeader:
+        return reopened(ContributionHeader, self._contribution(tenant).header)
 
     def _request(self) -> UnmaskRequest:
-        return decode(UnmaskRequest, decode(Signed, self.request).body)
+        return reopened(UnmaskRequest, self.request)
 
     def _check_answer(self, trustee: int, answer: Endorsement | UnmaskShare) -> None:
         if trustee not in {masking.index for masking in self.plan.trustees}:
             raise PeerFault(f"trustee {trustee} does not mask in this round", hint="ask those that the plan names")
-        named = digest(decode(Signed, self.request).body)
+        named = name_of(self.request)
         wanted = trustee, self.plan.round_id, named
         if (answer.trustee, answer.round_id, answer.request) != wanted:
             raise PeerFault(f"trustee {trustee} answered another request", hint="ask it again, and tell its owner")
@@ -255,11 +275,11 @@ def past_of(store: RoundStore, plan: Plan) -> Past:
     """The released rounds of the plan's series; nothing without a series."""
     plans, left_out, after = [], [], None
     for kept in store.rounds():
-        earlier = decode(Plan, decode(Signed, kept.signed_plan).body)
+        earlier = reopened(Plan, kept.signed_plan)
         if not _goes_before(kept, earlier, plan):
             continue
         plans.append(earlier)
-        after = digest(decode(Signed, kept.request or b"").body)
+        after = name_of(kept.request or b"")
         left_out += [
             GroupOfRound(earlier.position, group)
             for group, is_left_out, _words in store.masked_counts(kept.round_id)
@@ -276,7 +296,7 @@ def is_broken(store: RoundStore, plan: Plan) -> bool:
 
 
 def _series(kept: KeptRound) -> RoundId | None:
-    series = decode(Plan, decode(Signed, kept.signed_plan).body).series
+    series = reopened(Plan, kept.signed_plan).series
     return series.name if series else None
 
 

@@ -94,16 +94,15 @@ def ledger(home: Home = None, database: Database = None, *, as_json: AsJson = Fa
     from collections import defaultdict
 
     from crypto.accountant import NO_LOSS, PrivacyLoss, plan_loss
-    from crypto.codec import decode
     from crypto.plan import HOURS_PER_WEEK, Plan
-    from crypto.signing import Signed
+    from crypto.signing import reopened
 
     paid: defaultdict[int, PrivacyLoss] = defaultdict(lambda: NO_LOSS)
     rounds: defaultdict[int, int] = defaultdict(int)
     delta = 0.0
     with opened(home, database) as store:
         for kept in store.rounds.rounds():
-            plan = decode(Plan, decode(Signed, kept.signed_plan).body)
+            plan = reopened(Plan, kept.signed_plan)
             delta = max(delta, plan.delta)
             for week in range(plan.start_hour // HOURS_PER_WEEK, -(-plan.end_hour // HOURS_PER_WEEK)):
                 paid[week] += plan_loss(plan)
@@ -171,11 +170,10 @@ def findings(
 
 def _provider_key(store: "Store") -> "VerifyKey":
     """The key by which the directory was founded."""
-    from crypto.codec import decode
     from crypto.directory import DirectoryEntry
-    from crypto.signing import Signed
+    from crypto.signing import reopened
 
-    return decode(DirectoryEntry, decode(Signed, store.entries()[0]).body).provider
+    return reopened(DirectoryEntry, store.entries()[0]).provider
 
 
 def _finding_line(row: dict[str, Any]) -> str:

@@ -5,11 +5,11 @@ Tenants are reached through `Tenants` (a Flower grid, in process or through a Su
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from crypto.errors import PharoahError
+from crypto.errors import MemberRefused, PharoahError
 from crypto.verbs import Verb
 from provider_server.continual import HeldBack, check
 from provider_server.provider import Provider, Window
@@ -137,9 +137,8 @@ def federated_round(
 
     if round_.state is State.ENDORSING:
         announce(Stage.ENDORSE)
-        for index in sorted(round_.missing(Answer.ENDORSEMENT)):
-            holders[index].follow(provider.directory_update())
-            round_.endorse(index, holders[index].endorse(round_.request))
+        while refusals := _endorsed(provider, round_, holders):
+            provider.drop_refused(round_, refusals)
 
     announce(Stage.UNMASK)
     for index in sorted(round_.missing(Answer.SHARE)):
@@ -147,3 +146,15 @@ def federated_round(
 
     announce(Stage.RELEASE)
     return provider.release(round_)
+
+
+def _endorsed(provider: Provider, round_: Round, holders: Mapping[int, MaskHolder]) -> list[MemberRefused]:
+    """Asks the trustees that have not endorsed the set yet; those of their refusals that blame one contribution."""
+    refusals = []
+    for index in sorted(round_.missing(Answer.ENDORSEMENT)):
+        holders[index].follow(provider.directory_update())
+        try:
+            round_.endorse(index, holders[index].endorse(round_.request))
+        except MemberRefused as refusal:
+            refusals.append(refusal)
+    return refusals

@@ -47,6 +47,7 @@ from crypto.ids import Digest, RoundId
 from crypto.masking import MaskKey, mask_cells, sum_of_masks, words_from_bytes, words_to_bytes
 from crypto.noise import Integers
 from simulation.local_grid import RUN_ID, LocalGrid, local_task
+from simulation.streams import streams
 
 TRUSTEES = 3
 LARGEST_COUNT = 1000
@@ -138,14 +139,15 @@ def committee_round(n: int, counts: Counts, truth: Integers) -> tuple[float, flo
         cells = counts(number).astype(np.uint64)
         with clients.running():
             key = MaskKey.generate(os.urandom)
-            wire = words_to_bytes(mask_cells(cells, key, keys, round_id, plan))
+            own = [one for (one,) in streams(round_id, plan, [(number, key.public)], keys)]
+            wire = words_to_bytes(mask_cells(cells, key, own))
         with server.running():
             total += words_from_bytes(wire)
         publics.append(key.public)
         sent += len(wire)
-    for trustee in trustees:
+    for trustee, shared in zip(trustees, streams(round_id, plan, list(enumerate(publics)), keys), strict=True):
         with committee.running():
-            wire = words_to_bytes(sum_of_masks(trustee, publics, round_id, plan, len(truth)))
+            wire = words_to_bytes(sum_of_masks(trustee, shared, len(truth)))
         with server.running():
             total -= words_from_bytes(wire)
     check("the committee", total.astype(np.int64), truth)

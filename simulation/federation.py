@@ -50,7 +50,7 @@ def found(
 ) -> Federation:
     """Founds a federation below `root`, which must be empty; `policy` is written into every tenant's policy.toml."""
     homes = [root / "tenants" / f"{number:03d}" for number in range(tenants)]
-    members = [create(home, os.urandom) for home in homes]
+    members = [create(home, os.urandom, 0.0) for home in homes]
     provider_key = SigningKey.generate(os.urandom)
     shares, group = make_group_key()
     keys = [(SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)) for _ in shares]
@@ -103,7 +103,7 @@ def founding_entry(
 
 def _record(group: threshold.GroupKey, index: int, signing_key: SigningKey, mask_key: MaskKey) -> TrusteeRecord:
     share_key = EncodedElement(group.share_public_key(index).encoded)
-    return TrusteeRecord(index, signing_key.public, share_key, mask_key.public, address="", certificate="")
+    return TrusteeRecord.of(index, signing_key, mask_key, share_key, made_hour=0)
 
 
 def _new(path: Path) -> Path:

@@ -21,7 +21,7 @@ from crypto.directory import Member, TrusteeRecord
 from crypto.ids import EncodedElement, LeaseId, TenantId, Token
 from crypto.masking import MaskKey
 from crypto.online import Action, Hint, HintState, Suspicion
-from crypto.signing import SigningKey
+from crypto.signing import SigningKey, tenant_id
 from transport.certificates import make_certificate
 
 if TYPE_CHECKING:
@@ -54,16 +54,15 @@ class Grounds:
         seeds = tuple(os.urandom(32) for _ in range(tenants))
         grounds = cls(root, made.certificate_pem, made.key_pem, os.urandom(32), seeds)
         signing_key = SigningKey(grounds.provider_seed)
-        members = [Member.of(SigningKey(seed), MaskKey(os.urandom(32)).public) for seed in seeds]
+        members = [Member.of(SigningKey(seed), MaskKey.generate(os.urandom), 0) for seed in seeds]
         shares, group = make_group_key()
         trustees = [
-            TrusteeRecord(
+            TrusteeRecord.of(
                 share.index,
-                SigningKey.generate(os.urandom).public,
+                SigningKey.generate(os.urandom),
+                MaskKey.generate(os.urandom),
                 EncodedElement(group.share_public_key(share.index).encoded),
-                MaskKey.generate(os.urandom).public,
-                "",
-                "",
+                made_hour=0,
             )
             for share in shares
         ]
@@ -84,7 +83,7 @@ class Grounds:
     def tenants(self) -> list[tuple[SigningKey, TenantId]]:
         """Keys and ids."""
         keys = [SigningKey(seed) for seed in self.tenant_seeds]
-        return [(key, Member.of(key, MaskKey(bytes(32)).public).tenant) for key in keys]
+        return [(key, tenant_id(key.public)) for key in keys]
 
 
 def _settings() -> "PlanSettings":

@@ -47,6 +47,7 @@ from provider_server.analysis.newton import (
 )
 from simulation.local_grid import LocalGrid, local_task
 from simulation.replay import DataError
+from simulation.streams import streams
 
 TRUSTEES = 3
 EDGES_YEARS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, math.inf)
@@ -159,7 +160,7 @@ def federated(model: PiecewiseExponential, centres: Sequence[Rows], max_rounds: 
     trustees = [MaskKey.generate(os.urandom) for _ in range(TRUSTEES)]
     keys = [MaskKey.generate(os.urandom) for _ in centres]
     public = [trustee.public for trustee in trustees]
-    grid = LocalGrid({n: _centre(model, rows, keys[n], public) for n, rows in enumerate(centres)})
+    grid = LocalGrid({n: _centre(model, n, rows, keys[n], public) for n, rows in enumerate(centres)})
     here = start(model)
     with local_task():
         while not here.converged and here.rounds < max_rounds:
@@ -168,7 +169,9 @@ def federated(model: PiecewiseExponential, centres: Sequence[Rows], max_rounds: 
     return here.coefficients, here.rounds
 
 
-def _centre(model: PiecewiseExponential, rows: Rows, key: MaskKey, trustees: Sequence[MaskPublicKey]) -> ClientApp:
+def _centre(
+    model: PiecewiseExponential, number: int, rows: Rows, key: MaskKey, trustees: Sequence[MaskPublicKey]
+) -> ClientApp:
     app = ClientApp()
 
     @app.query("summary")
@@ -176,7 +179,8 @@ def _centre(model: PiecewiseExponential, rows: Rows, key: MaskKey, trustees: Seq
         coefficients = message.content.array_records["at"].to_numpy_ndarrays()[0]
         round_id = RoundId(bytes(message.content.config_records["round"]["id"]))  # type: ignore[arg-type]
         words = site_summary(model, rows, coefficients).view(np.uint64)
-        masked = mask_cells(words, key, trustees, round_id, _digest(model, coefficients))
+        shared = streams(round_id, _digest(model, coefficients), [(number, key.public)], trustees)
+        masked = mask_cells(words, key, [one for (one,) in shared])
         return Message(RecordDict({"sum": ConfigRecord({"words": words_to_bytes(masked)})}), reply_to=message)
 
     return app
@@ -197,7 +201,8 @@ def _round(
     questions = [Message(content, node, "query.summary") for node in grid.get_node_ids()]
     answers = [reply.content.config_records["sum"]["words"] for reply in grid.send_and_receive(questions)]
     masked = add_words(words_from_bytes(bytes(answer)) for answer in answers)  # type: ignore[arg-type]
-    masks = add_words(sum_of_masks(trustee, centres, round_id, digest, model.cells) for trustee in trustees)
+    shared = streams(round_id, digest, list(enumerate(centres)), [trustee.public for trustee in trustees])
+    masks = add_words(sum_of_masks(*pair, model.cells) for pair in zip(trustees, shared, strict=True))
     return (masked - masks).view(np.int64)
 
 

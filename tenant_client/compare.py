@@ -1,8 +1,6 @@
 """Two workloads: what the provider would conclude from their tokens alone, and what only their owner may see.
 
-The provider sees equality of tokens, nothing else. It takes two workloads for one archetype when the tokens of their
-archetypes are equal, or when at least half of their bands are: at a Jaccard similarity of .84 half of sixteen bands
-are equal on average; below .5 that happens in less than two cases in a million, and in none seen.
+The provider sees equality of tokens, nothing else.
 """
 
 from collections.abc import Sequence
@@ -10,8 +8,6 @@ from dataclasses import dataclass
 
 from crypto.messages import Ladder
 from tenant_client.descriptor import Descriptor, Operator
-
-SAME_ARCHETYPE_BANDS = 8
 
 
 @dataclass(frozen=True)
@@ -21,7 +17,6 @@ class Conclusion:
     same_family: bool
     same_archetype: bool
     same_subarchetype: bool
-    shared_bands: int
 
 
 @dataclass(frozen=True)
@@ -35,12 +30,8 @@ class Difference:
 
 def conclude(one: Ladder, other: Ladder) -> Conclusion:
     """What the provider would conclude from two ladders of the same epoch."""
-    shared = sum(a == b for a, b in zip(one.bands, other.bands, strict=True))
     return Conclusion(
-        one.family == other.family,
-        one.archetype == other.archetype or shared >= SAME_ARCHETYPE_BANDS,
-        one.subarchetype == other.subarchetype,
-        shared,
+        one.family == other.family, one.archetype == other.archetype, one.subarchetype == other.subarchetype
     )
 
 

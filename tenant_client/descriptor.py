@@ -6,7 +6,6 @@ The ladder's rungs are canonical bytes cut from a descriptor, coarse to fine (DE
     archetype      the catalogue entry whose sketch is near enough, else the structure
     sub-archetype  archetype, library versions, kernel families
     exact          everything
-    bands          MinHash bands of the operators with shapes, so that unseen workloads can be grouped
 
 Sets of operators with log2 shapes separate models across vendors (measured: same model .91–.99 Jaccard, others
 .02–.10); counts of operators do not, and kernel names tell the vendor. So operators make the archetype, kernels only
@@ -21,7 +20,7 @@ from typing import Any
 import msgpack
 
 from crypto.bundle import CatalogueEntry
-from tenant_client.sketch import Sketch, bands, similarity, sketch
+from tenant_client.sketch import Sketch, similarity, sketch
 
 NEAR_ENOUGH = 0.5
 
@@ -74,7 +73,6 @@ class Rungs:
     archetype: bytes
     subarchetype: bytes
     exact: bytes
-    bands: tuple[bytes, ...]
 
     def __repr__(self) -> str:
         return "Rungs(…)"
@@ -82,7 +80,7 @@ class Rungs:
     @property
     def inputs(self) -> tuple[bytes, ...]:
         """All of them, in ladder order."""
-        return (self.family, self.archetype, self.subarchetype, self.exact, *self.bands)
+        return (self.family, self.archetype, self.subarchetype, self.exact)
 
 
 @dataclass(frozen=True)
@@ -102,14 +100,12 @@ def nearest(own: Sketch, catalogue: Sequence[CatalogueEntry]) -> Nearest | None:
 def rungs(descriptor: Descriptor, catalogue: Sequence[CatalogueEntry]) -> Rungs:
     """The rungs of `descriptor`, given the provider's published catalogue (perhaps empty)."""
     operators = sorted(descriptor.operators)
-    own = own_sketch(descriptor)
     collectives = sorted({kind for kind, _, _ in descriptor.collectives})
     family = ["family", collectives, descriptor.precision, descriptor.parallelism]
-    archetype = _archetype(descriptor, own, catalogue)
+    archetype = _archetype(descriptor, catalogue)
     subarchetype = ["subarchetype", archetype, sorted(descriptor.versions), sorted(descriptor.kernel_families)]
     exact = ["exact", subarchetype, operators, descriptor.collectives, family]
-    numbered = tuple(_bytes(["band", position, band]) for position, band in enumerate(bands(own)))
-    return Rungs(_bytes(family), _bytes(archetype), _bytes(subarchetype), _bytes(exact), numbered)
+    return Rungs(_bytes(family), _bytes(archetype), _bytes(subarchetype), _bytes(exact))
 
 
 def own_sketch(descriptor: Descriptor) -> Sketch:
@@ -117,8 +113,8 @@ def own_sketch(descriptor: Descriptor) -> Sketch:
     return sketch(_bytes(operator) for operator in sorted(descriptor.operators))
 
 
-def _archetype(descriptor: Descriptor, own: Sketch, catalogue: Sequence[CatalogueEntry]) -> list[Any]:
-    near = nearest(own, catalogue)
+def _archetype(descriptor: Descriptor, catalogue: Sequence[CatalogueEntry]) -> list[Any]:
+    near = nearest(own_sketch(descriptor), catalogue)
     if near is not None and near.similarity >= NEAR_ENOUGH:
         return ["archetype", "catalogue", near.name]
     return ["archetype", "structure", sorted(descriptor.structure)]

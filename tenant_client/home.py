@@ -1,6 +1,7 @@
 """A tenant's home directory: keys, pinned directory, policy and database, readable by their owner only.
 
     signing.key  mask.key   32 bytes each, mode 0600
+    mask.claim              when the mask key was made
     policy.toml             optional; defaults apply without it
     tenant.db               journal, ledger, outbox, token cache, and the directory as pinned
 
@@ -11,9 +12,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from crypto.codec import decode, encode
 from crypto.directory import Chain, Member
 from crypto.masking import MaskKey
 from crypto.noise import NoiseSampler
+from crypto.possession import MaskKeyClaim
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
 from tenant_client import pinned
@@ -21,19 +24,24 @@ from tenant_client.database import open_database
 from tenant_client.policy import Policy, load_policy
 from tenant_client.tenant import Tenant
 from tenant_client.trustee import TrusteeService
-from transport.secret_files import new_key, read_key
+from transport.secret_files import new_key, read, read_key, write_secret
+
+CLAIM = "mask.claim"
 
 
-def create(home: Path, random_bytes: RandomBytes) -> Member:
+def create(home: Path, random_bytes: RandomBytes, now_hour: float) -> Member:
     """Makes a home with fresh keys and returns the public ones for the directory; FileExistsError if it has keys."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     signing = SigningKey(new_key(home / "signing.key", random_bytes))
-    return Member.of(signing, MaskKey(new_key(home / "mask.key", random_bytes)).public)
+    mask = MaskKey(new_key(home / "mask.key", random_bytes))
+    write_secret(home / CLAIM, encode(MaskKeyClaim(signing.public, mask.public, int(now_hour))))
+    return member(home)
 
 
 def member(home: Path) -> Member:
-    """The public keys of a home; HomeError names a key that is missing."""
-    return Member.of(SigningKey(read_key(home / "signing.key")), MaskKey(read_key(home / "mask.key")).public)
+    """The public keys of a home; HomeError names a file that is missing."""
+    signing, mask = SigningKey(read_key(home / "signing.key")), MaskKey(read_key(home / "mask.key"))
+    return Member.of(signing, mask, decode(MaskKeyClaim, read(home / CLAIM)).made_hour)
 
 
 def pin(home: Path, entries: Iterable[bytes]) -> Chain:

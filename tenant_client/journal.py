@@ -6,6 +6,8 @@ and the tokens of its workload. A failure has an age since the unit began and a 
 """
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +15,9 @@ from itertools import groupby
 from operator import itemgetter
 
 from crypto.codec import decode, encode
-from crypto.errors import PharoahError
+from crypto.errors import PeerFault, PharoahError
 from crypto.ids import LeaseId, Token
-from crypto.messages import Ladder, RegisteredWorkload
+from crypto.messages import HeldToken, Ladder, RegisteredWorkload
 from crypto.plan import TOKEN_DIMENSIONS
 from tenant_client.database import Connection
 from tenant_client.descriptor import Descriptor
@@ -25,6 +27,14 @@ class UnknownUnit(PharoahError):
     """A lease that this tenant never had."""
 
     default_hint = "name a lease as the provider granted it, in hexadecimal"
+
+
+class GrantChanged(PeerFault):
+    """The provider grants a lease anew under another token: one who owns it would pass for two owners."""
+
+    default_hint = (
+        "the first grant stays; both are kept as proof: ask the provider, and tell other tenants and trustees"
+    )
 
 
 @dataclass(frozen=True)
@@ -95,12 +105,24 @@ class Journal:
         return found
 
     def label(self, units: Iterable[Unit]) -> None:
-        """Appends units, and gives those that are known already (from a job that ran before) their labels."""
+        """Appends units, and gives those that are known already (from a job that ran before) their labels.
+
+        Labels that a unit has stay: a lease's tokens are told once (GrantChanged).
+        """
+        units = list(units)
         with transaction(self._connection):
+            for unit in units:
+                self._refuse_other_tokens(unit)
             self._connection.executemany(
                 "INSERT INTO units VALUES (?, ?, ?) ON CONFLICT (unit) DO UPDATE SET labels = excluded.labels",
                 [(unit.unit, unit.start_h, json.dumps(dict(unit.labels), sort_keys=True)) for unit in units],
             )
+
+    def _refuse_other_tokens(self, unit: Unit) -> None:
+        row = self._connection.execute("SELECT labels FROM units WHERE unit = ?", (unit.unit,)).fetchone()
+        told = json.loads(row[0]) if row else {}
+        if any(told[name] != unit.labels.get(name) for name in TOKEN_DIMENSIONS & told.keys()):
+            raise GrantChanged(f"lease {unit.unit} was granted with other tokens before")
 
     def describe(self, unit: str, described_at_s: float, descriptor: Descriptor) -> None:
         """Keeps what a unit's workload is, in place of what was known before; IntegrityError for an unknown unit."""
@@ -143,18 +165,24 @@ class Journal:
         )
         return [(LeaseId(lease), epoch, start_h, decode(Ladder, ladder)) for lease, epoch, start_h, ladder in rows]
 
-    def owned(self, epoch: int) -> tuple[Token, ...]:
-        """Tokens of the leases that the provider was told of in the epoch, of workload and context, in order."""
+    def held(self, epoch: int, start_h: float = 0.0, end_h: float = math.inf) -> tuple[HeldToken, ...]:
+        """Tokens, of workload and context, of the leases of the epoch that began in [start_h, end_h) and were told of.
+
+        In order of the tokens, each with its number of leases.
+        """
         rows = self._connection.execute(
-            "SELECT ladder, labels FROM registrations JOIN told USING (lease)"
-            " LEFT JOIN units ON unit = lower(hex(lease)) WHERE epoch = ?",
-            (epoch,),
+            "SELECT ladder, labels, count(*) FROM registrations JOIN told USING (lease)"
+            " LEFT JOIN units ON unit = lower(hex(lease))"
+            " WHERE epoch = ? AND registrations.start_h >= ? AND registrations.start_h < ? GROUP BY ladder, labels",
+            (epoch, start_h, end_h),
         )
-        owned: set[str] = set()
-        for ladder, labels in rows:
-            owned.update(decode(Ladder, ladder).labels.values())
-            owned.update(json.loads(labels or "{}").get(name, "") for name in TOKEN_DIMENSIONS)
-        return tuple(sorted(Token(bytes.fromhex(token)) for token in owned if token))
+        leases: Counter[str] = Counter()
+        for ladder, labels, number in rows:
+            granted = json.loads(labels or "{}")
+            tokens = {*decode(Ladder, ladder).labels.values(), *(granted.get(name, "") for name in TOKEN_DIMENSIONS)}
+            leases.update(dict.fromkeys(tokens - {""}, number))
+        held = (HeldToken(Token(bytes.fromhex(token)), number) for token, number in leases.items())
+        return tuple(sorted(held, key=lambda one: one.token))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from math import prod
 import msgpack
 
 from crypto.codec import decode
-from crypto.messages import Contribution
+from crypto.messages import Contribution, ContributionHeader
 from crypto.plan import Plan
 from crypto.signing import Signed
 
@@ -27,20 +27,24 @@ class Part:
 
 
 def layout(message: bytes, plan: Plan) -> tuple[Part, ...]:
-    """The parts of a signed contribution to `plan`, in order; they cover every byte of it. DecodeError for another."""
-    signed = decode(Signed, message)
-    contribution = decode(Contribution, signed.body)
+    """The parts of a contribution to `plan`, in order; they cover every byte of it. DecodeError for another."""
+    contribution = decode(Contribution, message)
+    signed = decode(Signed, contribution.header)
+    header = decode(ContributionHeader, signed.body)
     found: list[Part] = []
     at = 0
     for field, value, meaning in (
+        ("label", Contribution.LABEL.encode(), "a contribution: a signed header, and cells"),
         ("label", Signed.LABEL.encode(), "a signed message"),
-        ("label", Contribution.LABEL.encode(), "a contribution"),
-        ("tenant", bytes(contribution.tenant), "who sends: the id that follows from your signing key"),
-        ("round", bytes(contribution.round_id), "which round this answers"),
-        ("plan", bytes(contribution.plan), "digest of the plan that was answered"),
-        ("start", msgpack.packb(contribution.start_hour), "the hour from which you count, up to the end of the plan's"),
-        ("cells", contribution.cells, ""),
-        ("signature", bytes(signed.signature), "yours, over all of the above"),
+        ("signature", bytes(signed.signature), "yours, over the digest of the header"),
+        ("label", ContributionHeader.LABEL.encode(), "the header of a contribution"),
+        ("tenant", bytes(header.tenant), "who sends: the id that follows from your signing key"),
+        ("round", bytes(header.round_id), "which round this answers"),
+        ("plan", bytes(header.plan), "digest of the plan that was answered"),
+        ("start", msgpack.packb(header.start_hour), "the hour from which you count, up to the end of the plan's"),
+        ("nonce", bytes(header.nonce), "drawn for this message alone: no other has its masks"),
+        ("digest", bytes(header.cells), "of the cells, so that the signature covers them"),
+        ("cells", bytes(contribution.cells), ""),
     ):
         start = message.index(value, at)
         if start > at:

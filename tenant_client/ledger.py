@@ -76,15 +76,18 @@ class Ledger:
             for r, p, start, end, e, rho, series in rows
         ]
 
-    def begins(self, plan: Plan) -> int:
-        """The hour from which an answer to `plan` counts: where the answers to the rounds of its series have ended."""
+    def begins(self, plan: Plan, carry_over_weeks: int) -> int:
+        """The hour from which an answer to `plan` counts: where the answers to the rounds of its series have ended.
+
+        No more than `carry_over_weeks` before its window: weeks that were missed earlier are not counted any more.
+        """
         charges = self.charges()
         own = [charge.start_h for charge in charges if charge.round_id == plan.round_id]
         if own:
             return own[0]
         name = plan.series.name if plan.series else None
         ends = [charge.end_h for charge in charges if name is not None and charge.series == name]
-        return max([plan.first_hour, *ends])
+        return max([plan.first_hour, plan.start_hour - carry_over_weeks * HOURS_PER_WEEK, *ends])
 
     def spent(self, start_h: int, end_h: int) -> PrivacyLoss:
         """The most that any job-week that [start_h, end_h) touches has paid, in epsilon and in rho."""

@@ -18,11 +18,11 @@ KEY_BYTES = 32
 
 def local_ladder(rungs: Rungs, key: bytes) -> Ladder:
     """The ladder of `rungs` under a local key of 32 bytes (HMAC-SHA256, cut to the length of a token)."""
-    family, archetype, subarchetype, exact, *bands = (
+    family, archetype, subarchetype, exact = (
         Token(hmac.digest(key, b"pharoah/local-token/1\0" + rung, hashlib.sha256)[: Token.length])
         for rung in rungs.inputs
     )
-    return Ladder(family, archetype, subarchetype, exact, tuple(bands))
+    return Ladder(family, archetype, subarchetype, exact)
 
 
 def local_key(home: Path) -> bytes:

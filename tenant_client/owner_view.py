@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from crypto.accountant import plan_loss
-from crypto.codec import decode, digest, encode
-from crypto.ids import Digest, RoundId, Signature
-from crypto.messages import Contribution
+from crypto.codec import encode
+from crypto.ids import Digest, Nonce, RoundId, Signature
+from crypto.messages import Contribution, ContributionHeader
 from crypto.noise import Integers
 from crypto.plan import Marginal, Plan
-from crypto.signing import Signed
+from crypto.signing import Signed, name_of
 from tenant_client.compare import operator_text
 from tenant_client.database import Connection
 from tenant_client.descriptor import Descriptor
@@ -101,7 +101,7 @@ def preview(tenant: Tenant, plan: Plan) -> Preview:
     return Preview(
         round_id=str(plan.round_id),
         window_hours=(plan.start_hour, plan.end_hour),
-        counts_from_hour=tenant.ledger.begins(plan),
+        counts_from_hour=tenant.begins(plan),
         message_bytes=parts[-1].offset + parts[-1].length,
         cells=plan.cells,
         epsilon=plan_loss(plan).at(plan.delta),
@@ -119,10 +119,11 @@ def preview(tenant: Tenant, plan: Plan) -> Preview:
 
 def _same_in_form(tenant: Tenant, plan: Plan) -> bytes:
     """A message of the form and length of a contribution; where the real one has secrets, it has filler."""
-    filler = hashlib.shake_256(b"pharoah/preview").digest(8 * plan.words + 96)
-    start_hour = tenant.ledger.begins(plan)
-    unsigned = Contribution(tenant.id, plan.round_id, Digest(filler[:32]), start_hour, filler[96:])
-    return encode(Signed(encode(unsigned), Signature(filler[32:96])))
+    filler = hashlib.shake_256(b"pharoah/preview").digest(8 * plan.words + 144)
+    start_hour, nonce = tenant.begins(plan), Nonce(filler[128:144])
+    header = ContributionHeader(tenant.id, plan.round_id, Digest(filler[:32]), start_hour, nonce, Digest(filler[32:64]))
+    signed = encode(Signed(Signature(filler[64:128]), memoryview(encode(header))))
+    return encode(Contribution(signed, memoryview(filler[144:])))
 
 
 def _cells(start: int, plan: Plan, marginal: Marginal, counts: Integers) -> Iterator[PreviewCell]:
@@ -146,7 +147,7 @@ class SentContribution:
 
 @dataclass(frozen=True)
 class SentTokens:
-    """What the provider was told of a lease that it asked about: five kinds of tokens."""
+    """What the provider was told of a lease that it asked about: the four tokens of its workload."""
 
     lease: str
     start_h: float
@@ -155,7 +156,6 @@ class SentTokens:
     archetype: str
     subarchetype: str
     exact: str
-    bands: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,11 @@ class SentElements:
 
 @dataclass(frozen=True)
 class SentOwnership:
-    """The tokens of which this tenant signed that it holds a lease; the provider shows it to trustees."""
+    """The tokens of which this tenant signed that it holds leases, and how many; the provider shows it to trustees."""
 
     epoch: int
     tokens: tuple[str, ...]
+    leases: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,6 @@ def sent(tenant: Tenant) -> Sent:
                 archetype=str(ladder.archetype),
                 subarchetype=str(ladder.subarchetype),
                 exact=str(ladder.exact),
-                bands=tuple(str(band) for band in ladder.bands),
             )
             for lease, epoch, start_h, ladder in tenant.journal.told()
         ),
@@ -219,18 +219,19 @@ def sent(tenant: Tenant) -> Sent:
 
 def _sent_ownerships(tenant: Tenant) -> Iterator[SentOwnership]:
     for epoch in sorted({epoch for _, epoch, _, _ in tenant.journal.told()}):
-        yield SentOwnership(epoch, tuple(str(token) for token in tenant.journal.owned(epoch)))
+        held = tenant.journal.held(epoch)
+        yield SentOwnership(epoch, tuple(str(one.token) for one in held), tuple(one.leases for one in held))
 
 
 def _sent_receipts(tenant: Tenant) -> Iterator[SentReceipt]:
     """A receipt names what is pinned, so no other can have left: whether each was asked for is not noted."""
     for number, entry in enumerate(tenant.chain.entries):
-        yield SentReceipt(number, str(digest(decode(Signed, entry).body)))
+        yield SentReceipt(number, str(name_of(entry)))
 
 
 def _sent_contribution(tenant: Tenant, plan: Plan) -> SentContribution:
     message = tenant.sent(plan.round_id) or b""
-    window, begins = (plan.start_hour, plan.end_hour), tenant.ledger.begins(plan)
+    window, begins = (plan.start_hour, plan.end_hour), tenant.begins(plan)
     return SentContribution(str(plan.round_id), window, begins, len(message), hashlib.sha256(message).hexdigest())
 
 

@@ -6,10 +6,9 @@ that lead on from it are taken.
 
 from collections.abc import Iterable
 
-from crypto.codec import decode
 from crypto.directory import Chain, DirectoryEntry
 from crypto.errors import PharoahError
-from crypto.signing import Signed
+from crypto.signing import reopened
 from tenant_client.database import Connection
 from tenant_client.journal import transaction
 
@@ -49,5 +48,5 @@ def _kept(connection: Connection) -> list[bytes]:
 
 
 def _chain(entries: list[bytes]) -> Chain:
-    founding = decode(DirectoryEntry, decode(Signed, entries[0]).body)
+    founding = reopened(DirectoryEntry, entries[0])
     return Chain.begin(entries[0], founding.provider).extended(entries[1:])

@@ -20,6 +20,7 @@ from crypto.directory import Directory
 from crypto.errors import PharoahError, PlanRefused
 from crypto.plan import Plan
 
+CLOCKS_DIFFER_H = 1.0
 _SLACK = 1 + 1e-9
 # A NaN would compare as false with everything and so lift the limit that it stands for.
 _KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {
@@ -38,7 +39,8 @@ class Policy:
     """Limits. `epsilon_per_job_week` holds for the sum of all plans over the same job-week, at `delta`.
 
     `colluding_share` is the share of a minimal cohort that may know its own noise without harm to the others.
-    `horizon_weeks_maximum` limits the rounds of a series, all of which a job-week pays for with its first.
+    `horizon_weeks_maximum` limits the rounds of a series, all of which a job-week pays for with its first, and
+    `carry_over_weeks_maximum` how many weeks that were missed one answer may count, and pay for, besides its own.
     """
 
     epsilon_per_job_week: float = 1.0
@@ -49,6 +51,7 @@ class Policy:
     mask_trustees_minimum: int = 3
     failures_per_unit_maximum: int = 1
     horizon_weeks_maximum: int = 104
+    carry_over_weeks_maximum: int = 13
     colluding_share: float = 0.1
     dimensions: tuple[str, ...] = ("workload", "context", "context_level", "band", "domain", "reason")
 
@@ -71,14 +74,14 @@ def load_policy(path: Path) -> Policy:
     return Policy(**given)
 
 
-def check_plan(plan: Plan, policy: Policy, directory: Directory) -> None:
-    """Returns if the tenant may answer `plan`; raises PlanRefused with the first reason why not."""
-    for refused, reason, hint in _objections(plan, policy, directory):
+def check_plan(plan: Plan, policy: Policy, directory: Directory, now_hour: float) -> None:
+    """Returns if the tenant may answer `plan` at `now_hour`; raises PlanRefused with the first reason why not."""
+    for refused, reason, hint in _objections(plan, policy, directory, now_hour):
         if refused:
             raise PlanRefused(f"plan {plan.round_id} refused: {reason}", hint=hint)
 
 
-def _objections(plan: Plan, policy: Policy, directory: Directory) -> list[tuple[bool, str, str]]:
+def _objections(plan: Plan, policy: Policy, directory: Directory, now_hour: float) -> list[tuple[bool, str, str]]:
     cost = plan_loss(plan).at(plan.delta)
     rarest = plan.rarest_row
     trusted = {(trustee.index, trustee.mask_key) for trustee in directory.trustees}
@@ -117,6 +120,11 @@ def _objections(plan: Plan, policy: Policy, directory: Directory) -> list[tuple[
             plan.epoch != epoch,
             f"it names epoch {plan.epoch}, and its window begins in epoch {epoch} of the directory",
             "the provider must name the epoch of the window; owners are counted by epoch",
+        ),
+        (
+            plan.end_hour > now_hour + CLOCKS_DIFFER_H,
+            f"its window ends at hour {plan.end_hour}, and by the clock here it is hour {now_hour:.0f}",
+            "a week is counted when it is over; compare the clocks, if one may be wrong",
         ),
         (
             plan.end_hour - plan.start_hour > policy.window_hours_maximum,

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from crypto.codec import decode
 from crypto.errors import PharoahError
 from crypto.messages import RegistrationRequest
 from crypto.noise import SystemSampler
 from crypto.services import ProviderMethod
-from crypto.signing import Signed, SigningKey
+from crypto.signing import SigningKey, reopened
 from crypto.verbs import Verb
 from tenant_client import node
 from tenant_client.database import open_database
@@ -80,7 +79,7 @@ def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
 
 def _take_leases(tenant: Tenant, provider: Peer, payload: bytes) -> None:
     """Brings the journal up to the leases that the provider asks about; what fails is tried again next time."""
-    asked = decode(RegistrationRequest, decode(Signed, payload).body)
+    asked = reopened(RegistrationRequest, payload)
     try:
         request = tenant.lease_request(asked.start_hour, asked.end_hour)
         started = tenant.take_leases(provider.call(ProviderMethod.LEASES, request))

@@ -36,6 +36,7 @@ class TrusteeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     listen: str = "0.0.0.0:7100"
     evaluations_per_epoch: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    evaluations_floor: Annotated[int, msgspec.Meta(ge=1)] = 1_000
     cohort_minimum: Annotated[int, msgspec.Meta(ge=2)] = 2
 
 

@@ -1,8 +1,8 @@
 """MinHash sketches of sets (Broder 1997): equal positions of two sketches estimate the Jaccard similarity of the sets.
 
-Sixty-four positions, grouped into sixteen bands of four. Two sets of similarity s share at least one band with
-probability 1 - (1 - s^4)^16: .9998 at s = .8, .002 at s = .1. A sketch is not private by itself (a dictionary of
-operators inverts it); only the provider publishes sketches, of its own benchmarks. A tenant's bands leave as tokens.
+A sketch has sixty-four positions and is not private (a dictionary of operators inverts it): only the provider publishes
+sketches, of its own benchmarks, and a tenant's never leave. Nor do parts of them as tokens: each could be guessed by
+itself, at a fraction of the guesses that the whole takes (docs/adr/0018-no-bands.md).
 """
 
 import hashlib
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 POSITIONS = 64
-ROWS_PER_BAND = 4
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,3 @@ def sketch(elements: Iterable[bytes]) -> Sketch:
 def similarity(one: Sketch, other: Sketch) -> float:
     """Share of equal positions: an unbiased estimate of the Jaccard similarity, standard error at most .0625."""
     return sum(a == b for a, b in zip(one.minima, other.minima, strict=True)) / POSITIONS
-
-
-def bands(own: Sketch) -> tuple[bytes, ...]:
-    """The sixteen bands, each the bytes of four minima."""
-    data, width = own.to_bytes(), 8 * ROWS_PER_BAND
-    return tuple(data[at : at + width] for at in range(0, len(data), width))

@@ -3,7 +3,8 @@
 A job-week adds at most F failures to each marginal, so every marginal has sensitivity F whatever happened. When there
 are more, those of the infrastructure count first: they are what a release is for, and their counts then depend on
 nothing but hardware hazards. Among equals a keyed hash decides: as good as chance to everybody else, the same on every
-retry. A failure that fits no row of a marginal is not counted there.
+retry. A failure that fits no row of a marginal is not counted there, and one of a unit without labels nowhere: such a
+unit ran on no lease that the provider granted.
 """
 
 import hashlib
@@ -28,7 +29,8 @@ def build_tables(plan: Plan, failures: Iterable[LabelledFailure], selection_key:
 
     `failures` are those of the weeks that the answer is for; `selection_key` (32 bytes) decides which count.
     """
-    ordered = sorted(failures, key=lambda failure: (_is_secondary(failure), _draw(selection_key, plan, failure)))
+    granted = [failure for failure in failures if failure.labels]
+    ordered = sorted(granted, key=lambda failure: (_is_secondary(failure), _draw(selection_key, plan, failure)))
     return tuple(_count(plan, m, table, ordered) for m, table in zip(plan.marginals, plan.tables, strict=True))
 
 

@@ -9,7 +9,7 @@ process. Killed before the charge, a process has done nothing; killed after it, 
 charge; noise that was drawn and not kept has never left.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crypto import noise
@@ -17,11 +17,13 @@ from crypto.accountant import plan_loss
 from crypto.bundle import Bundle, CatalogueEntry
 from crypto.codec import decode, digest, encode
 from crypto.errors import PeerFault, PlanRefused
-from crypto.ids import LeaseId, RoundId, VerifyKey
-from crypto.masking import MaskKey, mask_cells, words_to_bytes
+from crypto.ids import Digest, LeaseId, Nonce, RoundId, VerifyKey
+from crypto.masking import MaskKey, MaskStream, mask_cells, words_to_bytes
 from crypto.messages import (
     Contribution,
+    ContributionHeader,
     DirectoryUpdate,
+    GrantedLease,
     LeaseGrants,
     LeaseRequest,
     Ownership,
@@ -29,19 +31,20 @@ from crypto.messages import (
     Registration,
     RegistrationRequest,
 )
-from crypto.plan import Plan, check_continues
+from crypto.plan import MaskTrustee, Plan, check_continues
 from crypto.ristretto import RandomBytes
-from crypto.signing import Signed, SigningKey, open_signed, tenant_id
+from crypto.signing import SigningKey, name_of, open_signed, reopened, tenant_id
 from crypto.verbs import Verb
 from tenant_client.database import Connection, reporting
 from tenant_client.descriptor import Descriptor, rungs
-from tenant_client.journal import Failure, Journal, Unit, transaction
+from tenant_client.journal import Failure, GrantChanged, Journal, Unit, transaction
 from tenant_client.ledger import Charge, Ledger
 from tenant_client.pinned import pin, pinned
 from tenant_client.policy import Policy, check_plan
 from tenant_client.table import build_tables
 from tenant_client.tokens import TokenSource
 from tenant_client.trustee import TrusteeService
+from transport.clock import now_hour
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Tenant:
         trustees: Sequence[TrusteeService],
         random_bytes: RandomBytes,
         sampler: noise.NoiseSampler,
+        clock: Callable[[], float] = now_hour,
     ) -> None:
         self.id = tenant_id(signing_key.public)
         self.policy = policy
@@ -78,6 +82,7 @@ class Tenant:
         self._tokens = TokenSource(self.chain.directory, trustees, signing_key, connection, random_bytes)
         self._random_bytes = random_bytes
         self._sampler = sampler
+        self._clock = clock
         self._opened: tuple[bytes, Bundle] | None = None
 
     def close(self) -> None:
@@ -123,8 +128,10 @@ class Tenant:
         granted = open_signed(LeaseGrants, grants, self._provider)
         if granted.tenant != self.id:
             raise PeerFault("the provider sent the leases of another tenant", hint="tell its operator")
+        changed = self._keep_grants(grants, granted)
         known = self.journal.descriptors()
-        started = [lease for lease in granted.leases if str(lease.lease) in known]
+        fixed = [lease for lease in granted.leases if lease.lease not in changed]
+        started = [lease for lease in fixed if str(lease.lease) in known]
         for epoch in sorted({lease.epoch for lease in started}):
             leases = [
                 StartedLease(lease.lease, lease.start_h, lease.labels, known[str(lease.lease)])
@@ -132,7 +139,18 @@ class Tenant:
                 if lease.epoch == epoch
             ]
             self.start_leases(leases, epoch)
+        if changed:
+            raise GrantChanged(f"lease {min(changed)} was granted with other tokens before")
         return len(started)
+
+    def refused_grants(self) -> list[tuple[LeaseId, bytes, bytes]]:
+        """Leases that the provider granted twice, differently: the name, and both of its signed words."""
+        rows = self._connection.execute(
+            "SELECT lease, first.message, other.message FROM grants_refused JOIN granted USING (lease)"
+            " JOIN grants AS first ON first.digest = granted.grants"
+            " JOIN grants AS other ON other.digest = grants_refused.grants ORDER BY lease"
+        )
+        return [(LeaseId(lease), bytes(first), bytes(other)) for lease, first, other in rows]
 
     def record(self, failures: Iterable[Failure]) -> None:
         """Journals failures of known leases."""
@@ -149,35 +167,44 @@ class Tenant:
         """Tells the provider which tokens run on the leases it asks about."""
         asked = open_signed(RegistrationRequest, payload, self._provider)
         workloads = self.journal.tell(asked.epoch, asked.start_hour, asked.end_hour)
-        owned = self._signing_key.sign(Ownership(self.id, asked.epoch, self.journal.owned(asked.epoch)))
-        return self._signing_key.sign(Registration(self.id, asked.epoch, workloads, owned))
+        window = asked.start_hour, asked.end_hour
+        owned = Ownership(self.id, asked.epoch, *window, self.journal.held(asked.epoch, *window))
+        return self._signing_key.sign(Registration(self.id, asked.epoch, workloads, self._signing_key.sign(owned)))
 
     def contribute(self, signed_plan: bytes) -> bytes:
         """The signed contribution to a plan: the kept one if there is one, else a new one, charged and kept."""
         plan = self.open_plan(signed_plan)
-        named = digest(decode(Signed, signed_plan).body)
+        named = name_of(signed_plan)
         kept = self._kept(plan.round_id, signed_plan)
         if kept is not None:
             return kept
-        check_plan(plan, self.policy, self.chain.at(plan.directory))
+        check_plan(plan, self.policy, self.chain.at(plan.directory), self._clock())
         self._check_series(plan)
+        self._check_bundle(plan, signed_plan)
         series = plan.series.name if plan.series else None
-        start_hour = self.ledger.begins(plan)
+        start_hour, nonce = self.begins(plan), Nonce(self._random_bytes(Nonce.length))
+        masks = [self._stream(plan, named, nonce, trustee) for trustee in plan.trustees]
+        for mask in masks:  # a trustee whose key agrees on nothing is found out before anything is paid
+            self._mask_key.stream_key(mask)
         charge = Charge(plan.round_id, named, start_hour, plan.end_hour, plan_loss(plan), series)
         self.ledger.charge(charge, limit_epsilon=self.policy.epsilon_per_job_week, delta=self.policy.delta)
         own = noise.contribution(plan, self.counts(plan), self._sampler)
-        keys = [trustee.mask_key for trustee in plan.trustees]
-        cells = words_to_bytes(mask_cells(own, self._mask_key, keys, plan.round_id, named))
-        said = Contribution(self.id, plan.round_id, named, start_hour, cells)
-        return self._keep(signed_plan, plan, self._signing_key.sign(said))
+        cells = words_to_bytes(mask_cells(own, self._mask_key, masks))
+        header = ContributionHeader(self.id, plan.round_id, named, start_hour, nonce, digest(cells))
+        said = Contribution(self._signing_key.sign(header), memoryview(cells))
+        return self._keep(signed_plan, plan, encode(said))
 
     def open_plan(self, signed_plan: bytes) -> Plan:
         """The plan, if the pinned provider signed it."""
         return open_signed(Plan, signed_plan, self._provider)
 
+    def begins(self, plan: Plan) -> int:
+        """The hour from which an answer to `plan` counts."""
+        return self.ledger.begins(plan, self.policy.carry_over_weeks_maximum)
+
     def counts(self, plan: Plan) -> tuple[noise.Integers, ...]:
         """The exact tables behind a contribution. They stay here; only a simulation compares them with the release."""
-        failures = self.journal.failures(self.ledger.begins(plan), plan.end_hour)
+        failures = self.journal.failures(self.begins(plan), plan.end_hour)
         return build_tables(plan, failures, self._selection_key())
 
     def accept(self, signed_bundle: bytes) -> bytes:
@@ -192,6 +219,7 @@ class Tenant:
                 f"the provider signed two different bundles {bundle.number}",
                 hint="the first one is used; ask the provider, and other tenants what they hold",
             )
+        self._check_published(bundle.number)
         self._opened = signed_bundle, bundle
         return encode(Receipt(digest(signed_bundle)))
 
@@ -233,7 +261,7 @@ class Tenant:
         """What a job-week pays for was settled by the first round of a series; a later one may not change it."""
         if plan.series is None:
             return
-        if self.ledger.begins(plan) >= plan.end_hour:
+        if self.begins(plan) >= plan.end_hour:
             raise PlanRefused(
                 f"plan {plan.round_id} refused: its weeks were answered for in another round of its series",
                 hint="the answer was sent; a job-week is counted once",
@@ -241,6 +269,66 @@ class Tenant:
         for earlier in self.plans():
             if earlier.series and earlier.series.name == plan.series.name and earlier.round_id != plan.round_id:
                 check_continues(earlier, plan)
+
+    def _stream(self, plan: Plan, named: Digest, nonce: Nonce, trustee: MaskTrustee) -> MaskStream:
+        own = self._mask_key.public
+        return MaskStream(plan.round_id, named, self.id, own, nonce, trustee.index, trustee.mask_key)
+
+    def _keep_grants(self, grants: bytes, granted: LeaseGrants) -> set[LeaseId]:
+        """Keeps the first grant of each lease, as it was signed, and one that differs as proof; the leases of those."""
+        named, changed = bytes(digest(grants)), set()
+        with transaction(self._connection):
+            self._connection.execute("INSERT OR IGNORE INTO grants VALUES (?, ?)", (named, grants))
+            for lease in granted.leases:
+                first = self._first_grant(lease.lease)
+                if first is None:
+                    self._connection.execute("INSERT INTO granted VALUES (?, ?)", (bytes(lease.lease), named))
+                elif (first.epoch, first.labels) != (lease.epoch, lease.labels):
+                    self._connection.execute(
+                        "INSERT OR IGNORE INTO grants_refused VALUES (?, ?)", (bytes(lease.lease), named)
+                    )
+                    changed.add(lease.lease)
+            self._connection.execute(
+                "DELETE FROM grants WHERE digest NOT IN"
+                " (SELECT grants FROM granted UNION SELECT grants FROM grants_refused)"
+            )
+        return changed
+
+    def _first_grant(self, lease: LeaseId) -> GrantedLease | None:
+        row = self._connection.execute(
+            "SELECT message FROM granted JOIN grants ON digest = grants WHERE lease = ?", (bytes(lease),)
+        ).fetchone()
+        if row is None:
+            return None
+        return next(one for one in reopened(LeaseGrants, row[0]).leases if one.lease == lease)
+
+    def _check_bundle(self, plan: Plan, signed_plan: bytes) -> None:
+        """All tenants answer one plan: one that names another bundle than is held here shows that somebody was told it.
+
+        Whichever comes first, the plan or the bundle, is kept until the other is there.
+        """
+        if plan.bundle is None:
+            return
+        row = plan.bundle.number, bytes(plan.bundle.signed), signed_plan
+        with transaction(self._connection):
+            self._connection.execute("INSERT OR IGNORE INTO published VALUES (?, ?, ?)", row)
+            first = self._connection.execute("SELECT bundle FROM published WHERE number = ?", row[:1]).fetchone()
+        if first[0] != row[1]:
+            raise PeerFault(
+                f"an earlier plan names another bundle {plan.bundle.number} than this one",
+                hint="tenants were told different things: compare bundles with them; nothing was counted",
+            )
+        self._check_published(plan.bundle.number)
+
+    def _check_published(self, number: int) -> None:
+        row = self._connection.execute(
+            "SELECT bundle, message FROM published JOIN bundles USING (number) WHERE number = ?", (number,)
+        ).fetchone()
+        if row is not None and digest(row[1]) != row[0]:
+            raise PeerFault(
+                f"the plan names another bundle {number} than the provider signed for this tenant",
+                hint="tenants were told different things: compare bundles with them; nothing was counted",
+            )
 
     def _kept(self, round_id: RoundId, signed_plan: bytes) -> bytes | None:
         query = "SELECT signed_plan, message FROM outbox WHERE round_id = ?"

@@ -17,7 +17,7 @@ from crypto import threshold, voprf
 from crypto.codec import decode
 from crypto.directory import Directory
 from crypto.errors import DecodeError, PeerFault, PharoahError
-from crypto.ids import EncodedElement, TenantId, Token
+from crypto.ids import EncodedElement, Token
 from crypto.messages import EvaluationRequest, EvaluationResponse, Ladder
 from crypto.ristretto import Element, RandomBytes
 from crypto.signing import SigningKey, tenant_id
@@ -57,16 +57,14 @@ class TokenSource:
         size = min(len(inputs), voprf.MAX_BATCH)
         for at in range(0, len(missing), size):
             cached.update(self._evaluate(missing[at : at + size], epoch, size))
-        family, archetype, subarchetype, exact, *bands = (cached[_name(value)] for value in inputs)
-        return Ladder(family, archetype, subarchetype, exact, tuple(bands))
+        family, archetype, subarchetype, exact = (cached[_name(value)] for value in inputs)
+        return Ladder(family, archetype, subarchetype, exact)
 
     def _evaluate(self, inputs: Sequence[bytes], epoch: int, size: int) -> dict[bytes, Token]:
         """The tokens of `inputs`, in a request of `size` elements: how many were cached is nobody's business."""
         fill = [self._random_bytes(_FILL_BYTES) for _ in range(size - len(inputs))]
         blinding = voprf.blind([*inputs, *fill], self._random_bytes)
-        elements = tuple(EncodedElement(element.encoded) for element in blinding.elements)
-        request = self._signing_key.sign(EvaluationRequest(self._own_id(), epoch, elements))
-        evaluated = self._combined(request, epoch, blinding)
+        evaluated = self._combined(epoch, blinding)
         tokens = {
             _name(value): Token(output[: Token.length])
             for value, output in zip(inputs, voprf.finalize(blinding, evaluated), strict=False)
@@ -76,13 +74,15 @@ class TokenSource:
             self._connection.executemany("INSERT OR IGNORE INTO tokens VALUES (?, ?, ?)", rows)
         return tokens
 
-    def _combined(self, request: bytes, epoch: int, blinding: voprf.Blinding) -> voprf.Elements:
+    def _combined(self, epoch: int, blinding: voprf.Blinding) -> voprf.Elements:
         """Asks trustee after trustee until enough of them gave a valid answer; a wrong one is replaced."""
-        key = _group_key(self._directory)
+        key, own = _group_key(self._directory), tenant_id(self._signing_key.public)
+        elements = tuple(EncodedElement(element.encoded) for element in blinding.elements)
         answers: dict[int, voprf.Evaluation] = {}
         faults: list[str] = []
         for trustee in self._trustees:
-            self._note(epoch, trustee.index, len(blinding.elements))
+            self._note(epoch, trustee.index, len(elements))
+            request = self._signing_key.sign(EvaluationRequest(own, trustee.index, epoch, elements))
             try:
                 answers[trustee.index] = _evaluation(trustee.index, trustee.evaluate(request))
                 if len(answers) == key.threshold:
@@ -104,9 +104,6 @@ class TokenSource:
                 " ON CONFLICT (epoch, trustee) DO UPDATE SET elements = elements + excluded.elements",
                 (epoch, trustee, elements),
             )
-
-    def _own_id(self) -> TenantId:
-        return tenant_id(self._signing_key.public)
 
     def _cached(self, epoch: int) -> dict[bytes, Token]:
         rows = self._connection.execute("SELECT input, token FROM tokens WHERE epoch = ?", (epoch,))

@@ -3,11 +3,12 @@
 It answers three kinds of request, as bytes, so that the same object serves in process and behind a network. When its
 disk fails it answers none, and StorageFailed is raised.
 
-*Evaluate*: blinded elements only, signed by a tenant, metered per tenant and epoch, for epochs about now.
-*Endorse*: signed by the provider, names the one set of contributors of a round, in groups, with the plan that the
-tenants saw. The trustee checks all that it can check and binds itself to this set; a second one is refused for good.
-*Unmask*: brings the endorsements of all mask trustees for the same set. So no two trustees ever unmask different sets,
-and a provider that told them different ones is found out: both its signatures are kept.
+*Evaluate*: blinded elements only, signed by a tenant for this trustee, metered per tenant and epoch, for epochs about
+now; a request that was answered before gets the same answer, and costs its sender nothing. *Endorse*: signed by the
+provider, names the one set of contributions of a round, in groups, by what their tenants signed of them, with the plan
+that the tenants saw. The trustee checks all that it can check and binds itself to this set; a second one is refused for
+good. *Unmask*: brings the endorsements of all mask trustees for the same set. So no two trustees ever unmask different
+sets, and a provider that told them different ones is found out: both its signatures are kept.
 
 In a series (`crypto.correlation`) what comes off is the mask of this week's noise and of the weighted sum of the
 weeks so far, never of a week alone. Which weeks and which sets those are, the trustee knows from its own memory.
@@ -16,22 +17,25 @@ Not promised: a trustee cannot tell whether a tenant guesses descriptors within 
 which tenants hold which opaque tokens, since it counts the owners of rows.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Protocol
 
 from crypto import masking, voprf
-from crypto.codec import decode, digest, encode
+from crypto.codec import decode, digest, encode, first_field
 from crypto.correlation import embed
 from crypto.directory import Directory
 from crypto.errors import (
     AlreadyAnswered,
     CohortTooSmall,
     Equivocation,
+    MemberRefused,
     OutOfOrder,
+    PeerFault,
     PharoahError,
     PlanRefused,
     QuotaExceeded,
@@ -39,8 +43,9 @@ from crypto.errors import (
     TooFewOwners,
 )
 from crypto.ids import Digest, EncodedElement, EncodedProof, RoundId, TenantId
-from crypto.masking import Words
+from crypto.masking import MaskStream, Words
 from crypto.messages import (
+    ContributionHeader,
     DirectoryUpdate,
     Endorsement,
     EvaluationRequest,
@@ -52,9 +57,9 @@ from crypto.messages import (
     UnmaskShare,
 )
 from crypto.noise import open_groups
-from crypto.plan import TOKEN_DIMENSIONS, Plan, check_continues
+from crypto.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, MaskTrustee, Plan, check_continues
 from crypto.ristretto import Element, RandomBytes
-from crypto.signing import Signed, SigningKey, open_signed, open_signed_by
+from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by
 from crypto.threshold import KeyShare
 from tenant_client.database import Connection, reporting
 from tenant_client.journal import transaction
@@ -62,12 +67,17 @@ from tenant_client.pinned import pin
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS directory (number INTEGER PRIMARY KEY, entry BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS joined (tenant BLOB PRIMARY KEY, seen_h REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS evaluations (
     tenant BLOB NOT NULL, epoch INTEGER NOT NULL, elements INTEGER NOT NULL, PRIMARY KEY (tenant, epoch));
+CREATE TABLE IF NOT EXISTS evaluated (request BLOB PRIMARY KEY, epoch INTEGER NOT NULL, answer BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS endorsed (round_id BLOB PRIMARY KEY, series BLOB, request BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS opened (round_id BLOB PRIMARY KEY REFERENCES endorsed, number INTEGER NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS conflicts (round_id BLOB NOT NULL, proof BLOB NOT NULL, PRIMARY KEY (round_id, proof));
 """
+
+
+EPOCHS_KEPT = 1  # answers to requests of older epochs are asked for by nobody
 
 
 class EpochNotCurrent(Refusal):
@@ -89,9 +99,15 @@ class TrusteeService(Protocol):
 
 @dataclass(frozen=True)
 class TrusteeLimits:
-    """What a trustee grants, whatever tenants and provider ask for. Epochs are checked where it has a clock."""
+    """What a trustee grants, whatever tenants and provider ask for. Epochs are checked where it has a clock.
+
+    Whoever founded the federation, or joined long ago, has `evaluations_per_epoch`. Those who joined lately, in this
+    epoch or the one before, have `evaluations_floor` each, the ladders of one busy tenant, and share what one of the
+    others has beyond that: so inventing members buys the provider the floor of each, and no newcomer is shut out.
+    """
 
     evaluations_per_epoch: int = 10_000
+    evaluations_floor: int = 1_000
     cohort_minimum: int = 2
     now_hour: Callable[[], float] | None = None
 
@@ -119,6 +135,8 @@ class Trustee:
         self._connection.executescript(_SCHEMA)
         try:
             self.chain = pin(self._connection, founding)
+            self._founders = {member.tenant for member in self.chain.founding.members}
+            self._note_newcomers()
         except PharoahError:
             self._connection.close()
             raise
@@ -133,34 +151,43 @@ class Trustee:
         entries = decode(DirectoryUpdate, update).entries
         if not set(entries) <= set(self.chain.entries):
             self.chain = pin(self._connection, entries)
+            self._note_newcomers()
         return encode(Receipt(self.chain.directory.head))
 
     @reporting()
     def evaluate(self, request: bytes) -> bytes:
         """Evaluates blinded elements under this trustee's share, after charging the tenant's quota.
 
-        Raises QuotaExceeded, EpochNotCurrent, BadSignature, or DecodeError for an element that is none.
+        Raises QuotaExceeded, EpochNotCurrent, BadSignature, PeerFault for a request to another trustee, or DecodeError
+        for an element that is none.
         """
         asked = open_signed_by(EvaluationRequest, request, self.chain.directory.verify_key)
+        if asked.trustee != self.index:
+            raise PeerFault(f"this request is for trustee {asked.trustee}, not {self.index}", hint="ask that one")
+        named = name_of(request)
+        answered = self._evaluated(named)
+        if answered is not None:
+            return answered
         elements = [Element.decode(element) for element in asked.elements]
         self._check_epoch(asked.epoch)
-        self._meter(asked.tenant, asked.epoch, len(elements))
         evaluation = voprf.blind_evaluate(self._share.secret, elements, self._random_bytes)
         answers = tuple(EncodedElement(element.encoded) for element in evaluation.elements)
-        return encode(EvaluationResponse(self.index, answers, EncodedProof(evaluation.proof.encode())))
+        answer = encode(EvaluationResponse(self.index, answers, EncodedProof(evaluation.proof.encode())))
+        return self._meter(asked, named, answer)
 
     @reporting()
     def endorse(self, request: bytes) -> bytes:
         """Binds this trustee to one set for a round; a repeated request gets the same answer.
 
         Raises CohortTooSmall below the plan's or this trustee's own minimum, TooFewOwners for a row that too few
-        tenants own, OutOfOrder within a series, PlanRefused, and AlreadyAnswered for a second set.
+        tenants own, MemberRefused for a contribution that cannot be unmasked, OutOfOrder within a series, PlanRefused,
+        and AlreadyAnswered for a second set.
         """
         asked, plan = self._open(request)
         if self._requested(plan.round_id) is None:
             self._check_request(asked, plan)
         self._bind(plan, request)
-        named = digest(decode(Signed, request).body)
+        named = name_of(request)
         return self._signing_key.sign(Endorsement(self.index, plan.round_id, named))
 
     @reporting()
@@ -171,7 +198,7 @@ class Trustee:
         """
         told = decode(UnmaskCall, call)
         asked, plan = self._open(told.request)
-        named = digest(decode(Signed, told.request).body)
+        named = name_of(told.request)
         if self._requested(plan.round_id) != told.request:
             raise AlreadyAnswered(f"trustee {self.index} did not endorse this set for round {plan.round_id}")
         self._check_endorsements(told, plan, named)
@@ -192,7 +219,7 @@ class Trustee:
             "SELECT round_id, request, number IS NOT NULL FROM endorsed LEFT JOIN opened USING (round_id)"
             " ORDER BY number"
         )
-        return [(RoundId(name), digest(decode(Signed, request).body), bool(done)) for name, request, done in rows]
+        return [(RoundId(name), name_of(request), bool(done)) for name, request, done in rows]
 
     def conflicts(self) -> list[tuple[RoundId, bytes]]:
         """The log: what proves that the provider told two sets for one round."""
@@ -208,19 +235,52 @@ class Trustee:
         if abs(epoch - current) > 1:
             raise EpochNotCurrent(f"epoch {epoch} was asked for, and it is epoch {current}")
 
-    def _meter(self, tenant: TenantId, epoch: int, elements: int) -> None:
+    def _meter(self, asked: EvaluationRequest, named: Digest, answer: bytes) -> bytes:
+        """Charges the tenant and keeps the answer, both or neither; the kept one if another thread was first."""
         with transaction(self._connection):
-            used = self.evaluations().get((tenant, epoch), 0)
-            if used + elements > self._limits.evaluations_per_epoch:
-                raise QuotaExceeded(
-                    f"tenant {tenant.hex()[:12]}… asked for {used + elements} evaluations in epoch {epoch},"
-                    f" {self._limits.evaluations_per_epoch} are granted"
-                )
+            if (first := self._evaluated(named)) is not None:
+                return first
+            self._refuse_overuse(asked)
             self._connection.execute(
                 "INSERT INTO evaluations VALUES (?, ?, ?)"
                 " ON CONFLICT (tenant, epoch) DO UPDATE SET elements = elements + excluded.elements",
-                (bytes(tenant), epoch, elements),
+                (bytes(asked.tenant), asked.epoch, len(asked.elements)),
             )
+            self._connection.execute("DELETE FROM evaluated WHERE epoch < ?", (asked.epoch - EPOCHS_KEPT,))
+            self._connection.execute("INSERT INTO evaluated VALUES (?, ?, ?)", (bytes(named), asked.epoch, answer))
+        return answer
+
+    def _refuse_overuse(self, asked: EvaluationRequest) -> None:
+        used = {tenant: elements for (tenant, epoch), elements in self.evaluations().items() if epoch == asked.epoch}
+        granted, wanted = self._limits.evaluations_per_epoch, used.get(asked.tenant, 0) + len(asked.elements)
+        recent = self._newcomers()
+        if asked.tenant in recent:
+            floor = min(granted, self._limits.evaluations_floor)
+            beyond = sum(max(0, used.get(tenant, 0) - floor) for tenant in recent - {asked.tenant})
+            granted = max(floor, granted - beyond)
+        if wanted > granted:
+            raise QuotaExceeded(
+                f"tenant {asked.tenant.hex()[:12]}… asked for {wanted} evaluations in epoch {asked.epoch},"
+                f" {granted} are granted"
+            )
+
+    def _evaluated(self, request: Digest) -> bytes | None:
+        row = self._connection.execute("SELECT answer FROM evaluated WHERE request = ?", (bytes(request),)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _note_newcomers(self) -> None:
+        """Remembers when each member was first seen here: the directory has no dates of its own."""
+        seen_h = self._limits.now_hour() if self._limits.now_hour else math.inf
+        rows = [(bytes(tenant), seen_h) for tenant in self.chain.directory.by_id.keys() - self._founders]
+        with transaction(self._connection):
+            self._connection.executemany("INSERT OR IGNORE INTO joined VALUES (?, ?)", rows)
+
+    def _newcomers(self) -> set[TenantId]:
+        """Members that joined in this epoch or the one before, as far as this trustee saw; founders never are."""
+        now_h = self._limits.now_hour() if self._limits.now_hour else 0.0
+        since = now_h - 2 * HOURS_PER_WEEK * self.chain.directory.weeks_per_epoch
+        rows = self._connection.execute("SELECT tenant FROM joined WHERE seen_h >= ?", (since,))
+        return {TenantId(tenant) for (tenant,) in rows}
 
     # ---- endorsing ---------------------------------------------------------------------------------------------------
 
@@ -237,10 +297,25 @@ class Trustee:
         smallest = min(len(group) for group in asked.groups)
         if smallest < needed:
             raise CohortTooSmall(f"a group of round {plan.round_id} has {smallest} contributions, {needed} are needed")
-        for tenant in asked.contributors:
-            directory.member(tenant)
+        for signed in chain.from_iterable(asked.groups):
+            self._check_contribution(signed, plan, directory)
         _check_owners(asked, plan, directory)
         self._check_order(asked, plan)
+
+    def _check_contribution(self, signed: bytes, plan: Plan, directory: Directory) -> None:
+        """MemberRefused unless a member signed this for this plan, and its mask can be made."""
+        tenant = first_field(ContributionHeader, decode(Signed, signed).body)
+        try:
+            header = open_signed_by(ContributionHeader, signed, directory.verify_key)
+            if (header.round_id, header.plan) != (plan.round_id, digest(encode(plan))):
+                raise PeerFault("it answers another plan")
+            self._mask_key.stream_key(self._stream(header, directory))
+        except PharoahError as error:
+            raise MemberRefused(f"{tenant}: {error.what}") from error
+
+    def _stream(self, header: ContributionHeader, directory: Directory) -> MaskStream:
+        own = MaskTrustee(self.index, self._mask_key.public)
+        return header.stream(directory.member(header.tenant).mask_key, own)
 
     def _check_order(self, asked: UnmaskRequest, plan: Plan) -> None:
         """The rounds of a series are opened one after the other, and every trustee has opened the same ones."""
@@ -272,8 +347,8 @@ class Trustee:
         directory = self.chain.directory
         endorsers = set()
         for signed in told.endorsements:
-            index = decode(Endorsement, decode(Signed, signed).body).trustee
-            word = open_signed(Endorsement, signed, directory.trustee(index).verify_key)
+            word = open_signed_by(Endorsement, signed, lambda index: directory.trustee(index).verify_key)
+            index = word.trustee
             if word.round_id == plan.round_id and word.request != named:
                 self._note_conflict(plan, signed)
                 raise Equivocation(f"trustee {index} was told another set for round {plan.round_id}")
@@ -308,7 +383,7 @@ class Trustee:
         return list(takewhile(lambda one: one[1].round_id != plan.round_id, opened))
 
     def _mask_sums(self, asked: UnmaskRequest, plan: Plan) -> list[Words]:
-        sums = [self._sum(group, plan, plan.words) for group in asked.groups]
+        sums = [self._sum(group, plan, plan.words) for group in asked.headers]
         if plan.series is None:
             return sums
         left_out = {(one.position, one.group) for one in asked.left_out}
@@ -320,22 +395,27 @@ class Trustee:
 
     def _counted(self, asked: UnmaskRequest, plan: Plan, left_out: set[tuple[int, int]]) -> Words:
         """The masks of the counts of an earlier round, without the groups that were left out since."""
-        kept = [group for at, group in enumerate(asked.groups) if (plan.position, at) not in left_out]
-        return self._sum([tenant for group in kept for tenant in group], plan, plan.cells)
+        kept = [group for at, group in enumerate(asked.headers) if (plan.position, at) not in left_out]
+        return self._sum(list(chain.from_iterable(kept)), plan, plan.cells)
 
-    def _sum(self, tenants: Sequence[TenantId], plan: Plan, words: int) -> Words:
+    def _sum(self, headers: Sequence[ContributionHeader], plan: Plan, words: int) -> Words:
         directory = self.chain.at(plan.directory)
-        keys = [directory.member(tenant).mask_key for tenant in tenants]
-        return masking.sum_of_masks(self._mask_key, keys, plan.round_id, digest(encode(plan)), words)
+        streams = (self._stream(header, directory) for header in headers)
+        return masking.sum_of_masks(self._mask_key, streams, words)
 
 
 def _check_owners(asked: UnmaskRequest, plan: Plan, directory: Directory) -> None:
-    """Every token row is held, by the signed word of its owners, by as many tenants as the plan promises."""
+    """Every token row is held, by the signed word of its owners, by as many tenants as the plan promises.
+
+    A word counts that speaks of leases in the hours that the round counts: of no other epoch, and none before its
+    series.
+    """
     owners: Counter[str] = Counter()
     seen = set()
     for signed in asked.ownerships:
         said = open_signed_by(Ownership, signed, directory.verify_key)
-        if said.epoch == plan.epoch and said.tenant not in seen:
+        is_of_round = said.epoch == plan.epoch and plan.first_hour < said.end_hour <= plan.end_hour
+        if is_of_round and said.tenant not in seen:
             seen.add(said.tenant)
             owners.update(str(token) for token in said.tokens)
     for dimension in plan.dimensions:

@@ -26,6 +26,7 @@ from crypto.threshold import KeyShare
 from tenant_client.pinned import NotEnrolled
 from tenant_client.trustee import Trustee, TrusteeLimits
 from transport.certificates import make_certificate
+from transport.clock import SECONDS_PER_HOUR
 from transport.secret_files import HomeError, new_key, read, read_key, write_secret
 
 TLS_KEY, TLS_CERTIFICATE, CARD = "tls.key", "tls.crt", "trustee.card"
@@ -45,7 +46,14 @@ def create(home: Path, address: str, names: Sequence[str], random_bytes: RandomB
     sealing = SealingKey(new_key(home / "sealing.key", random_bytes))
     write_secret(home / TLS_KEY, certificate.key_pem)
     write_secret(home / TLS_CERTIFICATE, certificate.certificate_pem)
-    card = TrusteeCard(signing.public, mask.public, sealing.public, address, certificate.certificate_pem.decode())
+    card = TrusteeCard.of(
+        signing,
+        mask,
+        sealing.public,
+        made_hour=int(now.timestamp() / SECONDS_PER_HOUR),
+        address=address,
+        certificate=certificate.certificate_pem.decode(),
+    )
     write_secret(home / CARD, signing.sign(card))
     return card
 

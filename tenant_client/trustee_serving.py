@@ -18,7 +18,7 @@ from transport.settings import BadSettings
 def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
     """Answers tenants and the provider until told to stop."""
     own = settings.trustee
-    limits = TrusteeLimits(own.evaluations_per_epoch, own.cohort_minimum, now_hour)
+    limits = TrusteeLimits(own.evaluations_per_epoch, own.evaluations_floor, own.cohort_minimum, now_hour)
     certificate, key = read(home / trustee_home.TLS_CERTIFICATE), read(home / trustee_home.TLS_KEY)
     with closing(trustee_home.open_trustee(home, os.urandom, limits)) as trustee:
         known = parties(lambda: trustee.chain.directory)

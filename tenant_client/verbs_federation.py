@@ -39,11 +39,12 @@ def _make_card(home: Path, card: Path, *, as_json: bool) -> None:
     from crypto.signing import SigningKey
     from tenant_client import home as homes
     from tenant_client.node import NodeKey, make_node_key
+    from transport.clock import now_hour
     from transport.secret_files import HomeError, read, read_key, write_secret
 
     with failing():
         made = (home / "signing.key").exists()  # the same keys give the same card again
-        member = homes.member(home) if made else homes.create(home, os.urandom)
+        member = homes.member(home) if made else homes.create(home, os.urandom, now_hour())
         if not (home / "node.key").exists():
             write_secret(home / "node.key", make_node_key().private_pem)
         node = NodeKey.of(read(home / "node.key"))

@@ -147,7 +147,7 @@ def sent(
         )
     for told in () if as_json else view.registrations:
         sys.stdout.write(f"lease {told.lease[:12]} from hour {told.start_h:.1f}: archetype {told.archetype[:12]}, ")
-        sys.stdout.write(f"sub-archetype {told.subarchetype[:12]}, {3 + len(told.bands)} more tokens\n")
+        sys.stdout.write(f"sub-archetype {told.subarchetype[:12]}, 3 more tokens\n")
     for owned in () if as_json else view.ownerships:
         sys.stdout.write(f"epoch {owned.epoch}: signed that leases here hold {len(owned.tokens)} tokens:")
         sys.stdout.write(f" {', '.join(token[:12] for token in owned.tokens)}\n")

@@ -84,7 +84,6 @@ def signature(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_jso
                 "archetype": str(ladder.archetype),
                 "subarchetype": str(ladder.subarchetype),
                 "exact": str(ladder.exact),
-                "bands": [str(band) for band in ladder.bands],
                 "nearest": None if near is None else {"name": near.name, "similarity": near.similarity},
                 "key": "local",
             }
@@ -92,7 +91,6 @@ def signature(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_jso
         return
     sys.stdout.write(f"family        {ladder.family}\narchetype     {ladder.archetype}\n")
     sys.stdout.write(f"sub-archetype {ladder.subarchetype}\nexact         {ladder.exact}\n")
-    sys.stdout.write(f"bands         {' '.join(str(band)[:8] for band in ladder.bands)}\n")
     sys.stdout.write(f"nearest       {f'{near.name} ({near.similarity:.2f})' if near else 'no catalogue'}\n")
 
 
@@ -126,7 +124,6 @@ def compare(
         f"  same family         {yes[said.same_family]}\n  same archetype      {yes[said.same_archetype]}\n"
     )
     sys.stdout.write(f"  same sub-archetype  {yes[said.same_subarchetype]}\n")
-    sys.stdout.write(f"  shared bands        {said.shared_bands} of 16\n")
     sys.stdout.write(f"for your eyes: similarity of the sets of operators {jaccard(one, other):.2f}\n")
     for difference in differences(one, other):
         sys.stdout.write(f"  {difference.property}\n")

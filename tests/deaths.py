@@ -23,7 +23,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection as PipeEnd
 from pathlib import Path
@@ -39,6 +39,7 @@ from provider_server.week import MaskHolder
 from simulation.federation import Federation
 from tenant_client import database, trustee as trustee_module
 from tenant_client.tenant import Tenant
+from tests.changing import replace
 from tests.federations import COHORT, WEEKS, Grounds, Window, Witness, begin, complaints, fail, hold, welcome
 
 TRUSTEE = 3  # the one of five that signs and masks

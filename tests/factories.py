@@ -6,6 +6,7 @@ as often as it likes, and closes them all. Nothing is stubbed; only samplers who
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from crypto.causes import Domain
-from crypto.codec import decode, digest
+from crypto.codec import decode, digest, encode
 from crypto.directory import Chain, Directory, Member, TrusteeRecord
 from crypto.ids import Digest, EncodedElement, LeaseId, RoundId, TenantId, Token
 from crypto.masking import MaskKey
-from crypto.messages import Ladder, Ownership
+from crypto.messages import Contribution, ContributionHeader, HeldToken, Ladder, Ownership
 from crypto.noise import Integers, NoiseSampler, SystemSampler
 from crypto.plan import MaskTrustee, Plan
-from crypto.signing import Signed, SigningKey
+from crypto.signing import SigningKey, name_of, reopened
 from crypto.threshold import KeyShare
 from provider_server.leases import Lease
 from provider_server.planning import PlanSettings, make_plan
@@ -38,6 +39,8 @@ from tenant_client.pinned import pin
 from tenant_client.policy import Policy
 from tenant_client.tenant import Tenant
 from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
+from tests.changing import replace
+from transport.clock import now_hour
 
 TENANTS = 5
 COHORT = 3
@@ -82,17 +85,12 @@ def keys() -> Keys:
         for share in shares
     )
     records = [
-        TrusteeRecord(
-            share.index,
-            word.public,
-            EncodedElement(group.share_public_key(share.index).encoded),
-            mask.public,
-            address="",
-            certificate="",
+        TrusteeRecord.of(
+            share.index, word, mask, EncodedElement(group.share_public_key(share.index).encoded), made_hour=0
         )
         for share, word, mask in trustees
     ]
-    members = [Member.of(signing, mask.public) for signing, mask in tenants]
+    members = [Member.of(signing, mask, 0) for signing, mask in tenants]
     founding = provider.sign(founding_entry(provider.public, group, records, WEEKS_PER_EPOCH, members))
     return Keys(provider, tenants, trustees, founding, Chain.begin(founding, provider.public).directory)
 
@@ -112,13 +110,14 @@ class Cast:
         sampler: NoiseSampler | None = None,
         trustees: Sequence[TrusteeService] = (),
         connect: Callable[[Path], Connection] = open_database,
+        clock: Callable[[], float] = now_hour,
     ) -> Tenant:
         """Tenant `number`; a second one of the same number has its own connection to the same database."""
         signing, mask = keys().tenants[number]
         database = connect(self.root / f"tenant-{number}.db")
         pin(database, [keys().founding])
         drawn = sampler or SystemSampler()
-        tenant = Tenant(signing, mask, policy, database, trustees, os.urandom, drawn)
+        tenant = Tenant(signing, mask, policy, database, trustees, os.urandom, drawn, clock)
         self._open.callback(tenant.close)
         return tenant
 
@@ -167,7 +166,6 @@ def ladder(workload: int) -> Ladder:
         token(f"archetype {workload // 2}"),
         token(f"subarchetype {workload}"),
         token(f"exact {workload}"),
-        bands=(),
     )
 
 
@@ -226,7 +224,7 @@ def signed(plan: Plan) -> bytes:
 
 def plan_digest(signed_plan: bytes) -> Digest:
     """What masks and contributions are bound to."""
-    return digest(decode(Signed, signed_plan).body)
+    return name_of(signed_plan)
 
 
 def a_round(plan: Plan, store: RoundStore) -> Round:
@@ -234,16 +232,32 @@ def a_round(plan: Plan, store: RoundStore) -> Round:
     return new_round(store, keys().provider, keys().directory, plan)
 
 
-def ownership(tenant: int, epoch: int = 0, leases: Sequence[Lease] | None = None) -> bytes:
+def ownership(
+    tenant: int, epoch: int = 0, leases: Sequence[Lease] | None = None, window: tuple[int, int] = WEEK
+) -> bytes:
     """What tenant `number` signs that it owns: every token of its leases."""
-    held = [lease for lease in leases or all_leases() if lease.tenant == keys().tenant_id(tenant)]
-    tokens = sorted({Token(bytes.fromhex(token)) for lease in held for token in lease.labels.values()})
-    return keys().tenants[tenant][0].sign(Ownership(keys().tenant_id(tenant), epoch, tuple(tokens)))
+    own = [lease for lease in leases or all_leases() if lease.tenant == keys().tenant_id(tenant)]
+    carried = Counter(Token(bytes.fromhex(token)) for lease in own for token in lease.labels.values())
+    held = tuple(HeldToken(token, number) for token, number in sorted(carried.items()))
+    return keys().tenants[tenant][0].sign(Ownership(keys().tenant_id(tenant), epoch, *window, held))
 
 
-def ownerships(leases: Sequence[Lease] | None = None, epoch: int = 0) -> tuple[bytes, ...]:
+def ownerships(
+    leases: Sequence[Lease] | None = None, epoch: int = 0, window: tuple[int, int] = WEEK
+) -> tuple[bytes, ...]:
     """What all of them sign."""
-    return tuple(ownership(tenant, epoch, leases) for tenant in range(TENANTS))
+    return tuple(ownership(tenant, epoch, leases, window) for tenant in range(TENANTS))
+
+
+def header_of(contribution: bytes) -> ContributionHeader:
+    """What a tenant signed of its contribution, unverified."""
+    return reopened(ContributionHeader, decode(Contribution, contribution).header)
+
+
+def forged_contribution(signing: SigningKey, header: ContributionHeader, cells: bytes) -> bytes:
+    """A contribution that says what `header` says, of these cells, signed by whoever holds `signing`."""
+    said = replace(header, cells=digest(cells))
+    return encode(Contribution(signing.sign(said), memoryview(cells)))
 
 
 def one_group(contributors: Sequence[TenantId]) -> list[Sequence[TenantId]]:
@@ -253,7 +267,8 @@ def one_group(contributors: Sequence[TenantId]) -> list[Sequence[TenantId]]:
 
 def close(round_: Round, past: Past = NO_PAST, group: Grouping = one_group) -> None:
     """Closes a round over the leases of `all_leases`."""
-    round_.close(group, past, ownerships(epoch=round_.plan.epoch))
+    plan = round_.plan
+    round_.close(group, past, ownerships(epoch=plan.epoch, window=(plan.first_hour, plan.end_hour)))
 
 
 def endorse_all(round_: Round, trustees: Mapping[int, Trustee]) -> None:

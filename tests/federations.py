@@ -23,10 +23,10 @@ from crypto.codec import decode
 from crypto.directory import Member
 from crypto.ids import LeaseId, TenantId
 from crypto.masking import MaskKey
-from crypto.messages import Contribution, UnmaskCall, UnmaskRequest
+from crypto.messages import UnmaskCall, UnmaskRequest
 from crypto.noise import Integers, NoiseSampler
 from crypto.plan import Plan
-from crypto.signing import Signed, SigningKey, open_signed
+from crypto.signing import SigningKey, open_signed, reopened
 from crypto.verbs import Verb
 from provider_server.learning import Findings
 from provider_server.leases import Lease
@@ -43,7 +43,7 @@ from tenant_client.home import open_tenant
 from tenant_client.journal import Failure
 from tenant_client.tenant import StartedLease, Tenant
 from tenant_client.trustee import Trustee, TrusteeLimits
-from tests.factories import a_descriptor
+from tests.factories import a_descriptor, header_of
 
 Window = tuple[int, int]
 Answerer = Callable[[Verb, bytes], bytes]
@@ -52,7 +52,7 @@ WEEKS: tuple[Window, ...] = ((0, 168), (168, 336), (336, 504))
 COHORT = 3
 LEASES = 2
 CONTEXT = "a100 hall 3"
-NEWCOMER = Member.of(SigningKey(bytes(31) + b"\1"), MaskKey(bytes(31) + b"\2").public)
+NEWCOMER = Member.of(SigningKey(bytes(31) + b"\1"), MaskKey(bytes(31) + b"\2"), 0)
 
 
 class InsecureWhisper:
@@ -198,7 +198,7 @@ class Witness:
         def noted(verb: Verb, payload: bytes) -> bytes:
             said = answer(verb, payload)
             if verb is Verb.CONTRIBUTION:
-                round_id = decode(Contribution, decode(Signed, said).body).round_id
+                round_id = header_of(said).round_id
                 self._note(f"contribution {number} {round_id}", said)
             return said
 
@@ -248,8 +248,8 @@ class _Watched:
 
 
 def _round_of(request: bytes) -> str:
-    plan = decode(UnmaskRequest, decode(Signed, request).body).plan
-    return str(decode(Plan, decode(Signed, plan).body).round_id)
+    plan = reopened(UnmaskRequest, request).plan
+    return str(reopened(Plan, plan).round_id)
 
 
 # ---- what must hold --------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ Everything went through the real rounds, so that the figures hang together; the 
 there is no telemetry. The hours begin with 1970.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from simulation import cloud as world
 from simulation.play import Player
 from simulation.scenario import load
 from tenant_client.run.attempts import Attempts, Cause, State
+from tests.changing import replace
 from transport.secret_files import write_secret
 
 WEEKS, TENANTS, ANSWERED, CONTEXTS, NODES = 3, 10, 6, 4, 12
@@ -81,9 +82,12 @@ def built(root: Path) -> Shown:
 def _wait(player: Player) -> None:
     """Opens the round of one more week, for which some tenants are late."""
     player._happen(WEEKS)
-    provider, start = player._federation.provider, WEEKS * HOURS_PER_WEEK
-    round_ = provider.open_round(provider.plan((start, start + HOURS_PER_WEEK)))
-    for tenant in player._federation.tenants[:ANSWERED]:
+    provider, tenants, start = player._federation.provider, player._federation.tenants, WEEKS * HOURS_PER_WEEK
+    window = (start, start + HOURS_PER_WEEK)
+    for tenant in tenants:
+        provider.register(tenant.answer(Verb.REGISTRATIONS, provider.registration_request(window)))
+    round_ = provider.open_round(provider.plan(window))
+    for tenant in tenants[:ANSWERED]:
         provider.receive(round_, tenant.answer(Verb.CONTRIBUTION, round_.signed_plan))
 
 

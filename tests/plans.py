@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.ids import Digest, MaskPublicKey, RoundId
+from crypto.ids import Digest, RoundId
 from crypto.life_table import Floats
-from crypto.masking import Words, add_words
+from crypto.masking import MaskKey, Words, add_words
 from crypto.noise import Integers, NoiseSampler, SystemSampler, from_ring, noise_share, to_ring
 from crypto.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
 
@@ -33,7 +33,7 @@ def small_plan(**changes: Any) -> Plan:
         "owners_minimum": 5,
         "cohort_minimum": 12,
         "noise_shares": 10,
-        "trustees": (MaskTrustee(1, MaskPublicKey(bytes(32))),),
+        "trustees": (MaskTrustee(1, MaskKey(bytes(32)).public),),
     }
     return Plan(**(fields | changes))
 

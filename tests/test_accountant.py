@@ -6,7 +6,6 @@ divergences of convolutions; and an audit, in which an attacker with the best th
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -35,6 +34,7 @@ from crypto.life_table import Floats
 from crypto.masking import add_words
 from crypto.noise import NoiseSampler, SystemSampler, from_ring, noise_share, to_ring
 from crypto.plan import Marginal, Mechanism, Plan, Series
+from tests.changing import replace
 from tests.plans import InsecureScale, cells_plan, small_plan
 
 DELTA = 1e-8

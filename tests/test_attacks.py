@@ -9,14 +9,13 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord, Message as FlowerMessage
 from flwr.common import bytes_to_ndarray, ndarrays_to_parameters
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
@@ -24,7 +23,7 @@ from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.supercore.primitives.asymmetric import bytes_to_private_key, bytes_to_public_key
 
 from crypto import voprf
-from crypto.codec import decode, digest, encode
+from crypto.codec import Message, decode, digest, encode
 from crypto.directory import DirectoryEntry, Fork, Member, TrustChanged, UnknownHead, next_entry
 from crypto.errors import (
     AlreadyAnswered,
@@ -32,20 +31,23 @@ from crypto.errors import (
     CohortTooSmall,
     DecodeError,
     Equivocation,
+    MemberRefused,
     OutOfOrder,
     PeerFault,
     PlanRefused,
     QuotaExceeded,
     TooFewOwners,
 )
-from crypto.ids import Digest, EncodedElement, LeaseId, Signature, TenantId, Token
+from crypto.ids import Digest, EncodedElement, LeaseId, Nonce, Signature, TenantId, Token
 from crypto.masking import MaskKey, Words, add_words, words_from_bytes, words_to_bytes
 from crypto.messages import (
     Contribution,
+    ContributionHeader,
     DirectoryUpdate,
     Endorsement,
     EvaluationRequest,
     GroupOfRound,
+    HeldToken,
     Ladder,
     Ownership,
     UnmaskCall,
@@ -54,7 +56,7 @@ from crypto.messages import (
 )
 from crypto.noise import from_ring
 from crypto.plan import MaskTrustee, Plan
-from crypto.signing import Signed, SigningKey, open_signed
+from crypto.signing import Signed, SigningKey, name_of, open_signed, reopened
 from crypto.verbs import Verb
 from provider_server.grouping import PoisonedRound
 from provider_server.leases import Lease
@@ -72,6 +74,7 @@ from tenant_client.journal import Failure
 from tenant_client.tenant import StartedLease
 from tenant_client.tokens import TokenSource
 from tenant_client.trustee import EpochNotCurrent, TrusteeLimits, TrusteeService
+from tests.changing import replace
 from tests.factories import (
     POLICY,
     TENANTS,
@@ -88,6 +91,8 @@ from tests.factories import (
     all_leases,
     close,
     endorse_all,
+    forged_contribution,
+    header_of,
     keys,
     ownership,
     ownerships,
@@ -149,15 +154,25 @@ def is_hidden(total: Words) -> bool:
 def asking_for(plan: Plan, tenants: Sequence[int], said: Sequence[bytes] | None = None) -> bytes:
     """The request of a provider that chooses the set, and the words of owners, as it likes."""
     shown = ownerships(epoch=plan.epoch) if said is None else said
-    return keys().provider.sign(UnmaskRequest(signed(plan), (ids(tenants),), None, (), tuple(shown)))
+    return keys().provider.sign(UnmaskRequest(signed(plan), (headers(plan, tenants),), None, (), tuple(shown)))
+
+
+def headers(plan: Plan, tenants: Sequence[int]) -> tuple[bytes, ...]:
+    """What tenants sign of some contribution to a plan, in order."""
+    return tuple(keys().tenants[tenant][0].sign(a_header(plan, tenant)) for tenant in sorted(tenants, key=ids_of))
+
+
+def a_header(plan: Plan, tenant: int) -> ContributionHeader:
+    nonce, named = Nonce(bytes([tenant]) * 16), plan_digest(signed(plan))
+    return ContributionHeader(keys().tenant_id(tenant), plan.round_id, named, plan.first_hour, nonce, Digest(bytes(32)))
+
+
+def ids_of(tenant: int) -> TenantId:
+    return keys().tenant_id(tenant)
 
 
 def ids(tenants: Sequence[int]) -> tuple[TenantId, ...]:
     return tuple(sorted(keys().tenant_id(tenant) for tenant in tenants))
-
-
-def name_of(request: bytes) -> Digest:
-    return digest(decode(Signed, request).body)
 
 
 def test_the_honest_run_of_this_module_is_exact(busy: Cast) -> None:
@@ -210,17 +225,17 @@ def is_proof(plan: Plan, own: bytes, conflicts: Sequence[tuple[Any, bytes]]) -> 
     for round_id, proof in conflicts:
         if kind_of(proof) == UnmaskRequest.LABEL:
             told = open_signed(UnmaskRequest, proof, provider)
-            assert decode(Plan, decode(Signed, told.plan).body).round_id == round_id == plan.round_id
+            assert reopened(Plan, told.plan).round_id == round_id == plan.round_id
             others.add(name_of(proof))
         else:
-            word = decode(Endorsement, decode(Signed, proof).body)
+            word = reopened(Endorsement, proof)
             assert open_signed(Endorsement, proof, keys().directory.trustee(word.trustee).verify_key) == word
             others.add(word.request)
     return bool(others) and name_of(own) not in others
 
 
 def kind_of(signed_message: bytes) -> str:
-    body = decode(Signed, signed_message).body
+    body = bytes(decode(Signed, signed_message).body)
     return next(kind.LABEL for kind in (UnmaskRequest, Endorsement) if kind.LABEL.encode() in body[:40])
 
 
@@ -235,21 +250,19 @@ def test_a_request_is_unmasked_only_when_all_trustees_have_endorsed_it(busy: Cas
     for some in ((), (three,), (three, four), (three, three, four), (three, four, elsewhere)):
         with pytest.raises(OutOfOrder, match="lacks the endorsements of the trustees"):
             busy.trustee(3).unmask(encode(UnmaskCall(request, some)))
-    posing = replace(decode(Endorsement, decode(Signed, words[4]).body), trustee=5)
+    posing = replace(reopened(Endorsement, words[4]), trustee=5)
     for signer in (keys().trustees[3][1], keys().provider, keys().tenants[0][0]):
         with pytest.raises(BadSignature):
             busy.trustee(3).unmask(encode(UnmaskCall(request, (three, four, signer.sign(posing)))))
     assert busy.trustee(3).rounds()[0][2] is False
-    assert honest_failures(busy, plan) == 15
+    assert honest_failures(busy, a_plan(2, window=(168, 336))) == 0
 
 
-@dataclass(frozen=True)
-class Sloppy:
+class Sloppy(Message, frozen=True, tag=UnmaskRequest.LABEL):
     """A request of the same form, without its rules."""
 
-    LABEL: ClassVar[str] = UnmaskRequest.LABEL
     plan: bytes
-    groups: tuple[tuple[TenantId, ...], ...]
+    groups: tuple[tuple[bytes, ...], ...]
     after: Digest | None
     left_out: tuple[GroupOfRound, ...]
     ownerships: tuple[bytes, ...]
@@ -259,7 +272,7 @@ class Sloppy:
 def test_one_request_cannot_name_a_tenant_twice(busy: Cast, groups: tuple[tuple[int, ...], ...]) -> None:
     """Neither within a group nor in two of them, nor is there a second list, for the absent."""
     plan = a_plan(1)
-    twice = Sloppy(signed(plan), tuple(map(ids, groups)), None, (), ownerships())
+    twice = Sloppy(signed(plan), tuple(headers(plan, group) for group in groups), None, (), ownerships())
     with pytest.raises(DecodeError, match="each contributor is named once"):
         busy.trustee(3).endorse(keys().provider.sign(twice))
     assert honest_failures(busy, plan) == 15
@@ -268,8 +281,9 @@ def test_one_request_cannot_name_a_tenant_twice(busy: Cast, groups: tuple[tuple[
 def test_a_small_group_is_not_unmasked_beside_a_large_one(busy: Cast) -> None:
     """Groups are opened apart, so each has to have the cohort minimum by itself."""
     plan = a_plan(1)
-    for groups in ((ids((0, 1, 2)), ids((3, 4))), (ids((0, 1, 2, 3)), ids((4,))), (ids((0, 1, 2, 3, 4)), ())):
-        asked = UnmaskRequest(signed(plan), groups, None, (), ownerships())
+    for groups in (((0, 1, 2), (3, 4)), ((0, 1, 2, 3), (4,)), ((0, 1, 2, 3, 4), ())):
+        named = tuple(headers(plan, group) for group in groups)
+        asked = UnmaskRequest(signed(plan), named, None, (), ownerships())
         with pytest.raises(CohortTooSmall, match="a group of round"):
             busy.trustee(3).endorse(keys().provider.sign(asked))
     assert honest_failures(busy, plan) == 15
@@ -374,10 +388,11 @@ def test_an_old_contribution_is_worth_nothing_in_a_new_round(busy: Cast) -> None
     old, new = a_plan(1), a_plan(2, window=(168, 336))
     replayed = busy.tenant(0, sampler=InsecureSilence()).contribute(signed(old))
     round_ = collected(busy, new, EVERYBODY[1:])
-    said = decode(Contribution, decode(Signed, replayed).body)
-    relabelled = replace(said, round_id=new.round_id, plan=plan_digest(signed(new)))
-    stolen = encode(Signed(encode(relabelled), decode(Signed, replayed).signature))
-    for attempt, refusal in ((replayed, PeerFault), (stolen, BadSignature)):
+    said = decode(Contribution, replayed)
+    relabelled = replace(header_of(replayed), round_id=new.round_id, plan=plan_digest(signed(new)))
+    stolen = replace(said, header=encode(replace(decode(Signed, said.header), body=memoryview(encode(relabelled)))))
+    other = replace(said, cells=memoryview(bytes(len(said.cells))))
+    for attempt, refusal in ((replayed, PeerFault), (encode(stolen), BadSignature), (encode(other), BadSignature)):
         with pytest.raises(refusal):
             round_.receive(attempt)
     assert round_.contributors == ids(EVERYBODY[1:])
@@ -388,10 +403,10 @@ def test_an_old_contribution_is_worth_nothing_in_a_new_round(busy: Cast) -> None
 def test_a_tenant_that_signs_its_old_cells_anew_spoils_the_sum_of_its_group_and_opens_nothing(busy: Cast) -> None:
     """Masks of the old round stay in the sum, which is then random; below it is found out, and left out."""
     old, new = a_plan(1), a_plan(2, window=(168, 336))
-    said = decode(Contribution, decode(Signed, busy.tenant(0).contribute(signed(old))).body)
+    said = busy.tenant(0).contribute(signed(old))
     round_ = collected(busy, new, EVERYBODY[1:])
-    anew = replace(said, round_id=new.round_id, plan=plan_digest(signed(new)), start_hour=new.first_hour)
-    round_.receive(keys().tenants[0][0].sign(anew))
+    anew = replace(header_of(said), round_id=new.round_id, plan=plan_digest(signed(new)), start_hour=new.first_hour)
+    round_.receive(forged_contribution(keys().tenants[0][0], anew, bytes(decode(Contribution, said).cells)))
     assert is_hidden(opened(busy, round_))
 
 
@@ -447,18 +462,20 @@ def test_a_verify_key_cannot_be_swapped_below_an_id(busy: Cast) -> None:
     """The id follows from the key, so that a forged member is another tenant and the victim's name stays its own."""
     plan, attacker = a_plan(1), SigningKey.generate(os.urandom)
     victim = keys().directory.members[0]
-    forged = Member.of(attacker, MaskKey.generate(os.urandom).public)
+    forged = Member.of(attacker, MaskKey.generate(os.urandom), 0)
     assert forged.tenant != victim.tenant
     entry = next_entry(keys().directory, left=[victim.tenant], joined=[forged])
     trustee = busy.trustee(3)
     trustee.follow(encode(DirectoryUpdate((keys().provider.sign(entry),))))  # it is a fact that they are other tenants
-    bound = plan.round_id, plan_digest(signed(plan))
-    words = attacker.sign(Contribution(victim.tenant, *bound, plan.first_hour, bytes(8 * plan.words)))
+    header = a_header(plan, 0)
     with pytest.raises(BadSignature):
-        collected(busy, plan).receive(words)
-    them = tuple(sorted((*ids(EVERYBODY[1:]), forged.tenant)))
+        collected(busy, plan).receive(forged_contribution(attacker, header, bytes(8 * plan.words)))
+    own = replace(header, tenant=forged.tenant)
+    others = zip(ids(EVERYBODY[1:]), headers(plan, EVERYBODY[1:]), strict=True)
+    both = sorted([*others, (forged.tenant, attacker.sign(own))])
+    them = tuple(word for _, word in both)
     request = keys().provider.sign(UnmaskRequest(signed(plan), (them,), None, (), ownerships()))
-    with pytest.raises(BadSignature, match="not in the directory"):  # under the head that the tenants' plan names
+    with pytest.raises(MemberRefused, match="not in the directory"):  # under the head that the tenants' plan names
         trustee.endorse(request)
     assert honest_failures(busy, plan) == 15
 
@@ -468,7 +485,7 @@ def test_a_verify_key_cannot_be_swapped_below_an_id(busy: Cast) -> None:
 
 def branches() -> tuple[DirectoryEntry, DirectoryEntry]:
     """Two next entries, each with another member of the provider's own."""
-    sybils = [Member.of(SigningKey(bytes([n]) * 32), MaskKey(bytes([n]) * 32).public) for n in (1, 2)]
+    sybils = [Member.of(SigningKey(bytes([n]) * 32), MaskKey(bytes([n]) * 32), 0) for n in (1, 2)]
     one, other = (next_entry(keys().directory, joined=[member]) for member in sybils)
     return one, other
 
@@ -526,10 +543,10 @@ def forgeries(plan: Plan) -> dict[str, bytes]:
     genuine = decode(Signed, signed(plan))
     cheaper = encode(replace(plan, epsilon=plan.epsilon / 2))
     return {
-        "unsigned": encode(Signed(genuine.body, Signature(bytes(64)))),
+        "unsigned": encode(Signed(Signature(bytes(64)), genuine.body)),
         "signed by a stranger": SigningKey.generate(os.urandom).sign(plan),
         "signed by a member": keys().tenants[1][0].sign(plan),
-        "altered after signing": encode(Signed(cheaper, genuine.signature)),
+        "altered after signing": encode(Signed(genuine.signature, memoryview(cheaper))),
     }
 
 
@@ -540,7 +557,7 @@ def test_a_forged_plan_costs_no_budget_and_opens_no_round(busy: Cast, how: str) 
     tenant = busy.tenant(0)
     with pytest.raises(BadSignature):
         tenant.answer(Verb.CONTRIBUTION, forged)
-    asked = UnmaskRequest(forged, (ids(EVERYBODY),), None, (), ownerships())
+    asked = UnmaskRequest(forged, (headers(plan, EVERYBODY),), None, (), ownerships())
     with pytest.raises(BadSignature):
         busy.trustee(3).endorse(keys().provider.sign(asked))
     assert (tenant.ledger.charges(), tenant.sent(plan.round_id)) == ([], None)
@@ -591,16 +608,16 @@ def test_a_row_of_one_owner_under_a_false_number_is_refused_by_every_trustee(bus
 def test_the_word_of_one_owner_counts_once_in_its_epoch_and_only_if_it_is_a_members(busy: Cast) -> None:
     lie = with_a_row_for_one(a_plan(1))
     mine, honest = ownership(0, leases=RARE), ownerships()
-    tokens = decode(Ownership, decode(Signed, mine).body).tokens
-    more = keys().tenants[0][0].sign(Ownership(keys().tenant_id(0), 0, tokens[1:]))
+    held = reopened(Ownership, mine).held
+    more = keys().tenants[0][0].sign(Ownership(keys().tenant_id(0), 0, *WEEK, held[1:]))
     other_epoch = tuple(ownership(number, 1, [replace(RARE[-1], tenant=keys().tenant_id(number))]) for number in (1, 2))
     trustee = busy.trustee(3)
     for said in ((mine,), (mine, mine, mine, *honest), (mine, more, *honest), (mine, *honest, *other_epoch)):
         with pytest.raises(TooFewOwners):
             trustee.endorse(asking_for(lie, EVERYBODY, said))
     for forged in (
-        keys().provider.sign(Ownership(keys().tenant_id(1), 0, tokens)),
-        keys().tenants[0][0].sign(Ownership(keys().tenant_id(1), 0, tokens)),
+        keys().provider.sign(Ownership(keys().tenant_id(1), 0, *WEEK, held)),
+        keys().tenants[0][0].sign(Ownership(keys().tenant_id(1), 0, *WEEK, held)),
     ):
         with pytest.raises(BadSignature):
             trustee.endorse(asking_for(lie, EVERYBODY, (mine, forged, *honest)))
@@ -627,11 +644,14 @@ def test_a_plan_that_names_another_epoch_to_count_other_owners_is_refused_by_ten
 def test_owners_that_the_provider_enrols_itself_are_believed_and_stand_in_everybodys_directory(busy: Cast) -> None:
     """Succeeds today: whoever decides about members can be members. They stand under every head, for all to count."""
     sybils = [(SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)) for _ in range(2)]
-    members = [Member.of(key, mask.public) for key, mask in sybils]
+    members = [Member.of(key, mask, 0) for key, mask in sybils]
     entry = next_entry(keys().directory, joined=members)
     lie = replace(with_a_row_for_one(a_plan(1)), directory=digest(encode(entry)))
     row = Token(bytes.fromhex(RARE[-1].labels["subarchetype"]))
-    words = [key.sign(Ownership(member.tenant, 0, (row,))) for (key, _), member in zip(sybils, members, strict=True)]
+    held = (HeldToken(row, 1),)
+    words = [
+        key.sign(Ownership(member.tenant, 0, *WEEK, held)) for (key, _), member in zip(sybils, members, strict=True)
+    ]
     trustee, tenant = busy.trustee(3), busy.tenant(0)
     for party in (trustee, tenant):
         party.follow(shown(entry))
@@ -662,7 +682,7 @@ def test_an_accomplice_confirms_guesses_until_its_quota_is_spent_and_no_longer(c
     spent = [trustee.evaluations()[keys().tenant_id(4), 0] for trustee in trustees]
     assert max(spent) <= QUOTA.evaluations_per_epoch
     assert sum(spent) / 3 <= QUOTA.evaluations_per_epoch * 5 / 3
-    assert guesses < 10  # of up to 22 evaluations each
+    assert guesses < 30  # of up to 4 evaluations each, of which those of the family and the like are known
     assert tokens_of(cast, 1, a_descriptor("llama"), trustees) == seen  # honest members keep their own quota
 
 
@@ -682,7 +702,7 @@ def test_nobody_but_a_member_has_guesses_evaluated(cast: Cast) -> None:
     """Neither the provider under its own key, nor a stranger under a name of its own or of a member."""
     trustee = cast.trustee(3, QUOTA)
     stranger = SigningKey.generate(os.urandom)
-    own = Member.of(stranger, MaskKey.generate(os.urandom).public).tenant
+    own = Member.of(stranger, MaskKey.generate(os.urandom), 0).tenant
     for signer, name in ((keys().provider, keys().tenant_id(0)), (stranger, keys().tenant_id(0)), (stranger, own)):
         with pytest.raises(BadSignature):
             trustee.evaluate(signer.sign(a_guess(name)))
@@ -717,7 +737,7 @@ def test_without_a_clock_every_epoch_is_a_quota_and_the_meter_shows_it(cast: Cas
 
 def a_guess(name: TenantId, epoch: int = 0) -> EvaluationRequest:
     blinded = voprf.blind([b"a guess"], os.urandom).elements
-    return EvaluationRequest(name, epoch, tuple(EncodedElement(element.encoded) for element in blinded))
+    return EvaluationRequest(name, 3, epoch, tuple(EncodedElement(element.encoded) for element in blinded))
 
 
 # ---- a whole week over the grid, with a node that attacks ----------------------------------------------------------
@@ -765,7 +785,7 @@ def pairs(release: Release) -> float:
 
 
 def contribution_in(message: bytes) -> Contribution:
-    return decode(Contribution, decode(Signed, message).body)
+    return decode(Contribution, message)
 
 
 def test_the_honest_week_of_this_module_counts_everybody(eight: Federation) -> None:
@@ -776,15 +796,17 @@ def test_the_honest_week_of_this_module_counts_everybody(eight: Federation) -> N
 def test_a_strangers_node_contributes_nothing(eight: Federation, caplog: pytest.LogCaptureFixture) -> None:
     """Under a name of its own, in the name of a member, or with the words of one."""
     key = SigningKey.generate(os.urandom)
-    own = Member.of(key, MaskKey.generate(os.urandom).public).tenant
+    own = Member.of(key, MaskKey.generate(os.urandom), 0).tenant
 
     def under(name: TenantId) -> Answerer:
         def answer(verb: Verb, payload: bytes) -> bytes:
             if verb is not Verb.CONTRIBUTION:
                 raise DecodeError("says nothing")
-            plan = decode(Plan, decode(Signed, payload).body)
-            said = Contribution(name, plan.round_id, plan_digest(payload), plan.first_hour, b"\xff" * (8 * plan.words))
-            return key.sign(said)
+            plan = reopened(Plan, payload)
+            said = ContributionHeader(
+                name, plan.round_id, plan_digest(payload), plan.first_hour, Nonce(bytes(16)), Digest(bytes(32))
+            )
+            return forged_contribution(key, said, b"\xff" * (8 * plan.words))
 
         return answer
 
@@ -806,7 +828,7 @@ def test_a_forged_plan_is_answered_by_the_name_of_an_error_alone(eight: Federati
     assert pairs(release) == 8.0
 
 
-def twice_and_backwards(messages: list[Message]) -> list[Message]:
+def twice_and_backwards(messages: list[FlowerMessage]) -> list[FlowerMessage]:
     return [*reversed(messages), *messages]
 
 
@@ -876,7 +898,7 @@ def adding(federation: Federation, liar: int, value: int, words: slice = slice(1
             return said
         sent = words_from_bytes(contribution_in(said).cells).copy()
         sent[words] += np.array([value], np.uint64)
-        return tenant._signing_key.sign(replace(contribution_in(said), cells=words_to_bytes(sent)))
+        return forged_contribution(tenant._signing_key, header_of(said), words_to_bytes(sent))
 
     return answer
 
@@ -955,7 +977,7 @@ def test_a_contribution_of_last_week_signed_anew_costs_its_group_and_the_others_
         said = liar.answer(verb, payload)
         if verb is not Verb.CONTRIBUTION:
             return said
-        return liar._signing_key.sign(replace(contribution_in(said), cells=old.cells))
+        return forged_contribution(liar._signing_key, header_of(said), bytes(old.cells))
 
     for number in range(GROUPS * GROUP):
         happen(twelve, number, week=1)
@@ -1002,7 +1024,7 @@ def test_a_trustee_that_answers_for_another_is_not_heard(busy: Cast) -> None:
     endorse_all(round_, trustees)
     three, four = (trustees[index].unmask(round_.call()) for index in (3, 4))
     round_.share(3, three)
-    posing = replace(decode(UnmaskShare, decode(Signed, four).body), trustee=5)
+    posing = replace(reopened(UnmaskShare, four), trustee=5)
     for share in (four, keys().trustees[3][1].sign(posing), keys().provider.sign(posing)):
         with pytest.raises(BadSignature):
             round_.share(5, share)
@@ -1018,7 +1040,7 @@ def test_a_trustee_that_lies_about_its_masks_opens_nothing_and_has_signed_the_li
     close(round_)
     trustees = {index: busy.trustee(index) for index in MASKING}
     endorse_all(round_, trustees)
-    right = decode(UnmaskShare, decode(Signed, trustees[5].unmask(round_.call())).body)
+    right = reopened(UnmaskShare, trustees[5].unmask(round_.call()))
     wrong = keys().trustees[4][1].sign(replace(right, mask_sums=(os.urandom(len(right.mask_sums[0])),)))
     round_.share(5, wrong)
     share_all(round_, trustees)

@@ -1,7 +1,6 @@
 """Ceilings: exact in small cases, and no honest journal ever exceeds one."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from provider_server.ceilings import JobWeeks, job_weeks
 from provider_server.leases import Lease
 from tenant_client.journal import Failure, LabelledFailure
 from tenant_client.table import build_tables
+from tests.changing import replace
 
 ONE, TWO = TenantId(bytes(15) + b"\1"), TenantId(bytes(15) + b"\2")
 WEEK = (168, 336)

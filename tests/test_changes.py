@@ -1,6 +1,5 @@
 """What changed between the run that worked and this one: relations, in few lines, the likeliest first."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from tenant_client.cli import app
 from tenant_client.database import open_database
 from tenant_client.journal import Journal
 from tenant_client.run.attempts import Attempts, Cause, State
+from tests.changing import replace
 from tests.factories import a_descriptor, labels, token
 
 LLAMA = a_descriptor()

@@ -1,7 +1,6 @@
 """Does this workload belong here: the verdict at its thresholds, its evidence, and a context that works."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from crypto.bundle import Bundle, HazardEntry, Judgement, MismatchEntry
 from crypto.check import Check, check
 from crypto.ids import Token
 from crypto.online import Verdict
+from tests.changing import replace
 from tests.factories import labels, ladder, token
 
 LEASE = labels(0, 0)

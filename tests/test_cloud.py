@@ -3,7 +3,6 @@
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from importlib import resources
 from itertools import combinations, pairwise, product
 from pathlib import Path
@@ -18,6 +17,7 @@ from crypto.errors import PharoahError
 from crypto.plan import HOURS_PER_WEEK
 from simulation.cloud import Cloud, Failure, Lease, build_cloud
 from simulation.scenario import Scenario, ScenarioError, load, names, parse
+from tests.changing import replace
 
 Floats = NDArray[np.float64]
 QUICKSTART = resources.files("simulation").joinpath("scenarios/quickstart.toml").read_text(encoding="utf-8")

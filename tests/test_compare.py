@@ -1,38 +1,29 @@
 """What a provider concludes from tokens alone, and what an owner sees beside it."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given, strategies as st
-from scipy.stats import binom
 
 from crypto.messages import Ladder
-from tenant_client.compare import SAME_ARCHETYPE_BANDS, conclude, differences, jaccard, operator_text
-from tenant_client.sketch import POSITIONS, ROWS_PER_BAND
+from tenant_client.compare import conclude, differences, jaccard, operator_text
+from tests.changing import replace
 from tests.factories import a_descriptor, token
 
-BANDS = tuple(token(f"band {number}") for number in range(16))
-LADDER = Ladder(token("family"), token("archetype"), token("subarchetype"), token("exact"), BANDS)
+LADDER = Ladder(token("family"), token("archetype"), token("subarchetype"), token("exact"))
+STRANGER = Ladder(token("f"), token("a"), token("s"), token("e"))
 LLAMA = a_descriptor()
-
-
-def with_bands_of(other: Ladder, shared: int) -> Ladder:
-    return replace(other, bands=(*BANDS[:shared], *(token(f"other {number}") for number in range(16 - shared))))
-
-
-STRANGER = with_bands_of(Ladder(token("f"), token("a"), token("s"), token("e"), BANDS), 0)
 
 # ---- conclusions ---------------------------------------------------------------------------------------------------
 
 
 def same(one: Ladder, other: Ladder) -> set[str]:
-    return {name for name, value in asdict(conclude(one, other)).items() if value is True}
+    return {name for name, value in asdict(conclude(one, other)).items() if value}
 
 
 def test_equal_ladders_are_the_same_in_everything_and_strangers_in_nothing() -> None:
     assert same(LADDER, LADDER) == {"same_family", "same_archetype", "same_subarchetype"}
     assert same(LADDER, STRANGER) == set()
-    assert (conclude(LADDER, LADDER).shared_bands, conclude(LADDER, STRANGER).shared_bands) == (16, 0)
 
 
 def test_every_rung_is_told_by_its_own_token() -> None:
@@ -40,22 +31,6 @@ def test_every_rung_is_told_by_its_own_token() -> None:
     assert same(LADDER, replace(STRANGER, archetype=LADDER.archetype)) == {"same_archetype"}
     assert same(LADDER, replace(STRANGER, subarchetype=LADDER.subarchetype)) == {"same_subarchetype"}
     assert same(LADDER, replace(STRANGER, exact=LADDER.exact)) == set()
-
-
-def test_half_of_the_bands_make_one_archetype_and_one_band_less_does_not() -> None:
-    for shared in range(17):
-        found = conclude(LADDER, with_bands_of(STRANGER, shared))
-        assert (found.shared_bands, found.same_archetype) == (shared, shared >= SAME_ARCHETYPE_BANDS)
-
-
-def test_a_band_counts_at_its_own_place_only() -> None:
-    assert conclude(LADDER, replace(STRANGER, bands=(*BANDS[1:], BANDS[0]))).shared_bands == 0
-
-
-def test_bands_are_shared_as_often_as_the_docstring_says() -> None:
-    count = POSITIONS // ROWS_PER_BAND
-    assert binom.mean(count, 0.84**ROWS_PER_BAND) == pytest.approx(SAME_ARCHETYPE_BANDS, abs=0.1)
-    assert 1e-6 < binom.sf(SAME_ARCHETYPE_BANDS - 1, count, 0.5**ROWS_PER_BAND) < 2e-6
 
 
 # ---- similarity ----------------------------------------------------------------------------------------------------
@@ -96,9 +71,9 @@ def test_equal_workloads_have_no_differences() -> None:
 def test_a_difference_says_what_only_one_of_them_has(
     changes: dict[str, object], name: str, only_first: tuple[str, ...], only_second: tuple[str, ...]
 ) -> None:
-    (found,) = differences(LLAMA, replace(LLAMA, **changes))  # type: ignore[arg-type]
+    (found,) = differences(LLAMA, replace(LLAMA, **changes))
     assert (found.property, found.only_first, found.only_second) == (name, only_first, only_second)
-    (turned,) = differences(replace(LLAMA, **changes), LLAMA)  # type: ignore[arg-type]
+    (turned,) = differences(replace(LLAMA, **changes), LLAMA)
     assert (turned.only_first, turned.only_second) == (only_second, only_first)
 
 

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -11,13 +10,14 @@ from hypothesis import given, strategies as st
 
 from crypto.bundle import SKETCH_BYTES, CatalogueEntry
 from tenant_client.descriptor import NEAR_ENOUGH, Descriptor, own_sketch, rungs
-from tenant_client.sketch import POSITIONS, ROWS_PER_BAND, Sketch, bands, similarity, sketch
+from tenant_client.sketch import POSITIONS, Sketch, similarity, sketch
+from tests.changing import replace
 from tests.factories import a_descriptor
 
 LLAMA = a_descriptor()
 OPERATORS = sorted(LLAMA.operators)
 T = TypeVar("T")
-RUNG_NAMES = ("family", "archetype", "subarchetype", "exact", "bands")
+RUNG_NAMES = ("family", "archetype", "subarchetype", "exact")
 
 # ---- sketches ------------------------------------------------------------------------------------------------------
 
@@ -41,15 +41,6 @@ def test_equal_positions_estimate_the_jaccard_similarity(shared: int, own: int) 
     assert np.std(estimates) == pytest.approx(deviation, rel=0.25)
 
 
-@pytest.mark.parametrize("jaccard", [0.1, 0.5, 0.8])
-def test_bands_are_shared_as_often_as_the_docstring_says(jaccard: float) -> None:
-    shared = round(1800 * jaccard / (1 + jaccard))
-    pairs = [two_sets(shared, 900 - shared, seed) for seed in range(60)]
-    met = [bool(set(bands(sketch(one))) & set(bands(sketch(other)))) for one, other in pairs]
-    expected = 1 - (1 - jaccard**ROWS_PER_BAND) ** (POSITIONS // ROWS_PER_BAND)
-    assert abs(np.mean(met) - expected) <= 5 * np.sqrt(expected * (1 - expected) / len(pairs)) + 0.01
-
-
 @given(elements=st.lists(st.binary(max_size=8), max_size=30), seed=st.integers(0, 10))
 def test_a_sketch_is_of_a_set_and_not_of_a_list(elements: list[bytes], seed: int) -> None:
     shuffled = [*elements, *elements]
@@ -64,12 +55,10 @@ def test_the_sketch_of_a_union_is_the_lower_of_both(one: set[bytes], other: set[
         assert sketch(one | other).minima == tuple(lower)
 
 
-def test_sketches_travel_as_bytes_and_bands_are_their_parts() -> None:
+def test_sketches_travel_as_bytes() -> None:
     own = sketch([b"a", b"b"])
     assert Sketch.from_bytes(own.to_bytes()) == own
-    assert len(own.to_bytes()) == SKETCH_BYTES
-    assert b"".join(bands(own)) == own.to_bytes()
-    assert len(bands(own)) == POSITIONS // ROWS_PER_BAND
+    assert len(own.to_bytes()) == SKETCH_BYTES == 8 * POSITIONS
 
 
 # ---- canonical bytes -----------------------------------------------------------------------------------------------
@@ -95,10 +84,19 @@ def test_the_collectives_of_an_iteration_have_an_order() -> None:
 
 
 def test_no_two_inputs_of_a_ladder_are_equal() -> None:
-    inputs = rungs(LLAMA, ()).inputs
-    assert len(set(inputs)) == len(inputs) == 4 + POSITIONS // ROWS_PER_BAND
     empty = replace(LLAMA, operators=frozenset(), collectives=(), versions=(), kernel_families=frozenset())
-    assert len(set(rungs(empty, ()).inputs)) == len(inputs)  # bands of nothing are equal and stand at other places
+    for workload in (LLAMA, empty):
+        inputs = rungs(workload, ()).inputs
+        assert len(set(inputs)) == len(inputs) == len(RUNG_NAMES)
+
+
+def test_what_can_be_guessed_by_itself_is_no_input() -> None:
+    """An input that covers a part of the operators is tested against a guess of that part alone, all else unknown."""
+    own = rungs(LLAMA, ())
+    for number in range(len(OPERATORS)):
+        one_less = rungs(replace(LLAMA, operators=frozenset(OPERATORS[:number] + OPERATORS[number + 1 :])), ())
+        assert own.inputs[:-1] == one_less.inputs[:-1]
+        assert own.exact != one_less.exact
 
 
 def test_a_descriptor_comes_back_from_the_journal_as_it_was() -> None:
@@ -128,7 +126,7 @@ def changed(one: Descriptor, other: Descriptor, catalogue: tuple[CatalogueEntry,
         ({"parallelism": "tp4 pp2"}, {"family", "exact"}),
         ({"collectives": (("all_reduce", 3, 21), ("all_gather", 3, 18))}, {"exact"}),
         ({"collectives": (("all_to_all", 3, 20),)}, {"family", "exact"}),
-        ({"operators": frozenset((name, (14, *dims[1:])) for name, dims in OPERATORS)}, {"exact", "bands"}),
+        ({"operators": frozenset((name, (14, *dims[1:])) for name, dims in OPERATORS)}, {"exact"}),
         ({"operators": frozenset(OPERATORS[1:])}, {"exact"}),
         ({"structure": frozenset({("linear", ())})}, {"archetype", "subarchetype", "exact"}),
     ],
@@ -138,9 +136,7 @@ def changed(one: Descriptor, other: Descriptor, catalogue: tuple[CatalogueEntry,
     ],
 )
 def test_each_property_is_told_apart_from_its_rung_on(changes: dict[str, object], told_apart: set[str]) -> None:
-    found = changed(LLAMA, replace(LLAMA, **changes))  # type: ignore[arg-type]
-    assert found - {"bands"} == told_apart - {"bands"}
-    assert "bands" not in told_apart or "bands" in found
+    assert changed(LLAMA, replace(LLAMA, **changes)) == told_apart
 
 
 def test_a_finer_rung_never_joins_what_a_coarser_one_of_its_kind_separates() -> None:
@@ -204,9 +200,10 @@ def test_a_new_version_of_a_benchmark_is_the_same_archetype_and_another_subarche
     assert changed(LLAMA, newer, CATALOGUE) == {"subarchetype", "exact"}
 
 
-def test_a_catalogue_changes_neither_family_nor_bands() -> None:
+def test_a_catalogue_does_not_change_the_family() -> None:
     with_it, without = rungs(LLAMA, CATALOGUE), rungs(LLAMA, ())
-    assert (with_it.family, with_it.bands) == (without.family, without.bands)
+    assert with_it.family == without.family
+    assert with_it.archetype != without.archetype
 
 
 # ---- secrecy -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,20 +24,25 @@ from crypto.directory import (
     next_entry,
 )
 from crypto.errors import BadSignature, DecodeError, PeerFault, Refusal
-from crypto.ids import Digest, Signature, TenantId, VerifyKey
+from crypto.ids import Digest, MaskPublicKey, Signature, TenantId, VerifyKey
 from crypto.masking import MaskKey
 from crypto.messages import DirectoryUpdate, Receipt
-from crypto.signing import SigningKey, open_signed, tenant_id
+from crypto.possession import MaskKeyClaim
+from crypto.signing import Signed, SigningKey, open_signed, tenant_id
 from tenant_client.database import open_database
 from tenant_client.pinned import pin, pinned
+from tests.changing import replace
+from tests.curve25519 import aliases
 from tests.factories import Cast, keys
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "vectors" / "directory.json").read_text())
 PROVIDER = VerifyKey(bytes.fromhex(VECTORS["provider"]))
 ENTRIES = tuple(bytes.fromhex(entry) for entry in VECTORS["entries"])
-CAST = [(SigningKey(bytes([number]) * 32), MaskKey(bytes([64 + number]) * 32).public) for number in range(1, 9)]
-STRANGERS = [Member.of(*pair) for pair in CAST]
+CAST = [(SigningKey(bytes([number]) * 32), MaskKey(bytes([64 + number]) * 32)) for number in range(1, 9)]
+MADE = 1000  # the hour of their mask keys
+STRANGERS = [Member.of(*pair, MADE) for pair in CAST]
 STRANGER = STRANGERS[0]
+RENEWED = MaskKey(bytes([200]) * 32)
 
 
 def errors_of(name: str) -> type[Exception]:
@@ -195,10 +199,13 @@ def test_another_provider_cannot_go_on_with_the_chain_even_if_it_names_itself() 
 
 
 def test_a_mask_key_that_its_tenant_did_not_sign_is_not_enrolled() -> None:
-    own = STRANGERS[1].mask_key
+    own = STRANGERS[1]
     for swapped in (
-        replace(STRANGER, mask_key=own),
+        replace(STRANGER, mask_key=own.mask_key),
+        replace(STRANGER, mask_key=own.mask_key, possession=own.possession),
+        replace(STRANGER, made_hour=MADE + 1),
         replace(STRANGER, claim=STRANGERS[1].claim),
+        replace(STRANGER, claim=STRANGER.possession),
         replace(STRANGER, claim=Signature(bytes(64))),
         replace(STRANGER, verify_key=STRANGERS[1].verify_key),
     ):
@@ -211,6 +218,72 @@ def test_a_mask_key_that_its_tenant_did_not_sign_is_not_enrolled() -> None:
     assert enrolled.directory.member(STRANGER.tenant) == STRANGER
 
 
+def claimed(signing_key: SigningKey, mask_key: MaskPublicKey, possession: bytes, made_hour: int = MADE) -> Member:
+    """The record of a tenant that signs for a mask key which it may not hold."""
+    claim = MaskKeyClaim(signing_key.public, mask_key, made_hour)
+    return Member(
+        signing_key.public, mask_key, made_hour, decode(Signed, signing_key.sign(claim)).signature, possession
+    )
+
+
+def aliases_of(key: MaskPublicKey) -> list[MaskPublicKey]:
+    """The key itself, and the key plus each point of small order: all that agree with it and are canonical."""
+    return [key, *(MaskPublicKey(alias) for alias in aliases(key) if alias[31] < 0x80)]
+
+
+@pytest.mark.parametrize(
+    "victim", [keys().directory.members[0], keys().directory.trustees[4]], ids=["member", "trustee"]
+)
+@pytest.mark.parametrize("shift", range(8))
+def test_nobody_is_enrolled_with_the_key_of_another_one_or_its_alias(victim: Member, shift: int) -> None:
+    """It signs its claim itself, as it may; the proof is the victim's, its own, or that of its signing key."""
+    signing, own = CAST[0]
+    key = aliases_of(victim.mask_key)[shift]
+    claim = MaskKeyClaim(signing.public, key, MADE)
+    for proof in (victim.possession, own.prove(claim), decode(Signed, signing.sign(claim)).signature, bytes(64)):
+        posing = claimed(signing, key, proof)
+        with pytest.raises(BadSignature, match="nobody proves to hold the mask key") as caught:
+            founding().extended([step(founding().directory, joined=[posing])])
+        assert "a copy of another one's" in caught.value.hint
+        with pytest.raises(BadSignature, match="nobody proves"):
+            posing.check()
+
+
+@pytest.mark.parametrize("shift", range(8))
+def test_no_trustee_is_founded_with_the_key_of_another_one_or_its_alias(shift: int) -> None:
+    """A trustee that is there may be met under two numbers by its own key alone, which no entry takes either."""
+    entry = open_signed(DirectoryEntry, keys().founding, keys().provider.public)
+    first, *others, last = entry.trustees
+    key = aliases_of(last.mask_key)[shift]
+    proofs = last.possession, keys().trustees[0][2].prove(MaskKeyClaim(first.verify_key, key, first.made_hour))
+    for proof in proofs:
+        posing = replace(first, mask_key=key, possession=proof)
+        alone = replace(entry, trustees=(posing, *others), threshold=1)
+        with pytest.raises(BadSignature, match="nobody proves to hold the mask key"):
+            Chain.begin(keys().provider.sign(alone), keys().provider.public)
+        if shift:
+            beside = replace(entry, trustees=(posing, *others, last))
+            with pytest.raises(BadSignature, match="nobody proves to hold the mask key"):
+                Chain.begin(keys().provider.sign(beside), keys().provider.public)
+
+
+def test_an_encoding_that_is_no_key_does_not_reach_the_directory() -> None:
+    """The top bit, p and more, small order: whichever key of an entry it is, the entry does not decode."""
+    entry = encode(next_entry(founding().directory, joined=[STRANGER]))
+    trustee = founding().directory.trustees[0]
+    for key in (STRANGER.mask_key, STRANGER.verify_key, trustee.mask_key, trustee.verify_key):
+        flipped = [key[:31] + bytes([key[31] ^ 0x80])] if type(key) is MaskPublicKey else []  # else another point's
+        for bad in (bytes(32), b"\1" + bytes(31), b"\xed" + b"\xff" * 30 + b"\x7f", b"\xff" * 32, *flipped):
+            with pytest.raises(DecodeError, match="DirectoryEntry"):
+                founding().extended([signed_bytes(keys().provider, entry.replace(key, bad))])
+
+
+def signed_bytes(signer: SigningKey, body: bytes) -> bytes:
+    """What `signer` would sign if it had no types."""
+    signature = signer._private.sign(b"pharoah/signed/2\0" + digest(body))
+    return encode(Signed(signature, memoryview(body)))
+
+
 def test_a_founding_entry_is_checked_like_any_other() -> None:
     entry = open_signed(DirectoryEntry, keys().founding, keys().provider.public)
     first, *others = entry.joined
@@ -219,17 +292,48 @@ def test_a_founding_entry_is_checked_like_any_other() -> None:
         Chain.begin(keys().provider.sign(replace(entry, joined=(swapped, *others))), keys().provider.public)
 
 
-def test_a_tenant_comes_back_with_the_key_that_it_had_or_a_new_one() -> None:
+@pytest.mark.parametrize(
+    "member",
+    [STRANGER, Member.of(CAST[0][0], CAST[0][1], MADE + 9), Member.of(CAST[0][0], RENEWED, MADE + 1)],
+    ids=["as it was", "the same key, claimed again", "a newer key"],
+)
+def test_a_tenant_comes_back_with_the_key_that_it_had_or_a_newer_one(member: Member) -> None:
     chain = founding().extended([step(founding().directory, joined=[STRANGER])])
     gone = chain.extended([step(chain.directory, left=[STRANGER.tenant])])
     with pytest.raises(BadSignature, match="is not in the directory"):
         gone.directory.member(STRANGER.tenant)
-    renewed = Member.of(CAST[0][0], MaskKey(bytes([200]) * 32).public)
-    for member in (STRANGER, renewed):
-        back = gone.extended([step(gone.directory, joined=[member])])
-        assert back.directory.member(STRANGER.tenant) == member
-        at_once = chain.extended([step(chain.directory, left=[STRANGER.tenant], joined=[member])])
-        assert at_once.directory.members == back.directory.members
+    back = gone.extended([step(gone.directory, joined=[member])])
+    assert back.directory.member(STRANGER.tenant) == member
+    assert STRANGER.tenant not in back.directory.left
+    at_once = chain.extended([step(chain.directory, left=[STRANGER.tenant], joined=[member])])
+    assert at_once.directory.members == back.directory.members
+
+
+@pytest.mark.parametrize("made_hour", [0, MADE - 1, MADE])
+def test_nobody_comes_back_with_an_older_mask_key(made_hour: int) -> None:
+    """However long it was away, and however many came and went since; nor with another key of the same hour."""
+    older = Member.of(CAST[0][0], RENEWED, made_hour)
+    chain = founding().extended([step(founding().directory, joined=[STRANGER])])
+    with pytest.raises(Fork, match=r"brings tenant .* back with an older mask key"):
+        chain.extended([step(chain.directory, left=[STRANGER.tenant], joined=[older])])
+    chain = chain.extended([step(chain.directory, left=[STRANGER.tenant])])
+    for other in STRANGERS[1:4]:
+        with pytest.raises(Fork, match=r"brings tenant .* back with an older mask key"):
+            chain.extended([step(chain.directory, joined=[older])])
+        chain = chain.extended([step(chain.directory, joined=[other])])
+        chain = chain.extended([step(chain.directory, left=[other.tenant])])
+    assert chain.extended([step(chain.directory, joined=[STRANGER])]).directory.member(STRANGER.tenant) == STRANGER
+
+
+def test_who_was_renewed_does_not_fall_back_to_the_first_key() -> None:
+    """What counts is the key that it left with last, not that it once was enrolled with the older one."""
+    chain = founding().extended([step(founding().directory, joined=[STRANGER])])
+    newer = Member.of(CAST[0][0], RENEWED, MADE + 1)
+    chain = chain.extended([step(chain.directory, left=[STRANGER.tenant], joined=[newer])])
+    chain = chain.extended([step(chain.directory, left=[STRANGER.tenant])])
+    with pytest.raises(Fork, match=r"brings tenant .* back with an older mask key"):
+        chain.extended([step(chain.directory, joined=[STRANGER])])
+    assert chain.extended([step(chain.directory, joined=[newer])]).directory.member(newer.tenant) == newer
 
 
 @pytest.mark.parametrize(
@@ -239,8 +343,8 @@ def test_a_tenant_comes_back_with_the_key_that_it_had_or_a_new_one() -> None:
         ([], [STRANGER.tenant, STRANGER.tenant], "removes tenant .* who is not there"),
         ([STRANGERS[1]], [STRANGERS[1].tenant], "removes tenant .* who is not there"),
         ([STRANGER], [], "adds tenant .* again"),
-        ([Member.of(CAST[0][0], MaskKey(bytes([200]) * 32).public)], [], "adds tenant .* again"),
-        ([Member.of(CAST[1][0], STRANGER.mask_key)], [], "two members have one mask key"),
+        ([Member.of(CAST[0][0], RENEWED, MADE + 1)], [], "adds tenant .* again"),
+        ([Member.of(CAST[1][0], CAST[0][1], MADE)], [], "two members have one mask key"),
     ],
 )
 def test_nobody_leaves_who_is_not_there_and_nobody_is_there_twice(
@@ -253,7 +357,7 @@ def test_nobody_leaves_who_is_not_there_and_nobody_is_there_twice(
 
 def test_a_mask_key_is_free_again_when_its_tenant_has_left() -> None:
     chain = founding().extended([step(founding().directory, joined=[STRANGER])])
-    heir = Member.of(CAST[1][0], STRANGER.mask_key)
+    heir = Member.of(CAST[1][0], CAST[0][1], MADE)
     after = chain.extended([step(chain.directory, joined=[heir], left=[STRANGER.tenant])])
     assert after.directory.member(heir.tenant).mask_key == STRANGER.mask_key
 
@@ -268,8 +372,8 @@ def test_a_mask_key_is_free_again_when_its_tenant_has_left() -> None:
         ({"trustees": keys().directory.trustees[1:]}, "numbered from 1"),
         ({"trustees": (*keys().directory.trustees, keys().directory.trustees[0])}, "each number once"),
         ({"joined": (STRANGER, STRANGER)}, "the same key of a member"),
-        ({"joined": (STRANGER, Member.of(CAST[1][0], STRANGER.mask_key))}, "the same key of a member"),
-        ({"joined": (STRANGER, Member.of(CAST[0][0], STRANGERS[1].mask_key))}, "the same key of a member"),
+        ({"joined": (STRANGER, Member.of(CAST[1][0], CAST[0][1], MADE))}, "the same key of a member"),
+        ({"joined": (STRANGER, Member.of(CAST[0][0], CAST[1][1], MADE))}, "the same key of a member"),
     ],
 )
 def test_an_entry_checks_itself(change: dict[str, Any], rule: str) -> None:
@@ -318,7 +422,7 @@ def test_the_directory_finds_keys_by_the_id_that_follows_from_them() -> None:
     member = view.members[2]
     assert member.tenant == tenant_id(member.verify_key)
     assert view.member(member.tenant) is member
-    assert view.verify_key(member) == member.verify_key
+    assert view.verify_key(member.tenant) == member.verify_key
     with pytest.raises(BadSignature, match=r"is not in the directory") as caught:
         view.member(STRANGER.tenant)
     assert caught.value.hint == "enrol it first"

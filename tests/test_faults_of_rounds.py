@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,6 +30,7 @@ from provider_server.week import MaskHolder
 from simulation.federation import Federation
 from tenant_client.database import StorageFailed, open_database, reporting
 from tenant_client.trustee import TrusteeLimits
+from tests.changing import replace
 from tests.federations import (
     COHORT,
     LEASES,

@@ -1,6 +1,5 @@
 """How probably a job fails within hours: exact where rates are known, and intervals hold a planted truth."""
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -15,6 +14,7 @@ from provider_server.release import Release
 from provider_server.verdicts import PairFinding
 from simulation.bench_learning import Year, live, releases, small
 from simulation.scenario import load
+from tests.changing import replace
 
 DAYS_3 = 72.0
 

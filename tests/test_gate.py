@@ -1,7 +1,6 @@
 """Whether a model is fit to be published: the newest week is held out, and bundles are judged by what they foretold."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -13,6 +12,7 @@ from provider_server.learning import learn
 from provider_server.leases import Lease
 from provider_server.publication import compose
 from provider_server.release import Release
+from tests.changing import replace
 from tests.federations import WEEKS, Grounds, begin, fail, hold
 
 History = tuple[list[Release], list[Lease]]

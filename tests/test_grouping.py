@@ -6,7 +6,6 @@ The simulated federation is that of `benchmarks/poison.py`, which also measures 
 import json
 import math
 from collections import Counter
-from dataclasses import replace
 from itertools import count
 from statistics import median
 
@@ -29,6 +28,7 @@ from provider_server.grouping import (
     judge,
     shuffled,
 )
+from tests.changing import replace
 
 NOBODY = Suspicion()
 

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from provider_server.hint_store import KEPT_H, HintStore
 from provider_server.hints import Draft
 from provider_server.round_store import LostStep
 from provider_server.store import Store
+from tests.changing import replace
 from tests.deaths_of_hints import TENANTS, look_at_all
 from tests.factories import a_lease, keys, lease_id
 from tests.postgres import Server

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from crypto.errors import DecodeError
 from crypto.ids import LeaseId
 from crypto.online import Action, Hint, HintState, Suspicion
 from provider_server.hints import Draft, Episodes, HintLimits, LeaseHazard, NodeHazard, lease_hazard
+from tests.changing import replace
 
 USUAL = 0.001
 WITHIN_H = 24.0

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from crypto.codec import decode
 from crypto.directory import Fork, Member, next_entry
 from crypto.errors import DecodeError
 from crypto.masking import MaskKey
 from crypto.noise import SystemSampler
+from crypto.possession import MaskKeyClaim
 from crypto.signing import SigningKey, tenant_id
 from provider_server.planning import PlanSettings
 from simulation.federation import TRUSTEES, found
 from tenant_client.database import open_database
-from tenant_client.home import create, open_tenant, pin
+from tenant_client.home import create, member, open_tenant, pin
 from tenant_client.journal import UnknownUnit
 from tenant_client.pinned import NotEnrolled
 from tenant_client.policy import Policy, PolicyError
@@ -34,7 +36,7 @@ def opened(home: Path) -> Tenant:
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     path = tmp_path / "homes" / "tenant"
-    create(path, os.urandom)
+    create(path, os.urandom, 0.0)
     pin(path, [keys().founding])
     return path
 
@@ -49,7 +51,7 @@ def mode(path: Path) -> str:
 def test_secrets_are_for_their_owner_only_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        create(tmp_path / "tenant", os.urandom)
+        create(tmp_path / "tenant", os.urandom, 400_000.75)
         pin(tmp_path / "tenant", [keys().founding])
         with closing(opened(tmp_path / "tenant")) as tenant:
             unit = a_unit(1)
@@ -58,14 +60,14 @@ def test_secrets_are_for_their_owner_only_whatever_the_umask(tmp_path: Path) -> 
     finally:
         os.umask(before)
     assert mode(tmp_path / "tenant") == "0o700"
-    assert set(names) >= {"signing.key", "mask.key", "tenant.db", "tenant.db-wal"}
+    assert set(names) >= {"signing.key", "mask.key", "mask.claim", "tenant.db", "tenant.db-wal"}
     assert set(names.values()) == {"0o600"}
 
 
 def test_keys_are_never_overwritten(home: Path) -> None:
     before = (home / "signing.key").read_bytes()
     with pytest.raises(FileExistsError):
-        create(home, os.urandom)
+        create(home, os.urandom, 0.0)
     with pytest.raises(FileExistsError):
         write_secret(home / "mask.key", bytes(32))
     assert (home / "signing.key").read_bytes() == before
@@ -73,15 +75,35 @@ def test_keys_are_never_overwritten(home: Path) -> None:
 
 def test_the_public_keys_are_those_of_the_files_and_of_the_tenant(tmp_path: Path) -> None:
     drawn = iter([bytes([1]) * 32, bytes([2]) * 32])
-    member = create(tmp_path, lambda size: next(drawn))
+    enrolled = create(tmp_path, lambda size: next(drawn), 400_000.75)
     pin(tmp_path, [keys().founding])
     assert ((tmp_path / "signing.key").read_bytes(), (tmp_path / "mask.key").read_bytes()) == (b"\1" * 32, b"\2" * 32)
     with closing(opened(tmp_path)) as tenant:
-        assert tenant.id == member.tenant == tenant_id(member.verify_key)
+        assert tenant.id == enrolled.tenant == tenant_id(enrolled.verify_key)
+
+
+def test_what_a_home_asks_to_be_enrolled_with_is_the_same_whenever_it_is_asked(home: Path) -> None:
+    """The hour is the one when the mask key was made: whoever comes back is refused with an older key."""
+    enrolled = create(home.parent / "other", os.urandom, 400_000.75)
+    enrolled.check()
+    assert enrolled.made_hour == 400_000
+    assert member(home.parent / "other") == enrolled
+    assert member(home).made_hour == 0
+    claim = decode(MaskKeyClaim, (home.parent / "other" / "mask.claim").read_bytes())
+    assert claim == MaskKeyClaim(enrolled.verify_key, enrolled.mask_key, 400_000)
+
+
+def test_a_home_without_its_claim_says_which_file_is_missing(home: Path) -> None:
+    (home / "mask.claim").unlink()
+    with pytest.raises(HomeError, match=r"mask\.claim"):
+        member(home)
+    (home / "mask.claim").write_bytes(b"garbage")
+    with pytest.raises(DecodeError, match="MaskKeyClaim"):
+        member(home)
 
 
 def test_two_homes_have_different_keys(tmp_path: Path) -> None:
-    one, other = (create(tmp_path / name, os.urandom) for name in ("one", "other"))
+    one, other = (create(tmp_path / name, os.urandom, 0.0) for name in ("one", "other"))
     assert isinstance(one, Member)
     assert one.verify_key != other.verify_key
     assert one.mask_key != other.mask_key
@@ -112,7 +134,7 @@ def test_a_key_of_another_length_is_named_and_not_shown(home: Path, name: str, s
 
 
 def test_a_home_without_a_pinned_directory_says_how_to_get_one(tmp_path: Path) -> None:
-    create(tmp_path, os.urandom)
+    create(tmp_path, os.urandom, 0.0)
     with pytest.raises(NotEnrolled) as error:
         opened(tmp_path)
     assert error.value.diagnostics().startswith("no directory is pinned here\nhint: enrol first")
@@ -124,11 +146,11 @@ def test_a_home_without_a_pinned_directory_says_how_to_get_one(tmp_path: Path) -
 
 
 def test_what_is_no_directory_is_not_pinned(tmp_path: Path) -> None:
-    create(tmp_path, os.urandom)
+    create(tmp_path, os.urandom, 0.0)
     for garbage in (b"", b"garbage", keys().founding[:-1], signed(a_plan())):
         with pytest.raises(DecodeError):
             pin(tmp_path, [garbage])
-    joining = Member.of(SigningKey(bytes(32)), MaskKey(bytes(32)).public)
+    joining = Member.of(SigningKey(bytes(32)), MaskKey(bytes(32)), 0)
     later = keys().provider.sign(next_entry(keys().directory, joined=[joining]))
     with pytest.raises(Fork, match="does not start with its first entry"):
         pin(tmp_path, [later])

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache
 
 import numpy as np
@@ -26,6 +26,7 @@ from simulation.foresight import is_warned, saved_h, watch
 from simulation.impact import Impact, check_all, gained_by_checks, impact, on_mismatch, on_warning
 from simulation.scenario import load
 from simulation.trial import Costs, World, learning_weeks, world_of
+from tests.changing import replace
 
 COSTS = Costs()
 PERIODS = len(learning_weeks(13))

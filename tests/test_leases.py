@@ -1,7 +1,6 @@
 """Exposure: who was at risk, where, at which age and for how long, checked hour by hour."""
 
 from collections import Counter, defaultdict
-from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -13,6 +12,7 @@ from crypto.messages import finest_row
 from crypto.plan import Plan
 from provider_server.leases import Lease, Slices, context_tokens, expose, expose_table
 from provider_server.planning import MarginalSpec
+from tests.changing import replace
 from tests.factories import WEEK, a_lease, a_plan, all_leases, keys, labels, lease_id
 
 EDGES = (0.0, 1.0, 8.0, 48.0, 100_000.0)

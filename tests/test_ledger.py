@@ -4,7 +4,6 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,10 @@ from crypto.accountant import NO_LOSS, PrivacyLoss, plan_loss
 from crypto.errors import BudgetExceeded, PlanRefused
 from crypto.ids import Digest, RoundId
 from crypto.noise import Integers, SystemSampler
-from crypto.plan import HOURS_PER_WEEK, Plan, Series
+from crypto.plan import HOURS_PER_WEEK, LONGEST_HORIZON, Plan, Series
 from tenant_client.database import SCHEMA, Connection, open_database
 from tenant_client.ledger import Charge, Ledger, weeks_of
+from tests.changing import replace
 from tests.factories import WEEK, Cast, a_plan, signed
 
 DELTA = 1e-8
@@ -174,6 +174,7 @@ def test_charges_survive_reopening(ledger: Ledger, path: Path) -> None:
 # ---- series --------------------------------------------------------------------------------------------------------
 
 SERIES = RoundId(bytes(15) + b"s")
+ALL = LONGEST_HORIZON  # weeks that may be carried over
 
 
 def in_series(number: int, start_h: int, end_h: int, series: RoundId | None = SERIES) -> Charge:
@@ -196,24 +197,39 @@ def test_a_charge_keeps_the_name_of_its_series(path: Path) -> None:
 
 def test_an_answer_begins_where_the_answers_of_its_own_series_end(ledger: Ledger) -> None:
     late = a_round_of_the_series(9, 4)
-    assert ledger.begins(late) == 0
+    assert ledger.begins(late, ALL) == 0
     pay(ledger, in_series(1, 0, 168))
-    assert ledger.begins(late) == 168
+    assert ledger.begins(late, ALL) == 168
     pay(ledger, in_series(2, 168, 504))
-    assert ledger.begins(late) == 504
+    assert ledger.begins(late, ALL) == 504
     for other in (None, RoundId(bytes(16))):
         pay(ledger, in_series(3 if other else 4, 504, 672, other))
-    assert ledger.begins(late) == 504  # what other series have paid for is not answered in this one
-    assert ledger.begins(a_round_of_the_series(9, 4, RoundId(bytes(16)))) == 672
-    assert ledger.begins(a_plan(9, window=(672, 840))) == 672
+    assert ledger.begins(late, ALL) == 504  # what other series have paid for is not answered in this one
+    assert ledger.begins(a_round_of_the_series(9, 4, RoundId(bytes(16))), ALL) == 672
+    assert ledger.begins(a_plan(9, window=(672, 840)), ALL) == 672
 
 
 def test_an_answer_that_was_charged_begins_where_it_did_then(ledger: Ledger) -> None:
     late = a_round_of_the_series(9, 2)
     pay(ledger, in_series(1, 0, 168))
     pay(ledger, replace(in_series(2, 168, 504), round_id=late.round_id))
-    assert ledger.begins(late) == 168
-    assert ledger.begins(a_round_of_the_series(8, 3)) == 504
+    assert ledger.begins(late, ALL) == 168
+    assert ledger.begins(a_round_of_the_series(8, 3), ALL) == 504
+
+
+@pytest.mark.parametrize(("weeks", "begins"), [(0, 4), (1, 3), (3, 1), (4, 0), (5, 0), (ALL, 0)])
+def test_no_more_weeks_are_carried_over_than_the_policy_allows(ledger: Ledger, weeks: int, begins: int) -> None:
+    assert ledger.begins(a_round_of_the_series(9, 4), weeks) == 168 * begins
+    assert ledger.begins(a_plan(9, window=(672, 840)), weeks) == 672  # alone, a round counts its own week
+
+
+def test_weeks_that_were_answered_for_are_not_carried_over_whatever_the_policy_allows(ledger: Ledger) -> None:
+    pay(ledger, in_series(1, 0, 504))
+    for weeks, begins in ((0, 672), (1, 504), (2, 504), (ALL, 504)):
+        assert ledger.begins(a_round_of_the_series(9, 4), weeks) == begins
+    late = a_round_of_the_series(8, 4)
+    pay(ledger, replace(in_series(2, 504, 840), round_id=late.round_id))
+    assert ledger.begins(late, 0) == 504  # once charged, it stays so under a stricter policy too
 
 
 def test_weeks_that_are_carried_over_pay_each_for_itself(ledger: Ledger) -> None:

@@ -4,30 +4,52 @@ import math
 import os
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from crypto import errors, ids
 from crypto.bundle import SKETCH_BYTES, CatalogueEntry, HazardEntry, Judgement, MismatchEntry, Statement
-from crypto.errors import DecodeError, PeerFault, PharoahError, Refusal
-from crypto.ids import Digest, EncodedElement, Id, LeaseId, RoundId, TenantId, Token
+from crypto.codec import Message, decode, digest, encode
+from crypto.errors import BadSignature, DecodeError, PeerFault, PharoahError, Refusal
+from crypto.ids import (
+    Digest,
+    EncodedElement,
+    EncodedProof,
+    Id,
+    LeaseId,
+    Nonce,
+    RoundId,
+    TenantId,
+    Token,
+    VerifyKey,
+)
+from crypto.masking import MaskKey, MaskStream
 from crypto.messages import (
     LADDER_LABELS,
+    MAX_LEASES,
     Contribution,
+    ContributionHeader,
     EvaluationRequest,
+    EvaluationResponse,
     GrantedLease,
+    HeldToken,
     Ladder,
     Ownership,
     UnmaskRequest,
     finest_row,
+    opened_contribution,
 )
+from crypto.plan import MaskTrustee
+from crypto.signing import SigningKey
 from crypto.voprf import MAX_BATCH
+from tests.changing import replace
 
 ID_TYPES = [kind for kind in vars(ids).values() if isinstance(kind, type) and issubclass(kind, Id) and kind is not Id]
 ERROR_TYPES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PharoahError)]
-TENANT, OTHER = TenantId(bytes(16)), TenantId(bytes([1] * 16))
+TENANT, OTHER, THIRD = (TenantId(bytes([n] * 16)) for n in range(3))
+ONE, ANOTHER = (Token(bytes([n] * 16)) for n in (1, 2))
+SIGNING, CELLS = SigningKey(bytes(32)), bytes(range(16))
 
 
 # ---- ids -----------------------------------------------------------------------------------------------------------
@@ -35,12 +57,13 @@ TENANT, OTHER = TenantId(bytes(16)), TenantId(bytes([1] * 16))
 
 @pytest.mark.parametrize("kind", ID_TYPES)
 def test_an_id_has_exactly_its_length(kind: type[Id]) -> None:
-    value = os.urandom(kind.length)
+    value = os.urandom(kind.length - 1) + b"\1"  # of a key, the last byte says that it is canonical
     assert kind(value) == value
     assert hash(kind(value)) == hash(value)
     for length in (0, kind.length - 1, kind.length + 1, 2 * kind.length):
-        with pytest.raises(ValueError, match=f"a {kind.__name__} has {kind.length} bytes, not {length}"):
-            kind(bytes(length))
+        for filled in (bytes(length), os.urandom(length), b"\x7f" * length):
+            with pytest.raises(ValueError, match=rf"a {kind.__name__} (has {kind.length} bytes, not {length}|is not)"):
+                kind(filled)
 
 
 @pytest.mark.parametrize("kind", ID_TYPES)
@@ -77,17 +100,45 @@ def test_a_peers_fault_a_damaged_message_and_a_refusal_are_never_the_same() -> N
     ("make", "within", "beyond", "rule"),
     [
         (
-            lambda n: EvaluationRequest(TENANT, 1, (EncodedElement(bytes(32)),) * n),
+            lambda n: EvaluationRequest(TENANT, 1, 1, (EncodedElement(bytes(32)),) * n),
             (1, MAX_BATCH),
             (0, MAX_BATCH + 1),
-            f"a request holds 1 to {MAX_BATCH} elements",
+            r"EvaluationRequest\.elements must be array of length",
         ),
         (
-            lambda n: Contribution(TENANT, RoundId(bytes(16)), Digest(bytes(32)), 0, bytes(n)),
-            (0, 8, 80),
-            (1, 7, 9),
-            "cells are 64-bit words",
+            lambda n: EvaluationResponse(1, (EncodedElement(bytes(32)),) * n, EncodedProof(bytes(64))),
+            (0, MAX_BATCH),
+            (MAX_BATCH + 1,),
+            r"EvaluationResponse\.elements must be array of length <= 32",
         ),
+        (
+            lambda n: Ownership(TENANT, 0, 0, 168, (HeldToken(ONE, n),)),
+            (1, MAX_LEASES),
+            (0, MAX_LEASES + 1),
+            r"Ownership\.held\[0\]\.leases must be int",
+        ),
+        (
+            lambda n: UnmaskRequest(b"", ((),) * n, None, (), ()),
+            (1, 2),
+            (0,),
+            r"UnmaskRequest\.groups must be array of length >= 1",
+        ),
+    ],
+)
+def test_a_message_beyond_its_bounds_is_none(
+    make: Callable[[int], Message], within: tuple[int, ...], beyond: tuple[int, ...], rule: str
+) -> None:
+    for number in within:
+        assert decode(type(make(number)), encode(make(number))) == make(number)
+    for number in beyond:
+        with pytest.raises(DecodeError, match=rule):
+            decode(type(make(number)), encode(make(number)))
+
+
+@pytest.mark.parametrize(
+    ("make", "within", "beyond", "rule"),
+    [
+        (lambda n: Contribution(b"", memoryview(bytes(n))), (0, 8, 80), (1, 7, 9), "cells are 64-bit words"),
         (
             lambda n: CatalogueEntry("resnet", bytes(n)),
             (SKETCH_BYTES,),
@@ -104,30 +155,73 @@ def test_lengths(make: Callable[[int], object], within: tuple[int, ...], beyond:
             make(length)
 
 
+def a_header(tenant: TenantId = TENANT) -> ContributionHeader:
+    return ContributionHeader(tenant, RoundId(bytes(16)), Digest(bytes(32)), 0, Nonce(bytes(16)), digest(CELLS))
+
+
 def test_contributors_of_a_group_are_sorted_and_nobody_is_in_two() -> None:
-    third = TenantId(bytes([2] * 16))
-    request = UnmaskRequest(b"", ((TENANT, OTHER),), None, (), ())
+    one, other, third = (SIGNING.sign(a_header(tenant)) for tenant in (TENANT, OTHER, THIRD))
+    request = UnmaskRequest(b"", ((one, other),), None, (), ())
     assert request.contributors == (TENANT, OTHER)
-    assert replace(request, groups=((TENANT, third), (OTHER,))).contributors == (TENANT, third, OTHER)
+    assert request.headers == ((a_header(TENANT), a_header(OTHER)),)
+    assert replace(request, groups=((one, third), (other,))).contributors == (TENANT, THIRD, OTHER)
+    again = SIGNING.sign(replace(a_header(), nonce=Nonce(b"n" * 16)))  # another contribution of the first
     for wrong, rule in (
-        ((), "there is a group at least"),
-        (((OTHER, TENANT),), "contributors of a group are sorted"),
-        (((TENANT,), (third, OTHER)), "contributors of a group are sorted"),
-        (((TENANT, TENANT),), "named once"),
-        (((TENANT, OTHER), (OTHER,)), "named once"),
-        (((TENANT,), (OTHER,), (TENANT,)), "named once"),
+        (((other, one),), "contributors of a group are sorted"),
+        (((one,), (third, other)), "contributors of a group are sorted"),
+        (((one, one),), "named once"),
+        (((one, again),), "named once"),
+        (((one, other), (other,)), "named once"),
+        (((one,), (other,), (again,)), "named once"),
     ):
         with pytest.raises(ValueError, match=rule):
             replace(request, groups=wrong)
 
 
-def test_tokens_that_are_owned_are_a_sorted_set() -> None:
-    one, other = (Token(bytes([n] * 16)) for n in (1, 2))
-    assert Ownership(TENANT, 0, ()).tokens == ()
-    assert Ownership(TENANT, 0, (one, other)).tokens == (one, other)
-    for wrong in ((other, one), (one, one), (one, other, one)):
+def test_what_is_no_header_makes_no_request() -> None:
+    for wrong in (b"", b"a header", encode(a_header()), SIGNING.sign(Ownership(TENANT, 0, 0, 1, ()))):
+        with pytest.raises(ValueError, match="a group names what is not a valid"):
+            UnmaskRequest(b"", ((wrong,),), None, (), ())
+
+
+def test_a_contribution_is_opened_by_the_key_of_its_tenant_and_only_with_the_cells_that_were_signed() -> None:
+    asked: list[TenantId] = []
+
+    def key_of(tenant: TenantId) -> VerifyKey:
+        asked.append(tenant)
+        return SIGNING.public
+
+    header, contribution = opened_contribution(contributed(SIGNING, CELLS), key_of)
+    assert (header, bytes(contribution.cells), asked) == (a_header(), CELLS, [TENANT])
+    for other in (b"", bytes(8), CELLS[::-1], CELLS + bytes(8)):
+        with pytest.raises(BadSignature, match=f"tenant {TENANT.hex()[:12]}… signed other cells"):
+            opened_contribution(contributed(SIGNING, other), key_of)
+    with pytest.raises(BadSignature, match="is not signed by the key"):
+        opened_contribution(contributed(SigningKey(b"s" * 32), CELLS), key_of)
+
+
+def contributed(signing: SigningKey, cells: bytes) -> bytes:
+    return encode(Contribution(signing.sign(a_header()), memoryview(cells)))
+
+
+def test_a_mask_is_of_the_tenant_the_trustee_and_the_contribution_that_the_header_names() -> None:
+    own, trustee = MaskKey(bytes(32)).public, MaskTrustee(4, MaskKey(b"t" * 32).public)
+    header = replace(a_header(), nonce=Nonce(b"n" * 16), plan=Digest(b"p" * 32))
+    assert header.stream(own, trustee) == MaskStream(
+        header.round_id, header.plan, header.tenant, own, header.nonce, trustee.index, trustee.mask_key
+    )
+
+
+def test_tokens_that_are_owned_are_a_sorted_set_of_a_window() -> None:
+    one, other = HeldToken(ONE, 1), HeldToken(ANOTHER, 7)
+    assert Ownership(TENANT, 0, 0, 1, ()).tokens == frozenset()
+    assert Ownership(TENANT, 0, 0, 1, (one, other)).tokens == {ONE, ANOTHER}
+    for wrong in ((other, one), (one, one), (one, replace(one, leases=2)), (one, other, one)):
         with pytest.raises(ValueError, match="sorted and each is named once"):
-            Ownership(TENANT, 0, wrong)
+            Ownership(TENANT, 0, 0, 1, wrong)
+    for start_hour, end_hour in ((0, 0), (168, 168), (169, 168)):
+        with pytest.raises(ValueError, match="end after they begin"):
+            Ownership(TENANT, 0, start_hour, end_hour, (one,))
 
 
 def test_a_lease_is_granted_with_its_context_tokens_and_no_others() -> None:
@@ -177,9 +271,9 @@ def test_findings_out_of_range_are_none(entry: Any, field: str, value: float) ->
 # ---- ladders -------------------------------------------------------------------------------------------------------
 
 
-def test_a_ladder_names_its_rungs_but_neither_the_exact_token_nor_the_bands() -> None:
-    family, archetype, subarchetype, exact, band = (Token(bytes([n] * 16)) for n in range(5))
-    labels = Ladder(family, archetype, subarchetype, exact, (band,)).labels
+def test_a_ladder_names_its_rungs_but_not_the_exact_token() -> None:
+    family, archetype, subarchetype, exact = (Token(bytes([n] * 16)) for n in range(4))
+    labels = Ladder(family, archetype, subarchetype, exact).labels
     assert labels == {"family": str(family), "archetype": str(archetype), "subarchetype": str(subarchetype)}
 
 

@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +30,7 @@ from tenant_client.home import open_tenant
 from tenant_client.journal import Failure
 from tenant_client.tenant import StartedLease
 from tenant_client.trustee import Trustee
+from tests.changing import replace
 from tests.recorder import recorder
 from tests.superlink import pinned_node, superlink
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from itertools import islice
@@ -54,6 +54,7 @@ from provider_server.online import DEFAULT_LIMITS, OnlineLimits, serve_online
 from provider_server.sessions import LIFETIME_S, Rate, Sessions, session_key
 from simulation.federation import Federation
 from tenant_client.online import Online
+from tests.changing import replace
 from tests.factories import labels, ladder
 from tests.federations import LEASES, NEWCOMER, WEEKS, Grounds, begin, lease_id
 from transport.certificates import Certificate, make_certificate

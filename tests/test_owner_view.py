@@ -18,7 +18,7 @@ from crypto.errors import DecodeError
 from crypto.masking import MaskKey
 from crypto.messages import Contribution, DirectoryUpdate, Ownership, Receipt
 from crypto.plan import Plan
-from crypto.signing import Signed, SigningKey, open_signed_by
+from crypto.signing import Signed, SigningKey, open_signed_by, reopened
 from simulation.federation import Federation
 from tenant_client import owner_view
 from tenant_client.cli import app
@@ -123,7 +123,7 @@ def test_both_halves_of_a_contribution_are_described_byte_by_byte(in_series: Ten
     names = [marginal.name for marginal in FIRST.marginals]
     words = [part for part in parts if part.field.startswith(("cells of", "noise of"))]
     assert [part.field for part in words] == [f"{half} of {name}" for half in ("cells", "noise") for name in names]
-    sent = decode(Contribution, decode(Signed, message).body)
+    sent = reopened(Contribution, message)
     assert b"".join(message[part.offset : part.offset + part.length] for part in words) == sent.cells
     for part in words:
         assert ("count + masks" in part.meaning) == part.field.startswith("cells")
@@ -152,7 +152,7 @@ def test_a_preview_says_from_which_hour_it_counts(in_series: Tenant) -> None:
 
 def test_the_verb_says_when_weeks_are_carried_over(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    member = create(home, os.urandom)
+    member = create(home, os.urandom, 0.0)
     pin(home, [keys().founding, keys().provider.sign(next_entry(keys().directory, joined=[member]))])
     (home / "policy.toml").write_text("owners_minimum = 3\ncohort_minimum = 3\n")
     (tmp_path / "plan").write_bytes(signed(THIRD))
@@ -205,7 +205,7 @@ def test_sent_lists_the_very_tokens_that_the_tenant_signed_to_own(played: Federa
 
 def test_a_receipt_is_listed_for_every_entry_that_is_pinned(cast: Cast) -> None:
     tenant = cast.tenant()
-    joining = Member.of(SigningKey(bytes(32)), MaskKey(bytes(32)).public)
+    joining = Member.of(SigningKey(bytes(32)), MaskKey(bytes(32)), 0)
     entry = keys().provider.sign(next_entry(keys().directory, joined=[joining]))
     receipts = [tenant.follow(encode(DirectoryUpdate(entries))) for entries in ((), (entry,))]
     heads = [str(decode(Receipt, receipt).held) for receipt in receipts]

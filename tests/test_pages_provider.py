@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,7 @@ from provider_server.pages.views import View, view
 from provider_server.rounds import State
 from provider_server.store import Store
 from tests import browsers
+from tests.changing import replace
 from tests.pages import ANSWERED, CONTEXTS, NODES, TENANTS, WEEKS, Shown, built
 from transport.certificates import make_certificate
 from transport.secret_files import HomeError

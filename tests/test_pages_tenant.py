@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ from tenant_client.pages.key import Key
 from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
 from tenant_client.pages.serving import NotOnThisMachine, PageNotServed, listening
 from tests import browsers
+from tests.changing import replace
 from tests.pages import WEEKS, Shown, built
 from transport.secret_files import HomeError
 

@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from crypto.causes import Domain
-from crypto.codec import decode, digest, encode
+from crypto.codec import decode, encode
 from crypto.errors import PlanRefused
-from crypto.ids import MaskPublicKey, RoundId, TenantId
+from crypto.ids import Digest, RoundId
+from crypto.masking import MaskKey
 from crypto.messages import Contribution
 from crypto.plan import (
     LARGEST_NOISE_SCALE,
@@ -24,15 +24,17 @@ from crypto.plan import (
     Mechanism,
     Plan,
     PlanDimension,
+    PublishedBundle,
     Series,
     check_continues,
 )
+from tests.changing import replace
 from tests.plans import cells_plan, small_plan
 
 BAND = PlanDimension("band", ("0", "1", "2"), ())
 WORKLOAD = PlanDimension("workload", ("a", "b"), (7, 8))
 PAIRS = Marginal("pairs", ("workload", "band"), (), 3.0)
-TRUSTEE = MaskTrustee(1, MaskPublicKey(bytes(32)))
+TRUSTEE = MaskTrustee(1, MaskKey(bytes(32)).public)
 SERIES = Series(RoundId(b"s" * 16), 0, 4, 0)
 
 
@@ -113,8 +115,8 @@ def test_a_plan_of_the_largest_size_can_be_answered(series: Series | None) -> No
     marginals = tuple(replace(plan.marginals[0], name=f"m{number}") for number in range(4))
     largest = replace(plan, marginals=marginals)
     assert (largest.cells, largest.words) == (most, MAX_WORDS)
-    answer = Contribution(TenantId(bytes(16)), plan.round_id, digest(b""), 0, bytes(8 * largest.words))
-    assert decode(Contribution, encode(answer)) == answer
+    answer = encode(Contribution(b"a header", memoryview(bytes(8 * largest.words))))
+    assert len(decode(Contribution, answer).cells) == 8 * MAX_WORDS
     one_more = Marginal("one", ("band",), (), 3.0)
     with pytest.raises(ValueError, match=f"this plan has at most {most} cells: use fewer dimensions"):
         replace(largest, marginals=(*marginals, one_more), dimensions=(*plan.dimensions, replace(BAND, levels=("0",))))
@@ -176,6 +178,7 @@ SECOND = small_plan(
         {"series": SERIES},  # a round that came to nothing while it collected leaves its position to the next
         {"dimensions": (replace(WORKLOAD, levels=("a", "b", "c"), owners=(9, 7, 5)), BAND)},
         {"dimensions": (replace(WORKLOAD, owners=(5, 5)), BAND)},
+        {"bundle": PublishedBundle(1, Digest(b"b" * 32))},
     ],
 )
 def test_what_a_later_round_of_a_series_may_change(changes: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from crypto.messages import LADDER_LABELS, finest_row
 from crypto.plan import Mechanism, Plan, check_continues
 from provider_server.leases import Lease
 from provider_server.planning import MARGINALS, MarginalSpec, NothingToCount, PlanSettings
+from tests.changing import replace
 from tests.factories import SETTINGS, TENANTS, a_lease, a_plan, all_leases, labels
 
 LABELS = (*LADDER_LABELS, "context")

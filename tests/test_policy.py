@@ -1,7 +1,7 @@
 """What a tenant refuses: each limit holds at its value, gives way nowhere beyond it, and says so."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,18 @@ import pytest
 from crypto.accountant import plan_loss
 from crypto.directory import Directory
 from crypto.errors import PlanRefused
-from crypto.ids import MaskPublicKey
-from crypto.plan import LONGEST_HORIZON, MaskTrustee, Mechanism, Plan, PlanDimension
+from crypto.masking import MaskKey
+from crypto.plan import HOURS_PER_WEEK, LONGEST_HORIZON, MaskTrustee, Mechanism, Plan, PlanDimension
 from provider_server.planning import MarginalSpec
-from tenant_client.policy import Policy, PolicyError, check_plan, load_policy
+from tenant_client.policy import CLOCKS_DIFFER_H, Policy, PolicyError, check_plan, load_policy
+from tests.changing import replace
 from tests.factories import COHORT, POLICY as LIMITS, a_plan, keys, mask_trustees
 
 LENIENT = "the provider must change the plan; loosen policy.toml only if its owner agrees"
 POLICY = replace(LIMITS, horizon_weeks_maximum=13)
 PLAN = a_plan()
+NOW = 1000.0 * HOURS_PER_WEEK  # by then all windows are over but the one that is not
+STRANGE_KEY = MaskKey(bytes(32)).public
 
 
 def noise_scaled(plan: Plan, factor: float) -> Plan:
@@ -40,7 +43,17 @@ def masked_by(*trustees: MaskTrustee) -> Plan:
 
 
 def foreign_key(trustee: MaskTrustee) -> MaskTrustee:
-    return replace(trustee, mask_key=MaskPublicKey(bytes(32)))
+    return replace(trustee, mask_key=STRANGE_KEY)
+
+
+def in_week(week: int) -> Plan:
+    """The plan for a later week, under the epoch that it has to name."""
+    start = week * HOURS_PER_WEEK
+    return replace(PLAN, start_hour=start, end_hour=start + HOURS_PER_WEEK, epoch=keys().directory.epoch(start))
+
+
+def checked(plan: Plan, policy: Policy = POLICY, directory: Directory | None = None, now_hour: float = NOW) -> None:
+    check_plan(plan, policy, directory or keys().directory, now_hour)
 
 
 # (what is refused, the change of policy that would allow it or None, what the refusal says, what it advises)
@@ -81,6 +94,12 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
         {"window_hours_maximum": 169},
         "its window has 169 hours, the policy allows 168",
         "a unit is a lease within the window; the provider must cut the window into weeks",
+    ),
+    "not over": (
+        in_week(1000),
+        None,
+        "its window ends at hour 168168, and by the clock here it is hour 168000",
+        "a week is counted when it is over; compare the clocks, if one may be wrong",
     ),
     "cohort": (
         a_plan(cohort_minimum=COHORT - 1, noise_shares=1),
@@ -131,7 +150,7 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
 def test_a_refusal_says_what_is_wrong_with_which_plan_and_what_to_do(name: str) -> None:
     plan, _, reason, hint = REFUSED[name]
     with pytest.raises(PlanRefused) as refusal:
-        check_plan(plan, POLICY, keys().directory)
+        checked(plan)
     fact, advice = refusal.value.diagnostics().split("\n")
     assert fact.startswith(f"plan {plan.round_id} refused: {reason}")
     assert advice == f"hint: {hint}"
@@ -142,49 +161,67 @@ def test_nothing_but_its_own_limit_stands_against_a_refused_plan(name: str) -> N
     """So every objection is reached by one plan, and at its bound it gives way."""
     plan, change, _, _ = REFUSED[name]
     assert change is not None
-    check_plan(plan, replace(POLICY, **change), keys().directory)
+    checked(plan, replace(POLICY, **change))
 
 
 def test_nothing_but_the_noise_stands_against_a_plan_with_too_little_of_it() -> None:
-    check_plan(noise_scaled(PLAN, 1), POLICY, keys().directory)
-    check_plan(noise_scaled(PLAN, 1.5), POLICY, keys().directory)
+    checked(noise_scaled(PLAN, 1))
+    checked(noise_scaled(PLAN, 1.5))
 
 
 def test_nothing_but_the_directory_stands_against_a_trustee_with_another_key() -> None:
     plan = REFUSED["trustee with another key"][0]
-    check_plan(plan, POLICY, with_trustees(foreign_key(mask_trustees()[0]), *mask_trustees()[1:]))
+    checked(plan, POLICY, with_trustees(foreign_key(mask_trustees()[0]), *mask_trustees()[1:]))
 
 
 @pytest.mark.parametrize("trustee", [MaskTrustee(6, mask_trustees()[0].mask_key), replace(mask_trustees()[0], index=1)])
 def test_a_trustee_is_known_by_number_and_key_together(trustee: MaskTrustee) -> None:
     with pytest.raises(PlanRefused, match=rf"trustees \[{trustee.index}\] are not in the directory"):
-        check_plan(masked_by(trustee, *mask_trustees()[1:]), POLICY, keys().directory)
+        checked(masked_by(trustee, *mask_trustees()[1:]))
 
 
 def test_a_trustee_of_the_plan_that_nobody_else_names_is_enough_to_refuse_it() -> None:
-    stranger = MaskTrustee(9, MaskPublicKey(bytes(32)))
+    stranger = MaskTrustee(9, STRANGE_KEY)
     with pytest.raises(PlanRefused, match=r"trustees \[9\]"):
-        check_plan(masked_by(*mask_trustees(), stranger), POLICY, keys().directory)
+        checked(masked_by(*mask_trustees(), stranger))
+
+
+@pytest.mark.parametrize("week", [0, 1, 500])
+def test_a_window_is_over_by_the_clock_here_or_by_one_that_is_an_hour_ahead(week: int) -> None:
+    plan = in_week(week)
+    for early in (0.0, 0.5, CLOCKS_DIFFER_H):
+        checked(plan, now_hour=plan.end_hour - early)
+    for early in (1.001, 2.0, float(HOURS_PER_WEEK)):
+        with pytest.raises(PlanRefused, match=f"its window ends at hour {plan.end_hour}, and by the clock here"):
+            checked(plan, now_hour=plan.end_hour - early)
+    assert CLOCKS_DIFFER_H == 1.0
+
+
+def test_nothing_but_the_clock_stands_against_a_plan_for_the_year_2966() -> None:
+    plan = in_week((2966 - 1970) * 365 // 7)
+    with pytest.raises(PlanRefused, match="by the clock here it is hour 490000"):
+        checked(plan, now_hour=490_000.0)
+    checked(plan, now_hour=float(plan.end_hour))
 
 
 @pytest.mark.parametrize("hour", [0, 13 * 168 - 1, 13 * 168, 5 * 13 * 168 + 1])
 def test_nothing_but_the_window_stands_against_an_epoch(hour: int) -> None:
     """An epoch has 13 weeks in the directory; the plan of a window names the one that the window begins in."""
     right = hour // (13 * 168)
-    check_plan(replace(PLAN, start_hour=hour, end_hour=hour + 168, epoch=right), POLICY, keys().directory)
+    checked(replace(PLAN, start_hour=hour, end_hour=hour + 168, epoch=right))
     for wrong in {right + 1, right - 1} - {-1}:
         with pytest.raises(PlanRefused, match=f"it names epoch {wrong}, and its window begins in epoch {right}"):
-            check_plan(replace(PLAN, start_hour=hour, end_hour=hour + 168, epoch=wrong), POLICY, keys().directory)
+            checked(replace(PLAN, start_hour=hour, end_hour=hour + 168, epoch=wrong))
     assert keys().directory.epoch(hour) == right
 
 
 def test_the_epoch_is_that_of_the_directory_and_of_nobody_else() -> None:
     weekly = replace(keys().directory, weeks_per_epoch=1)
     later = replace(PLAN, start_hour=168, end_hour=336)
-    check_plan(later, POLICY, keys().directory)
+    checked(later)
     with pytest.raises(PlanRefused, match="begins in epoch 1"):
-        check_plan(later, POLICY, weekly)
-    check_plan(replace(later, epoch=1), POLICY, weekly)
+        checked(later, POLICY, weekly)
+    checked(replace(later, epoch=1), POLICY, weekly)
 
 
 def test_owners_are_promised_in_the_plan_and_not_only_counted_in_its_rows() -> None:
@@ -193,15 +230,15 @@ def test_owners_are_promised_in_the_plan_and_not_only_counted_in_its_rows() -> N
     assert plan.rarest_row is not None
     assert plan.rarest_row[1] >= POLICY.owners_minimum
     with pytest.raises(PlanRefused, match="it promises 0 owners per row, the policy wants 3"):
-        check_plan(plan, POLICY, keys().directory)
+        checked(plan)
 
 
 def test_every_horizon_within_the_limit_is_as_good_as_a_single_round() -> None:
     for horizon in (1, 2, 13):
-        check_plan(a_plan(horizon=horizon), POLICY, keys().directory)
-    check_plan(a_plan(horizon=104), replace(POLICY, horizon_weeks_maximum=104), keys().directory)
+        checked(a_plan(horizon=horizon))
+    checked(a_plan(horizon=104), replace(POLICY, horizon_weeks_maximum=104))
     with pytest.raises(PlanRefused, match="its series has 2 rounds, the policy allows 1"):
-        check_plan(a_plan(horizon=2), replace(POLICY, horizon_weeks_maximum=1), keys().directory)
+        checked(a_plan(horizon=2), replace(POLICY, horizon_weeks_maximum=1))
     assert Policy().horizon_weeks_maximum == LONGEST_HORIZON
 
 
@@ -209,27 +246,27 @@ def test_every_horizon_within_the_limit_is_as_good_as_a_single_round() -> None:
 def test_a_plan_made_for_a_budget_is_accepted_at_that_budget_and_not_below(mechanism: Mechanism) -> None:
     plan = a_plan(mechanism=mechanism)
     assert plan_loss(plan).at(plan.delta) == pytest.approx(1.0, rel=1e-4)
-    check_plan(plan, POLICY, keys().directory)
+    checked(plan)
     with pytest.raises(PlanRefused, match=r"is above the policy's 0\.999"):
-        check_plan(plan, replace(POLICY, epsilon_per_job_week=0.999), keys().directory)
+        checked(plan, replace(POLICY, epsilon_per_job_week=0.999))
 
 
 def test_gaussian_noise_gives_no_pure_guarantee() -> None:
     with pytest.raises(PlanRefused, match="its noise gives inf"):
-        check_plan(replace(PLAN, delta=0.0), POLICY, keys().directory)
+        checked(replace(PLAN, delta=0.0))
 
 
 def test_every_share_counts_towards_the_noise_of_a_plan() -> None:
     """Many tiny shares of discrete Gaussian noise hide nothing, whatever their sum's variance says."""
     plan = noise_scaled(a_plan(cohort_minimum=10**6, noise_shares=9 * 10**5), 0.1)
     with pytest.raises(PlanRefused, match="its noise gives inf"):
-        check_plan(replace(plan, epsilon=1e6), POLICY, keys().directory)
+        checked(replace(plan, epsilon=1e6))
 
 
 def test_rows_of_public_levels_need_no_owners() -> None:
     plan = a_plan(marginals=(MarginalSpec("causes", ("domain", "band"), (), 1.0),))
     assert plan.rarest_row is None
-    check_plan(replace(plan, owners_minimum=10**6), replace(POLICY, owners_minimum=10**6), keys().directory)
+    checked(replace(plan, owners_minimum=10**6), replace(POLICY, owners_minimum=10**6))
 
 
 def with_trustees(*trustees: MaskTrustee) -> Directory:
@@ -265,6 +302,7 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
         mask_trustees_minimum = 2
         failures_per_unit_maximum = 3
         horizon_weeks_maximum = 26
+        carry_over_weeks_maximum = 4
         colluding_share = 0.25
         dimensions = ["context", "band"]
     """
@@ -278,6 +316,7 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
         mask_trustees_minimum=2,
         failures_per_unit_maximum=3,
         horizon_weeks_maximum=26,
+        carry_over_weeks_maximum=4,
         colluding_share=0.25,
         dimensions=("context", "band"),
     )

@@ -1,7 +1,6 @@
 """Matching, the sign test, Mantel–Haenszel and verdicts: against exact laws, a published example, and planted truth."""
 
 import importlib.util
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from provider_server.analysis.matching import (
     upper_tail,
 )
 from provider_server.analysis.qed import Criteria, Verdict, judge, mantel_haenszel
+from tests.changing import replace
 
 NONE = np.zeros(1)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -19,6 +18,7 @@ from provider_server.leases import Slices, expose
 from provider_server.release import Answered, Release, StoredRelease, from_bytes, newly_counted, release, to_bytes
 from provider_server.rounds import Past
 from provider_server.store import Store
+from tests.changing import replace
 from tests.factories import (
     COHORT,
     POLICY,

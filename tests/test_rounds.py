@@ -6,24 +6,33 @@ A round is what the store holds of it, so most tests go on in a new `Round` over
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from crypto.codec import decode, digest, encode
+from crypto.codec import decode, encode
 from crypto.correlation import WEIGHT_ONE
 from crypto.errors import BadSignature, CohortTooSmall, DecodeError, PeerFault
-from crypto.ids import Digest, RoundId, TenantId
+from crypto.ids import Digest, Nonce, RoundId, TenantId
 from crypto.masking import Words, words_from_bytes
-from crypto.messages import Contribution, Endorsement, GroupOfRound, UnmaskCall, UnmaskRequest, UnmaskShare
+from crypto.messages import (
+    ContributionHeader,
+    Endorsement,
+    GroupOfRound,
+    UnmaskCall,
+    UnmaskRequest,
+    UnmaskShare,
+)
 from crypto.plan import Plan
-from crypto.signing import Signed, SigningKey, open_signed, tenant_id
+from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by, reopened, tenant_id
 from provider_server.round_store import Answer, LostStep, RoundStore
 from provider_server.rounds import TRANSITIONS, Grouping, Past, Round, State, is_broken, new_round, past_of
 from provider_server.store import Store
+from tests.changing import replace
 from tests.factories import (
     COHORT,
     TENANTS,
@@ -32,6 +41,8 @@ from tests.factories import (
     a_round,
     close,
     endorse_all,
+    forged_contribution,
+    header_of,
     keys,
     ownerships,
     plan_digest,
@@ -54,8 +65,9 @@ def store(tmp_path: Path) -> Iterator[RoundStore]:
 def a_contribution(tenant: int = 0, to: Plan = PLAN, **changes: object) -> bytes:
     """Signed by the tenant that sends it, zero in every cell unless changed."""
     named = to.round_id, plan_digest(signed(to)), to.first_hour
-    said = Contribution(keys().tenant_id(tenant), *named, bytes(8 * to.words))
-    return keys().tenants[tenant][0].sign(replace(said, **changes))  # type: ignore[arg-type]
+    cells: Any = changes.pop("cells", bytes(8 * to.words))
+    said = ContributionHeader(keys().tenant_id(tenant), *named, Nonce(bytes(16)), Digest(bytes(32)))
+    return forged_contribution(keys().tenants[tenant][0], replace(said, **changes), cells)
 
 
 def words(value: int, plan: Plan = PLAN) -> bytes:
@@ -64,18 +76,18 @@ def words(value: int, plan: Plan = PLAN) -> bytes:
 
 def asked(round_: Round) -> Digest:
     """What trustees call the round's one request."""
-    return digest(decode(Signed, round_.request).body)
+    return name_of(round_.request)
 
 
 def an_endorsement(round_: Round, trustee: int, signer: int | None = None, **changes: object) -> bytes:
     word = Endorsement(trustee, round_.plan.round_id, asked(round_))
-    return keys().trustees[(signer or trustee) - 1][1].sign(replace(word, **changes))  # type: ignore[arg-type]
+    return keys().trustees[(signer or trustee) - 1][1].sign(replace(word, **changes))
 
 
 def a_share(round_: Round, trustee: int, value: int = 0, signer: int | None = None, **changes: object) -> bytes:
     sums = tuple(np.full(round_.plan.cells, value, "<u8").tobytes() for _ in round_.groups)
     share = UnmaskShare(trustee, round_.plan.round_id, asked(round_), sums)
-    return keys().trustees[(signer or trustee) - 1][1].sign(replace(share, **changes))  # type: ignore[arg-type]
+    return keys().trustees[(signer or trustee) - 1][1].sign(replace(share, **changes))
 
 
 Make = Callable[..., bytes]
@@ -330,14 +342,14 @@ def test_in_a_series_counts_and_noise_must_both_be_there(store: RoundStore) -> N
 def test_strangers_and_impostors_are_turned_away(store: RoundStore) -> None:
     collecting = a_round(PLAN, store)
     stranger = SigningKey.generate(os.urandom)
-    honest = decode(Contribution, decode(Signed, a_contribution()).body)
-    for message in (
-        stranger.sign(replace(honest, tenant=tenant_id(stranger.public))),
-        stranger.sign(honest),
-        keys().tenants[1][0].sign(honest),
+    honest = header_of(a_contribution())
+    for signer, said in (
+        (stranger, replace(honest, tenant=tenant_id(stranger.public))),
+        (stranger, honest),
+        (keys().tenants[1][0], honest),
     ):
         with pytest.raises(BadSignature):
-            collecting.receive(message)
+            collecting.receive(forged_contribution(signer, said, FULL))
     for garbage in (b"", encode(honest), signed(PLAN), a_contribution()[:-1], a_contribution() + b"\0"):
         with pytest.raises(DecodeError):
             collecting.receive(garbage)
@@ -376,7 +388,12 @@ def test_the_request_names_plan_groups_past_and_owners_under_the_providers_key(s
     request = open_signed(UnmaskRequest, collected.request, keys().provider.public)
     everybody = tuple(sorted(keys().tenant_id(tenant) for tenant in range(4)))
     assert open_signed(Plan, request.plan, keys().provider.public) == SERIES
-    assert request.groups == collected.groups == (everybody[:1], everybody[1:])
+    assert request.contributors == everybody
+    assert collected.groups == (everybody[:1], everybody[1:])
+    for signed_header in chain.from_iterable(request.groups):  # as the tenants signed them
+        assert open_signed_by(ContributionHeader, signed_header, keys().directory.verify_key).plan == plan_digest(
+            signed(SERIES)
+        )
     assert (request.after, request.left_out, request.ownerships) == (past.after, past.left_out, ownerships())
 
 
@@ -523,7 +540,7 @@ def test_one_missing_mask_hides_everything(store: RoundStore, cast: Cast) -> Non
     endorse_all(round_, trustees)
     share_all(round_, trustees)
     (opened,) = round_.open(Past())
-    last = decode(UnmaskShare, decode(Signed, store.answers(PLAN.round_id, Answer.SHARE)[5]).body)
+    last = reopened(UnmaskShare, store.answers(PLAN.round_id, Answer.SHARE)[5])
     hidden = signed_words(opened + words_from_bytes(last.mask_sums[0]))
     assert len(set(hidden.tolist())) == PLAN.cells
     assert np.abs(hidden).min() > 2**34  # noise is about 2^12; a random word is below 2^34 once in 2^29

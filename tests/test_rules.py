@@ -1,11 +1,10 @@
 """Rules on versions and settings: planted ones come back, by name and by interval; nothing else does."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from provider_server.analysis.rules import NumberRange, OneOf, Records, Rule, VersionRange, find_rules, version
+from tests.changing import replace
 
 NCCL = ["2.17.1", "2.18.1", "2.18.6", "2.19.3", "2.20.5", "2.21.5"]
 DRIVER = ["525.105", "535.54", "535.129", "550.90"]

@@ -8,24 +8,24 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from crypto.accountant import plan_loss
-from crypto.codec import decode, digest
+from crypto.codec import digest, encode
 from crypto.correlation import decoding
 from crypto.directory import Member
 from crypto.errors import BadSignature, CohortTooSmall, OutOfOrder, PharoahError, PlanRefused
-from crypto.ids import Digest, TenantId
+from crypto.ids import Digest, Nonce, TenantId
 from crypto.life_table import Floats, LifeTable
 from crypto.masking import MaskKey
-from crypto.messages import LeaseGrants, LeaseRequest, Ownership, Registration, UnmaskRequest
+from crypto.messages import ContributionHeader, LeaseGrants, LeaseRequest, Ownership, Registration, UnmaskRequest
 from crypto.noise import Integers, NoiseSampler, SystemSampler
 from crypto.plan import HOURS_PER_WEEK, Plan
-from crypto.signing import Signed, SigningKey, open_signed
+from crypto.signing import SigningKey, name_of, open_signed, reopened
 from crypto.verbs import Verb
 from provider_server.leases import Lease
 from provider_server.planning import PlanSettings
@@ -37,6 +37,7 @@ from provider_server.store import Store
 from provider_server.week import federated_round, tell_directory
 from tenant_client.journal import Failure, Unit
 from tenant_client.tenant import Tenant
+from tests.changing import replace
 from tests.factories import (
     POLICY,
     SETTINGS,
@@ -410,8 +411,8 @@ def test_the_variance_of_a_total_grows_as_the_decoding_says(world: World) -> Non
 
 def changed(world: World, round_: Round, **changes: object) -> bytes:
     """The round's request as a dishonest provider would change it, under its own signature."""
-    asked = decode(UnmaskRequest, decode(Signed, round_.request).body)
-    return keys().provider.sign(replace(asked, **changes))  # type: ignore[arg-type]
+    asked = reopened(UnmaskRequest, round_.request)
+    return keys().provider.sign(replace(asked, **changes))
 
 
 def collected(world: World, plan: Plan, present: Sequence[int] = EVERYBODY) -> Round:
@@ -445,6 +446,12 @@ def test_a_position_is_neither_skipped_nor_repeated(world: World, position: int)
     assert len(world.trustees[3].rounds()) == 1
 
 
+def a_header(plan: Plan, tenant: int) -> bytes:
+    named, zeros = digest(encode(plan)), Digest(bytes(32))
+    said = ContributionHeader(keys().tenant_id(tenant), plan.round_id, named, plan.first_hour, Nonce(bytes(16)), zeros)
+    return keys().tenants[tenant][0].sign(said)
+
+
 def test_the_marginals_of_a_series_stay(world: World) -> None:
     world.happen_to_all(0)
     world.play(0)
@@ -458,7 +465,7 @@ def test_the_marginals_of_a_series_stay(world: World) -> None:
             world.tenants[0].contribute(keys().provider.sign(wrong))
         asked = UnmaskRequest(
             keys().provider.sign(wrong),
-            (tuple(sorted(tenant.id for tenant in world.tenants)),),
+            (tuple(a_header(wrong, number) for number in sorted(range(TENANTS), key=keys().tenant_id)),),
             world.trustees[3].rounds()[0][1],
             (),
             tuple(world.store.ownerships(0)),
@@ -565,9 +572,9 @@ def test_leases_whose_tokens_their_tenant_does_not_claim_have_no_owner(world: Wo
         if number < 3:
             world.provider.register(tenant.register(request))
             continue
-        told = decode(Registration, decode(Signed, tenant.register(request)).body)
+        told = reopened(Registration, tenant.register(request))
         owned = open_signed(Ownership, told.ownership, keys().tenants[number][0].public)
-        nothing = keys().tenants[number][0].sign(replace(owned, tokens=()))
+        nothing = keys().tenants[number][0].sign(replace(owned, held=()))
         world.provider.register(keys().tenants[number][0].sign(replace(told, ownership=nothing)))
     plan = world.provider.plan(window(0))
     owners = {dimension.name: set(dimension.owners) for dimension in plan.dimensions if dimension.owners}
@@ -592,8 +599,8 @@ Forge = Callable[[Registration, Ownership], Registration]
 def test_a_registration_with_another_word_than_its_senders_own_is_dropped(world: World, forge: Forge) -> None:
     world.happen_to_all(0)
     answer = world.tenants[0].register(world.provider.registration_request(window(0)))
-    told = decode(Registration, decode(Signed, answer).body)
-    owned = decode(Ownership, decode(Signed, told.ownership).body)
+    told = reopened(Registration, answer)
+    owned = reopened(Ownership, told.ownership)
     world.provider.register(keys().tenants[0][0].sign(forge(told, owned)))
     assert world.store.ownerships(0) == world.store.ownerships(1) == []
     assert all("family" not in lease.labels for lease in world.provider.leases(*window(0)))
@@ -630,7 +637,7 @@ def test_a_newcomer_counts_from_the_series_beginning_and_a_trustee_learns_of_it_
     world.happen_to_all(0)
     world.play(0)
     signing, mask = SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)
-    world.provider.enrol([Member.of(signing, mask.public)])
+    world.provider.enrol([Member.of(signing, mask, 0)])
     world.happen_to_all(1)
     made = world.play(1)
     assert made.plan.directory == world.provider.directory.head != keys().directory.head
@@ -679,4 +686,4 @@ def test_a_trustee_that_was_away_delays_a_round_and_loses_nothing(world: World) 
 
 
 def named(round_: Round) -> Digest:
-    return digest(decode(Signed, round_.request).body)
+    return name_of(round_.request)

@@ -5,19 +5,20 @@ import os
 import pickle
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 
+import msgpack
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from hypothesis import given, settings, strategies as st
 
-from crypto.codec import decode, encode
-from crypto.directory import Directory, Member, TrusteeRecord
+from crypto.codec import decode, digest, encode
+from crypto.directory import Directory, Member
 from crypto.errors import BadSignature, DecodeError, PeerFault
-from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, RoundId, Signature, TenantId, VerifyKey
+from crypto.ids import Digest, EncodedElement, LeaseId, Nonce, RoundId, Signature, TenantId, VerifyKey
 from crypto.masking import MaskKey
-from crypto.messages import Contribution, Receipt, RegistrationRequest
-from crypto.signing import Signed, SigningKey, open_signed, open_signed_by, tenant_id
+from crypto.messages import ContributionHeader, Receipt, RegistrationRequest
+from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by, reopened, tenant_id
+from tests.changing import replace
 
 SEED = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")  # RFC 8032 §7.1, test 1
 KEY, STRANGER = SigningKey(SEED), SigningKey(bytes(range(32)))
@@ -25,16 +26,16 @@ ORDER = 2**252 + 27742317777372353535851937790883648493  # of the group of Ed255
 RECEIPT = Receipt(Digest(bytes(32)))
 
 
-def contribution(key: SigningKey) -> Contribution:
-    return Contribution(tenant_id(key.public), RoundId(bytes(16)), Digest(bytes(32)), 0, b"\1" * 16)
+def header(key: SigningKey) -> ContributionHeader:
+    nonce, cells = Nonce(b"\1" * 16), Digest(b"\2" * 32)
+    return ContributionHeader(tenant_id(key.public), RoundId(bytes(16)), Digest(bytes(32)), 0, nonce, cells)
 
 
 def directory(*keys: SigningKey) -> Directory:
-    members = [Member.of(key, MaskPublicKey(key.public)) for key in keys]
-    share_key = EncodedElement(bytes(32))
-    trustee = TrusteeRecord(1, KEY.public, share_key, MaskPublicKey(bytes(32)), address="", certificate="")
+    """These members and nothing else."""
+    members = [Member.of(key, MaskKey(bytes([number]) * 32), 0) for number, key in enumerate(keys)]
     by_id = {member.tenant: member for member in members}
-    return Directory(Digest(bytes(32)), 0, KEY.public, 1, share_key, (trustee,), 13, by_id)
+    return Directory(Digest(bytes(32)), 0, KEY.public, 1, EncodedElement(bytes(32)), (), 13, by_id, {})
 
 
 # ---- what is signed ------------------------------------------------------------------------------------------------
@@ -51,8 +52,9 @@ def test_keys_follow_rfc_8032() -> None:
 
 def test_the_signature_covers_the_prefix_and_the_body() -> None:
     signed = decode(Signed, KEY.sign(RECEIPT))
-    assert signed.body == encode(RECEIPT)
-    Ed25519PublicKey.from_public_bytes(KEY.public).verify(signed.signature, b"pharoah/signed/1\0" + signed.body)
+    assert bytes(signed.body) == encode(RECEIPT)
+    covered = b"pharoah/signed/2\0" + hashlib.sha256(encode(RECEIPT)).digest()
+    Ed25519PublicKey.from_public_bytes(KEY.public).verify(signed.signature, covered)
     assert KEY.sign(RECEIPT) == KEY.sign(RECEIPT)  # RFC 8032: no randomness that could fail
 
 
@@ -130,18 +132,37 @@ def test_a_signature_moved_to_another_message_is_worthless() -> None:
         open_signed(Receipt, encode(replace(receipt, signature=request.signature)), KEY.public)
 
 
-@pytest.mark.parametrize("prefix", [b"", b"pharoah/signed/2\0", b"pharoah/signed/1"])
-def test_a_signature_made_for_another_purpose_is_worthless(prefix: bytes) -> None:
+@pytest.mark.parametrize("prefix", [b"", b"pharoah/signed/1\0", b"pharoah/signed/2", b"pharoah/possession/1\0"])
+@pytest.mark.parametrize("covered", [bytes, lambda body: hashlib.sha256(body).digest()])
+def test_a_signature_made_for_another_purpose_is_worthless(prefix: bytes, covered: Callable[[bytes], bytes]) -> None:
     body = encode(RECEIPT)
-    signature = Signature(Ed25519PrivateKey.from_private_bytes(SEED).sign(prefix + body))
+    signature = Signature(Ed25519PrivateKey.from_private_bytes(SEED).sign(prefix + covered(body)))
     with pytest.raises(BadSignature):
-        open_signed(Receipt, encode(Signed(body, signature)), KEY.public)
+        open_signed(Receipt, encode(Signed(signature, memoryview(body))), KEY.public)
+
+
+def test_the_prefix_is_followed_by_the_digest_and_not_by_the_body() -> None:
+    """Whoever gets the digest of a message signed, as a body of its own, has not got the message signed."""
+    body = encode(RECEIPT)
+    signature = Ed25519PrivateKey.from_private_bytes(SEED).sign(b"pharoah/signed/2\0" + body)
+    with pytest.raises(BadSignature):
+        open_signed(Receipt, encode(Signed(signature, memoryview(body))), KEY.public)
 
 
 def test_an_impossible_public_key_opens_nothing() -> None:
-    for point in (b"\xff" * 32, b"\x02" + bytes(31)):
-        with pytest.raises(BadSignature):
-            open_signed(Receipt, KEY.sign(RECEIPT), VerifyKey(point))
+    """y = 2 belongs to no point, and no type can see that."""
+    with pytest.raises(BadSignature):
+        open_signed(Receipt, KEY.sign(RECEIPT), VerifyKey(b"\x02" + bytes(31)))
+
+
+def test_the_neutral_key_that_signs_anything_is_no_key() -> None:
+    """The library verifies it, so only the type stands between a stranger and a member's name."""
+    neutral = b"\1" + bytes(31)
+    signed = encode(Signed(neutral + bytes(32), memoryview(encode(RECEIPT))))
+    with pytest.raises(ValueError, match="small order"):
+        VerifyKey(neutral)
+    posing = bytes.__new__(VerifyKey, neutral)
+    assert open_signed(Receipt, signed, posing) == RECEIPT
 
 
 # ---- keys that depend on the sender --------------------------------------------------------------------------------
@@ -150,31 +171,84 @@ def test_an_impossible_public_key_opens_nothing() -> None:
 def test_the_sender_named_in_the_message_chooses_the_key() -> None:
     known = directory(KEY, STRANGER)
     for key in (KEY, STRANGER):
-        message = contribution(key)
-        assert open_signed_by(Contribution, key.sign(message), known.verify_key) == message
+        message = header(key)
+        assert open_signed_by(ContributionHeader, key.sign(message), known.verify_key) == message
 
 
 def test_a_stranger_is_refused_whatever_it_signs() -> None:
     with pytest.raises(BadSignature, match="is not in the directory"):
-        open_signed_by(Contribution, STRANGER.sign(contribution(STRANGER)), directory(KEY).verify_key)
+        open_signed_by(ContributionHeader, STRANGER.sign(header(STRANGER)), directory(KEY).verify_key)
 
 
 def test_nobody_signs_in_the_name_of_another_member() -> None:
     with pytest.raises(BadSignature, match="is not signed by the key"):
-        open_signed_by(Contribution, STRANGER.sign(contribution(KEY)), directory(KEY, STRANGER).verify_key)
+        open_signed_by(ContributionHeader, STRANGER.sign(header(KEY)), directory(KEY, STRANGER).verify_key)
 
 
 def test_no_key_is_looked_up_for_bytes_that_are_no_message() -> None:
-    def never(_: Contribution) -> VerifyKey:
+    def never(_: TenantId) -> VerifyKey:
         raise AssertionError("looked up")
 
-    with pytest.raises(DecodeError):
-        open_signed_by(Contribution, KEY.sign(RECEIPT), never)
+    for body in (KEY.sign(RECEIPT), encode(Signed(bytes(64), memoryview(b"garbage"))), b"garbage"):
+        with pytest.raises(DecodeError):
+            open_signed_by(ContributionHeader, body, never)
+
+
+# ---- verify, then decode -------------------------------------------------------------------------------------------
+
+
+KEY_NAME = bytes(tenant_id(KEY.public))
+SPOILT: bytes = msgpack.packb([ContributionHeader.LABEL, KEY_NAME, "no round", -1, [[[]]], None, {}])
+
+
+def test_what_is_not_signed_is_never_decoded() -> None:
+    """The signature is refused, not the values beyond the first field: nobody has looked at them."""
+    asked: list[TenantId] = []
+
+    def key_of(tenant: TenantId) -> VerifyKey:
+        asked.append(tenant)
+        return KEY.public
+
+    with pytest.raises(BadSignature):
+        open_signed_by(ContributionHeader, encode(Signed(bytes(64), memoryview(SPOILT))), key_of)
+    assert asked == [tenant_id(KEY.public)]
+
+
+def test_what_is_signed_and_no_message_is_a_decode_error_after_all() -> None:
+    covered = b"pharoah/signed/2\0" + hashlib.sha256(SPOILT).digest()
+    signed = encode(Signed(Ed25519PrivateKey.from_private_bytes(SEED).sign(covered), memoryview(SPOILT)))
+    with pytest.raises(DecodeError, match="ContributionHeader"):
+        open_signed_by(ContributionHeader, signed, lambda _: KEY.public)
+
+
+def test_a_second_spelling_of_the_sender_is_verified_as_it_was_sent_and_is_no_message() -> None:
+    """A longer length before the name reads the same; its signer can make such bytes, and nobody takes them."""
+    body = encode(header(KEY))
+    longer = body.replace(b"\xc4\x10" + KEY_NAME, b"\xc5\x00\x10" + KEY_NAME)
+    assert len(longer) == len(body) + 1
+    signature = decode(Signed, KEY.sign(header(KEY))).signature
+    with pytest.raises(BadSignature):
+        open_signed_by(ContributionHeader, encode(Signed(signature, memoryview(longer))), lambda _: KEY.public)
+    covered = b"pharoah/signed/2\0" + hashlib.sha256(longer).digest()
+    own = Ed25519PrivateKey.from_private_bytes(SEED).sign(covered)
+    with pytest.raises(DecodeError, match="not canonical"):
+        open_signed_by(ContributionHeader, encode(Signed(own, memoryview(longer))), lambda _: KEY.public)
+
+
+def test_a_message_has_one_name_whoever_signed_it() -> None:
+    ours, theirs = KEY.sign(header(KEY)), STRANGER.sign(header(KEY))
+    assert ours != theirs
+    assert name_of(ours) == name_of(theirs) == digest(encode(header(KEY)))
+    assert name_of(ours) != name_of(KEY.sign(header(STRANGER)))
+    assert reopened(ContributionHeader, theirs) == header(KEY)
+
+
+# ---- ids and keys --------------------------------------------------------------------------------------------------
 
 
 def test_an_id_belongs_to_one_key() -> None:
     assert tenant_id(KEY.public) == hashlib.sha256(b"pharoah/tenant-id/1\0" + KEY.public).digest()[:16]
-    assert len({tenant_id(key) for key in (KEY.public, STRANGER.public, VerifyKey(bytes(32)))}) == 3
+    assert len({tenant_id(SigningKey(bytes([number]) * 32).public) for number in range(100)}) == 100
     assert isinstance(tenant_id(KEY.public), TenantId)
     assert not isinstance(tenant_id(KEY.public), LeaseId)
 

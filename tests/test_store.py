@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from threading import Barrier
@@ -35,6 +35,7 @@ from provider_server.round_store import Answer, LostStep, Outcome, Step
 from provider_server.rounds import Past, Round, State
 from provider_server.store import BadDatabase, Store, StoreNotEmpty
 from provider_server.tables import metadata
+from tests.changing import replace
 from tests.factories import (
     COHORT,
     WEEK,

@@ -1,7 +1,6 @@
 """From failures to counts: bounded per unit whatever happened, and the same on every retry."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from random import Random
 
@@ -15,6 +14,7 @@ from crypto.plan import Mechanism, Plan
 from provider_server.planning import MarginalSpec
 from tenant_client.journal import Failure, LabelledFailure, Unit
 from tenant_client.table import build_tables, domain_of
+from tests.changing import replace
 from tests.factories import a_lease, a_plan, a_unit, labelled, labels
 
 KEY = bytes(range(32))
@@ -199,6 +199,21 @@ def test_a_level_that_has_no_row_is_not_counted(label: str, reason: str, counted
         unit = a_unit(1)
         others = {name: value for name, value in unit.labels.items() if name != label}
         assert sums(counts(plan_of(), [labelled(replace(unit, labels=others | changed), reason=reason)])) == counted
+
+
+def test_a_unit_that_no_lease_was_granted_for_counts_nowhere() -> None:
+    """Also not where no dimension is made of tokens: a job on one's own hardware is no business of the provider."""
+    marginals = (
+        MarginalSpec("causes", ("domain", "reason"), (), 0.5),
+        MarginalSpec("ages", ("band",), (), 0.25),
+        MarginalSpec("hardware", ("reason",), (Domain.INFRASTRUCTURE,), 0.25),
+    )
+    plan, granted = a_plan(marginals=marginals, band_edges_hours=EDGES), a_unit(1)
+    own = replace(a_unit(2), labels={})
+    assert sums(counts(plan, [labelled(granted, 2.0)])) == [1, 1, 1]
+    assert sums(counts(plan, [labelled(own, 2.0)])) == [0, 0, 0]
+    assert sums(counts(plan, [labelled(own, 2.0), labelled(granted, 2.0)])) == [1, 1, 1]
+    assert sums(counts(plan_of(), [labelled(own, 2.0)])) == [0, 0, 0, 0]
 
 
 def test_a_workload_counts_in_the_finest_row_that_there_is() -> None:

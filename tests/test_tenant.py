@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,26 @@ from crypto.directory import Member, UnknownHead, next_entry
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PeerFault, PlanRefused
 from crypto.ids import LeaseId
 from crypto.masking import MaskKey, Words, add_words, words_from_bytes
-from crypto.messages import Contribution, DirectoryUpdate, Ladder, Ownership, Receipt, Registration, RegistrationRequest
+from crypto.messages import (
+    ContributionHeader,
+    DirectoryUpdate,
+    Ladder,
+    Ownership,
+    Receipt,
+    Registration,
+    RegistrationRequest,
+    opened_contribution,
+)
 from crypto.noise import Integers, SystemSampler, from_ring
 from crypto.plan import Plan
-from crypto.signing import Signed, SigningKey, open_signed
+from crypto.signing import SigningKey, open_signed
 from crypto.verbs import Verb
+from provider_server.planning import MarginalSpec
 from tenant_client.database import Connection
 from tenant_client.home import create, open_tenant, pin
 from tenant_client.journal import UnknownUnit
 from tenant_client.tenant import StartedLease, Tenant
+from tests.changing import replace
 from tests.contribute_and_die import PATIENCE_S, Moment
 from tests.factories import (
     POLICY,
@@ -42,6 +53,7 @@ from tests.factories import (
     a_plan,
     a_unit,
     counting,
+    header_of,
     keys,
     lease_id,
     plan_digest,
@@ -49,6 +61,8 @@ from tests.factories import (
 )
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+SIDE = 80
+WIDE = replace(POLICY, dimensions=("row", "place"))
 MORTAL = [Moment.CHARGING, Moment.CHARGED, Moment.KEEPING, Moment.KEPT]
 
 
@@ -57,9 +71,10 @@ MORTAL = [Moment.CHARGING, Moment.CHARGED, Moment.KEEPING, Moment.KEPT]
 
 def test_a_contribution_is_signed_and_bound_to_tenant_round_and_plan(cast: Cast) -> None:
     plan = a_plan()
-    said = opened(cast.tenant(2).contribute(signed(plan)), 2)
-    assert (said.tenant, said.round_id, said.plan) == (keys().tenant_id(2), plan.round_id, plan_digest(signed(plan)))
-    assert len(said.cells) == 8 * plan.cells
+    header, cells = opened(cast.tenant(2).contribute(signed(plan)), 2)
+    assert (header.tenant, header.round_id) == (keys().tenant_id(2), plan.round_id)
+    assert (header.plan, header.start_hour) == (plan_digest(signed(plan)), plan.start_hour)
+    assert len(cells) == plan.cells
 
 
 def test_under_its_masks_a_contribution_is_the_count_and_nothing_else(cast: Cast) -> None:
@@ -74,12 +89,13 @@ def test_under_its_masks_a_contribution_is_the_count_and_nothing_else(cast: Cast
 
 
 def test_under_its_masks_a_contribution_carries_noise_of_the_share_it_owes(cast: Cast) -> None:
-    plan = a_plan(band_edges_hours=(*map(float, range(400)), 1e5))
-    hazard = unmasked(plan, cast.tenant().contribute(signed(plan)))[1]
-    share = plan.marginals[1].noise_scale / np.sqrt(plan.noise_shares)
-    assert hazard.size == 2 * 400 * 3
-    assert np.std(hazard) == pytest.approx(share, rel=0.08)  # 5.5 standard errors; full noise would be 1.41 shares
-    assert abs(np.mean(hazard)) < 5 * share / np.sqrt(hazard.size)
+    """By chance it fails once in 10^10 times; full noise would be 1.41 shares."""
+    plan = a_wide_plan()
+    (cells,) = unmasked(plan, cast.tenant(policy=WIDE).contribute(signed(plan)))
+    share = plan.marginals[0].noise_scale / np.sqrt(plan.noise_shares)
+    assert cells.size == SIDE**2
+    assert np.std(cells) == pytest.approx(share, rel=0.08)  # 9 standard errors
+    assert abs(np.mean(cells)) < 6.5 * share / np.sqrt(cells.size)
 
 
 def test_asking_again_returns_the_same_bytes_and_draws_nothing(cast: Cast) -> None:
@@ -103,8 +119,9 @@ def test_what_fails_after_an_answer_changes_nothing_of_it(cast: Cast) -> None:
 def test_every_round_has_masks_of_its_own(cast: Cast) -> None:
     tenant = cast.tenant(sampler=InsecureSilence())
     plans = [a_plan(1), a_plan(2, window=(168, 336))]
-    one, other = (words_from_bytes(opened(tenant.contribute(signed(plan))).cells) for plan in plans)
-    assert not np.any(one == other)
+    one, other = (opened(tenant.contribute(signed(plan))) for plan in plans)
+    assert not np.any(one[1] == other[1])
+    assert one[0].nonce != other[0].nonce
 
 
 def test_another_plan_under_the_same_round_id_is_refused(cast: Cast) -> None:
@@ -151,7 +168,7 @@ def test_a_plan_that_the_provider_did_not_sign_is_not_charged(cast: Cast) -> Non
 
 
 def test_a_plan_under_a_directory_that_is_not_known_yet_is_refused_until_it_is(cast: Cast) -> None:
-    joining = Member.of(SigningKey(bytes(32)), MaskKey(bytes(32)).public)
+    joining = Member.of(SigningKey(bytes(32)), MaskKey(bytes(32)), 0)
     entry = next_entry(keys().directory, joined=[joining])
     plan = replace(a_plan(), directory=digest(encode(entry)))
     tenant = cast.tenant(sampler=InsecureSilence())
@@ -160,7 +177,7 @@ def test_a_plan_under_a_directory_that_is_not_known_yet_is_refused_until_it_is(c
     assert tenant.ledger.charges() == []
     update = encode(DirectoryUpdate((keys().provider.sign(entry),)))
     assert decode(Receipt, tenant.answer(Verb.DIRECTORY, update)).held == plan.directory
-    assert opened(tenant.contribute(signed(plan))).plan == plan_digest(signed(plan))
+    assert opened(tenant.contribute(signed(plan)))[0].plan == plan_digest(signed(plan))
     assert tenant.contribute(signed(replace(a_plan(2, window=(168, 336)))))  # the older head is known still
 
 
@@ -213,10 +230,10 @@ def test_weeks_without_an_answer_are_carried_over_and_only_they(cast: Cast) -> N
     first, second, third = a_series()
     tenant = with_failures(cast.tenant(sampler=InsecureSilence()), 3)
     tenant.contribute(signed(first))
-    assert tenant.ledger.begins(third) == 168
+    assert tenant.begins(third) == 168
     carried = unmasked_words(third, tenant.contribute(signed(third)))[: third.cells]
     assert carried.sum() == 2 * counting(third)  # of the second week and of the third
-    assert tenant.ledger.begins(third) == 168  # as long as it is asked again
+    assert tenant.begins(third) == 168  # as long as it is asked again
     with pytest.raises(PlanRefused, match="its weeks were answered for in another round of its series"):
         tenant.contribute(signed(second))
     assert len(tenant.ledger.charges()) == 2
@@ -295,7 +312,7 @@ def test_processes_that_answer_at_once_send_the_same_bytes(home: Path) -> None:
     one, other = (process.communicate(timeout=PATIENCE_S) for process in answering)
     assert one == other
     assert len(list((home / "meeting").iterdir())) == 2  # each had charged before the other drew
-    with reopened(home) as tenant:
+    with living_in(home) as tenant:
         assert tenant.sent(a_plan().round_id) == one[0]
         assert len(tenant.ledger.charges()) == 1
 
@@ -325,7 +342,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[Moment, Killed]:
 
 def inspected(home: Path, process: "subprocess.Popen[bytes]") -> Killed:
     sent_bytes, _ = process.communicate(timeout=PATIENCE_S)
-    with reopened(home) as tenant:
+    with living_in(home) as tenant:
         charges, kept = len(tenant.ledger.charges()), tenant.sent(a_plan().round_id)
         answer = tenant.contribute(signed(a_plan()))
         assert answer == tenant.contribute(signed(a_plan()))
@@ -337,7 +354,7 @@ def test_a_killed_process_sent_nothing_and_its_successor_answers(killed: dict[Mo
     found = killed[moment]
     assert found.status == -signal.SIGKILL
     assert found.sent_bytes == b""
-    assert decode(Contribution, decode(Signed, found.answer).body).round_id == a_plan().round_id
+    assert header_of(found.answer).round_id == a_plan().round_id
 
 
 @pytest.mark.parametrize("moment", MORTAL)
@@ -425,25 +442,41 @@ def test_leases_whose_start_was_cut_short_are_complete_when_it_is_repeated(cast:
 def test_a_registration_carries_the_tenants_own_word_of_what_it_has_told(cast: Cast) -> None:
     tenant = cast.tenant(trustees=cast.trustees())
     tenant.start_leases([started(1, 0.0), replace(started(2, 200.0), descriptor=a_descriptor("mixtral"))], epoch=0)
-    assert owned(tenant, 0, 0) == ()
-    (first,) = registered(tenant, 0, 0, 168).values()
+    assert owned(tenant, 0, (300, 336)) == {}
     contexts = ("c" * 32, "d" * 32)
-    assert owned(tenant, 0, 0) == tuple(sorted((*first.labels.values(), *contexts)))
-    (second,) = registered(tenant, 0, 168, 336).values()
-    everything = {*first.labels.values(), *second.labels.values(), *contexts}
-    assert owned(tenant, 0, 0) == tuple(sorted(everything))  # with what was told of other windows of the epoch
-    assert owned(tenant, 1, 0) == ()
-    told = {str(token) for ladder in (first, second) for token in (ladder.exact, *ladder.bands)}
-    assert not told & everything  # no row is made of those, so nobody is told who holds them
+    first_week, second_week = owned(tenant, 0, (0, 168)), owned(tenant, 0, (168, 336))
+    (first,), (second,) = (registered(tenant, 0, *window).values() for window in ((0, 168), (168, 336)))
+    assert first_week == dict.fromkeys([*first.labels.values(), *contexts], 1)
+    assert second_week == dict.fromkeys([*second.labels.values(), *contexts], 1)
+    assert owned(tenant, 0, (0, 336)) == first_week | second_week | dict.fromkeys([*contexts, str(first.family)], 2)
+    assert owned(tenant, 1, (0, 336)) == {}
+    told = {str(ladder.exact) for ladder in (first, second)}
+    assert not told & {*first_week, *second_week}  # no row is made of those, so nobody is told who holds them
 
 
-def owned(tenant: Tenant, epoch: int, hours: int) -> tuple[str, ...]:
-    """What the tenant signs when it is asked about `hours` hours, by hexadecimal."""
-    answer = tenant.register(keys().provider.sign(RegistrationRequest(epoch, 0, hours)))
+def test_a_word_says_how_many_leases_carry_each_token(cast: Cast) -> None:
+    """Of the hours that it is asked about, however often they are asked about, and of leases that it has told of."""
+    tenant = cast.tenant(trustees=cast.trustees())
+    mixtral = a_descriptor("mixtral")
+    leases = [started(1, 0.0), started(2, 167.9), started(3, 168.0), replace(started(4, 1.0), descriptor=mixtral)]
+    tenant.start_leases(leases, epoch=0)
+    for window, leases_of_context in (((0, 168), 3), ((0, 169), 4), ((1, 168), 2), ((168, 336), 1), ((0, 168), 3)):
+        word = owned(tenant, 0, window)
+        assert word["c" * 32] == word["d" * 32] == leases_of_context
+        assert max(word.values()) == leases_of_context
+    ladders = registered(tenant, 0, 0, 168)
+    of_both = owned(tenant, 0, (0, 168))
+    assert of_both[str(ladders[lease_id(0, 1)].subarchetype)] == 2
+    assert of_both[str(ladders[lease_id(0, 4)].subarchetype)] == 1
+
+
+def owned(tenant: Tenant, epoch: int, window: tuple[int, int]) -> dict[str, int]:
+    """What the tenant signs when it is asked about a window: leases by the token that they carry, in hexadecimal."""
+    answer = tenant.register(keys().provider.sign(RegistrationRequest(epoch, *window)))
     key = keys().directory.members[0].verify_key
     said = open_signed(Ownership, open_signed(Registration, answer, key).ownership, key)
-    assert (said.tenant, said.epoch) == (tenant.id, epoch)
-    return tuple(str(token) for token in said.tokens)
+    assert (said.tenant, said.epoch, said.start_hour, said.end_hour) == (tenant.id, epoch, *window)
+    return {str(one.token): one.leases for one in said.held}
 
 
 def test_failures_of_strangers_are_not_journalled(cast: Cast) -> None:
@@ -536,7 +569,7 @@ def home(tmp_path: Path) -> Path:
 def a_home(root: Path) -> Path:
     """A tenant's home, and beside it the signed plan."""
     path = root / "home"
-    member = create(path, os.urandom)
+    member = create(path, os.urandom, 0.0)
     pin(path, [keys().founding, keys().provider.sign(next_entry(keys().directory, joined=[member]))])
     (path / "policy.toml").write_text("owners_minimum = 3\ncohort_minimum = 3\n")
     (root / "plan").write_bytes(signed(a_plan()))
@@ -544,7 +577,7 @@ def a_home(root: Path) -> Path:
 
 
 @contextmanager
-def reopened(home: Path) -> Iterator[Tenant]:
+def living_in(home: Path) -> Iterator[Tenant]:
     with closing(open_tenant(home, (), os.urandom, SystemSampler())) as tenant:
         yield tenant
 
@@ -556,8 +589,10 @@ def contribute_until(home: Path, moment: Moment) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path})
 
 
-def opened(message: bytes, tenant: int = 0) -> Contribution:
-    return open_signed(Contribution, message, keys().directory.members[tenant].verify_key)
+def opened(message: bytes, tenant: int = 0) -> tuple[ContributionHeader, Words]:
+    """What a tenant signed, and its words."""
+    header, contribution = opened_contribution(message, lambda _: keys().directory.members[tenant].verify_key)
+    return header, words_from_bytes(contribution.cells)
 
 
 def unmasked(plan: Plan, message: bytes) -> tuple[Any, ...]:
@@ -566,13 +601,23 @@ def unmasked(plan: Plan, message: bytes) -> tuple[Any, ...]:
 
 
 def unmasked_words(plan: Plan, message: bytes) -> Words:
-    said = opened(message)
-    mask_key = keys().directory.members[0].mask_key
-    masks = add_words(
-        keys().trustees[trustee.index - 1][2].mask(mask_key, plan.round_id, said.plan, plan.words)
-        for trustee in plan.trustees
+    header, words = opened(message)
+    return words - masks_over(plan, header)
+
+
+def masks_over(plan: Plan, header: ContributionHeader) -> Words:
+    """What the trustees together take off a contribution."""
+    own = keys().directory.members[0].mask_key
+    return add_words(
+        keys().trustees[trustee.index - 1][2].mask(header.stream(own, trustee), plan.words) for trustee in plan.trustees
     )
-    return words_from_bytes(said.cells) - masks
+
+
+def a_wide_plan(number: int = 1) -> Plan:
+    """A plan of many cells, none of which counts anything."""
+    sides = {name: tuple(f"{name} {place}" for place in range(SIDE)) for name in WIDE.dimensions}
+    marginals = (MarginalSpec("grid", WIDE.dimensions, (), 1.0),)
+    return a_plan(number, marginals=marginals, public_levels=sides)
 
 
 def started(number: int, start_h: float) -> StartedLease:

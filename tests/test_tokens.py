@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from itertools import combinations
 
 import msgpack
@@ -16,12 +15,13 @@ from crypto.errors import PeerFault
 from crypto.ids import EncodedElement
 from crypto.messages import EvaluationRequest, EvaluationResponse, Ladder
 from crypto.ristretto import hash_to_group
-from crypto.signing import Signed
+from crypto.signing import reopened
 from crypto.threshold import lagrange_at_zero
 from tenant_client.database import open_database
 from tenant_client.descriptor import rungs
 from tenant_client.tokens import TokenSource
 from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
+from tests.changing import replace
 from tests.factories import Cast, a_descriptor, keys
 
 RUNGS = rungs(a_descriptor(), ())
@@ -69,6 +69,20 @@ class Lying(Recording):
 
     def evaluate(self, request: bytes) -> bytes:
         return self._tamper(decode(EvaluationResponse, super().evaluate(request)))
+
+
+class Passing(Recording):
+    """A trustee that passes every request on, five times, before it answers."""
+
+    def __init__(self, trustee: TrusteeService, others: Sequence[TrusteeService]) -> None:
+        super().__init__(trustee)
+        self._others = others
+
+    def evaluate(self, request: bytes) -> bytes:
+        for other in [*self._others] * 5:
+            with pytest.raises(PeerFault, match=f"this request is for trustee 1, not {other.index}"):
+                other.evaluate(request)
+        return super().evaluate(request)
 
 
 def another_element(said: EvaluationResponse) -> bytes:
@@ -125,7 +139,7 @@ def test_rungs_that_two_workloads_share_have_one_token(cast: Cast, source: Open)
     own = source(cast.trustees())
     newer = rungs(a_descriptor(versions=(("nccl", "2.22"), ("torch", "2.4"))), ())
     one, other = own.ladder(RUNGS, 3), own.ladder(newer, 3)
-    assert (one.family, one.archetype, one.bands) == (other.family, other.archetype, other.bands)
+    assert (one.family, one.archetype) == (other.family, other.archetype)
     assert one.subarchetype != other.subarchetype
     assert one.exact != other.exact
 
@@ -290,11 +304,26 @@ def test_two_requests_for_one_workload_have_no_element_in_common(cast: Cast, sou
     assert not one & other
 
 
-def test_every_trustee_that_is_asked_gets_the_same_request_and_the_others_none(cast: Cast, source: Open) -> None:
+def test_every_trustee_that_is_asked_gets_the_same_elements_in_its_own_name_and_the_others_none(
+    cast: Cast, source: Open
+) -> None:
     tapped = tap(cast.trustees())
     source(tapped).ladder(RUNGS, 3)
     assert [len(trustee.requests) for trustee in tapped] == [1, 1, 1, 0, 0]
-    assert len({trustee.requests[0] for trustee in tapped[:3]}) == 1
+    asked = [reopened(EvaluationRequest, trustee.requests[0]) for trustee in tapped[:3]]
+    assert [request.trustee for request in asked] == [1, 2, 3]
+    assert len({request.elements for request in asked}) == 1
+
+
+def test_one_trustee_cannot_spend_a_tenants_quota_at_the_others(cast: Cast, source: Open) -> None:
+    """It passes on what it was asked, to those that were not asked and to those that were."""
+    honest = cast.trustees(TrusteeLimits(evaluations_per_epoch=2 * INPUTS))
+    first = tap(honest)
+    own = source([Passing(first[0], honest[1:]), *first[1:]])
+    own.ladder(RUNGS, 3)
+    spent = [trustee.evaluations().get((keys().tenant_id(0), 3), 0) for trustee in honest]
+    assert spent == [INPUTS, INPUTS, INPUTS, 0, 0]
+    own.ladder(OTHER, 3)  # the quota is there for the other half
 
 
 def tap(trustees: Sequence[Trustee]) -> list[Recording]:
@@ -302,7 +331,7 @@ def tap(trustees: Sequence[Trustee]) -> list[Recording]:
 
 
 def blinded(request: bytes) -> tuple[EncodedElement, ...]:
-    return decode(EvaluationRequest, decode(Signed, request).body).elements
+    return reopened(EvaluationRequest, request).elements
 
 
 def inputs(epoch: int) -> list[bytes]:
@@ -318,4 +347,4 @@ def words() -> list[str]:
 
 
 def tokens(ladder: Ladder) -> tuple[bytes, ...]:
-    return (ladder.family, ladder.archetype, ladder.subarchetype, ladder.exact, *ladder.bands)
+    return (ladder.family, ladder.archetype, ladder.subarchetype, ladder.exact)

@@ -40,8 +40,8 @@ from crypto.errors import (
     Refusal,
     Unreachable,
 )
-from crypto.ids import Token
-from crypto.messages import Ownership, UnmaskCall, UnmaskRequest
+from crypto.ids import Digest, Nonce
+from crypto.messages import ContributionHeader, UnmaskCall, UnmaskRequest
 from crypto.plan import Plan
 from crypto.services import CLASSES, ProviderMethod, heard, one_line, told
 from provider_server import trustee_client as providers_side
@@ -51,7 +51,7 @@ from tenant_client.tokens import TokenSource
 from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
 from tenant_client.trustee_client import RemoteTrustee
 from tenant_client.trustee_server import serve_trustee
-from tests.factories import TENANTS, Cast, a_descriptor, a_plan, all_leases, keys, signed
+from tests.factories import TENANTS, Cast, a_descriptor, a_plan, keys, ownerships, plan_digest, signed
 from transport.certificates import Certificate, fingerprint, make_certificate
 from transport.client import Peer
 from transport.question import in_parts
@@ -892,7 +892,7 @@ def test_a_trustee_that_is_away_is_replaced_by_another(cast: Cast, opened: ExitS
     away = RemoteTrustee(1, connect(nobody, deadline_s=0.5))
     connection = opened.enter_context(closing(open_database(cast.root / "tokens.db")))
     source = TokenSource(keys().directory, [away, *remote], keys().tenants[0][0], connection, os.urandom)
-    assert source.ladder(rungs(a_descriptor(), ()), 0).bands is not None
+    assert source.ladder(rungs(a_descriptor(), ()), 0).exact is not None
 
 
 def test_a_real_trustees_refusals_arrive(cast: Cast, opened: ExitStack, connect: Connect) -> None:
@@ -924,9 +924,11 @@ def test_a_round_is_endorsed_and_unmasked_over_the_wire(cast: Cast, opened: Exit
 
 def an_unmask_request(plan: Plan, tenants: int = TENANTS) -> bytes:
     """For the first `tenants`, in one group, each of whom owns a lease of every row."""
-    tokens = tuple(sorted({Token(bytes.fromhex(label)) for lease in all_leases() for label in lease.labels.values()}))
-    own_words = tuple(
-        keys().tenants[number][0].sign(Ownership(keys().tenant_id(number), 0, tokens)) for number in range(tenants)
-    )
-    group = tuple(sorted(keys().tenant_id(number) for number in range(tenants)))
-    return keys().provider.sign(UnmaskRequest(signed(plan), (group,), None, (), own_words))
+    order = sorted(range(tenants), key=lambda number: keys().tenant_id(number))
+    group = tuple(keys().tenants[number][0].sign(a_header(plan, number)) for number in order)
+    return keys().provider.sign(UnmaskRequest(signed(plan), (group,), None, (), ownerships()))
+
+
+def a_header(plan: Plan, tenant: int) -> ContributionHeader:
+    named, zeros = plan_digest(signed(plan)), Digest(bytes(32))
+    return ContributionHeader(keys().tenant_id(tenant), plan.round_id, named, plan.first_hour, Nonce(bytes(16)), zeros)

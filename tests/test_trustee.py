@@ -1,17 +1,18 @@
-"""A trustee: meters what it evaluates, binds itself to one set per round, unmasks that one, and remembers all of it."""
+"""A trustee: binds itself to one set per round, unmasks that one, follows the directory, and remembers all of it."""
 
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from threading import Barrier, Event
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import force_setattr
 
 from crypto import voprf
-from crypto.codec import decode, digest, encode
+from crypto.codec import decode, encode
 from crypto.correlation import combine, weights
 from crypto.directory import Chain, Member, UnknownHead, next_entry
 from crypto.errors import (
@@ -20,18 +21,18 @@ from crypto.errors import (
     CohortTooSmall,
     DecodeError,
     Equivocation,
+    MemberRefused,
     OutOfOrder,
     PlanRefused,
-    QuotaExceeded,
     TooFewOwners,
 )
-from crypto.ids import Digest, EncodedElement, RoundId, Signature, TenantId, Token
-from crypto.masking import MaskKey, Words, add_words, mask_cells, words_from_bytes
+from crypto.ids import Digest, EncodedElement, MaskPublicKey, Nonce, RoundId, Signature, TenantId, Token
+from crypto.masking import MaskKey, Words, add_words, words_from_bytes
 from crypto.messages import (
+    ContributionHeader,
     DirectoryUpdate,
     Endorsement,
     EvaluationRequest,
-    EvaluationResponse,
     GroupOfRound,
     Ownership,
     Receipt,
@@ -39,39 +40,49 @@ from crypto.messages import (
     UnmaskRequest,
     UnmaskShare,
 )
-from crypto.plan import HOURS_PER_WEEK, Plan
-from crypto.ristretto import Element
-from crypto.signing import Signed, SigningKey, tenant_id
+from crypto.plan import HOURS_PER_WEEK, MaskTrustee, Plan
+from crypto.signing import Signed, SigningKey, name_of, reopened, tenant_id
 from crypto.threshold import KeyShare
-from tenant_client.trustee import EpochNotCurrent, Trustee, TrusteeLimits
-from tests.factories import TENANTS, WEEKS_PER_EPOCH, Cast, a_plan, keys, ownership, ownerships, plan_digest, signed
+from tenant_client.trustee import Trustee, TrusteeLimits
+from tests.changing import replace
+from tests.factories import TENANTS, Cast, a_plan, keys, ownership, ownerships, plan_digest, signed
 
 EVERYBODY = tuple(range(TENANTS))
 MASKING = (3, 4, 5)
 
 
-def a_request(elements: int = 1, *, tenant: int = 0, epoch: int = 0) -> bytes:
-    """A request as a tenant signs it; a new one each time."""
-    blinding = voprf.blind([bytes([number]) for number in range(elements)], os.urandom)
-    encoded = tuple(EncodedElement(element.encoded) for element in blinding.elements)
-    return keys().tenants[tenant][0].sign(EvaluationRequest(keys().tenant_id(tenant), epoch, encoded))
+def a_header(plan: Plan, tenant: int) -> ContributionHeader:
+    """What tenant `tenant` says of the one contribution that it made to a plan."""
+    drawn = hashlib.sha256(plan.round_id + bytes([tenant])).digest()[: Nonce.length]
+    named = plan_digest(signed(plan))
+    return ContributionHeader(
+        keys().tenant_id(tenant), plan.round_id, named, plan.first_hour, Nonce(drawn), Digest(bytes(32))
+    )
 
 
-def ids(tenants: Sequence[int]) -> tuple[TenantId, ...]:
-    return tuple(sorted(keys().tenant_id(tenant) for tenant in tenants))
+def contributed(to: Plan, number: int, /, *, signer: SigningKey | None = None, **changes: Any) -> bytes:
+    """The same, signed; `changes` are of what it says."""
+    return (signer or keys().tenants[number][0]).sign(replace(a_header(to, number), **changes))
+
+
+def a_group(plan: Plan, members: Sequence[int | bytes]) -> tuple[bytes, ...]:
+    """Signed headers in order: of tenants by number, and others as they are."""
+    headers = [contributed(plan, member) if isinstance(member, int) else member for member in members]
+    return tuple(sorted(headers, key=lambda header: reopened(ContributionHeader, header).tenant))
 
 
 def an_unmasking(
-    plan_: Plan, /, *groups: Sequence[int], signing_key: SigningKey | None = None, **changes: Any
+    plan_: Plan, /, *groups: Sequence[int | bytes], signing_key: SigningKey | None = None, **changes: Any
 ) -> bytes:
     """A request as the provider signs it; one group of everybody unless told."""
-    told = ownerships(epoch=plan_.epoch)
-    asked = UnmaskRequest(signed(plan_), tuple(map(ids, groups or [EVERYBODY])), None, (), told)
+    told = ownerships(epoch=plan_.epoch, window=(plan_.first_hour, plan_.end_hour))
+    named = tuple(a_group(plan_, members) for members in groups or [EVERYBODY])
+    asked = UnmaskRequest(signed(plan_), named, None, (), told)
     return (signing_key or keys().provider).sign(replace(asked, **changes))
 
 
 def named(request: bytes) -> Digest:
-    return digest(decode(Signed, request).body)
+    return name_of(request)
 
 
 def an_endorsement(request: bytes, plan: Plan, trustee: int, *, signer: int = 0, **changes: Any) -> bytes:
@@ -91,7 +102,7 @@ def unmasked(trustee: Trustee, request: bytes, plan: Plan) -> bytes:
 
 
 def opened(share: bytes) -> UnmaskShare:
-    return decode(UnmaskShare, decode(Signed, share).body)
+    return reopened(UnmaskShare, share)
 
 
 def sums(share: bytes) -> list[Words]:
@@ -104,145 +115,14 @@ def masks(share: bytes) -> set[int]:
 
 def masks_of(trustee: int, plan: Plan, tenants: Sequence[int]) -> Words:
     """What tenants put over their words for a trustee, added up; shape (plan.words,)."""
-    bound = plan.round_id, plan_digest(signed(plan))
-    key, nothing = [keys().directory.trustees[trustee - 1].mask_key], np.zeros(plan.words, np.uint64)
-    return add_words(mask_cells(nothing, keys().tenants[tenant][1], key, *bound) for tenant in tenants)
-
-
-# ---- evaluating ----------------------------------------------------------------------------------------------------
-
-
-def test_an_evaluation_carries_a_proof_for_this_trustees_share_key(cast: Cast) -> None:
-    request = a_request(3)
-    response = decode(EvaluationResponse, cast.trustee(2).evaluate(request))
-    asked = decode(EvaluationRequest, decode(Signed, request).body)
-    blinded = [Element.decode(element) for element in asked.elements]
-    answered = tuple(Element.decode(element) for element in response.elements)
-    share_key = Element.decode(keys().directory.trustees[1].share_key)
-    voprf.verify_proof(share_key, blinded, voprf.Evaluation(answered, voprf.Proof.decode(response.proof)))
-    assert response.trustee == 2
-
-
-def test_evaluations_are_metered_by_tenant_and_epoch(cast: Cast) -> None:
-    trustee = cast.trustee()
-    for elements, tenant, epoch in [(3, 0, 0), (2, 0, 0), (4, 0, 1), (1, 2, 0)]:
-        trustee.evaluate(a_request(elements, tenant=tenant, epoch=epoch))
-    one, other = keys().tenant_id(0), keys().tenant_id(2)
-    assert trustee.evaluations() == {(one, 0): 5, (one, 1): 4, (other, 0): 1}
-
-
-def test_the_quota_is_granted_to_the_last_element_and_no_further(cast: Cast) -> None:
-    trustee = cast.trustee(limits=TrusteeLimits(evaluations_per_epoch=5))
-    trustee.evaluate(a_request(3))
-    with pytest.raises(QuotaExceeded, match="asked for 6 evaluations in epoch 0, 5 are granted"):
-        trustee.evaluate(a_request(3))
-    trustee.evaluate(a_request(2))
-    with pytest.raises(QuotaExceeded) as refusal:
-        trustee.evaluate(a_request(1))
-    assert "cached for the epoch" in refusal.value.diagnostics()
-    trustee.evaluate(a_request(5, tenant=1))
-    trustee.evaluate(a_request(5, epoch=1))
-
-
-def test_the_meter_survives_a_restart(cast: Cast) -> None:
-    limits = TrusteeLimits(evaluations_per_epoch=5)
-    cast.trustee(limits=limits).evaluate(a_request(4))
-    later = cast.trustee(limits=limits)
-    assert later.evaluations() == {(keys().tenant_id(0), 0): 4}
-    with pytest.raises(QuotaExceeded):
-        later.evaluate(a_request(2))
-
-
-def test_requests_at_the_same_time_are_all_metered(cast: Cast) -> None:
-    trustee, barrier = cast.trustee(limits=TrusteeLimits(evaluations_per_epoch=20)), Barrier(8, timeout=30)
-
-    def ask(tenant: int) -> bool:
-        barrier.wait()
-        try:
-            trustee.evaluate(a_request(5, tenant=tenant))
-        except QuotaExceeded:
-            return False
-        return True
-
-    with ThreadPoolExecutor(8) as threads:
-        answered = list(threads.map(ask, [0] * 6 + [1, 1]))
-    assert (sum(answered[:6]), sum(answered[6:])) == (4, 2)
-    assert trustee.evaluations() == {(keys().tenant_id(0), 0): 20, (keys().tenant_id(1), 0): 10}
-
-
-def test_only_what_a_tenant_of_the_directory_signed_is_evaluated(cast: Cast) -> None:
-    trustee = cast.trustee()
-    stranger = SigningKey.generate(os.urandom)
-    asked = decode(EvaluationRequest, decode(Signed, a_request()).body)
-    own_name = replace(asked, tenant=tenant_id(stranger.public))
-    unsigned = encode(Signed(encode(asked), Signature(bytes(64))))
-    for request in (stranger.sign(asked), stranger.sign(own_name), unsigned, keys().provider.sign(asked)):
-        with pytest.raises(BadSignature):
-            trustee.evaluate(request)
-    for request in (b"", encode(asked), an_unmasking(a_plan())):
-        with pytest.raises(DecodeError):
-            trustee.evaluate(request)
-    assert trustee.evaluations() == {}
-
-
-def test_a_tenant_cannot_spend_the_quota_of_another(cast: Cast) -> None:
-    trustee = cast.trustee()
-    as_another = EvaluationRequest(keys().tenant_id(1), 0, (EncodedElement(Element.decode(an_element()).encoded),))
-    with pytest.raises(BadSignature):
-        trustee.evaluate(keys().tenants[0][0].sign(as_another))
-    assert trustee.evaluations() == {}
-
-
-@pytest.mark.parametrize("element", [bytes(32), b"\xff" * 32], ids=["identity", "not canonical"])
-def test_an_element_that_is_none_is_neither_evaluated_nor_metered(cast: Cast, element: bytes) -> None:
-    trustee = cast.trustee()
-    asked = EvaluationRequest(keys().tenant_id(0), 0, (an_element(), EncodedElement(element)))
-    with pytest.raises(DecodeError):
-        trustee.evaluate(keys().tenants[0][0].sign(asked))
-    assert trustee.evaluations() == {}
+    of = MaskTrustee(trustee, keys().directory.trustee(trustee).mask_key)
+    own = {tenant: keys().tenants[tenant][1] for tenant in tenants}
+    streams = {tenant: a_header(plan, tenant).stream(key.public, of) for tenant, key in own.items()}
+    return add_words(own[tenant].mask(stream, plan.words) for tenant, stream in streams.items())
 
 
 def an_element() -> EncodedElement:
     return EncodedElement(voprf.blind([b"x"], os.urandom).elements[0].encoded)
-
-
-def at_week(week: float) -> TrusteeLimits:
-    return TrusteeLimits(now_hour=lambda: week * HOURS_PER_WEEK)
-
-
-@pytest.mark.parametrize(
-    ("week", "granted"),
-    [
-        (0, {0, 1}),
-        (WEEKS_PER_EPOCH - 0.001, {0, 1}),
-        (WEEKS_PER_EPOCH, {0, 1, 2}),
-        (3.5 * WEEKS_PER_EPOCH, {2, 3, 4}),
-        (100 * WEEKS_PER_EPOCH, set()),
-    ],
-)
-def test_only_epochs_about_now_are_evaluated_and_no_other_is_metered(
-    cast: Cast, week: float, granted: set[int]
-) -> None:
-    trustee = cast.trustee(limits=at_week(week))
-    for epoch in range(6):
-        if epoch in granted:
-            trustee.evaluate(a_request(epoch=epoch))
-            continue
-        with pytest.raises(EpochNotCurrent, match=f"epoch {epoch} was asked for") as refusal:
-            trustee.evaluate(a_request(epoch=epoch))
-        assert "clocks" in refusal.value.diagnostics()
-    assert {epoch for _, epoch in trustee.evaluations()} == granted
-
-
-def test_the_clock_is_read_when_it_is_asked(cast: Cast) -> None:
-    hours = [0.0]
-    trustee = cast.trustee(limits=TrusteeLimits(now_hour=lambda: hours[0]))
-    with pytest.raises(EpochNotCurrent):
-        trustee.evaluate(a_request(epoch=2))
-    hours[0] = 2 * WEEKS_PER_EPOCH * float(HOURS_PER_WEEK)
-    trustee.evaluate(a_request(epoch=2))
-    with pytest.raises(EpochNotCurrent):
-        trustee.evaluate(a_request(epoch=0))
 
 
 # ---- the directory -------------------------------------------------------------------------------------------------
@@ -250,7 +130,7 @@ def test_the_clock_is_read_when_it_is_asked(cast: Cast) -> None:
 
 def a_newcomer() -> tuple[SigningKey, MaskKey, Member]:
     signing, mask = SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)
-    return signing, mask, Member.of(signing, mask.public)
+    return signing, mask, Member.of(signing, mask, 0)
 
 
 def grown(member: Member, left: Sequence[TenantId] = ()) -> tuple[bytes, Chain]:
@@ -264,8 +144,8 @@ def test_a_plan_under_an_unknown_head_waits_until_the_trustee_has_followed(cast:
     signing, _, member = a_newcomer()
     entry, chain = grown(member)
     plan = replace(a_plan(), directory=chain.directory.head)
-    with_newcomer = tuple(sorted([member.tenant, *ids(EVERYBODY)]))
-    request = an_unmasking(plan, groups=(with_newcomer,))
+    newcomer = contributed(plan, 0, signer=signing, tenant=member.tenant)
+    request = an_unmasking(plan, (*EVERYBODY, newcomer))
     trustee = cast.trustee()
     with pytest.raises(UnknownHead) as refusal:
         trustee.endorse(request)
@@ -275,25 +155,26 @@ def test_a_plan_under_an_unknown_head_waits_until_the_trustee_has_followed(cast:
     again = cast.trustee()  # reopened
     share = unmasked(again, request, plan)
     assert len(sums(share)) == 1
-    again.evaluate(signing.sign(EvaluationRequest(member.tenant, 0, (an_element(),))))
+    again.evaluate(signing.sign(EvaluationRequest(member.tenant, 3, 0, (an_element(),))))
 
 
 def test_a_round_is_held_under_the_members_that_its_head_names(cast: Cast) -> None:
     """Under the older head a newcomer may not contribute; under the newer one somebody who has left may not."""
-    _, _, member = a_newcomer()
+    signing, _, member = a_newcomer()
     _, chain = grown(member, left=[keys().tenant_id(0)])
-    trustee = cast.trustee()
+    trustee, plan = cast.trustee(), a_plan()
     trustee.follow(encode(DirectoryUpdate(chain.entries)))
-    with pytest.raises(BadSignature, match=member.tenant.hex()[:12]):
-        trustee.endorse(an_unmasking(a_plan(), groups=(tuple(sorted([member.tenant, *ids((1, 2, 3))])),)))
+    newcomer = contributed(plan, 0, signer=signing, tenant=member.tenant)
+    with pytest.raises(MemberRefused, match=f"^{member.tenant}: .* is not in the directory"):
+        trustee.endorse(an_unmasking(plan, (1, 2, 3, newcomer)))
     after = replace(a_plan(2), directory=chain.directory.head)
     said = tuple(ownership(tenant) for tenant in (1, 2, 3, 4))
-    with pytest.raises(BadSignature, match=keys().tenant_id(0).hex()[:12]):
+    with pytest.raises(MemberRefused, match=f"^{keys().tenant_id(0)}: .* is not in the directory"):
         trustee.endorse(an_unmasking(after, EVERYBODY, ownerships=said))
     with pytest.raises(BadSignature, match=keys().tenant_id(0).hex()[:12]):
         trustee.endorse(an_unmasking(after, (1, 2, 3, 4)))  # his word counts for no row either
     trustee.endorse(an_unmasking(after, (1, 2, 3, 4), ownerships=said))
-    trustee.endorse(an_unmasking(a_plan()))
+    trustee.endorse(an_unmasking(plan))
 
 
 # ---- endorsing -----------------------------------------------------------------------------------------------------
@@ -351,22 +232,27 @@ def test_nobody_is_in_a_request_twice() -> None:
 
 def test_a_request_that_names_somebody_twice_is_no_message(cast: Cast) -> None:
     """Past the check of the class that makes it, as a provider's own program might be."""
-    honest = UnmaskRequest(signed(a_plan()), (ids(EVERYBODY),), None, (), ownerships())
-    object.__setattr__(honest, "groups", (ids((0, 1, 2)), ids((0, 3, 4))))
-    with pytest.raises(DecodeError):
-        cast.trustee().endorse(keys().provider.sign(honest))
+    plan, trustee = a_plan(), cast.trustee()
+    twice = a_group(plan, (0, 1, 2)), a_group(plan, (0, 3, 4))
+    in_other_words = a_group(plan, (0, contributed(plan, 0, nonce=Nonce(bytes(16))), 1, 2))
+    for groups in (twice, (in_other_words,), (a_group(plan, EVERYBODY)[::-1],)):
+        honest = UnmaskRequest(signed(plan), (a_group(plan, EVERYBODY),), None, (), ownerships())
+        force_setattr(honest, "groups", groups)
+        with pytest.raises(DecodeError, match=r"named once|sorted"):
+            trustee.endorse(keys().provider.sign(honest))
+    assert trustee.rounds() == []
 
 
 def test_only_what_the_provider_signed_is_endorsed(cast: Cast) -> None:
     trustee, plan = cast.trustee(), a_plan()
     stranger = SigningKey.generate(os.urandom)
-    asked = decode(UnmaskRequest, decode(Signed, an_unmasking(plan)).body)
-    unsigned = encode(Signed(encode(asked), Signature(bytes(64))))
+    asked = reopened(UnmaskRequest, an_unmasking(plan))
+    unsigned = encode(Signed(Signature(bytes(64)), memoryview(encode(asked))))
     own_plan = an_unmasking(plan, plan=stranger.sign(plan))
     for request in (stranger.sign(asked), keys().tenants[0][0].sign(asked), unsigned, own_plan):
         with pytest.raises(BadSignature):
             trustee.endorse(request)
-    for request in (b"", encode(asked), an_unmasking(plan, plan=b"no plan"), a_request()):
+    for request in (b"", encode(asked), an_unmasking(plan, plan=b"no plan"), ownership(0)):
         with pytest.raises(DecodeError):
             trustee.endorse(request)
     assert not trustee.rounds()
@@ -376,21 +262,67 @@ def test_only_what_the_provider_signed_is_endorsed(cast: Cast) -> None:
 
 def test_a_contributor_outside_the_directory_is_named_and_the_round_stays_open(cast: Cast) -> None:
     trustee, plan = cast.trustee(), a_plan()
-    stranger = tenant_id(SigningKey.generate(os.urandom).public)
-    with pytest.raises(BadSignature, match=stranger.hex()[:12]):
-        trustee.endorse(an_unmasking(plan, groups=(tuple(sorted([stranger, *ids(EVERYBODY)])),)))
+    stranger = SigningKey.generate(os.urandom)
+    own_name = tenant_id(stranger.public)
+    with pytest.raises(MemberRefused, match=f"^{own_name}: ") as refusal:
+        trustee.endorse(an_unmasking(plan, (*EVERYBODY, contributed(plan, 0, signer=stranger, tenant=own_name))))
+    assert "enrol anew" in refusal.value.diagnostics()
+    assert trustee.rounds() == []
     trustee.endorse(an_unmasking(plan))
+
+
+def unsigned(plan: Plan) -> bytes:
+    return encode(Signed(Signature(bytes(64)), memoryview(encode(a_header(plan, 2)))))
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason"),
+    [
+        (lambda plan: contributed(plan, 2, plan=plan_digest(signed(a_plan(epsilon=0.5)))), "it answers another plan"),
+        (lambda plan: contributed(plan, 2, round_id=RoundId(bytes(16))), "it answers another plan"),
+        (unsigned, "is not signed by the key"),
+        (lambda plan: contributed(plan, 2, signer=keys().tenants[1][0]), "is not signed by the key"),
+        (lambda plan: contributed(plan, 2, signer=keys().provider), "is not signed by the key"),
+    ],
+    ids=["another plan", "another round", "nobody", "another tenant", "the provider"],
+)
+def test_a_contribution_that_its_tenant_did_not_make_to_this_plan_is_named_and_the_round_stays_open(
+    cast: Cast, refused: Callable[[Plan], bytes], reason: str
+) -> None:
+    """In every group, and with enough others: the tenant is named, so that the round can go on without it."""
+    trustee, plan = cast.trustee(), a_plan(cohort_minimum=2)
+    bad = refused(plan)
+    for groups in ([(0, 1, bad, 3, 4)], [(0, 1), (bad, 3, 4)], [(bad, 0), (1, 3, 4)]):
+        with pytest.raises(MemberRefused, match=f"^{keys().tenant_id(2)}: .*{reason}"):
+            trustee.endorse(an_unmasking(plan, *groups))
+    assert (trustee.rounds(), trustee.conflicts()) == ([], [])
+    trustee.endorse(an_unmasking(plan, (0, 1, 3, 4)))
+
+
+def test_a_member_whose_mask_key_agrees_on_nothing_is_named_before_anything_is_bound(cast: Cast) -> None:
+    """Neither the type of a key nor the directory lets one in; were it there, the bound round would hang."""
+    plan, trustee = a_plan(), cast.trustee()
+    zero = bytes.__new__(MaskPublicKey, bytes(32))
+    known = keys().directory
+    member = replace(known.members[2], mask_key=zero)
+    trustee.chain = Chain(
+        trustee.chain.entries, {known.head: replace(known, by_id={**known.by_id, member.tenant: member})}
+    )
+    with pytest.raises(MemberRefused, match=f"^{member.tenant}: the mask key {zero.hex()} hides nothing"):
+        trustee.endorse(an_unmasking(plan))
+    assert trustee.rounds() == []
+    unmasked(trustee, an_unmasking(plan, (0, 1, 3, 4)), plan)
 
 
 def forged_by(signing_key: SigningKey, tenant: int) -> bytes:
     """What a tenant never said, under another key."""
-    said = decode(Ownership, decode(Signed, ownership(tenant)).body)
+    said = reopened(Ownership, ownership(tenant))
     return signing_key.sign(said)
 
 
 def without(tenant: int, token: Token) -> bytes:
-    said = decode(Ownership, decode(Signed, ownership(tenant)).body)
-    return keys().tenants[tenant][0].sign(replace(said, tokens=tuple(one for one in said.tokens if one != token)))
+    said = reopened(Ownership, ownership(tenant))
+    return keys().tenants[tenant][0].sign(replace(said, held=tuple(one for one in said.held if one.token != token)))
 
 
 OF_TWO = (ownership(0), ownership(1))
@@ -404,8 +336,13 @@ OF_TWO = (ownership(0), ownership(1))
         ((*OF_TWO, ownership(1)), 2),
         ((*OF_TWO, without(1, Token(bytes(Token.length)))), 2),
         ((*OF_TWO, ownership(2, epoch=1)), 2),
+        ((*OF_TWO, ownership(2, window=(0, 169))), 2),
+        ((*OF_TWO, ownership(2, window=(168, 336)), ownership(2, epoch=1, window=(168, 336))), 2),
     ],
-    ids=["none", "two of three", "one of them twice", "one of them in other words", "another epoch"],
+    ids=[
+        *("none", "two of three", "one of them twice", "one of them in other words"),
+        *("another epoch", "of hours after the plan", "of hours to come"),
+    ],
 )
 def test_a_row_without_owners_enough_by_their_own_word_is_not_unmasked(
     cast: Cast, told: tuple[bytes, ...], held: int
@@ -417,6 +354,35 @@ def test_a_row_without_owners_enough_by_their_own_word_is_not_unmasked(
     assert "coarser rung" in refusal.value.diagnostics()
     assert trustee.rounds() == []
     trustee.endorse(an_unmasking(plan, ownerships=(*told, ownership(2), ownership(3), ownership(4))))
+
+
+def test_words_of_earlier_weeks_do_not_make_a_row_of_one_lease(cast: Cast) -> None:
+    """The provider gathers the word of five owners in one week, and then leaves one lease under the token."""
+    plan, trustee = a_plan(window=(168, 336)), cast.trustee()
+    stale = ownerships(window=(0, 168))
+    for told, held in ((stale, 0), ((*stale, ownership(0, window=(168, 336))), 1)):
+        with pytest.raises(TooFewOwners, match=f"{held} tenants say that they hold row"):
+            trustee.endorse(an_unmasking(plan, ownerships=told))
+    assert trustee.rounds() == []
+    trustee.endorse(an_unmasking(plan, ownerships=ownerships(window=(168, 336))))
+
+
+@pytest.mark.parametrize(
+    ("window", "held"),
+    [((0, 168), 0), ((0, 169), TENANTS), ((168, 336), TENANTS), ((336, 504), TENANTS), ((336, 505), 0)],
+)
+def test_in_a_series_a_word_counts_that_is_of_its_hours(cast: Cast, window: tuple[int, int], held: int) -> None:
+    """A series from hour 168 on, of which the second week is opened; a word may speak of the weeks before as well."""
+    first = a_week(2)
+    second = a_week(3, first)
+    request, trustee = an_unmasking(first), cast.trustee()
+    unmasked(trustee, request, first)
+    asked = an_unmasking(second, after=named(request), ownerships=ownerships(window=window))
+    if held:
+        trustee.endorse(asked)
+        return
+    with pytest.raises(TooFewOwners, match=f"{held} tenants say that they hold row"):
+        trustee.endorse(asked)
 
 
 def test_one_row_that_is_too_rare_is_enough_to_refuse(cast: Cast) -> None:
@@ -432,7 +398,7 @@ def test_one_row_that_is_too_rare_is_enough_to_refuse(cast: Cast) -> None:
 @pytest.mark.parametrize("signer", ["stranger", "another tenant", "the provider", "a stranger in his own name"])
 def test_the_word_of_an_owner_under_another_key_does_not_count(cast: Cast, signer: str) -> None:
     stranger = SigningKey.generate(os.urandom)
-    said = decode(Ownership, decode(Signed, ownership(2)).body)
+    said = reopened(Ownership, ownership(2))
     forgeries = {
         "stranger": forged_by(stranger, 2),
         "another tenant": forged_by(keys().tenants[0][0], 2),
@@ -450,7 +416,13 @@ def test_a_second_set_is_refused_and_kept_as_proof(cast: Cast) -> None:
     plan = a_plan()
     request = an_unmasking(plan)
     first = cast.trustee().endorse(request)
-    others = [an_unmasking(plan, (0, 1, 2)), an_unmasking(plan, (0, 1), (2, 3, 4)), an_unmasking(plan, left_out=LEFT)]
+    another_contribution = contributed(plan, 0, nonce=Nonce(bytes(16)))
+    others = [
+        an_unmasking(plan, (0, 1, 2)),
+        an_unmasking(plan, (0, 1), (2, 3, 4)),
+        an_unmasking(plan, (another_contribution, *EVERYBODY[1:])),
+        an_unmasking(plan, left_out=LEFT),
+    ]
     for trustee in (cast.trustee(), cast.trustee()):  # reopened twice
         for other in others:
             with pytest.raises(AlreadyAnswered, match="endorsed another set"):
@@ -587,6 +559,9 @@ def test_a_plan_swapped_for_a_laxer_one_unmasks_nothing_of_the_first(cast: Cast)
     for trustee in (honest, fooled):
         with pytest.raises(CohortTooSmall):
             trustee.endorse(an_unmasking(seen, (0, 1)))
+    for trustee in (honest, fooled):
+        with pytest.raises(MemberRefused, match="it answers another plan"):
+            trustee.endorse(an_unmasking(shown, [contributed(seen, tenant) for tenant in (0, 1)]))
     useless = masks(unmasked(fooled, an_unmasking(shown, (0, 1)), shown))
     assert not useless & set(map(int, masks_of(5, seen, (0, 1))))
     with pytest.raises(AlreadyAnswered):

@@ -4,7 +4,6 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from provider_server.telemetry.files import FileSource
 from provider_server.telemetry.inventory import Inventory
 from provider_server.telemetry.samples import Window
 from provider_server.verbs_telemetry import HOURS, WARM_UP_H
+from tests.changing import replace
 from tests.test_live import HEATING, HOT, Scene, feed, scene
 
 __all__ = ["feed", "scene"]  # fixtures

@@ -1,7 +1,5 @@
 """From model and quasi-experiment to a verdict: which pairs are accused, which acquitted, and where to go instead."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -9,6 +7,7 @@ from crypto.bundle import Judgement
 from crypto.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.mismatch import find_mismatches
 from provider_server.verdicts import PairFinding, judge_pairs, surest, suspected
+from tests.changing import replace
 
 WORKLOADS, CONTEXTS = 20, 10
 PLANTED = {(3, 4), (7, 1), (12, 8)}

@@ -90,10 +90,10 @@ class Introductions:
         self._remembered[signed] = introduced
         return introduced
 
-    def _key(self, introduced: Introduction) -> VerifyKey:
-        if not self._counts(introduced):
-            raise Refusal("nobody who is known here, or not now")
-        return introduced.key
+    def _key(self, key: VerifyKey) -> VerifyKey:
+        if not self._known(key):
+            raise Refusal("nobody who is known here")
+        return key
 
     def _counts(self, introduced: Introduction) -> bool:
         fresh = abs(self._now_s() - introduced.at_s) < FRESH_S

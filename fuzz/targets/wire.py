@@ -3,14 +3,15 @@
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from crypto import bundle, cards, ceremony, directory, invitation, messages, online, plan, signing
+from msgspec.structs import fields, replace
+
+from crypto import bundle, cards, ceremony, directory, invitation, masking, messages, online, plan, possession, signing
 from crypto.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
-from crypto.codec import decode, encode
+from crypto.codec import Message, Secret, decode, encode
 from crypto.directory import (
     NOTHING_BEFORE,
     Chain,
@@ -22,7 +23,7 @@ from crypto.directory import (
     next_entry,
 )
 from crypto.errors import BadSignature, DecodeError, PharoahError
-from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, RoundId, TenantId, Token
+from crypto.ids import Digest, EncodedElement, LeaseId, Nonce, RoundId, TenantId, Token
 from crypto.masking import MaskKey
 from crypto.messages import (
     Contribution,
@@ -36,6 +37,7 @@ from crypto.messages import (
     RegistrationRequest,
     UnmaskCall,
     UnmaskRequest,
+    opened_contribution,
 )
 from crypto.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension, Series
 from crypto.ristretto import IDENTITY, Element, Scalar, mul, mul_base
@@ -46,12 +48,25 @@ from fuzz.targets.target import require, target
 from tenant_client.trustee import Trustee
 
 KEY = SigningKey(bytes(range(32)))
+MASK_KEY = MaskKey(bytes(range(32)))
 MESSAGES: tuple[Any, ...] = tuple(
     dict.fromkeys(
         kind
-        for module in (directory, messages, plan, bundle, signing, cards, ceremony, invitation, online)
+        for module in (
+            directory,
+            messages,
+            plan,
+            bundle,
+            signing,
+            cards,
+            ceremony,
+            invitation,
+            online,
+            masking,
+            possession,
+        )
         for kind in vars(module).values()
-        if isinstance(kind, type) and "LABEL" in vars(kind)
+        if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Secret)
     )
 )
 
@@ -60,7 +75,7 @@ def a_plan() -> Plan:
     """A small plan, the second round of a series."""
     dimensions = PlanDimension("workload", ("a", "b"), (7, 8)), PlanDimension("band", ("0",), ())
     marginal = Marginal("pairs", ("workload", "band"), (), 3.0)
-    trustees = (MaskTrustee(1, MaskPublicKey(bytes(32))),)
+    trustees = (MaskTrustee(1, MASK_KEY.public),)
     start = RoundId(bytes(16)), Digest(bytes(32)), 0, 168, 336, dimensions, (0.0, 9.0), (marginal,)
     series = Series(RoundId(bytes(16)), 0, 13, 1)
     return Plan(*start, 1, Mechanism.DISCRETE_GAUSSIAN, 1.0, 1e-8, 5, 10, 8, trustees, series)
@@ -68,13 +83,13 @@ def a_plan() -> Plan:
 
 def a_member() -> Member:
     """The owner of `KEY`."""
-    return Member.of(KEY, MaskKey(bytes(range(32))).public)
+    return Member.of(KEY, MASK_KEY, 0)
 
 
 def a_founding_entry() -> DirectoryEntry:
     """One trustee, nobody else."""
     share_key = EncodedElement(mul_base(Scalar.from_int(3)).encoded)
-    trustee = TrusteeRecord(1, KEY.public, share_key, MaskPublicKey(bytes(32)), "trustee.example:7100", "")
+    trustee = TrusteeRecord.of(1, KEY, MASK_KEY, share_key, made_hour=0, address="trustee.example:7100")
     return DirectoryEntry(0, NOTHING_BEFORE, KEY.public, 1, share_key, (trustee,), 13, (), ())
 
 
@@ -91,16 +106,19 @@ def some_messages() -> list[Any]:
     """A few valid messages of different shapes."""
     member = a_member()
     round_id, named, token = RoundId(bytes(16)), Digest(bytes(32)), Token(bytes(16))
-    owned = Ownership(member.tenant, 0, (token, Token(b"\1" * 16)))
-    groups = ((TenantId(bytes(16)), member.tenant), (TenantId(b"\1" * 16),))
+    held = tuple(messages.HeldToken(each, 3) for each in (token, Token(b"\1" * 16)))
+    owned = Ownership(member.tenant, 0, 0, 168, held)
+    header = messages.ContributionHeader(member.tenant, round_id, named, 0, Nonce(bytes(16)), named)
+    groups = ((KEY.sign(header),), (KEY.sign(replace(header, tenant=TenantId(b"\1" * 16))),))
     asked = UnmaskRequest(KEY.sign(a_plan()), groups, named, (messages.GroupOfRound(0, 1),), (KEY.sign(owned),))
     endorsed = Endorsement(1, round_id, named)
     return [
         a_plan(),
-        Contribution(member.tenant, round_id, named, 0, bytes(16)),
+        Contribution(KEY.sign(header), memoryview(bytes(16))),
+        header,
         *some_entries(),
         DirectoryUpdate(tuple(map(KEY.sign, some_entries()))),
-        directory.MaskKeyClaim(member.mask_key),
+        possession.MaskKeyClaim(member.verify_key, member.mask_key, 0),
         LeaseRequest(member.tenant, 0, 168),
         LeaseGrants(member.tenant, (GrantedLease(LeaseId(bytes(16)), 0, 1.5, token, token),)),
         owned,
@@ -158,14 +176,14 @@ def check_message(data: bytes) -> None:
 )
 def check_signed(data: bytes) -> None:
     """As a tenant and as the provider opens it."""
-    member = a_member()
     with suppress(DecodeError, BadSignature):
         require("a plan", holds=type(open_signed(Plan, data, KEY.public)) is Plan)
     with suppress(DecodeError, BadSignature):
-        said = open_signed_by(
-            Contribution, data, lambda message: {member.tenant: KEY.public}.get(message.tenant, KEY.public)
-        )
-        require("a contribution", holds=type(said) is Contribution)
+        said = open_signed_by(Ownership, data, lambda _tenant: KEY.public)
+        require("an ownership", holds=type(said) is Ownership)
+    with suppress(DecodeError, BadSignature):
+        header, _contribution = opened_contribution(data, lambda _tenant: KEY.public)
+        require("a contribution", holds=type(header) is messages.ContributionHeader)
 
 
 @target(
@@ -196,7 +214,7 @@ def resigned(data: bytes) -> Iterator[bytes]:
 def bodies(data: bytes) -> Iterator[bytes]:
     """What is signed, if anything is."""
     with suppress(DecodeError):
-        yield decode(signing.Signed, data).body
+        yield bytes(decode(signing.Signed, data).body)
 
 
 @target(
@@ -285,7 +303,7 @@ def a_trustee() -> Trustee:
     """The one of `a_founding_entry`, with a memory that is not kept."""
     founding = [KEY.sign(a_founding_entry())]
     share = KeyShare(1, Scalar.from_int(3))
-    return Trustee(share, KEY, MaskKey(bytes(32)), founding, Path(":memory:"), os.urandom)
+    return Trustee(share, KEY, MASK_KEY, founding, Path(":memory:"), os.urandom)
 
 
 def scalars_and_elements() -> Iterator[bytes]:

@@ -11,11 +11,10 @@ from functools import cached_property
 from pathlib import Path
 
 from crypto.bundle import Bundle
-from crypto.codec import decode
 from crypto.directory import Chain, Directory, DirectoryEntry
 from crypto.ids import TenantId, VerifyKey
 from crypto.plan import Plan
-from crypto.signing import Signed, open_signed
+from crypto.signing import open_signed, reopened
 from provider_server import observing
 from provider_server.analysis.drift import Alarm
 from provider_server.continual import outlook
@@ -118,7 +117,7 @@ class Reader:
         return self._learnt[1]
 
     def _seen(self, kept: KeptRound) -> SeenRound:
-        plan, state = decode(Plan, decode(Signed, kept.signed_plan).body), State(kept.state)
+        plan, state = reopened(Plan, kept.signed_plan), State(kept.state)
         kind = {State.ENDORSING: Answer.ENDORSEMENT, State.UNMASKING: Answer.SHARE}.get(state)
         answers = self._store.rounds.answers(kept.round_id, kind) if kind else {}
         is_open = state not in (State.RELEASED, State.REFUSED)
@@ -165,5 +164,5 @@ def places(secret: bytes, epochs: Iterable[int], kept: Kept | None) -> dict[str,
 
 def _provider_key(entries: Sequence[bytes]) -> VerifyKey:
     """The key by which the directory was founded."""
-    provider: VerifyKey = decode(DirectoryEntry, decode(Signed, entries[0]).body).provider
+    provider: VerifyKey = reopened(DirectoryEntry, entries[0]).provider
     return provider

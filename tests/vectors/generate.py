@@ -8,7 +8,6 @@ running this again leaves every file as it is, byte for byte; a difference means
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from hashlib import shake_256
 from pathlib import Path
 
@@ -16,12 +15,16 @@ import numpy as np
 
 from crypto.codec import digest, encode
 from crypto.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Member, TrusteeRecord, next_entry
-from crypto.ids import Digest, EncodedElement, MaskPublicKey, RoundId, TenantId
-from crypto.masking import MaskKey, Words, mask_cells, sum_of_masks, words_to_bytes
+from crypto.ids import Digest, EncodedElement, Nonce, RoundId, TenantId
+from crypto.masking import MaskKey, MaskStream, Words, mask_cells, sum_of_masks, words_to_bytes
+from crypto.possession import MaskKeyClaim
 from crypto.ristretto import ORDER, Element, Scalar, mul_base
 from crypto.signing import SigningKey
 from crypto.threshold import combine_dealings, combine_evaluations, deal, group_key
 from crypto.voprf import Evaluation, Proof, blind, blind_evaluate, finalize
+from tests.changing import replace
+from tests.vectors.hostile_entries import bad_entries, bad_founding, bad_returns
+from tests.vectors.hostile_keys import bad_exchange_keys, bad_possession, bad_verify_keys
 
 Document = dict[str, object]
 
@@ -171,72 +174,87 @@ def _hexes(values: Sequence[Element | Scalar]) -> list[str]:
 
 
 def masking() -> Document:
-    """Three tenants' contributions under the masks of three trustees, what each trustee answers, and hostile keys."""
+    """Three tenants' contributions under the masks of three trustees, and what each trustee answers."""
     stream = InsecureStream("masking")
     tenants, trustees = [stream(32) for _ in range(3)], [stream(32) for _ in range(3)]
     tenant_keys, trustee_keys = [MaskKey(secret) for secret in tenants], [MaskKey(secret) for secret in trustees]
-    publics = [key.public for key in trustee_keys]
     round_id, plan = RoundId(stream(16)), Digest(stream(32))
+    names = [(TenantId(stream(16)), key.public, Nonce(stream(16))) for key in tenant_keys]
+    streams = [
+        [MaskStream(round_id, plan, *name, index, trustee.public) for index, trustee in enumerate(trustee_keys, 1)]
+        for name in names
+    ]
     cells = [
         np.array(counts, np.int64).astype(np.uint64)
         for counts in ([0, 1, -1, 2**63 - 1, -(2**63)], [0, 2, -3, 1, -1], [5, 0, 0, 2**62, 0])
     ]
-    sent = [mask_cells(own, key, publics, round_id, plan) for own, key in zip(cells, tenant_keys, strict=True)]
+    sent = [mask_cells(own, key, chosen) for own, key, chosen in zip(cells, tenant_keys, streams, strict=True)]
     return {
         "about": "committee masking; all keys come from an insecure stream, words are little-endian",
         "insecure_tenant_keys": [secret.hex() for secret in tenants],
         "insecure_trustee_keys": [secret.hex() for secret in trustees],
         "tenant_public_keys": [key.public.hex() for key in tenant_keys],
-        "trustee_public_keys": [public.hex() for public in publics],
+        "trustee_public_keys": [key.public.hex() for key in trustee_keys],
         "round_id": round_id.hex(),
         "plan": plan.hex(),
+        "tenants": [tenant.hex() for tenant, _, _ in names],
+        "nonces": [nonce.hex() for _, _, nonce in names],
         "cells": [_words(own) for own in cells],
-        "masks": [[_words(key.mask(public, round_id, plan, 5)) for public in publics] for key in tenant_keys],
+        "streams": [[encode(each).hex() for each in chosen] for chosen in streams],
+        "stream_keys": [
+            [key.stream_key(each).hex() for each in chosen] for key, chosen in zip(tenant_keys, streams, strict=True)
+        ],
+        "masks": [
+            [_words(key.mask(each, 5)) for each in chosen] for key, chosen in zip(tenant_keys, streams, strict=True)
+        ],
         "masked": [_words(masked) for masked in sent],
         "sums": [
             {"contributors": contributors, "mask_sums": mask_sums, "cells": _words(total)}
             for contributors in ([0, 1, 2], [0, 2], [1])
             for mask_sums in [
                 [
-                    _words(sum_of_masks(key, (tenant_keys[i].public for i in contributors), round_id, plan, 5))
-                    for key in trustee_keys
+                    _words(sum_of_masks(key, (streams[i][trustee] for i in contributors), 5))
+                    for trustee, key in enumerate(trustee_keys)
                 ]
             ]
             for total in [sum((cells[i] for i in contributors), np.zeros(5, np.uint64))]
         ],
-        "bad_public_keys": _bad_mask_keys(),
     }
-
-
-def _bad_mask_keys() -> list[Document]:
-    """Points of small order, RFC 7748 §6.1: every private key shares zero with them. Each must raise PeerFault."""
-    prime = 2**255 - 19
-    eighth = "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"
-    other_eighth = "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157"
-    return [
-        {"comment": "zero", "encoded": bytes(32).hex()},
-        {"comment": "one", "encoded": (1).to_bytes(32, "little").hex()},
-        {"comment": "order 8", "encoded": eighth},
-        {"comment": "order 8, the other", "encoded": other_eighth},
-        {"comment": "minus one", "encoded": (prime - 1).to_bytes(32, "little").hex()},
-        {"comment": "zero, not reduced", "encoded": prime.to_bytes(32, "little").hex()},
-        {"comment": "one, not reduced", "encoded": (prime + 1).to_bytes(32, "little").hex()},
-        {"comment": "zero, top bit set", "encoded": (2**255).to_bytes(32, "little").hex()},
-    ]
 
 
 def _words(words: Words) -> str:
     return words_to_bytes(words).hex()
 
 
+def keys() -> Document:
+    """What is no public key, whose key a mask key is, and what does not prove it."""
+    stream = InsecureStream("keys")
+    owners, secrets = [SigningKey(stream(32)) for _ in range(3)], [stream(32) for _ in range(3)]
+    held = [MaskKey(secret) for secret in secrets]
+    hours = (0, 400_000, 2**63 - 1)
+    claims = [MaskKeyClaim(owner.public, key.public, at) for owner, key, at in zip(owners, held, hours, strict=True)]
+    proofs = [key.prove(claim) for key, claim in zip(held, claims, strict=True)]
+    return {
+        "about": "public keys and proofs of possession; all keys come from an insecure stream",
+        "insecure_mask_keys": [secret.hex() for secret in secrets],
+        "mask_keys": [key.public.hex() for key in held],
+        "claims": [encode(claim).hex() for claim in claims],
+        "proofs": [proof.hex() for proof in proofs],
+        "bad_verify_keys": bad_verify_keys(),
+        "bad_exchange_keys": bad_exchange_keys(claims[1].mask_key),
+        "bad_possession": bad_possession(claims[1], proofs[1], owners[2], held[2]),
+    }
+
+
 def directory() -> Document:
     """A chain of four entries in which members join, leave and come back, and entries that must not be appended."""
     stream = InsecureStream("directory")
     provider, stranger = SigningKey(stream(32)), SigningKey(stream(32))
-    secrets = [(stream(32), stream(32)) for _ in range(4)]
-    one, two, three, four = (Member.of(SigningKey(a), MaskKey(b).public) for a, b in secrets)
+    held = [(SigningKey(stream(32)), MaskKey(stream(32))) for _ in range(4)]
+    one, two, three, four = (Member.of(*keys, 10) for keys in held)
+    newer = Member.of(held[0][0], MaskKey(stream(32)), 11)
     entries = [_founding(provider, stream, [one, two])]
-    for joined, left in (([three], []), ([], [one.tenant]), ([one, four], [two.tenant])):
+    for joined, left in (([three], []), ([], [one.tenant]), ([newer, four], [two.tenant])):
         entries.append(next_entry(_chain(provider, entries).directory, joined=joined, left=left))
     chain = _chain(provider, entries)
     return {
@@ -245,21 +263,24 @@ def directory() -> Document:
         "entries": [entry.hex() for entry in chain.entries],
         "heads": [digest(encode(entry)).hex() for entry in entries],
         "members": [[tenant.hex() for tenant in _chain(provider, entries[:n]).directory.by_id] for n in (1, 2, 3, 4)],
-        "bad_founding": _bad_founding(provider, stranger, entries[0], one.tenant),
-        "bad_entries": _bad_entries(provider, stranger, chain, MaskKey(stream(32)).public),
+        "bad_founding": bad_founding(provider, stranger, entries[0], one.tenant),
+        "bad_entries": [
+            *bad_entries(provider, stranger, chain, held[2][1], MaskKey(stream(32))),
+            *bad_returns(provider, chain, one, held[1], MaskKey(stream(32))),
+        ],
     }
 
 
 def _founding(provider: SigningKey, stream: InsecureStream, members: Sequence[Member]) -> DirectoryEntry:
     """The public side of three trustees, two of whom sign together."""
     records = tuple(
-        TrusteeRecord(
+        TrusteeRecord.of(
             index,
-            SigningKey(stream(32)).public,
+            SigningKey(stream(32)),
+            MaskKey(stream(32)),
             EncodedElement(mul_base(Scalar.from_int(index + 1)).encoded),
-            MaskKey(stream(32)).public,
+            made_hour=10,
             address=f"trustee-{index}.example:7100",
-            certificate="",
         )
         for index in (1, 2, 3)
     )
@@ -273,59 +294,9 @@ def _chain(provider: SigningKey, entries: Sequence[DirectoryEntry]) -> Chain:
     return Chain.begin(founding, provider.public).extended(later)
 
 
-def _bad_founding(provider: SigningKey, stranger: SigningKey, good: DirectoryEntry, tenant: TenantId) -> list[Document]:
-    """With none of these may a directory begin: each must raise the error named."""
-    cases = [
-        ("it is not the first", "Fork", provider, replace(good, number=1)),
-        ("something comes before it", "Fork", provider, replace(good, previous=Digest(bytes(31) + b"1"))),
-        ("somebody leaves before anybody is there", "Fork", provider, replace(good, left=(tenant,))),
-        ("a stranger signed it", "BadSignature", stranger, good),
-    ]
-    return [{"comment": comment, "error": error, "entry": key.sign(bad).hex()} for comment, error, key, bad in cases]
-
-
-def _bad_entries(provider: SigningKey, stranger: SigningKey, chain: Chain, other_mask: MaskPublicKey) -> list[Document]:
-    """Each must raise the error named when the good chain is extended by it, and leave the chain as it is."""
-    newest = chain.directory
-    good, present = next_entry(newest), newest.members[0]
-    joining = Member.of(stranger, other_mask)
-    first, *others = good.trustees
-    cases: list[tuple[str, str, SigningKey, DirectoryEntry]] = [
-        ("it leads on from another entry", "Fork", provider, replace(good, previous=NOTHING_BEFORE)),
-        ("an entry is missing before it", "Fork", provider, replace(good, number=good.number + 1)),
-        ("it repeats a number", "Fork", provider, replace(good, number=newest.number)),
-        ("a stranger signed it", "BadSignature", stranger, good),
-        ("another provider", "TrustChanged", provider, replace(good, provider=stranger.public)),
-        ("another threshold", "TrustChanged", provider, replace(good, threshold=3)),
-        ("a trustee less", "TrustChanged", provider, replace(good, trustees=good.trustees[:2])),
-        (
-            "a trustee with another mask key",
-            "TrustChanged",
-            provider,
-            replace(good, trustees=(replace(first, mask_key=other_mask), *others)),
-        ),
-        ("another length of an epoch", "TrustChanged", provider, replace(good, weeks_per_epoch=12)),
-        (
-            "a mask key that its tenant did not sign",
-            "BadSignature",
-            provider,
-            replace(good, left=(present.tenant,), joined=(replace(present, mask_key=other_mask),)),
-        ),
-        ("a member joins again", "Fork", provider, replace(good, joined=(present,))),
-        (
-            "a mask key under two names",
-            "Fork",
-            provider,
-            replace(good, joined=(Member.of(stranger, present.mask_key),)),
-        ),
-        ("a stranger leaves", "Fork", provider, replace(good, left=(joining.tenant,))),
-        ("a member leaves twice", "Fork", provider, replace(good, left=(present.tenant, present.tenant))),
-    ]
-    return [{"comment": comment, "error": error, "entry": key.sign(bad).hex()} for comment, error, key, bad in cases]
-
-
 VECTORS: dict[str, Callable[[], Document]] = {
     "directory.json": directory,
+    "keys.json": keys,
     "masking.json": masking,
     "threshold_voprf.json": threshold_voprf,
 }

@@ -1,7 +1,7 @@
 """Rounds that survive a killed provider, the directory with its past, and what tenants say that they own.
 
-Entries of the directory are final, and so is the request of a round once it is fixed: the database itself refuses to
-change them, as it does for releases and bundles.
+Entries of the directory are final, and so is the request of a round once a trustee has answered it: the database itself
+refuses to change them, as it does for releases and bundles.
 """
 
 import sqlalchemy as sa
@@ -20,6 +20,7 @@ _SQLITE = [
     " BEGIN SELECT RAISE(ABORT, 'entries of the directory are final'); END",
     "CREATE TRIGGER requests_are_final BEFORE UPDATE ON rounds"
     " WHEN OLD.request IS NOT NULL AND NEW.request IS NOT OLD.request"
+    " AND (NEW.request IS NULL OR EXISTS (SELECT 1 FROM answers WHERE round_id = OLD.round_id))"
     " BEGIN SELECT RAISE(ABORT, 'requests are final'); END",
     "CREATE TRIGGER requests_stay BEFORE DELETE ON rounds WHEN OLD.request IS NOT NULL"
     " BEGIN SELECT RAISE(ABORT, 'requests are final'); END",
@@ -29,10 +30,15 @@ _SQLITE = [
 ]
 # The function comes with the step before.
 _POSTGRESQL = [
+    "CREATE FUNCTION pharoah_request_final() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+    " IF NEW.request IS NULL OR EXISTS (SELECT 1 FROM answers WHERE round_id = OLD.round_id) THEN"
+    " RAISE EXCEPTION 'requests are final' USING ERRCODE = 'integrity_constraint_violation'; END IF;"
+    " RETURN NEW; END $$",
     "CREATE TRIGGER directory_is_final BEFORE UPDATE OR DELETE OR TRUNCATE ON directory"
     " FOR EACH STATEMENT EXECUTE FUNCTION pharoah_final()",
     "CREATE TRIGGER requests_are_final BEFORE UPDATE ON rounds FOR EACH ROW"
-    " WHEN (OLD.request IS NOT NULL AND NEW.request IS DISTINCT FROM OLD.request) EXECUTE FUNCTION pharoah_final()",
+    " WHEN (OLD.request IS NOT NULL AND NEW.request IS DISTINCT FROM OLD.request)"
+    " EXECUTE FUNCTION pharoah_request_final()",
     "CREATE TRIGGER requests_stay BEFORE DELETE ON rounds FOR EACH ROW"
     " WHEN (OLD.request IS NOT NULL) EXECUTE FUNCTION pharoah_final()",
     "CREATE TRIGGER requests_stay_all BEFORE TRUNCATE ON rounds FOR EACH STATEMENT EXECUTE FUNCTION pharoah_final()",
