@@ -1,5 +1,8 @@
 """Questions in parts: they come out as they went in, and whatever else is sent is refused without being kept."""
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -65,15 +68,23 @@ def test_a_part_of_another_size_is_refused(length: int, data: st.DataObject) -> 
         read(parts)
 
 
-def test_a_length_alone_keeps_nothing() -> None:
-    first = CEILING.to_bytes(LENGTH_BYTES) + bytes(PART_BYTES)
-    arriving = Arriving(first)
-    assert arriving.missing == CEILING - PART_BYTES
-    assert len(arriving._body) == PART_BYTES
+def test_a_length_alone_takes_no_memory() -> None:
+    """Of 4 GiB that a thousand first parts announce, only what came is resident."""
+    announced = 4 * 2**20
+    first = announced.to_bytes(LENGTH_BYTES) + bytes(PART_BYTES)
+    before = resident_bytes()
+    arriving = [Arriving(first) for _ in range(1000)]
+    assert {one.missing for one in arriving} == {announced - PART_BYTES}
+    assert resident_bytes() - before < 1000 * 2 * PART_BYTES
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_what_is_handed_on_is_kept_no_longer() -> None:
     arriving = Arriving(in_parts(bytes(PART_BYTES + 1))[0])
     arriving.add(b"\0")
     assert arriving.whole() == bytes(PART_BYTES + 1)
-    assert not arriving._body
+    with pytest.raises(ValueError, match="closed"):
+        arriving.whole()

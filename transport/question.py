@@ -14,6 +14,8 @@ be cut into crumbs that cost more than it. What comes after the last byte that w
     [65544, 34464]
 """
 
+from mmap import mmap
+
 from crypto.errors import DecodeError
 
 PART_BYTES = 65_536
@@ -46,22 +48,22 @@ class Arriving:
     """A question of several parts that is on its way; begins with a first part that `of_one_part` has let pass."""
 
     def __init__(self, first: bytes) -> None:
-        self._announced = int.from_bytes(first[:LENGTH_BYTES])
-        self._body = bytearray(first[LENGTH_BYTES:])
+        announced = int.from_bytes(first[:LENGTH_BYTES])
+        self._body = mmap(-1, announced)  # pages that take memory when they are written to, and are given back at once
+        self._body.write(first[LENGTH_BYTES:])
 
     @property
     def missing(self) -> int:
         """How many bytes are still to come."""
-        return self._announced - len(self._body)
+        return len(self._body) - self._body.tell()
 
     def add(self, part: bytes) -> None:
         """Takes the next part; DecodeError if it is not of its size."""
         if len(part) != min(PART_BYTES, self.missing):
             raise DecodeError("a part of a question is shorter or longer than its announced length demands")
-        self._body += part
+        self._body.write(part)
 
     def whole(self) -> bytes:
-        """The question, once nothing is missing. What was kept here is let go."""
-        question = bytes(self._body)
-        self._body = bytearray()
-        return question
+        """The question, once nothing is missing; then nothing of it is kept here."""
+        with self._body:
+            return self._body[:]
