@@ -6,6 +6,7 @@ tenant → provider   CheckRequest        tokens of a workload and of a context;
 tenant → provider   WatchRequest        hints after this number, for as long as the tenant listens
 provider → tenant   Hint                one of the tenant's own leases is in danger, or no longer
 tenant → provider   Outcome             what a test confirmed; sent only if the tenant has opted in
+caller → server     Signed(Introduction)   who calls, in the metadata of a call (`transport.introductions`)
 
 A hint speaks of a lease as a whole: of no device, no node, no serial number and no other tenant. Its suspicion is a
 kind of hardware and never more. Hints of one tenant are numbered 1, 2, 3, … without a gap, so that a tenant which kept
@@ -17,7 +18,7 @@ from enum import IntEnum, StrEnum
 
 from crypto.bundle import HazardEntry, MismatchEntry
 from crypto.codec import Count, Few, Many, Message, Number, Secret
-from crypto.ids import LeaseId, TenantId, Token
+from crypto.ids import Digest, LeaseId, TenantId, Token, VerifyKey
 
 SESSION_BYTES = 64
 
@@ -152,3 +153,14 @@ class Outcome(Secret, frozen=True, tag="pharoah/outcome/1"):
     def __post_init__(self) -> None:
         if self.hint < 1 or not 0 <= self.shortfall_percent <= 100:
             raise ValueError("hints are numbered from 1 on, and a shortfall lies in [0, 100]")
+
+
+class Introduction(Message, frozen=True, tag="pharoah/introduction/1"):
+    """The holder of `key` calls the server whose certificate has the digest `server`, at `at_s` (seconds since 1970).
+
+    It permits nothing by itself; a server keeps places for callers whom it knows.
+    """
+
+    key: VerifyKey
+    server: Digest
+    at_s: Count

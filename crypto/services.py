@@ -1,10 +1,13 @@
 """The online services by name, and how an error travels from one to its caller.
 
 A trustee and the provider's online service answer calls, bytes for bytes, under the paths below; `Watch` alone answers
-with a stream of them. What goes wrong inside a method crosses as a status, which names the family, and a message of
-three lines: class, fact, hint. `told` writes it and `heard` reads it. Every class of `crypto.errors` comes back as
-itself; a name that is not in this closed table comes back as a PeerFault, and nothing that a stranger wrote is looked
-up anywhere else. A class from elsewhere travels under its nearest ancestor in the table.
+with a stream of them. `CEILINGS` has the largest question that each takes, in bytes. Those of `PUBLIC` have the same
+answer for everybody, and a caller does not say there who it is.
+
+What goes wrong inside a method crosses as a status, which names the family, and a message of three lines: class, fact,
+hint. `told` writes it and `heard` reads it. Every class of `crypto.errors` comes back as itself; a name that is not in
+this closed table comes back as a PeerFault, and nothing that a stranger wrote is looked up anywhere else. A class from
+elsewhere travels under its nearest ancestor in the table.
 
 Promised: of a bug nothing leaves but the fact that there was one; what is heard is printable, on one line, and short.
 The errors of a trustee and of the provider quote nobody's data. A tenant's would, so a tenant answers no calls here:
@@ -14,6 +17,7 @@ for its replies through Flower `crypto.verbs` has stricter rules.
     QuotaExceeded('6 evaluations, 5 are granted')
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -48,6 +52,22 @@ class ProviderMethod(StrEnum):
     CHECK = f"/{PROVIDER}/Check"
     WATCH = f"/{PROVIDER}/Watch"
     OUTCOME = f"/{PROVIDER}/Outcome"
+
+
+MIB = 2**20
+SMALL = 65_536
+# What the largest honest question needs: 10,000 members of 350 bytes in a directory; for an endorsement the plan, and
+# what each member signs that it owns; for unmasking the same, and the endorsements.
+CEILINGS: Mapping[str, int] = MappingProxyType(
+    {
+        TrusteeMethod.FOLLOW: 8 * MIB,
+        TrusteeMethod.EVALUATE: SMALL,
+        TrusteeMethod.ENDORSE: 8 * MIB,
+        TrusteeMethod.UNMASK: 8 * MIB + SMALL,
+        **dict.fromkeys(ProviderMethod, SMALL),
+    }
+)
+PUBLIC = frozenset({ProviderMethod.DIRECTORY, ProviderMethod.BUNDLE, ProviderMethod.CATALOGUE})
 
 
 class Status(StrEnum):

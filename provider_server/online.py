@@ -38,6 +38,7 @@ from provider_server.sessions import Buckets, Now, Rate, Sessions
 from provider_server.shelf import Shelf
 from provider_server.store import StoreFailed, reporting
 from transport.gate import Limits
+from transport.introductions import parties
 from transport.server import Method, Server, serve
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class OnlineLimits:
 
 
 DEFAULT_LIMITS = OnlineLimits(
-    all=Limits(request_bytes=65_536, waiting=64, calls=1024, connection_age_s=3600.0, tls_record_bytes=1024),
+    all=Limits(silent=1024, waiting=64, unread=256, connections=16_384, connection_age_s=3600.0, tls_record_bytes=1024),
     calls=Rate(per_s=50.0, burst=200),
     sign_ins=Rate(per_s=0.1, burst=10),
     watches=16,
@@ -107,6 +108,7 @@ def serve_online(
         quick={ProviderMethod.CHECK: service.check},
         streams={ProviderMethod.WATCH: service.watch},
         beside=service.keep_fresh,
+        known=parties(lambda: provider.directory),
     )
 
 

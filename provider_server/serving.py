@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from crypto.directory import TrusteeRecord
 from crypto.errors import Refusal
+from crypto.signing import SigningKey
 from provider_server.admin import admin_app
 from provider_server.holding import Rounds, Watched
 from provider_server.home import founded_hour
@@ -27,6 +28,7 @@ from provider_server.webhooks import Board, Webhook
 from provider_server.week import tell_directory
 from transport.client import Peer
 from transport.clock import now_hour
+from transport.introductions import Introducing
 from transport.secret_files import read, read_key
 
 logger = logging.getLogger(__name__)
@@ -57,9 +59,10 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
         port=listen.tenants_port,
         admin_port=listen.admin_port,
     )
+    introducing = Introducing(SigningKey(read_key(home / "signing.key")), time.time)
     with ExitStack() as stack:
         trustees = [
-            Watched(RemoteTrustee(record.index, stack.enter_context(_peer(record))), metrics)
+            Watched(RemoteTrustee(record.index, stack.enter_context(_peer(record, introducing))), metrics)
             for record in provider.directory.trustees
         ]
         try:
@@ -101,8 +104,8 @@ def _on_hangup(reload: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
-def _peer(trustee: TrusteeRecord) -> Peer:
-    return Peer(trustee.address, trustee.certificate.encode())
+def _peer(trustee: TrusteeRecord, introducing: Introducing) -> Peer:
+    return Peer(trustee.address, trustee.certificate.encode(), introducing=introducing)
 
 
 def serve(rounds: Rounds, settings: ProviderSettings) -> NoReturn:

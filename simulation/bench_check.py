@@ -48,6 +48,7 @@ from simulation.online_service import (
     serving,
     settle,
 )
+from transport.question import in_parts
 
 FEWEST_TENANTS = 200  # so many may ask 10,000 times a second together
 CALLERS, CONNECTIONS, SIGN_INS_AT_ONCE = 64, 8, 16
@@ -77,7 +78,7 @@ class Generator:
         async def one(number: int, key: SigningKey, tenant: TenantId) -> bytes:
             async with gate:
                 send: Any = self._channels[number % len(self._channels)].unary_unary(ProviderMethod.SIGN_IN)
-                return decode(Session, await send(key.sign(SignIn(tenant, int(time.time()))))).token
+                return decode(Session, await send(as_sent(key.sign(SignIn(tenant, int(time.time())))))).token
 
         return await asyncio.gather(*(one(number, *pair) for number, pair in enumerate(self._tenants)))
 
@@ -89,7 +90,7 @@ class Generator:
             ladder = tuple(Token(bytes.fromhex(of[rung])) for rung in ("subarchetype", "archetype", "family"))
             places = Token(bytes.fromhex(of["context"])), Token(bytes.fromhex(of["context_level"]))
             asked = CheckRequest(sessions[number % len(sessions)], ladder, *places)
-            made.append((encode(asked), self._checker.check(of)))
+            made.append((as_sent(encode(asked)), self._checker.check(of)))
         return made
 
     async def ask(self, questions: Sequence[tuple[bytes, Check]]) -> None:
@@ -138,13 +139,19 @@ class Generator:
         streams: list[Any] = []
         for number, channel in enumerate(self._channels):
             send: Any = channel.unary_stream(ProviderMethod.WATCH)
-            request = encode(WatchRequest(sessions[number % len(sessions)], 0))
+            request = as_sent(encode(WatchRequest(sessions[number % len(sessions)], 0)))
             begun = [send(request) for _ in range(each)]
             for stream in begun:
                 if decode(Hint, await stream.read()).lease != LeaseId(self._tenants[number % len(sessions)][1]):
                     raise AssertionError("a watcher was told of another hint than its own")
             streams += begun
         return streams
+
+
+def as_sent(question: bytes) -> bytes:
+    """A question as `transport.client` sends it; these all have one part."""
+    (part,) = in_parts(question)
+    return part
 
 
 def _checks(grounds: Grounds, port: int, core: int, line: Connection) -> None:

@@ -11,6 +11,7 @@ from tenant_client.home import member
 from tenant_client.online import Online
 from tenant_client.settings import TenantSettings
 from transport.client import Peer
+from transport.introductions import Introducing
 from transport.secret_files import read, read_key
 from transport.settings import BadSettings, load
 
@@ -22,8 +23,9 @@ def connected(home: Path, deadline_s: float = 30.0) -> Iterator[Online]:
     if not settings.provider.online:
         raise BadSettings("[provider] names no address", hint="set online as the invitation has it")
     key, tenant = SigningKey(read_key(home / "signing.key")), member(home).tenant
+    pinned, introducing = read(home / "provider.pem"), Introducing(key, time.time)
     with (
-        Peer(settings.provider.online, read(home / "provider.pem"), deadline_s=deadline_s) as peer,
+        Peer(settings.provider.online, pinned, deadline_s=deadline_s, introducing=introducing) as peer,
         Online(peer, key, tenant, time.time) as online,
     ):
         yield online

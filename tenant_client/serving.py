@@ -7,6 +7,7 @@ tokens of workloads that have none yet. Everything else it answers from its own 
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from crypto.errors import PharoahError
 from crypto.messages import RegistrationRequest
 from crypto.noise import SystemSampler
 from crypto.services import ProviderMethod
-from crypto.signing import reopened
+from crypto.signing import SigningKey, reopened
 from crypto.verbs import Verb
 from tenant_client import node
 from tenant_client.database import open_database
@@ -25,7 +26,8 @@ from tenant_client.settings import TenantSettings
 from tenant_client.tenant import Tenant
 from tenant_client.trustee_client import RemoteTrustee
 from transport.client import Peer
-from transport.secret_files import read
+from transport.introductions import Introducing
+from transport.secret_files import read, read_key
 from transport.settings import BadSettings
 
 logger = logging.getLogger(__name__)
@@ -38,10 +40,16 @@ def connected(home: Path, settings: TenantSettings) -> Iterator[tuple[Tenant, Pe
         records = pinned(connection).directory.trustees
     if not settings.provider.online or not settings.provider.superlink:
         raise BadSettings("[provider] names no addresses", hint="set superlink and online as the invitation has them")
+    introducing = Introducing(SigningKey(read_key(home / "signing.key")), time.time)
     with ExitStack() as stack:
-        peers = [stack.enter_context(Peer(record.address, record.certificate.encode())) for record in records]
-        trustees = [RemoteTrustee(record.index, peer) for record, peer in zip(records, peers, strict=True)]
-        provider = stack.enter_context(Peer(settings.provider.online, read(home / "provider.pem")))
+
+        def peer(address: str, certificate_pem: bytes) -> Peer:
+            return stack.enter_context(Peer(address, certificate_pem, introducing=introducing))
+
+        trustees = [
+            RemoteTrustee(record.index, peer(record.address, record.certificate.encode())) for record in records
+        ]
+        provider = peer(settings.provider.online, read(home / "provider.pem"))
         yield stack.enter_context(closing(open_tenant(home, trustees, os.urandom, SystemSampler()))), provider
 
 

@@ -12,6 +12,7 @@ import time
 from typing import Protocol
 
 from crypto.services import TRUSTEE, TrusteeMethod
+from transport.introductions import Known
 from transport.server import DEFAULT_LIMITS, Limits, Method, Server, serve
 
 logger = logging.getLogger(__name__)
@@ -34,9 +35,18 @@ class Answering(Protocol):
 
 
 def serve_trustee(
-    trustee: Answering, address: str, certificate_pem: bytes, key_pem: bytes, limits: Limits = DEFAULT_LIMITS
+    trustee: Answering,
+    address: str,
+    certificate_pem: bytes,
+    key_pem: bytes,
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    known: Known | None = None,
 ) -> Server:
-    """Serves `trustee` at host:port until the server is stopped; close the trustee after that, not before."""
+    """Serves `trustee` at host:port until the server is stopped; close the trustee after that, not before.
+
+    Places are kept for callers whose key is `known`.
+    """
     methods: dict[TrusteeMethod, Method] = {
         TrusteeMethod.FOLLOW: trustee.follow,
         TrusteeMethod.EVALUATE: trustee.evaluate,
@@ -44,7 +54,7 @@ def serve_trustee(
         TrusteeMethod.UNMASK: trustee.unmask,
     }
     logged: dict[str, Method] = {path: _logged(path, method) for path, method in methods.items()}
-    return serve(TRUSTEE, logged, address, certificate_pem, key_pem, limits)
+    return serve(TRUSTEE, logged, address, certificate_pem, key_pem, limits, known=known)
 
 
 def _logged(path: TrusteeMethod, method: Method) -> Method:

@@ -10,6 +10,7 @@ from tenant_client.settings import TrusteeSettings
 from tenant_client.trustee import TrusteeLimits
 from tenant_client.trustee_server import serve_trustee
 from transport.clock import now_hour
+from transport.introductions import parties
 from transport.secret_files import read
 from transport.settings import BadSettings
 
@@ -20,8 +21,9 @@ def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
     limits = TrusteeLimits(own.evaluations_per_epoch, own.evaluations_floor, own.cohort_minimum, now_hour)
     certificate, key = read(home / trustee_home.TLS_CERTIFICATE), read(home / trustee_home.TLS_KEY)
     with closing(trustee_home.open_trustee(home, os.urandom, limits)) as trustee:
+        known = parties(lambda: trustee.chain.directory)
         try:
-            server = serve_trustee(trustee, own.listen, certificate, key)
+            server = serve_trustee(trustee, own.listen, certificate, key, known=known)
         except OSError as error:
             raise BadSettings(f"[trustee] listen: {error}", hint="is another program at this port?") from error
         with server:

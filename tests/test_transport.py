@@ -53,11 +53,11 @@ from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
 from tenant_client.trustee_client import RemoteTrustee
 from tenant_client.trustee_server import serve_trustee
 from tests import waiting
-from tests.changing import replace
 from tests.factories import TENANTS, Cast, a_descriptor, a_plan, keys, ownerships, plan_digest, signed
 from tests.waiting import PATIENCE_S
 from transport.certificates import Certificate, fingerprint, make_certificate
 from transport.client import Peer
+from transport.question import in_parts
 from transport.server import DEFAULT_LIMITS, Limits, Method, Server, serve
 
 HOST = "127.0.0.1"
@@ -65,10 +65,9 @@ PATH = "/pharoah.Test/Ask"
 OTHER_PATH = "/pharoah.Test/AskOther"
 LONG_S = PATIENCE_S
 REPOSITORY = Path(__file__).resolve().parents[1]
-NARROW = Limits(workers=1, waiting=1, calls=8)
+NARROW = Limits(workers=1, waiting=1)
 
 Serve = Callable[..., Server]
-HalfSent: TypeAlias = "Callable[[Server, int], list[grpc.Future[bytes]]]"
 _Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 _Send: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
 _Stream: TypeAlias = "grpc.StreamUnaryMultiCallable[bytes, bytes]"
@@ -123,7 +122,7 @@ def connect(opened: ExitStack) -> Connect:
     """A peer for a server or a port."""
 
     def connected(
-        server: Server | int, certificate: Certificate | None = None, deadline_s: float = LONG_S, **settings: int
+        server: Server | int, certificate: Certificate | None = None, deadline_s: float = LONG_S, **settings: Any
     ) -> Peer:
         port = server if isinstance(server, int) else server.port
         pinned = (certificate or own()).certificate_pem
@@ -235,10 +234,10 @@ def test_a_terminal_is_not_commanded_by_an_error() -> None:
 # ---- bytes and errors over the wire --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [0, 1, 65_537, 16 * 2**20])
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 131_072, 16 * 2**20])
 def test_bytes_arrive_as_they_were_sent(serving: Serve, connect: Connect, size: int) -> None:
     sent = os.urandom(size)
-    assert connect(serving(lambda request: request[::-1])).call(PATH, sent) == sent[::-1]
+    assert connect(serving(lambda request: request[::-1], ceilings={PATH: size})).call(PATH, sent) == sent[::-1]
 
 
 def test_methods_are_told_apart_by_their_paths(serving: Serve, connect: Connect) -> None:
@@ -276,7 +275,7 @@ def raw_failure(opened: ExitStack, server: Server) -> grpc.RpcError:
     """What gRPC sees of a call, without our own client."""
     send: _Send = secure_channel(opened, server).unary_unary(PATH)
     with pytest.raises(grpc.RpcError) as failure:
-        send(b"", timeout=LONG_S)
+        send(in_parts(b"")[0], timeout=LONG_S)
     return failure.value
 
 
@@ -450,45 +449,6 @@ def test_a_busy_server_turns_away_and_lives(
     assert peer.call(PATH, b"ab") == b"ba"
 
 
-def test_who_never_finishes_a_question_holds_up_nobody_until_the_server_is_full(
-    serving: Serve, connect: Connect, half_sent: HalfSent
-) -> None:
-    server = serving(limits=NARROW)
-    peer = connect(server)
-    begun = half_sent(server, NARROW.calls + 3)
-    held = begun_and_held(begun, turned_away=3)
-    with pytest.raises(Unreachable, match="RESOURCE_EXHAUSTED"):
-        peer.call(PATH, b"hello")
-    held[0].cancel()
-    assert until(lambda: peer.call(PATH, b"hello")) == b"hello"
-    assert not any(call.done() for call in held[1:])  # many more than there are workers
-
-
-def begun_and_held(begun: "list[grpc.Future[bytes]]", turned_away: int) -> "list[grpc.Future[bytes]]":
-    """Those that the server holds open, as soon as it has turned away the others."""
-    end_s = time.monotonic() + LONG_S
-    while sum(call.done() for call in begun) < turned_away and time.monotonic() < end_s:
-        time.sleep(0.01)
-    return [call for call in begun if not call.done()]
-
-
-@pytest.fixture
-def half_sent(opened: ExitStack) -> HalfSent:
-    """Begins calls whose question never comes."""
-    end = threading.Event()
-
-    def never() -> Iterator[bytes]:
-        end.wait(LONG_S)
-        yield b""
-
-    def begin(server: Server, calls: int) -> "list[grpc.Future[bytes]]":
-        send: _Stream = secure_channel(opened, server).stream_unary(PATH)
-        opened.callback(end.set)
-        return [send.future(never()) for _ in range(calls)]
-
-    return begin
-
-
 def until_refused(peer: Peer, path: str = PATH, within_s: float = LONG_S) -> Unreachable:
     """Asks until there is no answer any more; one that comes too late on a busy machine is none of that kind."""
     end_s = time.monotonic() + within_s
@@ -513,7 +473,7 @@ def until(attempt: Callable[[], bytes], within_s: float = LONG_S) -> bytes:
 def test_a_caller_who_waits_too_long_for_a_worker_is_sent_home(
     serving: Serve, connect: Connect, blocking: Blocking, threads: ThreadPoolExecutor
 ) -> None:
-    peer = connect(serving(blocking, Limits(workers=1, waiting=4, calls=16, deadline_s=0.3)))
+    peer = connect(serving(blocking, Limits(workers=1, waiting=4, deadline_s=0.3)))
     threads.submit(peer.call, PATH, b"first")
     blocking.wait_until_running()
     with pytest.raises(Unreachable, match="no worker was free in time"):
@@ -531,7 +491,7 @@ def test_a_call_that_was_given_up_is_not_begun(
     channel = secure_channel(opened, server)
     send: _Send = channel.unary_unary(PATH)
     health = health_pb2_grpc.HealthStub(channel)
-    given_up = send.future(b"given up")
+    given_up = send.future(in_parts(b"given up")[0])
     health.Check(health_pb2.HealthCheckRequest(), timeout=LONG_S)  # went the same way after it: so it waits there
     time.sleep(0.2)
     given_up.cancel()
@@ -568,20 +528,15 @@ def test_threads_share_a_peer(serving: Serve, connect: Connect, threads: ThreadP
     assert list(threads.map(lambda sent: peer.call(PATH, sent), asked)) == [sent * 2 for sent in asked]
 
 
-@pytest.mark.parametrize("direction", ["question", "answer", "answer that the caller does not take"])
-def test_a_message_beyond_the_limit_is_refused(serving: Serve, connect: Connect, direction: str) -> None:
-    most = 4096
-    unlimited, limited = Limits(), Limits(message_bytes=most)
-    grows = serving(lambda request: request * 2, unlimited if "take" in direction else limited)
-    peer = connect(grows, message_bytes=most) if "take" in direction else connect(grows)
-    fits = most if direction == "question" else most // 2
-    if direction == "question":
-        peer = connect(serving(lambda request: request[:1], limited))
-    peer.call(PATH, bytes(fits))
-    with pytest.raises(PeerFault, match="larger than max") as fault:
-        peer.call(PATH, bytes(fits + 1))
-    assert not isinstance(fault.value, Unreachable)
-    peer.call(PATH, bytes(fits))
+def test_an_answer_beyond_the_limit_of_server_or_caller_is_refused(serving: Serve, connect: Connect) -> None:
+    most, doubled = 4096, serving(lambda request: request * 2)
+    limited = serving(lambda request: request * 2, Limits(message_bytes=most))
+    for peer in (connect(limited), connect(doubled, message_bytes=most)):
+        assert peer.call(PATH, bytes(most // 2)) == bytes(most)
+        with pytest.raises(PeerFault, match="larger than max") as fault:
+            peer.call(PATH, bytes(most // 2 + 1))
+        assert not isinstance(fault.value, Unreachable)
+        assert peer.call(PATH, bytes(most // 2)) == bytes(most)
 
 
 def test_stopping_lets_a_call_end_and_takes_no_new_one(
@@ -614,11 +569,6 @@ def test_two_servers_do_not_share_a_port(serving: Serve) -> None:
 def test_a_key_that_is_not_the_certificates_is_found_at_the_start() -> None:
     with pytest.raises(OSError, match="with this certificate and key"):
         serve("pharoah.Test", {}, f"{HOST}:0", own().certificate_pem, foreign().key_pem)
-
-
-def test_limits_leave_room_for_the_health_check() -> None:
-    with pytest.raises(ValueError, match="left over"):
-        Limits(workers=4, waiting=4, calls=8)
 
 
 def test_the_health_check_answers_even_when_all_workers_are_busy(
@@ -727,12 +677,12 @@ def listeners() -> Listeners:
 def test_watchers_have_places_of_their_own_and_cost_no_thread(
     serving: Serve, connect: Connect, listeners: Listeners
 ) -> None:
-    limits = Limits(workers=1, waiting=1, calls=4, watchers=200)
+    limits = Limits(workers=1, waiting=1, silent=4, watchers=200, streams=256)
     peer = connect(serving(limits=limits, streams={OTHER_PATH: listeners}))
     streams = [peer.stream(OTHER_PATH, b"") for _ in range(2)]
     for number in range(2, 200):
         if number % 2 == 0:
-            listeners.wait_until(number)  # no more calls at a time than there are places until a question is here
+            listeners.wait_until(number)  # no more at a time than there are places until a question is here
         streams.append(peer.stream(OTHER_PATH, b""))
     assert [next(stream) for stream in streams] == [b""] * 200
     assert sum(thread.name.startswith(("servers", "pharoah.Test")) for thread in threading.enumerate()) == 1
@@ -782,36 +732,6 @@ def test_who_listens_slowly_holds_up_nobody(serving: Serve, connect: Connect, ca
     peer.close()  # in the middle of a message
     assert ended.wait(LONG_S)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-@pytest.mark.parametrize("kind", ["methods", "quick", "streams"])
-def test_a_question_that_never_comes_is_cut_off(
-    serving: Serve, connect: Connect, half_sent: HalfSent, listeners: Listeners, kind: str
-) -> None:
-    limits = replace(NARROW, receive_s=0.5)
-    kinds: dict[str, Any] = {"methods": {}, kind: {PATH: listeners if kind == "streams" else bytes}}
-    server = serving(limits=limits, **kinds)
-    begun = half_sent(server, NARROW.calls)
-    for call in begun:
-        with pytest.raises(grpc.RpcError) as cut_off:
-            call.result(LONG_S)
-        assert cut_off.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert cut_off.value.details() == "the question did not come in time"
-    peer = connect(server)
-    answer = until(lambda: next(peer.stream(PATH, b"hello")) if kind == "streams" else peer.call(PATH, b"hello"))
-    assert answer == b"hello"
-
-
-def test_who_connects_and_says_nothing_is_cut_off(serving: Serve, connect: Connect) -> None:
-    server = serving(limits=replace(NARROW, receive_s=0.5))
-    with ExitStack() as silent:
-        lines = [silent.enter_context(socket.create_connection((HOST, server.port), timeout=LONG_S)) for _ in range(50)]
-        lines[0].sendall(b"\x16\x03\x01")  # begins TLS and does not go on
-        peer = connect(server)
-        assert until(lambda: peer.call(PATH, b"hello")) == b"hello"
-        for line in lines:
-            with suppress(ConnectionError):
-                assert line.recv(1) == b""
 
 
 @pytest.mark.parametrize("kind", ["methods", "quick", "streams"])

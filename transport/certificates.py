@@ -1,8 +1,9 @@
 """A server's TLS certificate, signed by itself, which its callers pin.
 
 There is no authority: whoever holds the certificate of a server as its only root accepts this one server key and no
-other, and the certificate may vouch for nobody else (it is no CA). ECDSA on P-256, for TLS 1.2 and 1.3; every name and
-address that callers use must be among `hosts`, since they check it.
+other, and the certificate may vouch for nobody else (it is no CA). ECDSA on P-256, used in TLS 1.3 alone: the tenants'
+port has that as its lowest version, gRPC servers and callers have it from `transport.tls`. Every name and address that
+callers use must be among `hosts`, since they check it.
 
 Not promised: revocation. A lost key is replaced by telling every caller the new certificate.
 

@@ -7,13 +7,15 @@ known of what the peer did, and the question may be put again. Any other misbeha
 A connection that fails is made anew, within the deadline of the call and with jittered pauses; threads share a peer.
 Only what gRPC calls UNAVAILABLE is tried again, so a method may be reached twice by one call. A stream is begun once
 and has no deadline: whoever reads it begins another where it ended. A server that vanished is noticed within a minute.
+With `introducing` a caller says who it is, except in questions whose answer is public, so that a server under attack
+has a place for it.
 
     peer = Peer("trustee-1.example:7100", certificate_pem)
     answer = peer.call(TrusteeMethod.UNMASK, request)
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import SystemRandom
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -22,14 +24,18 @@ import grpc
 
 from crypto.codec import MAX_MESSAGE_BYTES
 from crypto.errors import PeerFault, PharoahError, Unreachable
-from crypto.services import STATUS, Status, heard, one_line
+from crypto.services import PUBLIC, STATUS, Status, heard, one_line
 from transport.certificates import fingerprint
+from transport.introductions import METADATA_KEY, Introducing, server_digest
+from transport.question import in_parts
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 
 _Send: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
+_SendParts: TypeAlias = "grpc.StreamUnaryMultiCallable[bytes, bytes]"
 _SendForMany: TypeAlias = "grpc.UnaryStreamMultiCallable[bytes, bytes]"
+_Metadata: TypeAlias = tuple[tuple[str, bytes], ...]
 _TOLD = frozenset(STATUS.values()) - {Status.INTERNAL}
 _NO_ANSWER = frozenset(
     {
@@ -54,22 +60,24 @@ class Peer:
         deadline_s: float = 30.0,
         retries: int = 8,
         message_bytes: int = MAX_MESSAGE_BYTES,
+        introducing: Introducing | None = None,
     ) -> None:
         self.address = address
         self._deadline_s = deadline_s
         self._retries = retries
         self._jitter = SystemRandom()
         fingerprint(root_certificate_pem)  # gRPC would trust the system's authorities in place of no certificate
+        self._server, self._introducing = server_digest(root_certificate_pem), introducing
         credentials = grpc.ssl_channel_credentials(root_certificate_pem)
         self._channel = grpc.secure_channel(address, credentials, _options(message_bytes))
 
     def call(self, method: str, request: bytes) -> bytes:
         """The answer of `method`, a path of `crypto.services`, within the deadline, all tries included."""
         end_s = time.monotonic() + self._deadline_s
-        send: _Send = self._channel.unary_unary(method)
+        parts, metadata = in_parts(request), self._metadata(method)
         for retry in range(self._retries + 1):
             try:
-                return send(bytes(request), timeout=max(0.0, end_s - time.monotonic()))
+                return self._send(method, parts, max(0.0, end_s - time.monotonic()), metadata)
             except grpc.RpcError as error:
                 pause_s = self._jitter.uniform(0.0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**retry))
                 again = error.code() is grpc.StatusCode.UNAVAILABLE and retry < self._retries
@@ -81,7 +89,8 @@ class Peer:
     def stream(self, method: str, request: bytes) -> "Answers":
         """The answers of `method`, one by one as they come."""
         send: _SendForMany = self._channel.unary_stream(method)
-        return Answers(send(bytes(request)), lambda error: self._meant(method, error))
+        call = send(in_parts(request)[0], metadata=self._metadata(method))  # a server takes no more for a stream
+        return Answers(call, lambda error: self._meant(method, error))
 
     def close(self) -> None:
         """Ends calls and streams that are under way and lets go of the connection."""
@@ -94,6 +103,18 @@ class Peer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _send(self, method: str, parts: Sequence[bytes], left_s: float, metadata: _Metadata) -> bytes:
+        if len(parts) == 1:  # as nearly always; for more gRPC starts a thread
+            short: _Send = self._channel.unary_unary(method)
+            return short(parts[0], timeout=left_s, metadata=metadata)
+        long: _SendParts = self._channel.stream_unary(method)
+        return long(iter(parts), timeout=left_s, metadata=metadata)
+
+    def _metadata(self, method: str) -> _Metadata:
+        if self._introducing is None or method in PUBLIC:
+            return ()
+        return ((METADATA_KEY, self._introducing.to(self._server)),)
 
     def _meant(self, method: str, error: grpc.RpcError) -> PharoahError:
         """The error of this project for one of gRPC."""
@@ -136,6 +157,7 @@ def _options(message_bytes: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", message_bytes),
         ("grpc.max_send_message_length", -1),  # the server knows what it takes
+        ("grpc.per_message_decompression", 0),  # nobody of ours compresses, and a bomb would
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 5_000),  # how long an attempt to connect may last
         ("grpc.max_reconnect_backoff_ms", 2_000),

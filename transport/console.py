@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from crypto.errors import PharoahError
-from transport import screen
+from transport import screen, tls
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with stable keys.")]
 
 
 class CommandLine(typer.Typer):
-    """The command line of a program, behind whose call nothing reaches the terminal but what `screen` lets pass."""
+    """The command line of a program; its call sees to it that gRPC speaks TLS 1.3, and that `screen` guards the output."""
 
     def __init__(self, *, name: str, help: str) -> None:  # noqa: A002 - as typer calls it
         super().__init__(
@@ -26,6 +26,7 @@ class CommandLine(typer.Typer):
 
     def __call__(self, *words: Any, **more: Any) -> Any:
         """Runs the program."""
+        tls.forbid_1_2()  # before a verb imports gRPC
         screen.guard()
         return super().__call__(*words, **more)
 

@@ -1,24 +1,26 @@
-"""What a server bears, and who is let in: pure counting on one event loop, without any gRPC.
+"""What a server bears, and how methods that block are let into threads. On one event loop, no gRPC.
 
-An open call has one of three places. From its first byte until it ends it is one of `calls`; a blocking method is
-besides one of `workers` that run or of `waiting` that wait; and a watch, once its question is here, is one of
-`watchers` and no longer one of `calls`, so that ten thousand who listen keep nobody from asking.
+A call goes from place to place, each of which is bounded: it is silent until its first part is here; if it has more
+parts, it holds one of the `large` places until it is answered; a method that blocks makes it one of `workers` that run
+or of `waiting` that wait; and its answer is unread until its caller takes it. The first two and the last are `Room`s
+(`transport.places`). A watch, once its question is here, is one of `watchers` instead.
 
-Promised: whoever finds no place is told so at once; a question that does not come in `receive_s` loses its place; a
-call that is given up while it waits is not begun; a worker counts as busy until its method has really ended.
+Promised: whoever finds no place is told so at once; a call that is given up while it waits is not begun; a worker
+counts as busy until its method has really ended; where callers introduce themselves, strangers have half of the workers
+and half of the places to wait, and no more.
 """
 
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from crypto.codec import MAX_MESSAGE_BYTES
 from crypto.errors import PharoahError
 from crypto.services import BUG, Told, told
+from transport.places import NoPlace, NoTime
 
 logger = logging.getLogger(__name__)
 
@@ -27,38 +29,39 @@ Method = Callable[[bytes], bytes]
 
 @dataclass(frozen=True)
 class Limits:
-    """What one server bears. `workers` run, `waiting` more wait, and `calls` are open, half-sent ones included.
+    """What one server bears. Each of these many places is described above; `standard` are of the standard services.
 
-    `watchers` listen besides. A question has `request_bytes` at most, an answer `message_bytes`.
-    Each connection keeps room for a TLS record, so that small ones suit a server with many that are idle.
+    A handshake, the first part of a question, and each further part have `begin_s`; a whole question has `receive_s`; a
+    worker, and then whoever takes the answer, has `deadline_s`. A connection has `streams` calls at a time and ends
+    when it was idle for `idle_s`, or `connection_age_s` old. It keeps room for a TLS record, so that small ones suit a
+    server with many that are idle. An answer has `message_bytes` at most.
     """
 
     message_bytes: int = MAX_MESSAGE_BYTES
-    request_bytes: int | None = None  # as `message_bytes`
+    silent: int = 256
+    large: int = 8
     workers: int = 8
     waiting: int = 24
-    calls: int = 64
+    unread: int = 64
+    standard: int = 16
     watchers: int = 10_000
+    connections: int = 4096
+    streams: int = 64
+    begin_s: float = 5.0
     receive_s: float = 20.0
     deadline_s: float = 60.0
+    idle_s: float = 60.0
     connection_age_s: float = 600.0
     stop_s: float = 10.0
     tls_record_bytes: int = 16_384
-
-    def __post_init__(self) -> None:
-        if not 0 < self.workers + self.waiting < self.calls:
-            raise ValueError("some calls must be left over for those who ask after the server's health")
 
 
 DEFAULT_LIMITS = Limits()
 
 
-class NoPlace(Exception):
-    """Every place of a kind is taken."""
-
-
-class NoTime(Exception):
-    """No worker was free in time."""
+def half(places: int) -> int:
+    """What strangers may have of so many places: at least one."""
+    return max(1, places // 2)
 
 
 def answered(method: Method, request: bytes) -> bytes | Told:
@@ -79,69 +82,81 @@ class Gate:
         self._limits = limits
         self._threads = ThreadPoolExecutor(limits.workers, thread_name_prefix=name)
         self._running = asyncio.Semaphore(limits.workers)
-        self._admitted = 0
+        self._strangers_running = asyncio.Semaphore(half(limits.workers))
+        self._admitted = self._strangers = 0
 
-    async def answer(self, method: Method, request: bytes, left_s: float = math.inf) -> bytes | Told:
+    async def answer(
+        self, method: Method, request: bytes, left_s: float = math.inf, *, is_stranger: bool = False
+    ) -> bytes | Told:
         """What `method` answers, as `answered`; NoPlace or NoTime, and nothing was begun, where it cannot be asked."""
-        if self._admitted >= self._limits.workers + self._limits.waiting:
-            logger.warning("turned away: %d calls run and %d wait", self._limits.workers, self._limits.waiting)
-            raise NoPlace("all workers are busy and all places to wait are taken")
-        self._admitted += 1
+        self._admit(is_stranger=is_stranger)
         try:
             async with asyncio.timeout(min(self._limits.deadline_s, left_s)):
-                await self._running.acquire()
+                await self._free_worker(is_stranger=is_stranger)
         except TimeoutError as error:
-            self._admitted -= 1
+            self._leave(is_stranger=is_stranger)
             raise NoTime("no worker was free in time") from error
         except asyncio.CancelledError:
-            self._admitted -= 1
+            self._leave(is_stranger=is_stranger)
             raise
         running = asyncio.get_running_loop().run_in_executor(self._threads, answered, method, request)
-        running.add_done_callback(self._ended)
+        running.add_done_callback(lambda _: self._ended(is_stranger=is_stranger))
         return await asyncio.shield(running)  # a caller who goes away frees no thread
 
     def close(self) -> None:
         """Returns when the last method has ended. Not for the loop's own thread."""
         self._threads.shutdown()
 
-    def _ended(self, _running: "asyncio.Future[bytes | Told]") -> None:
+    def _admit(self, *, is_stranger: bool) -> None:
+        most = self._limits.workers + self._limits.waiting
+        if self._admitted >= most or (is_stranger and self._strangers >= half(most)):
+            logger.warning("turned away: %d calls run or wait, %d of strangers", self._admitted, self._strangers)
+            raise NoPlace("all workers are busy and all places to wait are taken")
+        self._admitted += 1
+        self._strangers += is_stranger
+
+    async def _free_worker(self, *, is_stranger: bool) -> None:
+        if is_stranger:
+            await self._strangers_running.acquire()
+        try:
+            await self._running.acquire()
+        except asyncio.CancelledError:
+            if is_stranger:
+                self._strangers_running.release()
+            raise
+
+    def _leave(self, *, is_stranger: bool) -> None:
         self._admitted -= 1
+        self._strangers -= is_stranger
+
+    def _ended(self, *, is_stranger: bool) -> None:
+        self._leave(is_stranger=is_stranger)
         self._running.release()
+        if is_stranger:
+            self._strangers_running.release()
 
 
-class Entrance:
-    """Counts those who are inside. Used on one loop."""
+class Watchers:
+    """Counts those who watch. Used on one loop."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._calls = 0
-        self._watches: set[asyncio.Task[object] | None] = set()
+        self._most = limits.watchers
+        self._tasks: set[asyncio.Task[object] | None] = set()
         self.is_closing = False
 
-    @contextmanager
-    def call(self) -> Iterator[None]:
-        """A place for a call from its first byte on; NoPlace if all are taken."""
-        if self._calls >= self._limits.calls:
-            raise NoPlace("as many calls as this server bears are open")
-        self._calls += 1
-        try:
-            yield
-        finally:
-            self._calls -= 1
-
-    def begin_watch(self) -> None:
+    def begin(self) -> None:
         """A place for a watch, which the current task serves; NoPlace if all are taken."""
-        if len(self._watches) >= self._limits.watchers:
+        if len(self._tasks) >= self._most:
             raise NoPlace("as many watch as this server bears")
-        self._watches.add(asyncio.current_task())
+        self._tasks.add(asyncio.current_task())
 
-    def end_watch(self) -> None:
+    def end(self) -> None:
         """Gives the place of the current task back."""
-        self._watches.discard(asyncio.current_task())
+        self._tasks.discard(asyncio.current_task())
 
     def close(self) -> None:
         """Cancels every watch."""
         self.is_closing = True
-        for task in self._watches:
+        for task in self._tasks:
             if task is not None:
                 task.cancel()
