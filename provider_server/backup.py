@@ -164,12 +164,13 @@ class NoteRow:
 
 
 @dataclass(frozen=True)
-class NodeRow:
-    """The public key of a tenant's node."""
+class NodeKeyRow:
+    """A public key of a tenant's node, in use or retired."""
 
-    LABEL: ClassVar[str] = "pharoah/backup-node/1"
-    tenant: TenantId
+    LABEL: ClassVar[str] = "pharoah/backup-node-key/1"
     node_key: str
+    tenant: TenantId
+    retired: bool
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ Row = (
     | AnswerRow
     | MaskedCountsRow
     | NoteRow
-    | NodeRow
+    | NodeKeyRow
     | PlacementRow
     | HintRow
     | EpisodesRow
@@ -246,7 +247,7 @@ KINDS: dict[str, Any] = {
     "answers": AnswerRow,
     "masked_counts": MaskedCountsRow,
     "notes": NoteRow,
-    "nodes": NodeRow,
+    "node_keys": NodeKeyRow,
     "placements": PlacementRow,
     "hints": HintRow,
     "episodes": EpisodesRow,
