@@ -1,25 +1,30 @@
-"""What the operator's own machine may ask of a running provider, under /pharoah/ on the loopback listener.
+"""What may be asked of a running provider on its own machine: by its operator, and by whoever watches over it.
+
+At the Unix socket `control.sock` in the provider's home, which its own account alone can open:
+
+    POST /pharoah/round     holds the week [start, end) or, without one, the last whole week
+    POST /pharoah/give-up   refuses the round that is under way
+
+On the loopback, for Prometheus and for any account, changing nothing:
 
     GET  /pharoah/healthz   200 while the process lives
     GET  /pharoah/readyz    200 while it can hold rounds, else 503 with the reason
     GET  /pharoah/metrics   Prometheus' text format
-    POST /pharoah/round     holds the week [start, end) or, without one, the last whole week; needs the admin token
-    POST /pharoah/give-up   refuses the round that is under way; needs the admin token
 
-The token is in the provider's home, mode 0600: other accounts of the machine see metrics and cannot start a round.
+The loopback answers requests that name it as their host and no others (`transport.asgi`).
 """
 
-import hmac
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from crypto.errors import PharoahError
 from provider_server.metrics import Metrics
 from provider_server.schedule import BadWindow, Window
+from transport.asgi import Asgi, guarded
 
 
 class Holder(Protocol):
@@ -32,18 +37,30 @@ class Holder(Protocol):
         """Refuses the round that is under way; its name, or nothing."""
 
 
-def admin_app(metrics: Metrics, not_ready: Callable[[], str], ready: Callable[[], Holder], token: str) -> FastAPI:
-    """The ASGI app. `not_ready` gives the reason, empty if there is none; `ready` who holds rounds, or a refusal."""
+def operator_app(ready: Callable[[], Holder]) -> FastAPI:
+    """What the operator may ask for; `ready` gives who holds rounds, or refuses."""
     app = FastAPI(openapi_url=None)
 
-    def answer(request: Request, work: Callable[[Holder], dict[str, Any]]) -> Response:
-        shown = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(shown.encode(), token.encode()):
-            return JSONResponse({"error": "NotAllowed", "what": "the admin token is missing or wrong", "hint": ""}, 403)
+    def answer(work: Callable[[Holder], dict[str, Any]]) -> Response:
         try:
             return JSONResponse(work(ready()))
         except PharoahError as error:
             return JSONResponse({"error": type(error).__name__, "what": error.what, "hint": error.hint}, 409)
+
+    @app.post("/pharoah/round")
+    def round_(start: int | None = None, end: int | None = None) -> Response:
+        return answer(lambda rounds: rounds.hold(_window(start, end)))
+
+    @app.post("/pharoah/give-up")
+    def give_up() -> Response:
+        return answer(lambda rounds: {"given_up": rounds.give_up()})
+
+    return app
+
+
+def watching_app(metrics: Metrics, not_ready: Callable[[], str]) -> Asgi:
+    """What anybody on this machine may read; `not_ready` gives the reason why no round can be held, empty if none."""
+    app = FastAPI(openapi_url=None)
 
     @app.get("/pharoah/healthz")
     def healthz() -> Response:
@@ -58,15 +75,7 @@ def admin_app(metrics: Metrics, not_ready: Callable[[], str], ready: Callable[[]
     def scrape() -> Response:
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    @app.post("/pharoah/round")
-    def round_(request: Request, start: int | None = None, end: int | None = None) -> Response:
-        return answer(request, lambda rounds: rounds.hold(_window(start, end)))
-
-    @app.post("/pharoah/give-up")
-    def give_up(request: Request) -> Response:
-        return answer(request, lambda rounds: {"given_up": rounds.give_up()})
-
-    return app
+    return guarded(app, ())
 
 
 def _window(start: int | None, end: int | None) -> Window | None:

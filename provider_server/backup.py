@@ -142,11 +142,12 @@ class NoteRow(Message, frozen=True, tag="pharoah/backup-note/1"):
             raise ValueError("a note must be a JSON object") from error
 
 
-class NodeRow(Message, frozen=True, tag="pharoah/backup-node/1"):
-    """The public key of a tenant's node."""
+class NodeKeyRow(Message, frozen=True, tag="pharoah/backup-node-key/1"):
+    """A public key of a tenant's node, in use or retired."""
 
-    tenant: TenantId
     node_key: Text
+    tenant: TenantId
+    retired: bool
 
 
 class PlacementRow(Message, frozen=True, tag="pharoah/backup-placement/1"):
@@ -197,7 +198,7 @@ Row = (
     | AnswerRow
     | MaskedCountsRow
     | NoteRow
-    | NodeRow
+    | NodeKeyRow
     | PlacementRow
     | HintRow
     | EpisodesRow
@@ -215,7 +216,7 @@ KINDS: dict[str, Any] = {
     "answers": AnswerRow,
     "masked_counts": MaskedCountsRow,
     "notes": NoteRow,
-    "nodes": NodeRow,
+    "node_keys": NodeKeyRow,
     "placements": PlacementRow,
     "hints": HintRow,
     "episodes": EpisodesRow,

@@ -122,15 +122,18 @@ class Rounds:
         return self._note_release(release, clock)
 
     def _follow(self) -> None:
-        """Lets newly enrolled tenants in and tells the trustees of them."""
+        """Lets newly enrolled tenants in, shuts out the nodes of others, and tells the trustees."""
         head = self._provider.directory.head
         self._provider.refresh()
-        for key in self._provider.node_keys():
+        registered = {node.public_openssh for node in self._link.nodes()}
+        for key in set(self._provider.node_keys()) - registered:
             try:
                 self._link.register(key)
             except UnusableNodeKey as error:  # its tenant is out until it sends another; the others are not
                 said = {"event": "node", "error": type(error).__name__, "hint": error.hint}
                 logger.warning("a node cannot be let in: %s: …%s", error.what, key[-12:], extra=said)
+        for key in self._provider.retired_node_keys() & registered:
+            self._link.unregister(key)
         if self._provider.directory.head != head:
             tell_directory(self._provider, self._trustees)
         nodes = self._link.nodes()

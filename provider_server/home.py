@@ -2,9 +2,9 @@
 
     provider.toml            settings, see `provider_server.settings`
     signing.key context.key  32 bytes each, mode 0600
-    admin.token              what the command line shows to the running server, mode 0600
     tls.pem tls.key          the certificate that invitations pin, and its key, mode 0600
     provider.db              the store; superlink.db: Flower's own state, with the nodes that may connect
+    control.sock             while the provider runs: where its command line reaches it, mode 0600
 
 The directory itself has mode 0700. Losing signing.key ends the federation: keep a copy of the home where only its owner
 reads.
@@ -28,6 +28,7 @@ from transport.clock import SECONDS_PER_HOUR
 from transport.secret_files import HomeError, new_key, read, read_key, write_secret
 from transport.settings import BadSettings, load
 
+CONTROL = "control.sock"
 SAMPLE = Path(__file__).with_name("provider.toml")
 
 
@@ -36,7 +37,6 @@ def create(home: Path, hosts: Sequence[str], random_bytes: RandomBytes, now: dat
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     new_key(home / "signing.key", random_bytes)
     new_key(home / "context.key", random_bytes)
-    write_secret(home / "admin.token", random_bytes(32).hex().encode())
     certificate = make_certificate(hosts, now)
     write_secret(home / "tls.key", certificate.key_pem)
     (home / "tls.pem").write_bytes(certificate.certificate_pem)

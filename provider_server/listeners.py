@@ -1,16 +1,20 @@
-"""What listens for a provider's SuperLink: a server in a thread, the tenants' door, and the admin's.
+"""What listens for a provider's SuperLink: a server in a thread, the tenants' door, and the operator's.
 
 `fleet_only` passes a POST to one of the exact paths of Flower's Fleet API, with a body within limits, and nothing else:
 no other spelling of a path, no Control or Runtime API. Flower would let a registered node put a message in another
 node's name, or a question of its own, in front of it; here a node can only reply, and only as itself.
 `with_ours` puts an app of ours beside Flower's. A `Listener` with a certificate speaks TLS 1.3, one without plain HTTP.
+`private_socket` is a door for one account: the file of a Unix socket that its owner alone may open (mode 0600). Who
+may not write to it cannot connect, whatever it says; there is no host name to be deceived about, and no token.
 
 Not promised: to withstand a flood. A stranger who completes a handshake has a mebibyte read before Flower looks at the
 signature; the number of connections is bounded.
 """
 
+import os
 import socket
 import ssl
+import stat
 import threading
 import time
 from base64 import b64decode
@@ -125,10 +129,47 @@ async def _refuse(send: Send, status: int) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-class Listener:
-    """A uvicorn server in a thread of its own, with an event loop and worker threads of its own."""
+def private_socket(path: Path) -> socket.socket:
+    """A listening Unix socket that no other account can connect to; CannotListen while another process listens there.
 
-    def __init__(self, app: Asgi, at: tuple[str, int], pem: tuple[Path, Path] | None, most_connections: int) -> None:
+    What a killed process left behind is replaced.
+    """
+    _remove_left_socket(path)
+    listening = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)  # the file is never wider than 0600, not even between bind and a chmod
+    try:
+        listening.bind(str(path))
+    except OSError:
+        listening.close()
+        raise
+    finally:
+        os.umask(before)
+    listening.listen()
+    return listening
+
+
+def _remove_left_socket(path: Path) -> None:
+    if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
+        return
+    with socket.socket(socket.AF_UNIX) as attempt:
+        try:
+            attempt.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise CannotListen(f"another process listens at {path}", hint="stop the other `pharoah-provider serve`")
+
+
+class Listener:
+    """A uvicorn server in a thread of its own, with an event loop and worker threads of its own.
+
+    It closes `listening`, also where it cannot be served. `address` is host:port, or the path of a Unix socket, whose
+    file is removed at the end.
+    """
+
+    def __init__(
+        self, app: Asgi, listening: socket.socket, pem: tuple[Path, Path] | None, most_connections: int
+    ) -> None:
         certificate, key = pem or (None, None)
         config = uvicorn.Config(
             app,
@@ -145,11 +186,16 @@ class Listener:
             ssl_certfile=certificate,
             ssl_keyfile=key,
         )
-        config.load()
+        try:
+            config.load()
+        except (OSError, ssl.SSLError):  # a certificate or key that is none, or that does not fit
+            listening.close()
+            raise
         if config.ssl:
             config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
-        listening = socket.create_server(at)
-        self.address = f"{at[0]}:{listening.getsockname()[1]}"
+        name = listening.getsockname()
+        self._file = Path(name) if listening.family is socket.AF_UNIX else None
+        self.address = name if self._file else f"{name[0]}:{name[1]}"
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
         self._thread.start()
@@ -163,3 +209,5 @@ class Listener:
         """Ends what is being answered, and the thread."""
         self._server.should_exit = True
         self._thread.join()
+        if self._file:
+            self._file.unlink(missing_ok=True)

@@ -60,6 +60,12 @@ class RoundUnderWay(Refusal):
     default_hint = "finish it, or give it up; a job-week that was answered for is not counted again"
 
 
+class RetiredNodeKey(Refusal):
+    """A card with a node key that was replaced, or shut out when its tenant left."""
+
+    default_hint = "the tenant makes a new key and card with `pharoah-tenant enrol --new-node-key`"
+
+
 class Provider:
     """Holds the provider's signing key and the secret of its context tokens, and shows neither."""
 
@@ -101,24 +107,33 @@ class Provider:
         """Adds an entry to the directory; BadSignature or Fork, and no entry, for a bad card."""
         entry = self._signing_key.sign(next_entry(self.directory, joined=members, left=left))
         chain = self.chain.extended([entry])
-        self._store.add_entry(chain.directory.number, entry)
+        self._store.add_entry(chain.directory.number, entry, left)
         self.chain = chain
 
     def welcome(self, member: Member, node_key: str) -> bool:
-        """Enrols a tenant with the key of its node; false if it was enrolled before, whose node key is then renewed."""
+        """Enrols a tenant with the key of its node; false if it was enrolled before, whose node key is then renewed.
+
+        RetiredNodeKey for a key that was replaced, so that an old card takes nothing back.
+        """
         is_new = member.tenant not in self.directory.by_id
-        if any(key == node_key and tenant != member.tenant for tenant, key in self._store.nodes().items()):
+        if any(key == node_key and tenant != member.tenant for tenant, key in self._store.node_keys().items()):
             raise PeerFault(
                 f"tenant {member.tenant.hex()[:12]}… has the node key of another", hint="it must make one of its own"
             )
-        self._store.add_node(member.tenant, node_key)
+        if node_key in self._store.retired_node_keys():
+            raise RetiredNodeKey(f"the node key on the card of tenant {member.tenant.hex()[:12]}… was shut out before")
+        self._store.add_node_key(member.tenant, node_key)
         if is_new:
             self.enrol([member])
         return is_new
 
     def node_keys(self) -> list[str]:
         """The keys of the nodes of those who take part now."""
-        return [key for tenant, key in self._store.nodes().items() if tenant in self.directory.by_id]
+        return [key for tenant, key in self._store.node_keys().items() if tenant in self.directory.by_id]
+
+    def retired_node_keys(self) -> frozenset[str]:
+        """The keys of nodes that are to be shut out: they were replaced, or their tenants have left."""
+        return self._store.retired_node_keys()
 
     def refresh(self) -> None:
         """Takes entries of the directory that another process of the provider added."""

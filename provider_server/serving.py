@@ -2,27 +2,28 @@
 
 import logging
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import NoReturn
 
 from crypto.directory import TrusteeRecord
 from crypto.errors import Refusal
 from crypto.signing import SigningKey
-from provider_server.admin import admin_app
+from provider_server.admin import operator_app, watching_app
 from provider_server.holding import Rounds, Watched
-from provider_server.home import founded_hour
-from provider_server.listeners import CannotListen
+from provider_server.home import CONTROL, founded_hour
+from provider_server.listeners import CannotListen, Listener
 from provider_server.live import Live, polling
 from provider_server.metrics import Metrics
 from provider_server.online import serve_online
 from provider_server.provider import Provider
 from provider_server.sessions import Sessions, session_key
 from provider_server.settings import ProviderSettings
-from provider_server.superlink import SuperLink, SuperLinkSettings
+from provider_server.superlink import LOOPBACK, SuperLink, SuperLinkSettings
 from provider_server.trustee_client import RemoteTrustee
 from provider_server.webhooks import Board, Webhook
 from provider_server.week import tell_directory
@@ -32,6 +33,8 @@ from transport.introductions import Introducing
 from transport.secret_files import read, read_key
 
 logger = logging.getLogger(__name__)
+
+WATCHERS = 64  # connections at a time, to health and metrics
 
 
 @contextmanager
@@ -50,14 +53,13 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
     def not_ready() -> str:
         return "starting" if rounds is None else rounds.not_ready()
 
-    ours = admin_app(metrics, not_ready, ready, read(home / "admin.token").decode())
     link_settings = SuperLinkSettings(
         home / "superlink.db",
+        home / CONTROL,
         home / "tls.pem",
         home / "tls.key",
         host=listen.host,
         port=listen.tenants_port,
-        admin_port=listen.admin_port,
     )
     introducing = Introducing(SigningKey(read_key(home / "signing.key")), time.time)
     with ExitStack() as stack:
@@ -66,7 +68,9 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
             for record in provider.directory.trustees
         ]
         try:
-            link = stack.enter_context(SuperLink(link_settings, ours=ours))
+            at = socket.create_server((LOOPBACK, listen.metrics_port))
+            stack.enter_context(closing(Listener(watching_app(metrics, not_ready), at, None, WATCHERS)))
+            link = stack.enter_context(SuperLink(link_settings, ours=operator_app(ready)))
             online_at = f"{listen.host}:{listen.online_port}"
             hints = provider.hints
             served = serve_online(

@@ -18,7 +18,7 @@ class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str = "0.0.0.0"  # noqa: S104  # tenants come from elsewhere
     tenants_port: Port = 8443
     online_port: Port = 8444
-    admin_port: Port = 8445
+    metrics_port: Port = 8445
     advertised_host: str = "localhost"
 
 

@@ -156,22 +156,37 @@ class Store:
         with self._engine.connect() as connection:
             return [row.ownership for row in connection.execute(query)]
 
-    def add_node(self, tenant: TenantId, node_key: str) -> None:
-        """Keeps the key of a tenant's node, in place of the one before."""
+    def add_node_key(self, tenant: TenantId, node_key: str) -> None:
+        """Keeps the key of a tenant's node; the ones before it are retired. Nothing for the one in use."""
+        if self.node_keys().get(tenant) == node_key:
+            return
         with self._engine.begin() as connection:
-            connection.execute(sa.delete(tables.nodes).where(tables.nodes.c.tenant == bytes(tenant)))
-            connection.execute(sa.insert(tables.nodes).values(tenant=bytes(tenant), node_key=node_key))
+            _retire(connection, [tenant])
+            connection.execute(
+                sa.insert(tables.node_keys).values(node_key=node_key, tenant=bytes(tenant), retired=False)
+            )
 
-    def nodes(self) -> dict[TenantId, str]:
-        """The keys of the tenants' nodes."""
+    def node_keys(self) -> dict[TenantId, str]:
+        """The keys of the tenants' nodes that are in use."""
+        column = tables.node_keys.c
+        query = sa.select(tables.node_keys).where(sa.not_(column.retired)).order_by(column.tenant)
         with self._engine.connect() as connection:
-            rows = connection.execute(sa.select(tables.nodes).order_by(tables.nodes.c.tenant))
-            return {TenantId(row.tenant): row.node_key for row in rows}
+            return {TenantId(row.tenant): row.node_key for row in connection.execute(query)}
 
-    def add_entry(self, number: int, entry: bytes) -> None:
-        """Keeps a signed entry of the directory; IntegrityError for a second one of its number."""
+    def retired_node_keys(self) -> frozenset[str]:
+        """Keys that were replaced, or whose tenants have left: none of them comes back."""
+        query = sa.select(tables.node_keys.c.node_key).where(tables.node_keys.c.retired)
+        with self._engine.connect() as connection:
+            return frozenset(connection.execute(query).scalars())
+
+    def add_entry(self, number: int, entry: bytes, left: Sequence[TenantId] = ()) -> None:
+        """Keeps a signed entry of the directory, and retires the node keys of those who leave by it.
+
+        IntegrityError for a second one of its number.
+        """
         with self._engine.begin() as connection:
             connection.execute(sa.insert(tables.directory).values(number=number, entry=entry))
+            _retire(connection, left)
 
     def entries(self) -> list[bytes]:
         """The signed entries of the directory, oldest first."""
@@ -264,6 +279,12 @@ def reporting() -> Iterator[None]:
     except sa.exc.OperationalError as error:
         said = str(error.orig).partition("\n")[0]
         raise StoreFailed(f"the store failed: {said}") from None  # the cause quotes the statement
+
+
+def _retire(connection: sa.Connection, tenants: Iterable[TenantId]) -> None:
+    column = tables.node_keys.c
+    of_them = column.tenant.in_([bytes(tenant) for tenant in tenants])
+    connection.execute(sa.update(tables.node_keys).where(of_them).values(retired=True))
 
 
 def _batches(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:

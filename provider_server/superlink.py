@@ -4,8 +4,8 @@ The tenants' listener speaks TLS 1.3 and passes the Fleet API and nothing else: 
 a limit of bytes. Who speaks is checked by Flower: a request is signed with the EC P-384 key of a registered node, and
 a time stamp of 5 s ahead or 305 s behind this clock is refused. Flower would let a registered node put a message in
 another node's name, or a question of its own, in front of it; here a node can only reply, and only as itself.
-The admin listener has all of Flower, and under `/pharoah/` an app of ours, in plain HTTP on 127.0.0.1: whoever has an
-account on this machine may use it, and nobody else.
+All of Flower, and under `/pharoah/` an app of ours, is at a Unix socket of mode 0600: the account that the provider
+runs under may use it, and no other account of the machine, nor a browser on it. Flower's own clients are pointed there.
 
 Node authentication needs no TLS that Flower knows of: `create_app` takes a flag, and its command refuses the flag
 without TLS only because the signature does not cover the request. That is why the tenants' listener has no plain form.
@@ -18,13 +18,15 @@ environment's proxies are not used for the loopback. One process holds one Super
 Not promised: to withstand a flood; a stranger who completes a TLS handshake may open `most_connections` connections
 and have a mebibyte read on each. A node learns the id and bundle of any run whose id it guesses.
 
-    with SuperLink(SuperLinkSettings(Path("link.sqlite"), Path("server.pem"), Path("server.key"))) as link:
+    files = map(Path, ("link.sqlite", "link.sock", "server.pem", "server.key"))
+    with SuperLink(SuperLinkSettings(*files)) as link:
         link.register(public_openssh)
         link.run(server_app(federated_week, wanted=20))
 """
 
 import hashlib
 import logging
+import socket
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
@@ -75,12 +77,13 @@ from flwr.superlink.main import create_app
 
 from crypto.errors import PharoahError, Refusal
 from provider_server.flower_server import task_identity
-from provider_server.listeners import Listener, fleet_only, with_ours
+from provider_server.listeners import Listener, fleet_only, private_socket, with_ours
 from transport.asgi import Asgi
 
 logger = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=ProtobufClient)
+At = Path | str  # where a SuperLink is in plain HTTP: its Unix socket, or host:port
 
 LOOPBACK = "127.0.0.1"
 START_S = 30.0
@@ -99,16 +102,10 @@ clientapp = "bundled:app"
 NO_CODE = "app = None  # only installed code runs"
 
 
-class NotLoopback(Refusal):
-    """The admin listener has no authentication and must not be reachable from elsewhere."""
-
-    default_hint = f"leave the admin address at {LOOPBACK}; from another machine, use an SSH tunnel"
-
-
 class UnusableNodeKey(Refusal):
     """A public key that no node can be registered under."""
 
-    default_hint = "the tenant makes a new EC P-384 key and sends its public half"
+    default_hint = "the tenant makes another with `pharoah-tenant enrol --new-node-key`; then enrol its new card"
 
 
 class RunFailed(PharoahError):
@@ -117,15 +114,17 @@ class RunFailed(PharoahError):
 
 @dataclass(frozen=True, slots=True)
 class SuperLinkSettings:
-    """Files and addresses; port 0 is any free one. `certificate` may hold a chain, `key` is in PEM too."""
+    """Files and addresses; port 0 is any free one. `certificate` may hold a chain, `key` is in PEM too.
+
+    `control` is where the Unix socket will be.
+    """
 
     state: Path
+    control: Path
     certificate: Path
     key: Path
     host: str = "0.0.0.0"  # noqa: S104  # tenants come from elsewhere
     port: int = 0
-    admin_host: str = LOOPBACK
-    admin_port: int = 0
     largest_object_bytes: int = 64 << 20
     most_connections: int = 2048
 
@@ -140,30 +139,25 @@ class RegisteredNode:
 
 
 class SuperLink:
-    """Runs from its creation until it is closed; `address` and `admin_address` are host:port."""
+    """Runs from its creation until it is closed; `address` is host:port, `control` the path of the Unix socket."""
 
     def __init__(self, settings: SuperLinkSettings, *, ours: Asgi | None = None) -> None:
-        if settings.admin_host != LOOPBACK:
-            raise NotLoopback(f"the admin listener was asked to listen on {settings.admin_host}")
         settings.state.touch(mode=0o600)
         app = _flower_app(settings.state)
         links = app.state.linkstate_factory.state()
-
-        def is_registered(public_pem: bytes) -> bool:
-            return links.get_node_id_by_public_key(public_pem) is not None
-
         self._one_run = threading.Lock()
-        self._admin = Listener(with_ours(app, ours), (LOOPBACK, settings.admin_port), None, 1024)
-        self.admin_address = self._admin.address
+        self.control = settings.control
+        self._operator = Listener(with_ours(app, ours), private_socket(settings.control), None, 1024)
         try:
             self._stop_what_was_left(links.get_run_info(statuses=UNFINISHED))
             door = fleet_only(
                 app, lambda pem: links.get_node_id_by_public_key(pem) is not None, settings.largest_object_bytes
             )
             files = (settings.certificate, settings.key)
-            self._tenants = Listener(door, (settings.host, settings.port), files, settings.most_connections)
+            listening = socket.create_server((settings.host, settings.port))
+            self._tenants = Listener(door, listening, files, settings.most_connections)
         except BaseException:
-            self._admin.close()
+            self._operator.close()
             raise
         self.address = self._tenants.address
 
@@ -176,7 +170,7 @@ class SuperLink:
     def close(self) -> None:
         """Stops both listeners; connected nodes start to look for it again."""
         self._tenants.close()
-        self._admin.close()
+        self._operator.close()
 
     def register(self, public_openssh: str) -> int:
         """Lets a node in; its id. Repeating it changes nothing. UnusableNodeKey for a key once unregistered."""
@@ -184,7 +178,7 @@ class SuperLink:
         known = {_pem(node.public_openssh): node.node_id for node in self.nodes()}
         if pem in known:
             return known[pem]
-        with closing(_client(ControlHttpClient, self.admin_address)) as control:
+        with closing(_client(ControlHttpClient, self.control)) as control:
             try:
                 return int(control.RegisterNode(RegisterNodeRequest(public_key=pem)).node_id)
             except httpx.HTTPStatusError as error:
@@ -193,14 +187,14 @@ class SuperLink:
     def unregister(self, public_openssh: str) -> None:
         """Shuts a node out, for good: its key cannot be registered again. Nothing for a key that is not registered."""
         pem = _pem(public_openssh)
-        with closing(_client(ControlHttpClient, self.admin_address)) as control:
+        with closing(_client(ControlHttpClient, self.control)) as control:
             for node in self.nodes():
                 if _pem(node.public_openssh) == pem:
                     control.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
 
     def nodes(self) -> tuple[RegisteredNode, ...]:
         """All that are registered."""
-        with closing(_client(ControlHttpClient, self.admin_address)) as control:
+        with closing(_client(ControlHttpClient, self.control)) as control:
             infos = control.ListNodes(ListNodesRequest()).nodes_info
         return tuple(
             RegisteredNode(info.node_id, _openssh(info.public_key), info.status == "online")
@@ -211,10 +205,10 @@ class SuperLink:
     def run(self, app: ServerApp) -> None:
         """Runs `app` in this thread, as `run_server_app` does, after any other that is running here."""
         with self._one_run:
-            run_server_app(self.admin_address, app)
+            run_server_app(self.control, app)
 
     def _stop_what_was_left(self, runs: Iterable[Any]) -> None:
-        with closing(_client(ControlHttpClient, self.admin_address)) as control:
+        with closing(_client(ControlHttpClient, self.control)) as control:
             for run in runs:
                 logger.warning("run %d was left unfinished and is stopped", run.run_id)
                 control.StopRun(StopRunRequest(run_id=run.run_id))
@@ -237,13 +231,13 @@ def bundle(module: str) -> Fab:
     return Fab(hashlib.sha256(content).hexdigest(), content, {})
 
 
-def run_server_app(address: str, app: ServerApp, *, fab: Fab | None = None) -> None:
+def run_server_app(at: At, app: ServerApp, *, fab: Fab | None = None) -> None:
     """Runs `app` in this thread as the task of a new run; what it raises marks the run as failed and is raised here.
 
-    `address` is that of a SuperLink in plain HTTP; `fab` another bundle than the agreed one, which nodes refuse.
+    `fab` is another bundle than the agreed one, which nodes refuse.
     """
-    token = claim_new_run(address, fab or round_bundle())
-    with closing(_runtime(address, token)) as client, closing(HttpGrid(address, insecure=True, token=token)) as grid:
+    token = claim_new_run(at, fab or round_bundle())
+    with closing(_runtime(at, token)) as client, closing(HttpGrid(str(at), insecure=True, token=token)) as grid:
         grid._client = client  # Flower's own would send this process a signal when the run is stopped
         task = client.PullTaskInput(PullTaskInputRequest())
         grid.set_run(run_from_proto(task.run))
@@ -258,21 +252,21 @@ def run_server_app(address: str, app: ServerApp, *, fab: Fab | None = None) -> N
             _finish(client, SubStatus.COMPLETED)
 
 
-def claim_new_run(address: str, fab: Fab) -> str:
+def claim_new_run(at: At, fab: Fab) -> str:
     """Starts a run and takes its task, as `flower-superexec` would; returns the token of the task.
 
     Tasks of other runs that nobody has taken stand in its way, and are ended as failed.
     """
-    with closing(_client(ControlHttpClient, address)) as control:
+    with closing(_client(ControlHttpClient, at)) as control:
         run_id = control.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id
-    with closing(_runtime(address)) as client:
+    with closing(_runtime(at)) as client:
         while True:
             claim = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
             if not claim.token:
-                raise RunFailed(f"run {run_id} has no task", hint=f"something else takes tasks at {address}; stop it")
+                raise RunFailed(f"run {run_id} has no task", hint=f"something else takes tasks at {at}; stop it")
             if claim.task.run_id == run_id:
                 return str(claim.token)
-            with closing(_runtime(address, claim.token)) as other:
+            with closing(_runtime(at, claim.token)) as other:
                 _finish(other, SubStatus.FAILED)
 
 
@@ -299,17 +293,20 @@ def _heartbeat(client: RuntimeHttpClient) -> Iterator[None]:
         sender.stop()
 
 
-def _runtime(address: str, token: str | None = None) -> RuntimeHttpClient:
+def _runtime(at: At, token: str | None = None) -> RuntimeHttpClient:
     interceptors: list[ProtobufClientInterceptor] = [RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")]
     if token:
         interceptors.append(RuntimeTokenHttpInterceptor(token=token))
-    return _client(RuntimeHttpClient, address, *interceptors)
+    return _client(RuntimeHttpClient, at, *interceptors)
 
 
-def _client(kind: type[C], address: str, *interceptors: ProtobufClientInterceptor) -> C:
-    client = kind(f"http://{address}", interceptors=interceptors)
+def _client(kind: type[C], at: At, *interceptors: ProtobufClientInterceptor) -> C:
+    """A client of Flower's at a Unix socket or host:port, without a proxy between this process and itself."""
+    is_socket = isinstance(at, Path)
+    client = kind("http://superlink" if is_socket else f"http://{at}", interceptors=interceptors)
     client._client.close()
-    client._client = httpx.Client(trust_env=False, timeout=START_S)  # no proxy between this process and itself
+    transport = httpx.HTTPTransport(uds=str(at) if is_socket else None)
+    client._client = httpx.Client(transport=transport, trust_env=False, timeout=START_S)
     return client
 
 

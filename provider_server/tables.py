@@ -73,11 +73,12 @@ masked_counts = sa.Table(
     sa.Column("left_out", sa.Boolean, nullable=False),
     sa.Column("words", sa.LargeBinary, nullable=False),
 )
-nodes = sa.Table(
-    "nodes",
+node_keys = sa.Table(
+    "node_keys",
     metadata,
-    sa.Column("tenant", sa.LargeBinary, primary_key=True),
-    sa.Column("node_key", sa.Text, nullable=False),
+    sa.Column("node_key", sa.Text, primary_key=True),
+    sa.Column("tenant", sa.LargeBinary, nullable=False, index=True),
+    sa.Column("retired", sa.Boolean, nullable=False),
 )
 notes = sa.Table(
     "notes",

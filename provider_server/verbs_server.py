@@ -210,7 +210,7 @@ def serve(
     every: Annotated[str, typer.Option(help="When rounds are held: week, or manual. Overrides provider.toml.")] = "",
     log_format: LogFormat = Format.JSON,
 ) -> None:
-    """Run the provider: tenants' listener, online service, admin listener, and rounds as they fall due."""
+    """Run the provider: tenants' listener, online service, metrics, and rounds as they fall due."""
     import signal
     import sys
 
@@ -228,7 +228,7 @@ def serve(
         provider = homes.open_provider(place, database, settings)
         try:
             with serving.running(place, provider, settings) as (rounds, link, online_port):
-                where = f"tenants at {link.address}, online at port {online_port}, admin at {link.admin_address}"
+                where = f"tenants at {link.address}, online at port {online_port}, operator at {link.control}"
                 serving.logger.info("serving %s", where, extra={"event": "serving"})
                 serving.serve(rounds, settings)
         finally:
@@ -262,18 +262,18 @@ def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> d
     """What the running server says; its refusals are raised here."""
     import httpx
 
-    from provider_server import home as homes
-    from transport.secret_files import read
+    from provider_server.home import CONTROL
 
-    url = f"http://127.0.0.1:{homes.settings_of(home).listen.admin_port}/pharoah/{what}"
-    token = read(home / "admin.token").decode()
+    at, hint = home / CONTROL, "is `pharoah-provider serve` running on this machine, under your account?"
+    if not os.access(at, os.W_OK):
+        raise PharoahError(f"{at}: nobody listens there for you", hint=hint)
     try:
-        with httpx.Client(trust_env=False, timeout=timeout_s) as client:
-            answer = client.post(url, params=window, headers={"Authorization": f"Bearer {token}"})
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(at)), timeout=timeout_s) as client:
+            answer = client.post(f"http://provider/pharoah/{what}", params=window)
     except httpx.HTTPError as error:
-        raise PharoahError(f"{url}: {error}", hint="is `pharoah-provider serve` running on this machine?") from error
-    if answer.status_code not in (httpx.codes.OK, httpx.codes.FORBIDDEN, httpx.codes.CONFLICT):
-        raise PharoahError(f"{url}: the server failed ({answer.status_code})", hint="its own log tells why")
+        raise PharoahError(f"{at}: {error}", hint=hint) from error
+    if answer.status_code not in (httpx.codes.OK, httpx.codes.CONFLICT):
+        raise PharoahError(f"{at}: the server failed ({answer.status_code})", hint="its own log tells why")
     told: dict[str, Any] = answer.json()
     if answer.status_code != httpx.codes.OK:
         raise PharoahError(f"{told['error']}: {told['what']}", hint=told["hint"])

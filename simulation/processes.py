@@ -36,7 +36,7 @@ host = "{host}"
 advertised_host = "{host}"
 tenants_port = {tenants}
 online_port = {online}
-admin_port = {admin}
+metrics_port = {metrics}
 
 [rounds]
 every = "manual"
@@ -124,9 +124,9 @@ def round_of(places: Places, start_hour: int) -> dict[str, Any]:
 @contextmanager
 def founded(places: Places) -> Iterator[None]:
     """Everything up to the first start of the programs, whose ports are theirs while the context lasts."""
-    with free_ports(places.host, 2 + places.trustees) as ports, free_ports("127.0.0.1", 1) as admin:
+    with free_ports(places.host, 2 + places.trustees) as ports, free_ports("127.0.0.1", 1) as metrics:
         ceremony(places, ports[2:])
-        enrol(places, [*ports[:2], *admin])
+        enrol(places, [*ports[:2], *metrics])
         yield
 
 
@@ -152,9 +152,9 @@ def ceremony(places: Places, ports: Sequence[int]) -> None:
 def enrol(places: Places, ports: Sequence[int]) -> None:
     """The provider's home, the tenants' cards, and the invitation that all of them take."""
     cohort = places.tenants - 1
-    tenants, online, admin = ports
+    tenants, online, metrics = ports
     places.provider.mkdir(mode=0o700)
-    settings = PROVIDER_TOML.format(host=places.host, tenants=tenants, online=online, admin=admin, cohort=cohort)
+    settings = PROVIDER_TOML.format(host=places.host, tenants=tenants, online=online, metrics=metrics, cohort=cohort)
     (places.provider / "provider.toml").write_text(settings)
     provider(places, "init", "--host", places.host, "--committee", str(places.trustee(1) / "committee"))
     cards = [str(home) + ".card" for home in places.tenant_homes]

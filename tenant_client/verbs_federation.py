@@ -26,28 +26,33 @@ def enrol(
     card: Annotated[Path, typer.Option(help="Where to write the card for the provider.")] = Path("tenant.card"),
     head: Annotated[str, typer.Option(help="The fingerprint of the directory's head, as others read it out.")] = "",
     *,
+    new_node_key: Annotated[
+        bool, typer.Option("--new-node-key", help="Make another key for the node, and a card with it; the rest stays.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Join a federation: make keys and a card for the provider; then take its invitation and pin the directory."""
     if invitation is None:
-        _make_card(home, card, as_json=as_json)
+        _make_card(home, card, new_node_key=new_node_key, as_json=as_json)
+    elif new_node_key:
+        raise typer.BadParameter("make the card first, without an invitation", param_hint="--new-node-key")
     else:
         _take(home, invitation, head, as_json=as_json)
 
 
-def _make_card(home: Path, card: Path, *, as_json: bool) -> None:
+def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> None:
     from crypto.cards import MemberCard
     from crypto.signing import SigningKey
     from tenant_client import home as homes
     from tenant_client.node import NodeKey, make_node_key
     from transport.clock import now_hour
-    from transport.secret_files import HomeError, read, read_key, write_secret
+    from transport.secret_files import HomeError, read, read_key, replace_secret
 
     with failing():
         made = (home / "signing.key").exists()  # the same keys give the same card again
         member = homes.member(home) if made else homes.create(home, os.urandom, now_hour())
-        if not (home / "node.key").exists():
-            write_secret(home / "node.key", make_node_key().private_pem)
+        if new_node_key or not (home / "node.key").exists():
+            replace_secret(home / "node.key", make_node_key().private_pem)
         node = NodeKey.of(read(home / "node.key"))
         signing_key = SigningKey(read_key(home / "signing.key"))
         try:
@@ -55,7 +60,8 @@ def _make_card(home: Path, card: Path, *, as_json: bool) -> None:
         except OSError as error:
             raise HomeError(f"{card}: {error.strerror}", hint="name another file, and do it again") from error
     _tell({"home": str(home), "tenant": str(member.tenant), "card": str(card)}, as_json=as_json)
-    say(f"next: give {card} to the provider, and take its invitation with `enrol INVITATION`")
+    then = "start `serve` again" if made and new_node_key else "take its invitation with `enrol INVITATION`"
+    say(f"next: give {card} to the provider, and {then}")
 
 
 def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:

@@ -131,9 +131,9 @@ class Certificates:
     certificate: Path
     key: Path
 
-    def settings(self, state: Path, *, port: int = 0, admin_port: int = 0) -> SuperLinkSettings:
+    def settings(self, state: Path, *, port: int = 0) -> SuperLinkSettings:
         """A SuperLink on the loopback with this certificate."""
-        return SuperLinkSettings(state, self.certificate, self.key, HOST, port, admin_port=admin_port)
+        return SuperLinkSettings(state, state.with_name("control.sock"), self.certificate, self.key, HOST, port)
 
 
 def certificates(home: Path) -> Certificates:

@@ -1,5 +1,6 @@
 """A tenant's home: private files, named complaints, and no secret in anything that is shown."""
 
+import errno
 import os
 import sqlite3
 import stat
@@ -24,7 +25,7 @@ from tenant_client.pinned import NotEnrolled
 from tenant_client.policy import Policy, PolicyError
 from tenant_client.tenant import Tenant
 from tests.factories import SETTINGS, InsecureSilence, a_failure, a_plan, a_unit, keys, signed
-from transport.secret_files import HomeError, write_secret
+from transport.secret_files import HomeError, replace_secret, write_secret
 
 HINT = "name the right home, or make it first"
 
@@ -71,6 +72,22 @@ def test_keys_are_never_overwritten(home: Path) -> None:
     with pytest.raises(FileExistsError):
         write_secret(home / "mask.key", bytes(32))
     assert (home / "signing.key").read_bytes() == before
+
+
+def test_what_may_be_renewed_is_replaced_whole_or_not_at_all(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_secret(home / "node.key", b"first")
+    replace_secret(home / "node.key", b"second")
+    assert ((home / "node.key").read_bytes(), mode(home / "node.key")) == (b"second", "0o600")
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr("transport.secret_files.os.fsync", full)
+    before = sorted(path.name for path in home.iterdir())
+    with pytest.raises(OSError, match="no space"):
+        replace_secret(home / "node.key", b"third")
+    assert (home / "node.key").read_bytes() == b"second"
+    assert sorted(path.name for path in home.iterdir()) == before
 
 
 def test_the_public_keys_are_those_of_the_files_and_of_the_tenant(tmp_path: Path) -> None:

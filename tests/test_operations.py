@@ -1,12 +1,13 @@
-"""What the platform engineer sees and does: log lines, metrics, the admin app, and rounds of a running provider."""
+"""What the platform engineer sees and does: log lines, metrics, rounds by hand, and rounds of a running provider."""
 
 import base64
 import json
 import logging
+import socket
 import sqlite3
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,6 @@ from typing import Any, cast
 import httpx
 import pytest
 import sqlalchemy as sa
-from fastapi import FastAPI
 from flwr.serverapp import ServerApp
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,9 +22,9 @@ from crypto.errors import AlreadyAnswered, PlanRefused, Refusal, Unreachable
 from crypto.signing import SigningKey
 from crypto.verbs import Verb
 from provider_server import holding
-from provider_server.admin import admin_app
+from provider_server.admin import operator_app, watching_app
 from provider_server.holding import Rounds, Watched
-from provider_server.listeners import Listener, with_ours
+from provider_server.listeners import Listener, private_socket
 from provider_server.metrics import Metrics
 from provider_server.planning import NothingToCount
 from provider_server.provider import WeekHeld
@@ -37,11 +37,11 @@ from simulation.local_grid import LocalGrid
 from tenant_client.flower_client import client_app
 from tests.federations import WEEKS, Answerer, Grounds, begin, fail, lease_id
 from tests.waiting import PATIENCE_S
+from transport.asgi import Asgi
 from transport.logs import Format, JsonLines, configure
 
 HOST = "127.0.0.1"
 TENANTS = 4
-TOKEN = "5ec2e7" * 8
 SETTLED = 200.0  # hours: the first week is over, and one day more
 CANARY = "canary-9d1f, a path of the tenant's"
 QUICK = RoundsTable(join_s=0.01, deadline_s=0.05, poll_s=0.01)
@@ -427,8 +427,8 @@ def test_a_release_that_was_not_published_is_published(running: Running, monkeyp
 def test_one_unusable_node_key_stops_nobody(running: Running, records: pytest.LogCaptureFixture) -> None:
     provider = running.federation.provider
     good = "ecdsa-sha2-nistp384 AAAA"
-    provider._store.add_node(running.federation.tenants[0].id, "ssh-rsa AAAA")
-    provider._store.add_node(running.federation.tenants[1].id, good)
+    provider._store.add_node_key(running.federation.tenants[0].id, "ssh-rsa AAAA")
+    provider._store.add_node_key(running.federation.tenants[1].id, good)
     assert running.rounds().step()
     assert running.link.keys == [good]
     assert [event["error"] for event in events(records, "node")] == ["UnusableNodeKey"]
@@ -442,42 +442,49 @@ def test_a_superlink_that_fails_stops_no_loop(running: Running, records: pytest.
     assert running.rounds().step()
 
 
-# ---- the admin app ---------------------------------------------------------------------------------------------------
+# ---- at the operator's machine ---------------------------------------------------------------------------------------
 
 
 @contextmanager
-def served(app: FastAPI) -> Iterator[httpx.Client]:
-    """The app behind the admin listener, as the SuperLink has it."""
-    listener = Listener(with_ours(app, app), (HOST, 0), None, 64)
-    try:
-        with httpx.Client(base_url=f"http://{listener.address}", trust_env=False, timeout=PATIENCE_S) as client:
-            yield client
-    finally:
-        listener.close()
-
-
-@pytest.fixture
-def asked(running: Running) -> Iterator[httpx.Client]:
-    rounds = running.rounds("manual")
-    with served(admin_app(running.metrics, rounds.not_ready, lambda: rounds, TOKEN)) as client:
+def served(app: Asgi) -> Iterator[httpx.Client]:
+    """The app at a port of the loopback."""
+    with (
+        closing(Listener(app, socket.create_server((HOST, 0)), None, 64)) as listener,
+        httpx.Client(base_url=f"http://{listener.address}", trust_env=False, timeout=PATIENCE_S) as client,
+    ):
         yield client
 
 
-def shown(token: str = TOKEN) -> Mapping[str, str]:
-    return {"Authorization": f"Bearer {token}"}
+@pytest.fixture
+def asked(running: Running, tmp_path: Path) -> Iterator[httpx.Client]:
+    """The operator of a running provider."""
+    rounds = running.rounds("manual")
+    with (
+        closing(Listener(operator_app(lambda: rounds), private_socket(tmp_path / "sock"), None, 64)) as listener,
+        httpx.Client(base_url="http://provider", transport=httpx.HTTPTransport(uds=listener.address)) as client,
+    ):
+        yield client
 
 
-def test_health_and_readiness(asked: httpx.Client, running: Running) -> None:
-    assert (asked.get("/pharoah/healthz").status_code, asked.get("/pharoah/healthz").text) == (200, "ok\n")
-    assert (asked.get("/pharoah/readyz").status_code, asked.get("/pharoah/readyz").text) == (200, "ready\n")
+@pytest.fixture
+def watched(running: Running) -> Iterator[httpx.Client]:
+    """Whoever is on the machine."""
+    with served(watching_app(running.metrics, running.rounds("manual").not_ready)) as client:
+        yield client
+
+
+def test_health_and_readiness(watched: httpx.Client) -> None:
+    assert (watched.get("/pharoah/healthz").status_code, watched.get("/pharoah/healthz").text) == (200, "ok\n")
+    assert (watched.get("/pharoah/readyz").status_code, watched.get("/pharoah/readyz").text) == (200, "ready\n")
 
     def starting() -> Rounds:
         raise Refusal("the provider is still starting", hint="try again in a moment")
 
-    with served(admin_app(Metrics(), lambda: "starting", starting, TOKEN)) as early:
+    with served(watching_app(Metrics(), lambda: "starting")) as early:
         assert (early.get("/pharoah/readyz").status_code, early.get("/pharoah/readyz").text) == (503, "starting\n")
         assert early.get("/pharoah/healthz").status_code == 200
-        answer = early.post("/pharoah/round", headers=shown())
+    with served(operator_app(starting)) as early:
+        answer = early.post("/pharoah/round")
         assert (answer.status_code, answer.json()["what"]) == (409, "the provider is still starting")
 
 
@@ -488,24 +495,26 @@ def test_without_tenants_it_is_not_ready(idle: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{}, shown("wrong"), shown("0"), shown(TOKEN[:-1]), shown("é"), {"Authorization": "x"}]
+    "host", ["provider.example", "localhost.example", "127.0.0.2", "", "localhost\r\nHost: localhost"]
 )
-@pytest.mark.parametrize("path", ["/pharoah/round", "/pharoah/give-up"])
-def test_only_the_token_starts_anything(
-    path: str, headers: Mapping[str, str], asked: httpx.Client, running: Running
-) -> None:
-    answer = asked.post(path, headers={name.encode(): value.encode("latin-1") for name, value in headers.items()})
-    assert (answer.status_code, set(answer.json()), answer.json()["error"]) == (
-        403,
-        {"error", "what", "hint"},
-        "NotAllowed",
-    )
-    assert TOKEN not in answer.text
+def test_another_name_of_the_loopback_is_not_served(host: str, watched: httpx.Client) -> None:
+    """A web page whose name its owner's DNS server points to 127.0.0.1 reads no metrics in the operator's browser."""
+    request = f"GET /pharoah/metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    with socket.create_connection((watched.base_url.host, watched.base_url.port or 0)) as line:
+        line.sendall(request.encode())
+        assert line.recv(12) in (b"HTTP/1.1 421", b"HTTP/1.1 400")
+    assert watched.get("/pharoah/metrics", headers={"host": "localhost:1"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/pharoah/round", "/pharoah/give-up", "/v1/control/list-nodes"])
+def test_whoever_watches_changes_nothing(path: str, watched: httpx.Client, running: Running) -> None:
+    assert {watched.request(method, path).status_code for method in ("GET", "POST", "PUT", "DELETE")} == {404}
+    assert {watched.post(f"/pharoah/{name}").status_code for name in ("healthz", "readyz", "metrics")} == {405}
     assert running.link.runs == 0
 
 
 def test_a_round_by_hand_and_its_refusals(asked: httpx.Client, running: Running) -> None:
-    held = asked.post("/pharoah/round", headers=shown())
+    held = asked.post("/pharoah/round")
     assert held.status_code == 200
     assert held.json()["contributors"] == TENANTS
     for query, error in (
@@ -514,12 +523,12 @@ def test_a_round_by_hand_and_its_refusals(asked: httpx.Client, running: Running)
         ({"start": 3, "end": 9}, "BadWindow"),
         ({"start": 0}, "BadWindow"),
     ):
-        refused = asked.post("/pharoah/round", headers=shown(), params=query)
+        refused = asked.post("/pharoah/round", params=query)
         assert refused.status_code == 409
         assert list(refused.json()) == ["error", "what", "hint"]
         assert refused.json()["error"] == error
         assert refused.json()["hint"]
-    assert asked.post("/pharoah/give-up", headers=shown()).json() == {"given_up": ""}
+    assert asked.post("/pharoah/give-up").json() == {"given_up": ""}
     assert asked.get("/pharoah/round").status_code == 405
     assert asked.get("/pharoah/openapi.json").status_code == 404
 
@@ -531,17 +540,19 @@ def test_a_database_that_fails_is_told_and_stops_no_loop(
         raise sa.exc.OperationalError("INSERT", {"what": CANARY}, sqlite3.OperationalError("database or disk is full"))
 
     monkeypatch.setattr(running.federation.provider, "refresh", full)
-    refused = asked.post("/pharoah/round", headers=shown())
+    refused = asked.post("/pharoah/round")
     assert (refused.status_code, refused.json()["error"]) == (409, "StoreFailed")
     assert refused.json()["what"] == "the store failed: database or disk is full"
     assert not running.rounds().step()
     assert [event["error"] for event in events(records, "step")] == ["StoreFailed"]
 
 
-def test_metrics_are_prometheus_text_and_name_nobody(asked: httpx.Client, running: Running) -> None:
+def test_metrics_are_prometheus_text_and_name_nobody(
+    asked: httpx.Client, watched: httpx.Client, running: Running
+) -> None:
     running.link.silent = {3}
-    asked.post("/pharoah/round", headers=shown())
-    answer = asked.get("/pharoah/metrics")
+    asked.post("/pharoah/round")
+    answer = watched.get("/pharoah/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     families = {family.name: family for family in text_string_to_metric_families(answer.text)}
     assert families["pharoah_rounds"].type == "counter"

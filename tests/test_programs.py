@@ -36,6 +36,7 @@ from simulation.processes import (
     wait_until_ready,
 )
 from tests import needs
+from tests.intruder import NOBODY, Request, can_be_others, doors, say
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.xdist_group("programs")
@@ -236,6 +237,18 @@ def test_a_tenant_that_is_cut_off_is_left_out_and_carried_over(federation: Runni
     assert told["contributors"] == EVERYBODY
     assert told["position"] > alone["position"]
     assert federation.charges(1, first) == federation.charges(1, second) == 1
+
+
+@pytest.mark.skipif(not can_be_others(), reason="only root can act as another account")
+def test_another_account_of_the_providers_machine_reads_metrics_and_changes_nothing(federation: Running) -> None:
+    at = doors(federation.programs["provider"].pid)
+    changing = ["/v1/control/list-nodes", "/v1/control/start-run", "/pharoah/round", "/pharoah/give-up"]
+    asked: list[Request] = [("POST", path, b"") for path in changing]
+    answers = say(at, [*asked, ("GET", "/pharoah/metrics", b"")], NOBODY, "localhost", "rebound.example")
+    assert {(answer.path, answer.host) for answer in answers if answer.was_obeyed} == {
+        ("/pharoah/metrics", "localhost")
+    }
+    assert len(at) == 4  # tenants, online, metrics, and the operator's socket
 
 
 def test_the_programs_tell_no_secret_and_end_when_told(federation: Running) -> None:

@@ -85,7 +85,7 @@ def leases(home: Path) -> int:
 
 def test_init_makes_a_home_that_only_its_owner_reads(home: Path) -> None:
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
-    for name in ("signing.key", "context.key", "admin.token", "tls.key", "provider.db"):
+    for name in ("signing.key", "context.key", "tls.key", "provider.db"):
         assert stat.S_IMODE((home / name).stat().st_mode) == 0o600, name
     assert load(ProviderSettings, home / "provider.toml", {}) == ProviderSettings()
 
@@ -256,12 +256,10 @@ def test_a_lease_is_recorded_once(home: Path, card: Path) -> None:
 
 
 def test_a_round_needs_a_running_server(home: Path) -> None:
-    (home / "provider.toml").write_text("[listen]\nadmin_port = 1\n")
     for words in (["round"], ["round", "--give-up"]):
         refused = call("provider", *words, "--home", home)
         assert refused.exit_code == 2
         assert "is `pharoah-provider serve` running" in refused.stderr
-        assert (home / "admin.token").read_text() not in refused.stderr
 
 
 def test_half_a_window_is_refused(home: Path) -> None:

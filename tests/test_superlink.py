@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import ssl
+import stat
 import subprocess
 import sys
 import threading
@@ -40,11 +41,11 @@ from flwr.supercore.control.control_http_client import ControlHttpClient
 from crypto.errors import PharoahError
 from crypto.verbs import ROUND_BUNDLE_SHA256, Verb
 from provider_server.flower_server import server_app
-from provider_server.listeners import FLEET, PASSED, PUSH_OBJECT, SMALL_BODY
+from provider_server.listeners import FLEET, PASSED, PUSH_OBJECT, SMALL_BODY, CannotListen
 from provider_server.superlink import (
-    NotLoopback,
     SuperLink,
     UnusableNodeKey,
+    _client,
     bundle,
     round_bundle,
     run_server_app,
@@ -98,6 +99,16 @@ def asked(link: SuperLink, wanted: int, payload: bytes = b"plan") -> list[bytes]
     return answers
 
 
+def client_of(kind: type[ControlHttpClient], link: SuperLink) -> ControlHttpClient:
+    """Flower's own client, at the operator's socket."""
+    return _client(kind, link.control)
+
+
+def operator(link: SuperLink) -> httpx.Client:
+    """Whoever may open the operator's socket."""
+    return httpx.Client(base_url="http://superlink", transport=httpx.HTTPTransport(uds=str(link.control)))
+
+
 # ---- questions and answers
 
 
@@ -132,7 +143,7 @@ def test_a_run_with_another_bundle_gets_no_answer(link: SuperLink, pem: Certific
 
     with ExitStack() as stack:
         joined(stack, link, pem, make_node_key())
-        run_server_app(link.admin_address, server_app(run, wanted=1), fab=bundle("import os"))
+        run_server_app(link.control, server_app(run, wanted=1), fab=bundle("import os"))
         assert len(asked(link, 1)) == 1  # and goes on with the agreed one
     assert [(silence.why, silence.detail) for silence in silences] == [(Why.FAILED, "INVALID_FAB")]
 
@@ -149,7 +160,7 @@ def test_what_a_run_raises_is_raised_and_the_next_run_works(link: SuperLink, pem
 
 
 def test_a_run_that_nobody_took_does_not_stand_in_the_way(link: SuperLink, pem: Certificates) -> None:
-    with closing(ControlHttpClient(f"http://{link.admin_address}")) as control:
+    with closing(client_of(ControlHttpClient, link)) as control:
         control.StartRun(StartRunRequest(fab=fab_to_proto(round_bundle())))
     with ExitStack() as stack:
         joined(stack, link, pem, make_node_key())
@@ -161,7 +172,7 @@ def test_a_run_that_is_stopped_ends_with_an_error_and_without_a_signal(link: Sup
 
     @app.main()
     def main(grid: Grid, _context: Context) -> None:
-        with closing(ControlHttpClient(f"http://{link.admin_address}")) as control:
+        with closing(client_of(ControlHttpClient, link)) as control:
             assert control.StopRun(StopRunRequest(run_id=grid.run.run_id)).success
         list(grid.get_node_ids())
         raise AssertionError("the run goes on")
@@ -351,7 +362,7 @@ def test_a_node_cannot_speak_for_another_nor_ask_another(link: SuperLink, pem: C
             message.metadata.MergeFrom(Metadata(message_type="query.contribution", created_at=time.time()))
             request.message_object_trees.add(object_id="m")
         content = request.SerializeToString()
-        with httpx.Client(base_url=f"http://{link.admin_address}", trust_env=False, timeout=PATIENCE_S) as client:
+        with operator(link) as client:
             flower = client.post(FLEET + "push-messages", content=content, headers=headers(key))
         return post(link, pem, FLEET + "push-messages", content, headers(key)), flower.status_code
 
@@ -370,10 +381,8 @@ def test_a_node_cannot_speak_for_another_nor_ask_another(link: SuperLink, pem: C
     link.run(app)
 
 
-def test_the_admin_has_all_of_flower_and_our_routes_on_the_loopback(
-    link: SuperLink, pem: Certificates, tmp_path: Path
-) -> None:
-    with httpx.Client(base_url=f"http://{link.admin_address}", trust_env=False, timeout=PATIENCE_S) as client:
+def test_the_operator_has_all_of_flower_and_our_routes_at_the_unix_socket(link: SuperLink) -> None:
+    with operator(link) as client:
         assert client.get("/pharoah/week").text == "/pharoah/week"
         assert client.get("/health").status_code == 200
         assert client.get("/docs").status_code == 200
@@ -382,10 +391,32 @@ def test_the_admin_has_all_of_flower_and_our_routes_on_the_loopback(
         stranger = make_node_key()
         register = RegisterNodeFleetRequest(public_key=public_pem(stranger)).SerializeToString()
         assert client.post(FLEET + "register-node", content=register, headers=headers(stranger)).status_code == 412
-    for host in ("", "::", "localhost", "192.0.2.1"):
-        with pytest.raises(NotLoopback):
-            SuperLink(replace(pem.settings(tmp_path / "state"), admin_host=host))
-    assert not (tmp_path / "state").exists()
+
+
+def test_the_unix_socket_is_its_owners_and_goes_with_the_superlink(pem: Certificates, tmp_path: Path) -> None:
+    files = pem.settings(tmp_path / "link.sqlite")
+    before = os.umask(0)
+    try:
+        with SuperLink(files) as running:
+            assert stat.S_IMODE(files.control.stat().st_mode) == 0o600
+            with pytest.raises(CannotListen, match="another process listens"):
+                SuperLink(files)
+            assert running.nodes() == ()  # the second one took nothing away from the first
+    finally:
+        os.umask(before)
+    assert not files.control.exists()
+
+
+def test_what_a_killed_provider_left_behind_is_replaced_and_nothing_else_is(pem: Certificates, tmp_path: Path) -> None:
+    files = pem.settings(tmp_path / "link.sqlite")
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(files.control))
+    with SuperLink(files) as running:
+        assert running.nodes() == ()
+    files.control.write_text("something of the operator's")
+    with pytest.raises(OSError, match="in use"):
+        SuperLink(files)
+    assert files.control.read_text() == "something of the operator's"
 
 
 # ---- who comes back
@@ -420,9 +451,9 @@ from crypto.verbs import Verb
 from provider_server.flower_server import server_app
 from provider_server.superlink import SuperLink, SuperLinkSettings
 
-state, certificate, key = map(Path, sys.argv[1:4])
-link = SuperLink(SuperLinkSettings(state, certificate, key, "127.0.0.1", int(sys.argv[4])))
-print(link.address, link.admin_address, flush=True)
+state, socket_, certificate, key = map(Path, sys.argv[1:5])
+link = SuperLink(SuperLinkSettings(state, socket_, certificate, key, "127.0.0.1", int(sys.argv[5])))
+print(link.address, flush=True)
 
 def run(tenants):
     print(len(list(tenants.ask(Verb.REGISTRATIONS, b""))), flush=True)
@@ -446,11 +477,12 @@ def test_nodes_come_back_after_the_provider_was_killed_in_the_middle_of_a_run(
             go_on.wait(PATIENCE_S)
         return echo(verb, payload)
 
-    command = [sys.executable, "-c", PROVIDER, str(state), str(pem.certificate), str(pem.key), str(port)]
+    files = state, state.with_name("control.sock"), pem.certificate, pem.key
+    command = [sys.executable, "-c", PROVIDER, *map(str, files), str(port)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(command, env=environment, **pipes) as provider, ExitStack() as stack:  # type: ignore[call-overload]
-        address = provider.stdout.readline().split()[0]
+        address = provider.stdout.readline().strip()
         provider.stdin.write(",".join(key.public_openssh for key in keys) + "\n")
         provider.stdin.flush()
         served = [
@@ -467,7 +499,7 @@ def test_nodes_come_back_after_the_provider_was_killed_in_the_middle_of_a_run(
         with SuperLink(pem.settings(state, port=port)) as second:
             assert [one.wait_for(Link.CONNECTED, count=2) for one in served] == ids
             assert asked(second, 2) == [b"contribution:plan"] * 2
-            with closing(ControlHttpClient(f"http://{second.admin_address}")) as control:
+            with closing(client_of(ControlHttpClient, second)) as control:
                 ended = [run.status.sub_status for run in control.ListRuns(ListRunsRequest()).run_dict.values()]
             assert sorted(ended) == [SubStatus.COMPLETED, SubStatus.STOPPED]
 
@@ -517,7 +549,7 @@ import sys
 def watch(event, arguments):
     if event in ("socket.connect", "socket.getaddrinfo") and arguments[event == "socket.connect"] is not None:
         target = arguments[1] if event == "socket.connect" else arguments
-        if "127.0.0.1" not in str(target[0]):
+        if isinstance(target, tuple) and "127.0.0.1" not in str(target[0]):  # a path is a Unix socket of its own
             print("to", target, flush=True)
     if event == "subprocess.Popen":
         print("starts", arguments[1], flush=True)
@@ -525,7 +557,7 @@ sys.addaudithook(watch)
 from pathlib import Path
 from provider_server.flower_server import server_app
 from provider_server.superlink import SuperLink, SuperLinkSettings
-with SuperLink(SuperLinkSettings(*map(Path, sys.argv[1:4]), "127.0.0.1")) as link:
+with SuperLink(SuperLinkSettings(*map(Path, sys.argv[1:5]), "127.0.0.1")) as link:
     link.run(server_app(lambda tenants: print("ran"), wanted=0))
 """
 
@@ -545,7 +577,8 @@ def test_a_provider_calls_nobody_and_starts_nothing_whatever_the_environment_say
         "FLWR_HOME": str(tmp_path / "home"),
     }
     clean = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
-    command = [sys.executable, "-c", ALONE, str(tmp_path / "state"), str(pem.certificate), str(pem.key)]
+    files = tmp_path / "state", tmp_path / "control.sock", pem.certificate, pem.key
+    command = [sys.executable, "-c", ALONE, *map(str, files)]
     done = subprocess.run(command, env=clean | told, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n") == ["ran", ""]

@@ -17,7 +17,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with
 
 
 class CommandLine(typer.Typer):
-    """The command line of a program; its call sees to it that gRPC speaks TLS 1.3, and that `screen` guards the output."""
+    """The command line of a program; its call sees to it that gRPC speaks TLS 1.3 and `screen` guards the output."""
 
     def __init__(self, *, name: str, help: str) -> None:  # noqa: A002 - as typer calls it
         super().__init__(

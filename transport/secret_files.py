@@ -1,6 +1,10 @@
-"""Keys as files: 32 bytes each, mode 0600, written once and never overwritten."""
+"""Keys as files: 32 bytes each, mode 0600, written once and never overwritten.
+
+What may be renewed (a certificate, a node's key) is replaced in one step: who reads meanwhile has the old or the new.
+"""
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +31,20 @@ def write_secret(path: Path, secret: bytes) -> None:
         file.write(secret)
         file.flush()
         os.fsync(file.fileno())
+
+
+def replace_secret(path: Path, secret: bytes) -> None:
+    """Writes a file with mode 0600 in place of the one before, whole or not at all."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secret)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink()
+        raise
 
 
 def read_key(path: Path) -> bytes:

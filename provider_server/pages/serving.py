@@ -1,6 +1,7 @@
 """The page as a running server: what it reads, who may see it, and where it listens."""
 
 import os
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -52,10 +53,11 @@ def listening(
         door = Door(lambda: read(home / FILE), os.urandom, time.monotonic)
         app = page_app(look, door, over_tls=over_tls)
         try:
-            listener = Listener(app, (host, port), pem if over_tls else None, MOST_CONNECTIONS)
+            at = socket.create_server((host, port))
+            listener = Listener(app, at, pem if over_tls else None, MOST_CONNECTIONS)
         except (OSError, ssl.SSLError) as error:
             raise CannotListen(f"the page cannot listen: {error}", hint="name another --port") from error
         try:
-            yield f"{'https' if over_tls else 'http'}://{listener.address}/"
+            yield f"{'https' if over_tls else 'http'}://{host}:{listener.address.rpartition(':')[2]}/"
         finally:
             listener.close()
