@@ -45,7 +45,10 @@ from crypto.signing import SigningKey
 from crypto.voprf import MAX_BATCH
 from tests.changing import replace
 
-ID_TYPES = [kind for kind in vars(ids).values() if isinstance(kind, type) and issubclass(kind, Id) and kind is not Id]
+NO_KINDS = (Id, ids.PublicKey)  # what others have in common
+ID_TYPES = [
+    kind for kind in vars(ids).values() if isinstance(kind, type) and issubclass(kind, Id) and kind not in NO_KINDS
+]
 ERROR_TYPES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PharoahError)]
 TENANT, OTHER, THIRD = (TenantId(bytes([n] * 16)) for n in range(3))
 ONE, ANOTHER = (Token(bytes([n] * 16)) for n in (1, 2))
@@ -61,8 +64,8 @@ def test_an_id_has_exactly_its_length(kind: type[Id]) -> None:
     assert kind(value) == value
     assert hash(kind(value)) == hash(value)
     for length in (0, kind.length - 1, kind.length + 1, 2 * kind.length):
-        for filled in (bytes(length), os.urandom(length), b"\x7f" * length):
-            with pytest.raises(ValueError, match=rf"a {kind.__name__} (has {kind.length} bytes, not {length}|is not)"):
+        for filled in (bytes(length), os.urandom(length), b"\xff" * length):
+            with pytest.raises(ValueError, match=f"a {kind.__name__} has {kind.length} bytes, not {length}"):
                 kind(filled)
 
 
