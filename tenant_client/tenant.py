@@ -315,7 +315,7 @@ class Tenant:
         if first[0] != row[1]:
             raise PeerFault(
                 f"an earlier plan names another bundle {plan.bundle.number} than this one",
-                hint="tenants were told different things: compare bundles with them; nothing was counted",
+                hint="tenants were told different things: compare bundles with them",
             )
         self._check_published(plan.bundle.number)
 
@@ -326,7 +326,7 @@ class Tenant:
         if row is not None and digest(row[1]) != row[0]:
             raise PeerFault(
                 f"the plan names another bundle {number} than the provider signed for this tenant",
-                hint="tenants were told different things: compare bundles with them; nothing was counted",
+                hint="tenants were told different things: compare bundles with them",
             )
 
     def _kept(self, round_id: RoundId, signed_plan: bytes) -> bytes | None:

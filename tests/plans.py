@@ -5,16 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-<<<<<<< HEAD
+from crypto import fast_gaussian
 from crypto.ids import Digest, RoundId
 from crypto.life_table import Floats
 from crypto.masking import MaskKey, Words, add_words
-from crypto.noise import Integers, NoiseSampler, SystemSampler, from_ring, noise_share, to_ring
-=======
-from crypto import fast_gaussian
-from crypto.ids import Digest, MaskPublicKey, RoundId
-from crypto.life_table import Floats
-from crypto.masking import Words, add_words
 from crypto.noise import (
     Integers,
     NoiseSampler,
@@ -24,7 +18,6 @@ from crypto.noise import (
     polya_difference,
     to_ring,
 )
->>>>>>> tests
 from crypto.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
 
 

@@ -17,12 +17,9 @@ from provider_server.publication import compose
 from provider_server.sizes_and_seasons import add_factors, season
 from simulation.bench_learning import Year, live, releases, small, true_rates
 from simulation.scenario import load
-<<<<<<< HEAD
 from tests.changing import replace
-=======
 from tests.factories import InsecureSilence
 from tests.plans import InsecureSeeded
->>>>>>> tests
 
 WORKLOADS, CONTEXTS, WEEKS, FAILURES = 60, 20, 13, 934
 
