@@ -343,6 +343,13 @@ def card_lists(draw: st.DrawFn) -> cards.CardList:
 
 
 @st.composite
+def registration_requests(draw: st.DrawFn) -> messages.RegistrationRequest:
+    """Hours in order."""
+    start, length = draw(st.integers(0, 2**40)), draw(st.integers(1, 2**40))
+    return messages.RegistrationRequest(draw(SCALARS[int]), start, start + length)
+
+
+@st.composite
 def ownerships(draw: st.DrawFn) -> Ownership:
     """Tokens in order, hours too."""
     tokens = sorted(draw(st.sets(from_hint(Token), max_size=4)))
@@ -422,6 +429,7 @@ COMPOSED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
     DirectoryEntry: lambda: directory_entries(),
     cards.CardList: lambda: card_lists(),
     Ownership: lambda: ownerships(),
+    messages.RegistrationRequest: lambda: registration_requests(),
     ceremony.Dealing: lambda: dealings(),
     ceremony.Committee: lambda: committees(),
     MismatchEntry: lambda: mismatches(),
@@ -470,6 +478,7 @@ IN_RANGE: dict[tuple[type, str], Any] = {
     (online.CheckAnswer, "verdict"): 2,
     (Hint, "probability"): 0.5,
     (Ownership, "start_hour"): 4,
+    (messages.RegistrationRequest, "start_hour"): 4,
     (UnmaskRequest, "groups"): ((a_header(TenantId(bytes(16))),),),
     (backup.LeaseRow, "contexts"): b'{"context": "c"}',
     (backup.LeaseRow, "ladder"): b"{}",
