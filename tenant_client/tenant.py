@@ -39,6 +39,7 @@ from tenant_client.database import Connection, reporting
 from tenant_client.descriptor import Descriptor, rungs
 from tenant_client.journal import Failure, GrantChanged, Journal, Unit, transaction
 from tenant_client.ledger import Charge, Ledger
+from tenant_client.outcomes import SentOutcome, noted
 from tenant_client.pinned import pin, pinned
 from tenant_client.policy import Policy, check_plan
 from tenant_client.table import build_tables
@@ -250,6 +251,10 @@ class Tenant:
         """How many blinded elements left, answered or not, by epoch and trustee."""
         rows = self._connection.execute("SELECT epoch, trustee, elements FROM asked ORDER BY epoch, trustee")
         return {(epoch, trustee): elements for epoch, trustee, elements in rows}
+
+    def outcomes(self) -> list[SentOutcome]:
+        """What the provider was told of tests, or may have been, oldest first."""
+        return noted(self._connection)
 
     @property
     def _provider(self) -> VerifyKey:
