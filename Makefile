@@ -12,6 +12,8 @@ DEMO_OUT ?= out/quickstart
 TORCH ?= 2.13.0
 ATHERIS ?= 3.0.0
 SECONDS_EACH ?= 600
+ORDERS ?= 10
+TESTS ?=
 
 # Flower neither calls home nor looks for updates.
 export FLWR_TELEMETRY_ENABLED := 0
@@ -47,15 +49,19 @@ federation: install ## Run a provider, three trustees and four tenants as proces
 	@$(BIN)/pharoah-sim federation
 
 .PHONY: test
-test: install ## Run every test
+test: install ## Run every test; with TESTS=--skipped only those that the last run skipped
 	@# One BLAS thread per worker: measured, two workers with two threads each take four times as long.
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS)
 
 .PHONY: fuzz
 fuzz: install ## Fuzz every decoder of foreign bytes, SECONDS_EACH (600) each
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install -qq --only-binary :all: atheris==$(ATHERIS) \
 		|| echo "make: no atheris for this machine: fuzzing without coverage" >&2
 	@$(BIN)/python fuzz/run.py --seconds $(SECONDS_EACH)
+
+.PHONY: nightly
+nightly: install ## All that is too long for `make test`: the suite in ORDERS (10) orders under load, fuzz, the audit
+	@$(BIN)/python tests/nightly.py --orders $(ORDERS) --seconds $(SECONDS_EACH)
 
 .PHONY: torch
 torch: install ## Add PyTorch to .venv: the example jobs and the tests that run them need it

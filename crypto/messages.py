@@ -29,15 +29,12 @@ from crypto.ids import (
     EncodedElement,
     EncodedProof,
     LeaseId,
-    MaskPublicKey,
     Nonce,
     RoundId,
     TenantId,
     Token,
     VerifyKey,
 )
-from crypto.masking import MaskStream
-from crypto.plan import MaskTrustee
 from crypto.signing import open_signed_by, reopened
 from crypto.voprf import MAX_BATCH
 
@@ -187,6 +184,10 @@ class RegistrationRequest(Message, frozen=True, tag="pharoah/registration-reques
     start_hour: Count
     end_hour: Count
 
+    def __post_init__(self) -> None:
+        if self.start_hour >= self.end_hour:
+            raise ValueError("the hours that are asked about end after they begin")
+
 
 class ContributionHeader(Message, frozen=True, tag="pharoah/contribution-header/1"):
     """What a tenant signs of its answer to a plan. `cells` is the digest of the cells.
@@ -202,12 +203,6 @@ class ContributionHeader(Message, frozen=True, tag="pharoah/contribution-header/
     start_hour: Count
     nonce: Nonce
     cells: Digest
-
-    def stream(self, tenant_key: MaskPublicKey, trustee: MaskTrustee) -> MaskStream:
-        """The mask that tenant and trustee share for this contribution."""
-        return MaskStream(
-            self.round_id, self.plan, self.tenant, tenant_key, self.nonce, trustee.index, trustee.mask_key
-        )
 
 
 class Contribution(Message, frozen=True, tag="pharoah/contribution/3"):

@@ -9,8 +9,8 @@ tenant → provider   Outcome             what a test confirmed; sent only if th
 caller → server     Signed(Introduction)   who calls, in the metadata of a call (`transport.introductions`)
 
 A hint speaks of a lease as a whole: of no device, no node, no serial number and no other tenant. Its suspicion is a
-kind of hardware and never more. Hints of one tenant are numbered 1, 2, 3, … without a gap, so that a tenant which kept
-the last number it acted on misses none and takes none twice.
+kind of hardware and never more. Hints of one tenant have increasing numbers, 1, 2, 3, … with a gap only where the
+provider was restored from a backup, and none is given twice: who kept the last number it acted on misses none.
 """
 
 import math

@@ -10,6 +10,8 @@ remember it, repeat what they answered, and refuse to answer anything else for t
 took alone (a new round, the one request of a round) and has told to somebody since cannot be taken back: give such a
 round up, or the series that it belongs to.
 
+Hints that were made since are lost as well, and their numbers are not given again (`provider_server.hint_store`).
+
 The digest protects against accidents, not against people: whoever can write the file can also make a file. It
 holds what the store holds, leases by tenant among it, so it is made readable by its owner only.
 """
@@ -17,8 +19,9 @@ holds what the store holds, leases by tenant among it, so it is made readable by
 import hashlib
 import os
 import struct
+import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -258,12 +261,12 @@ def verify(file: Path) -> Counter[str]:
         return Counter(table for table, _ in rows)
 
 
-def restore(file: Path, store: Store) -> Counter[str]:
-    """Fills an empty store from a backup; StoreNotEmpty or BadBackup change nothing."""
+def restore(file: Path, store: Store, now_s: Callable[[], float] = time.time) -> Counter[str]:
+    """Fills an empty store from a backup; StoreNotEmpty or BadBackup change nothing. `now_s` is since 1970."""
     found = verify(file)
     with closing(_rows(file)) as rows:
         try:
-            store.fill((table, _to_columns(row)) for table, row in rows)
+            store.fill(((table, _to_columns(row)) for table, row in rows), now_s())
         except (sa.exc.IntegrityError, sa.exc.DataError) as error:
             raise BadBackup(f"{file} holds a row twice, or one that this database cannot hold") from error
     return found

@@ -1,16 +1,20 @@
 """Hints in SQL: numbered, appended together with the state that they came from, and kept for thirteen weeks.
 
     Draft × tenant ─ append ─▶ Hint 1, 2, 3, … of each tenant ─ after ─▶ whoever watches
+    a backup ─ Store.fill ─▶ `begin_above`: the next hint of each tenant has a number that none had before
 
 Guarantees. The hints of a look and the state of the episodes after it are committed in one transaction: a provider that
 is killed at any moment goes on from a state whose hints are all there, and so neither loses a hint nor makes it twice.
-Numbers have no gap, since the newest hint of a tenant is never removed. A second provider on the same store cannot
-append beside the first one: its state is no longer the one that is there (`LostStep`).
+Numbers increase, and have a gap only where a store was restored, since the newest hint of a tenant is never removed. A
+second provider on the same store cannot append beside the first one: its state is no longer the one that is there
+(`LostStep`). A restored store has forgotten the hints made since its backup, and how far their numbers went. It goes on
+above the seconds since 1970: no tenant was given more than one hint a second, so no number is given twice, however old
+the backup is and however often it is restored, and a tenant that acted on what was forgotten misses none of the rest.
 
-Not promised: that a store which was restored from a backup knows the hints made since then. Tenants that have seen
-them miss as many of those that follow.
+Not promised: the same of a provider whose clock, at the restore, is behind the one of the restore before it.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -29,6 +33,7 @@ from provider_server.round_store import LostStep
 
 KEPT_H = 13 * 168.0
 EPISODES = "episodes"
+NUMBERS = "numbers"  # the note of the number above which a restored store goes on
 _FIELDS = tuple(field.name for field in fields(Draft))
 
 
@@ -41,7 +46,7 @@ class HintStore:
         self._callbacks: list[Callable[[TenantId], None]] = []
 
     def after(self, tenant: TenantId, number: int) -> Sequence[Hint]:
-        """A tenant's hints after `number`, in order: without a gap, but for those that are kept no longer."""
+        """A tenant's hints after `number`, in order: all but those that are kept no longer, or lost by a restore."""
         column = tables.hints.c
         query = sa.select(column.hint).where(column.tenant == bytes(tenant), column.number > number)
         with self._engine.connect() as connection:
@@ -67,7 +72,8 @@ class HintStore:
                 raise LostStep("another process watches the leases of this store")
             connection.execute(sa.delete(tables.episodes).where(tables.episodes.c.name == EPISODES))
             connection.execute(sa.insert(tables.episodes).values(name=EPISODES, state=after))
-            made = [_add(connection, tenant, draft) for tenant, draft in drafts]
+            floor = _floor(connection) if drafts else 0
+            made = [_add(connection, tenant, draft, floor) for tenant, draft in drafts]
             if drafts:
                 _remove_old(connection, max(draft.at_h for _, draft in drafts) - KEPT_H)
         self._tell({tenant for tenant, _ in drafts})
@@ -121,10 +127,23 @@ def _state(connection: sa.Connection) -> bytes | None:
     return found
 
 
-def _add(connection: sa.Connection, tenant: TenantId, draft: Draft) -> Hint:
+def begin_above(connection: sa.Connection, floor: int) -> None:
+    """From now on every tenant's next number is above `floor`, and above every number of this store."""
+    newest = connection.scalar(sa.select(sa.func.max(tables.hints.c.number))) or 0
+    note = json.dumps({"floor": max(floor, newest, _floor(connection))})
+    connection.execute(sa.delete(tables.notes).where(tables.notes.c.name == NUMBERS))
+    connection.execute(sa.insert(tables.notes).values(name=NUMBERS, note=note))
+
+
+def _floor(connection: sa.Connection) -> int:
+    note = connection.scalar(sa.select(tables.notes.c.note).where(tables.notes.c.name == NUMBERS))
+    return 0 if note is None else int(json.loads(note)["floor"])
+
+
+def _add(connection: sa.Connection, tenant: TenantId, draft: Draft, floor: int) -> Hint:
     column = tables.hints.c
     newest = connection.scalar(sa.select(sa.func.max(column.number)).where(column.tenant == bytes(tenant)))
-    hint = Hint(number=(newest or 0) + 1, **{name: getattr(draft, name) for name in _FIELDS})
+    hint = Hint(number=max(newest or 0, floor) + 1, **{name: getattr(draft, name) for name in _FIELDS})
     row = {"tenant": bytes(tenant), "number": hint.number, "at_h": hint.at_h, "hint": encode(hint)}
     connection.execute(sa.insert(tables.hints).values(row))
     return hint

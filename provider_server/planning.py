@@ -176,7 +176,8 @@ def _rows(leases: Sequence[Lease], rungs: Sequence[str], owners_minimum: int, ke
             if rung in lease.labels:
                 owners.setdefault(lease.labels[rung], set()).add(lease.tenant)
         found = {token: len(tenants) for token, tenants in sorted(owners.items()) if len(tenants) >= owners_minimum}
-        left = [lease for lease in left if lease.labels.get(rung) not in {*found, *kept}]
+        placed = {*found, *kept}
+        left = [lease for lease in left if lease.labels.get(rung) not in placed]
         rows |= {token: many for token, many in found.items() if token not in rows}
     return rows
 

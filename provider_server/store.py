@@ -9,6 +9,7 @@ The schema comes from `provider_server.migrations`, which bring a database up to
 """
 
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from crypto.errors import PharoahError, Refusal
 from crypto.ids import LeaseId, TenantId
 from crypto.messages import Registration
 from provider_server import tables
-from provider_server.hint_store import HintStore
+from provider_server.hint_store import HintStore, begin_above
 from provider_server.leases import Lease
 from provider_server.migrations.upgrade import upgrade
 from provider_server.round_store import RoundStore
@@ -238,13 +239,17 @@ class Store:
                 result = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query)
                 yield from ((table.name, dict(row)) for row in result.mappings())
 
-    def fill(self, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Takes rows as `rows` gives them: all or, whatever is raised, none. StoreNotEmpty if any row is here."""
+    def fill(self, rows: Iterable[tuple[str, Mapping[str, Any]]], now_s: float) -> None:
+        """Takes rows as `rows` gives them: all or, whatever is raised, none. StoreNotEmpty if any row is here.
+
+        Hints get numbers from now on that none had before, also of those that the rows have forgotten.
+        """
         with self._alone() as connection:
             if any(connection.execute(sa.select(table).limit(1)).first() for table in tables.metadata.sorted_tables):
                 raise StoreNotEmpty("this store is not empty")
             for name, batch in _batches(rows):
                 connection.execute(sa.insert(tables.metadata.tables[name]), batch)
+            begin_above(connection, math.floor(now_s))
             if connection.dialect.name == "postgresql":
                 for statement in _GO_ON_COUNTING:
                     connection.execute(statement)

@@ -96,7 +96,7 @@ hints = sa.Table(
     "hints",
     metadata,
     sa.Column("tenant", sa.LargeBinary, primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("at_h", sa.Float, nullable=False, index=True),
     sa.Column("hint", sa.LargeBinary, nullable=False),
 )
@@ -110,6 +110,6 @@ outcomes = sa.Table(
     "outcomes",
     metadata,
     sa.Column("tenant", sa.LargeBinary, primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("outcome", sa.LargeBinary, nullable=False),
 )

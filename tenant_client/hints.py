@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from crypto.codec import decode, encode
 from crypto.ids import LeaseId
 from crypto.online import Action, Hint, HintState, Suspicion
@@ -122,7 +124,7 @@ def said_of(hint: Hint) -> str:
 
 def object_of(hint: Hint) -> dict[str, Any]:
     """As `--json` prints it: the fields of the hint, and what to do and why in words."""
-    fields = {name: getattr(hint, name) for name in hint.__dataclass_fields__}
+    fields = msgspec.structs.asdict(hint)
     return {"version": 1, **fields, "lease": str(hint.lease), "do": action_of(hint), "reason": reason_of(hint)}
 
 

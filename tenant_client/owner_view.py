@@ -20,6 +20,7 @@ from tenant_client.descriptor import Descriptor
 from tenant_client.journal import Journal, LabelledFailure, Unit
 from tenant_client.layout import CELLS, Part, layout
 from tenant_client.ledger import Charge
+from tenant_client.outcomes import SentOutcome
 from tenant_client.run.attempts import Attempt, Attempts
 from tenant_client.tenant import Tenant
 
@@ -193,6 +194,7 @@ class Sent:
     ownerships: tuple[SentOwnership, ...]
     evaluations: tuple[SentElements, ...]
     receipts: tuple[SentReceipt, ...]
+    outcomes: tuple[SentOutcome, ...]
 
 
 def sent(tenant: Tenant) -> Sent:
@@ -214,6 +216,7 @@ def sent(tenant: Tenant) -> Sent:
         tuple(_sent_ownerships(tenant)),
         tuple(SentElements(*asked, elements) for asked, elements in tenant.evaluations().items()),
         tuple(_sent_receipts(tenant)),
+        tuple(tenant.outcomes()),
     )
 
 

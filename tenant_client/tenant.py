@@ -39,6 +39,7 @@ from tenant_client.database import Connection, reporting
 from tenant_client.descriptor import Descriptor, rungs
 from tenant_client.journal import Failure, GrantChanged, Journal, Unit, transaction
 from tenant_client.ledger import Charge, Ledger
+from tenant_client.outcomes import SentOutcome, noted
 from tenant_client.pinned import pin, pinned
 from tenant_client.policy import Policy, check_plan
 from tenant_client.table import build_tables
@@ -251,6 +252,10 @@ class Tenant:
         rows = self._connection.execute("SELECT epoch, trustee, elements FROM asked ORDER BY epoch, trustee")
         return {(epoch, trustee): elements for epoch, trustee, elements in rows}
 
+    def outcomes(self) -> list[SentOutcome]:
+        """What the provider was told of tests, or may have been, oldest first."""
+        return noted(self._connection)
+
     @property
     def _provider(self) -> VerifyKey:
         provider: VerifyKey = self.chain.directory.provider
@@ -315,7 +320,7 @@ class Tenant:
         if first[0] != row[1]:
             raise PeerFault(
                 f"an earlier plan names another bundle {plan.bundle.number} than this one",
-                hint="tenants were told different things: compare bundles with them; nothing was counted",
+                hint="tenants were told different things: compare bundles with them",
             )
         self._check_published(plan.bundle.number)
 
@@ -326,7 +331,7 @@ class Tenant:
         if row is not None and digest(row[1]) != row[0]:
             raise PeerFault(
                 f"the plan names another bundle {number} than the provider signed for this tenant",
-                hint="tenants were told different things: compare bundles with them; nothing was counted",
+                hint="tenants were told different things: compare bundles with them",
             )
 
     def _kept(self, round_id: RoundId, signed_plan: bytes) -> bytes | None:

@@ -57,7 +57,7 @@ from crypto.messages import (
     UnmaskShare,
 )
 from crypto.noise import open_groups
-from crypto.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, MaskTrustee, Plan, check_continues
+from crypto.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, Plan, check_continues
 from crypto.ristretto import Element, RandomBytes
 from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by
 from crypto.threshold import KeyShare
@@ -314,8 +314,9 @@ class Trustee:
             raise MemberRefused(f"{tenant}: {error.what}") from error
 
     def _stream(self, header: ContributionHeader, directory: Directory) -> MaskStream:
-        own = MaskTrustee(self.index, self._mask_key.public)
-        return header.stream(directory.member(header.tenant).mask_key, own)
+        theirs, own = directory.member(header.tenant).mask_key, self._mask_key.public
+        named = header.round_id, header.plan, header.tenant, theirs, header.nonce
+        return MaskStream(*named, self.index, own)
 
     def _check_order(self, asked: UnmaskRequest, plan: Plan) -> None:
         """The rounds of a series are opened one after the other, and every trustee has opened the same ones."""

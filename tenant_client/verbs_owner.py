@@ -14,7 +14,7 @@ from transport.screen import say, show, show_json
 
 if TYPE_CHECKING:
     from crypto.plan import Plan
-    from tenant_client.owner_view import Happened
+    from tenant_client.owner_view import Happened, Sent
     from tenant_client.tenant import Tenant
 
 
@@ -124,7 +124,7 @@ def sent(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show what did leave this house: contributions, tokens of leases, requests to trustees, receipts.
+    """Show what did leave this house: contributions, tokens of leases, requests to trustees, receipts, outcomes.
 
     Exit code 3: nothing has left yet.
     """
@@ -137,25 +137,33 @@ def sent(
         view = owner_view.sent(tenant)
     if as_json:
         show_json(view)
-    for row in () if as_json else view.contributions:
+    else:
+        _show_sent(view)
+    if not (view.contributions or view.registrations or view.evaluations or view.outcomes):
+        raise typer.Exit(3)
+
+
+def _show_sent(view: "Sent") -> None:
+    for row in view.contributions:
         start, end = row.window_hours
         show(f"contribution {row.round_id}: hours {start}–{end}, {row.message_bytes} bytes, {row.sha256[:16]}")
-    for told in () if as_json else view.registrations:
+    for told in view.registrations:
         show(
             f"lease {told.lease[:12]} from hour {told.start_h:.1f}: archetype {told.archetype[:12]},"
             f" sub-archetype {told.subarchetype[:12]}, 3 more tokens"
         )
-    for owned in () if as_json else view.ownerships:
+    for owned in view.ownerships:
         tokens = ", ".join(token[:12] for token in owned.tokens)
         show(f"epoch {owned.epoch}: signed that leases here hold {len(owned.tokens)} tokens: {tokens}")
-    for asked in () if as_json else view.evaluations:
+    for asked in view.evaluations:
         show(f"epoch {asked.epoch}: trustee {asked.trustee} was sent {asked.elements} blinded elements")
-    for receipt in () if as_json else view.receipts:
+    for receipt in view.receipts:
         show(f"directory entry {receipt.entry}, when asked: its digest {receipt.head[:16]} is pinned here")
-    if not as_json:
-        show("each bundle that came: its digest is held here")
-    if not (view.contributions or view.registrations or view.evaluations):
-        raise typer.Exit(3)
+    for outcome in view.outcomes:
+        word = "confirmed" if outcome.confirmed else "not confirmed"
+        short = f"{outcome.shortfall_percent:.1f}% short"
+        show(f"hint {outcome.hint}, lease {outcome.lease}: told that {outcome.suspicion} was {word}, {short}")
+    show("each bundle that came: its digest is held here")
 
 
 def _show_bytes(tenant: "Tenant", round_id: str, *, as_json: bool) -> None:

@@ -19,8 +19,8 @@ import numpy as np
 from crypto.causes import Domain
 from crypto.codec import decode, digest, encode
 from crypto.directory import Chain, Directory, Member, TrusteeRecord
-from crypto.ids import Digest, EncodedElement, LeaseId, RoundId, TenantId, Token
-from crypto.masking import MaskKey
+from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, RoundId, TenantId, Token
+from crypto.masking import MaskKey, MaskStream
 from crypto.messages import Contribution, ContributionHeader, HeldToken, Ladder, Ownership
 from crypto.noise import Integers, NoiseSampler, SystemSampler
 from crypto.plan import MaskTrustee, Plan
@@ -252,6 +252,12 @@ def ownerships(
 def header_of(contribution: bytes) -> ContributionHeader:
     """What a tenant signed of its contribution, unverified."""
     return reopened(ContributionHeader, decode(Contribution, contribution).header)
+
+
+def stream_of(header: ContributionHeader, tenant_key: MaskPublicKey, trustee: MaskTrustee) -> MaskStream:
+    """The mask that tenant and trustee share for a contribution."""
+    named = header.round_id, header.plan, header.tenant, tenant_key, header.nonce
+    return MaskStream(*named, trustee.index, trustee.mask_key)
 
 
 def forged_contribution(signing: SigningKey, header: ContributionHeader, cells: bytes) -> bytes:

@@ -5,10 +5,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crypto import fast_gaussian
 from crypto.ids import Digest, RoundId
 from crypto.life_table import Floats
 from crypto.masking import MaskKey, Words, add_words
-from crypto.noise import Integers, NoiseSampler, SystemSampler, from_ring, noise_share, to_ring
+from crypto.noise import (
+    Integers,
+    NoiseSampler,
+    SystemSampler,
+    from_ring,
+    noise_share,
+    polya_difference,
+    to_ring,
+)
 from crypto.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
 
 
@@ -65,3 +74,20 @@ class InsecureScale:
     def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
         """As `SystemSampler`, but for the scale."""
         return self._exact.laplace_share(self._factor * scale, shares, size)
+
+
+class InsecureSeeded:
+    """Noise of the product's laws from a seed: a test of what follows from noise is the same each time."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def gaussian(self, scale: float, size: int) -> Integers:
+        """As `SystemSampler`; where it has no table, a rounded Gaussian, whose law is the same to 1e-4 of a step."""
+        if fast_gaussian.covers(scale):
+            return fast_gaussian.draw(fast_gaussian.table(scale), size, fast_gaussian.chacha20(self._rng.bytes(32)))
+        return np.rint(self._rng.normal(0.0, scale, size)).astype(np.int64)
+
+    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+        """As `SystemSampler`."""
+        return polya_difference(scale, shares, size, self._rng.bytes)

@@ -4,6 +4,7 @@ import json
 from functools import cache
 from types import MappingProxyType
 from typing import Any
+from unittest.mock import patch
 
 import click.testing
 import numpy as np
@@ -11,12 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from crypto.causes import CAUSES, Domain
-from crypto.noise import Integers, SystemSampler
 from provider_server.learning import learn
 from simulation import bench_learning
 from simulation.bench_learning import EPSILONS, Year, judge, live, releases, settings_for, small, true_rates
 from simulation.cli import app
 from simulation.scenario import load
+from tests.factories import InsecureSilence
+from tests.plans import InsecureSeeded
 
 KEYS = [
     "auroc",
@@ -29,21 +31,11 @@ KEYS = [
 QUICK = small(load("standard"))
 
 
-class InsecureSilence:
-    """No noise at all."""
-
-    def gaussian(self, scale: float, size: int) -> Integers:
-        """Zeros."""
-        return np.zeros(size, np.int64)
-
-    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
-        """Zeros."""
-        return np.zeros(size, np.int64)
-
-
 @cache
 def quick() -> click.testing.Result:
-    return CliRunner().invoke(app, ["bench", "learning", "--quick", "--seeds", "1", "--json"], catch_exceptions=False)
+    with patch("crypto.noise.SystemSampler", lambda: InsecureSeeded(3)):
+        words = ["bench", "learning", "--quick", "--seeds", "1", "--json"]
+        return CliRunner().invoke(app, words, catch_exceptions=False)
 
 
 @cache
@@ -82,7 +74,7 @@ def test_a_seed_is_a_year_and_another_seed_is_another() -> None:
 
 def test_without_noise_the_opened_series_holds_the_exact_totals() -> None:
     silent = releases(a_year(), 1.0, InsecureSilence())[-1]
-    exact = releases(a_year(), None, SystemSampler())[-1]
+    exact = releases(a_year(), None, InsecureSilence())[-1]
     for opened, table in zip(silent.tables, exact.tables, strict=True):
         assert np.allclose(opened.events, table.events, atol=1e-6)
         assert not table.noise_variance.any()
@@ -91,8 +83,8 @@ def test_without_noise_the_opened_series_holds_the_exact_totals() -> None:
 
 @pytest.mark.parametrize("epsilon", [1.0, 2.0])
 def test_noise_has_the_variance_that_the_release_states_and_no_other(epsilon: float) -> None:
-    noisy = releases(a_year(), epsilon, SystemSampler())[-1]
-    exact = releases(a_year(), None, SystemSampler())[-1]
+    noisy = releases(a_year(), epsilon, InsecureSeeded(3))[-1]
+    exact = releases(a_year(), None, InsecureSilence())[-1]
     for opened, table in zip(noisy.tables, exact.tables, strict=True):
         ratio = float(np.mean((opened.events - table.events) ** 2 / opened.noise_variance))
         assert ratio == pytest.approx(1.0, abs=5.0 * np.sqrt(2.0 / table.events.size))
@@ -127,7 +119,7 @@ def reason_is_infrastructure(year: Year, row: int) -> bool:
 
 def test_the_judge_counts_what_was_planted() -> None:
     year = a_year()
-    judged = judge(year, true_rates_of_year(), learn(releases(year, None, SystemSampler()), year.leases))
+    judged = judge(year, true_rates_of_year(), learn(releases(year, None, InsecureSilence()), year.leases))
     assert len(judged.planted_covered) == len(year.cloud.mismatched) == QUICK.mismatches
     assert judged.auroc > 0.8
     assert np.mean(judged.hazards_covered) > 0.9

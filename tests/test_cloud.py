@@ -162,10 +162,10 @@ def test_the_generator_decides_everything() -> None:
 
 
 def test_quickstart_is_drawn_in_two_seconds() -> None:
-    begun = time.perf_counter()
+    begun_s = time.process_time()
     drawn = build_cloud(load("quickstart"), np.random.default_rng(3))
     assert sum(len(drawn.week(week).leases) for week in range(13)) > 10_000
-    assert time.perf_counter() - begun < 2.0
+    assert time.process_time() - begun_s < 2.0
 
 
 def test_there_is_no_week_beyond_the_horizon(cloud: Cloud) -> None:

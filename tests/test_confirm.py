@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -28,13 +28,14 @@ import pytest
 from numpy.random import Generator
 from typer.testing import CliRunner
 
+from crypto.errors import NotYours
 from crypto.ids import LeaseId, TenantId
 from crypto.online import Action, Hint, HintState, Outcome, Suspicion, Verdict
 from provider_server.online import serve_online
 from provider_server.sessions import LIFETIME_S, Sessions, session_key
 from simulation.processes import free_ports
 from tenant_client.cli import app
-from tenant_client.confirm import cpu, cuda, kept, machine, pair, storage
+from tenant_client.confirm import cpu, cuda, kept, machine, pair, storage, telling
 from tenant_client.confirm.assess import Finding, Measured, assess, overall, rows
 from tenant_client.confirm.criteria import GRID, Criterion, judge, learn
 from tenant_client.confirm.machine import Busy, Target, default_device
@@ -578,6 +579,13 @@ def called(home: Path, *words: str) -> click.testing.Result:
     return result
 
 
+def listed(home: Path) -> list[dict[str, object]]:
+    """The outcomes among all that left."""
+    told = json.loads(CliRunner().invoke(app, ["sent", "--home", str(home), "--json"]).stdout)
+    rows: list[dict[str, object]] = told.get("outcomes", [])
+    return rows
+
+
 def fleet_of(home: Path, times: float, into: Path) -> Path:
     """Criteria of a fleet whose machines are so many times as fast as this one was just now."""
     (run,) = kept.runs([home / kept.FOLDER])
@@ -647,6 +655,7 @@ class Provided:
     """What a provider's service has to say, and hears."""
 
     outcomes: list[Outcome] = field(default_factory=list)
+    takes: bool = True
 
     def after(self, _tenant: TenantId, number: int) -> list[Hint]:
         return [hint for hint in (hinted(1), hinted(2, Suspicion.HOST_LINK)) if hint.number > number]
@@ -656,6 +665,8 @@ class Provided:
 
     def take(self, _tenant: TenantId, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
+        if not self.takes:
+            raise NotYours("the answer is lost, after the question has come")
 
 
 def hinted(number: int, suspicion: Suspicion = Suspicion.COMPUTE) -> Hint:
@@ -712,6 +723,30 @@ def test_a_hint_says_what_to_test_and_its_outcome_is_told_only_if_asked_to(
     assert (outcome.suspicion, outcome.confirmed) == (Suspicion.COMPUTE, True)
     assert outcome.shortfall_percent == pytest.approx(50, abs=20)
     assert "told the provider, about hint 1: compute confirmed" in confirmed.stderr
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_an_outcome_that_left_is_listed_also_when_the_call_failed(*, told: tuple[Path, Provided], takes: bool) -> None:
+    home, provided = told
+    provided.takes = takes
+    found = {verdict: Finding(Suspicion.COMPUTE, "gemm", verdict, "", "fleet", (), wrong=True) for verdict in Verdict}
+    assert not telling.tell(home, hinted(1), found[Verdict.UNKNOWN])
+    assert listed(home) == []
+    with nullcontext() if takes else pytest.raises(NotYours):
+        telling.tell(home, hinted(1), found[Verdict.MISMATCH])
+    (left,) = provided.outcomes
+    (row,) = listed(home)
+    assert row == {
+        "told_at_s": pytest.approx(time.time(), abs=PATIENCE_S),
+        "hint": left.hint,
+        "lease": str(left.lease),
+        "suspicion": str(left.suspicion),
+        "confirmed": left.confirmed,
+        "shortfall_percent": left.shortfall_percent,
+    }
+    said = CliRunner().invoke(app, ["sent", "--home", str(home)])
+    assert said.exit_code == 0
+    assert f"hint 1, lease {left.lease}: told that compute was confirmed, 100.0% short" in said.stdout
 
 
 @pytest.mark.usefixtures("clock")

@@ -68,7 +68,7 @@ def test_a_job_leaves_progress_and_a_trace_of_every_rank(job: str, tmp_path: Pat
     done = run_job(job, "--seed", "2", PHAROAH_RUN_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "step 10 loss" in done.stdout
-    assert "pharoah" not in done.stderr.lower()
+    assert "pharoah-tenant" not in done.stderr.lower()
     files = {name for rank in range(RANKS) for name in (f"progress-{rank}", f"trace-{rank}-0.json")}
     assert {path.name for path in tmp_path.iterdir()} == files  # none of data-loader workers or the launcher
     operator, weight, collective = JOBS[job]

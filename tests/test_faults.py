@@ -57,7 +57,7 @@ def test_no_fault(tmp_path: Path) -> None:
     assert (attempt.state, attempt.exit_code) == (State.SUCCEEDED, 0)
     assert (attempt.findings, failures(tmp_path / "home")) == ((), [])
     assert attempt.steps == STEPS
-    assert "pharoah" not in done.stderr
+    assert "pharoah-tenant" not in done.stderr
     assert not list((tmp_path / "home/runs").glob("*/trace-*"))
 
 

@@ -1,11 +1,11 @@
-"""Hints are numbered without a gap, neither lost nor repeated whoever is killed, on SQLite and on PostgreSQL."""
+"""Hints are numbered on and on, not lost or repeated whoever is killed or restored, on SQLite and on PostgreSQL."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,13 @@ from crypto.codec import encode
 from crypto.errors import NotYours
 from crypto.ids import LeaseId, TenantId
 from crypto.online import Action, Hint, HintState, Outcome, Suspicion
+from provider_server.backup import backup, restore
 from provider_server.hint_store import KEPT_H, HintStore
 from provider_server.hints import Draft
 from provider_server.round_store import LostStep
 from provider_server.store import Store
+from tenant_client.database import open_database
+from tenant_client.hints import HintLog
 from tests.changing import replace
 from tests.deaths_of_hints import TENANTS, look_at_all
 from tests.factories import a_lease, keys, lease_id
@@ -144,6 +147,61 @@ def test_hints_are_kept_for_thirteen_weeks_and_numbers_go_on(hints: HintStore) -
 
 
 # ---- outcomes ------------------------------------------------------------------------------------------------------
+
+
+NOON_S = 1_800_000_000.0
+
+
+def given(hints: HintStore, *to: int) -> list[int]:
+    """Gives these tenants one hint each, one after another, and tells the numbers."""
+    numbers = []
+    for one in to:
+        before = hints.state()
+        (made,) = hints.append([(tenant(one), draft(one))], before, (before or b"") + b".")
+        numbers.append(made.number)
+    return numbers
+
+
+def test_a_tenant_misses_no_hint_of_a_provider_that_was_restored(new_url: Callable[[], str], tmp_path: Path) -> None:
+    with (
+        closing(Store(new_url())) as lost,
+        closing(Store(new_url())) as store,
+        closing(open_database(tmp_path / "tenant.db")) as kept,
+    ):
+        log = HintLog(kept)
+        assert given(lost.hints, 0, 0, 0) == [1, 2, 3]
+        backup(lost, tmp_path / "backup")
+        assert given(lost.hints, 0, 0, 1) == [4, 5, 1]
+        assert all(log.take(hint, 0.0) for hint in lost.hints.after(tenant(0), 0))
+        restore(tmp_path / "backup", store)
+        assert [hint.number for hint in store.hints.after(tenant(0), 0)] == [1, 2, 3]
+        (number, of_another) = given(store.hints, 0, 1)
+        assert of_another > 1  # also to whom the backup knows no hint
+        (new,) = store.hints.after(tenant(0), log.cursor())
+        assert new.number == number
+        assert log.take(new, 0.0)
+        assert given(store.hints, 0, 0) == [number + 1, number + 2]
+
+
+def test_no_number_is_given_twice_however_often_a_backup_is_restored(
+    new_url: Callable[[], str], tmp_path: Path
+) -> None:
+    with ExitStack() as open_:
+        first, second, third, fourth = (open_.enter_context(closing(Store(new_url()))) for _ in range(4))
+        seen = given(first.hints, 0)
+        backup(first, tmp_path / "old")
+        seen += given(first.hints, 0, 0)
+        restore(tmp_path / "old", second, lambda: NOON_S)
+        seen += given(second.hints, 0, 0)
+        backup(second, tmp_path / "new")
+        seen += given(second.hints, 0)
+        restore(tmp_path / "old", third, lambda: NOON_S + 60)
+        seen += given(third.hints, 0, 0)
+        backup(third, tmp_path / "newest")
+        restore(tmp_path / "newest", fourth, lambda: NOON_S - 3600)  # a clock that was set back
+        seen += given(fourth.hints, 0)
+        restored = [1, 2, 3, NOON_S + 1, NOON_S + 2, NOON_S + 3, NOON_S + 61, NOON_S + 62, NOON_S + 63]
+        assert seen == restored
 
 
 def test_an_outcome_is_kept_once_for_each_hint_and_without_its_session(store: Store) -> None:

@@ -224,7 +224,7 @@ def test_what_is_cleared_asks_for_nothing() -> None:
 
 
 def test_a_draft_is_a_hint_without_its_number_and_names_no_device() -> None:
-    assert [field.name for field in fields(Hint)] == ["number", *(field.name for field in fields(Draft))]
+    assert list(Hint.__struct_fields__) == ["number", *(field.name for field in fields(Draft))]
     episodes = Episodes()
     (draft,) = [draft for hour, ratio in enumerate([1.0, 5.0, 5.0]) for draft in episodes.look(hour, [hazard(ratio)])]
     hint = Hint(number=1, **{field.name: getattr(draft, field.name) for field in fields(Draft)})

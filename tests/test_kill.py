@@ -26,13 +26,13 @@ Ask = Callable[..., dict[str, Any]]
 WRITTEN = {
     "provider": {
         *("directory", "leases", "ownerships", "rounds", "contributions", "answers"),
-        *("releases", "masked_counts", "notes", "bundles"),
+        *("releases", "masked_counts", "notes", "bundles", "node_keys"),
     },
     "tenant": {
         *("asked", "tokens", "registrations", "units", "failures", "directory", "told"),
-        *("charges", "secrets", "outbox", "bundles"),
+        *("charges", "secrets", "outbox", "bundles", "published"),
     },
-    "trustee": {"directory", "evaluations", "endorsed", "opened"},
+    "trustee": {"directory", "joined", "evaluations", "evaluated", "endorsed", "opened"},
 }
 
 
@@ -88,8 +88,8 @@ def test_without_a_series_the_provider_survives_as_well(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("role", "written"),
     [
-        ("tenant", {"directory", "told", "charges", "series", "secrets", "outbox", "bundles"}),
-        ("trustee", {"directory", "endorsed", "opened"}),
+        ("tenant", {"directory", "told", "charges", "series", "secrets", "outbox", "bundles", "published"}),
+        ("trustee", {"directory", "joined", "endorsed", "opened"}),
     ],
 )
 def test_one_party_dies_at_every_write_and_the_others_go_on(ask: Ask, role: str, written: set[str]) -> None:

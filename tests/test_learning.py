@@ -8,7 +8,6 @@ from scipy.stats import poisson
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from crypto.life_table import Dimension, Floats, LifeTable
-from crypto.noise import Integers, SystemSampler
 from provider_server.analysis.effective import cap_factor, capped_mean
 from provider_server.analysis.factors import Factor
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
@@ -19,6 +18,8 @@ from provider_server.sizes_and_seasons import add_factors, season
 from simulation.bench_learning import Year, live, releases, small, true_rates
 from simulation.scenario import load
 from tests.changing import replace
+from tests.factories import InsecureSilence
+from tests.plans import InsecureSeeded
 
 WORKLOADS, CONTEXTS, WEEKS, FAILURES = 60, 20, 13, 934
 
@@ -150,7 +151,7 @@ def test_rates_from_under_the_cap_are_the_true_ones_and_their_intervals_say_how_
 ) -> None:
     """One failure of a job-week counts; the rates are those of all failures of the very leases that ran."""
     year = a_year()
-    made = releases(year, epsilon, SystemSampler())
+    made = releases(year, epsilon, InsecureSeeded(20))
     truth, found = true_rates(year), learn(made, year.leases)
     assert {(rate.context_level, rate.band) for rate in found.rates} <= truth.keys()
     miss = np.array([np.log(rate.rate / truth[rate.context_level, rate.band]) for rate in found.rates])
@@ -166,30 +167,17 @@ def test_rates_from_under_the_cap_are_the_true_ones_and_their_intervals_say_how_
 
 def test_releases_teach_the_same_whatever_the_order_of_leases() -> None:
     year = a_year()
-    made = releases(year, None, SystemSampler())
+    made = releases(year, None, InsecureSilence())
     forwards, backwards = (learn(made, leases) for leases in (year.leases, year.leases[::-1]))
     np.testing.assert_allclose([r.rate for r in forwards.rates], [r.rate for r in backwards.rates], rtol=1e-6)
     np.testing.assert_allclose([p.low for p in forwards.pairs], [p.low for p in backwards.pairs], rtol=0.05)
-
-
-class InsecureSeeded:
-    """Noise of the right scale from a seed, so that a test of what follows from it is the same each time."""
-
-    def __init__(self) -> None:
-        self._rng = np.random.default_rng(20)
-
-    def gaussian(self, scale: float, size: int) -> Integers:
-        return np.round(self._rng.normal(0.0, scale, size)).astype(np.int64)
-
-    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
-        raise NotImplementedError
 
 
 @pytest.mark.parametrize("epsilon", [0.02, 0.1, 0.5])
 def test_noise_beyond_what_could_ever_count_gives_finite_findings(epsilon: float) -> None:
     """Noise lifts counts above the number of job-weeks: no rate explains them, and none runs away."""
     year = a_year()
-    found = learn(releases(year, epsilon, InsecureSeeded()), year.leases)
+    found = learn(releases(year, epsilon, InsecureSeeded(20)), year.leases)
     rates = np.array([(rate.low, rate.rate, rate.high) for rate in found.rates])
     assert np.all(np.isfinite(rates))
     assert np.all(np.diff(rates, axis=1) > 0)
@@ -203,7 +191,7 @@ def test_noise_beyond_what_could_ever_count_gives_finite_findings(epsilon: float
 @cache
 def learnt() -> Findings:
     """From the exact counts of the small cloud."""
-    return learn(releases(a_year(), None, SystemSampler()), a_year().leases)
+    return learn(releases(a_year(), None, InsecureSilence()), a_year().leases)
 
 
 def with_a_bad_version(version: str) -> Year:
@@ -223,7 +211,7 @@ def test_a_version_that_fails_more_often_everywhere_is_split_and_others_are_not(
     archetype, found = next((token, own) for token, own in learnt().versions.items() if len(own.versions) == 4)
     bad = found.versions[1]
     year = with_a_bad_version(bad)
-    versions = learn(releases(year, None, SystemSampler()), year.leases).versions
+    versions = learn(releases(year, None, InsecureSilence()), year.leases).versions
     assert [group.versions for group in versions[archetype].groups][-1] == (bad,)
     assert versions[archetype].groups[-1].low > 1.5
     assert sum(len(own.groups) for own in versions.values()) == len(versions) + 1
@@ -236,7 +224,7 @@ def test_the_archetype_of_a_version_is_what_most_leases_say() -> None:
     own = next(lease for lease in year.leases if "subarchetype" in lease.labels)
     lie = replace(own, labels={**own.labels, "archetype": "archetype of a liar"})
     leases = tuple(lie if lease is own else lease for lease in year.leases)
-    versions = learn(releases(year, None, SystemSampler()), leases).versions
+    versions = learn(releases(year, None, InsecureSilence()), leases).versions
     assert {token: own.versions for token, own in versions.items()} == {
         token: own.versions for token, own in learnt().versions.items()
     }
@@ -245,7 +233,7 @@ def test_the_archetype_of_a_version_is_what_most_leases_say() -> None:
 
 def test_factors_are_found_beside_verdicts_that_stay_as_they_are() -> None:
     year = a_year()
-    made = releases(year, 2.0, InsecureSeeded())
+    made = releases(year, 2.0, InsecureSeeded(20))
     before = learn(made, year.leases)
     found = add_factors(before, made, year.leases)
     assert replace(found, factors=()) == before
@@ -259,7 +247,7 @@ def test_factors_are_found_beside_verdicts_that_stay_as_they_are() -> None:
 def test_a_bad_week_has_a_factor_above_one() -> None:
     year = a_year()
     exact = [tuple(3 * table for table in tables) if at == 3 else tables for at, tables in enumerate(year.exact)]
-    made = releases(replace(year, exact=tuple(exact)), None, SystemSampler())
+    made = releases(replace(year, exact=tuple(exact)), None, InsecureSilence())
     weeks = {one.level: one for one in add_factors(learnt(), made, year.leases).factors if one.dimension == "week"}
     assert weeks["W04"].low > 1.5
     assert max(one.high for level, one in weeks.items() if level != "W04") < weeks["W04"].low
@@ -270,7 +258,7 @@ def test_a_season_is_an_iso_week() -> None:
 
 
 def test_a_bundle_carries_factors_and_rules_and_rules_stay_until_there_are_newer_ones() -> None:
-    made = releases(a_year(), None, SystemSampler())
+    made = releases(a_year(), None, InsecureSilence())
     unbounded = Rule((OneOf("fabric", ("hdr",)),), 30, 900.0, 9.0, 4.0, 2.0, np.inf, 0.01)
     rule = replace(unbounded, high=8.0)
     findings = replace(Findings((), ()), factors=(Factor("size", "1", 0.9, 0.8, 1.1),))

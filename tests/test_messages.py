@@ -24,7 +24,6 @@ from crypto.ids import (
     Token,
     VerifyKey,
 )
-from crypto.masking import MaskKey, MaskStream
 from crypto.messages import (
     LADDER_LABELS,
     MAX_LEASES,
@@ -40,7 +39,6 @@ from crypto.messages import (
     finest_row,
     opened_contribution,
 )
-from crypto.plan import MaskTrustee
 from crypto.signing import SigningKey
 from crypto.voprf import MAX_BATCH
 from tests.changing import replace
@@ -205,14 +203,6 @@ def test_a_contribution_is_opened_by_the_key_of_its_tenant_and_only_with_the_cel
 
 def contributed(signing: SigningKey, cells: bytes) -> bytes:
     return encode(Contribution(signing.sign(a_header()), memoryview(cells)))
-
-
-def test_a_mask_is_of_the_tenant_the_trustee_and_the_contribution_that_the_header_names() -> None:
-    own, trustee = MaskKey(bytes(32)).public, MaskTrustee(4, MaskKey(b"t" * 32).public)
-    header = replace(a_header(), nonce=Nonce(b"n" * 16), plan=Digest(b"p" * 32))
-    assert header.stream(own, trustee) == MaskStream(
-        header.round_id, header.plan, header.tenant, own, header.nonce, trustee.index, trustee.mask_key
-    )
 
 
 def test_tokens_that_are_owned_are_a_sorted_set_of_a_window() -> None:

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from simulation import replay
 from simulation.replay import DataError
 from simulation.replay_philly import PhillyResult, replay_philly
 from simulation.replay_titan import TitanResult, replay_titan
+from tests.plans import InsecureSeeded
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 TITAN = DATA / "titan" / "gpu_lifetimes.csv.gz"
@@ -14,6 +16,12 @@ PHILLY = DATA / "philly" / "jobs_15k.csv"
 
 needs_titan = pytest.mark.skipif(not TITAN.exists(), reason=f"../shared/data/titan/{TITAN.name} is missing")
 needs_philly = pytest.mark.skipif(not PHILLY.exists(), reason=f"../shared/data/philly/{PHILLY.name} is missing")
+
+
+@pytest.fixture(autouse=True)
+def noise_from_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures under noise are then the same each time; what noise does over many draws is a benchmark's business."""
+    monkeypatch.setattr(replay, "SystemSampler", lambda: InsecureSeeded(11))
 
 
 def titan(epsilon: float | None, seeds: int) -> TitanResult:

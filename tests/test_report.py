@@ -362,7 +362,7 @@ def test_equal_outcomes_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_page_is_small_and_soon_written(tmp_path: Path) -> None:
-    began = time.monotonic()
+    began_s = time.process_time()
     write_report(_outcome(), tmp_path / "report.html")
-    assert time.monotonic() - began < 5.0
+    assert time.process_time() - began_s < 5.0
     assert (tmp_path / "report.html").stat().st_size < 1_500_000

@@ -23,7 +23,7 @@ from crypto.ids import Digest, Nonce, TenantId
 from crypto.life_table import Floats, LifeTable
 from crypto.masking import MaskKey
 from crypto.messages import ContributionHeader, LeaseGrants, LeaseRequest, Ownership, Registration, UnmaskRequest
-from crypto.noise import Integers, NoiseSampler, SystemSampler
+from crypto.noise import Integers, NoiseSampler
 from crypto.plan import HOURS_PER_WEEK, Plan
 from crypto.signing import SigningKey, name_of, open_signed, reopened
 from crypto.verbs import Verb
@@ -48,6 +48,7 @@ from tests.factories import (
     ladder,
     lease_id,
 )
+from tests.plans import InsecureSeeded
 
 HOURS = 100
 Place = tuple[int, int]
@@ -356,7 +357,7 @@ def is_standard(errors: Floats) -> bool:
 
 @pytest.mark.parametrize("out", [None, 0, 1])
 def test_the_noise_of_every_total_is_what_it_says(cast: Cast, store: Store, out: int | None) -> None:
-    """Weeks with drop-outs, a row that comes later, and a group that is left out; a factor of 1.3 would show."""
+    """Weeks with drop-outs, a row that comes later, and a group that is left out; a factor of 1.3 shows."""
     lies = InsecureLies(by_id(out or 0))
     world = World(cast, store, lies.samplers(), groups=2, epsilon=1.0, band_edges_hours=BANDS, failures_per_unit=1)
     for week in range(4):
@@ -376,18 +377,19 @@ def test_the_noise_of_every_total_is_what_it_says(cast: Cast, store: Store, out:
 
 
 class InsecureLies:
-    """Real noise for everybody, and one tenant that may add a lie to its own."""
+    """Noise of the right law from seeds for everybody, and one tenant that may add a lie to its own."""
 
     def __init__(self, liar: int) -> None:
         self._liar = liar
         self.on = False
 
     def samplers(self) -> list[NoiseSampler]:
-        return [_Insecure(self) if tenant == self._liar else SystemSampler() for tenant in EVERYBODY]
+        return [_Lying(self) if tenant == self._liar else InsecureSeeded(tenant) for tenant in EVERYBODY]
 
 
-class _Insecure(SystemSampler):
+class _Lying(InsecureSeeded):
     def __init__(self, lies: InsecureLies) -> None:
+        super().__init__(TENANTS)
         self._lies = lies
 
     def gaussian(self, scale: float, size: int) -> Integers:

@@ -29,6 +29,7 @@ from crypto.online import Action, HintState, Outcome as Answered, Suspicion
 from provider_server import backup as backups
 from provider_server.backup import BadBackup, backup, restore, verify
 from provider_server.cli import app
+from provider_server.hint_store import NUMBERS
 from provider_server.hints import Draft
 from provider_server.migrations.upgrade import _LOCK, ForeignDatabase, NewerDatabase, NoStore, newest_version
 from provider_server.round_store import Answer, LostStep, Outcome, Step
@@ -168,6 +169,13 @@ COUNTS = {
 def contents(store: Store) -> list[object]:
     with closing(store.rows()) as rows:
         return list(rows)
+
+
+def restored(store: Store) -> list[object]:
+    """What a store holds that was filled from a backup, but for the note that the restore leaves."""
+    rows = contents(store)
+    (note,) = [row for row in rows if isinstance(row, tuple) and row[0] == "notes" and row[1]["name"] == NUMBERS]
+    return [row for row in rows if row is not note]
 
 
 def sql(store: Store, statement: str) -> None:
@@ -612,7 +620,7 @@ def test_a_backup_of_either_restores_into_both(
     with closing(Store(first)) as source, closing(Store(second)) as target:
         kept = backup(filled(source), tmp_path / "backup")
         assert kept == restore(tmp_path / "backup", target) == COUNTS
-        assert contents(target) == contents(source)
+        assert restored(target) == contents(source)
         assert target.leases(*WEEK) == source.leases(*WEEK)
         add_release(target, ROUND, b"the next one")
         assert target.releases() == [*source.releases(), b"the next one"]
@@ -684,7 +692,7 @@ def test_a_backup_is_of_one_moment_while_others_write(store: Store, place: NewPl
         backup(store, tmp_path / "backup")
         assert len(contents(store)) == len(before) + 4  # the note of the last round stands in place of the one before
         restore(tmp_path / "backup", target)
-        assert contents(target) == before
+        assert restored(target) == before
 
 
 def test_a_backup_is_read_while_another_process_has_the_store_locked(tmp_path: Path) -> None:

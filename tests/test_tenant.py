@@ -58,6 +58,7 @@ from tests.factories import (
     lease_id,
     plan_digest,
     signed,
+    stream_of,
 )
 from tests.waiting import PATIENCE_S
 
@@ -610,7 +611,8 @@ def masks_over(plan: Plan, header: ContributionHeader) -> Words:
     """What the trustees together take off a contribution."""
     own = keys().directory.members[0].mask_key
     return add_words(
-        keys().trustees[trustee.index - 1][2].mask(header.stream(own, trustee), plan.words) for trustee in plan.trustees
+        keys().trustees[trustee.index - 1][2].mask(stream_of(header, own, trustee), plan.words)
+        for trustee in plan.trustees
     )
 
 

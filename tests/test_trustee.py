@@ -45,7 +45,7 @@ from crypto.signing import Signed, SigningKey, name_of, reopened, tenant_id
 from crypto.threshold import KeyShare
 from tenant_client.trustee import Trustee, TrusteeLimits
 from tests.changing import replace
-from tests.factories import TENANTS, Cast, a_plan, keys, ownership, ownerships, plan_digest, signed
+from tests.factories import TENANTS, Cast, a_plan, keys, ownership, ownerships, plan_digest, signed, stream_of
 
 EVERYBODY = tuple(range(TENANTS))
 MASKING = (3, 4, 5)
@@ -117,7 +117,7 @@ def masks_of(trustee: int, plan: Plan, tenants: Sequence[int]) -> Words:
     """What tenants put over their words for a trustee, added up; shape (plan.words,)."""
     of = MaskTrustee(trustee, keys().directory.trustee(trustee).mask_key)
     own = {tenant: keys().tenants[tenant][1] for tenant in tenants}
-    streams = {tenant: a_header(plan, tenant).stream(key.public, of) for tenant, key in own.items()}
+    streams = {tenant: stream_of(a_header(plan, tenant), key.public, of) for tenant, key in own.items()}
     return add_words(own[tenant].mask(stream, plan.words) for tenant, stream in streams.items())
 
 

@@ -15,6 +15,8 @@ import json
 import unicodedata
 from dataclasses import asdict, is_dataclass
 
+import msgspec
+
 _DELETE = "\x7f"
 
 
@@ -33,10 +35,14 @@ def visible_lines(text: str) -> str:
 def json_text(value: object, indent: int | None = None) -> str:
     """JSON in ASCII, all else escaped as JSON has it: nothing is lost, and nothing in it steers a terminal.
 
-    A dataclass becomes an object whose keys are its fields; what JSON has no word for becomes text.
+    A dataclass or a message becomes an object whose keys are its fields; what JSON has no word for becomes text.
     """
     plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-    return json.dumps(plain, default=str, indent=indent).replace(_DELETE, "\\u007f")
+    return json.dumps(plain, default=_object_or_text, indent=indent).replace(_DELETE, "\\u007f")
+
+
+def _object_or_text(value: object) -> object:
+    return msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else str(value)
 
 
 def _is_harmless(letter: str) -> bool:

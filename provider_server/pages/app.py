@@ -28,6 +28,7 @@ from provider_server.pages.html import renderer
 from provider_server.pages.login import Door, TooManyAttempts, WrongPassword
 from provider_server.pages.views import View
 from transport.asgi import STYLE, Asgi, guarded
+from transport.visible import json_text
 
 MOST_FORM_BYTES = 4096
 STATIC = Path(__file__).with_name("static")
@@ -159,14 +160,14 @@ class Pages:
 
     def api_finding(self, key: str) -> Response:
         """One finding, as JSON."""
-        return JSONResponse(asdict(_one(self._look(), key)))
+        return _json(_one(self._look(), key))
 
     def api(self, part: str) -> Response:
         """A part of the view, as JSON."""
         fields = asdict(self._look())
         if part not in fields:
             raise HTTPException(404, f"the parts are {', '.join(fields)}")
-        return JSONResponse(fields[part])
+        return _json(fields[part])
 
     def _shown(self, request: Request, name: str, **given: Any) -> Response:
         csrf = self._door.form_token(self._cookies.of(request))
@@ -206,3 +207,7 @@ def _failed(request: Request, status: int, what: str, hint: str) -> Response:
     if request.url.path.startswith("/api/"):
         return JSONResponse({"error": status, "what": what, "hint": hint}, status)
     return HTMLResponse(_page("failed", what=what, hint=hint), status)
+
+
+def _json(value: object) -> Response:
+    return Response(json_text(value), media_type="application/json")

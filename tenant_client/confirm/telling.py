@@ -2,8 +2,10 @@
 
 An outcome says which suspicion was tested, whether it was confirmed, and how far from normal the rate was: no samples,
 no device, no name of a machine. Nothing is told of a test that stayed unknown, and nothing at all without `--tell`.
+What is told is noted in `tenant.db` before it leaves, and `sent` lists it from there, also when the call failed.
 """
 
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tenant_client.confirm.assess import Finding
 from tenant_client.database import open_database, reporting
 from tenant_client.hints import HintLog
 from tenant_client.line import connected
+from tenant_client.outcomes import SentOutcome, note
 
 
 class NoSuchHint(PharoahError):
@@ -34,10 +37,13 @@ def hint(home: Path, number: int = 0, lease: str = "") -> Hint:
 
 
 def tell(home: Path, about: Hint, finding: Finding) -> bool:
-    """Sends the outcome, if the finding says anything; whether it did."""
+    """Notes the outcome and sends it, if the finding says anything; whether it did."""
     if finding.verdict is Verdict.UNKNOWN:
         return False
-    confirmed = finding.verdict is Verdict.MISMATCH
+    confirmed, shortfall = finding.verdict is Verdict.MISMATCH, finding.shortfall_percent
+    told = SentOutcome(time.time(), about.number, str(about.lease), finding.suspicion, confirmed, shortfall)
     with connected(home) as online:
-        online.outcome(about, finding.suspicion, confirmed=confirmed, shortfall_percent=finding.shortfall_percent)
+        with reporting(), closing(open_database(home / "tenant.db")) as connection:
+            note(connection, told)
+        online.outcome(about, finding.suspicion, confirmed=confirmed, shortfall_percent=shortfall)
     return True

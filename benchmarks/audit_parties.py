@@ -1,0 +1,140 @@
+"""A federation for audits: ten tenants, five trustees, one provider, and plans with as many canaries as are wanted.
+
+Settings are the provider's defaults and every plan is one that a tenant's default policy accepts: ten contributions, of
+which nine carry the full noise, masked by three trustees. Ten tenants are the smallest cohort that is admitted, so the
+one that may collude is all that the noise is over-provisioned for.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from crypto.causes import CAUSES, Domain
+from crypto.directory import Chain, Directory, Member, TrusteeRecord
+from crypto.ids import EncodedElement, LeaseId, RoundId, TenantId, Token
+from crypto.masking import MaskKey
+from crypto.messages import Ladder
+from crypto.plan import HOURS_PER_WEEK, MaskTrustee, Mechanism, Plan, check_continues
+from crypto.signing import SigningKey, tenant_id
+from crypto.threshold import KeyShare
+from provider_server.leases import Lease
+from provider_server.planning import PlanSettings, make_plan, next_series
+from provider_server.settings import PlanTable
+from simulation.federation import founding_entry, make_group_key
+from tenant_client.policy import Policy, check_plan
+
+DEFAULTS = PlanTable()
+TENANTS = DEFAULTS.cohort_minimum
+OWNERS = DEFAULTS.owners_minimum
+_MASKING = 3  # the last three trustees, as the provider chooses them
+
+
+@dataclass(frozen=True)
+class Party:
+    """A tenant's keys."""
+
+    signing: SigningKey
+    mask: MaskKey
+
+    @property
+    def id(self) -> TenantId:
+        """Its name."""
+        return tenant_id(self.signing.public)
+
+
+@dataclass(frozen=True)
+class Parties:
+    """Every secret of the federation, which only an audit may hold in one hand."""
+
+    provider: SigningKey
+    tenants: tuple[Party, ...]
+    trustees: tuple[tuple[KeyShare, SigningKey, MaskKey], ...]
+    founding: bytes
+    directory: Directory
+
+    @property
+    def mask_keys(self) -> dict[int, MaskKey]:
+        """The private keys of the trustees that mask, by index."""
+        return {share.index: mask for share, _, mask in self.trustees[-_MASKING:]}
+
+    @property
+    def mask_trustees(self) -> tuple[MaskTrustee, ...]:
+        """Their public halves, as plans name them."""
+        return tuple(MaskTrustee(index, key.public) for index, key in self.mask_keys.items())
+
+
+def make_parties() -> Parties:
+    """New keys for all."""
+    provider = SigningKey.generate(os.urandom)
+    tenants = tuple(Party(SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)) for _ in range(TENANTS))
+    shares, group = make_group_key()
+    trustees = tuple((share, SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)) for share in shares)
+    records = [
+        TrusteeRecord.of(
+            share.index, word, mask, EncodedElement(group.share_public_key(share.index).encoded), made_hour=0
+        )
+        for share, word, mask in trustees
+    ]
+    members = [Member.of(party.signing, party.mask, 0) for party in tenants]
+    entry = founding_entry(provider.public, group, records, DEFAULTS.weeks_per_epoch, members)
+    founding = provider.sign(entry)
+    return Parties(provider, tenants, trustees, founding, Chain.begin(founding, provider.public).directory)
+
+
+def default_settings(mechanism: Mechanism, horizon: int) -> PlanSettings:
+    """What provider.toml says where it says nothing, but for these two."""
+    return PlanTable(mechanism=mechanism, horizon_weeks=horizon).settings
+
+
+def make_plans(parties: Parties, settings: PlanSettings, cells: int) -> list[Plan]:
+    """The rounds of one series, or one round, with `cells` cells or more in every marginal; later rounds add no rows.
+
+    PlanRefused if a tenant under the default policy would not answer one of them.
+    """
+    leases, trustees, head = _leases(parties, settings, cells), parties.mask_trustees, parties.directory.head
+    plans = [make_plan(settings, _round_id(), (0, HOURS_PER_WEEK), leases, trustees, directory=head)]
+    while len(plans) < settings.horizon:
+        plans.append(_next(plans[-1], settings))
+        check_continues(plans[-2], plans[-1])
+    for plan in plans:
+        check_plan(plan, Policy(), parties.directory, now_hour=plan.end_hour)
+    return plans
+
+
+def _next(earlier: Plan, settings: PlanSettings) -> Plan:
+    window, name = (earlier.end_hour, earlier.end_hour + HOURS_PER_WEEK), _round_id()
+    series = next_series(settings, name, window, earlier)
+    return replace(earlier, round_id=name, start_hour=window[0], end_hour=window[1], series=series)
+
+
+def _round_id() -> RoundId:
+    return RoundId(os.urandom(RoundId.length))
+
+
+def _leases(parties: Parties, settings: PlanSettings, cells: int) -> list[Lease]:
+    """As many workloads, contexts and levels as give every table of the default marginals that many cells."""
+    contexts, per_level = len(CAUSES), (len(settings.band_edges_hours) - 1) * len(Domain)
+    workloads, levels = -(-cells // contexts), -(-cells // per_level)
+    ladders = [_ladder(number).labels for number in range(workloads)]
+    ran = [
+        ladders[number % workloads]
+        | {
+            "context": _named("context", number % contexts).hex(),
+            "context_level": _named("level", number % levels).hex(),
+        }
+        for number in range(max(workloads, contexts, levels))
+    ]
+    owners = [party.id for party in parties.tenants[: settings.owners_minimum]]
+    name = LeaseId(bytes(LeaseId.length))  # a plan is made of labels and owners
+    return [Lease(name, owner, 1, 0.0, 1.0, labels) for owner in owners for labels in ran]
+
+
+def _ladder(workload: int) -> Ladder:
+    rungs = (Token(_named(rung, workload)) for rung in ("family", "archetype", "subarchetype", "exact"))
+    return Ladder(*rungs)
+
+
+def _named(*names: object) -> bytes:
+    return hashlib.sha256(repr(names).encode()).digest()[: Token.length]
