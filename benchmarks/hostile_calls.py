@@ -13,7 +13,7 @@ name another. There are two kinds of rows; a `!` stands before what is not as pr
             then a hundred honest calls, by strangers. `answered` counts these; promised are all.
 
 The bytes are random; an array of empty arrays; arrays nested as deep as they are long; an honest message's beginning
-with random bytes after it; and a message of the largest size in good order, signed by nobody who is known.
+with random bytes after it; and one that is begun in good order, as long as it may be, under a signature that is none.
 """
 
 import argparse

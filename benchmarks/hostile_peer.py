@@ -17,7 +17,7 @@ END_STREAM, ACK, END_HEADERS = 1, 1, 4
 INITIAL_WINDOW_SETTING = 4
 FRAME_BYTES = 16_384
 HTTP2_WINDOW = 65_535
-RECEIVE_S = 30.0
+RECEIVE_S = 60.0
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

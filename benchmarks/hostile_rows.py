@@ -11,18 +11,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import cycle
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
+
 from benchmarks.hostile_peer import HostilePeer, grpc_message
-from crypto.codec import decode, encode
+from crypto.codec import Message, decode, encode
+from crypto.directory import DirectoryEntry
 from crypto.errors import PharoahError
-from crypto.ids import Token
-from crypto.messages import DirectoryUpdate
+from crypto.ids import Signature, TenantId, Token
+from crypto.messages import DirectoryUpdate, EvaluationRequest, LeaseRequest, UnmaskCall, UnmaskRequest
 from crypto.online import CheckRequest, Session, SignIn
 from crypto.services import CEILINGS, ProviderMethod, TrusteeMethod
-from crypto.signing import SigningKey
+from crypto.signing import Signed, SigningKey
 from simulation.online_service import HOST, Grounds, OneHint, asked, process, settle
 from transport.certificates import Certificate, make_certificate
 from transport.client import Peer
@@ -33,8 +37,7 @@ ELSEWHERE = "127.0.0.2"
 AT_ONCE = 8
 PEERS = 10
 PAUSE_S = 0.02
-STRANGER = SigningKey(bytes([9] * 32))
-MEMBERS = 20
+MEMBERS = 40
 
 Call = Callable[[Peer], bytes]
 
@@ -129,39 +132,64 @@ def provider() -> Iterator[Served]:
     """The online service of a provider that has published a bundle; an honest call is a check."""
     with TemporaryDirectory() as folder:
         grounds = Grounds.founded(Path(folder), MEMBERS)
-        key, tenant = grounds.tenants()[0]
         with process(_serve_provider, grounds) as line:
             port, pid = asked(line)
             with Peer(f"{HOST}:{port}", grounds.certificate_pem) as peer:
-                signed_in = peer.call(ProviderMethod.SIGN_IN, key.sign(SignIn(tenant, int(time.time()))))
-            token = Token(bytes(Token.length))
-            check = encode(CheckRequest(decode(Session, signed_in).token, (), token, token))
+                checks = cycle([_check(peer, *tenant) for tenant in grounds.tenants()])
             yield Served(
                 "provider",
                 port,
                 pid,
                 grounds.certificate_pem,
-                key,
-                lambda peer: peer.call(ProviderMethod.CHECK, check),
+                grounds.tenants()[0][0],
+                lambda peer: peer.call(ProviderMethod.CHECK, next(checks)),
                 tuple(ProviderMethod),
             )
+
+
+def _check(peer: Peer, key: SigningKey, tenant: TenantId) -> bytes:
+    """A check by a tenant that signs in for it."""
+    session = decode(Session, peer.call(ProviderMethod.SIGN_IN, key.sign(SignIn(tenant, int(time.time())))))
+    token = Token(bytes(Token.length))
+    return encode(CheckRequest(session.token, (), token, token))
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
-def in_good_order(size: int) -> bytes:
-    """The largest message that anybody can sign, of no more than `size` bytes."""
-    overhead = len(STRANGER.sign(DirectoryUpdate((bytes(size),)))) - size
-    return STRANGER.sign(DirectoryUpdate((bytes(size - overhead),)))
+SIGNED: dict[str, tuple[type[Message], bytes]] = {
+    TrusteeMethod.EVALUATE: (EvaluationRequest, bytes(TenantId.length)),
+    TrusteeMethod.ENDORSE: (UnmaskRequest, b""),
+    TrusteeMethod.UNMASK: (UnmaskRequest, b""),
+    ProviderMethod.LEASES: (LeaseRequest, bytes(TenantId.length)),
+    ProviderMethod.SIGN_IN: (SignIn, bytes(TenantId.length)),
+}
 
 
-KINDS: dict[str, Callable[[int], bytes]] = {
-    "random": os.urandom,
-    "empty arrays": lambda size: b"\xdd" + (size - 5).to_bytes(4) + b"\x90" * (size - 5),
-    "nested arrays": lambda size: b"\x91" * size,
-    "good beginning": lambda size: in_good_order(4096)[:200] + os.urandom(size - 200),
-    "unknown signer": in_good_order,
+def unknown_signer(method: str, size: int) -> bytes:
+    """As much as `size` bytes of a message that begins as the method demands, under a signature that is none."""
+    if method == TrusteeMethod.FOLLOW:
+        return encode(DirectoryUpdate((_signed_by_nobody(DirectoryEntry, b"", size - 64),)))
+    if method not in SIGNED:
+        return os.urandom(size)
+    kind, first = SIGNED[method]
+    if method == TrusteeMethod.UNMASK:
+        return encode(UnmaskCall(_signed_by_nobody(kind, first, size - 64), ()))
+    return _signed_by_nobody(kind, first, size)
+
+
+def _signed_by_nobody(kind: type[Message], first: bytes, size: int) -> bytes:
+    fields = len(msgspec.structs.fields(kind))
+    body = bytes([0x91 + fields]) + msgspec.msgpack.encode([kind.LABEL, first])[1:] + bytes(size - 200)
+    return encode(Signed(Signature(bytes(Signature.length)), memoryview(body)))
+
+
+KINDS: dict[str, Callable[[str, int], bytes]] = {
+    "random": lambda _, size: os.urandom(size),
+    "empty arrays": lambda _, size: b"\xdd" + (size - 5).to_bytes(4) + b"\x90" * (size - 5),
+    "nested arrays": lambda _, size: b"\x91" * size,
+    "good beginning": lambda method, size: unknown_signer(method, 4096)[:200] + os.urandom(size - 200),
+    "unknown signer": unknown_signer,
 }
 
 
@@ -182,7 +210,7 @@ class MessageRow:
 
 def message_row(served: Served, method: str, kind: str) -> MessageRow:
     """Sends them, while an honest call is made every `PAUSE_S`."""
-    sent, ended = KINDS[kind](CEILINGS[method]), threading.Event()
+    sent, ended = KINDS[kind](method, CEILINGS[method]), threading.Event()
     with ExitStack() as stack:
         peers = [stack.enter_context(served.peer(is_member=True)) for _ in range(AT_ONCE + 1)]
         for peer in peers:

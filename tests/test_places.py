@@ -45,7 +45,7 @@ HOST = "127.0.0.1"
 PATH, QUICK, LONG = "/pharoah.Test/Ask", "/pharoah.Test/AskQuickly", "/pharoah.Test/AskAtLength"
 CEILING = max(CEILINGS.values())
 MANY, HONEST, PEERS = 300, 100, 10
-SOON_S, LONG_S = 10.0, 30.0
+SOON_S, LONG_S = 30.0, 60.0
 HASTY = replace(DEFAULT_LIMITS, begin_s=1.0, receive_s=2.0, deadline_s=2.0, idle_s=1.0)
 MEMBER = SigningKey(bytes([7] * 32))
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -274,8 +274,9 @@ def test_strangers_do_not_take_the_workers_that_are_kept_for_members(opened: Exi
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_member_that_sends_slowly_keeps_its_place(opened: ExitStack, server: Server, *, is_known: bool) -> None:
+def test_a_member_that_sends_slowly_keeps_its_place(opened: ExitStack, *, is_known: bool) -> None:
     """Strangers who send faster push out one another, and slower strangers."""
+    server = serving(opened, replace(DEFAULT_LIMITS, begin_s=LONG_S, receive_s=LONG_S))
     introduced = Introducing(MEMBER, time.time).to(server_digest(own().certificate_pem))
     parts = in_parts(bytes(3 * PART_BYTES))
     begun, rest = threading.Event(), threading.Event()

@@ -1,9 +1,10 @@
 """What a server bears, and how methods that block are let into threads. On one event loop, no gRPC.
 
 A call goes from place to place, each of which is bounded: it is silent until its first part is here; if it has more
-parts, it holds one of the `large` places until it is answered; a method that blocks makes it one of `workers` that run
-or of `waiting` that wait; and its answer is unread until its caller takes it. The first two and the last are `Room`s
-(`transport.places`). A watch, once its question is here, is one of `watchers` instead.
+parts, it holds one of the `large` places until it is answered; a method that blocks makes it one of `workers` that run,
+of `long_workers` too if its question had more parts, or of `waiting` that wait; and its answer is unread until its
+caller takes it. The first two and the last are `Room`s (`transport.places`). A watch, once its question is here, is one
+of `watchers` instead.
 
 Promised: whoever finds no place is told so at once; a call that is given up while it waits is not begun; a worker
 counts as busy until its method has really ended; where callers introduce themselves, strangers have half of the workers
@@ -13,7 +14,7 @@ and half of the places to wait, and no more.
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from crypto.codec import MAX_MESSAGE_BYTES
 from crypto.errors import PharoahError
 from crypto.services import BUG, Told, told
 from transport.places import NoPlace, NoTime
+from transport.question import PART_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ class Limits:
     silent: int = 256
     large: int = 8
     workers: int = 8
+    long_workers: int = 1
     waiting: int = 24
     unread: int = 64
     standard: int = 16
@@ -81,18 +84,24 @@ class Gate:
     def __init__(self, limits: Limits, name: str) -> None:
         self._limits = limits
         self._threads = ThreadPoolExecutor(limits.workers, thread_name_prefix=name)
-        self._running = asyncio.Semaphore(limits.workers)
-        self._strangers_running = asyncio.Semaphore(half(limits.workers))
+        self._workers = asyncio.Semaphore(limits.workers)
+        self._for_strangers = asyncio.Semaphore(half(limits.workers))
+        self._for_long = asyncio.Semaphore(limits.long_workers)
         self._admitted = self._strangers = 0
 
     async def answer(
         self, method: Method, request: bytes, left_s: float = math.inf, *, is_stranger: bool = False
     ) -> bytes | Told:
         """What `method` answers, as `answered`; NoPlace or NoTime, and nothing was begun, where it cannot be asked."""
+        turns = [self._workers]
+        if len(request) > PART_BYTES:
+            turns.insert(0, self._for_long)
+        if is_stranger:
+            turns.insert(0, self._for_strangers)
         self._admit(is_stranger=is_stranger)
         try:
             async with asyncio.timeout(min(self._limits.deadline_s, left_s)):
-                await self._free_worker(is_stranger=is_stranger)
+                await _acquire(turns)
         except TimeoutError as error:
             self._leave(is_stranger=is_stranger)
             raise NoTime("no worker was free in time") from error
@@ -100,7 +109,7 @@ class Gate:
             self._leave(is_stranger=is_stranger)
             raise
         running = asyncio.get_running_loop().run_in_executor(self._threads, answered, method, request)
-        running.add_done_callback(lambda _: self._ended(is_stranger=is_stranger))
+        running.add_done_callback(lambda _: self._ended(turns, is_stranger=is_stranger))
         return await asyncio.shield(running)  # a caller who goes away frees no thread
 
     def close(self) -> None:
@@ -115,25 +124,27 @@ class Gate:
         self._admitted += 1
         self._strangers += is_stranger
 
-    async def _free_worker(self, *, is_stranger: bool) -> None:
-        if is_stranger:
-            await self._strangers_running.acquire()
-        try:
-            await self._running.acquire()
-        except asyncio.CancelledError:
-            if is_stranger:
-                self._strangers_running.release()
-            raise
-
     def _leave(self, *, is_stranger: bool) -> None:
         self._admitted -= 1
         self._strangers -= is_stranger
 
-    def _ended(self, *, is_stranger: bool) -> None:
+    def _ended(self, turns: Sequence[asyncio.Semaphore], *, is_stranger: bool) -> None:
         self._leave(is_stranger=is_stranger)
-        self._running.release()
-        if is_stranger:
-            self._strangers_running.release()
+        for turn in turns:
+            turn.release()
+
+
+async def _acquire(turns: Sequence[asyncio.Semaphore]) -> None:
+    """Each in its order, all of them or none."""
+    taken: list[asyncio.Semaphore] = []
+    try:
+        for turn in turns:
+            await turn.acquire()
+            taken.append(turn)
+    except asyncio.CancelledError:
+        for turn in taken:
+            turn.release()
+        raise
 
 
 class Watchers:

@@ -11,15 +11,16 @@ place to who is not (`transport.places`) and is cut off in time. A call that its
 cross as `crypto.services` describes; the text of a bug stays in this log. The standard health service (grpc.health.v1)
 answers beside the methods, also when all workers are busy, and standard reflection lists the services.
 
-Memory for questions is at most `large` times the largest ceiling, once more for those that run, and 64 KiB for each
-that is silent or waits; gRPC is told to buffer no more than one part of each, and to unpack nothing. A connection that
-does not finish its handshake in `begin_s`, or has no call for `idle_s`, is closed; one has `streams` calls at a time.
+Memory for questions is at most `large` times the largest ceiling, what `long_workers` need for theirs, and 64 KiB for
+each that is silent or waits; gRPC is told to buffer no more than one part of each, and to unpack nothing. A connection
+that does not finish its handshake in `begin_s`, or has no call for `idle_s`, is closed; one has `streams` calls at a
+time. Where too many connections are open, those that nobody uses make way (`transport.connections`).
 
 Not promised: that a caller is who it says, which is for signatures and sessions inside the bytes; that a method which
 has begun is ever cut short, which Python cannot do; or that a stranger who floods the port is kept out, which is for
-the network in front: gRPC counts connections (`connections`), but not by address, and handshakes cost CPU. A lost
-answer makes the caller ask again, so methods must bear being called twice. A server that stops ends its streams;
-whoever watches begins again where it was.
+the network in front: handshakes cost CPU, and a call now and then keeps a connection. A lost answer makes the caller
+ask again, so methods must bear being called twice. A server that stops ends its streams; whoever watches begins again
+where it was.
 
 All servers of a process share one thread with one event loop, for grpc.aio polls badly for several.
 
