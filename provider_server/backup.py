@@ -190,6 +190,13 @@ class OutcomeRow(Message, frozen=True, tag="pharoah/backup-outcome/1"):
     outcome: bytes
 
 
+class RevokedRow(Message, frozen=True, tag="pharoah/backup-revoked/1"):
+    """Up to when sessions of a tenant were called back."""
+
+    tenant: TenantId
+    until_s: Count
+
+
 Row = (
     LeaseRow
     | ReleaseRow
@@ -206,6 +213,7 @@ Row = (
     | HintRow
     | EpisodesRow
     | OutcomeRow
+    | RevokedRow
 )
 # A kind is written as its place in this list: it stays, and new ones follow.
 KINDS: dict[str, Any] = {
@@ -224,6 +232,7 @@ KINDS: dict[str, Any] = {
     "hints": HintRow,
     "episodes": EpisodesRow,
     "outcomes": OutcomeRow,
+    "revoked": RevokedRow,
 }
 _BYTE_OF = {kind: bytes([number]) for number, kind in enumerate(KINDS.values(), start=1)}
 _TABLE_OF = {_BYTE_OF[kind]: (table, kind) for table, kind in KINDS.items()}

@@ -10,10 +10,11 @@ from crypto.ids import TenantId
 class Bell:
     """Wakes one watch: at every ring, and when its session is over. Small, for there may be ten thousand."""
 
-    __slots__ = ("_is_rung", "_waiting", "end_s")
+    __slots__ = ("_is_rung", "_waiting", "end_s", "session_until_s")
 
-    def __init__(self, end_s: float) -> None:
+    def __init__(self, end_s: float, session_until_s: int) -> None:
         self.end_s = end_s  # by the clock of the loop
+        self.session_until_s = session_until_s  # as the session says it
         self._is_rung = False
         self._waiting: asyncio.Future[None] | None = None
 
@@ -39,13 +40,13 @@ class Bells:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bells: dict[TenantId, set[Bell]] = {}
 
-    def hang(self, tenant: TenantId, left_s: float) -> Bell:
+    def hang(self, tenant: TenantId, left_s: float, session_until_s: int) -> Bell:
         """A bell for a watch; TooManyRequests if the tenant watches at too many places already."""
         self._loop = asyncio.get_running_loop()
         bells = self._bells.setdefault(tenant, set())
         if len(bells) >= self._most:
             raise TooManyRequests(f"this tenant watches {self._most} times already", hint="end a watch first")
-        bell = Bell(self._loop.time() + left_s)
+        bell = Bell(self._loop.time() + left_s, session_until_s)
         bells.add(bell)
         return bell
 

@@ -13,6 +13,7 @@ app = CommandLine(
 VERBS: tuple[Callable[..., None], ...] = (
     verbs_server.init,
     verbs_server.enrol,
+    verbs_server.revoke,
     verbs_server.lease,
     verbs_server.serve,
     verbs_telemetry.contexts,

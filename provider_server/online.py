@@ -7,9 +7,9 @@ in an outcome is a hint that it was sent, with the lease of that hint; any other
 the lease is somebody else's or nobody's.
 
 A check is answered on the event loop by the newest bundle as of `refresh_s` ago, from memory. A new bundle is laid out
-aside and takes the place of the old one in one step. A watch costs no thread; it ends when its session does or when its
-tenant leaves the directory, and a tenant goes on after the last number that it has. Hints are found when their source
-says so, which must therefore be told of every new one.
+aside and takes the place of the old one in one step. A watch costs no thread; it ends when its session does or is
+called back, of which the service hears within `refresh_s`, or when its tenant leaves the directory, and a tenant goes
+on after the last number that it has. Hints are found when their source says so, which must be told of every new one.
 
 Not promised: that the provider learns nothing by a check; it learns the tokens that are asked about, and when. A tenant
 that minds asks its own copy of the bundle (`crypto.check`).
@@ -191,7 +191,8 @@ class OnlineService:
         """WatchRequest in; the tenant's own hints, one by one, as they come."""
         asked = decode(WatchRequest, request)
         tenant, number = self._caller(asked.session), asked.after
-        bell = self._bells.hang(tenant, self._sessions.left_s(asked.session))
+        left_s, until_s = self._sessions.left_s(asked.session), self._sessions.until_s(asked.session)
+        bell = self._bells.hang(tenant, left_s, until_s)
         del request, asked
         try:
             while not self._is_over(tenant, bell):
@@ -205,7 +206,9 @@ class OnlineService:
             self._bells.take_down(tenant, bell)
 
     def _is_over(self, tenant: TenantId, bell: Bell) -> bool:
-        return asyncio.get_running_loop().time() >= bell.end_s or not self._is_member(tenant)
+        if self._sessions.is_revoked(tenant, bell.session_until_s) or not self._is_member(tenant):
+            return True
+        return asyncio.get_running_loop().time() >= bell.end_s
 
     async def _hints_after(self, tenant: TenantId, number: int) -> Sequence[Hint]:
         def look() -> Sequence[Hint]:
@@ -250,6 +253,7 @@ class OnlineService:
         try:
             with reporting():
                 self._provider.refresh()
+                self._sessions.revoke(self._provider.revoked())
                 self._shelf.refresh()
         except NothingPublished:
             pass  # checks say so

@@ -5,8 +5,9 @@ tenant its place in the round and nobody else anything.
 """
 
 import logging
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -76,7 +77,9 @@ class Provider:
         settings: PlanSettings,
         store: Store,
         random_bytes: RandomBytes,
+        now_s: Callable[[], float] = time.time,
     ) -> None:
+        self._now_s = now_s
         self.settings = settings
         self._signing_key = signing_key
         self._context_secret = context_secret
@@ -107,7 +110,7 @@ class Provider:
         """Adds an entry to the directory; BadSignature or Fork, and no entry, for a bad card."""
         entry = self._signing_key.sign(next_entry(self.directory, joined=members, left=left))
         chain = self.chain.extended([entry])
-        self._store.add_entry(chain.directory.number, entry, left)
+        self._store.add_entry(chain.directory.number, entry, left, self._now_s())
         self.chain = chain
 
     def welcome(self, member: Member, node_key: str) -> bool:
@@ -126,6 +129,17 @@ class Provider:
         if is_new:
             self.enrol([member])
         return is_new
+
+    def revoke(self, tenants: Sequence[TenantId]) -> None:
+        """Calls back all sessions that these tenants have now; they sign in anew as long as they are enrolled."""
+        for tenant in tenants:
+            if tenant not in self.directory.by_id:
+                raise PeerFault(f"tenant {tenant} is not in the directory", hint="it has no session; name another")
+        self._store.revocations.add(tenants, self._now_s())
+
+    def revoked(self) -> Mapping[TenantId, int]:
+        """Sessions that were called back: by tenant, those that end by this second since 1970."""
+        return self._store.revocations.all()
 
     def node_keys(self) -> list[str]:
         """The keys of the nodes of those who take part now."""

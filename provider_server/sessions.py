@@ -5,9 +5,11 @@ process of the provider knows it again, also after a restart. It is given for a 
 that is at most five minutes old or early by the provider's clock.
 
 Promised: without the key nobody makes a token, prolongs one or turns it to another tenant, and how long a comparison
-takes says nothing of the right bytes. Buckets take bounded memory. Not promised: that a token can be called back before
-it ends; a tenant that leaves the directory is refused all the same, by whoever asks the directory. A sign-in that was
-overheard and is replayed within its five minutes yields a token; sign-ins travel under TLS.
+takes says nothing of the right bytes. Buckets take bounded memory. The tokens of one tenant are called back without
+those of others: `revoke` names the second up to which tokens that end by then are over, and tokens that are granted
+later end after it. Not promised: that one token of a tenant is called back and another is not; only its holder could
+name it, and an honest holder signs in again by itself. A sign-in that was overheard and is replayed within its five
+minutes yields a token; sign-ins travel under TLS.
 """
 
 import hashlib
@@ -15,7 +17,7 @@ import hmac
 import math
 import struct
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock
 
@@ -44,6 +46,11 @@ class Sessions:
         self._key = key
         self._now_s = now_s
         self._lifetime_s = lifetime_s
+        self._revoked: Mapping[TenantId, int] = {}
+
+    def revoke(self, until_s: Mapping[TenantId, int]) -> None:
+        """From now on these tokens are over, and no others: of each tenant, those that end by a second since 1970."""
+        self._revoked = dict(until_s)
 
     def grant(self, asked: SignIn) -> Session:
         """A token for the tenant whose signature on `asked` the caller has verified; NotSignedIn if it is old."""
@@ -53,24 +60,36 @@ class Sessions:
                 f"the sign-in is {now_s - asked.at_s:.0f} s old, {SIGN_IN_WITHIN_S} are allowed",
                 hint="sign a new one; if it lasts, compare your clock with the provider's",
             )
-        until_s = math.floor(now_s) + self._lifetime_s
+        until_s = max(math.floor(now_s) + self._lifetime_s, self._revoked.get(asked.tenant, 0) + 1)
         head = _HEAD.pack(asked.tenant, until_s, _RESERVED)
         return Session(head + self._tag(head), until_s)
 
     def tenant_of(self, token: bytes) -> TenantId:
-        """Whose token this is; NotSignedIn if it is none of ours, or over."""
+        """Whose token this is; NotSignedIn if it is none of ours, over, or called back."""
+        return self._opened(token)[0]
+
+    def left_s(self, token: bytes) -> float:
+        """How long a token of ours lasts from now on; NotSignedIn as above."""
+        return self.until_s(token) - self._now_s()
+
+    def until_s(self, token: bytes) -> int:
+        """The second at which a token of ours ends; NotSignedIn as above."""
+        return self._opened(token)[1]
+
+    def is_revoked(self, tenant: TenantId, until_s: int) -> bool:
+        """Whether a token of a tenant that ends at `until_s` was called back."""
+        return until_s <= self._revoked.get(tenant, 0)
+
+    def _opened(self, token: bytes) -> tuple[TenantId, int]:
         head, tag = token[: _HEAD.size], token[_HEAD.size :]
         if len(token) != SESSION_BYTES or not hmac.compare_digest(self._tag(head), tag):
             raise NotSignedIn("this is no session of this provider")
         tenant, until_s, _ = _HEAD.unpack(head)
         if self._now_s() >= until_s:
             raise NotSignedIn("the session is over")
-        return TenantId(tenant)
-
-    def left_s(self, token: bytes) -> float:
-        """How long a token of ours lasts from now on; NotSignedIn as above."""
-        self.tenant_of(token)
-        return float(_HEAD.unpack(token[: _HEAD.size])[1] - self._now_s())
+        if self.is_revoked(TenantId(tenant), until_s):
+            raise NotSignedIn("the session was called back")
+        return TenantId(tenant), until_s
 
     def _tag(self, head: bytes) -> bytes:
         return hmac.digest(self._key, _LABEL + head, hashlib.sha256)

@@ -28,6 +28,7 @@ from provider_server import tables
 from provider_server.hint_store import HintStore, begin_above
 from provider_server.leases import Lease
 from provider_server.migrations.upgrade import upgrade
+from provider_server.revocations import Revocations, revoke
 from provider_server.round_store import RoundStore
 
 BUSY_TIMEOUT_S = 30.0
@@ -79,6 +80,7 @@ class Store:
             raise type(refusal)(f"{_shown(url)}: {refusal.what}") from refusal
         self.rounds = RoundStore(self._engine)
         self.hints = HintStore(self._engine)
+        self.revocations = Revocations(self._engine)
 
     def close(self) -> None:
         """Releases the connections."""
@@ -180,14 +182,15 @@ class Store:
         with self._engine.connect() as connection:
             return frozenset(connection.execute(query).scalars())
 
-    def add_entry(self, number: int, entry: bytes, left: Sequence[TenantId] = ()) -> None:
-        """Keeps a signed entry of the directory, and retires the node keys of those who leave by it.
+    def add_entry(self, number: int, entry: bytes, left: Sequence[TenantId] = (), now_s: float = 0.0) -> None:
+        """Keeps a signed entry of the directory; those who leave by it lose their node keys and their sessions.
 
         IntegrityError for a second one of its number.
         """
         with self._engine.begin() as connection:
             connection.execute(sa.insert(tables.directory).values(number=number, entry=entry))
             _retire(connection, left)
+            revoke(connection, left, now_s)
 
     def entries(self) -> list[bytes]:
         """The signed entries of the directory, oldest first."""

@@ -113,3 +113,9 @@ outcomes = sa.Table(
     sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("outcome", sa.LargeBinary, nullable=False),
 )
+revoked = sa.Table(
+    "revoked",
+    metadata,
+    sa.Column("tenant", sa.LargeBinary, primary_key=True),
+    sa.Column("until_s", sa.BigInteger, nullable=False),
+)

@@ -95,6 +95,34 @@ def enrol(
     say(f"the fingerprint of the directory's head is {fingerprint(head)}")
 
 
+def revoke(
+    tenants: Annotated[list[str], typer.Argument(help="Ids of tenants, as `enrol` printed them.", show_default=False)],
+    home: Home = None,
+    database: Database = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Call back all online sessions that these tenants have now, as after one was stolen. They sign in anew.
+
+    A running provider obeys within two seconds. To shut a tenant out for good, remove it with `enrol --remove`.
+    """
+    from provider_server import home as homes
+
+    place = required(home)
+    with failing():
+        named = _named(tenants)
+        provider = homes.open_provider(place, database, homes.settings_of(place))
+        try:
+            provider.revoke(named)
+        finally:
+            provider.close()
+    print_rows([{"tenant": str(tenant)} for tenant in named], _revoke_line, as_json=as_json)
+
+
+def _revoke_line(row: dict[str, Any]) -> str:
+    return f"{row['tenant']}: its sessions up to now are over within two seconds"
+
+
 def _named(tenants: "Sequence[str]") -> "list[TenantId]":
     from crypto.ids import TenantId
 

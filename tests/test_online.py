@@ -502,6 +502,47 @@ def test_a_tenant_that_has_left_is_out_at_once(tmp_path: Path, start: Start) -> 
             place.sign_in(0)
 
 
+def test_stolen_sessions_are_called_back_while_the_server_runs(tmp_path: Path, start: Start) -> None:
+    with Grounds.founded(tmp_path, 3).opened(tmp_path) as parties:
+        parties.provider._publish(a_bundle(1))
+        place = start(parties, limits=replace(DEFAULT_LIMITS, refresh_s=0.05))
+        stolen, of_another = place.sign_in(0), place.sign_in(1)
+        assert place.check(stolen).bundle == 1
+        hints = place.peer.stream(ProviderMethod.WATCH, the_calls(stolen)[ProviderMethod.WATCH])
+        place.served.hints.add(place.tenant(0), lease_id(0, WEEKS[0], 0))
+        assert decode(Hint, next(hints)).number == 1
+        parties.provider.revoke([place.tenant(0)])
+        with ThreadPoolExecutor(1) as listener:
+            assert listener.submit(next, hints, None).result(PATIENCE_S) is None
+        with pytest.raises(NotSignedIn, match="called back"):
+            place.check(stolen)
+        assert place.check(of_another).bundle == 1
+        assert place.check(place.sign_in(0)).bundle == 1
+        with pytest.raises(PeerFault, match="not in the directory"):
+            parties.provider.revoke([TenantId(bytes(16))])
+
+
+def test_a_session_from_before_a_tenant_left_does_not_come_back_with_it(tmp_path: Path, start: Start) -> None:
+    with Grounds.founded(tmp_path, 3).opened(tmp_path) as parties:
+        parties.provider._publish(a_bundle(1))
+        place = start(parties, limits=replace(DEFAULT_LIMITS, refresh_s=0.05))
+        session, member = place.sign_in(0), parties.provider.directory.by_id[place.tenant(0)]
+        parties.provider.enrol([], left=[member.tenant])
+        parties.provider.enrol([member])
+
+        def is_refused() -> bool:
+            try:
+                place.check(session)
+            except NotSignedIn:
+                return True
+            return False
+
+        until(is_refused)
+        with pytest.raises(NotSignedIn, match="called back"):
+            place.check(session)
+        assert place.check(place.sign_in(0)).bundle == 1
+
+
 # ---- watching ------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from crypto.errors import NotSignedIn, TooManyRequests
 from crypto.ids import TenantId
 from crypto.online import SESSION_BYTES, SignIn
+from provider_server.revocations import SLACK_S
 from provider_server.sessions import LIFETIME_S, SIGN_IN_WITHIN_S, Buckets, Rate, Sessions, session_key
 
 TENANT, OTHER = TenantId(bytes(15) + b"\1"), TenantId(bytes(15) + b"\2")
@@ -71,6 +72,22 @@ def test_any_process_with_the_key_knows_a_token_and_no_other_does(sessions: Sess
         stranger.tenant_of(token)
     with pytest.raises(NotSignedIn):
         sessions.tenant_of(a_token(stranger))
+
+
+def test_sessions_of_one_tenant_are_called_back_and_a_new_one_is_good(sessions: Sessions, clock: Clock) -> None:
+    stolen, of_another = a_token(sessions), a_token(sessions, OTHER)
+    assert sessions.tenant_of(stolen) == TENANT
+    sessions.revoke({TENANT: int(NOON_S) + LIFETIME_S + SLACK_S})
+    for question in (sessions.tenant_of, sessions.left_s, sessions.until_s):
+        with pytest.raises(NotSignedIn, match="called back"):
+            question(stolen)
+    assert sessions.tenant_of(of_another) == OTHER
+    fresh = a_token(sessions)  # in the very same second
+    assert sessions.tenant_of(fresh) == TENANT
+    clock.now_s += LIFETIME_S
+    sessions.revoke({})  # the row is gone with the sessions that it named
+    with pytest.raises(NotSignedIn, match="over"):
+        sessions.tenant_of(stolen)
 
 
 @given(st.integers(0, 8 * SESSION_BYTES - 1))

@@ -32,8 +32,10 @@ from provider_server.cli import app
 from provider_server.hint_store import NUMBERS
 from provider_server.hints import Draft
 from provider_server.migrations.upgrade import _LOCK, ForeignDatabase, NewerDatabase, NoStore, newest_version
+from provider_server.revocations import SLACK_S
 from provider_server.round_store import Answer, LostStep, Outcome, Step
 from provider_server.rounds import Past, Round, State
+from provider_server.sessions import LIFETIME_S
 from provider_server.store import BadDatabase, Store, StoreNotEmpty
 from provider_server.tables import metadata
 from tests.changing import replace
@@ -135,6 +137,7 @@ def filled(store: Store) -> Store:
         store.add_entry(number, b"entry \0 %d" % number)
     store.add_node_key(keys().tenant_id(1), "public key of a node")
     store.add_node_key(keys().tenant_id(1), "the key after it")
+    store.revocations.add([keys().tenant_id(1)], 1_800_000_000.0)
     in_series = RoundId(b"s" * 16)
     store.rounds.add(in_series, State.UNMASKING, b"plan")
     suspicion = {"\u00fc": [1.5, None]}
@@ -163,6 +166,7 @@ COUNTS = {
     "hints": 1,
     "episodes": 1,
     "outcomes": 1,
+    "revoked": 1,
 }
 
 
@@ -257,6 +261,16 @@ def test_what_is_final_is_not_emptied_at_a_stroke(postgresql: Server) -> None:
 
 
 # ---- leases --------------------------------------------------------------------------------------------------------
+
+
+def test_a_revocation_is_kept_for_as_long_as_the_sessions_that_it_ends(store: Store) -> None:
+    first, second, noon_s = keys().tenant_id(0), keys().tenant_id(1), 1_800_000_000
+    lasts_s = LIFETIME_S + SLACK_S
+    store.revocations.add([first, first], noon_s + 0.5)
+    store.revocations.add([second], noon_s + lasts_s - 1.0)
+    assert store.revocations.all() == {first: noon_s + lasts_s, second: noon_s + 2 * lasts_s - 1}
+    store.revocations.add([], noon_s + lasts_s)
+    assert store.revocations.all() == {second: noon_s + 2 * lasts_s - 1}
 
 
 def test_leases_are_found_by_the_hours_that_they_overlap(store: Store) -> None:
