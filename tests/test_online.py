@@ -496,7 +496,7 @@ def test_a_tenant_that_has_left_is_out_at_once(tmp_path: Path, start: Start) -> 
             ended = listener.submit(next, hints, None)
             parties.provider.enrol([], left=[place.tenant(0)])
             assert ended.result(PATIENCE_S) is None
-        with pytest.raises(NotSignedIn, match="left the directory|called back"):
+        with pytest.raises(NotSignedIn, match=r"left the directory|called back"):
             place.check(session)
         with pytest.raises(BadSignature, match="not in the directory"):
             place.sign_in(0)

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -749,6 +750,7 @@ def a_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         store.add_bundle(1, b"bundle")
         store.add_entry(0, b"entry")
         store.add_node_key(keys().tenant_id(0), "key")
+        store.revocations.add([keys().tenant_id(0)], 1_800_000_000.0)
         store.rounds.add(ROUND_UNDER_WAY, State.COLLECTING, b"plan")
         store.rounds.add_contribution(ROUND_UNDER_WAY, keys().tenant_id(0), b"said")
         store.rounds.add_answer(ROUND_UNDER_WAY, Answer.SHARE, 3, b"said")
@@ -855,7 +857,9 @@ def test_verbs_take_a_home_or_a_url(place: NewPlace, tmp_path: Path) -> None:
     said = called("restore", tmp_path / "backup", "--home", home)
     assert said == f"{tmp_path / 'backup'}: 2 leases, 5 rounds, 4 releases, 2 bundles\n"
     called("backup", tmp_path / "again", PHAROAH_PROVIDER_HOME=str(home))
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "backup").read_bytes()
+    before, after = backups.verify(tmp_path / "backup"), backups.verify(tmp_path / "again")
+    assert after - before <= Counter(notes=1)  # above which number hints go on
+    assert before <= after
     assert "is not empty" in called("restore", tmp_path / "backup", "--home", "x", code=2, PHAROAH_DATABASE=url)
 
 
@@ -875,4 +879,4 @@ def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
 
 def test_refusals_of_a_database_are_refusals() -> None:
     assert all(issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, StoreNotEmpty))
-    assert newest_version() == "0006"
+    assert newest_version() == "0008"
