@@ -1,6 +1,7 @@
 """The provider as a running program: a SuperLink for tenants, the online service, live hazards, and rounds when due."""
 
 import logging
+import resource
 import signal
 import socket
 import threading
@@ -14,6 +15,7 @@ from crypto.directory import TrusteeRecord
 from crypto.errors import Refusal
 from crypto.signing import SigningKey
 from provider_server.admin import operator_app, watching_app
+from provider_server.connections import ConnectionLimits
 from provider_server.holding import Rounds, Watched
 from provider_server.home import CONTROL, founded_hour
 from provider_server.listeners import CannotListen, Listener
@@ -34,12 +36,14 @@ from transport.secret_files import read, read_key
 
 logger = logging.getLogger(__name__)
 
-WATCHERS = 64  # connections at a time, to health and metrics
+WATCHERS = ConnectionLimits(strangers=64, of_one_address=64)  # of health and metrics
+MOST_FILES = 65_536
 
 
 @contextmanager
 def running(home: Path, provider: Provider, settings: ProviderSettings) -> Iterator[tuple[Rounds, SuperLink, int]]:
     """Everything that `serve` runs: yields the rounds, the SuperLink, and the port of the online service."""
+    _allow_files()
     listen, metrics = settings.listen, Metrics()
     certificate, key = read(home / "tls.pem"), read(home / "tls.key")
     sessions = Sessions(session_key(read_key(home / "context.key")), time.time)
@@ -93,6 +97,14 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
         stack.enter_context(polling(live))
         stack.enter_context(_on_hangup(live.reload))
         yield rounds, link, online.port
+
+
+def _allow_files() -> None:
+    """Raises the number of files that this process may have open, of which each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 @contextmanager

@@ -15,8 +15,10 @@ Runs that were left unfinished are stopped when the SuperLink starts. The proces
 so none of their telemetry, update checks and installing of dependencies, whatever the environment says; the
 environment's proxies are not used for the loopback. One process holds one SuperLink, and `run` runs one app at a time.
 
-Not promised: to withstand a flood; a stranger who completes a TLS handshake may open `most_connections` connections
-and have a mebibyte read on each. A node learns the id and bundle of any run whose id it guesses.
+Whoever is silent or slow at the tenants' port is cut off, and takes no place of a registered node
+(`provider_server.connections`).
+
+Not promised: to withstand a flood of whole handshakes. A node learns the id and bundle of any run whose id it guesses.
 
     files = map(Path, ("link.sqlite", "link.sock", "server.pem", "server.key"))
     with SuperLink(SuperLinkSettings(*files)) as link:
@@ -76,6 +78,7 @@ from flwr.superlink.grid import HttpGrid
 from flwr.superlink.main import create_app
 
 from crypto.errors import PharoahError, Refusal
+from provider_server.connections import DEFAULT_LIMITS, ConnectionLimits
 from provider_server.flower_server import task_identity
 from provider_server.listeners import Listener, fleet_only, private_socket, with_ours
 from transport.asgi import Asgi
@@ -86,6 +89,7 @@ C = TypeVar("C", bound=ProtobufClient)
 At = Path | str  # where a SuperLink is in plain HTTP: its Unix socket, or host:port
 
 LOOPBACK = "127.0.0.1"
+OPERATOR = ConnectionLimits(strangers=1024, of_one_address=1024, begin_s=60.0)
 START_S = 30.0
 UNFINISHED = (Status.PENDING, Status.STARTING, Status.RUNNING)
 BUNDLE = """
@@ -126,7 +130,7 @@ class SuperLinkSettings:
     host: str = "0.0.0.0"  # noqa: S104  # tenants come from elsewhere
     port: int = 0
     largest_object_bytes: int = 64 << 20
-    most_connections: int = 2048
+    limits: ConnectionLimits = DEFAULT_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class SuperLink:
         links = app.state.linkstate_factory.state()
         self._one_run = threading.Lock()
         self.control = settings.control
-        self._operator = Listener(with_ours(app, ours), private_socket(settings.control), None, 1024)
+        self._operator = Listener(with_ours(app, ours), private_socket(settings.control), None, OPERATOR)
         try:
             self._stop_what_was_left(links.get_run_info(statuses=UNFINISHED))
             door = fleet_only(
@@ -155,7 +159,7 @@ class SuperLink:
             )
             files = (settings.certificate, settings.key)
             listening = socket.create_server((settings.host, settings.port))
-            self._tenants = Listener(door, listening, files, settings.most_connections)
+            self._tenants = Listener(door, listening, files, settings.limits)
         except BaseException:
             self._operator.close()
             raise

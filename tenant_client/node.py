@@ -404,8 +404,8 @@ def _explained(error: httpx.HTTPError) -> str:
         return f"({type(error).__name__})"
     status, ahead = error.response.status_code, f"{_ahead_s(error.response):+.0f} s ahead"
     if status == httpx.codes.UNAUTHORIZED:
-        return f"(401: the key was unregistered, or the clocks differ too much; this one is {ahead})"
-    return f"({status}: the key is not registered, or a node connected with it less than two heartbeats ago)"
+        return f"(401: the key is not registered, or the clocks differ too much; this one is {ahead})"
+    return f"({status}: a node connected with this key less than two heartbeats ago)"
 
 
 def _ahead_s(response: httpx.Response) -> float:

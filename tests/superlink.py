@@ -13,9 +13,11 @@ its context ends, and nothing looks for the network.
 import datetime as dt
 import ipaddress
 import os
+import ssl
 import subprocess
 import sys
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -28,10 +30,16 @@ import httpx
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, RegisterNodeFleetRequest
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -39,13 +47,14 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from crypto.verbs import ROUND_BUNDLE_SHA256, Answer
 from provider_server.superlink import SuperLinkSettings, bundle, claim_new_run
 from simulation.processes import free_ports
-from tenant_client.node import FleetNode, Link, NodeSettings, serve
+from tenant_client.node import FleetNode, Link, NodeKey, NodeSettings, serve
 from tests.changing import replace
 from tests.waiting import PATIENCE_S, until
 
 HOST = "127.0.0.1"
 POLL_S = 0.05
 HEARTBEAT_S = 30.0
+PROTOBUF = {"content-type": "application/protobuf"}
 REPOSITORY = Path(__file__).resolve().parents[1]
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_PROXY": HOST, "no_proxy": HOST}
 
@@ -169,6 +178,43 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePri
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
     builder = builder.serial_number(x509.random_serial_number())
     return builder.not_valid_before(now - hour).not_valid_after(now + hour)
+
+
+# ---- requests, header and all
+
+
+def headers(key: NodeKey, *, claimed: NodeKey | None = None, ahead_s: float = 0.0) -> dict[str, str]:
+    """The signed headers of a node, whose clock may be wrong and who may claim another's public key."""
+    private, public = (load_pem_private_key(one.private_pem, None) for one in (key, claimed or key))
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    stamp = (dt.datetime.now(dt.UTC) + dt.timedelta(seconds=ahead_s)).isoformat()
+    signature = private.sign(stamp.encode(), ec.ECDSA(hashes.SHA256()))
+    named = public.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    names = ("flwr-public-key", "flwr-timestamp", "flwr-signature")
+    return PROTOBUF | dict(zip(names, (b64encode(named).decode(), stamp, b64encode(signature).decode()), strict=True))
+
+
+def public_pem(key: NodeKey) -> bytes:
+    """A node's public key, as Flower keeps it."""
+    private = load_pem_private_key(key.private_pem, None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    return private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def activation(key: NodeKey) -> bytes:
+    """What a node says first."""
+    request = ActivateNodeRequest(public_key=public_pem(key), heartbeat_interval=30.0)
+    return bytes(request.SerializeToString())
+
+
+def post(address: str, pem: Certificates, path: str, content: bytes, with_headers: dict[str, str]) -> int:
+    """The status of the answer, over a connection of its own."""
+    context = ssl.create_default_context(cafile=pem.authority)
+    with httpx.Client(verify=context, trust_env=False, timeout=PATIENCE_S) as client:
+        return client.post(f"https://{address}{path}", content=content, headers=with_headers).status_code
+
+
+# ---- the node of the product
 
 
 @dataclass

@@ -13,6 +13,7 @@ from flwr.proto.control_pb2 import ListNodesRequest, StartRunRequest, StopRunReq
 
 from crypto.verbs import Verb
 from provider_server.admin import operator_app, watching_app
+from provider_server.connections import DEFAULT_LIMITS
 from provider_server.listeners import Listener
 from provider_server.metrics import Metrics
 from provider_server.schedule import Window
@@ -51,7 +52,7 @@ def running(pem: Certificates, at: Path) -> Iterator[tuple[SuperLink, Holder]]:
     holder = Holder()
     watched = watching_app(Metrics(), lambda: "")
     with (
-        closing(Listener(watched, socket.create_server((HOST, 0)), None, 64)),
+        closing(Listener(watched, socket.create_server((HOST, 0)), None, DEFAULT_LIMITS)),
         SuperLink(pem.settings(at / "link.sqlite"), ours=operator_app(lambda: holder)) as link,
     ):
         yield link, holder

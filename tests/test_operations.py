@@ -23,6 +23,7 @@ from crypto.signing import SigningKey
 from crypto.verbs import Verb
 from provider_server import holding
 from provider_server.admin import operator_app, watching_app
+from provider_server.connections import DEFAULT_LIMITS
 from provider_server.holding import Rounds, Watched
 from provider_server.listeners import Listener, private_socket
 from provider_server.metrics import Metrics
@@ -449,7 +450,7 @@ def test_a_superlink_that_fails_stops_no_loop(running: Running, records: pytest.
 def served(app: Asgi) -> Iterator[httpx.Client]:
     """The app at a port of the loopback."""
     with (
-        closing(Listener(app, socket.create_server((HOST, 0)), None, 64)) as listener,
+        closing(Listener(app, socket.create_server((HOST, 0)), None, DEFAULT_LIMITS)) as listener,
         httpx.Client(base_url=f"http://{listener.address}", trust_env=False, timeout=PATIENCE_S) as client,
     ):
         yield client
@@ -460,7 +461,9 @@ def asked(running: Running, tmp_path: Path) -> Iterator[httpx.Client]:
     """The operator of a running provider."""
     rounds = running.rounds("manual")
     with (
-        closing(Listener(operator_app(lambda: rounds), private_socket(tmp_path / "sock"), None, 64)) as listener,
+        closing(
+            Listener(operator_app(lambda: rounds), private_socket(tmp_path / "sock"), None, DEFAULT_LIMITS)
+        ) as listener,
         httpx.Client(base_url="http://provider", transport=httpx.HTTPTransport(uds=listener.address)) as client,
     ):
         yield client

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from crypto.errors import Refusal
+from provider_server.connections import ConnectionLimits
 from provider_server.home import settings_of
 from provider_server.listeners import CannotListen, Listener
 from provider_server.pages.app import page_app
@@ -20,7 +21,7 @@ from transport.clock import now_hour
 from transport.secret_files import read
 
 LOOPBACK = ("127.0.0.1", "localhost")
-MOST_CONNECTIONS = 64
+LIMITS = ConnectionLimits(strangers=64, of_one_address=32)
 
 
 class PageInTheClear(Refusal):
@@ -54,7 +55,7 @@ def listening(
         app = page_app(look, door, over_tls=over_tls)
         try:
             at = socket.create_server((host, port))
-            listener = Listener(app, at, pem if over_tls else None, MOST_CONNECTIONS)
+            listener = Listener(app, at, pem if over_tls else None, LIMITS)
         except (OSError, ssl.SSLError) as error:
             raise CannotListen(f"the page cannot listen: {error}", hint="name another --port") from error
         try:
