@@ -92,7 +92,7 @@ class Grounds:
             owners_minimum=2,
             horizon=horizon,
             marginals=MARGINALS if large else MARGINALS[:2],
-            band_edges_hours=(*(float(hour) for hour in range(400 if large else 2)), 100_000.0),
+            band_edges_hours=(*(float(hour) for hour in range(250 if large else 2)), 100_000.0),
         )
         policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0}
         sampler = InsecureWhisper()

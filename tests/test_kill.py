@@ -26,11 +26,11 @@ Ask = Callable[..., dict[str, Any]]
 WRITTEN = {
     "provider": {
         *("directory", "leases", "ownerships", "rounds", "contributions", "answers"),
-        *("releases", "masked_counts", "notes", "bundles", "node_keys"),
+        *("releases", "masked_counts", "notes", "bundles", "node_keys", "revoked"),
     },
     "tenant": {
         *("asked", "tokens", "registrations", "units", "failures", "directory", "told"),
-        *("charges", "secrets", "outbox", "bundles", "published"),
+        *("charges", "secrets", "outbox", "bundles"),
     },
     "trustee": {"directory", "joined", "evaluations", "evaluated", "endorsed", "opened"},
 }

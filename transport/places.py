@@ -2,19 +2,19 @@
 
 A caller that is silent, slow to send or slow to read holds a place in a `Room` and nothing else. A room that is full is
 no reason to refuse a newcomer: whoever is worst gives up its place to it. Strangers go before callers that are known,
-then those go of whoever holds the most places, and of these the slowest: who has sent the least per second, or has been
-there longest. So honest callers, who send at once, are let in however many are silent, and a thousand connections from
+then those go of the address that holds the most places, and of these the slowest: who has sent the least per second, or has
+been there longest. So honest callers, who send at once, are let in however many are silent, and a thousand connections from
 one address push out one another. A place lasts as long as its room says and no longer.
 
-Known are those who have introduced themselves (`transport.introductions`); each is counted by its key. Strangers are
-counted by their address, those of IPv6 by the first 64 bits, which one subscriber commonly has.
+Known are those who have introduced themselves (`transport.introductions`); among themselves they are counted by key.
+The first 64 bits of an address of IPv6 are counted as one, since one subscriber commonly has them all.
 
 Not promised: places for strangers against somebody who sends faster than they do, for as long as they send.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Network
@@ -56,13 +56,13 @@ class Caller:
             self._key, self._introduced = self._introduced(), None
         return self._key
 
-    @property
-    def counted_as(self) -> bytes | str:
-        """What its places are counted by."""
-        return self.key or subscriber(host_and_port(self.peer)[0])
+
+@lru_cache(maxsize=16_384)
+def address(peer: str) -> str:
+    """What the places of a peer are counted by."""
+    return subscriber(host_and_port(peer)[0])
 
 
-@lru_cache(maxsize=4096)
 def subscriber(host: str) -> str:
     """What one subscriber has of addresses: the address itself, the first 64 bits of one of IPv6."""
     return str(IPv6Network((host, 64), strict=False)) if ":" in host else host
@@ -80,6 +80,7 @@ class Place:
 
     room: "Room"
     caller: Caller
+    address: str
     task: "asyncio.Task[object] | None"
     since_s: float
     sent_bytes: int = 0
@@ -107,6 +108,7 @@ class Room:
         self._lasts_s = lasts_s
         self._for_strangers = places if for_strangers is None else for_strangers
         self._places: dict[Place, None] = {}
+        self._by_address: defaultdict[str, dict[Place, None]] = defaultdict(dict)
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -117,15 +119,18 @@ class Room:
         if len(self._places) >= self._most or self._is_full_for(caller):
             self._make_room(caller)
         loop = asyncio.get_running_loop()
-        taken = Place(self, caller, asyncio.current_task(), loop.time())
-        self._places[taken] = None
+        taken = Place(self, caller, address(caller.peer), asyncio.current_task(), loop.time())
+        self._places[taken] = self._by_address[taken.address][taken] = None
         if self._timer is None:
             self._timer = loop.call_later(TICK_S, self._tick)
         return taken
 
     def give_back(self, place: Place) -> None:
         """The place is free. Twice is harmless."""
-        self._places.pop(place, None)
+        if place in self._places:
+            del self._places[place], self._by_address[place.address][place]
+            if not self._by_address[place.address]:
+                del self._by_address[place.address]
 
     def _is_full_for(self, caller: Caller) -> bool:
         if len(self._places) < self._for_strangers or caller.key is not None:
@@ -133,12 +138,24 @@ class Room:
         return sum(place.caller.key is None for place in self._places) >= self._for_strangers
 
     def _make_room(self, newcomer: Caller) -> None:
-        leaving = [place for place in self._places if not place.is_kept]
-        strangers = [place for place in leaving if place.caller.key is None]
-        candidates = strangers or (leaving if newcomer.key is not None else [])
-        if not candidates:
+        slowest = self._slowest_stranger() or (self._slowest_known() if newcomer.key is not None else None)
+        if slowest is None:
             raise NoPlace(f"too many {self._name}")
-        self._end(_worst(candidates), NoPlace(f"too many {self._name}, of which this is the slowest"))
+        self._end(slowest, NoPlace(f"too many {self._name}, of which this is the slowest"))
+
+    def _slowest_stranger(self) -> Place | None:
+        for places in sorted(self._by_address.values(), key=len, reverse=True):
+            strangers = [place for place in places if not place.is_kept and place.caller.key is None]
+            if strangers:
+                return min(strangers, key=_bytes_per_s)
+        return None
+
+    def _slowest_known(self) -> Place | None:
+        known = [place for place in self._places if not place.is_kept]
+        if not known:
+            return None
+        fullest, _ = Counter(place.caller.key for place in known).most_common(1)[0]
+        return min((place for place in known if place.caller.key == fullest), key=_bytes_per_s)
 
     def _tick(self) -> None:
         self._timer = None
@@ -156,12 +173,5 @@ class Room:
             place.task.cancel()
 
 
-def _worst(places: Sequence[Place]) -> Place:
-    """The slowest of those that belong to whoever holds the most of these places."""
-    fullest, _ = Counter(place.caller.counted_as for place in places).most_common(1)[0]
-    now_s = asyncio.get_running_loop().time()
-
-    def bytes_per_s(place: Place) -> float:
-        return place.sent_bytes / max(1.0, now_s - place.since_s)
-
-    return min((place for place in places if place.caller.counted_as == fullest), key=bytes_per_s)
+def _bytes_per_s(place: Place) -> float:
+    return place.sent_bytes / max(1.0, asyncio.get_running_loop().time() - place.since_s)
