@@ -2,9 +2,9 @@
 
 A caller that is silent, slow to send or slow to read holds a place in a `Room` and nothing else. A room that is full is
 no reason to refuse a newcomer: whoever is worst gives up its place to it. Strangers go before callers that are known,
-then those go of the address that holds the most places, and of these the slowest: who has sent the least per second, or has
-been there longest. So honest callers, who send at once, are let in however many are silent, and a thousand connections from
-one address push out one another. A place lasts as long as its room says and no longer.
+then those go of the address that holds the most places, and of these the slowest: who has sent the least per second, or
+has been there longest. So honest callers, who send at once, are let in however many are silent, and a thousand
+connections from one address push out one another. A place lasts as long as its room says and no longer.
 
 Known are those who have introduced themselves (`transport.introductions`); among themselves they are counted by key.
 The first 64 bits of an address of IPv6 are counted as one, since one subscriber commonly has them all.
@@ -14,7 +14,7 @@ Not promised: places for strangers against somebody who sends faster than they d
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Network
@@ -147,7 +147,7 @@ class Room:
         for places in sorted(self._by_address.values(), key=len, reverse=True):
             strangers = [place for place in places if not place.is_kept and place.caller.key is None]
             if strangers:
-                return min(strangers, key=_bytes_per_s)
+                return _slowest(strangers)
         return None
 
     def _slowest_known(self) -> Place | None:
@@ -155,7 +155,7 @@ class Room:
         if not known:
             return None
         fullest, _ = Counter(place.caller.key for place in known).most_common(1)[0]
-        return min((place for place in known if place.caller.key == fullest), key=_bytes_per_s)
+        return _slowest([place for place in known if place.caller.key == fullest])
 
     def _tick(self) -> None:
         self._timer = None
@@ -173,5 +173,6 @@ class Room:
             place.task.cancel()
 
 
-def _bytes_per_s(place: Place) -> float:
-    return place.sent_bytes / max(1.0, asyncio.get_running_loop().time() - place.since_s)
+def _slowest(places: Sequence[Place]) -> Place:
+    now_s = asyncio.get_running_loop().time()
+    return min(places, key=lambda place: place.sent_bytes / max(1.0, now_s - place.since_s))
