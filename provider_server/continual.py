@@ -10,7 +10,7 @@ Drift is the other question: whether the counts differ from what the bundles sai
 (`analysis.drift`). An alarm holds nothing back, for the newest model is the first to know of the change.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from crypto.life_table import LifeTable
 from provider_server.analysis.calibration import Calibration, calibrate
 from provider_server.analysis.drift import Alarm, alarms
 from provider_server.analysis.held_out import Comparison, Prediction, compare, is_no_worse, score
-from provider_server.learning import Findings, learn
+from provider_server.learning import Findings
 from provider_server.leases import Lease
 from provider_server.publication import PER_NODE_HOURS
 from provider_server.release import Release
@@ -65,13 +65,18 @@ class Model:
         return predict_week(self.rates, self.risks, week, leases, mean_risks(self.risks, before, leases))
 
 
-def review(releases: Sequence[Release], leases: Sequence[Lease], in_force: Bundle) -> Comparison | None:
-    """How the learner of today, without the newest week, predicts it beside the bundle; None where nothing compares."""
+def review(
+    releases: Sequence[Release],
+    leases: Sequence[Lease],
+    in_force: Bundle,
+    learn: Callable[[Sequence[Release]], Findings],
+) -> Comparison | None:
+    """How what `learn` makes of all but the newest week predicts it beside the bundle; None where nothing compares."""
     *before, newest = releases
     if not before or not in_force.hazards or in_force.until_hour > newest.plan.start_hour:
         return None  # the bundle was learnt from the week itself
     tables = infrastructure(newest.plan, week_tables(newest, before))
-    candidate, incumbent = Model.of_findings(learn(before, leases)), Model.of_bundle(in_force)
+    candidate, incumbent = Model.of_findings(learn(before)), Model.of_bundle(in_force)
     scores = (score([model.predict(newest, before, leases)], tables) for model in (candidate, incumbent))
     return compare(*scores)
 

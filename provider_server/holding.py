@@ -19,6 +19,7 @@ from provider_server.flower_server import server_app
 from provider_server.metrics import Metrics
 from provider_server.planning import NothingToCount
 from provider_server.provider import Provider
+from provider_server.publisher import Publisher
 from provider_server.release import Release
 from provider_server.rounds import State
 from provider_server.schedule import Window, check_window, due, last_whole_week
@@ -38,6 +39,7 @@ class Rounds:
     def __init__(
         self,
         provider: Provider,
+        publisher: Publisher,
         link: SuperLink,
         trustees: Sequence[MaskHolder],
         settings: ProviderSettings,
@@ -46,6 +48,7 @@ class Rounds:
         founded_hour: float,
     ) -> None:
         self._provider = provider
+        self._publisher = publisher
         self._link = link
         self._trustees = trustees
         self._settings = settings
@@ -164,14 +167,14 @@ class Rounds:
     def _catch_up(self) -> bool:
         """Publishes a release that a killed provider had not published; one that is held back is not tried again."""
         end = self._provider.last_end_hour()
-        if self._provider.unpublished() and end != self._held_back_end:
-            published = self._over_the_link(lambda tenants: publish(self._provider, tenants))
+        if self._publisher.unpublished() and end != self._held_back_end:
+            published = self._over_the_link(lambda tenants: publish(self._publisher, tenants))
             self._held_back_end = None if published else end
         return False
 
     def _week(self, tenants: Tenants, window: Window, clock: "_Clock") -> Release:
         try:
-            return federated_week(self._provider, tenants, self._trustees, window, clock.begin)
+            return federated_week(self._provider, self._publisher, tenants, self._trustees, window, clock.begin)
         finally:  # most of all when too few answered
             for silence in tenants.silences if isinstance(tenants, GridTenants) else ():
                 self._metrics.silences.labels(silence.why.value).inc()
@@ -223,7 +226,7 @@ class Rounds:
 
     def _raise_alarms(self, release: Release) -> int:
         """Logs what the newest week says against the bundles that were in force; how many alarms that are."""
-        alarms = self._provider.outlook(self._provider.releases()).alarms
+        alarms = self._publisher.outlook(self._publisher.releases()).alarms
         new = [alarm for alarm in alarms if alarm.raised_hour == release.plan.start_hour]
         for alarm in new:
             logger.warning("%s", alarm.text, extra={"event": "alarm", "since_hour": alarm.since_hour})

@@ -21,6 +21,7 @@ from crypto.invitation import Invitation
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
 from provider_server.provider import Provider
+from provider_server.publisher import Publisher
 from provider_server.settings import ProviderSettings
 from provider_server.store import Store, StoreNotEmpty
 from transport.certificates import make_certificate
@@ -81,6 +82,11 @@ def open_provider(home: Path, database: str | None, settings: ProviderSettings) 
             raise BadSettings(f"[plan] weeks_per_epoch: {error}", hint="set it back to what it was") from error
         until_open.pop_all()
     return provider
+
+
+def open_publisher(home: Path, store: Store) -> Publisher:
+    """The publisher that lives in `home`, on the store of its provider."""
+    return Publisher(store, SigningKey(read_key(home / "signing.key")))
 
 
 def invitation(home: Path, provider: Provider, settings: ProviderSettings) -> bytes:

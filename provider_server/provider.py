@@ -1,7 +1,7 @@
-"""The provider's side of the federation: its keys, its records, and the steps of a week in which it acts.
+"""The provider's side of the federation: who takes part, what runs where, and the steps of a round.
 
 `provider_server.week` narrates the week; every method here is one step of it. A tenant's bad answer costs that
-tenant its place in the round and nobody else anything.
+tenant its place in the round and nobody else anything. What releases teach is the `Publisher`'s.
 """
 
 import logging
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from crypto.bundle import Bundle, CatalogueEntry
 from crypto.codec import digest, encode
 from crypto.directory import Chain, Directory, Member, next_entry
 from crypto.errors import MemberRefused, PeerFault, PharoahError, PlanRefused, Refusal
@@ -30,18 +29,14 @@ from crypto.messages import (
 from crypto.noise import from_ring, noise_variances
 from crypto.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, MaskTrustee, Plan, PublishedBundle, check_continues
 from crypto.ristretto import RandomBytes
-from crypto.signing import SigningKey, open_signed, open_signed_by, reopened
-from provider_server import continual, leases as exposure, release as gate
-from provider_server.analysis.held_out import Comparison
+from crypto.signing import SigningKey, open_signed_by, reopened
+from provider_server import leases as exposure, release as gate
 from provider_server.ceilings import GroupSum, job_weeks
 from provider_server.grouping import Judgement, Suspicion, accepted, assign, judge
 from provider_server.hint_store import HintStore
-from provider_server.learning import Findings, learn
 from provider_server.leases import Lease, Slices
 from provider_server.planning import PlanSettings, make_plan, next_series
-from provider_server.publication import compose
 from provider_server.rounds import Grouping, Past, Round, State, is_broken, new_round, past_of
-from provider_server.sizes_and_seasons import add_factors
 from provider_server.store import NOWHERE, Store
 
 logger = logging.getLogger(__name__)
@@ -83,7 +78,7 @@ class Provider:
         self.settings = settings
         self._signing_key = signing_key
         self._context_secret = context_secret
-        self._store = store
+        self.store = store
         self._random_bytes = random_bytes
         founding, *later = store.entries()
         self.chain = Chain.begin(founding, signing_key.public).extended(later)
@@ -92,7 +87,7 @@ class Provider:
 
     def close(self) -> None:
         """Closes the store."""
-        self._store.close()
+        self.store.close()
 
     @property
     def directory(self) -> Directory:
@@ -102,7 +97,7 @@ class Provider:
     @property
     def hints(self) -> HintStore:
         """What tenants are told of their own leases."""
-        return self._store.hints
+        return self.store.hints
 
     # ---- who takes part, and what runs where -------------------------------------------------------------------------
 
@@ -110,7 +105,7 @@ class Provider:
         """Adds an entry to the directory; BadSignature or Fork, and no entry, for a bad card."""
         entry = self._signing_key.sign(next_entry(self.directory, joined=members, left=left))
         chain = self.chain.extended([entry])
-        self._store.add_entry(chain.directory.number, entry, left, self._now_s())
+        self.store.add_entry(chain.directory.number, entry, left, self._now_s())
         self.chain = chain
 
     def welcome(self, member: Member, node_key: str) -> bool:
@@ -119,13 +114,13 @@ class Provider:
         RetiredNodeKey for a key that was replaced, so that an old card takes nothing back.
         """
         is_new = member.tenant not in self.directory.by_id
-        if any(key == node_key and tenant != member.tenant for tenant, key in self._store.node_keys().items()):
+        if any(key == node_key and tenant != member.tenant for tenant, key in self.store.node_keys().items()):
             raise PeerFault(
                 f"tenant {member.tenant.hex()[:12]}… has the node key of another", hint="it must make one of its own"
             )
-        if node_key in self._store.retired_node_keys():
+        if node_key in self.store.retired_node_keys():
             raise RetiredNodeKey(f"the node key on the card of tenant {member.tenant.hex()[:12]}… was shut out before")
-        self._store.add_node_key(member.tenant, node_key)
+        self.store.add_node_key(member.tenant, node_key)
         if is_new:
             self.enrol([member])
         return is_new
@@ -135,23 +130,23 @@ class Provider:
         for tenant in tenants:
             if tenant not in self.directory.by_id:
                 raise PeerFault(f"tenant {tenant} is not in the directory", hint="it has no session; name another")
-        self._store.revocations.add(tenants, self._now_s())
+        self.store.revocations.add(tenants, self._now_s())
 
     def revoked(self) -> Mapping[TenantId, int]:
         """Sessions that were called back: by tenant, those that end by this second since 1970."""
-        return self._store.revocations.all()
+        return self.store.revocations.all()
 
     def node_keys(self) -> list[str]:
         """The keys of the nodes of those who take part now."""
-        return [key for tenant, key in self._store.node_keys().items() if tenant in self.directory.by_id]
+        return [key for tenant, key in self.store.node_keys().items() if tenant in self.directory.by_id]
 
     def retired_node_keys(self) -> frozenset[str]:
         """The keys of nodes that are to be shut out: they were replaced, or their tenants have left."""
-        return self._store.retired_node_keys()
+        return self.store.retired_node_keys()
 
     def refresh(self) -> None:
         """Takes entries of the directory that another process of the provider added."""
-        self.chain = self.chain.extended(self._store.entries())
+        self.chain = self.chain.extended(self.store.entries())
 
     def directory_update(self) -> bytes:
         """The directory for those who may have an older one."""
@@ -167,20 +162,20 @@ class Provider:
 
     def record_leases(self, leases: Iterable[Lease], node_names: Mapping[LeaseId, Sequence[str]] = NOWHERE) -> None:
         """Keeps leases that were granted, and where they are as far as it is told."""
-        self._store.add_leases(leases, node_names)
+        self.store.add_leases(leases, node_names)
 
     def placed(self, hour: float) -> list[tuple[Lease, tuple[str, ...]]]:
         """Leases of this moment with the names of their nodes, where these are known."""
-        return self._store.placed(hour)
+        return self.store.placed(hour)
 
     def leases(self, start_hour: float, end_hour: float) -> list[Lease]:
         """Leases that overlap [start_hour, end_hour)."""
-        return self._store.leases(start_hour, end_hour)
+        return self.store.leases(start_hour, end_hour)
 
     def grants(self, request: bytes) -> bytes:
         """A tenant's own leases, with their context tokens; BadSignature for anybody else."""
         asked = open_signed_by(LeaseRequest, request, self.directory.verify_key)
-        own = self._store.leases_of(asked.tenant, asked.start_hour, asked.end_hour)
+        own = self.store.leases_of(asked.tenant, asked.start_hour, asked.end_hour)
         granted = (
             GrantedLease.of(lease.lease, self.epoch(lease.start_h), lease.start_h, lease.labels) for lease in own
         )
@@ -202,7 +197,7 @@ class Provider:
             owned = open_signed_by(Ownership, told.ownership, self.directory.verify_key)
             if (owned.tenant, owned.epoch) != (told.tenant, told.epoch):
                 raise PeerFault(f"tenant {told.tenant.hex()[:12]}… says what another one owns")
-            self._store.register(told)
+            self.store.register(told)
 
     # ---- a round -----------------------------------------------------------------------------------------------------
 
@@ -220,7 +215,7 @@ class Provider:
         round_id = self.new_round_id()
         series = next_series(self.settings, round_id, window, earlier)
         owned = self._owned(self.epoch(window[0]), series.start_hour if series else window[0], window[1])
-        known = self._store.leases(self._epoch_start(window[0]), window[1])
+        known = self.store.leases(self._epoch_start(window[0]), window[1])
         leases = [_as_owned(lease, owned) for lease in known]
         trustees, head = self.mask_trustees(), self.directory.head
         return make_plan(
@@ -228,7 +223,7 @@ class Provider:
         )
 
     def _published(self) -> PublishedBundle | None:
-        newest = self._store.newest_bundle()
+        newest = self.store.newest_bundle()
         return None if newest is None else PublishedBundle(newest[0], digest(newest[1]))
 
     def _epoch_start(self, hour: float) -> int:
@@ -244,14 +239,14 @@ class Provider:
 
     def open_round(self, plan: Plan) -> Round:
         """Signs the plan and begins to collect."""
-        return new_round(self._store.rounds, self._signing_key, self.chain.at(plan.directory), plan)
+        return new_round(self.store.rounds, self._signing_key, self.chain.at(plan.directory), plan)
 
     def unfinished(self) -> Round | None:
         """The round that is neither released nor refused, if there is one."""
-        for kept in self._store.rounds.rounds():
+        for kept in self.store.rounds.rounds():
             if kept.state not in (State.RELEASED, State.REFUSED):
                 plan = reopened(Plan, kept.signed_plan)
-                return Round(self._store.rounds, self._signing_key, self.chain.at(plan.directory), kept.signed_plan)
+                return Round(self.store.rounds, self._signing_key, self.chain.at(plan.directory), kept.signed_plan)
         return None
 
     def receive(self, round_: Round, answer: bytes) -> None:
@@ -262,7 +257,7 @@ class Provider:
     def close_round(self, round_: Round) -> None:
         """Fixes the one set of contributions, in random groups; CohortTooSmall while there are too few."""
         group = self._grouping(round_.plan)
-        round_.close(group, past_of(self._store.rounds, round_.plan), self._evidence(round_.plan))
+        round_.close(group, past_of(self.store.rounds, round_.plan), self._evidence(round_.plan))
 
     def drop_refused(self, round_: Round, refusals: Sequence[MemberRefused]) -> None:
         """Goes on without the contribution that all trustees refuse; raises their refusal if they differ."""
@@ -273,7 +268,7 @@ class Provider:
         logger.warning(
             "round %s goes on without %s", round_.plan.round_id, refusals[0].what, extra={"event": "dropped"}
         )
-        past, said = past_of(self._store.rounds, round_.plan), self._evidence(round_.plan)
+        past, said = past_of(self.store.rounds, round_.plan), self._evidence(round_.plan)
         round_.drop(blamed[0], self._grouping(round_.plan), past, said)
 
     def _grouping(self, plan: Plan) -> Grouping:
@@ -290,11 +285,11 @@ class Provider:
     def release(self, round_: Round) -> gate.Release:
         """Passes the sums of the sound groups through the gate and keeps the release; PoisonedRound if most are bad."""
         plan = round_.plan
-        past = past_of(self._store.rounds, plan)
+        past = past_of(self.store.rounds, plan)
         earlier = self._releases_of(past)
         opened = round_.open(past)
         hours = round_.start_hours
-        leases = self._store.leases(plan.first_hour, plan.end_hour)
+        leases = self.store.leases(plan.first_hour, plan.end_hour)
         judgement, sound = self._judge(round_, opened, earlier, hours, leases)
         answered = [gate.Answered(tenant, hours[tenant]) for at in sound for tenant in round_.groups[at]]
         since = {answer.tenant: float(answer.start_hour) for answer in answered}
@@ -307,78 +302,28 @@ class Provider:
 
     def left_out(self, made: gate.Release) -> int:
         """How many contributions to a released round do not count, since their groups were not possible."""
-        request = self._store.rounds.get(made.plan.round_id).request or b""
+        request = self.store.rounds.get(made.plan.round_id).request or b""
         return len(reopened(UnmaskRequest, request).contributors) - made.contributors
 
     def suspicion(self) -> Suspicion:
         """What the rounds so far say about tenants."""
-        kept = self._store.rounds.suspicion()
+        kept = self.store.rounds.suspicion()
         return Suspicion.from_dict(kept) if kept else Suspicion()
-
-    # ---- what is learnt ----------------------------------------------------------------------------------------------
 
     def releases(self) -> list[gate.Release]:
         """Everything that went through the gate, oldest first."""
-        return [gate.from_bytes(data) for data in self._store.releases()]
-
-    def learn(self, releases: Sequence[gate.Release]) -> Findings:
-        """What `releases` say together, with this provider's own exposure."""
-        leases = self._store.leases(min(made.plan.first_hour for made in releases), releases[-1].plan.end_hour)
-        return add_factors(learn(releases, leases), releases, leases)
-
-    def publish_catalogue(self, catalogue: Sequence[CatalogueEntry]) -> bytes:
-        """Bundle 0: a catalogue and no findings."""
-        return self._publish(Bundle(0, 0, 0, tuple(catalogue), (), (), None))
-
-    def review(self, releases: Sequence[gate.Release]) -> Comparison | None:
-        """How the learner of today predicts the newest week beside the bundle in force; None where nothing compares."""
-        newest = self._store.newest_bundle()
-        leases = self._store.leases(0, releases[-1].plan.end_hour)
-        return None if newest is None else continual.review(releases, leases, self._open(newest[1]))
-
-    def outlook(self, releases: Sequence[gate.Release]) -> continual.Outlook:
-        """How well the bundles so far predicted the weeks after them, and what has changed since."""
-        leases = self._store.leases(0, releases[-1].plan.end_hour)
-        return continual.outlook(releases, leases, [self._open(signed) for signed in self._store.bundles()])
-
-    def publish(self, releases: Sequence[gate.Release], findings: Findings) -> bytes:
-        """The next bundle, signed and kept."""
-        newest = self._store.newest_bundle()
-        number, before = (0, None) if newest is None else (newest[0] + 1, self._open(newest[1]))
-        known = (before.catalogue, before.rules) if before else ((), ())
-        return self._publish(compose(number, known[0], releases, findings, rules=known[1]))
-
-    def unpublished(self) -> bool:
-        """Whether the newest release is in no bundle yet."""
-        newest, releases = self._store.newest_bundle(), self._store.releases()
-        if not releases:
-            return False
-        end_hour = gate.from_bytes(releases[-1]).plan.end_hour
-        return newest is None or self._open(newest[1]).until_hour < end_hour
+        return [gate.from_bytes(data) for data in self.store.releases()]
 
     def last_end_hour(self) -> int | None:
         """Where the window of the newest round ends, whatever came of it; None before the first."""
-        rounds = self._store.rounds.rounds()
+        rounds = self.store.rounds.rounds()
         ends = [reopened(Plan, kept.signed_plan).end_hour for kept in rounds]
         return max(ends, default=None)
 
-    def newest_bundle_number(self) -> int | None:
-        """The number of the newest bundle."""
-        newest = self._store.newest_bundle()
-        return None if newest is None else newest[0]
-
     def newest_bundle(self) -> bytes | None:
         """The signed bytes of the newest bundle."""
-        newest = self._store.newest_bundle()
+        newest = self.store.newest_bundle()
         return None if newest is None else newest[1]
-
-    def _publish(self, bundle: Bundle) -> bytes:
-        signed = self._signing_key.sign(bundle)
-        self._store.add_bundle(bundle.number, signed)
-        return signed
-
-    def _open(self, signed_bundle: bytes) -> Bundle:
-        return open_signed(Bundle, signed_bundle, self._signing_key.public)
 
     def _owned(self, epoch: int, first_hour: int, end_hour: int) -> dict[TenantId, set[str]]:
         said = self._ownerships(epoch, self.directory, first_hour, end_hour)
@@ -388,14 +333,14 @@ class Provider:
         self, epoch: int, directory: Directory, first_hour: int, end_hour: int
     ) -> list[tuple[Ownership, bytes]]:
         """What the members of `directory` say of leases in these hours; of those that have left nothing counts."""
-        said = [(reopened(Ownership, signed), signed) for signed in self._store.ownerships(epoch)]
+        said = [(reopened(Ownership, signed), signed) for signed in self.store.ownerships(epoch)]
         return [one for one in said if one[0].tenant in directory.by_id and first_hour < one[0].end_hour <= end_hour]
 
     def _goes_on_from(self) -> Plan | None:
         """The last released round, if the next one may go on with its series."""
-        releases = self._store.releases()
+        releases = self.store.releases()
         last = gate.from_bytes(releases[-1]).plan if releases else None
-        return None if last is None or is_broken(self._store.rounds, last) else last
+        return None if last is None or is_broken(self.store.rounds, last) else last
 
     def _releases_of(self, past: Past) -> list[gate.Release]:
         names = {plan.round_id for plan in past.plans}

@@ -17,7 +17,7 @@ from crypto.signing import SigningKey
 from provider_server.admin import operator_app, watching_app
 from provider_server.connections import ConnectionLimits
 from provider_server.holding import Rounds, Watched
-from provider_server.home import CONTROL, founded_hour
+from provider_server.home import CONTROL, founded_hour, open_publisher
 from provider_server.listeners import CannotListen, Listener
 from provider_server.live import Live, polling
 from provider_server.metrics import Metrics
@@ -91,7 +91,8 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
             raise CannotListen(
                 f"the provider cannot listen: {error}", hint="see [listen] in provider.toml, tls.pem and tls.key"
             ) from error
-        rounds = Rounds(provider, link, trustees, settings, metrics, now_hour, founded_hour(home))
+        publisher = open_publisher(home, provider.store)
+        rounds = Rounds(provider, publisher, link, trustees, settings, metrics, now_hour, founded_hour(home))
         tell_directory(provider, trustees)
         live = Live(home, provider, settings, metrics, time.time)
         stack.enter_context(polling(live))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from provider_server.leases import Lease
     from provider_server.new_contexts import NewContext
     from provider_server.provider import Provider
+    from provider_server.publisher import Publisher
     from provider_server.release import Release
 
 Benchmarks = Annotated[
@@ -37,9 +38,9 @@ def learn(
     """Learn from all releases, and say how the bundles so far fared; nothing is published."""
     from provider_server.learnt_rows import learnt_lines, learnt_row
 
-    with _learning(home, database) as (provider, releases):
-        findings, newcomers = _benchmarked(required(home), provider, releases, benchmarks)
-        review, seen = provider.review(releases), provider.outlook(releases)
+    with _learning(home, database) as (provider, publisher, releases):
+        findings, newcomers = _benchmarked(required(home), provider, publisher, releases, benchmarks)
+        review, seen = publisher.review(releases), publisher.outlook(releases)
         names = _names(required(home), provider, releases[-1])
     if out:
         _write_page(out, findings, seen, releases, names)
@@ -48,7 +49,7 @@ def learn(
 
 
 def _benchmarked(
-    home: Path, provider: "Provider", releases: "Sequence[Release]", file: Path | None
+    home: Path, provider: "Provider", publisher: "Publisher", releases: "Sequence[Release]", file: Path | None
 ) -> "tuple[Findings, tuple[NewContext, ...]]":
     """What releases and benchmark jobs say, and first rates of contexts that have none."""
     from dataclasses import replace
@@ -64,29 +65,32 @@ def _benchmarked(
     def level_0(name: str) -> str:
         return provider.context_labels(newest.start_hour, name, 0)["context_level"]
 
-    findings = provider.learn(releases)
+    findings = publisher.learn(releases)
     if file:
         findings = replace(findings, rules=rules_from(jobs, np.random.default_rng(SEED)))
     contexts_now = kept.contexts if kept else None
     return findings, new_contexts(findings.rates, jobs, contexts_now, level_0, newest.band_edges_hours)
 
 
-def _learning(home: Path | None, database: str | None) -> "AbstractContextManager[tuple[Provider, list[Release]]]":
-    """The provider and its releases; exit code 3 before the first."""
+def _learning(
+    home: Path | None, database: str | None
+) -> "AbstractContextManager[tuple[Provider, Publisher, list[Release]]]":
+    """The provider, its publisher and its releases; exit code 3 before the first."""
     from contextlib import contextmanager
 
     from provider_server import home as homes
 
     @contextmanager
-    def opened() -> "Iterator[tuple[Provider, list[Release]]]":
+    def opened() -> "Iterator[tuple[Provider, Publisher, list[Release]]]":
         place = required(home)
         with failing():
             provider = homes.open_provider(place, database, homes.settings_of(place))
             try:
-                releases = provider.releases()
+                publisher = homes.open_publisher(place, provider.store)
+                releases = publisher.releases()
                 if not releases:
                     raise nothing_yet("nothing was released yet")
-                yield provider, releases
+                yield provider, publisher, releases
             finally:
                 provider.close()
 
@@ -136,8 +140,8 @@ def explain(
     from provider_server.learnt_rows import chance_row, explanation_lines, explanation_row
     from transport.clock import now_hour
 
-    with _learning(home, database) as (provider, releases):
-        findings, now_h = provider.learn(releases), now_hour()
+    with _learning(home, database) as (provider, publisher, releases):
+        findings, now_h = publisher.learn(releases), now_hour()
         names = _names(required(home), provider, releases[-1])
         leases = provider.leases(releases[0].plan.first_hour, max(now_h, releases[-1].plan.end_hour))
         job = Job(1, 0.0)
@@ -172,18 +176,19 @@ def publish(
     """Learn from all releases and publish the next bundle, unless it is worse on the newest week, which is held out."""
     from dataclasses import replace
 
+    from crypto.bundle import Bundle
+    from crypto.signing import reopened
     from provider_server.continual import check
 
-    with _learning(home, database) as (provider, releases):
-        review = provider.review(releases)
+    with _learning(home, database) as (provider, publisher, releases):
+        review = publisher.review(releases)
         if not accept:
             check(review)
-        findings, newcomers = _benchmarked(required(home), provider, releases, benchmarks)
+        findings, newcomers = _benchmarked(required(home), provider, publisher, releases, benchmarks)
         if benchmarks:
             first = tuple(rate for newcomer in newcomers for rate in newcomer.rates)
             findings = replace(findings, rates=findings.rates + first)
-        provider.publish(releases, findings)
-        number = provider.newest_bundle_number()
+        number = reopened(Bundle, publisher.publish(releases, findings)).number
     row = {"bundle": number, "releases": len(releases), "against_bundle": str(review.verdict) if review else None}
     print_rows([row], _published_line, as_json=as_json)
 

@@ -13,6 +13,7 @@ from crypto.errors import MemberRefused, PharoahError
 from crypto.verbs import Verb
 from provider_server.continual import HeldBack, check
 from provider_server.provider import Provider, Window
+from provider_server.publisher import Publisher
 from provider_server.release import Release
 from provider_server.round_store import Answer
 from provider_server.rounds import Round, State
@@ -55,6 +56,7 @@ class Stage(StrEnum):
 
 def federated_week(
     provider: Provider,
+    publisher: Publisher | None,
     tenants: Tenants,
     trustees: Sequence[MaskHolder],
     window: Window,
@@ -62,6 +64,7 @@ def federated_week(
 ) -> Release:
     """Runs the week whose hours are `window` and returns its release; a round that is under way is finished instead.
 
+    Without a `publisher` the week ends with its release: nothing is learnt from it, and the bundle in force stays.
     Refusals of the whole round (too few contributions, nothing to count) propagate; a single tenant's fault does not.
     """
     announce(Stage.DIRECTORY)
@@ -79,27 +82,28 @@ def federated_week(
         round_ = provider.open_round(provider.plan(window))
 
     release = federated_round(provider, tenants, trustees, round_, announce)
-    publish(provider, tenants, announce)
+    if publisher is not None:
+        publish(publisher, tenants, announce)
     announce(Stage.DONE)
     return release
 
 
-def publish(provider: Provider, tenants: Tenants, announce: Callable[[Stage], None] = lambda stage: None) -> bool:
+def publish(publisher: Publisher, tenants: Tenants, announce: Callable[[Stage], None] = lambda stage: None) -> bool:
     """Learns from all releases so far and gives every tenant the bundle, unless it would predict worse than the last.
 
     One that is held back is logged, the bundle in force stays, and the answer is false.
     """
     announce(Stage.LEARN)
-    releases = provider.releases()
+    releases = publisher.releases()
     try:
-        check(provider.review(releases))
+        check(publisher.review(releases))
     except HeldBack as held:
         logger.warning("the bundle is held back: %s", held.what, extra={"event": "held back", "hint": held.hint})
         return False
-    findings = provider.learn(releases)
+    findings = publisher.learn(releases)
 
     announce(Stage.PUBLISH)
-    for _receipt in tenants.ask(Verb.BUNDLE, provider.publish(releases, findings)):
+    for _receipt in tenants.ask(Verb.BUNDLE, publisher.publish(releases, findings)):
         pass
     return True
 

@@ -17,6 +17,7 @@ from crypto.noise import NoiseSampler, SystemSampler
 from crypto.signing import SigningKey
 from provider_server.planning import PlanSettings
 from provider_server.provider import Provider
+from provider_server.publisher import Publisher
 from provider_server.store import Store
 from tenant_client.home import create, open_tenant, pin
 from tenant_client.tenant import Tenant
@@ -31,6 +32,7 @@ class Federation:
     """Everybody who takes part."""
 
     provider: Provider
+    publisher: Publisher
     trustees: tuple[Trustee, ...]
     tenants: tuple[Tenant, ...]
 
@@ -68,7 +70,8 @@ def found(
     store.add_entry(0, founding)
     provider = Provider(provider_key, os.urandom(32), settings, store, os.urandom)
     drawn = sampler or SystemSampler()
-    return Federation(provider, trustees, tuple(open_tenant(home, trustees, os.urandom, drawn) for home in homes))
+    opened = tuple(open_tenant(home, trustees, os.urandom, drawn) for home in homes)
+    return Federation(provider, Publisher(store, provider_key), trustees, opened)
 
 
 def make_group_key() -> tuple[list[threshold.KeyShare], threshold.GroupKey]:

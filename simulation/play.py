@@ -90,16 +90,16 @@ class Player:
 
     def weeks(self) -> Iterator[int]:
         """Plays week after week and yields the number of each one that is over."""
-        provider, trustees = self._federation.provider, self._federation.trustees
-        grid = LocalGrid({n: client_app(tenant.answer) for n, tenant in enumerate(self._federation.tenants)})
+        of = self._federation
+        grid = LocalGrid({n: client_app(tenant.answer) for n, tenant in enumerate(of.tenants)})
         with local_task():
             tenants = MeteredTenants(GridTenants(grid, DEADLINE_S, poll_s=0.0), self._tally)
-            for _receipt in tenants.ask(Verb.BUNDLE, provider.publish_catalogue(self._catalogue())):
+            for _receipt in tenants.ask(Verb.BUNDLE, of.publisher.publish_catalogue(self._catalogue())):
                 pass
             for number in range(self.scenario.weeks):
                 self._happen(number)
                 window = (number * HOURS_PER_WEEK, (number + 1) * HOURS_PER_WEEK)
-                released = federated_week(provider, tenants, trustees, window, self._tally.begin)
+                released = federated_week(of.provider, of.publisher, tenants, of.trustees, window, self._tally.begin)
                 self._releases.append(released)
                 self._exact.append(exact_sum(self._federation, released.plan))
                 yield number

@@ -100,7 +100,7 @@ class Judge:
         )
 
     def _learn(self, releases: Sequence[Release]) -> Findings:
-        return self._played.federation.provider.learn(releases)
+        return self._played.federation.publisher.learn(releases)
 
     def _impact(self, seed: int) -> dict[str, Any]:
         """What the bundles of those weeks were worth to the tenants, beside others and none (docs/impact.md)."""

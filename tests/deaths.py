@@ -100,7 +100,7 @@ def watching(fate: Fate) -> Iterator[None]:
 
 def watch_store(provider: Provider, fate: Fate) -> None:
     """The same for the provider's database."""
-    engine = provider._store._engine
+    engine = provider.store._engine
     commit = engine.dialect.do_commit
 
     def meeting(moment: str) -> Callable[..., None]:

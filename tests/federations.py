@@ -32,6 +32,7 @@ from provider_server.learning import Findings
 from provider_server.leases import Lease
 from provider_server.planning import MARGINALS, PlanSettings
 from provider_server.provider import Provider
+from provider_server.publisher import Publisher
 from provider_server.release import Release
 from provider_server.store import Store
 from provider_server.tenants import GridTenants, Silence
@@ -65,11 +66,9 @@ class InsecureWhisper:
         return self.gaussian(scale, size)
 
 
-class Taught(Provider):
-    """Findings depend on releases alone, and fitting them takes a second: this provider has fitted them before."""
-
-    def learn(self, releases: Sequence[Release]) -> Findings:
-        return Findings((), ())
+def learns_nothing(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
+    """Findings depend on releases alone, and fitting them takes a second: for tests of anything else."""
+    return Findings((), ())
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,11 @@ class Grounds:
         """The provider on a copy below `root`."""
         of = self.federation.provider
         store = Store(root / "provider" / "provider.db", create=False)
-        return Taught(of._signing_key, of._context_secret, of.settings, store, os.urandom)
+        return Provider(of._signing_key, of._context_secret, of.settings, store, os.urandom)
+
+    def publisher(self, store: Store) -> Publisher:
+        """The publisher on the store of a copy; its bundles hold no findings."""
+        return Publisher(store, self.federation.provider._signing_key, learns_nothing)
 
     def trustee(self, root: Path, index: int, limits: TrusteeLimits | None = None) -> Trustee:
         """Trustee `index`, from 1."""
@@ -122,7 +125,9 @@ class Grounds:
         indices = [of.index for of in self.federation.trustees]
         trustees = tuple(self.trustee(root, index, limits.get(index)) for index in indices)
         tenants = tuple(self.tenant(root, number, trustees) for number in range(len(self.federation.tenants)))
-        with closing(Federation(self.provider(root), trustees, tenants)) as federation:
+        provider = self.provider(root)
+        publisher = self.publisher(provider.store)
+        with closing(Federation(provider, publisher, trustees, tenants)) as federation:
             yield federation
 
 
@@ -172,14 +177,15 @@ def hold(
     """Holds the week, or goes on with it wherever it is; `answers` replaces those of some tenants."""
     own: dict[int, Answerer] = {number: tenant.answer for number, tenant in enumerate(federation.tenants)}
     apps = {number: client_app(answer) for number, answer in (own | (answers or {})).items()}
-    provider = federation.provider
+    provider, publisher = federation.provider, federation.publisher
     with local_task():
         tenants = GridTenants(LocalGrid(apps, silent=silent, deliver=deliver), 0.0, 0.0)
         done = [made for made in provider.releases() if made.plan.start_hour == window[0]]
         if not done:
-            return federated_week(provider, tenants, trustees or federation.trustees, window), tenants.silences
-        if provider.unpublished():
-            publish(provider, tenants)
+            held = federated_week(provider, publisher, tenants, trustees or federation.trustees, window)
+            return held, tenants.silences
+        if publisher.unpublished():
+            publish(publisher, tenants)
     return done[0], tenants.silences
 
 
@@ -304,7 +310,7 @@ def _about_directories(federation: Federation, missing: frozenset[int]) -> Itera
 def _about_bundles(federation: Federation) -> Iterator[str]:
     key = federation.provider.directory.provider
     newest = federation.provider.newest_bundle()
-    if newest is None or federation.provider.unpublished():
+    if newest is None or federation.publisher.unpublished():
         yield "the week has no bundle"
         return
     last = open_signed(Bundle, newest, key)

@@ -61,6 +61,7 @@ from crypto.verbs import Verb
 from provider_server.grouping import PoisonedRound
 from provider_server.leases import Lease
 from provider_server.planning import PlanSettings
+from provider_server.publisher import Publisher
 from provider_server.release import Release
 from provider_server.rounds import Past, Round
 from provider_server.tenants import GridTenants, Silence, Why
@@ -772,13 +773,14 @@ def a_week(
     attackers: dict[int, Answerer] | None = None,
     deliver: Deliver = list,
     window: tuple[int, int] = WEEK,
+    publisher: Publisher | None = None,
 ) -> tuple[Release, tuple[Silence, ...]]:
     """The honest tenants are nodes 0 to 7; attackers take the place of one, or come as further nodes."""
     answer: dict[int, Answerer] = {number: tenant.answer for number, tenant in enumerate(federation.tenants)}
     apps = {number: client_app(given) for number, given in (answer | (attackers or {})).items()}
     with local_task():
         tenants = GridTenants(LocalGrid(apps, deliver=deliver), 0.0, 0.0)
-        return federated_week(federation.provider, tenants, federation.trustees, window), tenants.silences
+        return federated_week(federation.provider, publisher, tenants, federation.trustees, window), tenants.silences
 
 
 def pairs(release: Release) -> float:
@@ -926,6 +928,10 @@ def test_a_huge_lie_in_one_cell_costs_its_group_and_the_others_are_exact(twelve:
     for table in ("pairs", "hazard", "reasons"):
         assert release.table(table).events.sum() == SPOILT
     assert release.table("pairs").exposure_node_hours.sum() == SPOILT * LEASES * 4 * 99
+
+
+def test_the_bundle_of_a_week_with_a_huge_lie_counts_those_who_are_left(twelve: Federation) -> None:
+    a_week(twelve, {2: adding(twelve, 2, 2**40)}, publisher=twelve.publisher)
     assert all(tenant.bundle() is not None for tenant in twelve.tenants)
     bundle = twelve.tenants[0].bundle()
     assert bundle is not None

@@ -185,7 +185,8 @@ def a_week_with(federation: Federation, holders: Callable[[Trustee], MaskHolder]
     apps = {number: client_app(tenant.answer) for number, tenant in enumerate(federation.tenants)}
     trustees = [holders(trustee) for trustee in federation.trustees]
     with local_task():
-        return federated_week(federation.provider, GridTenants(LocalGrid(apps), 0.0, 0.0), trustees, WEEK).contributors
+        tenants = GridTenants(LocalGrid(apps), 0.0, 0.0)
+        return federated_week(federation.provider, None, tenants, trustees, WEEK).contributors
 
 
 def test_a_member_that_all_trustees_refuse_costs_its_own_place_and_no_round(eight: Federation) -> None:  # noqa: F811

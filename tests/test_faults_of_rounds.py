@@ -237,7 +237,7 @@ def mounted(folder: Path) -> Iterator[None]:
 def pages_of(federation: Federation, role: str) -> FewPages:
     """The limit in the one connection that the victim holds."""
     if role == "provider":
-        engine = federation.provider._store._engine
+        engine = federation.provider.store._engine
 
         def of_store(pragma: str) -> int:
             with engine.connect() as connection:

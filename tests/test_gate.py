@@ -1,6 +1,6 @@
 """Whether a model is fit to be published: the newest week is held out, and bundles are judged by what they foretold."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -8,7 +8,7 @@ from crypto.bundle import Bundle
 from provider_server import continual
 from provider_server.analysis.held_out import Comparison, Verdict
 from provider_server.continual import HeldBack, Model, check
-from provider_server.learning import learn
+from provider_server.learning import Findings, learn
 from provider_server.leases import Lease
 from provider_server.publication import compose
 from provider_server.release import Release
@@ -31,6 +31,11 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
         yield federation.provider.releases(), federation.provider.leases(0, WEEKS[1][1])
 
 
+def learner(leases: list[Lease]) -> Callable[[Sequence[Release]], Findings]:
+    """The learner of today."""
+    return lambda releases: learn(releases, leases)
+
+
 def bundle(releases: list[Release], leases: list[Lease], factor: float = 1.0) -> Bundle:
     """What is learnt from some releases, with every rate off by a factor."""
     made = compose(1, (), releases, learn(releases, leases))
@@ -41,7 +46,7 @@ def bundle(releases: list[Release], leases: list[Lease], factor: float = 1.0) ->
 
 def test_the_same_learner_is_no_worse_than_its_own_bundle(history: History) -> None:
     releases, leases = history
-    found = continual.review(releases, leases, bundle(releases[:1], leases))
+    found = continual.review(releases, leases, bundle(releases[:1], leases), learner(leases))
     assert found is not None
     assert found.difference == pytest.approx(0.0, abs=1e-9)
     assert found.verdict is Verdict.NO_WORSE
@@ -50,7 +55,10 @@ def test_the_same_learner_is_no_worse_than_its_own_bundle(history: History) -> N
 
 def test_a_bundle_that_is_far_off_is_beaten_and_a_good_one_is_not(history: History) -> None:
     releases, leases = history
-    far, near = (continual.review(releases, leases, bundle(releases[:1], leases, factor)) for factor in (1e4, 1.0))
+    far, near = (
+        continual.review(releases, leases, bundle(releases[:1], leases, factor), learner(leases))
+        for factor in (1e4, 1.0)
+    )
     assert far is not None
     assert near is not None
     assert far.difference > near.difference
@@ -58,9 +66,11 @@ def test_a_bundle_that_is_far_off_is_beaten_and_a_good_one_is_not(history: Histo
 
 def test_a_bundle_that_has_seen_the_week_is_no_judge_of_it(history: History) -> None:
     releases, leases = history
-    assert continual.review(releases, leases, bundle(releases, leases)) is None
-    assert continual.review(releases[:1], leases, bundle(releases[:1], leases)) is None
-    assert continual.review(releases, leases, replace(bundle(releases[:1], leases), hazards=())) is None
+    assert continual.review(releases, leases, bundle(releases, leases), learner(leases)) is None
+    assert continual.review(releases[:1], leases, bundle(releases[:1], leases), learner(leases)) is None
+    assert (
+        continual.review(releases, leases, replace(bundle(releases[:1], leases), hazards=()), learner(leases)) is None
+    )
 
 
 def test_what_is_worse_is_held_back() -> None:

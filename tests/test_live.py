@@ -161,7 +161,7 @@ def scene(tmp_path: Path, feed: Feed) -> Scene:
     build_up.add(summary(feed.first_hour - 1, {}, silent=NODES))
     observing.keep(found.home, Kept(feed.first_hour, contexts(), {}, build_up.state()))
     with closing(grounds.provider(tmp_path)) as provider:
-        provider._publish(bundle(provider, feed.first_hour))
+        grounds.publisher(provider.store).issue(bundle(provider, feed.first_hour))
         for number, (name, (tenant, nodes)) in enumerate(placed.items()):
             found.leases[name] = LeaseId(bytes([number]) * 16)
             hours = float(feed.first_hour), float(feed.first_hour + HOURS)
@@ -242,7 +242,7 @@ def test_a_lease_that_is_over_is_no_longer_looked_at(scene: Scene) -> None:
     end = scene.feed.first_hour + HOT_FROM + 4
     scene.step([5])
     assert str(scene.leases["hot"]).encode() in state_of(scene)
-    with closing(scene.grounds.provider(scene.root)) as provider, provider._store._engine.begin() as connection:
+    with closing(scene.grounds.provider(scene.root)) as provider, provider.store._engine.begin() as connection:
         connection.execute(sa.update(tables.leases).values(end_h=end))
     scene.step(range(6, HOT_TO, 3))
     assert scene.hints(0) == []

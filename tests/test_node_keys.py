@@ -43,8 +43,8 @@ class Running:
 
     @property
     def rounds(self) -> Rounds:
-        provider, trustees = self.federation.provider, self.federation.trustees
-        return Rounds(provider, self.link, trustees, SETTINGS, Metrics(), lambda: 1000.0, 0.0)
+        of, metrics = self.federation, Metrics()
+        return Rounds(of.provider, of.publisher, self.link, of.trustees, SETTINGS, metrics, lambda: 1000.0, 0.0)
 
     def home(self, number: int) -> Path:
         return self.root / "tenants" / f"{number:03d}"

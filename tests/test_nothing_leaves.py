@@ -115,7 +115,7 @@ def test_no_canary_is_in_any_byte_that_leaves(
     rounds: list[RoundId] = []
 
     def run(tenants: Tenants) -> None:
-        rounds.append(federated_week(federation.provider, tenants, trustees, WEEK).plan.round_id)
+        rounds.append(federated_week(federation.provider, federation.publisher, tenants, trustees, WEEK).plan.round_id)
 
     with ExitStack() as stack:
         link = stack.enter_context(superlink(tmp_path))
@@ -126,7 +126,7 @@ def test_no_canary_is_in_any_byte_that_leaves(
 
     for tenant in federation.tenants:  # the recorder does hear what is said
         assert (tenant.sent(rounds[0]) or b"nothing") in wire.everything
-    for owned in federation.provider._store.ownerships(0):
+    for owned in federation.provider.store.ownerships(0):
         assert owned in wire.everything
         assert open_signed_by(Ownership, owned, federation.provider.directory.verify_key).tokens
     assert {kind for trustee in trustees for kind, _ in trustee.said} == {"follow", "evaluate", "endorse", "unmask"}

@@ -207,7 +207,7 @@ def test_the_bundle_comes_after_the_first_and_not_before(federation: Federation,
     with pytest.raises(Refusal, match="no bundle") as caught:
         peer.call(ProviderMethod.BUNDLE, b"")
     assert "after the first round" in caught.value.hint
-    published = federation.provider.publish_catalogue(())
+    published = federation.publisher.publish_catalogue(())
     assert peer.call(ProviderMethod.BUNDLE, b"") == published
     assert open_signed(Bundle, published, federation.provider.directory.provider).number == 0
     assert peer.call(ProviderMethod.BUNDLE, digest(published)) == b""
@@ -232,7 +232,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     root = tmp_path_factory.mktemp("learnt")
     with Grounds.founded(root, 3).opened(root) as parties:
         begin(parties, 0)
-        parties.provider._publish(a_bundle(1))
+        parties.publisher.issue(a_bundle(1))
         yield parties
 
 
@@ -332,7 +332,7 @@ def test_before_the_first_bundle_nothing_is_known(tmp_path: Path, start: Start) 
         assert place.online().check(labels()) == check(None, labels())
         with pytest.raises(NothingPublished):
             place.peer.call(ProviderMethod.CATALOGUE, b"")
-        parties.provider._publish(a_bundle(1))
+        parties.publisher.issue(a_bundle(1))
         until(lambda: place.online().check(labels()).verdict is Verdict.MISMATCH)
 
 
@@ -352,7 +352,7 @@ def test_labels_that_are_no_tokens_are_refused_before_they_are_sent(start: Start
 def test_a_new_bundle_takes_over_while_checks_run(tmp_path: Path, start: Start) -> None:
     """Every answer is by one bundle from beginning to end, and never by an older one than the answer before."""
     with Grounds.founded(tmp_path, 3).opened(tmp_path) as parties:
-        parties.provider._publish(a_bundle(1, ratio=1.0))
+        parties.publisher.issue(a_bundle(1, ratio=1.0))
         rates = replace(DEFAULT_LIMITS, refresh_s=0.05, calls=Rate(1e6, 1_000_000))
         place = start(parties, limits=rates)
         stop, seen = threading.Event(), list[list[tuple[int, float]]]([[], [], []])
@@ -373,7 +373,7 @@ def test_a_new_bundle_takes_over_while_checks_run(tmp_path: Path, start: Start) 
                 until(lambda: told(1) or any(one.done() for one in asking))
                 for number in range(2, 6):
                     time.sleep(0.2)
-                    parties.provider._publish(a_bundle(number, ratio=float(number)))
+                    parties.publisher.issue(a_bundle(number, ratio=float(number)))
                 until(lambda: told(5) or any(one.done() for one in asking))
             finally:
                 stop.set()
@@ -486,7 +486,7 @@ def test_too_large_and_unknown_questions_harm_nobody(start: Start) -> None:
 
 def test_a_tenant_that_has_left_is_out_at_once(tmp_path: Path, start: Start) -> None:
     with Grounds.founded(tmp_path, 3).opened(tmp_path) as parties:
-        parties.provider._publish(a_bundle(1))
+        parties.publisher.issue(a_bundle(1))
         place = start(parties, limits=replace(DEFAULT_LIMITS, refresh_s=0.05))
         session = place.sign_in(0)
         hints = place.peer.stream(ProviderMethod.WATCH, the_calls(session)[ProviderMethod.WATCH])
@@ -504,7 +504,7 @@ def test_a_tenant_that_has_left_is_out_at_once(tmp_path: Path, start: Start) -> 
 
 def test_stolen_sessions_are_called_back_while_the_server_runs(tmp_path: Path, start: Start) -> None:
     with Grounds.founded(tmp_path, 3).opened(tmp_path) as parties:
-        parties.provider._publish(a_bundle(1))
+        parties.publisher.issue(a_bundle(1))
         place = start(parties, limits=replace(DEFAULT_LIMITS, refresh_s=0.05))
         stolen, of_another = place.sign_in(0), place.sign_in(1)
         assert place.check(stolen).bundle == 1
@@ -524,7 +524,7 @@ def test_stolen_sessions_are_called_back_while_the_server_runs(tmp_path: Path, s
 
 def test_a_session_from_before_a_tenant_left_does_not_come_back_with_it(tmp_path: Path, start: Start) -> None:
     with Grounds.founded(tmp_path, 3).opened(tmp_path) as parties:
-        parties.provider._publish(a_bundle(1))
+        parties.publisher.issue(a_bundle(1))
         place = start(parties, limits=replace(DEFAULT_LIMITS, refresh_s=0.05))
         session, member = place.sign_in(0), parties.provider.directory.by_id[place.tenant(0)]
         parties.provider.enrol([], left=[member.tenant])

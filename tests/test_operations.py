@@ -117,6 +117,7 @@ class Running:
         trustees: list[MaskHolder] = [*self.federation.trustees[:-1], self.last]
         return Rounds(
             self.federation.provider,
+            self.federation.publisher,
             cast("SuperLink", self.link),
             [Watched(trustee, self.metrics) for trustee in trustees],
             settings_of(every),
@@ -411,12 +412,12 @@ def test_a_release_that_was_not_published_is_published(running: Running, monkeyp
     def die(_releases: object) -> None:
         raise Killed
 
-    provider = running.federation.provider
+    provider, publisher = running.federation.provider, running.federation.publisher
     with monkeypatch.context() as patch:
-        patch.setattr(provider, "learn", die)
+        patch.setattr(publisher, "learn", die)
         with pytest.raises(Killed):
             running.rounds().step()
-    assert provider.unpublished()
+    assert publisher.unpublished()
     assert provider.newest_bundle() is None
     assert not running.rounds("manual").step()
     assert running.link.runs == 2
@@ -428,8 +429,8 @@ def test_a_release_that_was_not_published_is_published(running: Running, monkeyp
 def test_one_unusable_node_key_stops_nobody(running: Running, records: pytest.LogCaptureFixture) -> None:
     provider = running.federation.provider
     good = "ecdsa-sha2-nistp384 AAAA"
-    provider._store.add_node_key(running.federation.tenants[0].id, "ssh-rsa AAAA")
-    provider._store.add_node_key(running.federation.tenants[1].id, good)
+    provider.store.add_node_key(running.federation.tenants[0].id, "ssh-rsa AAAA")
+    provider.store.add_node_key(running.federation.tenants[1].id, good)
     assert running.rounds().step()
     assert running.link.keys == [good]
     assert [event["error"] for event in events(records, "node")] == ["UnusableNodeKey"]

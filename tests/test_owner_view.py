@@ -213,7 +213,7 @@ def test_sent_lists_what_left_and_nothing_that_did_not(played: Federation) -> No
 
 def test_sent_lists_the_very_tokens_that_the_tenant_signed_to_own(played: Federation) -> None:
     tenant, provider = played.tenants[0], played.provider
-    kept = [open_signed_by(Ownership, one, provider.directory.verify_key) for one in provider._store.ownerships(0)]
+    kept = [open_signed_by(Ownership, one, provider.directory.verify_key) for one in provider.store.ownerships(0)]
     (said,) = (one for one in kept if one.tenant == tenant.id)
     (shown,) = owner_view.sent(tenant).ownerships
     assert shown.epoch == said.epoch

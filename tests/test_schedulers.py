@@ -38,7 +38,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, 
             workload, context = (Token(bytes.fromhex(labels[name])) for name in ("subarchetype", "context"))
             entries.append(MismatchEntry(workload, context, probability, 4.0, 2.0, 8.0, 12.0, judgement, (OTHER,)))
         for number, (judgement, entry) in enumerate(zip(VERDICTS, entries, strict=True)):
-            signed = parties.provider._publish(Bundle(number, 0, 168, (), (entry,), (), None))
+            signed = parties.publisher.issue(Bundle(number, 0, 168, (), (entry,), (), None))
             parties.tenants[number].accept(signed)
             leases[VERDICTS[judgement][0]] = str(lease_id(number, WEEKS[0], 0))
     return root / "tenants", leases

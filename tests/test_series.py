@@ -30,11 +30,12 @@ from crypto.verbs import Verb
 from provider_server.leases import Lease
 from provider_server.planning import PlanSettings
 from provider_server.provider import Provider, RoundUnderWay, WeekHeld
+from provider_server.publisher import Publisher
 from provider_server.release import Release
 from provider_server.round_store import Answer
 from provider_server.rounds import Round, State
 from provider_server.store import Store
-from provider_server.week import federated_round, tell_directory
+from provider_server.week import federated_round, federated_week
 from tenant_client.journal import Failure, Unit
 from tenant_client.tenant import Tenant
 from tests.changing import replace
@@ -136,16 +137,8 @@ class World:
         return Here([self.tenants[tenant] for tenant in present], self.refusals)
 
     def play(self, week: int, present: Sequence[int] = EVERYBODY) -> Release:
-        """A federated week but for what is learnt from it, which takes longer than all the rest."""
-        trustees, tenants = tuple(self.trustees.values()), self.here(present)
-        round_ = self.provider.unfinished()
-        if round_ is None:
-            tell_directory(self.provider, trustees)
-            for _receipt in tenants.ask(Verb.DIRECTORY, self.provider.directory_update()):
-                pass
-            registered(self, week, present)
-            round_ = self.provider.open_round(self.provider.plan(window(week)))
-        return federated_round(self.provider, tenants, trustees, round_)
+        """A federated week, from which nothing is learnt."""
+        return federated_week(self.provider, None, self.here(present), tuple(self.trustees.values()), window(week))
 
     def check(self, made: Release) -> None:
         """The release says of every cell what it must, without rounding but for the last bits."""
@@ -332,7 +325,7 @@ def test_a_new_series_begins_where_the_horizon_or_the_epoch_ends(cast: Cast, sto
         made = world.play(week)
         places.append((made.plan.series and made.plan.series.start_hour // HOURS_PER_WEEK, made.plan.position))
     assert places == [(0, 0), (0, 1), (0, 2), (3, 0), (3, 1), (13, 0)]
-    found = world.provider.learn(world.provider.releases())
+    found = Publisher(store, keys().provider).learn(world.provider.releases())
     assert len(found.pairs) == 4  # tokens of two epochs
     last = world.provider.releases()[-1].table("pairs")
     assert last.events.sum() == sum(failed for of in EVERYBODY for _, failed in world.happened[13, of])

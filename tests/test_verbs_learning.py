@@ -11,6 +11,8 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from crypto.bundle import Bundle
+from crypto.signing import open_signed
 from provider_server import home as homes
 from provider_server.analysis.buildup import BuildUp
 from provider_server.analysis.contexts import Context
@@ -286,7 +288,7 @@ def test_rules_and_first_rates_are_published_and_rules_stay(held: Path, tmp_path
     for more in ((), ("--benchmarks", file), (), ("--benchmarks", benchmark_jobs(tmp_path / "even.jsonl", lift=1.0))):
         assert call("publish", "--home", home, *more).exit_code == 0
         provider = homes.open_provider(home, None, homes.settings_of(home))
-        bundles.append(provider._open(provider.newest_bundle() or b""))
+        bundles.append(open_signed(Bundle, provider.newest_bundle() or b"", provider.directory.provider))
         provider.close()
     rule = ("nccl in [2.18, 2.20)",)
     assert [[one.conditions for one in bundle.rules] for bundle in bundles] == [[], [rule], [rule], []]

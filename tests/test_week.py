@@ -15,6 +15,7 @@ from crypto.noise import SystemSampler
 from provider_server.flower_server import server_app
 from provider_server.leases import Lease
 from provider_server.planning import PlanSettings
+from provider_server.publisher import Publisher
 from provider_server.release import Release
 from provider_server.superlink import run_server_app
 from provider_server.tenants import GridTenants, Tenants, Why
@@ -58,11 +59,13 @@ def eight(tmp_path: Path) -> Iterator[Federation]:
     federation.close()
 
 
-def in_process(federation: Federation, *, absent: int = 0) -> tuple[Release, GridTenants]:
+def in_process(
+    federation: Federation, *, absent: int = 0, publisher: Publisher | None = None
+) -> tuple[Release, GridTenants]:
     apps = {number: client_app(tenant.answer) for number, tenant in enumerate(federation.tenants)}
     with local_task():
         tenants = GridTenants(LocalGrid(apps, silent=range(absent)), 0.0, 0.0)
-        return federated_week(federation.provider, tenants, federation.trustees, WEEK), tenants
+        return federated_week(federation.provider, publisher, tenants, federation.trustees, WEEK), tenants
 
 
 def test_a_silent_sampler_releases_the_exact_sum_and_the_providers_own_exposure(eight: Federation) -> None:
@@ -87,12 +90,19 @@ def test_a_round_below_its_cohort_minimum_releases_nothing(eight: Federation) ->
 
 
 def test_the_week_ends_with_a_bundle_that_every_tenant_holds(eight: Federation) -> None:
-    in_process(eight)
+    in_process(eight, publisher=eight.publisher)
     bundles = [tenant.bundle() for tenant in eight.tenants]
     assert all(bundle == bundles[0] is not None for bundle in bundles)
     assert bundles[0] is not None
     assert bundles[0].statement is not None
     assert bundles[0].statement.contributions_fewest == 8
+
+
+def test_a_week_without_a_publisher_ends_with_its_release(eight: Federation) -> None:
+    release, _ = in_process(eight)
+    assert [made.plan for made in eight.provider.releases()] == [release.plan]
+    assert eight.publisher.unpublished()
+    assert {tenant.bundle() for tenant in eight.tenants} == {None}
 
 
 def test_what_left_a_tenant_is_not_its_table(eight: Federation) -> None:
@@ -111,7 +121,7 @@ def test_the_same_week_runs_through_a_real_superlink_and_two_nodes(tmp_path: Pat
     releases: list[Release] = []
 
     def run(tenants: Tenants) -> None:
-        releases.append(federated_week(federation.provider, tenants, federation.trustees, WEEK))
+        releases.append(federated_week(federation.provider, federation.publisher, tenants, federation.trustees, WEEK))
 
     with ExitStack() as stack:
         link = stack.enter_context(superlink(tmp_path))
