@@ -97,7 +97,7 @@ class Preview:
 def preview(tenant: Tenant, plan: Plan) -> Preview:
     """What answering `plan` would send. Reads only: nothing is charged, drawn or kept."""
     counted = tenant.counts(plan)
-    parts = layout(tenant.sent(plan.round_id) or _same_in_form(tenant, plan), plan)
+    parts = layout(tenant.outbox.sent(plan.round_id) or _same_in_form(tenant, plan), plan)
     starts = [part.offset for part in parts if part.field.startswith(CELLS)]
     return Preview(
         round_id=str(plan.round_id),
@@ -214,7 +214,7 @@ def sent(tenant: Tenant) -> Sent:
             for lease, epoch, start_h, ladder in tenant.journal.told()
         ),
         tuple(_sent_ownerships(tenant)),
-        tuple(SentElements(*asked, elements) for asked, elements in tenant.evaluations().items()),
+        tuple(SentElements(*asked, elements) for asked, elements in tenant.tokens.evaluations().items()),
         tuple(_sent_receipts(tenant)),
         tuple(tenant.outcomes()),
     )
@@ -233,7 +233,7 @@ def _sent_receipts(tenant: Tenant) -> Iterator[SentReceipt]:
 
 
 def _sent_contribution(tenant: Tenant, plan: Plan) -> SentContribution:
-    message = tenant.sent(plan.round_id) or b""
+    message = tenant.outbox.sent(plan.round_id) or b""
     window, begins = (plan.start_hour, plan.end_hour), tenant.begins(plan)
     return SentContribution(str(plan.round_id), window, begins, len(message), hashlib.sha256(message).hexdigest())
 
@@ -248,7 +248,7 @@ class SentBytes:
 
 def sent_bytes(tenant: Tenant, round_id: RoundId) -> tuple[SentBytes, ...]:
     """The contribution to a round as it left, every byte; empty if that round was not answered."""
-    message = tenant.sent(round_id)
+    message = tenant.outbox.sent(round_id)
     if message is None:
         return ()
     (plan,) = (plan for plan in tenant.plans() if plan.round_id == round_id)

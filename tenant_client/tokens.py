@@ -60,6 +60,11 @@ class TokenSource:
         family, archetype, subarchetype, exact = (cached[_name(value)] for value in inputs)
         return Ladder(family, archetype, subarchetype, exact)
 
+    def evaluations(self) -> dict[tuple[int, int], int]:
+        """How many blinded elements left, answered or not, by epoch and trustee."""
+        rows = self._connection.execute("SELECT epoch, trustee, elements FROM asked ORDER BY epoch, trustee")
+        return {(epoch, trustee): elements for epoch, trustee, elements in rows}
+
     def _evaluate(self, inputs: Sequence[bytes], epoch: int, size: int) -> dict[bytes, Token]:
         """The tokens of `inputs`, in a request of `size` elements: how many were cached is nobody's business."""
         fill = [self._random_bytes(_FILL_BYTES) for _ in range(size - len(inputs))]

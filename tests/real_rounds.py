@@ -74,7 +74,7 @@ class RealFederation:
         shares: dict[int, bytes] = {}
         holders: list[MaskHolder] = [Noted(trustee, shares) for trustee in self.trustees]
         released = federated_round(self.provider, Here(self.tenants), holders, round_)
-        sent = [tenant.sent(round_.plan.round_id) or b"" for tenant in self.tenants]
+        sent = [tenant.outbox.sent(round_.plan.round_id) or b"" for tenant in self.tenants]
         return Played(round_.signed_plan, counts, sent, shares, released)
 
     def _happen(self, tenant: Tenant, start_h: float, failures: Sequence[str]) -> None:

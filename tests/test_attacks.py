@@ -562,7 +562,7 @@ def test_a_forged_plan_costs_no_budget_and_opens_no_round(busy: Cast, how: str) 
     asked = UnmaskRequest(forged, (headers(plan, EVERYBODY),), None, (), ownerships())
     with pytest.raises(BadSignature):
         busy.trustee(3).endorse(keys().provider.sign(asked))
-    assert (tenant.ledger.charges(), tenant.sent(plan.round_id)) == ([], None)
+    assert (tenant.ledger.charges(), tenant.outbox.sent(plan.round_id)) == ([], None)
     assert honest_failures(busy, plan) == 15
 
 
@@ -978,7 +978,7 @@ def test_a_contribution_of_last_week_signed_anew_costs_its_group_and_the_others_
     """The masks of last week stay in the sum of its group, which is random; no word of it is in the release."""
     liar = twelve.tenants[5]
     first, _ = a_week(twelve)
-    old = contribution_in(liar.sent(first.plan.round_id) or b"")
+    old = contribution_in(liar.outbox.sent(first.plan.round_id) or b"")
 
     def replaying(verb: Verb, payload: bytes) -> bytes:
         said = liar.answer(verb, payload)

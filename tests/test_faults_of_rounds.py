@@ -265,7 +265,7 @@ def lives_on_a_full_disk(federation: Federation, role: str, witness: Witness, di
         except FAILS[role]:
             round_ = federation.provider.unfinished()
             left = [of for of in witness.seen() if of.startswith("contribution 0")]
-            kept = round_ is not None and victim.sent(round_.plan.round_id) is not None
+            kept = round_ is not None and victim.outbox.sent(round_.plan.round_id) is not None
             assert len(left) <= kept, "a contribution left that is not kept"
             disk.grow()
         else:
@@ -340,7 +340,7 @@ def test_a_trustee_whose_disk_is_full_is_replaced_where_another_one_will_do(tmp_
         tenant = federation.tenants[0]
         tenant._connection.execute("DELETE FROM tokens")
         begin(federation, 0, WEEKS[1])
-        assert {trustee for _, trustee in tenant.evaluations()} == {1, 2, 3, 4}
+        assert {trustee for _, trustee in tenant.tokens.evaluations()} == {1, 2, 3, 4}
         release, _ = hold(federation, WEEKS[0])
         assert release.contributors == COHORT
 
@@ -592,7 +592,7 @@ def test_a_trustee_with_a_wrong_clock_is_replaced_and_one_at_the_next_epoch_will
         for number in range(COHORT):
             begin(federation, number)
             fail(federation, number)
-        assert {len(tenant.evaluations()) for tenant in federation.tenants} == {asked}
+        assert {len(tenant.tokens.evaluations()) for tenant in federation.tenants} == {asked}
         hold(federation, WEEKS[0])
         assert complaints(federation, WEEKS[0], {}) == []
 

@@ -125,7 +125,7 @@ def test_no_canary_is_in_any_byte_that_leaves(
         run_server_app(link.address, server_app(run, wanted=2))
 
     for tenant in federation.tenants:  # the recorder does hear what is said
-        assert (tenant.sent(rounds[0]) or b"nothing") in wire.everything
+        assert (tenant.outbox.sent(rounds[0]) or b"nothing") in wire.everything
     for owned in federation.provider.store.ownerships(0):
         assert owned in wire.everything
         assert open_signed_by(Ownership, owned, federation.provider.directory.verify_key).tokens

@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import os
 import socket
 import sqlite3
 import sys
@@ -36,6 +37,7 @@ from provider_server.week import MaskHolder, Stage
 from simulation.federation import Federation
 from simulation.local_grid import LocalGrid
 from tenant_client.flower_client import client_app
+from tenant_client.local_secrets import selection_key
 from tests.federations import WEEKS, Answerer, Grounds, begin, fail, lease_id
 from tests.waiting import PATIENCE_S
 from transport.asgi import Asgi
@@ -231,7 +233,7 @@ def secrets(federation: Federation, root: Path) -> dict[str, bytes]:
         found[f"mask {trustee.index}"] = trustee._mask_key._private.private_bytes_raw()
     for number, tenant in enumerate(federation.tenants):
         found |= {f"{number} {key.name}": key.read_bytes() for key in (root / f"tenants/{number:03d}").glob("*.key")}
-        found[f"{number} selection"] = tenant._selection_key()
+        found[f"{number} selection"] = selection_key(tenant._connection, os.urandom)
     return found
 
 

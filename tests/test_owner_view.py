@@ -49,7 +49,7 @@ def plan_of(federation: Federation) -> Plan:
 
 
 def message_of(federation: Federation) -> bytes:
-    message = federation.tenants[0].sent(plan_of(federation).round_id)
+    message = federation.tenants[0].outbox.sent(plan_of(federation).round_id)
     assert message is not None
     return message
 
@@ -131,7 +131,7 @@ THIRD = a_plan(3, window=(336, 504), horizon=3, earlier=SECOND)
 
 
 def test_both_halves_of_a_contribution_are_described_byte_by_byte(in_series: Tenant) -> None:
-    message = in_series.sent(FIRST.round_id)
+    message = in_series.outbox.sent(FIRST.round_id)
     assert message is not None
     parts = layout(message, FIRST)
     assert parts[0].offset == 0

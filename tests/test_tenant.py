@@ -104,7 +104,7 @@ def test_asking_again_returns_the_same_bytes_and_draws_nothing(cast: Cast) -> No
     first = cast.tenant().contribute(signed(a_plan()))
     again = cast.tenant(sampler=NoMoreNoise())
     assert again.contribute(signed(a_plan())) == first
-    assert again.sent(a_plan().round_id) == first
+    assert again.outbox.sent(a_plan().round_id) == first
     assert again.plans() == [a_plan()]
     assert len(again.ledger.charges()) == 1
 
@@ -146,7 +146,7 @@ def test_a_week_without_budget_is_refused_before_anything_is_drawn(cast: Cast) -
     tenant = cast.tenant(sampler=NoMoreNoise())
     with pytest.raises(BudgetExceeded):
         tenant.contribute(signed(a_plan(2)))
-    assert tenant.sent(a_plan(2).round_id) is None
+    assert tenant.outbox.sent(a_plan(2).round_id) is None
     assert len(tenant.ledger.charges()) == 1
 
 
@@ -278,7 +278,7 @@ def test_threads_that_share_a_tenant_send_the_same_bytes(cast: Cast) -> None:
     tenant = cast.tenant(sampler=Together(4))
     with ThreadPoolExecutor(4) as threads:
         sent = list(threads.map(tenant.contribute, [signed(a_plan())] * 4))
-    assert set(sent) == {tenant.sent(a_plan().round_id)}
+    assert set(sent) == {tenant.outbox.sent(a_plan().round_id)}
     assert len(tenant.ledger.charges()) == 1
 
 
@@ -287,7 +287,7 @@ def test_threads_with_a_connection_each_send_the_same_bytes(cast: Cast) -> None:
     tenants = [cast.tenant(sampler=meeting) for _ in range(4)]
     with ThreadPoolExecutor(4) as threads:
         sent = list(threads.map(lambda tenant: tenant.contribute(signed(a_plan())), tenants))
-    assert set(sent) == {tenants[0].sent(a_plan().round_id)}
+    assert set(sent) == {tenants[0].outbox.sent(a_plan().round_id)}
     assert len(tenants[0].ledger.charges()) == 1
 
 
@@ -315,7 +315,7 @@ def test_processes_that_answer_at_once_send_the_same_bytes(home: Path) -> None:
     assert one == other
     assert len(list((home / "meeting").iterdir())) == 2  # each had charged before the other drew
     with living_in(home) as tenant:
-        assert tenant.sent(a_plan().round_id) == one[0]
+        assert tenant.outbox.sent(a_plan().round_id) == one[0]
         assert len(tenant.ledger.charges()) == 1
 
 
@@ -345,7 +345,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[Moment, Killed]:
 def inspected(home: Path, process: "subprocess.Popen[bytes]") -> Killed:
     sent_bytes, _ = process.communicate(timeout=PATIENCE_S)
     with living_in(home) as tenant:
-        charges, kept = len(tenant.ledger.charges()), tenant.sent(a_plan().round_id)
+        charges, kept = len(tenant.ledger.charges()), tenant.outbox.sent(a_plan().round_id)
         answer = tenant.contribute(signed(a_plan()))
         assert answer == tenant.contribute(signed(a_plan()))
         return Killed(process.returncode, sent_bytes, charges, kept, answer, len(tenant.ledger.charges()))

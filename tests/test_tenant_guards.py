@@ -30,7 +30,7 @@ FAR = (2966 - 1970) * 52 * HOURS_PER_WEEK
 
 
 def nothing_paid(tenant: Tenant, plan: Plan) -> bool:
-    return tenant.ledger.charges() == [] and tenant.sent(plan.round_id) is None
+    return tenant.ledger.charges() == [] and tenant.outbox.sent(plan.round_id) is None
 
 
 # ---- the clock -----------------------------------------------------------------------------------------------------

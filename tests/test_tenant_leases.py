@@ -75,10 +75,10 @@ def test_repeated_calls_change_nothing_and_ask_no_trustee_again(cast: Cast) -> N
     tenant.journal.add([Unit(str(LEASES[0]), 1.0, {})], [])
     tenant.journal.describe(str(LEASES[0]), 3600.0, a_descriptor())
     assert tenant.take_leases(grants()) == 1
-    units, asked = tenant.journal.units(), tenant.evaluations()
+    units, asked = tenant.journal.units(), tenant.tokens.evaluations()
     assert asked
     assert tenant.take_leases(grants()) == 1
-    assert (tenant.journal.units(), tenant.evaluations()) == (units, asked)
+    assert (tenant.journal.units(), tenant.tokens.evaluations()) == (units, asked)
     assert len(tenant.journal.tell(0, 0, 168)) == 1
 
 
@@ -89,7 +89,7 @@ def test_grants_of_another_tenant_are_refused(cast: Cast) -> None:
     with pytest.raises(PeerFault, match="another tenant"):
         tenant.take_leases(grants(tenant=1))
     assert not tenant.journal.tell(0, 0, 168)
-    assert not tenant.evaluations()
+    assert not tenant.tokens.evaluations()
 
 
 def test_grants_that_the_provider_did_not_sign_are_refused(cast: Cast) -> None:
@@ -140,7 +140,7 @@ def test_the_same_lease_under_another_token_is_refused_and_both_grants_are_kept_
         with pytest.raises(GrantChanged, match=f"lease {LEASES[1]} was granted with other tokens before") as fault:
             again.take_leases(other)
         assert "proof" in fault.value.diagnostics()
-        assert again.refused_grants() == [(LEASES[1], first, other)]
+        assert again.grants.refused() == [(LEASES[1], first, other)]
         assert (again.journal.units(), held(again)) == (before, word)
     for signed, tokens in ((first, a_grant(1)), (other, changed(a_grant(1)))):
         assert tokens in open_signed(LeaseGrants, signed, keys().provider.public).leases
@@ -159,7 +159,7 @@ def test_the_same_grant_again_is_fine_and_so_is_a_longer_list(cast: Cast) -> Non
     tenant = describing(cast.tenant(trustees=cast.trustees()), *LEASES)
     lists = [granted(a_grant(0)), grants(), granted(a_grant(2), a_grant(1)), granted(replace(a_grant(1), start_h=1.5))]
     assert [tenant.take_leases(one) for one in lists * 2] == [1, 3, 2, 1] * 2
-    assert tenant.refused_grants() == []
+    assert tenant.grants.refused() == []
     assert held(tenant)[str(token("context"))] == 3
     (kept,) = tenant._connection.execute("SELECT count(*) FROM grants").fetchone()
     assert kept == 2  # of each lease the first, and no list that says nothing new
@@ -191,7 +191,7 @@ def test_one_list_that_grants_a_lease_twice_differently_is_its_own_proof(cast: C
     both = granted(a_grant(), other_token(a_grant()))
     with pytest.raises(GrantChanged):
         tenant.take_leases(both)
-    assert tenant.refused_grants() == [(LEASES[0], both, both)]
+    assert tenant.grants.refused() == [(LEASES[0], both, both)]
     assert held(tenant) == {}
 
 
@@ -203,7 +203,7 @@ def test_every_other_grant_is_kept_and_each_once(cast: Cast) -> None:
     for other in [*others, *others]:
         with pytest.raises(GrantChanged):
             tenant.take_leases(other)
-    assert sorted(tenant.refused_grants()) == sorted((LEASES[0], first, other) for other in others)
+    assert sorted(tenant.grants.refused()) == sorted((LEASES[0], first, other) for other in others)
 
 
 def test_grants_of_another_tenant_or_of_a_stranger_are_no_proof(cast: Cast) -> None:
@@ -213,7 +213,7 @@ def test_grants_of_another_tenant_or_of_a_stranger_are_no_proof(cast: Cast) -> N
         tenant.take_leases(granted(other_token(a_grant()), tenant=1))
     with pytest.raises(BadSignature):
         tenant.take_leases(keys().tenants[1][0].sign(LeaseGrants(tenant.id, (other_token(a_grant()),))))
-    assert tenant.refused_grants() == []
+    assert tenant.grants.refused() == []
 
 
 def test_a_catalogue_that_comes_later_does_not_change_the_tokens_of_a_lease(cast: Cast) -> None:

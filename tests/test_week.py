@@ -108,7 +108,7 @@ def test_a_week_without_a_publisher_ends_with_its_release(eight: Federation) -> 
 def test_what_left_a_tenant_is_not_its_table(eight: Federation) -> None:
     """Even without noise the masks hide it: the words that left look nothing like small counts."""
     release, _ = in_process(eight)
-    sent = eight.tenants[0].sent(release.plan.round_id)
+    sent = eight.tenants[0].outbox.sent(release.plan.round_id)
     assert sent is not None
     words = np.frombuffer(decode(Contribution, sent).cells, "<u8")
     assert np.median(words) > 2.0**60

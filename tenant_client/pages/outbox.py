@@ -53,7 +53,7 @@ def message(home: Path, round_id: str) -> Message | None:
         for plan in tenant.plans():
             if str(plan.round_id) == round_id:
                 parts = owner_view.sent_bytes(tenant, plan.round_id)
-                return Message(round_id, plan, tenant.sent(plan.round_id) or b"", parts)
+                return Message(round_id, plan, tenant.outbox.sent(plan.round_id) or b"", parts)
     return None
 
 

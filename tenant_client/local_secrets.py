@@ -1,0 +1,13 @@
+"""Secrets that never leave the tenant's database."""
+
+from crypto.ristretto import RandomBytes
+from tenant_client.database import Connection
+from tenant_client.journal import transaction
+
+
+def selection_key(connection: Connection, random_bytes: RandomBytes) -> bytes:
+    """The secret that decides which failures count; drawn once per database."""
+    with transaction(connection):
+        connection.execute("INSERT OR IGNORE INTO secrets VALUES ('selection', ?)", (random_bytes(32),))
+    row = connection.execute("SELECT value FROM secrets WHERE name = 'selection'").fetchone()
+    return bytes(row[0])
