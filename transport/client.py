@@ -1,4 +1,4 @@
-"""The caller's side: one peer, at one address, under the one certificate that is pinned for it.
+"""The caller's side: one peer, at one address, under the one root that is trusted for it.
 
 A call returns the answer's bytes, raises the error that the peer told (`crypto.services`), or raises Unreachable: no
 answer came in time, nobody listens, the certificate is another one, or the peer has too much to do. Then nothing is
@@ -10,7 +10,7 @@ and has no deadline: whoever reads it begins another where it ended. A server th
 With `introducing` a caller says who it is, except in questions whose answer is public, so that a server under attack
 has a place for it.
 
-    peer = Peer("trustee-1.example:7100", certificate_pem)
+    peer = Peer("trustee-1.example:7100", root_of(verify_key))
     answer = peer.call(TrusteeMethod.UNMASK, request)
 """
 
@@ -55,7 +55,7 @@ class Peer:
     def __init__(
         self,
         address: str,
-        root_certificate_pem: bytes,
+        root_pem: bytes,
         *,
         deadline_s: float = 30.0,
         retries: int = 8,
@@ -66,9 +66,9 @@ class Peer:
         self._deadline_s = deadline_s
         self._retries = retries
         self._jitter = SystemRandom()
-        fingerprint(root_certificate_pem)  # gRPC would trust the system's authorities in place of no certificate
-        self._server, self._introducing = server_digest(root_certificate_pem), introducing
-        credentials = grpc.ssl_channel_credentials(root_certificate_pem)
+        fingerprint(root_pem)  # gRPC would trust the system's authorities in place of no certificate
+        self._server, self._introducing = server_digest(root_pem), introducing
+        credentials = grpc.ssl_channel_credentials(root_pem)
         self._channel = grpc.secure_channel(address, credentials, _options(message_bytes))
 
     def call(self, method: str, request: bytes) -> bytes:
