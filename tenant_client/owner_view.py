@@ -170,11 +170,10 @@ class SentElements:
 
 @dataclass(frozen=True)
 class SentOwnership:
-    """The tokens of which this tenant signed that it holds leases, and how many; the provider shows it to trustees."""
+    """The tokens of which this tenant signed that it holds leases; the provider shows it to trustees."""
 
     epoch: int
     tokens: tuple[str, ...]
-    leases: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -222,8 +221,7 @@ def sent(tenant: Tenant) -> Sent:
 
 def _sent_ownerships(tenant: Tenant) -> Iterator[SentOwnership]:
     for epoch in sorted({epoch for _, epoch, _, _ in tenant.journal.told()}):
-        held = tenant.journal.held(epoch)
-        yield SentOwnership(epoch, tuple(str(one.token) for one in held), tuple(one.leases for one in held))
+        yield SentOwnership(epoch, tuple(map(str, tenant.journal.held(epoch))))
 
 
 def _sent_receipts(tenant: Tenant) -> Iterator[SentReceipt]:

@@ -347,10 +347,9 @@ def registration_requests(draw: st.DrawFn) -> messages.RegistrationRequest:
 @st.composite
 def ownerships(draw: st.DrawFn) -> Ownership:
     """Tokens in order, hours too."""
-    tokens = sorted(draw(st.sets(from_hint(Token), max_size=4)))
-    held = tuple(messages.HeldToken(token, draw(st.integers(1, messages.MAX_LEASES))) for token in tokens)
+    tokens = tuple(sorted(draw(st.sets(from_hint(Token), max_size=4))))
     start, length = draw(st.integers(0, 2**40)), draw(st.integers(1, 2**40))
-    return Ownership(draw(TENANTS), draw(SCALARS[int]), start, start + length, held)
+    return Ownership(draw(TENANTS), draw(SCALARS[int]), start, start + length, tokens)
 
 
 @st.composite
