@@ -21,6 +21,7 @@ from tenant_client.journal import Journal, LabelledFailure, Unit
 from tenant_client.layout import CELLS, Part, layout
 from tenant_client.ledger import Charge
 from tenant_client.outcomes import SentOutcome
+from tenant_client.questions import SentQuestions
 from tenant_client.run.attempts import Attempt, Attempts
 from tenant_client.tenant import Tenant
 
@@ -194,6 +195,7 @@ class Sent:
     evaluations: tuple[SentElements, ...]
     receipts: tuple[SentReceipt, ...]
     outcomes: tuple[SentOutcome, ...]
+    questions: tuple[SentQuestions, ...]
 
 
 def sent(tenant: Tenant) -> Sent:
@@ -216,6 +218,7 @@ def sent(tenant: Tenant) -> Sent:
         tuple(SentElements(*asked, elements) for asked, elements in tenant.evaluations().items()),
         tuple(_sent_receipts(tenant)),
         tuple(tenant.outcomes()),
+        tuple(tenant.questions()),
     )
 
 

@@ -23,6 +23,7 @@ from tenant_client import node
 from tenant_client.database import open_database
 from tenant_client.home import open_tenant
 from tenant_client.pinned import pinned
+from tenant_client.questions import noting
 from tenant_client.settings import TenantSettings
 from tenant_client.tenant import Tenant
 from tenant_client.trustee_client import RemoteTrustee
@@ -48,7 +49,9 @@ def connected(home: Path, settings: TenantSettings) -> Iterator[tuple[Tenant, Pe
             return stack.enter_context(Peer(address, root_pem, introducing=introducing))
 
         trustees = [RemoteTrustee(one.index, peer(one.address, root_of(one.verify_key))) for one in records]
-        provider = peer(settings.provider.online, read(home / "provider.pem"))
+        at = settings.provider.online
+        noted = noting(home / "tenant.db", at)
+        provider = stack.enter_context(Peer(at, read(home / "provider.pem"), introducing=introducing, note=noted))
         yield stack.enter_context(closing(open_tenant(home, trustees, os.urandom, SystemSampler()))), provider
 
 

@@ -8,7 +8,7 @@ A connection that fails is made anew, within the deadline of the call and with j
 Only what gRPC calls UNAVAILABLE is tried again, so a method may be reached twice by one call. A stream is begun once
 and has no deadline: whoever reads it begins another where it ended. A server that vanished is noticed within a minute.
 With `introducing` a caller says who it is, except in questions whose answer is public, so that a server under attack
-has a place for it.
+has a place for it. With `note` it is told the method and the length of each question before that leaves.
 
     peer = Peer("trustee-1.example:7100", root_of(verify_key))
     answer = peer.call(TrusteeMethod.UNMASK, request)
@@ -61,8 +61,10 @@ class Peer:
         retries: int = 8,
         message_bytes: int = MAX_MESSAGE_BYTES,
         introducing: Introducing | None = None,
+        note: Callable[[str, int], None] = lambda _method, _length: None,
     ) -> None:
         self.address = address
+        self._note = note
         self._deadline_s = deadline_s
         self._retries = retries
         self._jitter = SystemRandom()
@@ -73,6 +75,7 @@ class Peer:
 
     def call(self, method: str, request: bytes) -> bytes:
         """The answer of `method`, a path of `crypto.services`, within the deadline, all tries included."""
+        self._note(method, len(request))
         end_s = time.monotonic() + self._deadline_s
         parts, metadata = in_parts(request), self._metadata(method)
         for retry in range(self._retries + 1):
@@ -88,6 +91,7 @@ class Peer:
 
     def stream(self, method: str, request: bytes) -> "Answers":
         """The answers of `method`, one by one as they come."""
+        self._note(method, len(request))
         send: _SendForMany = self._channel.unary_stream(method)
         call = send(in_parts(request)[0], metadata=self._metadata(method))  # a server takes no more for a stream
         return Answers(call, lambda error: self._meant(method, error))
