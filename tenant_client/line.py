@@ -1,4 +1,4 @@
-"""From a tenant's home to the provider's online service: address, pinned certificate, and the tenant's own key."""
+"""From a tenant's home to the provider's online service: address, root, and the tenant's own key."""
 
 import os
 import time
