@@ -1,6 +1,6 @@
 """The public face of a trustee and of a tenant: a card that its owner signs and hands over by whatever channel.
 
-trustee → all       Signed(TrusteeCard)    its public keys, where it is reached, its TLS certificate
+trustee → all       Signed(TrusteeCard)    its public keys, and where it is reached
 tenant → provider   Signed(MemberCard)     its public keys, and the key by which Flower knows its node
 
 Guarantees. Whoever opens a card knows that the owner of the key on it made all of it, and holds its mask key. Cards
@@ -14,18 +14,15 @@ the system; it is the one randomness that is not an argument.
 """
 
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import IPv6Address
 from typing import Any, TypeVar
 
-from cryptography import x509
 from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
-from cryptography.utils import CryptographyDeprecationWarning
 
 from crypto.codec import Count, Few, Message, Text, digest, encode
 from crypto.directory import Member
@@ -70,7 +67,7 @@ class SealingKey:
 
 
 class TrusteeCard(Message, frozen=True, tag="pharoah/trustee-card/1"):
-    """The public face of a trustee; travels signed by its own key. `address` is host:port, `certificate` one PEM."""
+    """The public face of a trustee; travels signed by its own key. `address` is host:port."""
 
     verify_key: VerifyKey
     mask_key: MaskPublicKey
@@ -78,7 +75,6 @@ class TrusteeCard(Message, frozen=True, tag="pharoah/trustee-card/1"):
     possession: SignatureBytes
     sealing_key: SealingPublicKey
     address: Text
-    certificate: Text
 
     @classmethod
     def of(
@@ -89,16 +85,14 @@ class TrusteeCard(Message, frozen=True, tag="pharoah/trustee-card/1"):
         *,
         made_hour: int,
         address: str,
-        certificate: str,
     ) -> "TrusteeCard":
         """The card of whoever holds these keys."""
         claim = MaskKeyClaim(signing_key.public, mask_key.public, made_hour)
         proof = mask_key.prove(claim)
-        return cls(claim.owner, claim.mask_key, made_hour, proof, sealing_key, address, certificate)
+        return cls(claim.owner, claim.mask_key, made_hour, proof, sealing_key, address)
 
     def __post_init__(self) -> None:
         host_of(self.address)
-        check_certificate(self.certificate)
 
     def seal(self, share: Scalar, info: bytes) -> bytes:
         """`share` for this trustee alone; PeerFault where the sealing key is one that hides nothing."""
@@ -132,7 +126,7 @@ class MemberCard(Message, frozen=True, tag="pharoah/member-card/1"):
     def __post_init__(self) -> None:
         try:
             key = load_ssh_public_key(self.node_key)
-        except (ValueError, UnsupportedAlgorithm) as error:
+        except (ValueError, UnsupportedAlgorithm, NotImplementedError) as error:  # the last, of a compressed point
             raise ValueError("the node key is no public key in OpenSSH form") from error
         if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
             raise ValueError("the node key is not on the curve P-384")
@@ -249,17 +243,6 @@ def self_signed(kind: type[M], signed: bytes, key_of: Callable[[Any], VerifyKey]
             f"this {kind.__name__} is not signed by its own key",
             hint="the file was changed on its way or damaged; ask its owner for it again, and compare fingerprints",
         ) from error
-
-
-def check_certificate(pem: str) -> None:
-    """ValueError unless `pem` is one certificate and nothing else: TLS would trust each one of several."""
-    try:
-        with warnings.catch_warnings(action="error"):  # of what RFC 5280 forbids, such as a serial number below 1
-            certificate = x509.load_pem_x509_certificate(pem.encode())
-    except (ValueError, x509.InvalidVersion, CryptographyDeprecationWarning) as error:
-        raise ValueError("the certificate is none in PEM form") from error
-    if certificate.public_bytes(Encoding.PEM) != pem.encode():
-        raise ValueError("there must be one certificate in PEM form and nothing beside it")
 
 
 def _keys(card: TrusteeCard) -> set[bytes]:

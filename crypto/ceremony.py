@@ -146,7 +146,6 @@ def committee(cards: CardList, dealings: Iterable[bytes]) -> Committee:
             card.made_hour,
             card.possession,
             card.address,
-            card.certificate,
         )
         for (index, card), share_key in zip(cards.numbered(), share_keys, strict=True)
     )

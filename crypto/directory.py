@@ -88,8 +88,8 @@ def _check_member(member: Member) -> None:
 class TrusteeRecord(Record, frozen=True):
     """A trustee: its keys, its share of the signature key, and where it is reached. Index counts from 1.
 
-    `possession` is the mask key's own signature over its `MaskKeyClaim`. `address` is host:port and `certificate` the
-    PEM of its TLS certificate; both are empty for one in this process.
+    `possession` is the mask key's own signature over its `MaskKeyClaim`. `address` is host:port, empty for one in this
+    process; the certificate there is one under the root of `verify_key` (`crypto.roots`).
     """
 
     index: Count
@@ -99,7 +99,6 @@ class TrusteeRecord(Record, frozen=True):
     made_hour: Count
     possession: SignatureBytes
     address: Text
-    certificate: Text
 
     @classmethod
     def of(
@@ -111,12 +110,11 @@ class TrusteeRecord(Record, frozen=True):
         *,
         made_hour: int,
         address: str = "",
-        certificate: str = "",
     ) -> "TrusteeRecord":
         """The record of whoever holds these keys."""
         claim = MaskKeyClaim(signing_key.public, mask_key.public, made_hour)
         proof = mask_key.prove(claim)
-        return cls(index, claim.owner, share_key, claim.mask_key, made_hour, proof, address, certificate)
+        return cls(index, claim.owner, share_key, claim.mask_key, made_hour, proof, address)
 
     def check(self) -> None:
         """Returns if whoever published the mask key holds it; BadSignature otherwise."""

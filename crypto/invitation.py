@@ -7,7 +7,7 @@ another. Not promised: that this provider is the right one, or shows everybody t
 compare the fingerprint of the head (`crypto.cards.fingerprint`), and a trustee looks for itself in it.
 """
 
-from crypto.cards import check_certificate, host_of, self_signed
+from crypto.cards import host_of, self_signed
 from crypto.codec import Many, Message, Text
 from crypto.directory import Chain
 from crypto.ids import VerifyKey
@@ -16,22 +16,20 @@ from crypto.ids import VerifyKey
 class Invitation(Message, frozen=True, tag="pharoah/invitation/1"):
     """What a tenant or a trustee needs to join; travels signed by the provider that the first entry names.
 
-    `entries` are the directory's, oldest first; `superlink` and `online` are host:port; `certificate` is the PEM of the
-    provider's TLS certificate.
+    `entries` are the directory's, oldest first; `superlink` and `online` are host:port, where the provider's
+    certificate is one under its root (`crypto.roots`).
     """
 
     provider: VerifyKey
     entries: Many[bytes]
     superlink: Text
     online: Text
-    certificate: Text
 
     def __post_init__(self) -> None:
         if not self.entries:
             raise ValueError("an invitation brings the directory from its first entry on")
         host_of(self.superlink)
         host_of(self.online)
-        check_certificate(self.certificate)
 
     def __str__(self) -> str:
         return f"the invitation of the provider at {self.online}"

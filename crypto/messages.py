@@ -38,8 +38,6 @@ from crypto.ids import (
 from crypto.signing import open_signed_by, reopened
 from crypto.voprf import MAX_BATCH
 
-MAX_LEASES = 2**31
-
 
 class DirectoryUpdate(Message, frozen=True, tag="pharoah/directory-update/1"):
     """Signed entries of the directory, oldest first."""
@@ -135,15 +133,8 @@ class RegisteredWorkload(Record, frozen=True):
     leases: Many[LeaseId]
 
 
-class HeldToken(Record, frozen=True):
-    """A token, and how many leases of its holder carry it."""
-
-    token: Token
-    leases: Annotated[int, Meta(ge=1, le=MAX_LEASES)]
-
-
-class Ownership(Message, frozen=True, tag="pharoah/ownership/2"):
-    """The tokens of the sender's leases that began in [start_hour, end_hour) of the epoch, in order, by leases.
+class Ownership(Message, frozen=True, tag="pharoah/ownership/3"):
+    """The tokens of the sender's leases that began in [start_hour, end_hour) of the epoch, in order.
 
     It is signed, and trustees count owners: a row stands only when enough tenants have said so themselves, of the hours
     that the round counts. The provider's word is not taken for it.
@@ -153,19 +144,13 @@ class Ownership(Message, frozen=True, tag="pharoah/ownership/2"):
     epoch: Count
     start_hour: Count
     end_hour: Count
-    held: Many[HeldToken]
+    tokens: Many[Token]
 
     def __post_init__(self) -> None:
-        tokens = [one.token for one in self.held]
-        if tokens != sorted(set(tokens)):
+        if list(self.tokens) != sorted(set(self.tokens)):
             raise ValueError("tokens are sorted and each is named once")
         if self.start_hour >= self.end_hour:
             raise ValueError("the hours of an ownership end after they begin")
-
-    @property
-    def tokens(self) -> frozenset[Token]:
-        """What is held at all."""
-        return frozenset(one.token for one in self.held)
 
 
 class Registration(Message, frozen=True, tag="pharoah/registration/4"):

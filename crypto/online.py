@@ -156,7 +156,7 @@ class Outcome(Secret, frozen=True, tag="pharoah/outcome/1"):
 
 
 class Introduction(Message, frozen=True, tag="pharoah/introduction/1"):
-    """The holder of `key` calls the server whose certificate has the digest `server`, at `at_s` (seconds since 1970).
+    """The holder of `key` calls the server whose root has the digest `server`, at `at_s` (seconds since 1970).
 
     It permits nothing by itself; a server keeps places for callers whom it knows.
     """

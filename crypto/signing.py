@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -50,6 +51,10 @@ class SigningKey:
         """The encoded `Signed` message."""
         body = encode(message)
         return encode(Signed(Signature(self._private.sign(_covered(body))), memoryview(body)))
+
+    def certify(self, described: x509.CertificateBuilder) -> x509.Certificate:
+        """A certificate under the root of this key (`crypto.roots`)."""
+        return described.sign(self._private, None)
 
 
 def open_signed(kind: type[M], data: Bytes, key: VerifyKey) -> M:

@@ -14,6 +14,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     verbs_server.init,
     verbs_server.enrol,
     verbs_server.revoke,
+    verbs_server.renew_certificate,
     verbs_server.lease,
     verbs_server.serve,
     verbs_telemetry.contexts,

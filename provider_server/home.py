@@ -2,7 +2,7 @@
 
     provider.toml            settings, see `provider_server.settings`
     signing.key context.key  32 bytes each, mode 0600
-    tls.pem tls.key          the certificate that invitations pin, and its key, mode 0600
+    tls.pem tls.key          the certificate, and its key, mode 0600; `renew_certificate` replaces both
     provider.db              the store; superlink.db: Flower's own state, with the nodes that may connect
     control.sock             while the provider runs: where its command line reaches it, mode 0600
 
@@ -24,9 +24,9 @@ from provider_server.provider import Provider
 from provider_server.publisher import Publisher
 from provider_server.settings import ProviderSettings
 from provider_server.store import Store, StoreNotEmpty
-from transport.certificates import make_certificate
+from transport.certificates import Certificate, hosts_of, issue
 from transport.clock import SECONDS_PER_HOUR
-from transport.secret_files import HomeError, new_key, read, read_key, write_secret
+from transport.secret_files import HomeError, new_key, read, read_key, replace_secret, write_secret
 from transport.settings import BadSettings, load
 
 CONTROL = "control.sock"
@@ -38,11 +38,20 @@ def create(home: Path, hosts: Sequence[str], random_bytes: RandomBytes, now: dat
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     new_key(home / "signing.key", random_bytes)
     new_key(home / "context.key", random_bytes)
-    certificate = make_certificate(hosts, now)
+    certificate = issue(SigningKey(read_key(home / "signing.key")), hosts, now)
     write_secret(home / "tls.key", certificate.key_pem)
     (home / "tls.pem").write_bytes(certificate.certificate_pem)
     if not (home / "provider.toml").exists():
         (home / "provider.toml").write_text(SAMPLE.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def renew_certificate(home: Path, hosts: Sequence[str], now: datetime, lifetime_d: int) -> Certificate:
+    """Another key and certificate in place of the ones there, for `hosts`, or for those of the certificate there."""
+    named = hosts or hosts_of(read(home / "tls.pem"))
+    made = issue(SigningKey(read_key(home / "signing.key")), named, now, lifetime_d)
+    replace_secret(home / "tls.key", made.key_pem)
+    replace_secret(home / "tls.pem", made.certificate_pem)
+    return made
 
 
 def found(home: Path, database: str | None, committee: Committee) -> None:
@@ -97,6 +106,5 @@ def invitation(home: Path, provider: Provider, settings: ProviderSettings) -> by
         provider.chain.entries,
         f"{host}:{settings.listen.tenants_port}",
         f"{host}:{settings.listen.online_port}",
-        read(home / "tls.pem").decode(),
     )
     return SigningKey(read_key(home / "signing.key")).sign(invited)

@@ -33,6 +33,11 @@ class Metrics:
         self.trustees = Gauge(
             "pharoah_trustee_up", "Whether a trustee answered when it was last asked.", ["trustee"], registry=registry
         )
+        self.certificate_end_s = Gauge(
+            "pharoah_certificate_end_seconds",
+            "When the TLS certificate ends, seconds since 1970.",
+            registry=registry,
+        )
         self.waiting = Gauge(
             "pharoah_round_waiting", "Whether a round is open and waits for somebody.", registry=registry
         )

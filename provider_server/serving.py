@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
 from crypto.directory import TrusteeRecord
 from crypto.errors import Refusal
+from crypto.roots import root_of
 from crypto.signing import SigningKey
 from provider_server.admin import operator_app, watching_app
 from provider_server.connections import ConnectionLimits
@@ -29,6 +31,7 @@ from provider_server.superlink import LOOPBACK, SuperLink, SuperLinkSettings
 from provider_server.trustee_client import RemoteTrustee
 from provider_server.webhooks import Board, Webhook
 from provider_server.week import tell_directory
+from transport.certificates import WARN_EVERY_S, ends, warn_of_end
 from transport.client import Peer
 from transport.clock import now_hour
 from transport.introductions import Introducing
@@ -46,6 +49,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
     _allow_files()
     listen, metrics = settings.listen, Metrics()
     certificate, key = read(home / "tls.pem"), read(home / "tls.key")
+    metrics.certificate_end_s.set(ends(certificate).timestamp())
     sessions = Sessions(session_key(read_key(home / "context.key")), time.time)
     rounds: Rounds | None = None
 
@@ -122,14 +126,18 @@ def _on_hangup(reload: Callable[[], None]) -> Iterator[None]:
 
 
 def _peer(trustee: TrusteeRecord, introducing: Introducing) -> Peer:
-    return Peer(trustee.address, trustee.certificate.encode(), introducing=introducing)
+    return Peer(trustee.address, root_of(trustee.verify_key), introducing=introducing)
 
 
-def serve(rounds: Rounds, settings: ProviderSettings) -> NoReturn:
+def serve(home: Path, rounds: Rounds, settings: ProviderSettings) -> NoReturn:
     """Holds rounds as they fall due, for ever, and tells who is to be told of what is wrong."""
     board, url = Board(), settings.alerts.webhook_url
+    certificate, warn_next_s = read(home / "tls.pem"), 0.0
     with Webhook(url) if url else nullcontext() as webhook:
         while True:
+            if time.time() >= warn_next_s:
+                warn_of_end(certificate, datetime.now(UTC))
+                warn_next_s = time.time() + WARN_EVERY_S
             more = rounds.step()
             if webhook is not None:
                 webhook.put(board.alerts(rounds.conditions(), time.time()))

@@ -95,6 +95,36 @@ def enrol(
     say(f"the fingerprint of the directory's head is {fingerprint(head)}")
 
 
+def renew_certificate(
+    home: Home = None,
+    host: Annotated[
+        list[str] | None, typer.Option(help="Names and addresses in the certificate; as before, if none are named.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=3652, help="For how long callers accept it.")] = 366,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Make another key and TLS certificate for this home. The server has them from its next start.
+
+    Nobody else has to do anything: tenants trust each certificate that the provider's signing key has signed.
+    """
+    from datetime import UTC, datetime
+
+    from provider_server import home as homes
+    from transport.certificates import ends, hosts_of
+
+    place = required(home)
+    with failing():
+        made = homes.renew_certificate(place, host or [], datetime.now(UTC), days).certificate_pem
+    row = {"certificate": str(place / "tls.pem"), "hosts": hosts_of(made), "ends": ends(made).isoformat()}
+    print_rows([row], _certificate_line, as_json=as_json)
+    say("next: stop `serve` and start it again")
+
+
+def _certificate_line(row: dict[str, Any]) -> str:
+    return f"{row['certificate']}: for {', '.join(row['hosts'])}, until {row['ends']}"
+
+
 def revoke(
     tenants: Annotated[list[str], typer.Argument(help="Ids of tenants, as `enrol` printed them.", show_default=False)],
     home: Home = None,
@@ -258,7 +288,7 @@ def serve(
             with serving.running(place, provider, settings) as (rounds, link, online_port):
                 where = f"tenants at {link.address}, online at port {online_port}, operator at {link.control}"
                 serving.logger.info("serving %s", where, extra={"event": "serving"})
-                serving.serve(rounds, settings)
+                serving.serve(place, rounds, settings)
         finally:
             provider.close()
 

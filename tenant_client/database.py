@@ -56,6 +56,9 @@ CREATE TABLE IF NOT EXISTS hints (
 CREATE TABLE IF NOT EXISTS outcomes_sent (
     told_at_s REAL NOT NULL, hint INTEGER NOT NULL, lease BLOB NOT NULL, suspicion TEXT NOT NULL,
     confirmed INTEGER NOT NULL, shortfall_percent REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS questions_sent (
+    hour INTEGER NOT NULL, receiver TEXT NOT NULL, kind TEXT NOT NULL, questions INTEGER NOT NULL,
+    sent_bytes INTEGER NOT NULL, PRIMARY KEY (hour, receiver, kind));
 CREATE TRIGGER IF NOT EXISTS charges_are_final BEFORE UPDATE ON charges BEGIN SELECT RAISE(ABORT, 'append-only'); END;
 CREATE TRIGGER IF NOT EXISTS charges_stay BEFORE DELETE ON charges BEGIN SELECT RAISE(ABORT, 'append-only'); END;
 CREATE TRIGGER IF NOT EXISTS charges_are_not_replaced BEFORE INSERT ON charges

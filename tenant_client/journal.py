@@ -7,7 +7,6 @@ and the tokens of its workload. A failure has an age since the unit began and a 
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from operator import itemgetter
 from crypto.codec import decode, encode
 from crypto.errors import PeerFault, PharoahError
 from crypto.ids import LeaseId, Token
-from crypto.messages import HeldToken, Ladder, RegisteredWorkload
+from crypto.messages import Ladder, RegisteredWorkload
 from crypto.plan import TOKEN_DIMENSIONS
 from tenant_client.database import Connection
 from tenant_client.descriptor import Descriptor
@@ -171,24 +170,22 @@ class Journal:
         )
         return [(LeaseId(lease), epoch, start_h, decode(Ladder, ladder)) for lease, epoch, start_h, ladder in rows]
 
-    def held(self, epoch: int, start_h: float = 0.0, end_h: float = math.inf) -> tuple[HeldToken, ...]:
+    def held(self, epoch: int, start_h: float = 0.0, end_h: float = math.inf) -> tuple[Token, ...]:
         """Tokens, of workload and context, of the leases of the epoch that began in [start_h, end_h) and were told of.
 
-        In order of the tokens, each with its number of leases.
+        In order, each once.
         """
         rows = self._connection.execute(
-            "SELECT ladder, labels, count(*) FROM registrations JOIN told USING (lease)"
+            "SELECT DISTINCT ladder, labels FROM registrations JOIN told USING (lease)"
             " LEFT JOIN units ON unit = lower(hex(lease))"
-            " WHERE epoch = ? AND registrations.start_h >= ? AND registrations.start_h < ? GROUP BY ladder, labels",
+            " WHERE epoch = ? AND registrations.start_h >= ? AND registrations.start_h < ?",
             (epoch, start_h, end_h),
         )
-        leases: Counter[str] = Counter()
-        for ladder, labels, number in rows:
+        tokens: set[str] = set()
+        for ladder, labels in rows:
             granted = json.loads(labels or "{}")
-            tokens = {*decode(Ladder, ladder).labels.values(), *(granted.get(name, "") for name in TOKEN_DIMENSIONS)}
-            leases.update(dict.fromkeys(tokens - {""}, number))
-        held = (HeldToken(Token(bytes.fromhex(token)), number) for token, number in leases.items())
-        return tuple(sorted(held, key=lambda one: one.token))
+            tokens |= {*decode(Ladder, ladder).labels.values(), *(granted.get(name, "") for name in TOKEN_DIMENSIONS)}
+        return tuple(sorted(Token(bytes.fromhex(token)) for token in tokens - {""}))
 
 
 @contextmanager

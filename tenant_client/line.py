@@ -1,4 +1,4 @@
-"""From a tenant's home to the provider's online service: address, pinned certificate, and the tenant's own key."""
+"""From a tenant's home to the provider's online service: address, root, and the tenant's own key."""
 
 import os
 import time
@@ -9,6 +9,7 @@ from pathlib import Path
 from crypto.signing import SigningKey
 from tenant_client.home import member
 from tenant_client.online import Online
+from tenant_client.questions import noting
 from tenant_client.settings import TenantSettings
 from transport.client import Peer
 from transport.introductions import Introducing
@@ -18,14 +19,19 @@ from transport.settings import BadSettings, load
 
 @contextmanager
 def connected(home: Path, deadline_s: float = 30.0) -> Iterator[Online]:
-    """The service as the tenant in `home` uses it; nothing is sent before the first question."""
+    """The service as the tenant in `home` uses it; nothing is sent before the first question.
+
+    Each question is noted first (`tenant_client.questions`).
+    """
     settings = load(TenantSettings, home / "tenant.toml", os.environ)
     if not settings.provider.online:
         raise BadSettings("[provider] names no address", hint="set online as the invitation has it")
     key, tenant = SigningKey(read_key(home / "signing.key")), member(home).tenant
     pinned, introducing = read(home / "provider.pem"), Introducing(key, time.time)
+    at = settings.provider.online
+    note = noting(home / "tenant.db", at)
     with (
-        Peer(settings.provider.online, pinned, deadline_s=deadline_s, introducing=introducing) as peer,
+        Peer(at, pinned, deadline_s=deadline_s, introducing=introducing, note=note) as peer,
         Online(peer, key, tenant, time.time) as online,
     ):
         yield online

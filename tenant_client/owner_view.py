@@ -21,6 +21,7 @@ from tenant_client.journal import Journal, LabelledFailure, Unit
 from tenant_client.layout import CELLS, Part, layout
 from tenant_client.ledger import Charge
 from tenant_client.outcomes import SentOutcome
+from tenant_client.questions import SentQuestions
 from tenant_client.run.attempts import Attempt, Attempts
 from tenant_client.tenant import Tenant
 
@@ -170,11 +171,10 @@ class SentElements:
 
 @dataclass(frozen=True)
 class SentOwnership:
-    """The tokens of which this tenant signed that it holds leases, and how many; the provider shows it to trustees."""
+    """The tokens of which this tenant signed that it holds leases; the provider shows it to trustees."""
 
     epoch: int
     tokens: tuple[str, ...]
-    leases: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -195,6 +195,7 @@ class Sent:
     evaluations: tuple[SentElements, ...]
     receipts: tuple[SentReceipt, ...]
     outcomes: tuple[SentOutcome, ...]
+    questions: tuple[SentQuestions, ...]
 
 
 def sent(tenant: Tenant) -> Sent:
@@ -217,13 +218,13 @@ def sent(tenant: Tenant) -> Sent:
         tuple(SentElements(*asked, elements) for asked, elements in tenant.tokens.evaluations().items()),
         tuple(_sent_receipts(tenant)),
         tuple(tenant.outcomes()),
+        tuple(tenant.questions()),
     )
 
 
 def _sent_ownerships(tenant: Tenant) -> Iterator[SentOwnership]:
     for epoch in sorted({epoch for _, epoch, _, _ in tenant.journal.told()}):
-        held = tenant.journal.held(epoch)
-        yield SentOwnership(epoch, tuple(str(one.token) for one in held), tuple(one.leases for one in held))
+        yield SentOwnership(epoch, tuple(map(str, tenant.journal.held(epoch))))
 
 
 def _sent_receipts(tenant: Tenant) -> Iterator[SentReceipt]:

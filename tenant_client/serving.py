@@ -15,6 +15,7 @@ from pathlib import Path
 from crypto.errors import PharoahError
 from crypto.messages import RegistrationRequest
 from crypto.noise import SystemSampler
+from crypto.roots import root_of
 from crypto.services import ProviderMethod
 from crypto.signing import SigningKey, reopened
 from crypto.verbs import Verb
@@ -22,6 +23,7 @@ from tenant_client import node
 from tenant_client.database import open_database
 from tenant_client.home import open_tenant
 from tenant_client.pinned import pinned
+from tenant_client.questions import noting
 from tenant_client.settings import TenantSettings
 from tenant_client.tenant import Tenant
 from tenant_client.trustee_client import RemoteTrustee
@@ -43,13 +45,13 @@ def connected(home: Path, settings: TenantSettings) -> Iterator[tuple[Tenant, Pe
     introducing = Introducing(SigningKey(read_key(home / "signing.key")), time.time)
     with ExitStack() as stack:
 
-        def peer(address: str, certificate_pem: bytes) -> Peer:
-            return stack.enter_context(Peer(address, certificate_pem, introducing=introducing))
+        def peer(address: str, root_pem: bytes) -> Peer:
+            return stack.enter_context(Peer(address, root_pem, introducing=introducing))
 
-        trustees = [
-            RemoteTrustee(record.index, peer(record.address, record.certificate.encode())) for record in records
-        ]
-        provider = peer(settings.provider.online, read(home / "provider.pem"))
+        trustees = [RemoteTrustee(one.index, peer(one.address, root_of(one.verify_key))) for one in records]
+        at = settings.provider.online
+        noted = noting(home / "tenant.db", at)
+        provider = stack.enter_context(Peer(at, read(home / "provider.pem"), introducing=introducing, note=noted))
         yield stack.enter_context(closing(open_tenant(home, trustees, os.urandom, SystemSampler()))), provider
 
 

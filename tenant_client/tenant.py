@@ -45,6 +45,7 @@ from tenant_client.outbox import Outbox
 from tenant_client.outcomes import SentOutcome, noted
 from tenant_client.pinned import pin, pinned
 from tenant_client.policy import Policy, check_plan
+from tenant_client.questions import SentQuestions, noted as noted_questions
 from tenant_client.table import build_tables
 from tenant_client.tokens import TokenSource
 from tenant_client.trustee import TrusteeService
@@ -233,6 +234,10 @@ class Tenant:
     def outcomes(self) -> list[SentOutcome]:
         """What the provider was told of tests, or may have been, oldest first."""
         return noted(self._connection)
+
+    def questions(self) -> list[SentQuestions]:
+        """What the provider's online service was asked, or may have been, by hour."""
+        return noted_questions(self._connection)
 
     @property
     def _provider(self) -> VerifyKey:

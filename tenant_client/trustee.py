@@ -246,9 +246,15 @@ class Trustee:
                 " ON CONFLICT (tenant, epoch) DO UPDATE SET elements = elements + excluded.elements",
                 (bytes(asked.tenant), asked.epoch, len(asked.elements)),
             )
-            self._connection.execute("DELETE FROM evaluated WHERE epoch < ?", (asked.epoch - EPOCHS_KEPT,))
+            self._forget_older_epochs()
             self._connection.execute("INSERT INTO evaluated VALUES (?, ?, ?)", (bytes(named), asked.epoch, answer))
         return answer
+
+    def _forget_older_epochs(self) -> None:
+        """By this trustee's own clock: which epoch is asked for, whoever asks can choose."""
+        if self._limits.now_hour is not None:
+            current = self.chain.directory.epoch(self._limits.now_hour())
+            self._connection.execute("DELETE FROM evaluated WHERE epoch < ?", (current - EPOCHS_KEPT,))
 
     def _refuse_overuse(self, asked: EvaluationRequest) -> None:
         used = {tenant: elements for (tenant, epoch), elements in self.evaluations().items() if epoch == asked.epoch}

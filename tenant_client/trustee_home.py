@@ -6,7 +6,8 @@
     share.key  committee                 what came of the ceremony (`crypto.ceremony`)
     trustee.db                           the directory as pinned, and the log
 
-The directory has mode 0700 and each file 0600. No file but the last is ever overwritten.
+The directory has mode 0700 and each file 0600. No file but the last is ever overwritten, and what `renew_certificate`
+makes anew.
 """
 
 import os
@@ -25,9 +26,9 @@ from crypto.signing import SigningKey
 from crypto.threshold import KeyShare
 from tenant_client.pinned import NotEnrolled
 from tenant_client.trustee import Trustee, TrusteeLimits
-from transport.certificates import make_certificate
+from transport.certificates import Certificate, hosts_of, issue
 from transport.clock import SECONDS_PER_HOUR
-from transport.secret_files import HomeError, new_key, read, read_key, write_secret
+from transport.secret_files import HomeError, new_key, read, read_key, replace_secret, write_secret
 
 TLS_KEY, TLS_CERTIFICATE, CARD = "tls.key", "tls.crt", "trustee.card"
 SHARE, COMMITTEE, MEMORY = "share.key", "committee", "trustee.db"
@@ -38,12 +39,12 @@ def create(home: Path, address: str, names: Sequence[str], random_bytes: RandomB
 
     HomeError, and nothing is changed, if there are keys already.
     """
-    certificate = make_certificate(list(dict.fromkeys([host_of(address), *names])), now)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     _refuse_existing(home, "signing.key", "mask.key", "sealing.key", TLS_KEY, TLS_CERTIFICATE, CARD)
     signing = SigningKey(new_key(home / "signing.key", random_bytes))
     mask = MaskKey(new_key(home / "mask.key", random_bytes))
     sealing = SealingKey(new_key(home / "sealing.key", random_bytes))
+    certificate = issue(signing, _hosts(address, names), now)
     write_secret(home / TLS_KEY, certificate.key_pem)
     write_secret(home / TLS_CERTIFICATE, certificate.certificate_pem)
     card = TrusteeCard.of(
@@ -52,10 +53,21 @@ def create(home: Path, address: str, names: Sequence[str], random_bytes: RandomB
         sealing.public,
         made_hour=int(now.timestamp() / SECONDS_PER_HOUR),
         address=address,
-        certificate=certificate.certificate_pem.decode(),
     )
     write_secret(home / CARD, signing.sign(card))
     return card
+
+
+def renew_certificate(home: Path, names: Sequence[str], now: datetime, lifetime_d: int) -> Certificate:
+    """Another key and certificate in place of the ones there, for the host on the card and for `names`.
+
+    Without `names` it is for the hosts of the certificate there. Nobody has to be told: callers know the signing key.
+    """
+    hosts = _hosts(own_card(home).address, names) if names else hosts_of(read(home / TLS_CERTIFICATE))
+    made = issue(signing_key(home), hosts, now, lifetime_d)
+    replace_secret(home / TLS_KEY, made.key_pem)
+    replace_secret(home / TLS_CERTIFICATE, made.certificate_pem)
+    return made
 
 
 def own_card(home: Path) -> TrusteeCard:
@@ -105,6 +117,10 @@ def open_trustee(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits) -
         kept_committee(home).check_seated(trustee.chain.directory)
         until_open.pop_all()
     return trustee
+
+
+def _hosts(address: str, names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys([host_of(address), *names]))
 
 
 def _opened(home: Path, entries: Iterable[bytes], random_bytes: RandomBytes, limits: TrusteeLimits) -> Trustee:

@@ -3,12 +3,14 @@
 import os
 import threading
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tenant_client import trustee_home
 from tenant_client.settings import TrusteeSettings
 from tenant_client.trustee import TrusteeLimits
 from tenant_client.trustee_server import serve_trustee
+from transport.certificates import WARN_EVERY_S, warn_of_end
 from transport.clock import now_hour
 from transport.introductions import parties
 from transport.secret_files import read
@@ -27,4 +29,6 @@ def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
         except OSError as error:
             raise BadSettings(f"[trustee] listen: {error}", hint="is another program at this port?") from error
         with server:
-            stop.wait()
+            warn_of_end(certificate, datetime.now(UTC))
+            while not stop.wait(WARN_EVERY_S):
+                warn_of_end(certificate, datetime.now(UTC))

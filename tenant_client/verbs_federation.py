@@ -92,7 +92,9 @@ def _trustees(chain: "Chain") -> list[str]:
 
 
 def _write_settings(home: Path, invited: "Invitation") -> None:
-    (home / "provider.pem").write_text(invited.certificate)
+    from crypto.roots import root_of
+
+    (home / "provider.pem").write_bytes(root_of(invited.provider))
     settings = home / "tenant.toml"
     if not settings.exists():
         sample = Path(__file__).with_name("tenant.toml").read_text(encoding="utf-8")

@@ -124,7 +124,7 @@ def sent(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show what did leave this house: contributions, tokens of leases, requests to trustees, receipts, outcomes.
+    """Show what did leave this house: contributions, tokens, requests to trustees, receipts, outcomes, questions.
 
     Exit code 3: nothing has left yet.
     """
@@ -139,7 +139,7 @@ def sent(
         show_json(view)
     else:
         _show_sent(view)
-    if not (view.contributions or view.registrations or view.evaluations or view.outcomes):
+    if not (view.contributions or view.registrations or view.evaluations or view.outcomes or view.questions):
         raise typer.Exit(3)
 
 
@@ -163,6 +163,10 @@ def _show_sent(view: "Sent") -> None:
         word = "confirmed" if outcome.confirmed else "not confirmed"
         short = f"{outcome.shortfall_percent:.1f}% short"
         show(f"hint {outcome.hint}, lease {outcome.lease}: told that {outcome.suspicion} was {word}, {short}")
+    for group in view.questions:
+        began = datetime.fromtimestamp(3600 * group.hour, UTC).astimezone()
+        many = f"{group.questions} × {group.kind}, {group.sent_bytes} bytes"
+        show(f"hour of {began:%Y-%m-%d %H:%M}: {group.receiver} was asked {many}")
     show("each bundle that came: its digest is held here")
 
 

@@ -1,4 +1,4 @@
-"""The verbs of whoever runs a trustee: init, deal, combine, enrol, log. Who does what, and when: docs/ceremony.md.
+"""The verbs of whoever runs a trustee. Who does what, and when: docs/ceremony.md.
 
 What is handed over are files, by any channel; what is compared aloud are fingerprints. No verb overwrites a file.
 """
@@ -69,6 +69,36 @@ def init(
         return
     show(f"card         {file}", f"fingerprint  {shown}")
     _tell("give the card to every trustee and to the provider, and read its fingerprint to them")
+
+
+@app.command("renew-certificate")
+def renew_certificate(
+    home: TrusteeHome,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="A DNS name or IP address beside the card's; as before, if none are named.", callback=_names),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=3652, help="For how long callers accept it.")] = 366,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Make another key and TLS certificate for this trustee. The server has them from its next start.
+
+    Card, committee and directory stay: callers trust each certificate that the trustee's signing key has signed.
+    """
+    from datetime import UTC, datetime
+
+    from tenant_client import trustee_home
+    from transport.certificates import ends, hosts_of
+
+    with failing():
+        made = trustee_home.renew_certificate(home, name or [], datetime.now(UTC), days).certificate_pem
+    file, hosts, end = home / trustee_home.TLS_CERTIFICATE, hosts_of(made), ends(made).isoformat()
+    if as_json:
+        show_json({"certificate": str(file), "hosts": hosts, "ends": end})
+        return
+    show(f"{file}: for {', '.join(hosts)}, until {end}")
+    _tell("stop `serve` and start it again")
 
 
 @app.command()

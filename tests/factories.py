@@ -6,7 +6,6 @@ as often as it likes, and closes them all. Nothing is stubbed; only samplers who
 
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from crypto.codec import decode, digest, encode
 from crypto.directory import Chain, Directory, Member, TrusteeRecord
 from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, RoundId, TenantId, Token
 from crypto.masking import MaskKey, MaskStream
-from crypto.messages import Contribution, ContributionHeader, HeldToken, Ladder, Ownership
+from crypto.messages import Contribution, ContributionHeader, Ladder, Ownership
 from crypto.noise import Integers, NoiseSampler, SystemSampler
 from crypto.plan import MaskTrustee, Plan
 from crypto.signing import SigningKey, name_of, reopened
@@ -237,9 +236,8 @@ def ownership(
 ) -> bytes:
     """What tenant `number` signs that it owns: every token of its leases."""
     own = [lease for lease in leases or all_leases() if lease.tenant == keys().tenant_id(tenant)]
-    carried = Counter(Token(bytes.fromhex(token)) for lease in own for token in lease.labels.values())
-    held = tuple(HeldToken(token, number) for token, number in sorted(carried.items()))
-    return keys().tenants[tenant][0].sign(Ownership(keys().tenant_id(tenant), epoch, *window, held))
+    carried = {Token(bytes.fromhex(token)) for lease in own for token in lease.labels.values()}
+    return keys().tenants[tenant][0].sign(Ownership(keys().tenant_id(tenant), epoch, *window, tuple(sorted(carried))))
 
 
 def ownerships(

@@ -37,8 +37,8 @@ class Selection:
     def __init__(self, config: pytest.Config) -> None:
         self._seed: int | None = config.getoption("--order-seed")
         self._only: list[str] | None = None
-        if config.getoption("--skipped") and config.cache is not None:
-            self._only = config.cache.get(KEY, [])
+        if config.getoption("--skipped") and (cache := cache_of(config)):
+            self._only = cache.get(KEY, [])
         self._skipped: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)  # pytest then puts the tests together that share a parameter of a wider fixture
@@ -61,12 +61,17 @@ class Selection:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """The next run may ask for what this one skipped; workers leave that to who started them."""
-        if session.config.cache is not None and not hasattr(session.config, "workerinput"):
-            session.config.cache.set(KEY, sorted(self._skipped))
+        if (cache := cache_of(session.config)) and not hasattr(session.config, "workerinput"):
+            cache.set(KEY, sorted(self._skipped))
 
     def _note(self, report: pytest.CollectReport | pytest.TestReport) -> None:
         if report.skipped and not hasattr(report, "wasxfail"):
             self._skipped.add(GROUP.sub("", report.nodeid))
+
+
+def cache_of(config: pytest.Config) -> pytest.Cache | None:
+    """Where a run leaves word for the next; None with `-p no:cacheprovider`."""
+    return getattr(config, "cache", None)
 
 
 def asked_for(nodeid: str, skipped: Sequence[str]) -> bool:

@@ -47,7 +47,6 @@ from crypto.messages import (
     Endorsement,
     EvaluationRequest,
     GroupOfRound,
-    HeldToken,
     Ladder,
     Ownership,
     UnmaskCall,
@@ -610,7 +609,7 @@ def test_a_row_of_one_owner_under_a_false_number_is_refused_by_every_trustee(bus
 def test_the_word_of_one_owner_counts_once_in_its_epoch_and_only_if_it_is_a_members(busy: Cast) -> None:
     lie = with_a_row_for_one(a_plan(1))
     mine, honest = ownership(0, leases=RARE), ownerships()
-    held = reopened(Ownership, mine).held
+    held = reopened(Ownership, mine).tokens
     more = keys().tenants[0][0].sign(Ownership(keys().tenant_id(0), 0, *WEEK, held[1:]))
     other_epoch = tuple(ownership(number, 1, [replace(RARE[-1], tenant=keys().tenant_id(number))]) for number in (1, 2))
     trustee = busy.trustee(3)
@@ -650,9 +649,8 @@ def test_owners_that_the_provider_enrols_itself_are_believed_and_stand_in_everyb
     entry = next_entry(keys().directory, joined=members)
     lie = replace(with_a_row_for_one(a_plan(1)), directory=digest(encode(entry)))
     row = Token(bytes.fromhex(RARE[-1].labels["subarchetype"]))
-    held = (HeldToken(row, 1),)
     words = [
-        key.sign(Ownership(member.tenant, 0, *WEEK, held)) for (key, _), member in zip(sybils, members, strict=True)
+        key.sign(Ownership(member.tenant, 0, *WEEK, (row,))) for (key, _), member in zip(sybils, members, strict=True)
     ]
     trustee, tenant = busy.trustee(3), busy.tenant(0)
     for party in (trustee, tenant):

@@ -98,8 +98,7 @@ def test_a_trustees_card_that_shows_another_ones_key_is_refused() -> None:
 
 def a_card(signing: SigningKey, mask: MaskKey) -> TrusteeCard:
     known = reopened(TrusteeCard, parties()[0].signed_card)
-    rest = {"address": known.address, "certificate": known.certificate}
-    return TrusteeCard.of(signing, mask, known.sealing_key, made_hour=7, **rest)
+    return TrusteeCard.of(signing, mask, known.sealing_key, made_hour=7, address=known.address)
 
 
 def test_were_an_alias_listed_its_mask_would_still_be_another() -> None:

@@ -7,12 +7,10 @@ import re
 import stat
 import subprocess
 import sys
-import textwrap
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache, cached_property
 from itertools import combinations
 from pathlib import Path
@@ -21,7 +19,6 @@ from typing import Any
 import click.testing
 import msgpack
 import pytest
-from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, settings, strategies as st
@@ -59,7 +56,6 @@ from tenant_client.pinned import NotEnrolled
 from tenant_client.trustee import TrusteeLimits
 from tests.changing import replace
 from tests.curve25519 import aliases
-from transport.certificates import make_certificate
 from transport.secret_files import HomeError
 
 T, N = 3, 5
@@ -94,17 +90,11 @@ class Party:
             self.sealing.public,
             made_hour=400_000,
             address=f"trustee-{self.number}.example:7100",
-            certificate=certificate(),
         )
 
     @property
     def signed_card(self) -> bytes:
         return self.signing.sign(self.card)
-
-
-@cache
-def certificate() -> str:
-    return make_certificate(["localhost"], datetime.now(UTC)).certificate_pem.decode()
 
 
 def a_party(number: int) -> Party:
@@ -155,7 +145,7 @@ def a_tenant() -> tuple[SigningKey, MemberCard]:
 
 def an_invitation(provider: SigningKey, made: Committee, **changes: Any) -> Invitation:
     entry = made.founding_entry(provider.public, 13, [a_tenant()[1].member])
-    places = "p.example:9092", "p.example:9093", certificate()
+    places = "p.example:9092", "p.example:9093"
     return replace(Invitation(provider.public, (provider.sign(entry),), *places), **changes)
 
 
@@ -426,6 +416,15 @@ def test_a_node_key_is_one_bare_p384_key(wrong: bytes) -> None:
         replace(a_tenant()[1], node_key=key)
 
 
+def test_a_node_key_that_is_a_compressed_point_is_none() -> None:
+    name, wire = node_key().split()
+    point = b64decode(wire)
+    at = point.index(b"\x61\x04") + 1  # a length of 97, then 4 for "both coordinates follow"
+    compressed = b64encode(point[:at] + b"\2" + point[at + 1 :])
+    with pytest.raises(ValueError, match="node key"):
+        replace(a_tenant()[1], node_key=name + b" " + compressed)
+
+
 def test_an_invitation_brings_the_providers_directory() -> None:
     provider = SigningKey(os.urandom(32))
     made = committee(cards(), dealings())
@@ -479,17 +478,6 @@ def test_hosts_of_addresses() -> None:
     ]
 
 
-def test_a_card_has_one_certificate_and_nothing_beside_it() -> None:
-    for wrong in (
-        "",
-        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-        certificate() * 2,
-        "x" + certificate(),
-    ):
-        with pytest.raises(ValueError, match="certificate"):
-            replace(parties()[0].card, certificate=wrong)
-
-
 def test_fingerprints_are_compared_whatever_their_spelling() -> None:
     name = Digest(bytes(range(32)))
     shown = fingerprint(name)
@@ -499,19 +487,6 @@ def test_fingerprints_are_compared_whatever_their_spelling() -> None:
     for said in ("", "0001", shown[:-1] + "0", name.hex()[:-2], shown + " 10"):
         with pytest.raises(OtherFingerprint):
             check_fingerprint(said, name)
-
-
-def test_a_certificate_that_rfc_5280_forbids_is_on_no_card() -> None:
-    """The library reads one whose serial number is 0 or below, and warns; a card does neither."""
-    der = x509.load_pem_x509_certificate(certificate().encode()).public_bytes(Encoding.DER)
-    at = der.index(b"\x02\x01\x02\x02") + 4  # version 3, then the length and the number
-    assert der[at] >= 8
-    for number in (bytes(der[at]), b"\xff" * der[at]):
-        forbidden = der[: at + 1] + number + der[at + 1 + der[at] :]
-        lines = textwrap.fill(b64encode(forbidden).decode(), 64)
-        pem = f"-----BEGIN CERTIFICATE-----\n{lines}\n-----END CERTIFICATE-----\n"
-        with pytest.raises(ValueError, match="certificate"):
-            replace(parties()[0].card, certificate=pem)
 
 
 # ---- any bytes -------------------------------------------------------------------------------------------------------

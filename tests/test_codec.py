@@ -13,7 +13,6 @@ import traceback
 import tracemalloc
 import types
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
 from itertools import permutations
@@ -104,7 +103,6 @@ from crypto.plan import (
 )
 from provider_server import backup, release
 from tests.changing import replace
-from transport.certificates import make_certificate
 
 MODULES = (
     directory,
@@ -151,7 +149,6 @@ SCALARS[memoryview] = SCALARS[bytes].map(memoryview)
 LABELS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2).map(json.dumps).map(str.encode)
 NODE_NAMES = st.lists(st.text(max_size=5), max_size=3).map(json.dumps).map(str.encode)
 ADDRESSES = ("trustee.example:7100", "192.0.2.7:65535", "[2001:db8::7]:1")
-CERTIFICATE = make_certificate(["trustee.example"], datetime(2026, 1, 1, tzinfo=UTC)).certificate_pem.decode()
 NODE_KEY = ec.derive_private_key(7, ec.SECP384R1()).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
 TENANTS = st.binary(min_size=16, max_size=16).map(TenantId)
 SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
@@ -166,14 +163,12 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
     (CatalogueEntry, "sketch"): lambda: st.binary(min_size=SKETCH_BYTES, max_size=SKETCH_BYTES),
     (Catalogue, "entries"): lambda: entries(),
     (cards.TrusteeCard, "address"): lambda: st.sampled_from(ADDRESSES),
-    (cards.TrusteeCard, "certificate"): lambda: st.just(CERTIFICATE),
     (cards.MemberCard, "node_key"): lambda: st.just(NODE_KEY),
     (ceremony.KeptShare, "index"): lambda: st.integers(1, INTEGER_END - 1),
     (ceremony.KeptShare, "secret"): lambda: st.binary(min_size=32, max_size=32),
     (invitation.Invitation, "entries"): lambda: st.lists(SCALARS[bytes], min_size=1, max_size=3).map(tuple),
     (invitation.Invitation, "superlink"): lambda: st.sampled_from(ADDRESSES),
     (invitation.Invitation, "online"): lambda: st.sampled_from(ADDRESSES),
-    (invitation.Invitation, "certificate"): lambda: st.just(CERTIFICATE),
     (backup.LeaseRow, "contexts"): lambda: LABELS,
     (backup.LeaseRow, "ladder"): lambda: st.none() | LABELS,
     (backup.NoteRow, "note"): lambda: LABELS,
@@ -352,10 +347,9 @@ def registration_requests(draw: st.DrawFn) -> messages.RegistrationRequest:
 @st.composite
 def ownerships(draw: st.DrawFn) -> Ownership:
     """Tokens in order, hours too."""
-    tokens = sorted(draw(st.sets(from_hint(Token), max_size=4)))
-    held = tuple(messages.HeldToken(token, draw(st.integers(1, messages.MAX_LEASES))) for token in tokens)
+    tokens = tuple(sorted(draw(st.sets(from_hint(Token), max_size=4))))
     start, length = draw(st.integers(0, 2**40)), draw(st.integers(1, 2**40))
-    return Ownership(draw(TENANTS), draw(SCALARS[int]), start, start + length, held)
+    return Ownership(draw(TENANTS), draw(SCALARS[int]), start, start + length, tokens)
 
 
 @st.composite
@@ -465,7 +459,6 @@ IN_RANGE: dict[tuple[type, str], Any] = {
     (MismatchEntry, "probability_worse"): 0.5,
     (Statement, "delta"): 0.5,
     (cards.TrusteeCard, "address"): ADDRESSES[0],
-    (cards.TrusteeCard, "certificate"): CERTIFICATE,
     (cards.MemberCard, "node_key"): NODE_KEY,
     (ceremony.Dealing, "threshold"): 1,
     (ceremony.Dealing, "sealed"): (bytes(SEALED_BYTES),),
@@ -473,7 +466,6 @@ IN_RANGE: dict[tuple[type, str], Any] = {
     (ceremony.KeptShare, "secret"): bytes(32),
     (invitation.Invitation, "superlink"): ADDRESSES[0],
     (invitation.Invitation, "online"): ADDRESSES[1],
-    (invitation.Invitation, "certificate"): CERTIFICATE,
     (online.Session, "token"): bytes(SESSION_BYTES),
     (online.CheckAnswer, "verdict"): 2,
     (Hint, "probability"): 0.5,

@@ -179,6 +179,18 @@ def test_an_answer_is_kept_while_its_epoch_may_be_asked_for(cast: Cast) -> None:
     assert trustee.evaluations()[keys().tenant_id(0), 0] == 3
 
 
+def test_a_request_for_a_far_epoch_costs_nobody_a_kept_answer(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither at a trustee without a clock, nor, for the next epoch, at one with a clock."""
+    last_hour = (2 * WEEKS_PER_EPOCH - 1) * float(HOURS_PER_WEEK)
+    for limits, epoch in ((TrusteeLimits(), 10**6), (TrusteeLimits(now_hour=lambda: last_hour), 2)):
+        trustee, request = cast.trustee(limits=limits), a_request(3)
+        first = trustee.evaluate(request)
+        trustee.evaluate(a_request(epoch=epoch, tenant=1))
+        with monkeypatch.context() as only_kept:
+            only_kept.setattr(voprf, "blind_evaluate", None)
+            assert trustee.evaluate(request) == first
+
+
 def test_only_what_a_tenant_of_the_directory_signed_is_evaluated(cast: Cast) -> None:
     trustee = cast.trustee()
     stranger = SigningKey.generate(os.urandom)

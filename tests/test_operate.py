@@ -1,30 +1,20 @@
 """docs/operate.md says what is so: every setting, metric, log event and error has its line, and no others have one."""
 
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_type_hints
 
 import msgspec
-import pytest
-from cryptography import x509
-from cryptography.x509.oid import ExtensionOID
 
-from crypto.errors import Unreachable
-from crypto.services import PROVIDER, ProviderMethod
 from provider_server.metrics import Metrics
 from provider_server.settings import ProviderSettings
 from tenant_client.settings import TenantSettings, TrusteeSettings
-from tests import needs
-from transport.certificates import make_certificate
-from transport.client import Peer
-from transport.server import serve
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs/operate.md").read_text(encoding="utf-8")
 PACKAGES = ("crypto", "provider_server", "tenant_client", "transport")
-KEY_IDENTIFIERS = (ExtensionOID.SUBJECT_KEY_IDENTIFIER, ExtensionOID.AUTHORITY_KEY_IDENTIFIER)
+
 FILES = {"provider.toml": ProviderSettings, "tenant.toml": TenantSettings, "trustee.toml": TrusteeSettings}
 
 
@@ -100,31 +90,3 @@ def test_defaults_of_the_types_are_typed() -> None:
     for kind in FILES.values():
         for name in kind.__struct_fields__:
             assert issubclass(get_type_hints(kind)[name], msgspec.Struct)
-
-
-def test_the_command_that_renews_a_certificate_makes_one_that_can_be_pinned(tmp_path: Path) -> None:
-    needs.program("openssl")
-    (command,) = re.findall(r"^openssl req .*$", TEXT, re.MULTILINE)
-    command = command.replace("DNS:provider.example", "IP:127.0.0.1")
-    subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
-    renewed = x509.load_pem_x509_certificate((tmp_path / "tls.pem").read_bytes())
-    made = make_certificate(["127.0.0.1"], renewed.not_valid_before_utc)
-    ours = x509.load_pem_x509_certificate(made.certificate_pem)
-
-    def kind(certificate: x509.Certificate) -> dict[str, object]:
-        return {
-            one.oid.dotted_string: (one.value, one.critical)
-            for one in certificate.extensions
-            if one.oid not in KEY_IDENTIFIERS
-        }
-
-    assert kind(renewed) == kind(ours)
-    pem, key = (tmp_path / "tls.pem").read_bytes(), (tmp_path / "tls.key").read_bytes()
-    with serve(PROVIDER, {ProviderMethod.BUNDLE: lambda data: data}, "127.0.0.1:0", pem, key) as server:
-        with Peer(f"127.0.0.1:{server.port}", pem) as peer:
-            assert peer.call(ProviderMethod.BUNDLE, b"here") == b"here"
-        with (
-            Peer(f"127.0.0.1:{server.port}", made.certificate_pem, deadline_s=1.0) as peer,
-            pytest.raises(Unreachable),
-        ):
-            peer.call(ProviderMethod.BUNDLE, b"here")

@@ -217,9 +217,8 @@ def test_sent_lists_the_very_tokens_that_the_tenant_signed_to_own(played: Federa
     (said,) = (one for one in kept if one.tenant == tenant.id)
     (shown,) = owner_view.sent(tenant).ownerships
     assert shown.epoch == said.epoch
-    assert list(zip(shown.tokens, shown.leases, strict=True)) == [(str(one.token), one.leases) for one in said.held]
+    assert shown.tokens == tuple(map(str, said.tokens))
     assert len(shown.tokens) == 5  # three rungs and two contexts
-    assert max(shown.leases) == LEASES
 
 
 def test_a_receipt_is_listed_for_every_entry_that_is_pinned(cast: Cast) -> None:

@@ -147,11 +147,11 @@ def test_the_same_lease_under_another_token_is_refused_and_both_grants_are_kept_
     assert tenant.take_leases(first) == 3  # the first grant stays
 
 
-def held(tenant: Tenant) -> dict[str, int]:
+def held(tenant: Tenant) -> set[str]:
     """What the tenant would sign that it holds, after it was asked about everything."""
     for epoch in (0, 1):
         tenant.journal.tell(epoch, 0, 1000)
-    return {str(one.token): one.leases for epoch in (0, 1) for one in tenant.journal.held(epoch, 0, 1000)}
+    return {str(one) for epoch in (0, 1) for one in tenant.journal.held(epoch, 0, 1000)}
 
 
 def test_the_same_grant_again_is_fine_and_so_is_a_longer_list(cast: Cast) -> None:
@@ -160,7 +160,7 @@ def test_the_same_grant_again_is_fine_and_so_is_a_longer_list(cast: Cast) -> Non
     lists = [granted(a_grant(0)), grants(), granted(a_grant(2), a_grant(1)), granted(replace(a_grant(1), start_h=1.5))]
     assert [tenant.take_leases(one) for one in lists * 2] == [1, 3, 2, 1] * 2
     assert tenant.grants.refused() == []
-    assert held(tenant)[str(token("context"))] == 3
+    assert str(token("context")) in held(tenant)
     (kept,) = tenant._connection.execute("SELECT count(*) FROM grants").fetchone()
     assert kept == 2  # of each lease the first, and no list that says nothing new
 
@@ -182,7 +182,7 @@ def test_a_changed_grant_costs_the_other_leases_of_its_list_nothing(cast: Cast) 
     tenant.take_leases(granted(a_grant(1)))
     with pytest.raises(GrantChanged):
         tenant.take_leases(granted(a_grant(0), other_token(a_grant(1)), a_grant(2)))
-    assert held(tenant)[str(token("context"))] == 3
+    assert str(token("context")) in held(tenant)
     assert str(token("another context")) not in held(tenant)
 
 
@@ -192,7 +192,7 @@ def test_one_list_that_grants_a_lease_twice_differently_is_its_own_proof(cast: C
     with pytest.raises(GrantChanged):
         tenant.take_leases(both)
     assert tenant.grants.refused() == [(LEASES[0], both, both)]
-    assert held(tenant) == {}
+    assert held(tenant) == set()
 
 
 def test_every_other_grant_is_kept_and_each_once(cast: Cast) -> None:
@@ -221,13 +221,13 @@ def test_a_catalogue_that_comes_later_does_not_change_the_tokens_of_a_lease(cast
     tenant = describing(cast.tenant(trustees=cast.trustees()), *LEASES[:2])
     tenant.take_leases(granted(a_grant(0)))
     word, labels = held(tenant), tenant.journal.labels(str(LEASES[0]))
-    assert set(labels.values()) == set(word)
+    assert set(labels.values()) == word
     benchmark = CatalogueEntry("llama", own_sketch(a_descriptor()).to_bytes())
     tenant.accept(keys().provider.sign(Bundle(1, 0, 168, (benchmark,), (), (), None)))
     tenant.take_leases(granted(a_grant(0), a_grant(1)))
     assert tenant.journal.labels(str(LEASES[0])) == labels
     assert tenant.journal.labels(str(LEASES[1]))["archetype"] != labels["archetype"]  # a new lease goes by the new one
-    assert held(tenant)[labels["archetype"]] == word[labels["archetype"]] == 1
+    assert labels["archetype"] in held(tenant) & word
 
 
 # ---- jobs that ran on no lease of the provider ---------------------------------------------------------------------

@@ -363,6 +363,21 @@ def issued_by(issuer: Certificate) -> Certificate:
     return Certificate(signed + issuer.certificate_pem, fresh.key_pem)
 
 
+def test_a_question_is_noted_before_it_leaves_and_does_not_leave_unnoted(serving: Serve, connect: Connect) -> None:
+    reached: list[bytes] = []
+    noted: list[tuple[str, int]] = []
+    server = serving(noting(reached))
+    connect(server, own(), note=lambda *told: noted.append(told)).call(PATH, b"asked")
+    assert (noted, reached) == ([(PATH, 5)], [b"asked"])
+
+    def full(_method: str, _length: int) -> None:
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        connect(server, own(), note=full).call(PATH, b"unnoted")
+    assert reached == [b"asked"]
+
+
 def test_a_caller_without_tls_is_refused(serving: Serve, connect: Connect, opened: ExitStack) -> None:
     reached: list[bytes] = []
     server = serving(noting(reached))

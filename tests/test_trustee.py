@@ -322,7 +322,7 @@ def forged_by(signing_key: SigningKey, tenant: int) -> bytes:
 
 def without(tenant: int, token: Token) -> bytes:
     said = reopened(Ownership, ownership(tenant))
-    return keys().tenants[tenant][0].sign(replace(said, held=tuple(one for one in said.held if one.token != token)))
+    return keys().tenants[tenant][0].sign(replace(said, tokens=tuple(one for one in said.tokens if one != token)))
 
 
 OF_TWO = (ownership(0), ownership(1))

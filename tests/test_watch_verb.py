@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -329,3 +330,30 @@ def test_a_check_by_the_provider_says_what_its_newest_bundle_says(place: Place) 
     assert place.called("lease", verb="check").returncode == 3
     away = place.called("lease", "--online", verb="check")
     assert (away.returncode, "gave no answer" in away.stderr) == (3, True)
+
+
+def test_what_the_provider_was_asked_is_listed_by_kind_and_hour_also_where_nothing_answered(place: Place) -> None:
+    def listed() -> dict[str, int]:
+        rows = json.loads(place.called("--json", verb="sent").stdout)["questions"]
+        assert {row["receiver"] for row in rows} <= {f"{HOST}:{place.port}"}
+        assert all(0 <= time.time() / 3600 - row["hour"] < 2 and row["sent_bytes"] > 0 for row in rows)
+        counted: Counter[str] = Counter()
+        for row in rows:
+            counted[row["kind"]] += row["questions"]
+        return dict(counted)
+
+    own = labels(0, 0) | {"context": str(token("here"))}
+    with closing(open_database(place.tenant / "tenant.db")) as connection:
+        Journal(connection).add([Unit("lease", 1.0, own)], [])
+    place.called("lease", verb="check")  # is answered here, and asks nobody
+    assert (place.called(verb="sent").returncode, listed()) == (UNKNOWN, {})
+    with place.providing(0):
+        place.called("lease", "--online", verb="check")
+        assert listed() == {"sign-in": 1, "check": 1}
+        place.called("--once")
+    assert listed() == {"sign-in": 2, "check": 1, "watch": 1}
+    place.called("lease", "--online", verb="check")  # the provider is away: a sign-in may have left, and no check
+    assert listed() == {"sign-in": 3, "check": 1, "watch": 1}
+    shown = place.called(verb="sent")
+    assert shown.returncode == 0
+    assert f"{HOST}:{place.port} was asked " in shown.stdout

@@ -1,1 +1,1 @@
-"""Bytes between machines: unary calls over TLS with pinned certificates, for whoever has something to ask or answer."""
+"""Bytes between machines: unary calls over TLS under pinned roots, for whoever has something to ask or answer."""

@@ -1,4 +1,4 @@
-"""The caller's side: one peer, at one address, under the one certificate that is pinned for it.
+"""The caller's side: one peer, at one address, under the one root that is trusted for it.
 
 A call returns the answer's bytes, raises the error that the peer told (`crypto.services`), or raises Unreachable: no
 answer came in time, nobody listens, the certificate is another one, or the peer has too much to do. Then nothing is
@@ -8,9 +8,9 @@ A connection that fails is made anew, within the deadline of the call and with j
 Only what gRPC calls UNAVAILABLE is tried again, so a method may be reached twice by one call. A stream is begun once
 and has no deadline: whoever reads it begins another where it ended. A server that vanished is noticed within a minute.
 With `introducing` a caller says who it is, except in questions whose answer is public, so that a server under attack
-has a place for it.
+has a place for it. With `note` it is told the method and the length of each question before that leaves.
 
-    peer = Peer("trustee-1.example:7100", certificate_pem)
+    peer = Peer("trustee-1.example:7100", root_of(verify_key))
     answer = peer.call(TrusteeMethod.UNMASK, request)
 """
 
@@ -55,24 +55,27 @@ class Peer:
     def __init__(
         self,
         address: str,
-        root_certificate_pem: bytes,
+        root_pem: bytes,
         *,
         deadline_s: float = 30.0,
         retries: int = 8,
         message_bytes: int = MAX_MESSAGE_BYTES,
         introducing: Introducing | None = None,
+        note: Callable[[str, int], None] = lambda _method, _length: None,
     ) -> None:
         self.address = address
+        self._note = note
         self._deadline_s = deadline_s
         self._retries = retries
         self._jitter = SystemRandom()
-        fingerprint(root_certificate_pem)  # gRPC would trust the system's authorities in place of no certificate
-        self._server, self._introducing = server_digest(root_certificate_pem), introducing
-        credentials = grpc.ssl_channel_credentials(root_certificate_pem)
+        fingerprint(root_pem)  # gRPC would trust the system's authorities in place of no certificate
+        self._server, self._introducing = server_digest(root_pem), introducing
+        credentials = grpc.ssl_channel_credentials(root_pem)
         self._channel = grpc.secure_channel(address, credentials, _options(message_bytes))
 
     def call(self, method: str, request: bytes) -> bytes:
         """The answer of `method`, a path of `crypto.services`, within the deadline, all tries included."""
+        self._note(method, len(request))
         end_s = time.monotonic() + self._deadline_s
         parts, metadata = in_parts(request), self._metadata(method)
         for retry in range(self._retries + 1):
@@ -88,6 +91,7 @@ class Peer:
 
     def stream(self, method: str, request: bytes) -> "Answers":
         """The answers of `method`, one by one as they come."""
+        self._note(method, len(request))
         send: _SendForMany = self._channel.unary_stream(method)
         call = send(in_parts(request)[0], metadata=self._metadata(method))  # a server takes no more for a stream
         return Answers(call, lambda error: self._meant(method, error))

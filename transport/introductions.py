@@ -1,8 +1,8 @@
 """Who calls, told with a call before its question, so that a server under attack keeps places for those whom it knows.
 
-A caller signs its key, the server's certificate and the time (`crypto.online.Introduction`), once in `RENEW_S`, and
+A caller signs its key, the server's root and the time (`crypto.online.Introduction`), once in `RENEW_S`, and
 sends that in the metadata of its calls. A server looks at it only when places are short. It counts if the server knows
-the key, the signature is right, the certificate is its own and the time about now.
+the key, the signature is right, the root is its own and the time about now.
 
 Why so: an attacker behind the same address, or with a thousand connections, has no key that the server knows, so what
 it does cannot take the places that are kept. The address of a caller, or that it was answered before, would keep out
@@ -54,7 +54,7 @@ class Introducing:
         self._newest: dict[Digest, tuple[float, bytes]] = {}
 
     def to(self, server: Digest) -> bytes:
-        """What introduces this caller to the server with that certificate."""
+        """What introduces this caller to the server with that root."""
         now_s = self._now_s()
         with self._lock:
             made_s, signed = self._newest.get(server, (-RENEW_S, b""))
@@ -101,5 +101,5 @@ class Introductions:
 
 
 def server_digest(certificate_pem: bytes) -> Digest:
-    """What an introduction names a server by: the SHA-256 of its certificate."""
-    return Digest(x509.load_pem_x509_certificate(certificate_pem).fingerprint(SHA256()))
+    """What an introduction names a server by: the SHA-256 of its root, the last of the certificates."""
+    return Digest(x509.load_pem_x509_certificates(certificate_pem)[-1].fingerprint(SHA256()))

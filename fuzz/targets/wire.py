@@ -106,8 +106,7 @@ def some_messages() -> list[Any]:
     """A few valid messages of different shapes."""
     member = a_member()
     round_id, named, token = RoundId(bytes(16)), Digest(bytes(32)), Token(bytes(16))
-    held = tuple(messages.HeldToken(each, 3) for each in (token, Token(b"\1" * 16)))
-    owned = Ownership(member.tenant, 0, 0, 168, held)
+    owned = Ownership(member.tenant, 0, 0, 168, (token, Token(b"\1" * 16)))
     header = messages.ContributionHeader(member.tenant, round_id, named, 0, Nonce(bytes(16)), named)
     groups = ((KEY.sign(header),), (KEY.sign(replace(header, tenant=TenantId(b"\1" * 16))),))
     asked = UnmaskRequest(KEY.sign(a_plan()), groups, named, (messages.GroupOfRound(0, 1),), (KEY.sign(owned),))
