@@ -2,10 +2,11 @@
 
 Releases add up cell by cell, and so do the variances of their noise; of a series the last release stands for all. A
 job-week counts at most F failures (`analysis.effective`). How many that hides depends on its hazard and on its pair, so
-both are fitted in turn: hazards over the exposure that is left once every job-week is weighted by its pair's risk and
-by its cap, mismatches with the cap in their likelihood. A rate is that of the workloads that ran there: the hazard
-times their mean risk. What releases and leases settle (sums of counts, and the row and exposure of each job-week) is
-worked out once.
+hazards (`analysis.capped_hazard`) and mismatches (`analysis.mismatch`) both have the cap in their likelihood. Each
+needs the other: hazards are fitted, then pairs, then hazards given the risks of their pairs, then pairs again. These
+are four fits and no iteration; each comes to rest, or `learn` refuses (`Unsettled`). A rate is that of the workloads
+that ran there: the hazard times their mean risk. What releases and leases settle (sums of counts, and the row and
+exposure of each job-week) is worked out once.
 
 Which versions of an archetype behave alike (`analysis.versions`) is read off afterwards and changes none of it; and so
 are, if asked for, factors of size and season (`sizes_and_seasons`).
@@ -24,9 +25,10 @@ from crypto.causes import Domain
 from crypto.ids import RoundId
 from crypto.life_table import Floats, LifeTable
 from crypto.messages import finest_row
-from provider_server.analysis.effective import cap_factor
+from provider_server.analysis.capped_hazard import JobWeeks, fit_capped
+from provider_server.analysis.effective import capped_mean, capped_slope
 from provider_server.analysis.factors import Factor
-from provider_server.analysis.hazard import Cells, Estimate, Model, fit_hazard, predict
+from provider_server.analysis.hazard import Estimate
 from provider_server.analysis.mismatch import LOG_FACTOR, Mismatches, find_mismatches
 from provider_server.analysis.rules import Rule
 from provider_server.analysis.versions import PairPrior, Partition, partitions
@@ -37,9 +39,6 @@ from provider_server.verdicts import PairFinding, judge_pairs
 Places = NDArray[np.intp]
 
 CORRECTIONS = 1
-MOST_HIDDEN = 20.0  # times what counts, at most: noise can lift a count above all that could ever count
-LEAST_ELASTICITY = 0.05  # of what counts in a cell: below, nearly every job-week has failed, and a count says nothing
-SETTLED, MOST_ROUNDS = 0.01, 20  # the largest step of a log hazard that may be left, and when to stop regardless
 CONTEXT_SD = 1.0  # of the log hazard between contexts and build-up levels, and between bands: factors, not decades
 
 
@@ -69,12 +68,12 @@ class Findings:
 
 
 def learn(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
-    """Findings from all `releases` so far; `leases` are those of their windows."""
+    """Findings from all `releases` so far; `leases` are those of their windows. Unsettled where a fit has no answer."""
     seen = _Seen.of(releases, leases)
-    hazards = _fit_hazards(seen, _Risk.none(len(seen.node_hours)), None)
+    hazards = _fit_hazards(seen, _Risk.none(len(seen.node_hours)))
     pairs = _fit_pairs(seen, hazards)
     for _ in range(CORRECTIONS):
-        hazards = _fit_hazards(seen, pairs.risk(seen), hazards)
+        hazards = _fit_hazards(seen, pairs.risk(seen))
         pairs = _fit_pairs(seen, hazards)
     return Findings(pairs.findings(seen), hazards.findings(), pairs.versions(leases))
 
@@ -105,14 +104,6 @@ class _Seen:
         columns = zip(*_job_weeks(releases, leases, hazard, pairs), strict=True)
         control = _control(counted, pairs)
         return cls(hazard, pairs, control, *(np.concatenate(column) for column in columns))
-
-    def cap(self, expected: Floats) -> Floats:
-        """By how much the cap shrinks the counts of each job-week, given its `expected` failures."""
-        factors = np.ones(len(expected))
-        for most in np.unique(self.most):
-            under = self.most == most
-            factors[under] = cap_factor(expected[under], int(most))
-        return factors
 
     def by_level(self, weight: Floats) -> Floats:
         """Node-hours times `weight`, which is broadcast to (J, bands), by context level and band."""
@@ -177,25 +168,22 @@ def _rows(labels: Sequence[Mapping[str, str]], name: str, counted: LifeTable, to
 
 @dataclass(frozen=True, eq=False)
 class _Risk:
-    """By what factor each job-week's pair multiplies the hazard, as expected or as worse, and how surely; all (J,)."""
+    """By what `factors` the pair of each job-week multiplies the hazard, as expected or as worse, and how surely.
 
-    probability_worse: Floats
-    if_expected: Floats
-    if_worse: Floats
+    `weights` and `factors` have shape (J, 2), `relative_variance` (of the factor, over its squared mean) has (J,).
+    """
+
+    weights: Floats
+    factors: Floats
     relative_variance: Floats
 
     @classmethod
     def none(cls, job_weeks: int) -> "_Risk":
-        return cls(np.zeros(job_weeks), np.ones(job_weeks), np.ones(job_weeks), np.zeros(job_weeks))
+        return cls(np.ones((job_weeks, 1)), np.ones((job_weeks, 1)), np.zeros(job_weeks))
 
     @property
     def mean(self) -> Floats:
-        return (1.0 - self.probability_worse) * self.if_expected + self.probability_worse * self.if_worse
-
-    def counted(self, seen: _Seen, explained: Floats) -> Floats:
-        """The mean factor (J,) of what counts, where the hazard alone explains so many failures."""
-        expected, worse = (factor * seen.cap(explained * factor) for factor in (self.if_expected, self.if_worse))
-        return (1.0 - self.probability_worse) * expected + self.probability_worse * worse
+        return np.asarray((self.weights * self.factors).sum(axis=1), np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,11 +203,6 @@ class _Hazards:
         rates = np.vstack([self.base, self.base.mean(axis=0)])[seen.level]
         return np.asarray((rates * seen.node_hours).sum(axis=1), np.float64)
 
-    def at_most(self, ceiling: Floats) -> "_Hazards":
-        """The same, but no hazard above `ceiling` (levels, bands)."""
-        share = np.divide(np.minimum(self.base, ceiling), self.base, out=np.ones(ceiling.shape), where=self.base > 0)
-        return replace(self, base=self.base * share, rates=replace(self.rates, value=self.rates.value * share))
-
     def findings(self) -> tuple[RateFinding, ...]:
         middle, (low, high) = self.rates.value, self.rates.interval()
         return tuple(
@@ -228,26 +211,17 @@ class _Hazards:
         )
 
 
-def _fit_hazards(seen: _Seen, risk: _Risk, before: _Hazards | None) -> _Hazards:
-    """Hazards of contexts and build-up levels by age, given the pairs' risks; from `before` on until they settle."""
-    uncapped = _next_hazards(seen, risk, None)
-    now = before or uncapped
-    for _ in range(MOST_ROUNDS):
-        before, now = now, _next_hazards(seen, risk, now).at_most(MOST_HIDDEN * uncapped.base)
-        known = now.base > 0
-        if np.all(np.abs(np.log(now.base[known] / before.base[known])) < SETTLED):
-            break
-    log_sd = np.sqrt(now.rates.log_sd**2 + _mix_variance(seen, risk, now))
-    return replace(now, rates=Estimate(now.rates.value, log_sd))
-
-
-def _next_hazards(seen: _Seen, risk: _Risk, before: _Hazards | None) -> _Hazards:
+def _fit_hazards(seen: _Seen, risk: _Risk) -> _Hazards:
+    """Hazards of contexts and build-up levels by age, given the pairs' risks."""
     infrastructure = seen.hazard.at("domain", Domain.INFRASTRUCTURE)
-    everything = seen.by_level(np.ones((1, 1)))
-    mix = np.divide(seen.by_level(risk.mean[:, None]), everything, out=np.ones(everything.shape), where=everything > 0)
-    base, log_sd = _fit_rates(_uncapped(seen, infrastructure, risk, before))
     levels, bands = infrastructure.levels("context_level"), infrastructure.levels("band")
-    return _Hazards(levels, bands, base, Estimate(base * mix, log_sd))
+    job_weeks = JobWeeks.of_levels(seen.level, len(levels), seen.node_hours, risk.weights, risk.factors, seen.most)
+    found = fit_capped(job_weeks, infrastructure.events, infrastructure.noise_variance, effect_sd=CONTEXT_SD)
+    ran = seen.by_level(np.ones((1, 1)))
+    mix = np.divide(seen.by_level(risk.mean[:, None]), ran, out=np.ones(ran.shape), where=ran > 0)
+    alone = _Hazards(levels, bands, found.hazard, Estimate(found.hazard * mix, found.log_sd))
+    log_sd = np.sqrt(found.log_sd**2 + _mix_variance(seen, risk, alone))
+    return replace(alone, rates=Estimate(alone.rates.value, log_sd))
 
 
 def _mix_variance(seen: _Seen, risk: _Risk, hazards: _Hazards) -> Floats:
@@ -259,49 +233,15 @@ def _mix_variance(seen: _Seen, risk: _Risk, hazards: _Hazards) -> Floats:
     levels, workloads = len(hazards.levels), len(seen.pairs.levels("workload"))
     known = (seen.level >= 0) & (seen.pair >= 0)
     group = (seen.level * workloads + seen.pair // len(seen.pairs.levels("context")))[known]
-    explained = hazards.explained(seen)
-    low, high = (np.exp(step) * explained * risk.counted(seen, explained * np.exp(step)) for step in (-0.1, 0.1))
-    columns = [np.maximum(high - low, 0.0), *(hazards.base[seen.level] * seen.node_hours * risk.mean[:, None]).T]
+    failures = hazards.explained(seen)[:, None] * risk.factors
+    more = (risk.weights * failures * capped_slope(failures, seen.most[:, None])).sum(axis=1)
+    columns = [more, *(hazards.base[seen.level] * seen.node_hours * risk.mean[:, None]).T]
     sums = [np.bincount(group, column[known], levels * workloads).reshape(levels, workloads) for column in columns]
     counting, *failing = (total / np.maximum(total.sum(axis=1, keepdims=True), np.finfo(float).tiny) for total in sums)
     variance = np.zeros(levels * workloads)
     variance[group] = risk.relative_variance[known]
     moved = (np.stack(failing, axis=1) - counting[:, None, :]) ** 2
     return np.asarray((moved * variance.reshape(levels, 1, workloads)).sum(axis=2), np.float64)
-
-
-def _uncapped(seen: _Seen, counted: LifeTable, risk: _Risk, before: _Hazards | None) -> LifeTable:
-    """`counted` as if no cap had been: its counts and noise stretched around what `before` expects, and exposure.
-
-    Where a cap binds, a count moves by less than the hazard, so its scatter and its noise say less: both are divided by
-    the elasticity of what counts. A job-week that counts F at most scatters less than a Poisson count: of q expected,
-    q² / F are off its variance, which is exact for F = 1.
-    """
-    if before is None:
-        return replace(counted, exposure_node_hours=seen.by_level(risk.mean[:, None]))
-    explained = before.explained(seen)
-    weights = [risk.counted(seen, explained * np.exp(step))[:, None] for step in (-0.1, 0.0, 0.1)]
-    low, exposure, high = (seen.by_level(weight) for weight in weights)
-    known = exposure > 0
-    bend = np.log(np.divide(high, low, out=np.ones(exposure.shape), where=known)) / 0.2
-    elasticity = np.maximum(1.0 + bend, LEAST_ELASTICITY)
-    expected = before.base * exposure
-    steady = before.base**2 * seen.by_level(weights[1] ** 2 * seen.node_hours / seen.most[:, None])
-    return replace(
-        counted,
-        events=np.where(known, expected + (counted.events - expected) / elasticity, counted.events),
-        exposure_node_hours=exposure,
-        noise_variance=np.maximum((expected - steady + counted.noise_variance) / elasticity**2 - expected, 0.0),
-    )
-
-
-def _fit_rates(table: LifeTable) -> tuple[Floats, Floats]:
-    """Rates over (context_level, band) and the standard deviations of their logs; zero where there is no exposure."""
-    cells = Cells.from_table(table)
-    estimate = predict(fit_hazard(cells, [table], Model((("context_level",), ("band",)), prior_sd=CONTEXT_SD)), cells)
-    rates, log_sd = np.zeros(table.shape), np.zeros(table.shape)
-    rates[tuple(cells.index)], log_sd[tuple(cells.index)] = estimate.value, estimate.log_sd
-    return rates, log_sd
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,7 +266,8 @@ class _Pairs:
         columns = np.repeat([[0.0], [average], [average], [0.0]], self.table.events.size + 1, axis=1)
         columns[0, pairs], columns[3, pairs] = found.probability_worse, found.relative_variance
         columns[1:3, pairs] = found.expected / explained * np.stack([found.ratio_if_expected, found.ratio_if_worse])
-        return _Risk(*columns[:, seen.pair])
+        worse, *factors, variance = columns[:, seen.pair]
+        return _Risk(np.stack([1.0 - worse, worse], axis=1), np.stack(factors, axis=1), variance)
 
     def findings(self, seen: _Seen) -> tuple[PairFinding, ...]:
         node_hours = seen.by_pair(seen.node_hours.sum(axis=1))
@@ -344,10 +285,10 @@ def _fit_pairs(seen: _Seen, hazards: _Hazards) -> _Pairs:
     explained = hazards.explained(seen)
     table = replace(seen.pairs, exposure_node_hours=seen.by_pair(explained))
     factors = np.exp(LOG_FACTOR)
-    counted = [seen.by_pair(explained * factor * seen.cap(explained * factor)) for factor in factors]
+    counted = [seen.by_pair(capped_mean(explained * factor, seen.most)) for factor in factors]
     by_factor = np.stack(counted, axis=-1)
     found = find_mismatches(table, by_factor)
-    return _Pairs(table, found, seen.by_pair(explained * seen.cap(explained)), by_factor)
+    return _Pairs(table, found, seen.by_pair(capped_mean(explained, seen.most)), by_factor)
 
 
 def _archetypes(leases: Iterable[Lease]) -> dict[str, str]:

@@ -35,6 +35,7 @@ from scipy.linalg import eigh
 from scipy.sparse.linalg import splu
 from scipy.stats import norm
 
+from crypto.errors import Refusal
 from crypto.life_table import Dimension, Floats, LifeTable
 
 Ints = NDArray[np.intp]
@@ -46,6 +47,12 @@ MAX_STEP = 2.0  # of any log rate, per iteration
 TOLERANCE = 1e-7  # the same, where iteration ends
 NEAR = 1.0  # squared distance to the answer, in standard errors, from which Newton's step is taken
 FLATTEST = 0.1
+
+
+class Unsettled(Refusal):
+    """A fit that is no answer: its rates would still change from one round to the next."""
+
+    default_hint = "nothing was published, and the bundle in force stays; please report it with the newest release"
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +142,14 @@ class HazardFit:
     noise_covariance: Floats
     converged: bool
     iterations: int
+
+    def settled(self) -> "HazardFit":
+        """The same; Unsettled where it did not converge."""
+        if not self.converged:
+            raise Unsettled(
+                f"the rates of {len(self.coefficients)} effects have not settled in {self.iterations} rounds"
+            )
+        return self
 
     def ratios(self, *term: str, kind: Kind = "population") -> tuple[tuple[tuple[str, ...], ...], Estimate]:
         """Levels of a term without its references, and their hazard ratios (levels,)."""

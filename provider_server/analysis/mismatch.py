@@ -149,7 +149,7 @@ def find_mismatches(table: LifeTable, counted: Floats | None = None) -> Mismatch
     """Fits the model to a released table over (workload, context); pairs without exposure get no verdict.
 
     `counted` (workloads, contexts, factors) is how many failures are expected to count where λκθ is exp(`LOG_FACTOR`);
-    without it all do, λκθ times exposure.
+    without it all do, λκθ times exposure. Unsettled where main effects do not come to rest.
     """
     pairs = (*np.nonzero(table.exposure_node_hours > 0),)
     counts, variance, exposure = table.events[pairs], table.noise_variance[pairs], table.exposure_node_hours[pairs]
@@ -199,7 +199,7 @@ def _main_effects(
     events[pairs], noise[pairs] = counts, variance
     seen = replace(table, events=events, noise_variance=noise)
     cells, terms = Cells.from_table(table), tuple((dimension.name,) for dimension in table.dimensions)
-    fit = fit_hazard(cells, [seen], Model(terms, prior_sd=MAIN_EFFECT_SD), start=start)
+    fit = fit_hazard(cells, [seen], Model(terms, prior_sd=MAIN_EFFECT_SD), start=start).settled()
     rates = predict(fit, cells)
     expected = rates.value * cells.exposure_node_hours
     leverage = np.minimum(expected**2 / (expected + variance) * rates.log_sd**2, MOST_LEVERAGE)
