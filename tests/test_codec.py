@@ -837,11 +837,11 @@ def test_refusing_takes_no_more_memory_than_the_message(filler: bytes) -> None:
 
 @every_message
 def test_another_kind_of_message_is_refused_by_its_label(kind: Any) -> None:
-    for other in MESSAGES:
-        if other.LABEL != kind.LABEL:
-            with case(other.__name__):
-                said = refusal(kind, encode(specimen(other)))
-                assert said == f"not a valid {kind.__name__}: it is not labelled {kind.LABEL!r}"
+    others: list[Any] = [other for other in MESSAGES if other is not kind]
+    for other in others:
+        with case(other.__name__):
+            said = refusal(kind, encode(specimen(other)))
+            assert said == f"not a valid {kind.__name__}: it is not labelled {kind.LABEL!r}"
 
 
 @every_message
