@@ -57,7 +57,12 @@ def run(
 ) -> None:
     """Play a scenario: tenants, trustees and provider, week by week, judged against the truth."""
     began = time.monotonic()
-    with _console.failing(), progressing() as progress:
+
+    def tell(what: str) -> None:
+        say(f"{time.monotonic() - began:5.1f} s  {what}")
+
+    tell(f"scenario {scenario}, seed {seed}")
+    with _console.failing():
         from simulation.play import Player
         from simulation.scenario import load
         from simulation.score import Judge
@@ -65,16 +70,16 @@ def run(
         loaded = load(scenario)
         with _homes(out) as root:
             player = Player(loaded, seed, root)
+            tell(f"{loaded.tenants} tenants have keys and homes")
             try:
-                for _ in progress.track(player.weeks(), total=loaded.weeks, description="weeks"):
-                    pass
-                judging = progress.add_task("judging", total=None)
-                outcome = Judge(player.played()).outcome(seed, began)
-                progress.remove_task(judging)
+                for week in player.weeks():
+                    tell(f"week {week + 1} of {loaded.weeks} is over")
+                outcome = Judge(player.played()).outcome(seed, began, tell)
             finally:
                 player.close()
         if out is not None:
             _write(outcome, out)
+        tell("done")
     summary = {key: value for key, value in outcome.items() if key != "detail"}
     if as_json:
         show_json(summary)

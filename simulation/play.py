@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crypto.bundle import CatalogueEntry
+from crypto.bundle import Bundle, CatalogueEntry
 from crypto.ids import LeaseId
 from crypto.noise import Integers
 from crypto.plan import HOURS_PER_WEEK, Plan
@@ -41,11 +41,15 @@ COLLUDING_SHARE = 0.1  # of a minimal cohort: these tenants know their own noise
 
 @dataclass(frozen=True)
 class Played:
-    """Everything that a run leaves behind for its judge: what was released, what was true, and what it took."""
+    """Everything that a run leaves behind for its judge: what was released, what was true, and what it took.
+
+    `bundles` are those in force after each week.
+    """
 
     cloud: world.Cloud
     federation: Federation
     releases: tuple[Release, ...]
+    bundles: tuple[Bundle, ...]
     exact: tuple[tuple[Integers, ...], ...]
     leases: Mapping[str, Lease]
     workload_of: Mapping[str, int]
@@ -54,6 +58,11 @@ class Played:
     seconds_by_stage: Mapping[str, float]
     bytes_by_stage: Mapping[str, int]
     bytes_per_tenant_round: float
+
+    @property
+    def end_hour(self) -> int:
+        """When the last week was over."""
+        return HOURS_PER_WEEK * len(self.releases)
 
 
 def settings_of(scenario: Scenario) -> PlanSettings:
@@ -85,6 +94,7 @@ class Player:
         self._facts: dict[str, world.Lease] = {}
         self._tally = Tally()
         self._releases: list[Release] = []
+        self._bundles: list[Bundle] = []
         self._exact: list[tuple[Integers, ...]] = []
         self._job_weeks = 0
 
@@ -101,6 +111,7 @@ class Player:
                 window = (number * HOURS_PER_WEEK, (number + 1) * HOURS_PER_WEEK)
                 released = federated_week(provider, tenants, trustees, window, self._tally.begin)
                 self._releases.append(released)
+                self._bundles.append(self._in_force())
                 self._exact.append(exact_sum(self._federation, released.plan))
                 yield number
 
@@ -112,6 +123,7 @@ class Player:
             self.cloud,
             self._federation,
             tuple(self._releases),
+            tuple(self._bundles),
             tuple(self._exact),
             {name: registered[lease.lease] for name, lease in self._leases.items()},
             {name: lease.workload for name, lease in self._facts.items()},
@@ -148,6 +160,13 @@ class Player:
         for position, tenant in enumerate(self._federation.tenants):
             tenant.start_leases(started[position], epoch)
             tenant.record(failed[tenant.id])
+
+    def _in_force(self) -> Bundle:
+        """What tenants have, as one of them checks it."""
+        bundle = self._federation.tenants[0].bundle()
+        if bundle is None:
+            raise LookupError("no tenant has the catalogue that was published before the first week")
+        return bundle
 
     def _grant(self, lease: world.Lease) -> Lease:
         """The provider's record of a lease; its context tokens are all that tenant and provider will call it by."""
