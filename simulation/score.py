@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,14 @@ from crypto.plan import HOURS_PER_WEEK
 from provider_server.leases import Slices
 from provider_server.publication import PER_NODE_HOURS
 from provider_server.release import Release
+from simulation.hardware import context_names, label
 from simulation.impact import impact, on_mismatch
 from simulation.play import Played
 from simulation.side_by_side import learn_all
 from simulation.trial import Trial, learning_weeks, world_of
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class Judge:
             "scenario": scenario.name,
             "title": scenario.title,
             "seed": seed,
+            "from": _date(played.start_hour),
+            "to": _date(played.end_hour),
             "tenants": scenario.tenants,
             "job_weeks": played.job_weeks,
             "rounds": len(played.releases),
@@ -109,7 +114,7 @@ class Judge:
         noised = [self._noised(exact, epsilon, rng) for epsilon in epsilons]
         batches = [exact, *(exact[:week] for week in weeks), *noised]
         bundles = []
-        for bundle in learn_all(batches, played.federation.provider.leases(0, played.end_hour)):
+        for bundle in learn_all(batches, played.federation.provider.leases(played.start_hour, played.end_hour)):
             bundles.append(bundle)
             tell(f"learnt {len(bundles)} of {len(batches)} other bundles: without privacy, early, at other budgets")
         first, early, rest = bundles[0], bundles[1 : 1 + len(weeks)], bundles[1 + len(weeks) :]
@@ -148,7 +153,7 @@ class Judge:
         played, scenario = self._played, self._scenario
         return {
             "workloads": [profile.name for profile in played.cloud.workloads],
-            "contexts": [f"context {number}" for number in range(scenario.contexts)],
+            "contexts": list(context_names(scenario.contexts)),
             "mismatch": self._pair_rows(private, others.exact),
             "hazard": self._rate_rows(private, others.exact),
             "budget": self._budget(),
@@ -199,10 +204,11 @@ class Judge:
 
     def _budget(self) -> list[dict[str, float]]:
         ledger, limit = self._played.federation.tenants[0].ledger, self._scenario.epsilon
+        start = self._played.start_hour
         return [
             {"week": week, "epsilon": ledger.spent(*window).at(self._scenario.delta), "limit": limit}
             for week in range(len(self._played.releases))
-            if (window := (week * HOURS_PER_WEEK, (week + 1) * HOURS_PER_WEEK))
+            if (window := (start + week * HOURS_PER_WEEK, start + (week + 1) * HOURS_PER_WEEK))
         ]
 
     def _group(self) -> list[dict[str, float]]:
@@ -278,10 +284,10 @@ def _readings(played: Played) -> tuple[dict[str, int], dict[str, tuple[int, int]
     """What the provider alone can read: the context behind each context token, context and level behind the other."""
     provider, scenario = played.federation.provider, played.cloud.scenario
     contexts, levels = {}, {}
-    for hour in range(0, scenario.weeks * HOURS_PER_WEEK, HOURS_PER_WEEK):
+    for hour in range(played.start_hour, played.end_hour, HOURS_PER_WEEK):
         for context in range(scenario.contexts):
             for level in range(scenario.buildup_levels):
-                labels = provider.context_labels(hour, str(context), level)
+                labels = provider.context_labels(hour, label(context), level)
                 contexts[labels["context"]] = context
                 levels[labels["context_level"]] = (context, level)
     return contexts, levels
@@ -289,11 +295,10 @@ def _readings(played: Played) -> tuple[dict[str, int], dict[str, tuple[int, int]
 
 def _true_rates(played: Played) -> Mapping[tuple[int, int, str], float]:
     """Expected infrastructure failures per node-hour, by context, level and band, of the leases that ran."""
-    scenario, hazard = played.cloud.scenario, played.cloud.hazard
+    hazard = played.cloud.hazard
     edges = played.federation.provider.settings.band_edges_hours
-    end = scenario.weeks * HOURS_PER_WEEK
     own = {lease.lease: (played.workload_of[name], *played.place_of[name]) for name, lease in played.leases.items()}
-    slices = Slices.of(list(played.leases.values()), 0, end, edges)
+    slices = Slices.of(list(played.leases.values()), played.start_hour, played.end_hour, edges)
     workload, context, level = np.array([own[lease.lease] for lease in slices.leases]).T
     expected = slices.node_hours * hazard.per_node_hour(workload, context, level)[:, None] * np.array(hazard.band)
     totals: dict[tuple[int, int, str], Floats] = defaultdict(lambda: np.zeros(2))
@@ -301,6 +306,10 @@ def _true_rates(played: Played) -> Mapping[tuple[int, int, str], float]:
         for band in range(expected.shape[1]):
             totals[int(place), int(levels), str(band)] += (expected[row, band], slices.node_hours[row, band])
     return {key: float(events / hours) for key, (events, hours) in totals.items() if hours > 0}
+
+
+def _date(hour: int) -> str:
+    return f"{_1970 + timedelta(hours=hour):%Y-%m-%d}"
 
 
 def _band_name(edges: Sequence[float], band: str) -> str:
