@@ -246,11 +246,17 @@ def test_contexts_that_are_told_in_the_same_words_have_their_numbers() -> None:
 @pytest.mark.parametrize(("high", "known"), [(100.0, True), (100.5, False)])
 def test_a_hazard_with_too_wide_an_interval_is_not_known_yet(seen: Snapshot, *, high: float, known: bool) -> None:
     bundle = seen.bundles[-1]
-    wide = tuple(replace(one, rate=10.0, rate_low=1.0, rate_high=high) for one in bundle.hazards)
-    given = view(replace(seen, bundles=(replace(bundle, hazards=wide),)), NOW, 24)
-    assert {band.known for curve in given.hazards for band in curve.bands} == {known}
-    nodes = [node for context in given.fleet for node in context.nodes]
-    assert {node.hazard == UNKNOWN for node in nodes} == {not known}
+    token = bundle.hazards[0].context_level
+    entries = [
+        replace(one, rate=10.0, rate_low=1.0, rate_high=high) if one.context_level == token else one
+        for one in bundle.hazards
+    ]
+    given = view(replace(seen, bundles=(replace(bundle, hazards=tuple(entries)),)), NOW, 24)
+    place = seen.places[str(token)]
+    (curve,) = (one for one in given.hazards if (one.context, one.level) == (place.context, place.level))
+    assert {band.known for band in curve.bands} == {known}
+    (context,) = (one for one in given.fleet if one.number == place.context)
+    assert {node.hazard == UNKNOWN for node in context.nodes if node.level == place.level} == {not known}
 
 
 def test_hazards_have_their_contexts_levels_and_ages(seen: Snapshot, told: View) -> None:
