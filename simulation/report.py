@@ -190,7 +190,7 @@ def _words(outcome: Row) -> dict[str, str]:
     sizes = {f"{kind}s": len(_names(outcome, kind)) or None for kind in ("workload", "context")}
     key = '<li><span class="key dot" style="--hue:var(--level-{})"></span>level {}</li>'
     return {
-        "dates": _text(" to ".join(_shown(outcome, end) for end in ("from", "to"))) if "from" in outcome else _MISSING,
+        "dates": _text(" · {from} to {to}".format_map(outcome)) if {"from", "to"} <= outcome.keys() else "",
         "ran": _text(f"{_counted(outcome, 'tenants', 'tenant')} ran {_counted(outcome, 'job_weeks', 'job-week')}"),
         "in_rounds": _text(_counted(outcome, "rounds", "round")),
         "verdict": f"{warned if tally['planted'] else nothing}, with {alarms}",
