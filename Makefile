@@ -41,7 +41,8 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 
 .PHONY: demo
 demo: install ## Run a small simulated cloud and write its report
-	@$(BIN)/pharoah-sim run --scenario quickstart --out $(DEMO_OUT)
+	@# One BLAS thread: the matrices are small, and the cores are used by processes.
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pharoah-sim run --scenario quickstart --out $(DEMO_OUT)
 	@find $(DEMO_OUT) -maxdepth 1 -name 'report.*' | sort | sed 's/^/report: /'
 
 .PHONY: federation
@@ -94,6 +95,10 @@ bench: install ## Run the benchmarks
 	@for figure in run stock_round poison telemetry hazard traces classification flight_recorder stability overhead; do \
 		$(BIN)/python benchmarks/$$figure.py || exit 1; \
 	done
+
+.PHONY: screenshots
+screenshots: install ## Take the pictures of docs/images anew; needs chromium
+	@$(BIN)/python benchmarks/screenshots.py
 
 .PHONY: reference
 reference: install ## Write docs/reference/ from the code

@@ -1,9 +1,9 @@
-"""The pictures of docs/pages.md, taken of a simulated federation whose hours begin with 1970. Paths on stdout.
+"""The pictures of docs/pages.md, taken of a simulated federation whose last week has just ended. Paths on stdout.
 
     python benchmarks/screenshots.py [--out docs/images]
 
 Three weeks are played and a fourth waits (`tests.pages`); both pages are served and looked at with headless Chromium.
-Tokens are random, so pictures differ from run to run in these and in little else.
+Tokens are random, so pictures differ from run to run in these, in dates and in little else.
 """
 
 import argparse
@@ -19,13 +19,15 @@ from provider_server.pages.serving import listening as provider_page
 from tenant_client.pages.serving import listening as tenant_page
 from tests import browsers
 from tests.pages import WEEKS, Shown, built
+from transport.clock import now_hour
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).resolve().parents[1]
 PASSWORD = "only for these pictures"  # noqa: S105  # of a home that is gone when they are taken
-NOW_HOUR = (WEEKS + 1) * HOURS_PER_WEEK + 20.0
+START_WEEK = int(now_hour() // HOURS_PER_WEEK) - WEEKS - 1
+NOW_HOUR = (START_WEEK + WEEKS + 1) * HOURS_PER_WEEK + 20.0
 MOST_BYTES = 150_000
 
 
@@ -36,7 +38,7 @@ def main() -> None:
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, browsers.chromium() as browser:
-        shown = built(Path(folder) / "federation")
+        shown = built(Path(folder) / "federation", START_WEEK)
         set_password(shown.provider, PASSWORD, bytes(16))
         _of_provider(browser, shown, out)
         _of_tenant(browser, shown, out)

@@ -27,7 +27,7 @@ class Publisher:
         self._store = store
         self._signing_key = signing_key
         self._learner = learner
-        self._last: tuple[list[RoundId], list[Lease], Findings] | None = None
+        self._last: tuple[list[tuple[RoundId, bytes]], list[Lease], Findings] | None = None
 
     def releases(self) -> list[Release]:
         """Everything that went through the gate, oldest first."""
@@ -83,7 +83,7 @@ class Publisher:
 
     def _findings(self, releases: Sequence[Release], leases: list[Lease]) -> Findings:
         """The last ones are kept: what was learnt for one week's bundle is what the next week's review asks for."""
-        rounds = [made.plan.round_id for made in releases]
+        rounds = [(made.plan.round_id, made.observed.tobytes()) for made in releases]
         if self._last is None or self._last[:2] != (rounds, leases):
             self._last = rounds, leases, self._learner(releases, leases)
         return self._last[2]

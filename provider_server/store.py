@@ -116,7 +116,7 @@ class Store:
             .order_by(column.start_h, column.lease)
         )
         with self._engine.connect() as connection:
-            return [(_lease(row), tuple(json.loads(row.node_names))) for row in connection.execute(query)]
+            return [(_lease(*row), tuple(json.loads(names))) for *row, names in connection.execute(query)]
 
     def leases_of(self, tenant: TenantId, start_hour: float, end_hour: float) -> list[Lease]:
         """A tenant's leases that began in [start_hour, end_hour), in order of start."""
@@ -124,7 +124,7 @@ class Store:
         began = sa.and_(column.start_h >= start_hour, column.start_h < end_hour)
         query = sa.select(tables.leases).where(column.tenant == bytes(tenant), began)
         with self._engine.connect() as connection:
-            return [_lease(row) for row in connection.execute(query.order_by(column.start_h, column.lease))]
+            return [_lease(*row) for row in connection.execute(query.order_by(column.start_h, column.lease))]
 
     def register(self, registration: Registration) -> None:
         """Attaches workload tokens to the sender's own leases, and keeps what it says that it owns.
@@ -139,8 +139,9 @@ class Store:
             .values(ladder=sa.bindparam("tokens"))
         )
         rows = [
-            {"of_lease": bytes(lease), "tokens": json.dumps(workload.ladder.labels)}
+            {"of_lease": bytes(lease), "tokens": tokens}
             for workload in registration.workloads
+            for tokens in [json.dumps(workload.ladder.labels)]
             for lease in workload.leases
         ]
         column = tables.ownerships.c
@@ -206,7 +207,7 @@ class Store:
             .order_by(tables.leases.c.start_h, tables.leases.c.lease)
         )
         with self._engine.connect() as connection:
-            return [_lease(row) for row in connection.execute(query)]
+            return [_lease(*row) for row in connection.execute(query).all()]
 
     def releases(self) -> Sequence[bytes]:
         """All releases, oldest first."""
@@ -371,9 +372,15 @@ def _on_begin(connection: sa.Connection) -> None:
     connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('pharoah_begin', 'DEFERRED')}")
 
 
-def _lease(row: sa.Row[Any]) -> Lease:
-    labels = _labels(row.contexts, row.ladder)
-    return Lease(LeaseId(row.lease), TenantId(row.tenant), row.nodes, row.start_h, row.end_h, labels)
+def _lease(  # the columns of the table in their order: rows unpack much faster than they are asked by name
+    lease: bytes, tenant: bytes, nodes: int, start_h: float, end_h: float, contexts: str, ladder: str | None
+) -> Lease:
+    return Lease(LeaseId(lease), _tenant(tenant), nodes, start_h, end_h, _labels(contexts, ladder))
+
+
+@lru_cache(maxsize=4096)
+def _tenant(tenant: bytes) -> TenantId:
+    return TenantId(tenant)
 
 
 @lru_cache(maxsize=4096)

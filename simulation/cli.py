@@ -3,7 +3,10 @@
 Results go to stdout (`--json` with stable keys), progress and everything else to stderr. Exit codes: 0 ok, 2 failed.
 """
 
+import os.path
+import secrets
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from crypto.plan import HOURS_PER_WEEK
+from transport.clock import now_hour
 from transport.console import AsJson, CommandLine, Console
 from transport.screen import progress as progressing, say, show, show_json
 from transport.visible import json_text
@@ -32,6 +37,8 @@ replay = typer.Typer(
 app.add_typer(replay, name="replay")
 bench = typer.Typer(help="Measure protocols on this machine, beside their peers.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+
+PASSWORD_BYTES, SALT_BYTES = 12, 16
 
 _console = Console("pharoah-sim")
 Seeds = Annotated[int, typer.Option(min=1, help="Repeat the round this often, each time with fresh noise.")]
@@ -57,24 +64,30 @@ def run(
 ) -> None:
     """Play a scenario: tenants, trustees and provider, week by week, judged against the truth."""
     began = time.monotonic()
-    with _console.failing(), progressing() as progress:
+
+    def tell(what: str) -> None:
+        say(f"{time.monotonic() - began:5.1f} s  {what}")
+
+    tell(f"scenario {scenario}, seed {seed}")
+    with _console.failing():
         from simulation.play import Player
         from simulation.scenario import load
         from simulation.score import Judge
 
         loaded = load(scenario)
         with _homes(out) as root:
-            player = Player(loaded, seed, root)
+            player = Player(loaded, seed, root, int(now_hour() // HOURS_PER_WEEK) - loaded.weeks)
+            tell(f"{loaded.tenants} tenants have keys and homes")
             try:
-                for _ in progress.track(player.weeks(), total=loaded.weeks, description="weeks"):
-                    pass
-                judging = progress.add_task("judging", total=None)
-                outcome = Judge(player.played()).outcome(seed, began)
-                progress.remove_task(judging)
+                for week in player.weeks():
+                    tell(f"week {week + 1} of {loaded.weeks} is over")
+                outcome = Judge(player.played()).outcome(seed, began, tell)
             finally:
                 player.close()
         if out is not None:
             _write(outcome, out)
+            _show_pages(out / "homes")
+        tell("done")
     summary = {key: value for key, value in outcome.items() if key != "detail"}
     if as_json:
         show_json(summary)
@@ -88,6 +101,25 @@ def _write(outcome: dict[str, Any], out: Path) -> None:
     (out / "outcome.json").write_text(json_text(outcome, indent=1) + "\n")
     write_report(outcome, out / "report.html")
     say(f"wrote {out / 'outcome.json'} and {out / 'report.html'}")
+
+
+def _show_pages(homes: Path) -> None:
+    """Gives the provider's page a password of its own, and says how to open both pages."""
+    from provider_server.pages.login import set_password
+
+    password = secrets.token_urlsafe(PASSWORD_BYTES)
+    set_password(homes / "provider", password, secrets.token_bytes(SALT_BYTES))
+    say(
+        "to open the pages:",
+        f"  {_program('pharoah-provider')} page --home {homes / 'provider'}   (password: {password})",
+        f"  {_program('pharoah-tenant')} page --home {homes / 'tenants' / '000'}",
+    )
+
+
+def _program(name: str) -> str:
+    """How a program that was installed beside this one is called from here."""
+    beside = Path(sys.executable).with_name(name)
+    return name if shutil.which(name) or not beside.exists() else os.path.relpath(beside)
 
 
 def _told(summary: dict[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ masked and encoded, and travel through a Flower grid. Only the sockets are missi
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from crypto import threshold
@@ -15,6 +16,7 @@ from crypto.ids import EncodedElement, VerifyKey
 from crypto.masking import MaskKey
 from crypto.noise import NoiseSampler, SystemSampler
 from crypto.signing import SigningKey
+from provider_server.home import create as create_provider
 from provider_server.planning import PlanSettings
 from provider_server.provider import Provider
 from provider_server.publisher import Publisher
@@ -22,6 +24,7 @@ from provider_server.store import Store
 from tenant_client.home import create, open_tenant, pin
 from tenant_client.tenant import Tenant
 from tenant_client.trustee import Trustee, TrusteeLimits
+from transport.secret_files import read_key
 
 TRUSTEES = 5
 THRESHOLD = 3
@@ -53,7 +56,10 @@ def found(
     """Founds a federation below `root`, which must be empty; `policy` is written into every tenant's policy.toml."""
     homes = [root / "tenants" / f"{number:03d}" for number in range(tenants)]
     members = [create(home, os.urandom, 0.0) for home in homes]
-    provider_key = SigningKey.generate(os.urandom)
+    provider_home = root / "provider"
+    create_provider(provider_home, ["localhost"], os.urandom, datetime.now(UTC))
+    (provider_home / "provider.toml").write_text(_plan_table(settings))
+    provider_key = SigningKey(read_key(provider_home / "signing.key"))
     shares, group = make_group_key()
     keys = [(SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)) for _ in shares]
     records = [_record(group, share.index, *key) for share, key in zip(shares, keys, strict=True)]
@@ -66,9 +72,9 @@ def found(
     for home in homes:
         pin(home, [founding])
         (home / "policy.toml").write_text("".join(f"{key} = {_toml(value)}\n" for key, value in policy.items()))
-    store = Store(_new(root / "provider" / "provider.db"))
+    store = Store(provider_home / "provider.db")
     store.add_entry(0, founding)
-    provider = Provider(provider_key, os.urandom(32), settings, store, os.urandom)
+    provider = Provider(provider_key, read_key(provider_home / "context.key"), settings, store, os.urandom)
     drawn = sampler or SystemSampler()
     opened = tuple(open_tenant(home, trustees, os.urandom, drawn) for home in homes)
     return Federation(provider, Publisher(store, provider_key), trustees, opened)
@@ -109,6 +115,23 @@ def _record(group: threshold.GroupKey, index: int, signing_key: SigningKey, mask
     return TrusteeRecord.of(index, signing_key, mask_key, share_key, made_hour=0)
 
 
+def _plan_table(settings: PlanSettings) -> str:
+    """The settings in the words of provider.toml, as far as that has them."""
+    rows = {
+        "epsilon": settings.epsilon,
+        "delta": settings.delta,
+        "mechanism": settings.mechanism,
+        "owners_minimum": settings.owners_minimum,
+        "cohort_minimum": settings.cohort_minimum,
+        "noise_shares": settings.noise_shares,
+        "failures_per_unit": settings.failures_per_unit,
+        "weeks_per_epoch": settings.weeks_per_epoch,
+        "horizon_weeks": settings.horizon,
+        "groups": settings.groups,
+    }
+    return "[plan]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in rows.items())
+
+
 def _new(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
@@ -117,4 +140,4 @@ def _new(path: Path) -> Path:
 def _toml(value: object) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(f'"{item}"' for item in value) + "]"
-    return repr(value)
+    return f'"{value}"' if isinstance(value, str) else repr(value)

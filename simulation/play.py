@@ -9,22 +9,25 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 
-from crypto.bundle import CatalogueEntry
+from crypto.bundle import Bundle, CatalogueEntry
 from crypto.ids import LeaseId
 from crypto.noise import Integers
 from crypto.plan import HOURS_PER_WEEK, Plan
 from crypto.verbs import Verb
 from provider_server.leases import Lease
+from provider_server.observing import keep
 from provider_server.planning import PlanSettings
 from provider_server.release import Release
 from provider_server.tenants import GridTenants, Tenants
 from provider_server.week import Stage, federated_week
 from simulation import cloud as world
 from simulation.federation import Federation, found
+from simulation.hardware import fleet, label
 from simulation.local_grid import LocalGrid, local_task
 from simulation.profiles import WorkloadProfile
 from simulation.scenario import Scenario
@@ -41,11 +44,16 @@ COLLUDING_SHARE = 0.1  # of a minimal cohort: these tenants know their own noise
 
 @dataclass(frozen=True)
 class Played:
-    """Everything that a run leaves behind for its judge: what was released, what was true, and what it took."""
+    """Everything that a run leaves behind for its judge: what was released, what was true, and what it took.
+
+    `bundles` are those in force after each week. Leases and releases are dated in hours since 1970, of which the first
+    week began at `start_hour`; the cloud counts from there.
+    """
 
     cloud: world.Cloud
     federation: Federation
     releases: tuple[Release, ...]
+    bundles: tuple[Bundle, ...]
     exact: tuple[tuple[Integers, ...], ...]
     leases: Mapping[str, Lease]
     workload_of: Mapping[str, int]
@@ -54,10 +62,22 @@ class Played:
     seconds_by_stage: Mapping[str, float]
     bytes_by_stage: Mapping[str, int]
     bytes_per_tenant_round: float
+    start_hour: int = 0
+
+    @property
+    def end_hour(self) -> int:
+        """When the last week was over, in hours since 1970."""
+        return self.start_hour + HOURS_PER_WEEK * len(self.releases)
 
 
-def settings_of(scenario: Scenario) -> PlanSettings:
-    """The provider's settings for a scenario: noise is complete with all but the colluders of a minimal cohort."""
+def settings_of(scenario: Scenario, start_week: int = 0) -> PlanSettings:
+    """The provider's settings for a scenario: noise is complete with all but the colluders of a minimal cohort.
+
+    An epoch is as long as it must be, that a scenario meets no more of them than if it had begun with one.
+    """
+    at_least = max(WEEKS_PER_EPOCH, scenario.horizon_weeks)
+    epochs = -(-scenario.weeks // at_least)
+    fitting = (weeks for weeks in count(at_least) if start_week % weeks + scenario.weeks <= epochs * weeks)
     return PlanSettings(
         epsilon=scenario.epsilon,
         delta=scenario.delta,
@@ -66,7 +86,7 @@ def settings_of(scenario: Scenario) -> PlanSettings:
         owners_minimum=scenario.owners_minimum,
         failures_per_unit=scenario.failures_per_job_week,
         mechanism=scenario.mechanism,
-        weeks_per_epoch=max(WEEKS_PER_EPOCH, scenario.horizon_weeks),
+        weeks_per_epoch=next(fitting),
         horizon=scenario.horizon_weeks,
         groups=scenario.groups,
         band_edges_hours=(*scenario.age_band_edges_h, FOREVER_H),
@@ -74,17 +94,24 @@ def settings_of(scenario: Scenario) -> PlanSettings:
 
 
 class Player:
-    """One run of a scenario below `root`; iterate over `weeks`, then ask for what was `played`."""
+    """One run of a scenario below `root`; iterate over `weeks`, then ask for what was `played`.
 
-    def __init__(self, scenario: Scenario, seed: int, root: Path) -> None:
+    `start_week`, counted from 1970, dates it and changes nothing of what happens.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int, root: Path, start_week: int = 0) -> None:
         self.scenario = scenario
         self.cloud = world.build_cloud(scenario, np.random.default_rng(seed))
-        self._federation = found(root, scenario.tenants, settings_of(scenario), _policy(scenario))
+        self._start_hour = start_week * HOURS_PER_WEEK
+        settings = settings_of(scenario, start_week)
+        self._federation = found(root, scenario.tenants, settings, _policy(scenario))
+        keep(root / "provider", fleet(self.cloud, self._start_hour))
         self._workloads = [_descriptor(profile) for profile in self.cloud.workloads]
         self._leases: dict[str, Lease] = {}
         self._facts: dict[str, world.Lease] = {}
         self._tally = Tally()
         self._releases: list[Release] = []
+        self._bundles: list[Bundle] = []
         self._exact: list[tuple[Integers, ...]] = []
         self._job_weeks = 0
 
@@ -98,20 +125,24 @@ class Player:
                 pass
             for number in range(self.scenario.weeks):
                 self._happen(number)
-                window = (number * HOURS_PER_WEEK, (number + 1) * HOURS_PER_WEEK)
+                start = self._start_hour + number * HOURS_PER_WEEK
+                window = (start, start + HOURS_PER_WEEK)
                 released = federated_week(of.provider, of.publisher, tenants, of.trustees, window, self._tally.begin)
                 self._releases.append(released)
+                self._bundles.append(self._in_force())
                 self._exact.append(exact_sum(self._federation, released.plan))
                 yield number
 
     def played(self) -> Played:
         """The record of the weeks so far."""
-        known = self._federation.provider.leases(0, self.scenario.weeks * HOURS_PER_WEEK)
+        end_hour = self._start_hour + self.scenario.weeks * HOURS_PER_WEEK
+        known = self._federation.provider.leases(self._start_hour, end_hour)
         registered = {lease.lease: lease for lease in known}
         return Played(
             self.cloud,
             self._federation,
             tuple(self._releases),
+            tuple(self._bundles),
             tuple(self._exact),
             {name: registered[lease.lease] for name, lease in self._leases.items()},
             {name: lease.workload for name, lease in self._facts.items()},
@@ -120,6 +151,7 @@ class Player:
             self._tally.seconds,
             self._tally.bytes,
             self._tally.bytes[Stage.CONTRIBUTE] / max(1, len(self._releases) * self.scenario.tenants),
+            self._start_hour,
         )
 
     def close(self) -> None:
@@ -129,7 +161,7 @@ class Player:
     def _happen(self, number: int) -> None:
         """The week's new leases are granted and journalled, and its failures are journalled where they occurred."""
         week = self.cloud.week(number)
-        epoch = self._federation.provider.epoch(number * HOURS_PER_WEEK)
+        epoch = self._federation.provider.epoch(self._start_hour + number * HOURS_PER_WEEK)
         self._job_weeks += len(week.leases)
         began = [lease for lease in week.leases if lease.lease_id not in self._leases]
         granted = {lease.lease_id: self._grant(lease) for lease in began}
@@ -144,17 +176,26 @@ class Player:
             )
         for failure in week.failures:
             lease = self._leases[failure.lease_id]
-            failed[lease.tenant].append(Failure(str(lease.lease), failure.at_h, failure.age_h, failure.reason))
+            at_h = self._start_hour + failure.at_h
+            failed[lease.tenant].append(Failure(str(lease.lease), at_h, failure.age_h, failure.reason))
         for position, tenant in enumerate(self._federation.tenants):
             tenant.start_leases(started[position], epoch)
             tenant.record(failed[tenant.id])
 
+    def _in_force(self) -> Bundle:
+        """What tenants have, as one of them checks it."""
+        bundle = self._federation.tenants[0].bundle()
+        if bundle is None:
+            raise LookupError("no tenant has the catalogue that was published before the first week")
+        return bundle
+
     def _grant(self, lease: world.Lease) -> Lease:
         """The provider's record of a lease; its context tokens are all that tenant and provider will call it by."""
-        labels = self._federation.provider.context_labels(lease.start_h, str(lease.context), lease.level)
+        start_h, end_h = self._start_hour + lease.start_h, self._start_hour + lease.end_h
+        labels = self._federation.provider.context_labels(start_h, label(lease.context), lease.level)
         owner = self._federation.tenants[lease.tenant].id
         named = LeaseId(hashlib.sha256(lease.lease_id.encode()).digest()[: LeaseId.length])
-        return Lease(named, owner, lease.nodes, lease.start_h, lease.end_h, labels)
+        return Lease(named, owner, lease.nodes, start_h, end_h, labels)
 
     def _catalogue(self) -> list[CatalogueEntry]:
         """The provider benchmarks the first version of every other archetype; the rest it must learn to tell apart."""

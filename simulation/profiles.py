@@ -49,6 +49,13 @@ _STACKS = (  # releases that shipped together, oldest first
     (("cuda", "12.4"), ("nccl", "2.21.5"), ("torch", "2.5.1")),
     (("cuda", "12.6"), ("nccl", "2.26.2"), ("torch", "2.7.0")),
 )
+# fmt: off
+_KINDS = (  # names of archetypes, for people; what an archetype does is drawn and has nothing to do with its name
+    "LLM pre-training", "LLM fine-tuning", "Mixture of experts", "Diffusion", "Recommendation", "Speech recognition",
+    "Vision transformer", "Protein folding", "Reward model", "Code model", "Video generation", "Embeddings",
+    "Weather model", "Robot policy", "Graph network",
+)
+# fmt: on
 _KERNEL_FAMILIES = ("cutlass_gemm", "cublaslt_gemm", "flash_attention", "triton_fused", "cudnn_conv", "nccl_ring")
 
 
@@ -101,7 +108,7 @@ def draw_workloads(scenario: Scenario, rng: Generator) -> tuple[WorkloadProfile,
 def _archetype(number: int, rng: Generator) -> WorkloadProfile:
     picked = rng.choice(len(_OPERATORS), _OPERATORS_PER_ARCHETYPE, replace=False)
     return WorkloadProfile(
-        name=f"archetype-{number}",
+        name=_kind(number),
         operators=frozenset(_operator(_OPERATORS[index], rng) for index in np.repeat(picked, _SHAPES_PER_OPERATOR)),
         collectives=tuple(_collective(rng) for _ in range(_COLLECTIVES_PER_ITERATION)),
         precision=_PRECISIONS[rng.integers(len(_PRECISIONS))],
@@ -109,6 +116,12 @@ def _archetype(number: int, rng: Generator) -> WorkloadProfile:
         versions=(),
         kernel_families=frozenset(),
     )
+
+
+def _kind(number: int) -> str:
+    """The name of an archetype; of more archetypes than names, the second with a name is its 2."""
+    turn, place = divmod(number, len(_KINDS))
+    return _KINDS[place] + (f" {turn + 1}" if turn else "")
 
 
 def _operator(name: str, rng: Generator) -> Operator:
@@ -124,7 +137,7 @@ def _versions(base: WorkloadProfile, versions: int, rng: Generator) -> list[Work
     first = rng.integers(len(_STACKS))
     return [
         WorkloadProfile(
-            name=f"{base.name}-version-{version}",
+            name=f"{base.name}, v{version + 1}",
             operators=_evolved(base.operators, rng),
             collectives=base.collectives,
             precision=base.precision,

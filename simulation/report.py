@@ -30,6 +30,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from rich.filesize import decimal
 
 from crypto.life_table import Floats
+from provider_server.pages.hazards import KNOWN_WITHIN, UNKNOWN
 from provider_server.verdicts import LIKELY
 from transport.visible import visible
 
@@ -121,9 +122,16 @@ def _rows(outcome: Row, table: str) -> list[dict[str, Any]]:
         row |= {f"{kind}_name": known[row[kind]] for kind, known in names.items() if kind in row}
         ends = [_shown(row, end) for end in ("low", "high")]
         row["interval"] = None if _MISSING in ends else " – ".join(ends)
+        if table == "hazard" and not _is_known(row):
+            row |= {"interval": UNKNOWN, "rate": UNKNOWN}
         start = re.search(r"\d+(\.\d+)?", str(row.get("band")))
         row["order"] = float(start[0]) if start else 0.0, -np.nan_to_num(_finite(row.get("probability")))
     return sorted(rows, key=lambda row: row["order"])
+
+
+def _is_known(row: Row) -> bool:
+    """Whether the interval of a rate is narrow enough for the rate to be shown, as on the provider's page."""
+    return not _finite(row.get("high")) > KNOWN_WITHIN * _finite(row.get("low"))
 
 
 def _names(outcome: Row, kind: str) -> list[str]:
@@ -182,6 +190,7 @@ def _words(outcome: Row) -> dict[str, str]:
     sizes = {f"{kind}s": len(_names(outcome, kind)) or None for kind in ("workload", "context")}
     key = '<li><span class="key dot" style="--hue:var(--level-{})"></span>level {}</li>'
     return {
+        "dates": _text(" · {from} to {to}".format_map(outcome)) if {"from", "to"} <= outcome.keys() else "",
         "ran": _text(f"{_counted(outcome, 'tenants', 'tenant')} ran {_counted(outcome, 'job_weeks', 'job-week')}"),
         "in_rounds": _text(_counted(outcome, "rounds", "round")),
         "verdict": f"{warned if tally['planted'] else nothing}, with {alarms}",
@@ -268,7 +277,7 @@ def _short(names: Sequence[str], kind: str) -> tuple[str, list[str]]:
     """What all names begin with, and the names without it: "context" and 0, 1, 2; else `kind` and the names."""
     shared = re.sub(r"[^\s_/:-]*$", "", os.path.commonprefix(names))  # noqa: RUF071  # then cut to words
     rest = [name[len(shared) :] for name in names]
-    return shared.strip(" _/:-") or kind, [name if len(name) <= 18 else f"{name[:8]}…{name[-9:]}" for name in rest]
+    return shared.strip(" _/:-") or kind, [name if len(name) <= 24 else f"{name[:11]}…{name[-12:]}" for name in rest]
 
 
 def _log_axis(axes: Axes, values: Floats) -> None:
@@ -284,7 +293,7 @@ def _heat_map(outcome: Row, key: str, caption: str) -> str:
     rows = [row for row in _rows(outcome, "mismatch") if not math.isnan(_finite(row.get(key)))]
     (down, workloads), (across, contexts) = (_short(_names(outcome, kind), kind) for kind in ("workload", "context"))
     longest = max(map(len, contexts), default=0)
-    turned = 8 * longest * len(contexts) > 290
+    turned = 7 * longest * len(contexts) > 290
 
     def draw(axes: Axes) -> None:
         centres = np.column_stack([_column(rows, "context"), _column(rows, "workload")])
@@ -299,7 +308,7 @@ def _heat_map(outcome: Row, key: str, caption: str) -> str:
 
     first = (f"{row['workload_name']} on {row['context_name']} ({_percent(row[key])})" for row in rows[:5])
     alt = f"Grid of {len(workloads)} workloads and {len(contexts)} contexts. Suspected first: {'; '.join(first)}."
-    left, base = 8 * max(map(len, workloads), default=0) + 30, 30 + 8 * longest if turned else 44
+    left, base = 7 * max(map(len, workloads), default=0) + 30, 30 + 7 * longest if turned else 44
     return _picture(key, caption, alt, draw if rows else None, base + 10 + 16 * len(workloads), left, base)
 
 
@@ -318,14 +327,15 @@ def _hazard_panel(outcome: Row, every: Sequence[Row], band: str) -> str:
         axes.set(ylim=(len(contexts) - 0.5, -0.5), xlabel="failures per 1,000 node-hours", ylabel=kind)
 
     alt = f"{len(rows)} rates by context and build-up level; the table below has each with its interval and the truth."
-    height, left = 58 + 14 * max(9, len(levels) * len(contexts)), 8 * max(map(len, contexts)) + 38
+    height, left = 58 + 14 * max(9, len(levels) * len(contexts)), 7 * max(map(len, contexts)) + 38
     return _picture(f"hazard-{every.index(rows[0])}", f"Age of the job: {band}", alt, draw, height, left)
 
 
 def _whiskers(axes: Axes, rows: Sequence[Row], place: int, places: int) -> None:
     """One build-up level: the estimates with their intervals, the truth, and the estimates without privacy."""
     hue, y = _LEVELS[place % len(_LEVELS)], _column(rows, "context") + 0.9 * (place + 0.5) / places - 0.45
-    axes.hlines(y, _column(rows, "low"), _column(rows, "high"), color=hue, linewidth=2)
+    known = np.array([_is_known(row) for row in rows], dtype=bool)
+    axes.hlines(y[known], _column(rows, "low")[known], _column(rows, "high")[known], color=hue, linewidth=2)
     axes.plot(_column(rows, "rate_without_privacy"), y, "D", color=hue, markerfacecolor="none", markersize=6.5)
     axes.plot(_column(rows, "truth"), y, "|", color=_INK, markersize=11, markeredgewidth=2)
     axes.plot(_column(rows, "rate"), y, "o", color=hue, markersize=5)

@@ -1,7 +1,7 @@
 """A federation on disk that pages can be shown of: three weeks over four contexts, a mismatch, and a round that waits.
 
 Everything went through the real rounds, so that the figures hang together; the nodes of the contexts are made up, as
-there is no telemetry. The hours begin with 1970.
+there is no telemetry. The hours begin with 1970, unless another week is named.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,11 @@ from crypto.plan import HOURS_PER_WEEK
 from crypto.verbs import Verb
 from provider_server.analysis.buildup import BuildUp
 from provider_server.analysis.contexts import Context, ContextMap
-from provider_server.leases import Lease
-from provider_server.observing import Kept, keep, label_of
-from simulation import cloud as world
+from provider_server.observing import Kept, keep
 from simulation.play import Player
 from simulation.scenario import load
 from tenant_client.run.attempts import Attempts, Cause, State
 from tests.changing import replace
-from transport.secret_files import write_secret
 
 WEEKS, TENANTS, ANSWERED, CONTEXTS, NODES = 3, 10, 6, 4, 12
 SCENARIO = replace(
@@ -52,37 +49,27 @@ class Shown:
     late: tuple[str, ...]
 
 
-class Named(Player):
-    """Calls contexts as `pharoah-provider contexts` numbers them."""
-
-    def _grant(self, lease: world.Lease) -> Lease:
-        made = super()._grant(lease)
-        place = label_of(lease.context + 1), lease.level
-        return replace(made, labels=self._federation.provider.context_labels(lease.start_h, *place))
-
-
 @cache
-def built(root: Path) -> Shown:
+def built(root: Path, start_week: int = 0) -> Shown:
     """Plays the weeks below `root`, once for each process; takes about ten seconds."""
-    player = Named(SCENARIO, 1, root)
+    player, end_hour = Player(SCENARIO, 1, root, start_week), (start_week + WEEKS) * HOURS_PER_WEEK
     try:
         for number in player.weeks():
             if number == WEEKS - 1:
                 break
-        _wait(player)
-        _keep_keys(player, root / "provider")
+        _wait(player, end_hour)
         late = tuple(str(tenant.id) for tenant in player._federation.tenants[ANSWERED:])
-        _attempt(player)
+        _attempt(player, start_week * HOURS_PER_WEEK * 3600.0)
     finally:
         player.close()
-    keep(root / "provider", Kept(WEEKS * HOURS_PER_WEEK, _contexts(), _levels(), BuildUp().state()))
+    keep(root / "provider", Kept(end_hour, _contexts(), _levels(), BuildUp().state()))
     return Shown(root / "provider", root / "tenants" / "000", late)
 
 
-def _wait(player: Player) -> None:
+def _wait(player: Player, start: int) -> None:
     """Opens the round of one more week, for which some tenants are late."""
     player._happen(WEEKS)
-    provider, tenants, start = player._federation.provider, player._federation.tenants, WEEKS * HOURS_PER_WEEK
+    provider, tenants = player._federation.provider, player._federation.tenants
     window = (start, start + HOURS_PER_WEEK)
     for tenant in tenants:
         provider.register(tenant.answer(Verb.REGISTRATIONS, provider.registration_request(window)))
@@ -91,19 +78,12 @@ def _wait(player: Player) -> None:
         provider.receive(round_, tenant.answer(Verb.CONTRIBUTION, round_.signed_plan))
 
 
-def _keep_keys(player: Player, home: Path) -> None:
-    provider = player._federation.provider
-    write_secret(home / "signing.key", provider._signing_key._private.private_bytes_raw())
-    write_secret(home / "context.key", provider._context_secret)
-    (home / "provider.toml").touch()
-
-
-def _attempt(player: Player) -> None:
+def _attempt(player: Player, began_s: float) -> None:
     """The first tenant has run a job under `pharoah-tenant run`, and it failed."""
     tenant = player._federation.tenants[0]
     unit, attempts = tenant.journal.units()[0].unit, Attempts(tenant._connection)
-    number = attempts.begin(unit, 3600.0)
-    attempts.end(unit, number, State.FAILED, 9000.0, exit_code=1, steps=412)
+    number = attempts.begin(unit, began_s + 3600.0)
+    attempts.end(unit, number, State.FAILED, began_s + 9000.0, exit_code=1, steps=412)
     cause = Cause("nvlink_error", 3, "gpu-07", "GPU 5", "train.log:812", "rank 3 lost its NVLink <to GPU 5>")
     attempts.explain(unit, number, cause)
 

@@ -12,6 +12,7 @@ from provider_server.learning import Findings, learn
 from provider_server.leases import Lease
 from provider_server.publication import compose
 from provider_server.release import Release
+from simulation.side_by_side import learn_all
 from tests.changing import replace
 from tests.federations import WEEKS, Grounds, begin, fail, hold
 
@@ -42,6 +43,13 @@ def bundle(releases: list[Release], leases: list[Lease], factor: float = 1.0) ->
     numbers = ("rate", "rate_low", "rate_high")
     hazards = (replace(one, **{name: factor * getattr(one, name) for name in numbers}) for one in made.hazards)
     return replace(made, hazards=tuple(hazards))
+
+
+def test_learning_side_by_side_gives_what_learning_one_after_the_other_gives(history: History) -> None:
+    releases, leases = history
+    made = list(learn_all([releases, releases[:1]], leases))
+    assert made == [replace(bundle(releases, leases), number=2), bundle(releases[:1], leases)]
+    assert made[0].until_hour > made[1].until_hour
 
 
 def test_the_same_learner_is_no_worse_than_its_own_bundle(history: History) -> None:

@@ -22,12 +22,13 @@ from typer.testing import CliRunner
 from crypto.accountant import plan_loss
 from crypto.bundle import FactorEntry, Judgement, RuleEntry
 from crypto.plan import HOURS_PER_WEEK
+from provider_server.analysis.contexts import Context
 from provider_server.cli import app
 from provider_server.console import opened
 from provider_server.pages.app import STATIC
-from provider_server.pages.findings import filtered
+from provider_server.pages.findings import Event, days, filtered
 from provider_server.pages.fleet import HAZARDS
-from provider_server.pages.hazards import band_labels
+from provider_server.pages.hazards import UNKNOWN, band_labels
 from provider_server.pages.html import renderer
 from provider_server.pages.login import (
     ATTEMPTS,
@@ -44,13 +45,13 @@ from provider_server.pages.login import (
     verifier,
 )
 from provider_server.pages.serving import PageInTheClear, listening
-from provider_server.pages.snapshot import Reader, Snapshot
+from provider_server.pages.snapshot import Reader, Snapshot, context_names
 from provider_server.pages.views import View, view
 from provider_server.rounds import State
 from provider_server.store import Store
 from tests import browsers
 from tests.changing import replace
-from tests.pages import ANSWERED, CONTEXTS, NODES, TENANTS, WEEKS, Shown, built
+from tests.pages import ANSWERED, CONTEXTS, LOOKS, NODES, TENANTS, WEEKS, Shown, built
 from tests.waiting import PATIENCE_S
 from transport.certificates import make_certificate
 from transport.secret_files import HomeError
@@ -63,6 +64,7 @@ pytestmark = pytest.mark.xdist_group("pages")
 
 ROOT = Path(__file__).resolve().parents[1]
 PASSWORD = "correct horse battery"
+NAMES = [f"model {look}" for look in LOOKS]
 NOW = (WEEKS + 1) * HOURS_PER_WEEK + 24.0
 PARTS = {
     "overview": {
@@ -152,6 +154,7 @@ def test_sizes_seasons_and_software_are_shown_as_the_bundle_has_them(seen: Snaps
     door = Door(lambda: b"", lambda size: bytes(size), lambda: 0.0)
     page = renderer()
     given = {"view": more, "csrf": door.form_token("x"), "shown": (), "judgement": "", "text": "", "judgements": ()}
+    given |= {"order": "", "orders": ()}
     hazards, findings = (page(name, at=f"/{name}", **given) for name in ("hazards", "findings"))
     assert "August" in hazards
     assert "1.1–2" in hazards
@@ -179,13 +182,13 @@ def test_findings_are_those_of_the_newest_bundle(seen: Snapshot, told: View) -> 
     first = told.findings[0]
     assert (first.judgement, first.tone) == (Judgement.WORSE, "worse")
     assert [past.bundle for past in first.history] == list(range(1, WEEKS))
-    assert re.fullmatch(r"context [1-4]", first.context_name)
+    assert first.context_name in NAMES
 
 
 def test_every_finding_has_its_cell_and_no_other(told: View) -> None:
     cells = [cell for _, row in told.matrix.rows for cell in row if cell]
     assert sorted(cell.key for cell in cells) == sorted(one.key for one in told.findings)
-    assert [name for _, name in told.matrix.contexts] == [f"context {number + 1}" for number in range(CONTEXTS)]
+    assert [name for _, name in told.matrix.contexts] == NAMES
     for workload, row in told.matrix.rows:
         assert all(cell is None or cell.workload == workload for cell in row)
         assert all(
@@ -214,14 +217,51 @@ def test_filters_take_away_what_does_not_fit(told: View) -> None:
     worse = filtered(told.findings, "worse", "")
     assert {one.judgement for one in worse} == {"worse"}
     assert 0 < len(worse) < len(told.findings)
-    assert {one.context_name for one in filtered(told.findings, "", " Context 3 ")} == {"context 3"}
+    assert {one.context_name for one in filtered(told.findings, "", " h100 ")} == {"model H100, hall 2"}
     assert filtered(told.findings, "", worse[0].workload[:8].upper())
     assert filtered(told.findings, "", "nothing has this") == ()
 
 
+def test_findings_are_sorted_as_asked_and_none_is_lost(told: View) -> None:
+    by_ratio = filtered(told.findings, "", "", "times as often")
+    assert [one.risk_ratio for one in by_ratio] == sorted((one.risk_ratio for one in told.findings), reverse=True)
+    by_context = filtered(told.findings, "", "", "context")
+    assert [one.context_name for one in by_context] == sorted(one.context_name for one in told.findings)
+    assert set(by_ratio) == set(by_context) == set(filtered(told.findings, "", "", "no such order"))
+
+
+def test_events_of_one_hour_and_kind_are_one_row() -> None:
+    events = [Event(336, "new", "one", "a"), Event(336, "new", "other", "b"), Event(168, "new", "third", "c")]
+    assert [(day.hour, len(day.events)) for day in days(events)] == [(336, 2), (168, 1)]
+
+
+def test_contexts_that_are_told_in_the_same_words_have_their_numbers() -> None:
+    looks = {2: "H100: 5 nodes", 7: "A100: 6 nodes"}
+    contexts = [Context(number, look, (), 1.0, 0.5, 2.0) for number, look in looks.items()]
+    assert context_names(contexts) == {2: "H100", 7: "A100"}
+    twice = context_names([*contexts, replace(contexts[0], number=9)])
+    assert twice == {2: "H100 (context 2)", 7: "A100", 9: "H100 (context 9)"}
+
+
+@pytest.mark.parametrize(("high", "known"), [(100.0, True), (100.5, False)])
+def test_a_hazard_with_too_wide_an_interval_is_not_known_yet(seen: Snapshot, *, high: float, known: bool) -> None:
+    bundle = seen.bundles[-1]
+    token = bundle.hazards[0].context_level
+    entries = [
+        replace(one, rate=10.0, rate_low=1.0, rate_high=high) if one.context_level == token else one
+        for one in bundle.hazards
+    ]
+    given = view(replace(seen, bundles=(replace(bundle, hazards=tuple(entries)),)), NOW, 24)
+    place = seen.places[str(token)]
+    (curve,) = (one for one in given.hazards if (one.context, one.level) == (place.context, place.level))
+    assert {band.known for band in curve.bands} == {known}
+    (context,) = (one for one in given.fleet if one.number == place.context)
+    assert {node.hazard == UNKNOWN for node in context.nodes if node.level == place.level} == {not known}
+
+
 def test_hazards_have_their_contexts_levels_and_ages(seen: Snapshot, told: View) -> None:
     assert sum(len(curve.bands) for curve in told.hazards) == len(seen.bundles[-1].hazards)
-    assert {(curve.panel, curve.context) for curve in told.hazards} == {(f"context {n}", n) for n in range(1, 5)}
+    assert {(curve.panel, curve.context) for curve in told.hazards} == set(zip(NAMES, range(1, 5), strict=True))
     assert {band.label for curve in told.hazards for band in curve.bands} <= {"0–8 h", "8–48 h", "from 2 d"}
     assert band_labels((0.0, 100.0)) == ("0–100 h",)
 
@@ -501,6 +541,8 @@ def test_the_page_follows_the_store(shown: Shown, tmp_path: Path) -> None:
 
 def test_other_machines_get_it_over_tls_or_not_at_all(shown: Shown, tmp_path: Path) -> None:
     home = shutil.copytree(shown.provider, tmp_path / "provider")
+    for name in ("tls.pem", "tls.key"):
+        (home / name).unlink()
     with pytest.raises(PageInTheClear, match="not this machine"), listening(home, None, "0.0.0.0", 0):  # noqa: S104
         pass
     made = make_certificate(["127.0.0.1"], datetime.now(UTC))

@@ -23,7 +23,7 @@ from tenant_client.cli import app
 from tenant_client.database import StorageFailed, open_database
 from tenant_client.hints import STANDS_H, HintLog
 from tenant_client.pages.app import ROWS_AT_ONCE
-from tenant_client.pages.house import House, house, opened
+from tenant_client.pages.house import House, house, opened, pairs
 from tenant_client.pages.key import Key
 from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
 from tenant_client.pages.serving import NotOnThisMachine, PageNotServed, listening
@@ -105,6 +105,17 @@ def test_leases_are_checked_as_the_verb_checks_them(home: Path, seen: House) -> 
     assert dict(seen.verdicts) == counted
     assert counted["mismatch"] > 0
     assert [lease.verdict for lease in seen.leases][: counted["mismatch"]] == ["mismatch"] * counted["mismatch"]
+
+
+def test_leases_of_one_workload_on_one_context_are_one_row(seen: House) -> None:
+    rows = pairs(seen.leases)
+    assert sum(row.leases for row in rows) == len(seen.leases) > 2 * len(rows)
+    assert len({(row.workload, row.context) for row in rows}) == len(rows)
+    assert rows[0].newest.verdict == "mismatch"
+    counts = [row.leases for row in pairs(seen.leases, order="leases")]
+    assert counts == sorted(counts, reverse=True)
+    worse = pairs(seen.leases, "mismatch")
+    assert sum(row.leases for row in worse) == dict(seen.verdicts)["mismatch"] < len(seen.leases)
 
 
 def test_attempts_failures_and_budget_are_those_of_the_owner(home: Path, seen: House) -> None:

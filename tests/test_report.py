@@ -366,3 +366,12 @@ def test_page_is_small_and_soon_written(tmp_path: Path) -> None:
     write_report(_outcome(), tmp_path / "report.html")
     assert time.process_time() - began_s < 5.0
     assert (tmp_path / "report.html").stat().st_size < 1_500_000
+
+
+@pytest.mark.parametrize(("high", "known"), [(99.0, True), (101.0, False)])
+def test_a_rate_with_too_wide_an_interval_is_not_known_yet(high: float, *, known: bool) -> None:
+    row = {"context": 0, "level": 0, "band": "0–6 h", "rate": 7.25, "low": 1.0, "high": high, "truth": 5.0}
+    page = render({"from": "2026-08-20", "to": "2026-11-19", "detail": {"hazard": [row]}})
+    assert ("7.25" in page) is known
+    assert ("<td>not known yet</td>" in page) is not known
+    assert " · 2026-08-20 to 2026-11-19<" in page

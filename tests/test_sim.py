@@ -4,9 +4,12 @@ import json
 import re
 import subprocess
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
@@ -14,6 +17,12 @@ from typer.testing import CliRunner
 import provider_server.cli
 import simulation.cli
 import tenant_client.cli
+from provider_server.pages.serving import listening as provider_page
+from provider_server.pages.snapshot import Reader
+from provider_server.pages.views import view
+from provider_server.store import Store
+from tenant_client.pages.serving import listening as tenant_page
+from transport.clock import now_hour
 
 PROGRAMS = {
     "tenant": tenant_client.cli.app,
@@ -95,7 +104,9 @@ def test_the_run_writes_its_outcome_and_a_report_that_loads_nothing(played: Path
 def test_the_budget_of_a_tenant_shows_each_week_once(played: Path) -> None:
     home = str(played / "homes" / "tenants" / "000")
     view = json.loads(call("tenant", "budget", "--home", home, "--json").stdout)
-    assert [line["window_hours"] for line in view["lines"]] == [[0, 168], [168, 336]]
+    (first, second), now = ([line["window_hours"] for line in view["lines"]]), time.time() / 3600
+    assert first[1] == second[0] == first[0] + 168 == second[1] - 168
+    assert now - 168 < second[1] <= now, "the last whole week"
     assert all(0.99 < line["epsilon"] <= 1.0 and line["rounds"] == 1 for line in view["lines"])
     assert view["whole_job_epsilon"] > 1.5
 
@@ -120,9 +131,22 @@ def test_check_answers_with_its_exit_code(played: Path) -> None:
 def test_the_provider_lists_its_releases_and_findings(played: Path) -> None:
     home = str(played / "homes" / "provider")
     releases = json.loads(call("provider", "release", "--home", home, "--json").stdout)
-    assert [row["start_hour"] for row in releases] == [0, 168]
+    first, second = (row["start_hour"] for row in releases)
+    assert second == first + 168
     assert all(row["contributors"] == 8 for row in releases)
     assert json.loads(call("provider", "findings", "--probability", "0", "--home", home, "--json").stdout)
+
+
+def test_the_pages_of_both_sides_open_in_the_homes_of_a_run(played: Path) -> None:
+    provider, tenant = played / "homes" / "provider", played / "homes" / "tenants" / "000"
+    with provider_page(provider, None, "127.0.0.1", 0) as address:
+        assert httpx.get(f"{address}login").status_code == 200
+    with closing(Store(provider / "provider.db", create=False)) as store:
+        shown = view(Reader(provider, store).snapshot(), now_hour(), 24)
+    assert not shown.overview.overdue_hours
+    assert {curve.panel for curve in shown.hazards} == {"A100 rack A", "H100 rack A", "H200 rack A"}
+    with tenant_page(tenant, "127.0.0.1", 0) as address:
+        assert "Leases" in httpx.get(address, follow_redirects=True).text
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

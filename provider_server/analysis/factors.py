@@ -18,6 +18,7 @@ several years, say) are one level.
 Not promised: a cause. Large jobs may be of other users, and a season may be a firmware that came and went.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,7 +55,7 @@ class Factor:
 
 def size_band(nodes: int) -> str:
     """The band of `SIZES` that a lease of so many nodes belongs to."""
-    return SIZES[int(np.searchsorted(SMALLEST, max(nodes, 1), side="right")) - 1]
+    return SIZES[bisect_right(SMALLEST, max(nodes, 1)) - 1]
 
 
 def find_factors(

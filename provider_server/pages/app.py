@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from crypto.errors import PharoahError
-from provider_server.pages.findings import Finding, filtered
+from provider_server.pages.findings import ORDERS, Finding, filtered
 from provider_server.pages.html import renderer
 from provider_server.pages.login import Door, TooManyAttempts, WrongPassword
 from provider_server.pages.views import View
@@ -147,12 +147,13 @@ class Pages:
         """One of `PAGES`."""
         return self._shown(request, PAGES[request.url.path], view=self._look())
 
-    def findings(self, request: Request, judgement: str = "", text: str = "") -> Response:
+    def findings(self, request: Request, judgement: str = "", text: str = "", order: str = "probability") -> Response:
         """The findings that are asked for."""
         view = self._look()
         known = sorted({one.judgement for one in view.findings})
-        asked = {"judgement": judgement, "text": text, "judgements": known}
-        return self._shown(request, "findings", view=view, shown=filtered(view.findings, judgement, text), **asked)
+        asked = {"judgement": judgement, "text": text, "judgements": known, "order": order, "orders": tuple(ORDERS)}
+        shown = filtered(view.findings, judgement, text, order)
+        return self._shown(request, "findings", view=view, shown=shown, **asked)
 
     def finding(self, request: Request, key: str) -> Response:
         """One finding."""

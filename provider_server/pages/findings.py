@@ -1,13 +1,14 @@
 """What the newest bundle says of each workload on each context, how that came about, and where to look first."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from types import MappingProxyType
 
 from crypto.bundle import Bundle, Judgement, MismatchEntry
 from crypto.check import Check
 from crypto.plan import HOURS_PER_WEEK
-from provider_server.pages.snapshot import SHORT, Snapshot
+from provider_server.pages.snapshot import SHORT, Snapshot, natural
 
 MOST_WORKLOADS, MOST_CONTEXTS = 60, 40
 ACCUSED = (Judgement.WORSE, Judgement.CONFOUNDED)
@@ -21,6 +22,15 @@ class Event:
     kind: str
     text: str
     finding: str
+
+
+@dataclass(frozen=True)
+class Day:
+    """Events of one hour and kind together."""
+
+    hour: int
+    kind: str
+    events: tuple[Event, ...]
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,12 @@ def events(seen: Snapshot) -> tuple[Event, ...]:
     return tuple(sorted(events, key=lambda event: (-event.hour, event.kind, event.text)))
 
 
+def days(events: Sequence[Event]) -> tuple[Day, ...]:
+    """Events in their order, those of one hour and kind together."""
+    groups = groupby(events, key=lambda event: (event.hour, event.kind))
+    return tuple(Day(*key, tuple(group)) for key, group in groups)
+
+
 def _entries(bundle: Bundle) -> dict[Pair, MismatchEntry]:
     return {(str(one.workload), str(one.context)): one for one in bundle.mismatches}
 
@@ -151,7 +167,7 @@ def _past(bundle: Bundle, entry: MismatchEntry) -> Past:
 def matrix(findings: Sequence[Finding]) -> Matrix:
     """Findings, the likeliest mismatch first, as a table; what has no room is counted."""
     workloads = list(dict.fromkeys(one.workload for one in findings))  # the likeliest mismatch first, as findings are
-    contexts = sorted({(one.context_name, one.context) for one in findings}, key=_natural)
+    contexts = sorted({(one.context_name, one.context) for one in findings}, key=lambda one: natural(one[0]))
     cells = {(one.workload, one.context): one for one in findings}
     shown = contexts[:MOST_CONTEXTS]
     return Matrix(
@@ -165,18 +181,22 @@ def matrix(findings: Sequence[Finding]) -> Matrix:
     )
 
 
-def _natural(named: tuple[str, str]) -> tuple[int, str, str]:
-    """Context 2 before context 10."""
-    name, token = named
-    last = name.split()[-1]
-    return (int(last) if last.isdigit() else 1 << 30, name, token)
+ORDERS: Mapping[str, Callable[[Finding], object]] = MappingProxyType(
+    {
+        "probability": lambda one: -one.probability_worse,
+        "times as often": lambda one: -one.risk_ratio,
+        "workload": lambda one: one.workload,
+        "context": lambda one: natural(one.context_name),
+    }
+)
 
 
-def filtered(findings: Sequence[Finding], judgement: str, text: str) -> tuple[Finding, ...]:
-    """Findings of a judgement, or any if it is empty, whose tokens or context contain a text."""
+def filtered(findings: Sequence[Finding], judgement: str, text: str, order: str = "probability") -> tuple[Finding, ...]:
+    """Findings of a judgement, or any if it is empty, whose tokens or context contain a text, in one of `ORDERS`."""
     wanted = text.strip().lower()
-    return tuple(
+    found = [
         one
         for one in findings
         if judgement in ("", one.judgement) and any(wanted in field for field in (one.key, one.context_name.lower()))
-    )
+    ]
+    return tuple(sorted(found, key=ORDERS.get(order, ORDERS["probability"])))  # type: ignore[arg-type]

@@ -11,11 +11,12 @@ from statistics import fmean, median
 
 from provider_server.analysis.contexts import Context
 from provider_server.observing import Kept
-from provider_server.pages.snapshot import Place, Snapshot
+from provider_server.pages.hazards import UNKNOWN, is_known
+from provider_server.pages.snapshot import Place, Snapshot, natural
 
 MOST_NODES = 400  # of a context: the worst are shown, the rest is counted
 STEPS = ((0.5, "far below usual"), (0.8, "below usual"), (1.25, "usual"), (2.0, "above usual"))
-HIGHEST, UNKNOWN = "far above usual", "not known yet"
+HIGHEST = "far above usual"
 HAZARDS = (*(name for _, name in STEPS), HIGHEST, UNKNOWN)
 
 
@@ -67,7 +68,7 @@ def _rates(seen: Snapshot, kept: Kept) -> dict[Place, float | None]:
     said: defaultdict[Place, list[float]] = defaultdict(list)
     for entry in seen.bundles[-1].hazards if seen.bundles else ():
         place = seen.places.get(str(entry.context_level))
-        if place is not None:
+        if place is not None and is_known(entry):
             said[place].append(entry.rate)
     rates: dict[Place, float | None] = {}
     for context in kept.contexts.contexts:
@@ -80,7 +81,7 @@ def _rates(seen: Snapshot, kept: Kept) -> dict[Place, float | None]:
 def _context(kept: Kept, context: Context, rates: dict[Place, float | None], usual: float | None) -> ContextView:
     placed = zip(context.nodes, _places(kept, context), strict=True)
     nodes = [_node(name, place, rates[place], usual) for name, place in placed]
-    nodes.sort(key=lambda node: (-(node.ratio or 0.0), -node.level, node.name))
+    nodes.sort(key=lambda node: (-(node.ratio or 0.0), -node.level, natural(node.name)))
     levels = [node.level for node in nodes]
     return ContextView(
         context.number,

@@ -8,15 +8,24 @@ from itertools import pairwise
 from crypto.bundle import HazardEntry
 from provider_server.pages.snapshot import Snapshot
 
+UNKNOWN = "not known yet"
+KNOWN_WITHIN = 100.0  # an interval whose ends are further apart, as a ratio, says nothing that anybody could use
+
 
 @dataclass(frozen=True)
 class Band:
-    """Failures per 1,000 node-hours in an age band, with the interval."""
+    """Failures per 1,000 node-hours in an age band, with the interval; whether that says anything (`is_known`)."""
 
     label: str
     rate: float
     low: float
     high: float
+    known: bool
+
+
+def is_known(entry: HazardEntry) -> bool:
+    """Whether the interval of a rate is narrow enough to show the rate."""
+    return entry.rate_high <= KNOWN_WITHIN * entry.rate_low
 
 
 @dataclass(frozen=True)
@@ -51,10 +60,10 @@ def _curve(seen: Snapshot, token: str, entries: Sequence[HazardEntry], labels: S
     ordered = sorted(entries, key=lambda entry: int(entry.band) if entry.band.isdigit() else 0)
     return Curve(
         seen.name(token),
-        f"context {place.context}" if place else seen.name(token),
+        seen.context_name(place) if place else seen.name(token),
         place.context if place else None,
         place.level if place else None,
-        tuple(Band(_label(one.band, labels), one.rate, one.rate_low, one.rate_high) for one in ordered),
+        tuple(Band(_label(one.band, labels), one.rate, one.rate_low, one.rate_high, is_known(one)) for one in ordered),
     )
 
 

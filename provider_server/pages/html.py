@@ -7,7 +7,9 @@ from math import log2
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from provider_server.pages.findings import days
 from provider_server.pages.fleet import HAZARDS
+from provider_server.pages.hazards import KNOWN_WITHIN, UNKNOWN
 from provider_server.pages.snapshot import SHORT
 
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
@@ -17,9 +19,9 @@ def renderer() -> Callable[..., str]:
     """A function that renders a template by its name, with what it is given."""
     loader = PackageLoader("provider_server.pages")
     jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters |= {one.__name__: one for one in (date, dated, short, number, ratio, percent, many, place)}
+    jinja.filters |= {one.__name__: one for one in (date, dated, short, number, ratio, percent, many, place, days)}
 
-    jinja.globals["steps"] = HAZARDS
+    jinja.globals |= {"steps": HAZARDS, "unknown": UNKNOWN, "known_within": f"{KNOWN_WITHIN:g}"}
 
     def page(name: str, **given: object) -> str:
         return jinja.get_template(f"{name}.html").render(given)

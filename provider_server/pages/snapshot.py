@@ -5,6 +5,8 @@ tenants the rounds make suspicious. The page's process opens `context.key`, for 
 contexts, and never `signing.key`.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +18,7 @@ from crypto.ids import TenantId, VerifyKey
 from crypto.plan import Plan
 from crypto.signing import open_signed, reopened
 from provider_server import observing
+from provider_server.analysis.contexts import Context
 from provider_server.analysis.drift import Alarm
 from provider_server.continual import outlook
 from provider_server.grouping import Suspicion
@@ -63,17 +66,41 @@ class Snapshot:
     places: Mapping[str, Place]
 
     def name(self, token: str) -> str:
-        """A context for a person: its number, or the beginning of its token."""
+        """A context for a person: what tells it from others, or the beginning of its token."""
         place = self.places.get(token)
         if place is None:
             return f"context {token[:SHORT]}…"
-        return f"context {place.context}" + ("" if place.level is None else f", level {place.level}")
+        return self.context_name(place) + ("" if place.level is None else f", level {place.level}")
+
+    def context_name(self, place: Place) -> str:
+        """The context of a place, without the level."""
+        return self._context_names.get(place.context, f"context {place.context}")
+
+    @cached_property
+    def _context_names(self) -> Mapping[int, str]:
+        return context_names(self.kept.contexts.contexts) if self.kept else {}
 
     def told(self, alarm: Alarm) -> str:
         """An alarm for a person: the thing by its name, or by the beginning of its token."""
         kind, _, token = alarm.what.partition(" ")
         named = self.name(token) if token in self.places else f"{kind} {token[:SHORT]}".strip()
         return f"{named}{alarm.text.removeprefix(alarm.what)}"
+
+
+def context_names(contexts: Sequence[Context]) -> dict[int, str]:
+    """What tells each context from the others, by number; with the number where two are told in the same words."""
+    looks = {one.number: one.description.rpartition(":")[0] or one.description for one in contexts}
+    often = Counter(looks.values())
+    return {number: look if often[look] == 1 else f"{look} (context {number})" for number, look in looks.items()}
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """A key by which node-2 comes before node-10.
+
+    >>> sorted(["node-10", "node-2"], key=natural)
+    ['node-2', 'node-10']
+    """
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 class Reader:

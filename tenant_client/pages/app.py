@@ -1,7 +1,7 @@
 """The tenant's page as an app.
 
     GET /?token=…           the printed address: exchanged for a cookie, once
-    GET /                   leases with their checks, budget, hints
+    GET /                   checks by workload and context (?check=VERDICT, ?order=…), leases, budget, hints
     GET /attempts           what ran and how it ended
     GET /sent               everything that left, by kind
     GET /sent/ROUND         a contribution, part by part; /sent/ROUND/bytes is the message itself
@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from crypto.errors import PharoahError
-from tenant_client.pages.house import house
+from tenant_client.pages.house import ORDERS, house, pairs
 from tenant_client.pages.html import renderer
 from tenant_client.pages.key import Key
 from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
@@ -82,9 +82,12 @@ class Pages:
         self._home = home
         self._now_h = now_h
 
-    def leases(self, request: Request, first: First = 0) -> Response:
-        """Leases with their checks, hints and budget."""
-        return self._of_house(request, "leases", first)
+    def leases(self, request: Request, first: First = 0, check: str = "", order: str = "check") -> Response:
+        """Checks of workloads on contexts, leases, hints and budget."""
+        seen = house(self._home, self._now_h())
+        asked = {"check": check, "order": order, "orders": tuple(ORDERS)}
+        given = {"house": seen, "pairs": pairs(seen.leases, check, order), "first": first, "step": ROWS_AT_ONCE}
+        return _shown(request, "leases", **asked, **given)
 
     def attempts(self, request: Request, first: First = 0) -> Response:
         """What ran and how it ended."""

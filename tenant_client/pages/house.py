@@ -3,12 +3,13 @@
 A home that belongs to no federation yet has a journal all the same: what is missing then is said, not guessed.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from os import urandom
 from pathlib import Path
+from types import MappingProxyType
 
 from crypto.check import Checker, check
 from crypto.errors import PharoahError
@@ -23,7 +24,9 @@ from tenant_client.run.attempts import Attempt
 from tenant_client.tenant import Tenant
 from transport.secret_files import HomeError
 
+SHORT = 12  # digits of a token that are shown
 _WORST_FIRST = (Verdict.MISMATCH, Verdict.WARNING, Verdict.OK, Verdict.UNKNOWN)
+WORST_FIRST = tuple(verdict.name.lower() for verdict in _WORST_FIRST)
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,23 @@ class LeaseView:
     lease: str
     start_h: float
     workload: str
+    context: str
     verdict: str
     reason: str
     low: float | None
     high: float | None
     better_context: str
     state: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """All leases of one workload on one context, which have the same check; `newest` of them has begun last."""
+
+    workload: str
+    context: str
+    leases: int
+    newest: LeaseView
 
 
 @dataclass(frozen=True)
@@ -137,7 +151,8 @@ def _leases(happened: Happened, checker: Checker | None) -> tuple[LeaseView, ...
         LeaseView(
             lease=unit.unit,
             start_h=unit.start_h,
-            workload=workloads.get(unit.unit, ""),
+            workload=_called(workloads.get(unit.unit), unit.labels.get("subarchetype", "")),
+            context=unit.labels.get("context", "")[:SHORT],
             verdict=_said(made.verdict),
             reason=made.reason,
             low=made.evidence.risk_ratio_low if made.evidence else None,
@@ -147,6 +162,34 @@ def _leases(happened: Happened, checker: Checker | None) -> tuple[LeaseView, ...
         )
         for unit, made in checks
     )
+
+
+def _called(workload: str | None, token: str) -> str:
+    """A workload for its owner: what its descriptor says, and the beginning of its token."""
+    return " ".join(filter(None, (workload, token[:SHORT])))
+
+
+ORDERS: Mapping[str, Callable[[Pair], object]] = MappingProxyType(
+    {
+        "check": lambda pair: (WORST_FIRST.index(pair.newest.verdict), -(pair.newest.low or 0.0), -pair.leases),
+        "leases": lambda pair: -pair.leases,
+        "newest": lambda pair: -pair.newest.start_h,
+        "workload": lambda pair: (pair.workload, pair.context),
+        "context": lambda pair: (pair.context, pair.workload),
+    }
+)
+
+
+def pairs(leases: Sequence[LeaseView], verdict: str = "", order: str = "check") -> tuple[Pair, ...]:
+    """Leases by workload and context, those with one verdict or all if it is empty, in one of `ORDERS`."""
+    groups: defaultdict[tuple[str, ...], list[LeaseView]] = defaultdict(list)
+    for one in leases:
+        if verdict in ("", one.verdict):
+            groups[one.workload, one.context, one.verdict, one.reason].append(one)
+    found = [
+        Pair(of[0].workload, of[0].context, len(of), max(of, key=lambda one: one.start_h)) for of in groups.values()
+    ]
+    return tuple(sorted(found, key=ORDERS.get(order, ORDERS["check"])))  # type: ignore[arg-type]
 
 
 def _said(verdict: Verdict) -> str:

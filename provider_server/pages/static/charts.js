@@ -27,6 +27,12 @@ function fromZero(chart, low, high) {
   return [0, high > 0 ? high * 1.1 : 1];
 }
 
+// A chart of one week would have no width.
+function weekAtLeast(chart, low, high) {
+  const missing = Math.max(0, 7 * 86400 - (high - low)) / 2;
+  return [low - missing, high + missing];
+}
+
 function options(figure, more) {
   return {
     width: figure.clientWidth,
@@ -38,15 +44,16 @@ function options(figure, more) {
 }
 
 function series(element, told) {
-  const rows = told[element.dataset.list].filter((row) => row[element.dataset.y] !== null);
-  rows.sort((one, other) => one[element.dataset.x] - other[element.dataset.x]);
+  const { x, y } = element.dataset;
+  const rows = told[element.dataset.list].filter((row) => row[y] !== null && row[x] > 0); // the first bundle has no time
+  rows.sort((one, other) => one[x] - other[x]);
   if (rows.length === 0) return null;
   const data = [
-    rows.map((row) => row[element.dataset.x] * 3600),
-    rows.map((row) => row[element.dataset.y]),
+    rows.map((row) => row[x] * 3600),
+    rows.map((row) => row[y]),
   ];
   const line = { stroke: colour("--level-0"), width: 2.5, fill: shade("--level-0"), points: { show: true, size: 7 } };
-  const scales = { x: { time: true }, y: { range: fromZero } };
+  const scales = { x: { time: true, range: weekAtLeast }, y: { range: fromZero } };
   const days = axis({ space: 90, values: (chart, splits) => splits.map(day) });
   const left = axis("whole" in element.dataset ? { size: 46, incrs: WHOLE } : { size: 46 });
   const plot = options(element, { scales, tzDate: utc, series: [{}, line], axes: [days, left] });
@@ -70,7 +77,8 @@ function hazard(element, told) {
   const bands = [];
   curves.forEach((curve) => {
     const level = (curve.level || 0) % DASHES.length;
-    const values = (field) => held(labels.map((label) => (curve.bands.find((b) => b.label === label) || {})[field]));
+    const known = (label) => curve.bands.find((band) => band.label === label && band.known) || {};
+    const values = (field) => held(labels.map((label) => known(label)[field]));
     const paths = uPlot.paths.stepped({ align: 1 });
     const points = { show: false };
     data.push(values("high"), values("low"), values("rate"));
@@ -84,9 +92,21 @@ function hazard(element, told) {
     grid: { show: false },
     ticks: { show: false },
   });
-  const scales = { x: { time: false, range: [0, labels.length] }, y: { range: fromZero } };
-  const plot = options(element, { scales, series: lines, bands, axes: [ages, axis({ size: 46 })] });
+  const scales = { x: { time: false, range: [0, labels.length] }, y: { distr: 3, range: decades(told) } };
+  const left = axis({ size: 52, values: (chart, splits) => splits.map(decade) });
+  const plot = options(element, { scales, series: lines, bands, axes: [ages, left] });
   return new uPlot(plot, data, element);
+}
+
+// The decades of all known hazards, so that panels can be compared.
+function decades(curves) {
+  const known = curves.flatMap((curve) => curve.bands.filter((band) => band.known));
+  const ends = known.flatMap((band) => [Math.log10(band.low), Math.log10(band.high)]);
+  return ends.length ? [10 ** Math.floor(Math.min(...ends)), 10 ** Math.ceil(Math.max(...ends))] : [0.1, 10];
+}
+
+function decade(value) {
+  return Number.isInteger(Math.round(Math.log10(value) * 1e6) / 1e6) ? String(Number(value.toPrecision(3))) : "";
 }
 
 // A step holds its value to the end of its band.
