@@ -83,7 +83,7 @@ def _verbs(words: str, command: click.Command) -> Iterator[str]:
 
 
 def _parameter(one: click.Parameter, context: click.Context) -> tuple[str, str, str]:
-    told = _help(one, context.command)
+    told = getattr(one, "help", None) or ""
     if isinstance(one, click.Option):
         name = " / ".join(f"`{text}`" for text in (*one.opts, *one.secondary_opts))
     else:
@@ -97,13 +97,6 @@ def _parameter(one: click.Parameter, context: click.Context) -> tuple[str, str, 
     plain = isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
     shown = f"`{getattr(default, 'value', default)}`" if plain else "required" if one.required else ""
     return name, told, shown
-
-
-def _help(one: click.Parameter, command: click.Command) -> str:
-    """What a parameter says of itself; typer keeps the words of an argument in its annotation only."""
-    annotation = inspect.unwrap(command.callback or _help).__annotations__.get(one.name or "")
-    said = [getattr(told, "help", None) for told in getattr(annotation, "__metadata__", ())]
-    return next(filter(None, said), "")
 
 
 # ---- settings ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import typer
 
 from provider_server.console import Database, Home, failing, nothing_yet, print_rows, required
 from provider_server.verbs_telemetry import Out, save_pictures
-from transport.console import AsJson
+from transport.console import AsJson, InputFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from provider_server.release import Release
 
 Benchmarks = Annotated[
-    Path | None, typer.Option(help="The provider's own benchmark jobs, as JSON lines.", show_default=False)
+    Path | None,
+    typer.Option(click_type=InputFile(), help="The provider's own benchmark jobs, as JSON lines.", show_default=False),
 ]
 SEED = 0  # deals strata to learning and testing: the same benchmark jobs give the same rules
 

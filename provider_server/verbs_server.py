@@ -8,7 +8,7 @@ import typer
 
 from crypto.errors import PharoahError
 from provider_server.console import Database, Home, failing, print_rows, required, say_error
-from transport.console import AsJson
+from transport.console import AsJson, InputFile
 from transport.logs import Format
 from transport.screen import say
 
@@ -20,12 +20,17 @@ if TYPE_CHECKING:
     from provider_server.observing import Kept
     from provider_server.provider import Provider
 
-Files = Annotated[list[Path] | None, typer.Argument(help="Cards of tenants.", show_default=False)]
+Files = Annotated[
+    list[Path] | None, typer.Argument(click_type=InputFile(), help="Cards of tenants.", show_default=False)
+]
 LogFormat = Annotated[Format, typer.Option(help="Log lines: json, or text for a person.")]
 
 
 def init(
-    committee: Annotated[Path, typer.Option(help="The file that every trustee has made alike.", show_default=False)],
+    committee: Annotated[
+        Path,
+        typer.Option(click_type=InputFile(), help="The file that every trustee has made alike.", show_default=False),
+    ],
     home: Home = None,
     database: Database = None,
     host: Annotated[list[str] | None, typer.Option(help="Names and addresses in the certificate.")] = None,
@@ -162,7 +167,12 @@ class BadLeases(PharoahError):
 
 
 def lease(
-    file: Annotated[Path, typer.Argument(help="JSON lines, one lease each; see docs/operate.md.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            click_type=InputFile(), help="JSON lines, one lease each; see docs/operate.md.", show_default=False
+        ),
+    ],
     home: Home = None,
     database: Database = None,
     *,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from provider_server.console import Database, Home, failing, nothing_yet, opened, print_rows
-from transport.console import AsJson
+from transport.console import AsJson, InputFile
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from provider_server.store import Store
 
 BackupFile = Annotated[Path, typer.Argument(help="The backup.", show_default=False)]
+Copy = Annotated[Path, typer.Argument(click_type=InputFile(), help="The backup.", show_default=False)]
 RoundName = Annotated[str, typer.Argument(help="Show the tables of this round, in hexadecimal; else list all.")]
 
 
@@ -194,7 +195,7 @@ def backup(file: BackupFile, home: Home = None, database: Database = None, *, as
     print_rows([_counts(file, kept)], _kept_line, as_json=as_json)
 
 
-def restore(file: BackupFile, home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+def restore(file: Copy, home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
     """Fill a new store from a backup, of whichever database it was made."""
     from provider_server import backup as backups
 

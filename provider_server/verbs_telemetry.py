@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from provider_server.console import Home, failing, nothing_yet, print_rows, required
-from transport.console import AsJson
+from transport.console import AsJson, InputFile
 from transport.screen import say
 
 if TYPE_CHECKING:
@@ -22,8 +22,14 @@ if TYPE_CHECKING:
     from provider_server.telemetry.samples import Source, Window
 
 Out = Annotated[Path | None, typer.Option(help="Folder for pictures (PNG, SVG) and a page (HTML).", show_default=False)]
-Files = Annotated[list[Path] | None, typer.Option("--file", help="Parquet or CSV, in place of Prometheus.")]
-Stock = Annotated[Path | None, typer.Option("--inventory", help="In place of the one that provider.toml names.")]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option("--file", click_type=InputFile(), help="Parquet or CSV, in place of Prometheus."),
+]
+Stock = Annotated[
+    Path | None,
+    typer.Option("--inventory", click_type=InputFile(), help="In place of the one that provider.toml names."),
+]
 Start = Annotated[int | None, typer.Option(help="First hour since 1970; by default a week ago.")]
 End = Annotated[int | None, typer.Option(help="Hour after the last; by default the current one.")]
 HOURS = 168

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from transport.console import AsJson, CommandLine, Console
+from transport.console import AsJson, CommandLine, Console, InputFile, Verb, group
 from transport.screen import progress as progressing, say, show, show_json
 from transport.visible import json_text
 
@@ -26,12 +26,10 @@ app = CommandLine(
     name="pharoah-sim",
     help="A simulated cloud with ground truth, and replays of real data, through the real federation.",
 )
-replay = typer.Typer(
-    help="Put real data through the federation and compare with the pooled answer.", no_args_is_help=True
-)
-app.add_typer(replay, name="replay")
-bench = typer.Typer(help="Measure protocols on this machine, beside their peers.", no_args_is_help=True)
-app.add_typer(bench, name="bench")
+replay = group("replay", "Put real data through the federation and compare with the pooled answer.")
+app.add_typer(replay)
+bench = group("bench", "Measure protocols on this machine, beside their peers.")
+app.add_typer(bench)
 
 _console = Console("pharoah-sim")
 Seeds = Annotated[int, typer.Option(min=1, help="Repeat the round this often, each time with fresh noise.")]
@@ -42,10 +40,10 @@ DataFolder = Annotated[
 Holdout = Annotated[
     Literal["column"] | None, typer.Option(help="Predict deaths in columns that the model has not seen.")
 ]
-DataFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The data file.", show_default=False)]
+DataFile = Annotated[Path, typer.Argument(click_type=InputFile(exists=True), help="The data file.", show_default=False)]
 
 
-@app.command()
+@app.command(cls=Verb)
 def run(
     scenario: Annotated[str, typer.Option(help="A scenario's name, or a TOML file.")] = "quickstart",
     seed: Annotated[int, typer.Option(min=0, help="Fixes the cloud; keys and noise are always fresh.")] = 0,
@@ -120,7 +118,7 @@ def _number(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.3f}"
 
 
-@app.command()
+@app.command(cls=Verb)
 def federation(
     out: Annotated[Path | None, typer.Option(help="Keep all homes and logs here.", show_default=False)] = None,
     tenants: Annotated[int, typer.Option(min=4, help="How many tenants take part.")] = 4,
@@ -152,7 +150,7 @@ def _round_told(told: dict[str, Any]) -> str:
     )
 
 
-@app.command()
+@app.command(cls=Verb)
 def scenarios() -> None:
     """List the scenarios that come with the program."""
     with _console.failing():
@@ -162,7 +160,7 @@ def scenarios() -> None:
             show(f"{name:<12} {load(name).title}")
 
 
-@replay.command()
+@replay.command(cls=Verb)
 def titan(
     file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, holdout: Holdout = None, *, as_json: AsJson = False
 ) -> None:
@@ -174,7 +172,7 @@ def titan(
         _replay(play(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
 
 
-@replay.command()
+@replay.command(cls=Verb)
 def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
     """Philly's jobs: users as tenants, survival by number of GPUs against the pooled curve."""
     with _console.failing():
@@ -183,7 +181,7 @@ def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json:
         _replay(replay_philly(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
 
 
-@replay.command()
+@replay.command(cls=Verb)
 def lung(epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
     """NCCTG's lung cancer patients (they come with lifelines): institutions as tenants, one survival curve."""
     with _console.failing():
@@ -192,7 +190,7 @@ def lung(epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -
         _replay(replay_lung(_epsilon(epsilon), seeds), seeds, as_json=as_json)
 
 
-@replay.command()
+@replay.command(cls=Verb)
 def brca(
     folder: DataFolder,
     epsilon: Annotated[float, typer.Option(min=0.01, help="Budget per centre of Flower's private baseline.")] = 1.0,
@@ -217,7 +215,7 @@ def _replay(steps: Iterator["Result | None"], seeds: int, *, as_json: bool) -> N
         show(*(f"{key}: {value}" for key, value in result.json.items()))
 
 
-@bench.command()
+@bench.command(cls=Verb)
 def aggregation(
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, measures nothing.")] = False,
@@ -235,7 +233,7 @@ def aggregation(
         show(*_timed(measured))
 
 
-@bench.command()
+@bench.command(cls=Verb)
 def learning(
     seeds: Annotated[int, typer.Option(min=1, help="How many clouds, each with noise of its own.")] = 20,
     *,
@@ -256,7 +254,7 @@ def learning(
         show(*(f"{level} {key}: {value:.3f}" for level, figures in found.items() for key, value in figures.items()))
 
 
-@bench.command()
+@bench.command(cls=Verb)
 def check(
     seconds: Annotated[float, typer.Option(min=0.1, help="How long checks come at random, 500 a second.")] = 30.0,
     requests: Annotated[int, typer.Option(min=100, help="How many checks when the service is saturated.")] = 200_000,
@@ -275,7 +273,7 @@ def check(
         show(*(f"{key}: {value:.6g}" for key, value in found.items()))
 
 
-@bench.command(name="impact")
+@bench.command(name="impact", cls=Verb)
 def bench_impact(
     seeds: Annotated[int, typer.Option(min=1, help="How many clouds, each with noise of its own.")] = 5,
     *,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transport.console import Console
+from transport.console import Console, HomeFolder
+from transport.homes import Role
 
 if TYPE_CHECKING:
     from tenant_client.tenant import Tenant
@@ -23,6 +24,7 @@ Home = Annotated[
     Path,
     typer.Option(
         "--home",
+        click_type=HomeFolder(Role.TENANT),
         envvar="PHAROAH_HOME",
         default_factory=lambda: _default_home(),
         help="The tenant's home directory; by default pharoah in $XDG_DATA_HOME, else in ~/.local/share.",

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from crypto.signing import SigningKey
-from tenant_client.home import member
+from tenant_client.home import joined, member
 from tenant_client.online import Online
 from tenant_client.settings import TenantSettings
 from transport.client import Peer
@@ -19,6 +19,7 @@ from transport.settings import BadSettings, load
 @contextmanager
 def connected(home: Path, deadline_s: float = 30.0) -> Iterator[Online]:
     """The service as the tenant in `home` uses it; nothing is sent before the first question."""
+    joined(home)
     settings = load(TenantSettings, home / "tenant.toml", os.environ)
     if not settings.provider.online:
         raise BadSettings("[provider] names no address", hint="set online as the invitation has it")

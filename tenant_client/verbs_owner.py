@@ -9,7 +9,7 @@ import typer
 
 from crypto.errors import PharoahError
 from tenant_client.console import Home, opened, say_error
-from transport.console import AsJson
+from transport.console import AsJson, InputFile
 from transport.screen import say, show, show_json
 
 if TYPE_CHECKING:
@@ -84,7 +84,11 @@ def preview(
     home: Home,
     plan: Annotated[
         Path | None,
-        typer.Option(help="A signed plan; by default the newest one that was answered.", show_default=False),
+        typer.Option(
+            click_type=InputFile(),
+            help="A signed plan; by default the newest one that was answered.",
+            show_default=False,
+        ),
     ] = None,
     *,
     as_json: AsJson = False,
