@@ -61,7 +61,7 @@ def found(home: Path, database: str | None, committee: Committee) -> None:
 
 def founded(home: Path) -> None:
     """HomeError where no provider was ever made."""
-    if not any((home / name).exists() for name in ("signing.key", "provider.toml")):
+    if not any((home / name).exists() for name in ("signing.key", "provider.toml", "provider.db")):
         raise HomeError(
             f"there is no provider in this home: {short(home)}",
             hint="found a federation by `pharoah-provider init`, or name another home by --home",

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -10,7 +10,7 @@ from crypto.errors import PharoahError
 from provider_server.console import Database, Home, failing, print_rows, required, say_error
 from transport.console import AsJson, InputFile
 from transport.logs import Format
-from transport.screen import say
+from transport.screen import say, show, show_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -247,8 +247,16 @@ def serve(
     database: Database = None,
     every: Annotated[str, typer.Option(help="When rounds are held: week, or manual. Overrides provider.toml.")] = "",
     log_format: LogFormat = Format.JSON,
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Start nothing: look at settings, keys, certificate, database and ports.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --check: one JSON object with stable keys.")] = False,
 ) -> None:
-    """Run the provider: tenants' listener, online service, metrics, and rounds as they fall due."""
+    """Run the provider: tenants' listener, online service, metrics, and rounds as they fall due.
+
+    Exit codes with --check: 0 it can start, 2 it cannot, and what is in the way is named.
+    """
     import signal
     import sys
 
@@ -258,6 +266,8 @@ def serve(
     place = required(home)
     if every:
         os.environ["PHAROAH_ROUNDS_EVERY"] = every
+    if check:
+        _check(place, database, as_json=as_json)
     logs.configure(log_format)
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: sys.exit(0))  # a round that is under way is in the store, and goes on later
@@ -271,6 +281,23 @@ def serve(
                 serving.serve(rounds, settings)
         finally:
             provider.close()
+
+
+def _check(home: Path, database: str | None, *, as_json: bool) -> NoReturn:
+    from datetime import UTC, datetime
+
+    from provider_server.home import founded
+    from provider_server.preflight import preflight
+
+    with failing():
+        founded(home)
+        looked = list(preflight(home, database, datetime.now(UTC)))
+    fine = all(one.fine for one in looked)
+    if as_json:
+        show_json({"version": 1, "fine": fine, "checks": [vars(one) for one in looked]})
+    else:
+        show(*(f"{'ok' if one.fine else 'WRONG':<6} {one.name:<13} {one.text}" for one in looked))
+    raise typer.Exit(0 if fine else 2)
 
 
 def round_(

@@ -160,6 +160,33 @@ def scenarios() -> None:
             show(f"{name:<12} {load(name).title}")
 
 
+@app.command(cls=Verb)
+def status(
+    out: Annotated[Path, typer.Argument(help="The folder that `run --out` or `federation --out` wrote.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Say what an output folder holds: the scenario that was played, how far it got, and whose homes are there.
+
+    Exit code 0: a run that came to its end. 1: homes without an outcome. 2: it cannot be read. 3: there is nothing.
+    """
+    import json
+
+    file, homes = out / "outcome.json", out / "homes"
+    outcome = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    known = ("scenario", "seed", "weeks", "tenants", "rounds", "epsilon")
+    found = {key: outcome.get(key) for key in known}
+    provider = [str(homes / "provider")] if (homes / "provider").is_dir() else []
+    kept = provider + sorted(map(str, homes.glob("tenants/*")))
+    if as_json:
+        show_json({"version": 1, "out": str(out), "complete": bool(outcome), **found, "homes": kept})
+    else:
+        show(f"folder      {out}: {'complete' if outcome else 'no outcome'}")
+        show(*(f"{key:<11} {value}" for key, value in found.items() if value is not None))
+        show(f"homes       {len(kept)}{f', the first is {kept[0]}' if kept else ''}")
+    raise typer.Exit(0 if outcome else 1 if kept else 3)
+
+
 @replay.command(cls=Verb)
 def titan(
     file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, holdout: Holdout = None, *, as_json: AsJson = False

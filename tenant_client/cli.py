@@ -8,6 +8,7 @@ from tenant_client import (
     verbs_online,
     verbs_owner,
     verbs_page,
+    verbs_status,
     verbs_trustee,
     verbs_workload,
 )
@@ -20,7 +21,8 @@ app = CommandLine(
     help="The tenant's half of Pharoah: see what leaves, what it costs, and whether a job fits its hardware.",
 )
 app.add(JOBS, verbs_job.run, cls=verbs_job.JobCommand, context_settings={"allow_interspersed_args": False})
-app.add(JOBS, verbs_job.attach, verbs_online.watch, verbs_owner.journal, verbs_job.diagnose, verbs_job.teach)
+app.add(JOBS, verbs_job.attach, verbs_online.watch, verbs_status.status, verbs_status.leases, verbs_owner.journal)
+app.add(JOBS, verbs_job.diagnose, verbs_status.reasons, verbs_job.teach)
 app.add(BEFORE, verbs_check.check, cls=AskingVerb)
 app.add(BEFORE, verbs_check.changes, verbs_workload.describe, verbs_workload.signature, verbs_workload.compare)
 app.add(BEFORE, verbs_workload.catalogue)

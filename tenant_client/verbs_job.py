@@ -141,7 +141,7 @@ def run(
     looked for and journalled. Nothing is sent.
     """
     from tenant_client.run.narrate import run as narrated
-    from tenant_client.run.place import lease_name
+    from tenant_client.run.place import job_name, lease_name
     from tenant_client.run.settings import Settings
     from tenant_client.run.watch import Limits
 
@@ -150,6 +150,7 @@ def run(
         Settings(
             home=home.absolute(),
             lease=lease or lease_name(os.environ),
+            job=job_name(command, os.environ),
             watch=watch,
             sample=sample,
             quiet=quiet,

@@ -43,7 +43,7 @@ def watch(
     from tenant_client.hints import line_of, object_of
 
     def show(hint: "Hint") -> None:
-        if lease not in ("", str(hint.lease)):
+        if not str(hint.lease).startswith(lease):
             return
         if as_json:
             show_json(object_of(hint))

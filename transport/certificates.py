@@ -90,3 +90,11 @@ def _named(host: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def last_day(certificate_pem: bytes) -> datetime:
+    """When a certificate ends; DecodeError where it is none."""
+    try:
+        return x509.load_pem_x509_certificate(certificate_pem).not_valid_after_utc
+    except ValueError as error:
+        raise DecodeError(f"no certificate: {error}") from error

@@ -42,6 +42,15 @@ def json_text(value: object, indent: int | None = None) -> str:
     return json.dumps(plain, default=_object_or_text, indent=indent).replace(_DELETE, "\\u007f")
 
 
+def counted_as(number: int, noun: str) -> str:
+    """A number and its noun, in the plural where there is not just one.
+
+    >>> counted_as(1, "release"), counted_as(0, "release")
+    ('1 release', '0 releases')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def reason(error: OSError) -> str:
     """Why the system refused, as the beginning of a sentence of ours."""
     text = error.strerror or type(error).__name__
