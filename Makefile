@@ -41,7 +41,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 
 .PHONY: demo
 demo: install ## Run a small simulated cloud and write its report
-	@$(BIN)/pharoah-sim run --scenario quickstart --out $(DEMO_OUT)
+	@$(BIN)/pharoah-sim run --scenario quickstart --out $(DEMO_OUT) --force
 	@find $(DEMO_OUT) -maxdepth 1 -name 'report.*' | sort | sed 's/^/report: /'
 
 .PHONY: federation

@@ -12,6 +12,7 @@ from crypto.accountant import plan_loss
 from crypto.directory import Chain, DirectoryEntry
 from crypto.plan import Plan
 from crypto.signing import reopened
+from provider_server import release as gate
 from provider_server.home import CONTROL, founded, founded_hour
 from provider_server.rounds import State
 from provider_server.schedule import Window, due
@@ -73,7 +74,9 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
     last: LastRound | None = None
     if kept:
         plan, newest = plans[-1], kept[-1]
-        contributors = len(store.rounds.contributors(newest.round_id))
+        released = [gate.from_bytes(data) for data in store.releases()[-1:]]
+        counts = [one.contributors for one in released if one.plan.round_id == plan.round_id]
+        contributors = counts[0] if counts else len(store.rounds.contributors(newest.round_id))
         epsilon = plan_loss(plan).at(plan.delta)
         last = LastRound(
             str(plan.round_id), plan.start_hour, plan.end_hour, newest.state, contributors, epsilon, plan.delta

@@ -11,6 +11,7 @@ from provider_server.console import Database, Home, failing, print_rows, require
 from transport.console import AsJson, InputFile
 from transport.logs import Format
 from transport.screen import say, show, show_json
+from transport.visible import counted_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -195,7 +196,7 @@ def lease(
         finally:
             provider.close()
     rows = [{"file": str(file), "leases": len(granted)}]
-    print_rows(rows, lambda row: f"{row['file']}: {row['leases']} leases", as_json=as_json)
+    print_rows(rows, lambda row: f"{row['file']}: {counted_as(row['leases'], 'lease')}", as_json=as_json)
 
 
 def _leases(provider: "Provider", file: Path, kept: "Kept | None") -> "Iterator[tuple[Lease, tuple[str, ...]]]":

@@ -7,6 +7,7 @@ import typer
 
 from provider_server.console import Database, Home, failing, nothing_yet, opened, print_rows
 from transport.console import AsJson, InputFile
+from transport.visible import counted_as
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -60,7 +61,7 @@ def _summary_line(row: dict[str, Any]) -> str:
     )
     return (
         f"{row['round_id'][:12]} hours {row['start_hour']:>6}–{row['end_hour']:<6} counted since {row['since_hour']},"
-        f" {row['contributors']} contributions, epsilon {row['epsilon']:.3f}: {tables}"
+        f" {counted_as(row['contributors'], 'contribution')}, epsilon {row['epsilon']:.3f}: {tables}"
     )
 
 
@@ -124,7 +125,7 @@ def ledger(home: Home = None, database: Database = None, *, as_json: AsJson = Fa
 
 def _ledger_line(row: dict[str, Any]) -> str:
     return (
-        f"week from hour {row['start_hour']}: {row['rounds']} rounds, epsilon {row['epsilon']:.3f}"
+        f"week from hour {row['start_hour']}: {counted_as(row['rounds'], 'round')}, epsilon {row['epsilon']:.3f}"
         f" at delta {row['delta']:.0e} (rho {row['rho']:.4f})"
     )
 
@@ -212,6 +213,6 @@ def _counts(file: Path, kept: "Counter[str]") -> dict[str, Any]:
 
 def _kept_line(row: dict[str, Any]) -> str:
     return (
-        f"{row['file']}: {row['leases']} leases, {row['rounds']} rounds, {row['releases']} releases,"
-        f" {row['bundles']} bundles"
+        f"{row['file']}: {counted_as(row['leases'], 'lease')}, {counted_as(row['rounds'], 'round')},"
+        f" {counted_as(row['releases'], 'release')}, {counted_as(row['bundles'], 'bundle')}"
     )

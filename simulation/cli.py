@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from transport.console import AsJson, CommandLine, Console, InputFile, Verb, group
+from transport.console import AsJson, CommandLine, Console, Force, InputFile, Verb, check_new, group
 from transport.screen import progress as progressing, say, show, show_json
 from transport.visible import json_text
 
@@ -46,16 +46,20 @@ DataFile = Annotated[Path, typer.Argument(click_type=InputFile(exists=True), hel
 @app.command(cls=Verb)
 def run(
     scenario: Annotated[str, typer.Option(help="A scenario's name, or a TOML file.")] = "quickstart",
-    seed: Annotated[int, typer.Option(min=0, help="Fixes the cloud; keys and noise are always fresh.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Fixes the cloud. Keys and noise are fresh each time, so that figures differ.")
+    ] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Write outcome.json, report.html and all homes here.", show_default=False)
     ] = None,
     *,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Play a scenario: tenants, trustees and provider, week by week, judged against the truth."""
     began = time.monotonic()
     with _console.failing(), progressing() as progress:
+        check_new(out, force=force)
         from simulation.play import Player
         from simulation.scenario import load
         from simulation.score import Judge
@@ -124,10 +128,13 @@ def federation(
     tenants: Annotated[int, typer.Option(min=4, help="How many tenants take part.")] = 4,
     trustees: Annotated[int, typer.Option(min=3, help="How many trustees.")] = 3,
     *,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Found a federation of real programs on this machine, hold one round, stop everything."""
     began = time.monotonic()
+    with _console.failing():
+        check_new(out, force=force)
     with _console.failing(), _homes(out) as root:
         from simulation.processes import Places, hold
 

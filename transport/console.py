@@ -24,6 +24,7 @@ from transport import screen, tls
 from transport.homes import Role, check_home
 from transport.visible import reason, short
 
+Force = Annotated[bool, typer.Option("--force", help="Write over what --out holds already.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with stable keys.")]
 
 
@@ -204,6 +205,18 @@ class Console:
 
     def _say(self, kind: str, what: str, hint: str) -> None:
         screen.say(f"{self.program}: {kind}: {what}", *([f"hint: {hint}"] if hint else []))
+
+
+def check_new(out: Path | None, *, force: bool) -> None:
+    """OutputExists where a folder that is to be written has something in it already, unless that is wanted."""
+    if out is not None and not force and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise OutputExists(f"there is something already: {short(out)}")
+
+
+class OutputExists(PharoahError):
+    """What would be overwritten."""
+
+    default_hint = "name another folder, or pass --force to write over it"
 
 
 def ask_secret(question: str) -> str:
