@@ -28,6 +28,21 @@ class Checked:
     text: str
 
 
+@dataclass(frozen=True)
+class Preflight:
+    """All that was looked at, and whether `serve` can start."""
+
+    version: int
+    fine: bool
+    checks: tuple[Checked, ...]
+
+
+def looked_at(home: Path, database: str | None, now: datetime) -> Preflight:
+    """Everything that `serve` needs."""
+    checks = tuple(preflight(home, database, now))
+    return Preflight(1, all(one.fine for one in checks), checks)
+
+
 def preflight(home: Path, database: str | None, now: datetime) -> Iterator[Checked]:
     """Everything in the order in which `serve` needs it. Nothing is started, and no port stays open."""
     settings: list[ProviderSettings] = []

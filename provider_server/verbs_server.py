@@ -288,17 +288,16 @@ def _check(home: Path, database: str | None, *, as_json: bool) -> NoReturn:
     from datetime import UTC, datetime
 
     from provider_server.home import founded
-    from provider_server.preflight import preflight
+    from provider_server.preflight import looked_at
 
     with failing():
         founded(home)
-        looked = list(preflight(home, database, datetime.now(UTC)))
-    fine = all(one.fine for one in looked)
+        found = looked_at(home, database, datetime.now(UTC))
     if as_json:
-        show_json({"version": 1, "fine": fine, "checks": [vars(one) for one in looked]})
+        show_json(found)
     else:
-        show(*(f"{'ok' if one.fine else 'WRONG':<6} {one.name:<13} {one.text}" for one in looked))
-    raise typer.Exit(0 if fine else 2)
+        show(*(f"{'ok' if one.fine else 'WRONG':<6} {one.name:<13} {one.text}" for one in found.checks))
+    raise typer.Exit(0 if found.fine else 2)
 
 
 def round_(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crypto.cards import fingerprint
+from crypto.causes import CAUSES, Domain
 from crypto.plan import HOURS_PER_WEEK
 from tenant_client.database import Connection, open_database, reporting
 from tenant_client.hints import HintLog, standing
@@ -31,6 +32,43 @@ class LeaseRow:
     state: str
     reason: str
     since_s: float
+
+
+@dataclass(frozen=True)
+class Leases:
+    """Leases, oldest first."""
+
+    version: int
+    leases: tuple[LeaseRow, ...]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A cause of failures, and whether failures with it are counted in a round."""
+
+    slug: str
+    title: str
+    domain: Domain
+    observed: int
+    share_of_lost_gpu_time: float
+    counts: bool
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """The taxonomy."""
+
+    version: int
+    reasons: tuple[Reason, ...]
+
+
+def reasons() -> Reasons:
+    """Every cause of the taxonomy. All of them are counted: a round has a row for each."""
+    rows = (
+        Reason(one.slug, one.title, one.domain, one.observed, one.share_of_lost_gpu_time, counts=True)
+        for one in CAUSES.values()
+    )
+    return Reasons(1, tuple(rows))
 
 
 @dataclass(frozen=True)

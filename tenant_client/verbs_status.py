@@ -81,7 +81,7 @@ def leases(
     with reporting(), closing(open_database(journalled(home))) as connection:
         rows = [row for row in overview.leases(connection) if row.lease.startswith(beginning)]
     if as_json:
-        show_json({"version": 1, "leases": [vars(row) for row in rows]})
+        show_json(overview.Leases(1, tuple(rows)))
     else:
         show(*map(_row, rows))
     if not rows:
@@ -102,24 +102,19 @@ def reasons(*, as_json: AsJson = False) -> None:
 
     Every failure is counted in the next round under its reason, `unknown` too; a job that was stopped is no failure.
     """
-    from dataclasses import asdict
+    from itertools import groupby
 
-    from crypto.causes import CAUSES
+    from tenant_client import overview
 
-    rows = [asdict(cause) | {"counts": True} for cause in CAUSES.values()]
+    found = overview.reasons()
     if as_json:
-        show_json({"version": 1, "reasons": rows})
+        show_json(found)
         return
-    domain = ""
-    for row in rows:
-        if row["domain"] != domain:
-            domain = row["domain"]
-            show(f"{domain}: {_DOMAINS[domain]}")
-        show(
-            f"  {row['slug']:<22} {row['title']:<22} {row['observed']:>4} failures,"
-            f" {row['share_of_lost_gpu_time']:5.2f}% of lost GPU time"
-        )
-        show(*([f"    {row['advice']}"] if row.get("advice") else []))
+    for domain, rows in groupby(found.reasons, key=lambda row: row.domain):
+        show(f"{domain}: {_DOMAINS[domain]}")
+        for row in rows:
+            figures = f"{row.observed:>4} failures, {row.share_of_lost_gpu_time:5.2f}% of lost GPU time"
+            show(f"  {row.slug:<22} {row.title:<22} {figures}")
     show(f"unknown: {UNKNOWN}", "Figures: six months of two LLM clusters (Hu et al., NSDI 2024, Table 3).")
 
 

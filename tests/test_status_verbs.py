@@ -6,13 +6,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
 import provider_server.cli
+import provider_server.overview
+import provider_server.preflight
 import simulation.cli
 import tenant_client.cli
+import tenant_client.overview
 from crypto.causes import CAUSES
 from crypto.ids import LeaseId
 from crypto.online import Action, Hint, HintState, Suspicion
@@ -30,9 +34,22 @@ def call(program: str, *words: object) -> Result:
     return CliRunner().invoke(CLI[program], [str(word) for word in words])
 
 
+SCHEMAS = {
+    ("tenant", "status"): tenant_client.overview.Status,
+    ("tenant", "leases"): tenant_client.overview.Leases,
+    ("tenant", "reasons"): tenant_client.overview.Reasons,
+    ("provider", "status"): provider_server.overview.Status,
+    ("provider", "serve"): provider_server.preflight.Preflight,
+}
+
+
 def told(program: str, *words: object) -> tuple[int, Any]:
+    """The exit code and the view, which has the documented form: no key less, none more, and the types."""
     result = call(program, *words, "--json")
-    return result.exit_code, json.loads(result.stdout)
+    view = json.loads(result.stdout)
+    if kind := SCHEMAS.get((program, str(words[0]))):
+        assert json.loads(msgspec.json.encode(msgspec.convert(view, kind))) == view
+    return result.exit_code, view
 
 
 def attempt(home: Path, lease: str, job: str, state: State, at_s: float = 1e6) -> None:

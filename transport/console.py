@@ -25,7 +25,9 @@ from transport.homes import Role, check_home
 from transport.visible import reason, short
 
 Force = Annotated[bool, typer.Option("--force", help="Write over what --out holds already.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object with stable keys.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON with stable keys; the form of some of it: docs/reference/json.md.")
+]
 
 
 HELP = {"help_option_names": ["-h", "--help"]}
