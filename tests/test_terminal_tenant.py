@@ -237,7 +237,7 @@ def test_words_on_the_command_line_obey_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["check", "changes"])
-def test_a_terminal_without_letters_beyond_ascii_gets_question_marks_and_no_traceback(verb: str, tmp_path: Path) -> None:
+def test_a_terminal_of_ascii_gets_question_marks_and_no_traceback(verb: str, tmp_path: Path) -> None:
     run_away(tmp_path)
     env = wrapped.environment({"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
     _, shown = on_a_terminal([*PROGRAM, verb, "bad", "--home", tmp_path], env)
