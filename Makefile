@@ -42,7 +42,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 .PHONY: demo
 demo: install ## Run a small simulated cloud and write its report
 	@# One BLAS thread: the matrices are small, and the cores are used by processes.
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pharoah-sim run --scenario quickstart --out $(DEMO_OUT)
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pharoah-sim run --scenario quickstart --out $(DEMO_OUT) --force
 	@find $(DEMO_OUT) -maxdepth 1 -name 'report.*' | sort | sed 's/^/report: /'
 
 .PHONY: federation

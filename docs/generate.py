@@ -4,6 +4,7 @@ A test compares what lies in docs/reference/ with what this makes, so the refere
 """
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,9 +20,12 @@ from typer.main import get_command
 import crypto
 import provider_server
 import provider_server.cli
+import provider_server.overview
+import provider_server.preflight
 import simulation.cli
 import tenant_client
 import tenant_client.cli
+import tenant_client.overview
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from provider_server.settings import ProviderSettings
@@ -34,6 +38,13 @@ PROGRAMS = {
     "pharoah-sim": simulation.cli.app,
 }
 SETTINGS = {"provider.toml": ProviderSettings, "tenant.toml": TenantSettings, "trustee.toml": TrusteeSettings}
+JSON = {
+    "pharoah-tenant status": tenant_client.overview.Status,
+    "pharoah-tenant leases": tenant_client.overview.Leases,
+    "pharoah-tenant reasons": tenant_client.overview.Reasons,
+    "pharoah-provider status": provider_server.overview.Status,
+    "pharoah-provider serve --check": provider_server.preflight.Preflight,
+}
 WRITTEN = "Written by `make reference` from the code; do not edit.\n"
 
 
@@ -42,6 +53,7 @@ def pages() -> dict[str, str]:
     return {
         "commands.md": "\n".join(["# Commands\n", WRITTEN, *_commands()]),
         "settings.md": "\n".join(["# Settings\n", WRITTEN, *_settings()]),
+        "json.md": "\n".join(["# JSON of verbs\n", WRITTEN, *_json()]),
         "messages.md": "\n".join(["# Messages\n", WRITTEN, *_messages()]),
     }
 
@@ -83,7 +95,7 @@ def _verbs(words: str, command: click.Command) -> Iterator[str]:
 
 
 def _parameter(one: click.Parameter, context: click.Context) -> tuple[str, str, str]:
-    told = _help(one, context.command)
+    told = getattr(one, "help", None) or ""
     if isinstance(one, click.Option):
         name = " / ".join(f"`{text}`" for text in (*one.opts, *one.secondary_opts))
     else:
@@ -97,13 +109,6 @@ def _parameter(one: click.Parameter, context: click.Context) -> tuple[str, str, 
     plain = isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
     shown = f"`{getattr(default, 'value', default)}`" if plain else "required" if one.required else ""
     return name, told, shown
-
-
-def _help(one: click.Parameter, command: click.Command) -> str:
-    """What a parameter says of itself; typer keeps the words of an argument in its annotation only."""
-    annotation = inspect.unwrap(command.callback or _help).__annotations__.get(one.name or "")
-    said = [getattr(told, "help", None) for told in getattr(annotation, "__metadata__", ())]
-    return next(filter(None, said), "")
 
 
 # ---- settings ------------------------------------------------------------------------------------------------------
@@ -144,6 +149,16 @@ _BOUNDS = {"gt": "above", "ge": "from", "lt": "below", "le": "to"}
 def _value(key: msgspec.structs.FieldInfo) -> str:
     default = getattr(key.default, "value", key.default)
     return "empty" if default == "" else f"`{default}`"
+
+
+# ---- JSON of verbs ---------------------------------------------------------------------------------------------------
+
+
+def _json() -> Iterator[str]:
+    yield "What these verbs print under `--json`, as JSON Schema. Keys are added within a version, and never renamed.\n"
+    for verb, kind in JSON.items():
+        yield f"## {verb}\n"
+        yield f"```json\n{json.dumps(msgspec.json.schema(kind), indent=2)}\n```\n"
 
 
 # ---- messages ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transport.console import Console
+from transport.console import Console, HomeFolder
+from transport.homes import Role
 from transport.screen import show, show_json
 
 if TYPE_CHECKING:
@@ -22,7 +23,13 @@ say_error, failing = _console.say_error, _console.failing
 
 Home = Annotated[
     Path | None,
-    typer.Option("--home", envvar="PHAROAH_PROVIDER_HOME", help="The provider's home directory.", show_default=False),
+    typer.Option(
+        "--home",
+        click_type=HomeFolder(Role.PROVIDER),
+        envvar="PHAROAH_PROVIDER_HOME",
+        help="The provider's home directory.",
+        show_default=False,
+    ),
 ]
 Database = Annotated[
     str | None,
@@ -54,13 +61,17 @@ def nothing_yet(what: str) -> typer.Exit:
 @contextmanager
 def opened(home: Path | None, database: str | None, *, create: bool = False) -> "Iterator[Store]":
     """The provider's store, closed afterwards."""
+    from provider_server.home import founded
     from provider_server.store import Store
 
     where = _where(home, database)
     if create and isinstance(where, Path):
         where.parent.mkdir(parents=True, exist_ok=True)
-    with failing(), closing(Store(where, create=create)) as store:
-        yield store
+    with failing():
+        if home and not (database or create or (home / "provider.db").exists()):
+            founded(home)
+        with closing(Store(where, create=create)) as store:
+            yield store
 
 
 def required(home: Path | None) -> Path:

@@ -28,6 +28,7 @@ from transport.certificates import Certificate, hosts_of, issue
 from transport.clock import SECONDS_PER_HOUR
 from transport.secret_files import HomeError, new_key, read, read_key, replace_secret, write_secret
 from transport.settings import BadSettings, load
+from transport.visible import short
 
 CONTROL = "control.sock"
 SAMPLE = Path(__file__).with_name("provider.toml")
@@ -68,6 +69,15 @@ def found(home: Path, database: str | None, committee: Committee) -> None:
         store.close()
 
 
+def founded(home: Path) -> None:
+    """HomeError where no provider was ever made."""
+    if not any((home / name).exists() for name in ("signing.key", "provider.toml", "provider.db")):
+        raise HomeError(
+            f"there is no provider in this home: {short(home)}",
+            hint="found a federation by `pharoah-provider init`, or name another home by --home",
+        )
+
+
 def settings_of(home: Path) -> ProviderSettings:
     """The settings of a home, overridden by the environment."""
     return load(ProviderSettings, home / "provider.toml", os.environ)
@@ -80,6 +90,7 @@ def founded_hour(home: Path) -> float:
 
 def open_provider(home: Path, database: str | None, settings: ProviderSettings) -> Provider:
     """The provider that lives in `home`; HomeError, BadDatabase and BadSettings name what is missing or wrong."""
+    founded(home)
     signing_key, context_key = SigningKey(read_key(home / "signing.key")), read_key(home / "context.key")
     with ExitStack() as until_open:
         store = until_open.enter_context(closing(Store(database or home / "provider.db", create=False)))

@@ -7,7 +7,8 @@ import typer
 
 from provider_server.console import Database, Home, failing, nothing_yet, print_rows, required
 from provider_server.verbs_telemetry import Out, save_pictures
-from transport.console import AsJson
+from transport.console import AsJson, Force, InputFile, check_new
+from transport.visible import counted_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from provider_server.release import Release
 
 Benchmarks = Annotated[
-    Path | None, typer.Option(help="The provider's own benchmark jobs, as JSON lines.", show_default=False)
+    Path | None,
+    typer.Option(click_type=InputFile(), help="The provider's own benchmark jobs, as JSON lines.", show_default=False),
 ]
 SEED = 0  # deals strata to learning and testing: the same benchmark jobs give the same rules
 
@@ -33,6 +35,7 @@ def learn(
     out: Out = None,
     benchmarks: Benchmarks = None,
     *,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Learn from all releases, and say how the bundles so far fared; nothing is published."""
@@ -43,7 +46,8 @@ def learn(
         review, seen = publisher.review(releases), publisher.outlook(releases)
         names = _names(required(home), provider, releases[-1])
     if out:
-        _write_page(out, findings, seen, releases, names)
+        with failing():
+            _write_page(out, findings, seen, releases, names, force=force)
     judged = {"releases": len(releases), "against_bundle": str(review.verdict) if review else None}
     print_rows([judged | learnt_row(findings, newcomers, seen, names)], learnt_lines, as_json=as_json)
 
@@ -112,15 +116,22 @@ def _names(home: Path, provider: "Provider", newest: "Release") -> "dict[str, st
 
 
 def _write_page(
-    out: Path, findings: "Findings", seen: "Outlook", releases: "Sequence[Release]", names: "Mapping[str, str]"
+    out: Path,
+    findings: "Findings",
+    seen: "Outlook",
+    releases: "Sequence[Release]",
+    names: "Mapping[str, str]",
+    *,
+    force: bool,
 ) -> None:
     from provider_server.findings_page import render
     from provider_server.learnt import page_of
 
     page = page_of(findings, seen, releases, names)
-    out.mkdir(parents=True, exist_ok=True)
+    check_new(out / "findings.html", force=force)
+    figures = {section.heading.lower().replace(" ", "-"): section.figure for section in page.sections}
+    save_pictures(figures, out, force=force)
     (out / "findings.html").write_text(render(page), encoding="utf-8")
-    save_pictures({section.heading.lower().replace(" ", "-"): section.figure for section in page.sections}, out)
 
 
 def explain(
@@ -195,4 +206,4 @@ def publish(
 
 def _published_line(row: dict[str, Any]) -> str:
     beside = f"; on the newest week {row['against_bundle']} than the one before" if row["against_bundle"] else ""
-    return f"bundle {row['bundle']} is published, from {row['releases']} releases{beside}"
+    return f"bundle {row['bundle']} is published, from {counted_as(row['releases'], 'release')}{beside}"

@@ -2,15 +2,16 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from crypto.errors import PharoahError
 from provider_server.console import Database, Home, failing, print_rows, required, say_error
-from transport.console import AsJson
+from transport.console import AsJson, InputFile
 from transport.logs import Format
-from transport.screen import say
+from transport.screen import say, show, show_json
+from transport.visible import counted_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
     from provider_server.observing import Kept
     from provider_server.provider import Provider
 
-Files = Annotated[list[Path] | None, typer.Argument(help="Cards of tenants.", show_default=False)]
+Files = Annotated[
+    list[Path] | None, typer.Argument(click_type=InputFile(), help="Cards of tenants.", show_default=False)
+]
 LogFormat = Annotated[Format, typer.Option(help="Log lines: json, or text for a person.")]
 
 
 def init(
-    committee: Annotated[Path, typer.Option(help="The file that every trustee has made alike.", show_default=False)],
+    committee: Annotated[
+        Path,
+        typer.Option(click_type=InputFile(), help="The file that every trustee has made alike.", show_default=False),
+    ],
     home: Home = None,
     database: Database = None,
     host: Annotated[list[str] | None, typer.Option(help="Names and addresses in the certificate.")] = None,
@@ -192,7 +198,12 @@ class BadLeases(PharoahError):
 
 
 def lease(
-    file: Annotated[Path, typer.Argument(help="JSON lines, one lease each; see docs/operate.md.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            click_type=InputFile(), help="JSON lines, one lease each; see docs/operate.md.", show_default=False
+        ),
+    ],
     home: Home = None,
     database: Database = None,
     *,
@@ -215,7 +226,7 @@ def lease(
         finally:
             provider.close()
     rows = [{"file": str(file), "leases": len(granted)}]
-    print_rows(rows, lambda row: f"{row['file']}: {row['leases']} leases", as_json=as_json)
+    print_rows(rows, lambda row: f"{row['file']}: {counted_as(row['leases'], 'lease')}", as_json=as_json)
 
 
 def _leases(provider: "Provider", file: Path, kept: "Kept | None") -> "Iterator[tuple[Lease, tuple[str, ...]]]":
@@ -267,8 +278,16 @@ def serve(
     database: Database = None,
     every: Annotated[str, typer.Option(help="When rounds are held: week, or manual. Overrides provider.toml.")] = "",
     log_format: LogFormat = Format.JSON,
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Start nothing: look at settings, keys, certificate, database and ports.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --check: one JSON object with stable keys.")] = False,
 ) -> None:
-    """Run the provider: tenants' listener, online service, metrics, and rounds as they fall due."""
+    """Run the provider: tenants' listener, online service, metrics, and rounds as they fall due.
+
+    Exit codes with --check: 0 it can start, 2 it cannot, and what is in the way is named.
+    """
     import signal
     import sys
 
@@ -278,6 +297,8 @@ def serve(
     place = required(home)
     if every:
         os.environ["PHAROAH_ROUNDS_EVERY"] = every
+    if check:
+        _check(place, database, as_json=as_json)
     logs.configure(log_format)
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: sys.exit(0))  # a round that is under way is in the store, and goes on later
@@ -291,6 +312,22 @@ def serve(
                 serving.serve(place, rounds, settings)
         finally:
             provider.close()
+
+
+def _check(home: Path, database: str | None, *, as_json: bool) -> NoReturn:
+    from datetime import UTC, datetime
+
+    from provider_server.home import founded
+    from provider_server.preflight import looked_at
+
+    with failing():
+        founded(home)
+        found = looked_at(home, database, datetime.now(UTC))
+    if as_json:
+        show_json(found)
+    else:
+        show(*(f"{'ok' if one.fine else 'WRONG':<6} {one.name:<13} {one.text}" for one in found.checks))
+    raise typer.Exit(0 if found.fine else 2)
 
 
 def round_(

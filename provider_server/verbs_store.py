@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from provider_server.console import Database, Home, failing, nothing_yet, opened, print_rows
-from transport.console import AsJson
+from transport.console import AsJson, InputFile
+from transport.visible import counted_as
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from provider_server.store import Store
 
 BackupFile = Annotated[Path, typer.Argument(help="The backup.", show_default=False)]
+Copy = Annotated[Path, typer.Argument(click_type=InputFile(), help="The backup.", show_default=False)]
 RoundName = Annotated[str, typer.Argument(help="Show the tables of this round, in hexadecimal; else list all.")]
 
 
@@ -59,7 +61,7 @@ def _summary_line(row: dict[str, Any]) -> str:
     )
     return (
         f"{row['round_id'][:12]} hours {row['start_hour']:>6}–{row['end_hour']:<6} counted since {row['since_hour']},"
-        f" {row['contributors']} contributions, epsilon {row['epsilon']:.3f}: {tables}"
+        f" {counted_as(row['contributors'], 'contribution')}, epsilon {row['epsilon']:.3f}: {tables}"
     )
 
 
@@ -123,7 +125,7 @@ def ledger(home: Home = None, database: Database = None, *, as_json: AsJson = Fa
 
 def _ledger_line(row: dict[str, Any]) -> str:
     return (
-        f"week from hour {row['start_hour']}: {row['rounds']} rounds, epsilon {row['epsilon']:.3f}"
+        f"week from hour {row['start_hour']}: {counted_as(row['rounds'], 'round')}, epsilon {row['epsilon']:.3f}"
         f" at delta {row['delta']:.0e} (rho {row['rho']:.4f})"
     )
 
@@ -194,7 +196,7 @@ def backup(file: BackupFile, home: Home = None, database: Database = None, *, as
     print_rows([_counts(file, kept)], _kept_line, as_json=as_json)
 
 
-def restore(file: BackupFile, home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+def restore(file: Copy, home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
     """Fill a new store from a backup, of whichever database it was made."""
     from provider_server import backup as backups
 
@@ -211,6 +213,6 @@ def _counts(file: Path, kept: "Counter[str]") -> dict[str, Any]:
 
 def _kept_line(row: dict[str, Any]) -> str:
     return (
-        f"{row['file']}: {row['leases']} leases, {row['rounds']} rounds, {row['releases']} releases,"
-        f" {row['bundles']} bundles"
+        f"{row['file']}: {counted_as(row['leases'], 'lease')}, {counted_as(row['rounds'], 'round')},"
+        f" {counted_as(row['releases'], 'release')}, {counted_as(row['bundles'], 'bundle')}"
     )

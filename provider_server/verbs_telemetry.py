@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from provider_server.console import Home, failing, nothing_yet, print_rows, required
-from transport.console import AsJson
+from transport.console import AsJson, Force, InputFile, check_new
 from transport.screen import say
 
 if TYPE_CHECKING:
@@ -22,8 +22,14 @@ if TYPE_CHECKING:
     from provider_server.telemetry.samples import Source, Window
 
 Out = Annotated[Path | None, typer.Option(help="Folder for pictures (PNG, SVG) and a page (HTML).", show_default=False)]
-Files = Annotated[list[Path] | None, typer.Option("--file", help="Parquet or CSV, in place of Prometheus.")]
-Stock = Annotated[Path | None, typer.Option("--inventory", help="In place of the one that provider.toml names.")]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option("--file", click_type=InputFile(), help="Parquet or CSV, in place of Prometheus."),
+]
+Stock = Annotated[
+    Path | None,
+    typer.Option("--inventory", click_type=InputFile(), help="In place of the one that provider.toml names."),
+]
 Start = Annotated[int | None, typer.Option(help="First hour since 1970; by default a week ago.")]
 End = Annotated[int | None, typer.Option(help="Hour after the last; by default the current one.")]
 HOURS = 168
@@ -76,14 +82,16 @@ def _say_quality(quality: "Quality", doubts: Mapping[str, int]) -> None:
     say(*quality.lines(), *(f"  doubt    {doubt}: {count}" for doubt, count in sorted(doubts.items())))
 
 
-def save_pictures(figures: "Mapping[str, Figure]", out: Path) -> None:
-    """Writes each as PNG and SVG into a folder, which is made."""
+def save_pictures(figures: "Mapping[str, Figure]", out: Path, *, force: bool) -> None:
+    """Writes each as PNG and SVG into a folder, which is made; OutputExists before any of them if one is there."""
     from provider_server.pictures.drawing import save
 
+    files = {out / f"{name}.{suffix}": figure for name, figure in figures.items() for suffix in ("png", "svg")}
+    for file in files:
+        check_new(file, force=force)
     out.mkdir(parents=True, exist_ok=True)
-    for name, figure in figures.items():
-        for suffix in ("png", "svg"):
-            save(figure, out / f"{name}.{suffix}")
+    for file, figure in files.items():
+        save(figure, file)
 
 
 # ---- contexts --------------------------------------------------------------------------------------------------------
@@ -98,6 +106,7 @@ def contexts(
     feature: Annotated[list[str] | None, typer.Option(help="Tell contexts apart by this too, evidence or not.")] = None,
     out: Out = None,
     *,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Sort nodes into contexts by what tells their failures, and find their build-up levels, from telemetry."""
@@ -110,7 +119,7 @@ def contexts(
         found = observing.observe(feed.source, feed.window, feed.inventory, before, feature or (), repairs)
         observing.keep(place, found.kept)
         if out:
-            _draw_contexts(found, out)
+            _draw_contexts(found, out, force=force)
     _say_quality(found.quality, found.doubts)
     say(_selection_line(found))
     print_rows(
@@ -149,7 +158,7 @@ def _context_line(row: dict[str, Any]) -> str:
     )
 
 
-def _draw_contexts(found: "Observed", out: Path) -> None:
+def _draw_contexts(found: "Observed", out: Path, *, force: bool) -> None:
     from provider_server.pictures.contexts import context_map
 
     known = found.kept.contexts
@@ -157,7 +166,9 @@ def _draw_contexts(found: "Observed", out: Path) -> None:
     described = {one.number: one.description for one in known.contexts}
     rates = {one.number: one.failures_per_1000_node_hours for one in known.contexts}
     intervals = {one.number: (one.low, one.high) for one in known.contexts}
-    save_pictures({"contexts": context_map(found.positions, numbers, described, rates, intervals=intervals)}, out)
+    save_pictures(
+        {"contexts": context_map(found.positions, numbers, described, rates, intervals=intervals)}, out, force=force
+    )
 
 
 # ---- hazard ----------------------------------------------------------------------------------------------------------
@@ -171,6 +182,7 @@ def hazard(
     end: End = None,
     out: Out = None,
     *,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Say how often hardware fails at each build-up level and in each context, from the provider's own telemetry."""
@@ -197,7 +209,7 @@ def hazard(
     row = hazard_row(found, levels, at_risk, known) | quality
     if out:
         with failing():
-            _draw_hazard(found, row, out)
+            _draw_hazard(found, row, out, force=force)
     if not as_json:
         say(*(f"left out: {one}" for one in row["left_out"]))
     print_rows([row], hazard_lines, as_json=as_json)
@@ -221,7 +233,7 @@ def _without_failure(node_hours: int) -> str:
     return f"no failure in {node_hours:,} node-hours at risk: at most {most:.2g} in 1,000 (95% interval)"
 
 
-def _draw_hazard(found: "OwnHazards", row: "Mapping[str, Any]", out: Path) -> None:
+def _draw_hazard(found: "OwnHazards", row: "Mapping[str, Any]", out: Path, *, force: bool) -> None:
     from provider_server.pictures.ratios import Ratio, ratio_plot
     from provider_server.pictures.survival import survival_curves
 
@@ -240,7 +252,7 @@ def _draw_hazard(found: "OwnHazards", row: "Mapping[str, Any]", out: Path) -> No
     if contexts:
         usual = next(one["context"] for one in row["contexts"] if one["ratio"] is None)
         figures["context-ratios"] = ratio_plot("Contexts", contexts, beside=f"context {usual}")
-    save_pictures(figures, out)
+    save_pictures(figures, out, force=force)
 
 
 # ---- repaired --------------------------------------------------------------------------------------------------------

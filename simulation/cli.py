@@ -19,7 +19,7 @@ import typer
 
 from crypto.plan import HOURS_PER_WEEK
 from transport.clock import now_hour
-from transport.console import AsJson, CommandLine, Console
+from transport.console import AsJson, CommandLine, Console, Force, InputFile, Verb, check_new, group
 from transport.screen import progress as progressing, say, show, show_json
 from transport.visible import json_text
 
@@ -31,12 +31,10 @@ app = CommandLine(
     name="pharoah-sim",
     help="A simulated cloud with ground truth, and replays of real data, through the real federation.",
 )
-replay = typer.Typer(
-    help="Put real data through the federation and compare with the pooled answer.", no_args_is_help=True
-)
-app.add_typer(replay, name="replay")
-bench = typer.Typer(help="Measure protocols on this machine, beside their peers.", no_args_is_help=True)
-app.add_typer(bench, name="bench")
+replay = group("replay", "Put real data through the federation and compare with the pooled answer.")
+app.add_typer(replay)
+bench = group("bench", "Measure protocols on this machine, beside their peers.")
+app.add_typer(bench)
 
 PASSWORD_BYTES, SALT_BYTES = 12, 16
 
@@ -49,17 +47,20 @@ DataFolder = Annotated[
 Holdout = Annotated[
     Literal["column"] | None, typer.Option(help="Predict deaths in columns that the model has not seen.")
 ]
-DataFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The data file.", show_default=False)]
+DataFile = Annotated[Path, typer.Argument(click_type=InputFile(exists=True), help="The data file.", show_default=False)]
 
 
-@app.command()
+@app.command(cls=Verb)
 def run(
     scenario: Annotated[str, typer.Option(help="A scenario's name, or a TOML file.")] = "quickstart",
-    seed: Annotated[int, typer.Option(min=0, help="Fixes the cloud; keys and noise are always fresh.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Fixes the cloud. Keys and noise are fresh each time, so that figures differ.")
+    ] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Write outcome.json, report.html and all homes here.", show_default=False)
     ] = None,
     *,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Play a scenario: tenants, trustees and provider, week by week, judged against the truth."""
@@ -70,6 +71,7 @@ def run(
 
     tell(f"scenario {scenario}, seed {seed}")
     with _console.failing():
+        check_new(out, force=force)
         from simulation.play import Player
         from simulation.scenario import load
         from simulation.score import Judge
@@ -152,16 +154,19 @@ def _number(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.3f}"
 
 
-@app.command()
+@app.command(cls=Verb)
 def federation(
     out: Annotated[Path | None, typer.Option(help="Keep all homes and logs here.", show_default=False)] = None,
     tenants: Annotated[int, typer.Option(min=4, help="How many tenants take part.")] = 4,
     trustees: Annotated[int, typer.Option(min=3, help="How many trustees.")] = 3,
     *,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Found a federation of real programs on this machine, hold one round, stop everything."""
     began = time.monotonic()
+    with _console.failing():
+        check_new(out, force=force)
     with _console.failing(), _homes(out) as root:
         from simulation.processes import Places, hold
 
@@ -184,7 +189,7 @@ def _round_told(told: dict[str, Any]) -> str:
     )
 
 
-@app.command()
+@app.command(cls=Verb)
 def scenarios() -> None:
     """List the scenarios that come with the program."""
     with _console.failing():
@@ -194,7 +199,34 @@ def scenarios() -> None:
             show(f"{name:<12} {load(name).title}")
 
 
-@replay.command()
+@app.command(cls=Verb)
+def status(
+    out: Annotated[Path, typer.Argument(help="The folder that `run --out` or `federation --out` wrote.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Say what an output folder holds: the scenario that was played, how far it got, and whose homes are there.
+
+    Exit code 0: a run that came to its end. 1: homes without an outcome. 2: it cannot be read. 3: there is nothing.
+    """
+    import json
+
+    file, homes = out / "outcome.json", out / "homes"
+    outcome = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    known = ("scenario", "seed", "weeks", "tenants", "rounds", "epsilon")
+    found = {key: outcome.get(key) for key in known}
+    provider = [str(homes / "provider")] if (homes / "provider").is_dir() else []
+    kept = provider + sorted(map(str, homes.glob("tenants/*")))
+    if as_json:
+        show_json({"version": 1, "out": str(out), "complete": bool(outcome), **found, "homes": kept})
+    else:
+        show(f"folder      {out}: {'complete' if outcome else 'no outcome'}")
+        show(*(f"{key:<11} {value}" for key, value in found.items() if value is not None))
+        show(f"homes       {len(kept)}{f', the first is {kept[0]}' if kept else ''}")
+    raise typer.Exit(0 if outcome else 1 if kept else 3)
+
+
+@replay.command(cls=Verb)
 def titan(
     file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, holdout: Holdout = None, *, as_json: AsJson = False
 ) -> None:
@@ -206,7 +238,7 @@ def titan(
         _replay(play(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
 
 
-@replay.command()
+@replay.command(cls=Verb)
 def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
     """Philly's jobs: users as tenants, survival by number of GPUs against the pooled curve."""
     with _console.failing():
@@ -215,7 +247,7 @@ def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json:
         _replay(replay_philly(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
 
 
-@replay.command()
+@replay.command(cls=Verb)
 def lung(epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
     """NCCTG's lung cancer patients (they come with lifelines): institutions as tenants, one survival curve."""
     with _console.failing():
@@ -224,7 +256,7 @@ def lung(epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -
         _replay(replay_lung(_epsilon(epsilon), seeds), seeds, as_json=as_json)
 
 
-@replay.command()
+@replay.command(cls=Verb)
 def brca(
     folder: DataFolder,
     epsilon: Annotated[float, typer.Option(min=0.01, help="Budget per centre of Flower's private baseline.")] = 1.0,
@@ -249,7 +281,7 @@ def _replay(steps: Iterator["Result | None"], seeds: int, *, as_json: bool) -> N
         show(*(f"{key}: {value}" for key, value in result.json.items()))
 
 
-@bench.command()
+@bench.command(cls=Verb)
 def aggregation(
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, measures nothing.")] = False,
@@ -267,7 +299,7 @@ def aggregation(
         show(*_timed(measured))
 
 
-@bench.command()
+@bench.command(cls=Verb)
 def learning(
     seeds: Annotated[int, typer.Option(min=1, help="How many clouds, each with noise of its own.")] = 20,
     *,
@@ -288,7 +320,7 @@ def learning(
         show(*(f"{level} {key}: {value:.3f}" for level, figures in found.items() for key, value in figures.items()))
 
 
-@bench.command()
+@bench.command(cls=Verb)
 def check(
     seconds: Annotated[float, typer.Option(min=0.1, help="How long checks come at random, 500 a second.")] = 30.0,
     requests: Annotated[int, typer.Option(min=100, help="How many checks when the service is saturated.")] = 200_000,
@@ -307,7 +339,7 @@ def check(
         show(*(f"{key}: {value:.6g}" for key, value in found.items()))
 
 
-@bench.command(name="impact")
+@bench.command(name="impact", cls=Verb)
 def bench_impact(
     seeds: Annotated[int, typer.Option(min=1, help="How many clouds, each with noise of its own.")] = 5,
     *,

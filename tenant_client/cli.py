@@ -1,7 +1,5 @@
 """`pharoah-tenant`: what a tenant can see and ask on its own machine, one function per verb in `verbs_*.py`."""
 
-from collections.abc import Callable
-
 from tenant_client import (
     verbs_check,
     verbs_confirm,
@@ -10,37 +8,25 @@ from tenant_client import (
     verbs_online,
     verbs_owner,
     verbs_page,
+    verbs_status,
     verbs_trustee,
     verbs_workload,
 )
-from transport.console import CommandLine
+from transport.console import AskingVerb, CommandLine
+
+JOBS, BEFORE, FEDERATION, YOURS = "Jobs", "Before a job", "Federation", "Your data"
 
 app = CommandLine(
     name="pharoah-tenant",
     help="The tenant's half of Pharoah: see what leaves, what it costs, and whether a job fits its hardware.",
 )
-
-VERBS: tuple[Callable[..., None], ...] = (
-    verbs_federation.enrol,
-    verbs_federation.serve,
-    verbs_workload.describe,
-    verbs_workload.signature,
-    verbs_workload.compare,
-    verbs_workload.catalogue,
-    verbs_owner.journal,
-    verbs_owner.budget,
-    verbs_owner.preview,
-    verbs_owner.sent,
-    verbs_check.check,
-    verbs_check.changes,
-    verbs_online.watch,
-    verbs_page.page,
-    verbs_job.attach,
-    verbs_job.diagnose,
-    verbs_job.teach,
-)
-for verb in VERBS:
-    app.command()(verb)
-app.command(cls=verbs_job.JobCommand, context_settings={"allow_interspersed_args": False})(verbs_job.run)
-app.add_typer(verbs_confirm.app)
-app.add_typer(verbs_trustee.app)
+app.add(JOBS, verbs_job.run, cls=verbs_job.JobCommand, context_settings={"allow_interspersed_args": False})
+app.add(JOBS, verbs_job.attach, verbs_online.watch, verbs_status.status, verbs_status.leases, verbs_owner.journal)
+app.add(JOBS, verbs_job.diagnose, verbs_status.reasons, verbs_job.teach)
+app.add(BEFORE, verbs_check.check, cls=AskingVerb)
+app.add(BEFORE, verbs_check.changes, verbs_workload.describe, verbs_workload.signature, verbs_workload.compare)
+app.add(BEFORE, verbs_workload.catalogue)
+app.add_typer(verbs_confirm.app, rich_help_panel=BEFORE)
+app.add(FEDERATION, verbs_federation.enrol, verbs_federation.serve)
+app.add_typer(verbs_trustee.app, rich_help_panel=FEDERATION)
+app.add(YOURS, verbs_owner.budget, verbs_owner.preview, verbs_owner.sent, verbs_page.page)

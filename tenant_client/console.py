@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transport.console import Console
+from transport.console import Console, HomeFolder
+from transport.homes import Role
+from transport.visible import short
 
 if TYPE_CHECKING:
     from tenant_client.tenant import Tenant
@@ -23,6 +25,7 @@ Home = Annotated[
     Path,
     typer.Option(
         "--home",
+        click_type=HomeFolder(Role.TENANT),
         envvar="PHAROAH_HOME",
         default_factory=lambda: _default_home(),
         help="The tenant's home directory; by default pharoah in $XDG_DATA_HOME, else in ~/.local/share.",
@@ -45,6 +48,15 @@ def opened(home: Path, *, failed: int = 2) -> "Iterator[Tenant]":
             yield tenant
         finally:
             tenant.close()
+
+
+def journalled(home: Path) -> Path:
+    """The database of a home; exit code 3 where nothing was journalled yet."""
+    path = home / "tenant.db"
+    if not path.exists():
+        say_error(f"nothing is journalled yet in {short(home)}", "run a job by `pharoah-tenant run`, or pass --home")
+        raise typer.Exit(3)
+    return path
 
 
 def _default_home() -> Path:

@@ -50,9 +50,10 @@ class HintLog:
         return self._connection.execute("INSERT OR IGNORE INTO hints VALUES (?, ?, ?, ?)", row).rowcount == 1
 
     def hints(self, lease: str = "", after: int = 0) -> list[Hint]:
-        """Hints after a number, of one lease or of all, in order."""
+        """Hints after a number, of leases that begin so, in order."""
         rows = self._connection.execute(
-            "SELECT hint FROM hints WHERE number > ? AND (lease = ? OR ? = '') ORDER BY number", (after, lease, lease)
+            "SELECT hint FROM hints WHERE number > ? AND substr(lease, 1, ?) = ? ORDER BY number",
+            (after, len(lease), lease),
         )
         return [decode(Hint, hint) for (hint,) in rows]
 

@@ -20,13 +20,14 @@ from crypto.possession import MaskKeyClaim
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
 from tenant_client import pinned
-from tenant_client.database import open_database
+from tenant_client.database import open_database, reporting
+from tenant_client.pinned import NotEnrolled
 from tenant_client.policy import Policy, load_policy
 from tenant_client.tenant import Tenant
 from tenant_client.trustee import TrusteeService
 from transport.secret_files import new_key, read, read_key, write_secret
 
-CLAIM = "mask.claim"
+CLAIM, MEMORY = "mask.claim", "tenant.db"
 
 
 def create(home: Path, random_bytes: RandomBytes, now_hour: float) -> Member:
@@ -46,19 +47,28 @@ def member(home: Path) -> Member:
 
 def pin(home: Path, entries: Iterable[bytes]) -> Chain:
     """Pins the directory that this tenant trusts from now on, or newer entries of it."""
-    with closing(open_database(home / "tenant.db")) as connection:
+    with closing(open_database(home / MEMORY)) as connection:
         return pinned.pin(connection, entries)
+
+
+def joined(home: Path) -> Chain:
+    """The directory that the home has pinned; NotEnrolled, and nothing is made there, before it has joined."""
+    if not (home / MEMORY).exists():
+        raise NotEnrolled("this home has joined no federation")
+    with reporting(), closing(open_database(home / MEMORY)) as connection:
+        return pinned.pinned(connection)
 
 
 def open_tenant(
     home: Path, trustees: Sequence[TrusteeService], random_bytes: RandomBytes, sampler: NoiseSampler
 ) -> Tenant:
     """The tenant that lives in `home`; HomeError names what is missing, NotEnrolled that no directory is pinned."""
+    joined(home)
     policy = home / "policy.toml"
     signing_key, mask_key = SigningKey(read_key(home / "signing.key")), MaskKey(read_key(home / "mask.key"))
     limits = load_policy(policy) if policy.exists() else Policy()
     with ExitStack() as until_open:
-        connection = until_open.enter_context(closing(open_database(home / "tenant.db")))
+        connection = until_open.enter_context(closing(open_database(home / MEMORY)))
         tenant = Tenant(signing_key, mask_key, limits, connection, trustees, random_bytes, sampler)
         until_open.pop_all()
     return tenant

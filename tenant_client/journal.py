@@ -21,11 +21,19 @@ from crypto.plan import TOKEN_DIMENSIONS
 from tenant_client.database import Connection
 from tenant_client.descriptor import Descriptor
 
+_MOST_CANDIDATES = 8
+
 
 class UnknownUnit(PharoahError):
     """A lease that this tenant never had."""
 
-    default_hint = "name a lease as the provider granted it, in hexadecimal"
+    default_hint = "name a lease, or how it begins, as `pharoah-tenant leases` lists them"
+
+
+class AmbiguousLease(PharoahError):
+    """The first digits of a lease are those of several."""
+
+    default_hint = "name more of it; `pharoah-tenant leases` lists them"
 
 
 class GrantChanged(PeerFault):
@@ -94,6 +102,22 @@ class Journal:
         """Every unit, in order of its beginning."""
         rows = self._connection.execute("SELECT unit, start_h, labels FROM units ORDER BY start_h, unit")
         return [Unit(unit, start_h, json.loads(labels)) for unit, start_h, labels in rows]
+
+    def find(self, beginning: str) -> str:
+        """The unit of this name, or the one whose name begins so; UnknownUnit and AmbiguousLease say why there is none.
+
+        Without a beginning it is the newest one.
+        """
+        units = [unit.unit for unit in self.units()]
+        found = [unit for unit in units if unit.startswith(beginning)]
+        if not found:
+            raise UnknownUnit(f"the journal has no lease {beginning!r}" if units else "the journal has no lease yet")
+        if beginning in units or not beginning:
+            return beginning or units[-1]
+        if len(found) > 1:
+            shown = ", ".join(found[:_MOST_CANDIDATES]) + (", …" if len(found) > _MOST_CANDIDATES else "")
+            raise AmbiguousLease(f"{len(found)} leases begin with {beginning!r}: {shown}")
+        return found[0]
 
     def labels(self, unit: str) -> dict[str, str]:
         """The labels of a unit; UnknownUnit where the journal has none of that name."""

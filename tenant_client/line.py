@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from crypto.signing import SigningKey
-from tenant_client.home import member
+from tenant_client.home import joined, member
 from tenant_client.online import Online
 from tenant_client.questions import noting
 from tenant_client.settings import TenantSettings
@@ -23,6 +23,7 @@ def connected(home: Path, deadline_s: float = 30.0) -> Iterator[Online]:
 
     Each question is noted first (`tenant_client.questions`).
     """
+    joined(home)
     settings = load(TenantSettings, home / "tenant.toml", os.environ)
     if not settings.provider.online:
         raise BadSettings("[provider] names no address", hint="set online as the invitation has it")

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,20 +39,21 @@ class Workload:
 
 @dataclass(frozen=True)
 class Happened:
-    """The journal: leases, their workloads, attempts and how they ended, failures as they will be counted."""
+    """The journal: leases, workloads, attempts and how they ended, failures as counted, and jobs by lease."""
 
     leases: tuple[Unit, ...]
     workloads: tuple[Workload, ...]
     attempts: tuple[Attempt, ...]
     failures: tuple[LabelledFailure, ...]
+    jobs: Mapping[str, str]
 
 
 def happened(connection: Connection) -> Happened:
     """Everything that the journal holds, oldest first."""
-    journal = Journal(connection)
+    journal, attempts = Journal(connection), Attempts(connection)
     workloads = (_workload(lease, descriptor) for lease, descriptor in journal.descriptors().items())
     failures = journal.failures(0.0, math.inf)
-    return Happened(tuple(journal.units()), tuple(workloads), tuple(Attempts(connection).list()), tuple(failures))
+    return Happened(tuple(journal.units()), tuple(workloads), tuple(attempts.list()), tuple(failures), attempts.jobs())
 
 
 def _workload(lease: str, descriptor: Descriptor) -> Workload:

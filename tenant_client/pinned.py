@@ -16,7 +16,7 @@ from tenant_client.journal import transaction
 class NotEnrolled(PharoahError):
     """No directory is pinned yet."""
 
-    default_hint = "enrol first: see `pharoah-tenant enrol --help`"
+    default_hint = "join one: `pharoah-tenant enrol`; run, journal and diagnose work without"
 
 
 def pin(connection: Connection, entries: Iterable[bytes]) -> Chain:
@@ -39,7 +39,7 @@ def pinned(connection: Connection) -> Chain:
     """The pinned chain; NotEnrolled before there is one."""
     kept = _kept(connection)
     if not kept:
-        raise NotEnrolled("no directory is pinned here")
+        raise NotEnrolled("this home has joined no federation")
     return _chain(kept)
 
 

@@ -20,9 +20,7 @@ from crypto.services import ProviderMethod
 from crypto.signing import SigningKey, reopened
 from crypto.verbs import Verb
 from tenant_client import node
-from tenant_client.database import open_database
-from tenant_client.home import open_tenant
-from tenant_client.pinned import pinned
+from tenant_client.home import joined, open_tenant
 from tenant_client.questions import noting
 from tenant_client.settings import TenantSettings
 from tenant_client.tenant import Tenant
@@ -38,8 +36,7 @@ logger = logging.getLogger(__name__)
 @contextmanager
 def connected(home: Path, settings: TenantSettings) -> Iterator[tuple[Tenant, Peer]]:
     """The tenant that lives in `home`, with trustees and the provider's online service at the end of a line."""
-    with closing(open_database(home / "tenant.db")) as connection:
-        records = pinned(connection).directory.trustees
+    records = joined(home).directory.trustees
     if not settings.provider.online or not settings.provider.superlink:
         raise BadSettings("[provider] names no addresses", hint="set superlink and online as the invitation has them")
     introducing = Introducing(SigningKey(read_key(home / "signing.key")), time.time)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tenant_client.console import Home, failing, opened
+from tenant_client.console import Home, failing, journalled, opened
 from transport.console import AsJson
 from transport.screen import show, show_json
 
@@ -15,16 +15,21 @@ if TYPE_CHECKING:
 
     from crypto.check import Check
 
-Lease = Annotated[str, typer.Argument(envvar="PHAROAH_LEASE", help="The lease, as journalled.", show_default=False)]
+Lease = Annotated[
+    str,
+    typer.Argument(envvar="PHAROAH_LEASE", help="The lease, or how its name begins: see `leases`.", show_default=False),
+]
+Latest = Annotated[bool, typer.Option("--latest", help="In place of a lease: the newest one.")]
 
 
 def check(
-    lease: Lease,
     home: Home,
+    lease: Lease = "",
     like: Annotated[
         str, typer.Option(help="A lease that ran the same workload, where this one was not described yet.")
     ] = "",
     *,
+    latest: Latest = False,
     online: Annotated[
         bool, typer.Option("--online", help="Ask the provider, who then learns the tokens, and no bundle here.")
     ] = False,
@@ -38,11 +43,12 @@ def check(
     from crypto.messages import LADDER_LABELS
     from crypto.online import Verdict
 
+    _require(lease, latest=latest)
     # An error is not a mismatch: who starts jobs by this exit code must not refuse one for it.
     with opened(home, failed=Verdict.UNKNOWN) as tenant:
-        labels = tenant.journal.labels(lease)
+        labels = tenant.journal.labels(tenant.journal.find(lease))
         if like:
-            known = tenant.journal.labels(like)
+            known = tenant.journal.labels(tenant.journal.find(like))
             labels |= {rung: known[rung] for rung in LADDER_LABELS if rung in known}
         result = _asked(home, labels) if online else checking.check(tenant.bundle(), labels)
     if as_json:
@@ -54,6 +60,11 @@ def check(
     raise typer.Exit(int(result.verdict))
 
 
+def _require(lease: str, *, latest: bool) -> None:
+    if bool(lease) == latest:
+        raise typer.BadParameter("name either a lease, by its first digits, or --latest", param_hint="LEASE")
+
+
 def _asked(home: Path, labels: "Mapping[str, str]") -> "Check":
     """What the provider's online service says."""
     from tenant_client.line import connected
@@ -63,12 +74,13 @@ def _asked(home: Path, labels: "Mapping[str, str]") -> "Check":
 
 
 def changes(
-    lease: Lease,
     home: Home,
+    lease: Lease = "",
     before: Annotated[
         str, typer.Option("--from", help="The run that worked; by default the newest of the same structure.")
     ] = "",
     *,
+    latest: Latest = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what changed between the run that worked and this one: context, versions, spread, operators. All local.
@@ -80,10 +92,10 @@ def changes(
     from tenant_client.journal import Journal
     from tenant_client.run.attempts import Attempts
 
-    with failing(), closing(open_database(home / "tenant.db")) as connection:
+    _require(lease, latest=latest)
+    with failing(), closing(open_database(journalled(home))) as connection:
         journal = Journal(connection)
-        for unit in filter(None, (lease, before)):
-            journal.labels(unit)
+        lease, before = journal.find(lease), journal.find(before) if before else ""
         runs = changing.runs_of(journal)
         one = runs[before] if before else changing.last_that_worked(Attempts(connection).list(), runs, lease)
         found = changing.changes(one, runs[lease])

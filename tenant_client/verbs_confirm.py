@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from crypto.errors import PharoahError
 from crypto.online import Suspicion, Verdict
 from tenant_client.console import Home, failing, warn
-from transport.console import AsJson
+from transport.console import AsJson, AskingVerb, InputFile, Verb, group
 from transport.screen import say, show, show_json
 
 if TYPE_CHECKING:
@@ -56,14 +56,14 @@ class ConfirmGroup(TyperGroup):
         return args if known else [DEFAULT, *args]
 
 
-app = typer.Typer(
-    name="confirm",
+app = group(
+    "confirm",
+    "Run the one micro-benchmark that tests a suspicion, and compare. Stop the job first: it would look slow.",
     cls=ConfirmGroup,
-    help="Run the one micro-benchmark that tests a suspicion, and compare. Stop the job first: it would look slow.",
 )
 
 
-@app.command(DEFAULT)
+@app.command(DEFAULT, cls=AskingVerb)
 def confirm(
     home: Home,
     suspicion: Annotated[
@@ -74,7 +74,8 @@ def confirm(
         str, typer.Option(help="In place of --hint: the newest hint of this lease is meant.", show_default=False)
     ] = "",
     criteria: Annotated[
-        Path | None, typer.Option(help="Criteria of a fleet; by default this machine's earlier runs.")
+        Path | None,
+        typer.Option(click_type=InputFile(), help="Criteria of a fleet; by default this machine's earlier runs."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long a test measures.")] = 10.0,
     risk: Annotated[
@@ -121,7 +122,7 @@ def confirm(
     raise typer.Exit(int(verdict))
 
 
-@app.command()
+@app.command(cls=Verb)
 def learn(
     samples: Annotated[list[Path], typer.Argument(help="Runs that homes kept in confirm/: files, or folders of them.")],
     out: Annotated[Path, typer.Option(help="Where to write the criteria.")] = Path("criteria.json"),
@@ -144,7 +145,7 @@ def learn(
         )
 
 
-@app.command()
+@app.command(cls=Verb)
 def answer(
     listen: Annotated[str, typer.Option(help="Address and port to listen at.")] = "0.0.0.0:7300",
     seconds: Annotated[float, typer.Option(min=0.1, help="For how long.")] = 600.0,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenant_client.console import Home, failing
-from transport.console import AsJson
+from transport.console import AsJson, InputFile
 from transport.logs import Format
 from transport.screen import say, show, show_json
 
@@ -21,7 +21,10 @@ LogFormat = Annotated[Format, typer.Option(help="Log lines: json, or text for a 
 def enrol(
     home: Home,
     invitation: Annotated[
-        Path | None, typer.Argument(help="The provider's invitation; without it, make a card.", show_default=False)
+        Path | None,
+        typer.Argument(
+            click_type=InputFile(), help="The provider's invitation; without it, make a card.", show_default=False
+        ),
     ] = None,
     card: Annotated[Path, typer.Option(help="Where to write the card for the provider.")] = Path("tenant.card"),
     head: Annotated[str, typer.Option(help="The fingerprint of the directory's head, as others read it out.")] = "",
@@ -119,6 +122,7 @@ def serve(home: Home, log_format: LogFormat = Format.JSON) -> None:
     import threading
 
     from tenant_client import serving
+    from tenant_client.home import joined
     from tenant_client.settings import TenantSettings
     from transport import logs
     from transport.settings import load
@@ -128,5 +132,6 @@ def serve(home: Home, log_format: LogFormat = Format.JSON) -> None:
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: stop.set())
     with failing():
+        joined(home)
         settings = load(TenantSettings, home / "tenant.toml", os.environ)
         serving.serve(home, settings, stop)

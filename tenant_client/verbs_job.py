@@ -7,10 +7,10 @@ from typing import Annotated
 
 import click
 import typer
-from typer.core import TyperCommand
 
+from crypto.errors import PharoahError
 from tenant_client.console import Home, failing, warn
-from transport.console import AsJson
+from transport.console import AsJson, InputFile, Verb
 from transport.screen import say, show, show_json
 
 Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The job, as it would be started alone.")]
@@ -59,23 +59,63 @@ Grace = Annotated[
 ]
 
 
-class JobCommand(TyperCommand):
-    """Where the words after `--` are a job, wrong options of ours are warned about and then forgotten."""
+class JobCommand(Verb):
+    """Where the words after `--` are a job, it runs whatever is wrong with our options: the wrong ones are left out."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, but the job runs in any case."""
+        """As click does, but a wrong option before `--`, or in the environment, is warned about and left out."""
         given = list(args)
         try:
             return super().parse_args(ctx, args)
-        except (click.UsageError, OSError, RuntimeError) as error:
+        except _WRONG:
             if "--" not in given[:-1]:
                 raise
-            text = error.format_message() if isinstance(error, click.ClickException) else str(error)
-            warn(f"{text}; the job runs all the same, with defaults in place of all options")
+        at = given.index("--")
+        words, variables = [], {one: one.envvar for one in self.params}
+        for one in variables:
+            one.envvar = None
+        if self._objection(ctx, []):  # there is not even a home by default
+            words = ["--home", tempfile.mkdtemp(prefix="pharoah-home-")]
+        for one, variable in variables.items():
+            one.envvar = variable
+            if variable and (objection := self._objection(ctx, words)):
+                one.envvar = None
+                _leave_out(str(variable), objection)
+        for option in _options(given[:at]):
+            if objection := self._objection(ctx, words + option):
+                _leave_out(" ".join(option), objection)
+            else:
+                words += option
         ctx.params.clear()
-        for parameter in self.params:
-            parameter.envvar = None
-        return super().parse_args(ctx, ["--home", _spare_home(), *given[given.index("--") :]])
+        return super().parse_args(ctx, [*words, *given[at:]])
+
+    def _objection(self, ctx: click.Context, words: list[str]) -> str:
+        """What would be wrong with these options, or nothing."""
+        trial = click.Context(self, info_name=ctx.info_name, parent=ctx.parent)
+        trial.allow_interspersed_args = False
+        try:
+            super().parse_args(trial, [*words, "--", "job"])
+        except _WRONG as error:
+            return error.format_message() if isinstance(error, click.ClickException) else str(error)
+        return ""
+
+
+_WRONG = click.UsageError, PharoahError, OSError, RuntimeError
+
+
+def _options(words: list[str]) -> list[list[str]]:
+    """Words by the option that they belong to."""
+    options: list[list[str]] = []
+    for word in words:
+        if word.startswith("-") or not options:
+            options.append([word])
+        else:
+            options[-1].append(word)
+    return options
+
+
+def _leave_out(option: str, objection: str) -> None:
+    warn(f"{objection.rstrip('.')}; the job runs all the same, without {option}")
 
 
 def run(
@@ -101,7 +141,7 @@ def run(
     looked for and journalled. Nothing is sent.
     """
     from tenant_client.run.narrate import run as narrated
-    from tenant_client.run.place import lease_name
+    from tenant_client.run.place import job_name, lease_name
     from tenant_client.run.settings import Settings
     from tenant_client.run.watch import Limits
 
@@ -110,6 +150,7 @@ def run(
         Settings(
             home=home.absolute(),
             lease=lease or lease_name(os.environ),
+            job=job_name(command, os.environ),
             watch=watch,
             sample=sample,
             quiet=quiet,
@@ -149,7 +190,11 @@ def attach(
 def diagnose(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help="Logs, flight recorder dumps, error files, or folders of them."),
+        typer.Argument(
+            metavar="PATH...",
+            click_type=InputFile(folders=True),
+            help="Logs, flight recorder dumps, error files, or folders of them.",
+        ),
     ],
     home: Home,
     *,
@@ -200,8 +245,3 @@ def teach(
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         save_lessons(lessons, path)
     say(f"pharoah-tenant: from now on {mask(line)!r} means {reason}")
-
-
-def _spare_home() -> str:
-    """A place that needs neither options nor HOME."""
-    return tempfile.mkdtemp(prefix="pharoah-home-")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from tenant_client.console import Home, failing, warn
-from transport.screen import show as show_line, show_json
+from transport.screen import say, show as show_line, show_json
 
 if TYPE_CHECKING:
     from crypto.online import Hint
@@ -43,7 +43,7 @@ def watch(
     from tenant_client.hints import line_of, object_of
 
     def show(hint: "Hint") -> None:
-        if lease not in ("", str(hint.lease)):
+        if not str(hint.lease).startswith(lease):
             return
         if as_json:
             show_json(object_of(hint))
@@ -56,6 +56,7 @@ def watch(
         raise typer.Exit(code)
     _end_quietly_when_told()
     with failing(), _line(home) as (online, log):
+        say("waiting for hints; Ctrl-C ends it")
         _take(online, log, show)
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crypto.errors import PharoahError
-from tenant_client.console import Home, opened, say_error
-from transport.console import AsJson
-from transport.screen import say, show, show_json
+from tenant_client.console import Home, journalled, opened, say_error
+from transport.console import AsJson, InputFile
+from transport.screen import show, show_json
+from transport.visible import counted_as
 
 if TYPE_CHECKING:
     from crypto.plan import Plan
@@ -27,17 +28,14 @@ class UnreadablePlan(PharoahError):
 def journal(home: Home, *, as_json: AsJson = False) -> None:
     """Show what happened: leases, attempts and why they ended.
 
-    Exit code 1: the last attempt failed. 3: nothing is journalled yet.
+    Exit code 3: nothing is journalled yet. How the last attempt ended is the exit code of `status`.
     """
     from contextlib import closing
 
     from tenant_client import owner_view
     from tenant_client.database import open_database
 
-    if not (home / "tenant.db").exists():
-        say(f"pharoah-tenant: nothing is journalled in {home}", "hint: name another home with --home")
-        raise typer.Exit(3)
-    with closing(open_database(home / "tenant.db")) as connection:
+    with closing(open_database(journalled(home))) as connection:
         view = owner_view.happened(connection)
     if as_json:
         show_json(view)
@@ -45,23 +43,23 @@ def journal(home: Home, *, as_json: AsJson = False) -> None:
         _tell(view)
     if not view.leases:
         raise typer.Exit(3)
-    if view.attempts and view.attempts[-1].state in ("failed", "interrupted"):
-        raise typer.Exit(1)
 
 
 def _tell(view: "Happened") -> None:
     for workload in view.workloads:
+        job = f" ({view.jobs[workload.lease]})" if workload.lease in view.jobs else ""
         what = ", ".join((workload.precision or "precision unknown", workload.parallelism, *workload.versions))
-        show(f"{workload.lease}: {what}", f"    {', '.join(workload.structure)}")
+        show(f"{workload.lease}{job}: {what}", f"    {', '.join(workload.structure)}")
     for attempt in view.attempts:
         began = datetime.fromtimestamp(attempt.started_at_s, UTC).astimezone()
         steps = f", {attempt.steps} steps" if attempt.steps else ""
-        show(f"{began:%Y-%m-%d %H:%M:%S}  {attempt.unit} attempt {attempt.attempt}: {attempt.state}{steps}")
+        job = f" ({view.jobs[attempt.unit]})" if attempt.unit in view.jobs else ""
+        show(f"{began:%Y-%m-%d %H:%M:%S}  {attempt.unit}{job} attempt {attempt.attempt}: {attempt.state}{steps}")
         show(*([f"    {attempt.cause.sentence}"] if attempt.cause.sentence else []))
         show(*(f"    {finding['kind']}: {finding['text']}" for finding in attempt.findings))
     reasons = Counter(labelled.failure.reason for labelled in view.failures)
     counted = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())
-    show(f"{len(view.leases)} leases; failures to be counted: {counted or 'none'}")
+    show(f"{counted_as(len(view.leases), 'lease')}; failures to be counted: {counted or 'none'}")
 
 
 def budget(home: Home, *, as_json: AsJson = False) -> None:
@@ -76,7 +74,10 @@ def budget(home: Home, *, as_json: AsJson = False) -> None:
     show(f"limit per job-week: epsilon {view.limit_epsilon:g} at delta {view.delta:g}")
     for line in view.lines:
         start, end = line.window_hours
-        show(f"hours {start:>6}–{end:<6} {line.rounds} round(s)  spent {line.epsilon:.3f}  left {line.remaining:.3f}")
+        show(
+            f"hours {start:>6}–{end:<6} {counted_as(line.rounds, 'round')}"
+            f"  spent {line.epsilon:.3f}  left {line.remaining:.3f}"
+        )
     show(f"a job present in all of them has paid, as one unit: epsilon {view.whole_job_epsilon:.3f}")
 
 
@@ -84,7 +85,11 @@ def preview(
     home: Home,
     plan: Annotated[
         Path | None,
-        typer.Option(help="A signed plan; by default the newest one that was answered.", show_default=False),
+        typer.Option(
+            click_type=InputFile(),
+            help="A signed plan; by default the newest one that was answered.",
+            show_default=False,
+        ),
     ] = None,
     *,
     as_json: AsJson = False,

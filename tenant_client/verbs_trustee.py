@@ -11,22 +11,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenant_client.console import failing, warn
-from transport.console import AsJson
+from transport.console import AsJson, HomeFolder, InputFile, Verb, group
+from transport.homes import Role
 from transport.logs import Format
 from transport.screen import say, show, show_json
 
 if TYPE_CHECKING:
     from crypto.cards import CardList, TrusteeCard
 
-app = typer.Typer(
-    name="trustee",
-    help="Run a trustee: make its keys, take part in the ceremony that makes the signature key, and see its log.",
-    no_args_is_help=True,
+app = group(
+    "trustee",
+    "Run a trustee: make its keys, take part in the ceremony that makes the signature key, and see its log.",
 )
 
 FEW_TRUSTEES = 5
 TrusteeHome = Annotated[
-    Path, typer.Option("--home", envvar="PHAROAH_TRUSTEE_HOME", help="The trustee's home directory, its own alone.")
+    Path,
+    typer.Option(
+        "--home",
+        click_type=HomeFolder(Role.TRUSTEE),
+        envvar="PHAROAH_TRUSTEE_HOME",
+        help="The trustee's home directory, its own alone.",
+    ),
 ]
 
 
@@ -46,7 +52,7 @@ def _names(texts: list[str] | None) -> list[str]:
     return texts or []
 
 
-@app.command()
+@app.command(cls=Verb)
 def init(
     home: TrusteeHome,
     address: Annotated[str, typer.Option(help="host:port where others reach this trustee.", callback=_address)],
@@ -71,7 +77,7 @@ def init(
     _tell("give the card to every trustee and to the provider, and read its fingerprint to them")
 
 
-@app.command("renew-certificate")
+@app.command("renew-certificate", cls=Verb)
 def renew_certificate(
     home: TrusteeHome,
     name: Annotated[
@@ -101,10 +107,11 @@ def renew_certificate(
     _tell("stop `serve` and start it again")
 
 
-@app.command()
+@app.command(cls=Verb)
 def deal(
     cards: Annotated[
-        list[Path], typer.Argument(metavar="CARD...", help="The cards of all trustees.", exists=True, dir_okay=False)
+        list[Path],
+        typer.Argument(metavar="CARD...", help="The cards of all trustees.", click_type=InputFile(exists=True)),
     ],
     home: TrusteeHome,
     threshold: Annotated[int, typer.Option(help="How many trustees make a token; at most a majority.")],
@@ -134,11 +141,13 @@ def deal(
     _tell("every trustee must read the same fingerprint of the list; then give the dealing to every trustee")
 
 
-@app.command()
+@app.command(cls=Verb)
 def combine(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="All cards and dealings, in any order.", exists=True, dir_okay=False),
+        typer.Argument(
+            metavar="FILE...", help="All cards and dealings, in any order.", click_type=InputFile(exists=True)
+        ),
     ],
     home: TrusteeHome,
     *,
@@ -165,9 +174,9 @@ def combine(
     _tell("every trustee must read the same fingerprint of the committee; then give the committee to the provider")
 
 
-@app.command()
+@app.command(cls=Verb)
 def enrol(
-    invitation: Annotated[Path, typer.Argument(help="The provider's invitation.", exists=True, dir_okay=False)],
+    invitation: Annotated[Path, typer.Argument(help="The provider's invitation.", click_type=InputFile(exists=True))],
     home: TrusteeHome,
     head: Annotated[str, typer.Option(help="The fingerprint of the directory's head that others read.")] = "",
     *,
@@ -196,7 +205,7 @@ def enrol(
         _tell("compare the head with the other trustees and with tenants; --head does it here")
 
 
-@app.command()
+@app.command(cls=Verb)
 def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
     """Show what this trustee was asked for: evaluations by tenant and epoch, rounds, and proofs of conflicts.
 
@@ -280,7 +289,7 @@ def _tell(next_step: str) -> None:
     say(f"next: {next_step}")
 
 
-@app.command()
+@app.command(cls=Verb)
 def serve(
     home: TrusteeHome, log_format: Annotated[Format, typer.Option(help="Log lines: json, or text.")] = Format.JSON
 ) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenant_client.console import Home, failing, warn
-from transport.console import AsJson
+from transport.console import AsJson, InputFile
 from transport.screen import show, show_json
 
 if TYPE_CHECKING:
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 Traces = Annotated[
     list[Path],
     typer.Argument(
+        click_type=InputFile(),
         help="Traces of one workload (torch.profiler or ExecutionTraceObserver; JSON, gzipped or in a tar archive);"
-        " several files are ranks or windows of the same job."
+        " several files are ranks or windows of the same job.",
     ),
 ]
 Catalogue = Annotated[
     Path | None,
     typer.Option(
+        click_type=InputFile(),
         envvar="PHAROAH_CATALOGUE",
         help="A catalogue file; by default that of the newest bundle in the home, if there is one.",
         show_default=False,
@@ -95,8 +97,10 @@ def signature(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_jso
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(help="A trace, or an archive with traces of one job.")],
-    second: Annotated[Path, typer.Argument(help="The other one.")],
+    first: Annotated[
+        Path, typer.Argument(click_type=InputFile(), help="A trace, or an archive with traces of one job.")
+    ],
+    second: Annotated[Path, typer.Argument(click_type=InputFile(), help="The other one.")],
     home: Home,
     catalogue: Catalogue = None,
     *,

@@ -27,7 +27,7 @@ from tenant_client.tenant import Tenant
 from tests.factories import SETTINGS, InsecureSilence, a_failure, a_plan, a_unit, keys, signed
 from transport.secret_files import HomeError, replace_secret, write_secret
 
-HINT = "name the right home, or make it first"
+HINT = "name the right home by --home, or restore the file from a backup"
 
 
 def opened(home: Path) -> Tenant:
@@ -131,11 +131,11 @@ def test_what_is_missing_is_named_and_how_to_name_a_home(home: Path, name: str) 
     (home / name).unlink()
     with pytest.raises(HomeError) as error:
         opened(home)
-    assert error.value.diagnostics() == f"{home / name}: No such file or directory\nhint: {HINT}"
+    assert error.value.diagnostics() == f"no such file or directory: {home / name}\nhint: {HINT}"
 
 
 def test_a_home_that_is_none_is_not_made_into_one(tmp_path: Path) -> None:
-    with pytest.raises(HomeError):
+    with pytest.raises(NotEnrolled):
         opened(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
 
@@ -154,7 +154,9 @@ def test_a_home_without_a_pinned_directory_says_how_to_get_one(tmp_path: Path) -
     create(tmp_path, os.urandom, 0.0)
     with pytest.raises(NotEnrolled) as error:
         opened(tmp_path)
-    assert error.value.diagnostics().startswith("no directory is pinned here\nhint: enrol first")
+    assert error.value.diagnostics().startswith(
+        "this home has joined no federation\nhint: join one: `pharoah-tenant enrol`"
+    )
     with pytest.raises(NotEnrolled, match="there is no directory to pin"):
         pin(tmp_path, [])
     pin(tmp_path, [keys().founding])

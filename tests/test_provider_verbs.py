@@ -183,7 +183,7 @@ def test_a_lost_key_is_named(home: Path) -> None:
     (home / "signing.key").unlink()
     refused = call("provider", "serve", "--home", home)
     assert refused.exit_code == 2
-    assert "signing.key: No such file" in refused.stderr
+    assert "signing.key" in refused.stderr
 
 
 def test_an_empty_store_is_no_federation(home: Path, tmp_path: Path) -> None:

@@ -29,7 +29,10 @@ def test_the_reference_is_up_to_date(generate: ModuleType) -> None:
 
 def test_every_verb_setting_and_message_has_words(generate: ModuleType) -> None:
     pages = generate.pages()
-    assert "| `LEASE` | The lease, as journalled. Also `PHAROAH_LEASE`. | required |" in pages["commands.md"]
+    assert (
+        "| `LEASE` | The lease, or how its name begins: see `leases`. Also `PHAROAH_LEASE`. |  |"
+        in pages["commands.md"]
+    )
     assert "| `epsilon` | `PHAROAH_PLAN_EPSILON` | float above 0 | `1.0` |" in pages["settings.md"]
     assert "`pharoah/hint/1`" in pages["messages.md"]
     for page in pages.values():

@@ -94,7 +94,7 @@ def test_the_journal_of_an_untouched_home_is_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("state", "code"), [(State.SUCCEEDED, 0), (State.STOPPED, 0), (State.FAILED, 1)])
-def test_the_journal_shows_what_happened_and_says_how_the_last_attempt_ended(
+def test_the_journal_shows_what_happened_and_status_how_the_last_attempt_ended(
     tmp_path: Path, state: State, code: int
 ) -> None:
     with closing(open_database(tmp_path / "tenant.db")) as connection:
@@ -106,7 +106,8 @@ def test_the_journal_shows_what_happened_and_says_how_the_last_attempt_ended(
         if code:
             attempts.count("lease-1", 1)
     told = call("journal", "--home", tmp_path)
-    assert told.exit_code == code
+    assert told.exit_code == 0
+    assert call("status", "--home", tmp_path).exit_code == code
     assert "7 steps" in told.stdout
     assert "a sentence" in told.stdout
     assert "bf16, tp8" in told.stdout

@@ -7,7 +7,7 @@
 Guarantees. What is written has gone through `transport.visible`. A line stays one line, so that foreign text cannot
 begin one that looks like ours. `guard` does the same for whatever goes round these functions: tracebacks, warnings, log
 lines without a handler, words of libraries; there newlines count as ours. Letters that the terminal's encoding lacks
-become escapes. A rule of ruff (TID251) forbids other ways; a test looks for those that ruff does not see.
+become question marks. A rule of ruff (TID251) forbids other ways; a test looks for those that ruff does not see.
 
 Not promised: anything about what is written to file descriptors 1 and 2 themselves. The job's own output under
 `pharoah-tenant run` passes there, byte for byte, and so do complaints of gRPC's core.
@@ -23,8 +23,11 @@ from typing import TYPE_CHECKING, TextIO
 from transport.visible import json_text, visible, visible_lines
 
 if TYPE_CHECKING:
+    import threading
+
     from rich.progress import Progress
 
+EVERY_S = 10.0
 _STDERR = 2
 
 
@@ -46,12 +49,14 @@ def say(*lines: str) -> None:
 def say_at_once(line: str) -> None:
     """One line on stderr by one write, so that it does not mix with those of a job; OSError where stderr is gone."""
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    os.write(_STDERR, f"{visible(line)}\n".encode(encoding, errors="backslashreplace"))
+    os.write(_STDERR, f"{visible(line)}\n".encode(encoding, errors="replace"))
 
 
 @contextmanager
 def progress() -> "Iterator[Progress]":
-    """Bars on stderr, where that is a terminal. They move the cursor: their words must be ours."""
+    """Bars on stderr where that is a terminal, else a line every ten seconds; the words of both must be ours."""
+    import threading
+
     from rich.console import Console
     from rich.progress import Progress
 
@@ -63,8 +68,23 @@ def progress() -> "Iterator[Progress]":
         redirect_stderr=False,
         disable=not raw.isatty(),
     )
-    with bars:
-        yield bars
+    over = threading.Event()
+    if not raw.isatty():
+        threading.Thread(target=_tell, args=(bars, over), daemon=True).start()
+    try:
+        with bars:
+            yield bars
+    finally:
+        over.set()
+
+
+def _tell(bars: "Progress", over: "threading.Event") -> None:
+    """Says how far it is every so often, until it is over."""
+    while not over.wait(EVERY_S):
+        for task in bars.tasks:
+            if not task.finished:
+                of = "" if task.total is None else f" {task.completed:.0f} of {task.total:.0f}"
+                say(f"{task.description}{of}, {task.elapsed or 0:.0f} s so far")
 
 
 def guard() -> None:
@@ -113,7 +133,7 @@ def guarded(stream: TextIO) -> TextIO:
     if stream is None or isinstance(stream, VisibleStream):
         return stream
     if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")
+        stream.reconfigure(errors="replace")
     return VisibleStream(stream)  # type: ignore[return-value]
 
 

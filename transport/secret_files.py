@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from crypto.errors import PharoahError
+from transport.visible import reason, short
 
 KEY_BYTES = 32
 
@@ -60,4 +61,6 @@ def read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise HomeError(f"{path}: {error.strerror}", hint="name the right home, or make it first") from error
+        raise HomeError(
+            f"{reason(error)}: {short(path)}", hint="name the right home by --home, or restore the file from a backup"
+        ) from error

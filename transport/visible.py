@@ -14,6 +14,7 @@ writing from right to left by letters that are so, are left.
 import json
 import unicodedata
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -39,6 +40,32 @@ def json_text(value: object, indent: int | None = None) -> str:
     """
     plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
     return json.dumps(plain, default=_object_or_text, indent=indent).replace(_DELETE, "\\u007f")
+
+
+def counted_as(number: int, noun: str) -> str:
+    """A number and its noun, in the plural where there is not just one.
+
+    >>> counted_as(1, "release"), counted_as(0, "release")
+    ('1 release', '0 releases')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def reason(error: OSError) -> str:
+    """Why the system refused, as the beginning of a sentence of ours."""
+    text = error.strerror or type(error).__name__
+    return text[:1].lower() + text[1:]
+
+
+def short(path: Path | str) -> str:
+    """A path as a person would type it here: below the current folder, or below the home of the account."""
+    path = Path(path)
+    for start, sign in ((Path.cwd, ""), (Path.home, "~/")):
+        try:
+            return f"{sign}{path.relative_to(start())}"
+        except (ValueError, OSError, RuntimeError):  # not below it, or there is no such folder
+            continue
+    return str(path)
 
 
 def _object_or_text(value: object) -> object:

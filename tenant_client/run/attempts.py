@@ -112,6 +112,14 @@ class Attempts:
             (state, ended_at_s, exit_code, signal, steps, json.dumps(list(findings)), unit, attempt),
         )
 
+    def name(self, unit: str, job: str) -> None:
+        """Keeps what the job on a unit is called, in place of what it was called before."""
+        self._connection.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (unit, job))
+
+    def jobs(self) -> dict[str, str]:
+        """What the jobs are called, by unit."""
+        return dict(self._connection.execute("SELECT unit, job FROM jobs"))
+
     def explain(self, unit: str, attempt: int, cause: Cause) -> None:
         """Adds the cause."""
         self._connection.execute(

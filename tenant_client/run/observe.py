@@ -59,6 +59,7 @@ class Observer:
         settings = self._settings
         self._record = Record(settings.home, settings.lease, self._run_dir, settings.logs, self._ours)
         self._record.begin(at_s, self._attempt)
+        self._record.name(settings.job)
         with self._ours.guard("old run directories"):
             prune(settings.home / "runs")
 

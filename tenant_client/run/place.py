@@ -17,9 +17,10 @@ import errno
 import fcntl
 import os
 import re
+import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ KEPT_RUNS = 20
 DUMPS = "dumps"
 RUN_DIR = "PHAROAH_RUN_DIR"
 _PROBE_BYTES = 4096
+_MOST_LETTERS = 200
 _AUTOLOAD = Path(__file__).resolve().parents[1] / "live" / "autoload"
 _DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
@@ -54,6 +56,11 @@ def lease_name(env: Mapping[str, str]) -> str:
         job = f"{where.namespace or 'default'}-{where.job_id or where.pod or 'pod'}"
         return _plain(f"k8s-{job}-{task}" if task else f"k8s-{job}")
     return f"local-{os.urandom(8).hex()}"
+
+
+def job_name(command: Sequence[str], env: Mapping[str, str]) -> str:
+    """The scheduler's name of the job, else its command, cut where it gets long."""
+    return (env.get("SLURM_JOB_NAME") or shlex.join(command))[:_MOST_LETTERS]
 
 
 def make_place(home: Path, lease: str, *, elastic: bool, wanted_bytes: int = 0) -> Place:

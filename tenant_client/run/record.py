@@ -54,6 +54,12 @@ class Record:
             if self._attempts is not None:
                 self.number = self._attempts.begin(self._unit, started_at_s, number=number, lives=self._lives)
 
+    def name(self, job: str) -> None:
+        """Journals what the job on the unit is called."""
+        with self._ours.guard("the journal cannot be written"):
+            if self._attempts is not None and job:
+                self._attempts.name(self._unit, job)
+
     def restarted(self, found: dict[int, Path], at_s: float, steps: int, findings: Sequence[Finding]) -> None:
         """Ends the current attempt and begins the next ones, for as many times as torchrun has started again."""
         for restart in sorted(number for number in found if number > self.restart):

@@ -9,10 +9,11 @@ from tenant_client.run.watch import Limits
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of `pharoah-tenant run`. `logs` are further files to look into after a failure."""
+    """Options of `pharoah-tenant run`. `logs` are further files to look into after a failure; `job` names it."""
 
     home: Path
     lease: str
+    job: str = ""
     watch: bool = True
     sample: bool = True
     quiet: bool = False
