@@ -87,7 +87,7 @@ def _certificate(home: Path, now: datetime) -> str:
     end = ends(read(home / "tls.pem"))
     days = (end - now).total_seconds() / SECONDS_PER_DAY
     if days < EXPIRES_SOON_D:
-        raise HomeError(f"tls.pem ends on {end:%Y-%m-%d}", hint="make a new one, and an invitation with it")
+        raise HomeError(f"tls.pem ends on {end:%Y-%m-%d}", hint="run `pharoah-provider renew-certificate`")
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(home / "tls.pem", home / "tls.key")
     except ssl.SSLError as error:
