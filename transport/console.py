@@ -47,9 +47,9 @@ class CommandLine(typer.Typer):
         return super().__call__(*words, **more)
 
     def add(self, panel: str, *verbs: "Callable[..., None]", cls: "type[Verb] | None" = None, **more: Any) -> None:
-        """Adds verbs to a panel of the help; a trailing underscore of a name is left out."""
+        """Adds verbs to a panel of the help; a trailing underscore of a name is left out, others are hyphens."""
         for verb in verbs:
-            self.command(verb.__name__.rstrip("_"), cls=cls or Verb, rich_help_panel=panel, **more)(verb)
+            self.command(verb.__name__.rstrip("_").replace("_", "-"), cls=cls or Verb, rich_help_panel=panel, **more)(verb)
 
 
 def group(name: str, help: str, cls: type[TyperGroup] | None = None) -> typer.Typer:  # noqa: A002 - as typer calls it
