@@ -49,7 +49,8 @@ class CommandLine(typer.Typer):
     def add(self, panel: str, *verbs: "Callable[..., None]", cls: "type[Verb] | None" = None, **more: Any) -> None:
         """Adds verbs to a panel of the help; a trailing underscore of a name is left out, others are hyphens."""
         for verb in verbs:
-            self.command(verb.__name__.rstrip("_").replace("_", "-"), cls=cls or Verb, rich_help_panel=panel, **more)(verb)
+            name = verb.__name__.rstrip("_").replace("_", "-")
+            self.command(name, cls=cls or Verb, rich_help_panel=panel, **more)(verb)
 
 
 def group(name: str, help: str, cls: type[TyperGroup] | None = None) -> typer.Typer:  # noqa: A002 - as typer calls it
