@@ -39,7 +39,7 @@ from benchmarks.audit_masks import (
     with_top_bit,
 )
 from benchmarks.audit_parties import DEFAULTS, Parties, default_settings, make_parties, make_plans
-from crypto.plan import Mechanism, Plan
+from federation.protocol.plan import Mechanism, Plan
 
 RISK, QUICK_RISK = 1e-6, 1e-10
 CONVICTED = Verdict.CONVICTED

@@ -13,11 +13,11 @@ import numpy as np
 from scipy.stats import norm
 
 from benchmarks.audit_path import at_canaries
-from crypto.accountant import plan_loss, zcdp_epsilon
-from crypto.correlation import WEIGHT_ONE, weights
-from crypto.life_table import Floats
-from crypto.noise import Integers
-from crypto.plan import Mechanism, Plan
+from crypto.continual_counting import WEIGHT_ONE, weights
+from federation.protocol.life_table import Floats
+from federation.protocol.noise import Integers
+from federation.protocol.plan import Mechanism, Plan
+from federation.protocol.privacy_cost import plan_loss, zcdp_epsilon
 
 _REACH = 20.0  # in scales b: counts beyond tell no more than this one
 _CIRCLE = 2**14  # of so many numbers, on which laws are worked out

@@ -23,7 +23,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 from scipy.stats import beta, binom, norm
 
-from crypto.life_table import Floats
+from federation.protocol.life_table import Floats
 
 Counts = NDArray[np.int64]
 _MOST_EPSILON = 700.0  # beyond, e^ε is no float

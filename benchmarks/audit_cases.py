@@ -30,8 +30,8 @@ from benchmarks.audit_masks import (
 from benchmarks.audit_parties import TENANTS, Parties
 from benchmarks.audit_path import Coins, seen_of_series
 from crypto.masking import Words
-from crypto.noise import Integers, SystemSampler
-from crypto.plan import Mechanism, Plan
+from federation.protocol.noise import Integers, SystemSampler
+from federation.protocol.plan import Mechanism, Plan
 
 AUDIT_DELTA = 0.01  # where few runs prove much without a model
 FOUND = 0.999

@@ -26,9 +26,9 @@ from benchmarks.audit_path import Coins, canary_counts, contributed
 from crypto.codec import digest, encode
 from crypto.ids import Digest, MaskPublicKey, Nonce, RoundId
 from crypto.masking import MaskKey, Words, add_words, words_from_bytes
-from crypto.noise import SystemSampler, contribution
-from crypto.plan import MaskTrustee, Plan
 from crypto.signing import name_of
+from federation.protocol.noise import SystemSampler, contribution
+from federation.protocol.plan import MaskTrustee, Plan
 
 _P = 2**255 - 19
 _OLD_LABEL = b"pharoah/mask/1\0"

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from crypto.causes import CAUSES, Domain
-from crypto.directory import Chain, Directory, Member, TrusteeRecord
 from crypto.ids import EncodedElement, LeaseId, RoundId, TenantId, Token
 from crypto.masking import MaskKey
-from crypto.messages import Ladder
-from crypto.plan import HOURS_PER_WEEK, MaskTrustee, Mechanism, Plan, check_continues
 from crypto.signing import SigningKey, tenant_id
 from crypto.threshold import KeyShare
-from provider_server.leases import Lease
-from provider_server.planning import PlanSettings, make_plan, next_series
+from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.directory import Chain, Directory, Member, TrusteeRecord
+from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Mechanism, Plan, check_continues
+from federation.protocol.round_messages import Ladder
+from provider_server.fleet.leases import Lease
+from provider_server.rounds.planning import PlanSettings, make_plan, next_series
 from provider_server.settings import PlanTable
-from simulation.federation import founding_entry, make_group_key
-from tenant_client.policy import Policy, check_plan
+from simulation.run.federation import founding_entry, make_group_key
+from tenant_client.rounds.policy import Policy, check_plan
 
 DEFAULTS = PlanTable()
 TENANTS = DEFAULTS.cohort_minimum

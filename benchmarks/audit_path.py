@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from benchmarks.audit_parties import Parties, Party
 from crypto.ids import Digest, Nonce
-from crypto.life_table import Floats
 from crypto.masking import MaskKey, MaskStream, Words, add_words, mask_cells, sum_of_masks
-from crypto.noise import Integers, NoiseSampler, contribution, from_ring, open_groups
-from crypto.plan import Plan
 from crypto.signing import name_of
-from provider_server.release import Answered, Release, release
+from federation.protocol.life_table import Floats
+from federation.protocol.noise import Integers, NoiseSampler, contribution, from_ring, open_groups
+from federation.protocol.plan import Plan
+from provider_server.rounds.release import Answered, Release, release
 
 Coins = NDArray[np.bool_]
 

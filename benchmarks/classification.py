@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import DATA, Figure, fastest, main
-from crypto.causes import CAUSES
-from tenant_client.diagnosis import diagnose, gather
-from tenant_client.templates import Templates
+from federation.protocol.causes import CAUSES
+from tenant_client.diagnosis.diagnose import diagnose, gather
+from tenant_client.diagnosis.log_templates import Templates
 
 LOGS = Path(__file__).resolve().parents[1] / "tests" / "logs"
 

@@ -16,11 +16,11 @@ from typing import Any
 import msgpack
 
 from crypto.codec import Message, decode, encode
-from crypto.directory import NOTHING_BEFORE, DirectoryEntry, Member, TrusteeRecord
 from crypto.ids import Digest, EncodedElement, Nonce, RoundId
 from crypto.masking import MaskKey
-from crypto.messages import Contribution, ContributionHeader
 from crypto.signing import SigningKey
+from federation.protocol.directory import NOTHING_BEFORE, DirectoryEntry, Member, TrusteeRecord
+from federation.protocol.round_messages import Contribution, ContributionHeader
 
 MEMBERS, CELLS, RUNS = 1_000, 100_000, 60
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random import Generator
 
 from benchmarks.figures import Figure, main
-from crypto.online import Verdict
+from federation.protocol.service_messages import Verdict
 from tenant_client.confirm.criteria import BOUND, Criterion, NoCriterion, judge, learn, one_sided, published_distance
 from tenant_client.confirm.machine import CPU, Target
 from tenant_client.confirm.sample import Rates, Sample

@@ -19,7 +19,7 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.figures import DATA, Figure, main
-from crypto.life_table import Floats
+from federation.protocol.life_table import Floats
 from provider_server.analysis.contexts import ContextMap, find_contexts
 from provider_server.analysis.selection import Ints, NodeTable, Selected, select
 

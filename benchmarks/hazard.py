@@ -19,10 +19,10 @@ from lifelines import CoxPHFitter
 from numpy.typing import NDArray
 
 from benchmarks.figures import Figure, fastest, main
-from crypto.life_table import Dimension, Floats, LifeTable
+from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.bands import band_of, time_in_bands
+from provider_server.analysis.federated_newton import PiecewiseExponential, Rows, fit
 from provider_server.analysis.hazard import Cells, Model, fit_hazard
-from provider_server.analysis.newton import PiecewiseExponential, Rows, fit
 
 UNITS = 30_000
 FACTORS = {"col": 25, "row": 8, "slot": 8, "cage": 3}

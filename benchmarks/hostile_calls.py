@@ -23,7 +23,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from transport import tls
+from federation.runtime import tls
 
 if TYPE_CHECKING:
     from benchmarks.hostile_rows import MessageRow, SilenceRow
@@ -60,7 +60,7 @@ def main() -> None:
     options = parser.parse_args()
     tls.forbid_1_2()
     from benchmarks.hostile_rows import MessageRow, rows
-    from simulation.online_service import settle
+    from simulation.run.online_service import settle
 
     settle(max(os.sched_getaffinity(0)))
     for row in rows(quick=options.quick):

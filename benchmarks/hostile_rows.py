@@ -20,18 +20,24 @@ import msgspec
 
 from benchmarks.hostile_peer import HostilePeer, grpc_message
 from crypto.codec import Message, decode, encode
-from crypto.directory import DirectoryEntry
 from crypto.errors import PharoahError
 from crypto.ids import Signature, TenantId, Token
-from crypto.messages import DirectoryUpdate, EvaluationRequest, LeaseRequest, UnmaskCall, UnmaskRequest
-from crypto.online import CheckRequest, Session, SignIn
-from crypto.services import CEILINGS, ProviderMethod, TrusteeMethod
 from crypto.signing import Signed, SigningKey
-from simulation.online_service import HOST, Grounds, OneHint, asked, process, settle
-from transport.certificates import Certificate, make_certificate
-from transport.client import Peer
-from transport.introductions import Introducing, parties
-from transport.question import PART_BYTES, in_parts
+from federation.protocol.directory import DirectoryEntry
+from federation.protocol.round_messages import (
+    DirectoryUpdate,
+    EvaluationRequest,
+    LeaseRequest,
+    UnmaskCall,
+    UnmaskRequest,
+)
+from federation.protocol.service_messages import CheckRequest, Session, SignIn
+from federation.protocol.services import CEILINGS, ProviderMethod, TrusteeMethod
+from federation.transport.certificates import Certificate, make_certificate
+from federation.transport.client import Peer
+from federation.transport.introductions import Introducing, parties
+from federation.transport.question import PART_BYTES, in_parts
+from simulation.run.online_service import HOST, Grounds, OneHint, asked, process, settle
 
 ELSEWHERE = "127.0.0.2"
 AT_ONCE = 8
@@ -77,8 +83,8 @@ class Served:
 
 
 def _serve_trustee(certificate: Certificate, root: Path, line: Connection) -> None:
-    from tenant_client.trustee_server import serve_trustee
     from tests.factories import Cast, keys
+    from trustee.server import serve_trustee
 
     settle(min(os.sched_getaffinity(0)))
     with closing(Cast(root)) as cast:
@@ -111,8 +117,8 @@ def trustee() -> Iterator[Served]:
 
 
 def _serve_provider(grounds: Grounds, line: Connection) -> None:
-    from provider_server.online import serve_online
-    from provider_server.sessions import Sessions, session_key
+    from provider_server.online.service import serve_online
+    from provider_server.online.sessions import Sessions, session_key
 
     settle(min(os.sched_getaffinity(0)))
     sessions = Sessions(session_key(grounds.provider_seed), time.time)

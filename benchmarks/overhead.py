@@ -107,8 +107,8 @@ def work() -> None:
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    from tenant_client.live.follow import follow
-    from tenant_client.live.hook import current_hook
+    from tenant_client.run.hook.follow import follow
+    from tenant_client.run.hook.hook import current_hook
 
     follow(torch)
     switch = Switch(current_hook(), plan(int(os.environ[ROUNDS]), int(os.environ[PAIRS])))
@@ -192,7 +192,7 @@ def _step_ms(command: list[str]) -> float:
 
 def main() -> None:
     """Runs the job and prints the figures, those of one run by both clocks."""
-    from tenant_client.live.pacing import Settings
+    from tenant_client.run.hook.pacing import Settings
 
     parser = argparse.ArgumentParser(description="overhead of the hook on examples/ddp.py")
     parser.add_argument("--rounds", type=int, default=20, help="each takes one sample (default: 20)")

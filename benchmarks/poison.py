@@ -20,16 +20,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crypto.causes import CAUSES, Domain
 from crypto.ids import Digest, LeaseId, RoundId, TenantId
-from crypto.life_table import Floats
 from crypto.masking import MaskKey
-from crypto.noise import noise_variances
-from crypto.plan import Marginal, MaskTrustee, Plan, PlanDimension
-from provider_server.ceilings import GroupSum, JobWeeks, job_weeks
-from provider_server.grouping import Limits, Suspicion, accepted, assign, judge
-from provider_server.leases import Lease
-from provider_server.planning import PlanSettings
+from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.life_table import Floats
+from federation.protocol.noise import noise_variances
+from federation.protocol.plan import Marginal, MaskTrustee, Plan, PlanDimension
+from provider_server.fleet.leases import Lease
+from provider_server.rounds.ceilings import GroupSum, JobWeeks, job_weeks
+from provider_server.rounds.grouping import Limits, Suspicion, accepted, assign, judge
+from provider_server.rounds.planning import PlanSettings
 
 TENANTS, GROUPS, MINIMUM, JOB_WEEKS = 60, 6, 10, 12_000
 WORKLOADS, CONTEXTS, LEVELS = 24, 8, 3

@@ -20,9 +20,9 @@ from benchmarks.figures import DATA, Figure, fastest, main
 from crypto import fast_gaussian
 from crypto.ids import Digest, RoundId
 from crypto.masking import MaskKey, mask_cells, sum_of_masks
-from crypto.noise import SystemSampler, opendp_gaussian
-from simulation.federation import make_group_key
-from simulation.streams import streams
+from federation.protocol.noise import SystemSampler, opendp_gaussian
+from simulation.run.federation import make_group_key
+from simulation.run.streams import streams
 
 
 def help_seconds() -> Figure:

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crypto.plan import HOURS_PER_WEEK
+from federation.protocol.plan import HOURS_PER_WEEK
+from federation.runtime.clock import now_hour
 from provider_server.pages.login import set_password
 from provider_server.pages.serving import listening as provider_page
 from tenant_client.pages.serving import listening as tenant_page
 from tests import browsers
 from tests.pages import WEEKS, Shown, built
-from transport.clock import now_hour
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

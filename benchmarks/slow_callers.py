@@ -26,10 +26,10 @@ import httpx
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.node_pb2 import Node
 
-from provider_server.connections import DEFAULT_LIMITS
-from provider_server.listeners import FLEET
-from provider_server.superlink import SuperLink
-from tenant_client.node import NodeKey, make_node_key
+from provider_server.network.connections import DEFAULT_LIMITS
+from provider_server.network.listeners import FLEET
+from provider_server.network.superlink import SuperLink
+from tenant_client.network.flower_node import NodeKey, make_node_key
 from tests.slow_callers import WAYS, holding
 from tests.superlink import HOST, Certificates, activation, certificates, headers, post
 

@@ -4,7 +4,7 @@
 
 Each of the four example jobs runs several times under torchrun, with other seeds, numbers of steps, batch sizes and
 sequence lengths; the hook samples both ranks at five steps. A window is one such sample of one rank: two training
-steps. Its archetype is that of `tenant_client.describe`, with an empty catalogue.
+steps. Its archetype is that of `tenant_client.workload.describe`, with an empty catalogue.
 
 The sampler's guards (budget, load, jitter) are off here: windows are to be many, not cheap.
 """
@@ -20,8 +20,8 @@ from itertools import combinations
 from pathlib import Path
 
 from benchmarks.figures import Figure, show
-from tenant_client.describe import describe_files
-from tenant_client.descriptor import rungs
+from tenant_client.workload.describe import describe_files
+from tenant_client.workload.descriptor import rungs
 
 ROOT = Path(__file__).resolve().parents[1]
 RANKS, SAMPLES_PER_RUN = 2, 5

@@ -23,11 +23,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from crypto.verbs import Verb
-from provider_server.flower_server import server_app
-from provider_server.superlink import SuperLink
-from provider_server.tenants import Tenants
-from tenant_client.node import NodeSettings, make_node_key, serve
+from federation.protocol.queries import Verb
+from provider_server.network.flower_app import server_app
+from provider_server.network.superlink import SuperLink
+from provider_server.week import Tenants
+from tenant_client.network.flower_node import NodeSettings, make_node_key, serve
 from tests.superlink import HOST, Certificates, certificates
 
 TARGET_S = 2.0

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.figures import Figure, show
-from provider_server.telemetry.catalogue import METRICS, Kind, Metric
-from provider_server.telemetry.quality import Tally
-from provider_server.telemetry.samples import HOUR_S, Chunk, Floats, SeriesBook, Window
-from provider_server.telemetry.summaries import summarise
+from provider_server.fleet.telemetry.catalogue import METRICS, Kind, Metric
+from provider_server.fleet.telemetry.quality import Tally
+from provider_server.fleet.telemetry.samples import HOUR_S, Chunk, Floats, SeriesBook, Window
+from provider_server.fleet.telemetry.summaries import summarise
 
 METRICS_READ, STEP_S, BLOCK_NODES, FIRST_HOUR = 30, 15, 100, 490_000
 PER_HOUR = HOUR_S // STEP_S

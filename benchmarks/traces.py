@@ -123,7 +123,7 @@ def _call(number: int) -> str:
 
 def _ours() -> Callable[[Path], int]:
     sys.path.insert(0, str(ROOT))
-    from tenant_client.describe import read_traces
+    from tenant_client.workload.describe import read_traces
 
     return lambda path: sum(trace.calls.total() for trace in read_traces([path]))
 

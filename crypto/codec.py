@@ -11,7 +11,7 @@ covers exactly what was read; only minus zero, which equals zero, has bytes of i
 nothing left over. The error names the field; it never
 quotes what was sent. The last field of a message may be a `memoryview`: that much is neither copied nor encoded again.
 
-    >>> from crypto.messages import UnmaskShare
+    >>> from federation.protocol.round_messages import UnmaskShare
     >>> decode(UnmaskShare, b"garbage")
     Traceback (most recent call last):
     ...

@@ -15,21 +15,22 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import click
 import msgspec
+from trustee.settings import TrusteeSettings
 from typer.main import get_command
 
 import crypto
 import provider_server
 import provider_server.cli
-import provider_server.overview
-import provider_server.preflight
+import provider_server.operations.overview
+import provider_server.operations.preflight
 import simulation.cli
 import tenant_client
 import tenant_client.cli
-import tenant_client.overview
+import tenant_client.disclosure.overview
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from provider_server.settings import ProviderSettings
-from tenant_client.settings import TenantSettings, TrusteeSettings
+from tenant_client.settings import TenantSettings
 
 HERE = Path(__file__).resolve().parent / "reference"
 PROGRAMS = {
@@ -39,11 +40,11 @@ PROGRAMS = {
 }
 SETTINGS = {"provider.toml": ProviderSettings, "tenant.toml": TenantSettings, "trustee.toml": TrusteeSettings}
 JSON = {
-    "pharoah-tenant status": tenant_client.overview.Status,
-    "pharoah-tenant leases": tenant_client.overview.Leases,
-    "pharoah-tenant reasons": tenant_client.overview.Reasons,
-    "pharoah-provider status": provider_server.overview.Status,
-    "pharoah-provider serve --check": provider_server.preflight.Preflight,
+    "pharoah-tenant status": tenant_client.disclosure.overview.Status,
+    "pharoah-tenant leases": tenant_client.disclosure.overview.Leases,
+    "pharoah-tenant reasons": tenant_client.disclosure.overview.Reasons,
+    "pharoah-provider status": provider_server.operations.overview.Status,
+    "pharoah-provider serve --check": provider_server.operations.preflight.Preflight,
 }
 WRITTEN = "Written by `make reference` from the code; do not edit.\n"
 

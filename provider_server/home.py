@@ -16,19 +16,19 @@ from contextlib import ExitStack, closing
 from datetime import datetime
 from pathlib import Path
 
-from crypto.ceremony import Committee
-from crypto.invitation import Invitation
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
-from provider_server.provider import Provider
-from provider_server.publisher import Publisher
+from federation.protocol.ceremony import Committee
+from federation.protocol.invitation import Invitation
+from federation.runtime.clock import SECONDS_PER_HOUR
+from federation.runtime.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
+from federation.runtime.settings import BadSettings, load
+from federation.runtime.visible import short
+from federation.transport.certificates import Certificate, hosts_of, issue
+from provider_server.learning.publisher import Publisher
+from provider_server.rounds.provider import Provider
 from provider_server.settings import ProviderSettings
-from provider_server.store import Store, StoreNotEmpty
-from transport.certificates import Certificate, hosts_of, issue
-from transport.clock import SECONDS_PER_HOUR
-from transport.secret_files import HomeError, new_key, read, read_key, replace_secret, write_secret
-from transport.settings import BadSettings, load
-from transport.visible import short
+from provider_server.store.store import Store, StoreNotEmpty
 
 CONTROL = "control.sock"
 SAMPLE = Path(__file__).with_name("provider.toml")

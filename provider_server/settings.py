@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from crypto.plan import LONGEST_HORIZON, Mechanism
-from provider_server.planning import PlanSettings
+from federation.protocol.plan import LONGEST_HORIZON, Mechanism
+from provider_server.rounds.planning import PlanSettings
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]

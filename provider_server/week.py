@@ -10,14 +10,14 @@ from enum import StrEnum
 from typing import Protocol
 
 from crypto.errors import MemberRefused, PharoahError
-from crypto.verbs import Verb
-from provider_server.continual import HeldBack, check
-from provider_server.provider import Provider, Window
-from provider_server.publisher import Publisher
-from provider_server.release import Release
-from provider_server.round_store import Answer
-from provider_server.rounds import Round, State
-from provider_server.tenants import Tenants
+from federation.protocol.queries import Verb
+from provider_server.learning.publication_gate import HeldBack, check
+from provider_server.learning.publisher import Publisher
+from provider_server.rounds.provider import Provider, Window
+from provider_server.rounds.release import Release
+from provider_server.rounds.round import Round
+from provider_server.store.round_store import Answer, State
+from provider_server.week import Tenants
 
 logger = logging.getLogger(__name__)
 

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from crypto.plan import HOURS_PER_WEEK
-from transport.clock import now_hour
-from transport.console import AsJson, CommandLine, Console, Force, InputFile, Verb, check_new, group
-from transport.screen import progress as progressing, say, show, show_json
-from transport.visible import json_text
+from federation.protocol.plan import HOURS_PER_WEEK
+from federation.runtime.clock import now_hour
+from federation.runtime.console import AsJson, CommandLine, Console, Force, InputFile, Verb, check_new, group
+from federation.runtime.screen import progress as progressing, say, show, show_json
+from federation.runtime.visible import json_text
 
 if TYPE_CHECKING:
-    from simulation.bench_aggregation import Row
-    from simulation.replay import Result
+    from simulation.bench.aggregation import Row
+    from simulation.replay.lives import Result
 
 app = CommandLine(
     name="pharoah-sim",
@@ -72,9 +72,9 @@ def run(
     tell(f"scenario {scenario}, seed {seed}")
     with _console.failing():
         check_new(out, force=force)
-        from simulation.play import Player
-        from simulation.scenario import load
-        from simulation.score import Judge
+        from simulation.cloud.scenario import load
+        from simulation.judge.score import Judge
+        from simulation.run.play import Player
 
         loaded = load(scenario)
         with _homes(out) as root:
@@ -98,7 +98,7 @@ def run(
 
 
 def _write(outcome: dict[str, Any], out: Path) -> None:
-    from simulation.report import write_report
+    from simulation.judge.report import write_report
 
     (out / "outcome.json").write_text(json_text(outcome, indent=1) + "\n")
     write_report(outcome, out / "report.html")
@@ -168,7 +168,7 @@ def federation(
     with _console.failing():
         check_new(out, force=force)
     with _console.failing(), _homes(out) as root:
-        from simulation.processes import Places, hold
+        from simulation.run.processes import Places, hold
 
         told = hold(
             Places(root, tenants, trustees),
@@ -193,7 +193,7 @@ def _round_told(told: dict[str, Any]) -> str:
 def scenarios() -> None:
     """List the scenarios that come with the program."""
     with _console.failing():
-        from simulation.scenario import load, names
+        from simulation.cloud.scenario import load, names
 
         for name in names():
             show(f"{name:<12} {load(name).title}")
@@ -232,7 +232,7 @@ def titan(
 ) -> None:
     """Titan's GPU lifetimes: columns as tenants, 43 hazard ratios against the published ones."""
     with _console.failing():
-        from simulation.replay_titan import replay_titan, replay_titan_holdout
+        from simulation.replay.titan import replay_titan, replay_titan_holdout
 
         play = replay_titan if holdout is None else replay_titan_holdout
         _replay(play(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
@@ -242,7 +242,7 @@ def titan(
 def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
     """Philly's jobs: users as tenants, survival by number of GPUs against the pooled curve."""
     with _console.failing():
-        from simulation.replay_philly import replay_philly
+        from simulation.replay.philly import replay_philly
 
         _replay(replay_philly(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
 
@@ -251,7 +251,7 @@ def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json:
 def lung(epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
     """NCCTG's lung cancer patients (they come with lifelines): institutions as tenants, one survival curve."""
     with _console.failing():
-        from simulation.replay_lung import replay_lung
+        from simulation.replay.lung import replay_lung
 
         _replay(replay_lung(_epsilon(epsilon), seeds), seeds, as_json=as_json)
 
@@ -266,7 +266,7 @@ def brca(
 ) -> None:
     """Fed-TCGA-BRCA: exact Newton over the masked sums of six centres, beside Flower's FedAvg."""
     with _console.failing():
-        from simulation.replay_brca import replay_brca
+        from simulation.replay.brca import replay_brca
 
         _replay(replay_brca(folder, epsilon, seeds), seeds, as_json=as_json)
 
@@ -289,7 +289,7 @@ def aggregation(
 ) -> None:
     """Secure sums beside Flower's SecAgg+ on the same vectors, and alone at a thousand and ten thousand clients."""
     with _console.failing(), progressing() as progress:
-        from simulation import bench_aggregation
+        from simulation.bench import aggregation as bench_aggregation
 
         total = bench_aggregation.rows(quick=quick)
         measured = list(progress.track(bench_aggregation.aggregation(quick=quick), total=total, description="rounds"))
@@ -308,8 +308,8 @@ def learning(
 ) -> None:
     """What a year of the standard scenario teaches, against the truth: without privacy, at epsilon 1 and 2."""
     with _console.failing(), progressing() as progress:
-        from crypto.noise import SystemSampler
-        from simulation import bench_learning
+        from federation.protocol.noise import SystemSampler
+        from simulation.bench import learning as bench_learning
 
         steps = bench_learning.learning(seeds, SystemSampler(), quick=quick)
         total = seeds * len(bench_learning.EPSILONS)
@@ -330,7 +330,7 @@ def check(
 ) -> None:
     """Checks by the provider's online service: latency, throughput, memory, and what those cost who only listen."""
     with _console.failing():
-        from simulation import bench_check
+        from simulation.bench import check as bench_check
 
         found = bench_check.check(seconds, requests, watchers)
     if as_json:
@@ -348,8 +348,8 @@ def bench_impact(
 ) -> None:
     """What checks and hints are worth over a year of the standard scenario: mean and range over clouds."""
     with _console.failing(), progressing() as progress:
-        from crypto.noise import SystemSampler
-        from simulation import bench_impact
+        from federation.protocol.noise import SystemSampler
+        from simulation.bench import impact as bench_impact
 
         steps = bench_impact.impacts(seeds, SystemSampler(), quick=quick)
         total = seeds * len(bench_impact.LEVELS)

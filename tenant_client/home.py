@@ -12,20 +12,22 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from federation.runtime.sqlite import reporting
+
 from crypto.codec import decode, encode
-from crypto.directory import Chain, Member
 from crypto.masking import MaskKey
-from crypto.noise import NoiseSampler
 from crypto.possession import MaskKeyClaim
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
-from tenant_client import pinned
-from tenant_client.database import open_database, reporting
-from tenant_client.pinned import NotEnrolled
-from tenant_client.policy import Policy, load_policy
-from tenant_client.tenant import Tenant
-from tenant_client.trustee import TrusteeService
-from transport.secret_files import new_key, read, read_key, write_secret
+from federation.protocol.directory import Chain, Member
+from federation.protocol.noise import NoiseSampler
+from federation.runtime import pinned_directory
+from federation.runtime.key_files import new_key, read, read_key, write_secret
+from federation.runtime.pinned_directory import NotEnrolled
+from tenant_client.records.database import open_database
+from tenant_client.rounds.policy import Policy, load_policy
+from tenant_client.rounds.tenant import Tenant
+from tenant_client.rounds.tokens import TrusteeService
 
 CLAIM, MEMORY = "mask.claim", "tenant.db"
 
@@ -48,7 +50,7 @@ def member(home: Path) -> Member:
 def pin(home: Path, entries: Iterable[bytes]) -> Chain:
     """Pins the directory that this tenant trusts from now on, or newer entries of it."""
     with closing(open_database(home / MEMORY)) as connection:
-        return pinned.pin(connection, entries)
+        return pinned_directory.pin(connection, entries)
 
 
 def joined(home: Path) -> Chain:
@@ -56,7 +58,7 @@ def joined(home: Path) -> Chain:
     if not (home / MEMORY).exists():
         raise NotEnrolled("this home has joined no federation")
     with reporting(), closing(open_database(home / MEMORY)) as connection:
-        return pinned.pinned(connection)
+        return pinned_directory.pinned(connection)
 
 
 def open_tenant(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, binom, chi2
 
-from crypto.life_table import Floats
+from federation.protocol.life_table import Floats
 
 RARE = 1e-11
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tenant_client.collectives import Findings, analyse
+from tenant_client.diagnosis.collectives import Findings, analyse
 from tenant_client.sources.flight_recorder import Dump, Group, Operation, Records, State
 
 S, R, C = State.SCHEDULED, State.STARTED, State.COMPLETED

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from federation.runtime import tls
 from tests.factories import Cast
 from tests.postgres import postgresql as postgresql  # a fixture, for whoever asks for it
 from tests.selection import pytest_addoption as pytest_addoption, pytest_configure as pytest_configure
-from transport import tls
 
 tls.forbid_1_2()  # before any test imports gRPC
 collect_ignore = ["jobs"]  # programs that tests start, some under PyTorch; here they would be imported for doctests

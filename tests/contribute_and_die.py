@@ -12,7 +12,7 @@ import time
 from enum import StrEnum
 from pathlib import Path
 
-from crypto.noise import Integers, SystemSampler
+from federation.protocol.noise import Integers, SystemSampler
 from tenant_client.home import open_tenant
 from tests.waiting import PATIENCE_S
 

@@ -32,15 +32,16 @@ from typing import Any, NoReturn
 import sqlalchemy as sa
 
 from crypto.errors import PharoahError, Unreachable
-from crypto.plan import Plan
-from crypto.verbs import Verb
-from provider_server.provider import Provider
+from federation.protocol.plan import Plan
+from federation.protocol.queries import Verb
+from provider_server.rounds.provider import Provider
 from provider_server.week import MaskHolder
-from simulation.federation import Federation
-from tenant_client import database, trustee as trustee_module
-from tenant_client.tenant import Tenant
+from simulation.run.federation import Federation
+from tenant_client.records import database
+from tenant_client.rounds.tenant import Tenant
 from tests.changing import replace
 from tests.federations import COHORT, WEEKS, Grounds, Window, Witness, begin, complaints, fail, hold, welcome
+from trustee import trustee as trustee_module
 
 TRUSTEE = 3  # the one of five that signs and masks
 VICTIMS = {"provider": "provider/provider.db", "tenant": "tenants/000/tenant.db", "trustee": f"trustees/{TRUSTEE}.db"}

@@ -16,9 +16,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from crypto.ids import LeaseId, TenantId
-from crypto.online import Suspicion
-from provider_server.hints import Draft, Episodes, HintLimits, LeaseHazard
-from provider_server.store import Store
+from federation.protocol.service_messages import Suspicion
+from provider_server.hints.episodes import Episodes, HintLimits, LeaseHazard
+from provider_server.store.hint_store import Draft
+from provider_server.store.store import Store
 from tests.deaths import Fate
 
 TENANTS = (TenantId(b"tenant of lease 0"[:16]), TenantId(b"other tenant, 1."))

@@ -14,32 +14,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from federation.runtime.sqlite import Connection
 
-from crypto.causes import Domain
 from crypto.codec import decode, digest, encode
-from crypto.directory import Chain, Directory, Member, TrusteeRecord
 from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, RoundId, TenantId, Token
 from crypto.masking import MaskKey, MaskStream
-from crypto.messages import Contribution, ContributionHeader, Ladder, Ownership
-from crypto.noise import Integers, NoiseSampler, SystemSampler
-from crypto.plan import MaskTrustee, Plan
 from crypto.signing import SigningKey, name_of, reopened
 from crypto.threshold import KeyShare
-from provider_server.leases import Lease
-from provider_server.planning import PlanSettings, make_plan
-from provider_server.round_store import Answer, RoundStore
-from provider_server.rounds import Grouping, Past, Round, new_round
-from provider_server.store import Store
-from simulation.federation import founding_entry, make_group_key
-from tenant_client.database import Connection, open_database
-from tenant_client.descriptor import Descriptor
-from tenant_client.journal import Failure, LabelledFailure, Unit
-from tenant_client.pinned import pin
-from tenant_client.policy import Policy
-from tenant_client.tenant import Tenant
-from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
+from federation.protocol.causes import Domain
+from federation.protocol.directory import Chain, Directory, Member, TrusteeRecord
+from federation.protocol.noise import Integers, NoiseSampler, SystemSampler
+from federation.protocol.plan import MaskTrustee, Plan
+from federation.protocol.round_messages import Contribution, ContributionHeader, Ladder, Ownership
+from federation.runtime.clock import now_hour
+from federation.runtime.pinned_directory import pin
+from provider_server.fleet.leases import Lease
+from provider_server.rounds.planning import PlanSettings, make_plan
+from provider_server.rounds.round import Grouping, Past, Round, new_round
+from provider_server.store.round_store import Answer, RoundStore
+from provider_server.store.store import Store
+from simulation.run.federation import founding_entry, make_group_key
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Failure, LabelledFailure, Unit
+from tenant_client.rounds.policy import Policy
+from tenant_client.rounds.tenant import Tenant
+from tenant_client.rounds.tokens import TrusteeService
+from tenant_client.workload.descriptor import Descriptor
 from tests.changing import replace
-from transport.clock import now_hour
+from trustee.trustee import Trustee, TrusteeLimits
 
 TENANTS = 5
 COHORT = 3

@@ -18,33 +18,33 @@ from types import MappingProxyType
 
 import numpy as np
 
-from crypto.bundle import Bundle
 from crypto.codec import decode
-from crypto.directory import Member
 from crypto.ids import LeaseId, TenantId
 from crypto.masking import MaskKey
-from crypto.messages import UnmaskCall, UnmaskRequest
-from crypto.noise import Integers, NoiseSampler
-from crypto.plan import Plan
 from crypto.signing import SigningKey, open_signed, reopened
-from crypto.verbs import Verb
-from provider_server.learning import Findings
-from provider_server.leases import Lease
-from provider_server.planning import MARGINALS, PlanSettings
-from provider_server.provider import Provider
-from provider_server.publisher import Publisher
-from provider_server.release import Release
-from provider_server.store import Store
-from provider_server.tenants import GridTenants, Silence
+from federation.protocol.bundle import Bundle
+from federation.protocol.directory import Member
+from federation.protocol.noise import Integers, NoiseSampler
+from federation.protocol.plan import Plan
+from federation.protocol.queries import Verb
+from federation.protocol.round_messages import UnmaskCall, UnmaskRequest
+from provider_server.fleet.leases import Lease
+from provider_server.learning.findings import Findings
+from provider_server.learning.publisher import Publisher
+from provider_server.network.grid_tenants import GridTenants, Silence
+from provider_server.rounds.planning import MARGINALS, PlanSettings
+from provider_server.rounds.provider import Provider
+from provider_server.rounds.release import Release
+from provider_server.store.store import Store
 from provider_server.week import MaskHolder, federated_week, publish
-from simulation.federation import Federation, found
-from simulation.local_grid import Deliver, LocalGrid, local_task
-from tenant_client.flower_client import client_app
+from simulation.run.federation import Federation, found
+from simulation.run.local_grid import Deliver, LocalGrid, local_task
 from tenant_client.home import open_tenant
-from tenant_client.journal import Failure
-from tenant_client.tenant import StartedLease, Tenant
-from tenant_client.trustee import Trustee, TrusteeLimits
+from tenant_client.network.flower_app import client_app
+from tenant_client.records.journal import Failure
+from tenant_client.rounds.tenant import StartedLease, Tenant
 from tests.factories import a_descriptor, header_of
+from trustee.trustee import Trustee, TrusteeLimits
 
 Window = tuple[int, int]
 Answerer = Callable[[Verb, bytes], bytes]

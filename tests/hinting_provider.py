@@ -13,14 +13,14 @@ from contextlib import closing
 from pathlib import Path
 
 from crypto.ids import LeaseId, TenantId
-from crypto.online import Action, HintState, Suspicion
 from crypto.signing import SigningKey
-from provider_server.hints import Draft
-from provider_server.online import serve_online
-from provider_server.provider import Provider
-from provider_server.sessions import Sessions, session_key
+from federation.protocol.service_messages import Action, HintState, Suspicion
+from provider_server.online.service import serve_online
+from provider_server.online.sessions import Sessions, session_key
+from provider_server.rounds.provider import Provider
 from provider_server.settings import ProviderSettings
-from provider_server.store import Store
+from provider_server.store.hint_store import Draft
+from provider_server.store.store import Store
 
 EVERY_S = 0.01
 

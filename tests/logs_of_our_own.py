@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tenant_client.diagnosis import diagnose, gather
+from tenant_client.diagnosis.diagnose import diagnose, gather
 from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader
 
 LOGS = Path(__file__).resolve().parent / "logs"

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from crypto.causes import Domain
-from crypto.plan import HOURS_PER_WEEK
-from crypto.verbs import Verb
+from federation.protocol.causes import Domain
+from federation.protocol.plan import HOURS_PER_WEEK
+from federation.protocol.queries import Verb
 from provider_server.analysis.buildup import BuildUp
 from provider_server.analysis.contexts import Context, ContextMap
-from provider_server.observing import Kept, keep
-from simulation.play import Player
-from simulation.scenario import load
-from tenant_client.run.attempts import Attempts, Cause, State
+from provider_server.learning.hardware import Kept, keep
+from simulation.cloud.scenario import load
+from simulation.run.play import Player
+from tenant_client.records.attempts import Attempts, Cause, State
 from tests.changing import replace
 
 WEEKS, TENANTS, ANSWERED, CONTEXTS, NODES = 3, 10, 6, 4, 12

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from crypto import fast_gaussian
 from crypto.ids import Digest, RoundId
-from crypto.life_table import Floats
 from crypto.masking import MaskKey, Words, add_words
-from crypto.noise import (
+from federation.protocol.life_table import Floats
+from federation.protocol.noise import (
     Integers,
     NoiseSampler,
     SystemSampler,
@@ -18,7 +18,7 @@ from crypto.noise import (
     polya_difference,
     to_ring,
 )
-from crypto.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
+from federation.protocol.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
 
 
 def small_plan(**changes: Any) -> Plan:

@@ -11,22 +11,22 @@ import numpy as np
 
 from benchmarks.audit_parties import Parties, Party
 from crypto.ids import LeaseId
-from crypto.noise import Integers, NoiseSampler
-from crypto.plan import HOURS_PER_WEEK
-from crypto.verbs import Verb
-from provider_server.leases import Lease
-from provider_server.planning import PlanSettings
-from provider_server.provider import Provider
-from provider_server.release import Release
-from provider_server.store import Store
+from federation.protocol.noise import Integers, NoiseSampler
+from federation.protocol.plan import HOURS_PER_WEEK
+from federation.protocol.queries import Verb
+from federation.runtime.pinned_directory import pin
+from provider_server.fleet.leases import Lease
+from provider_server.rounds.planning import PlanSettings
+from provider_server.rounds.provider import Provider
+from provider_server.rounds.release import Release
+from provider_server.store.store import Store
 from provider_server.week import MaskHolder, federated_round
-from tenant_client.database import open_database
-from tenant_client.journal import Failure, Unit
-from tenant_client.pinned import pin
-from tenant_client.policy import Policy
-from tenant_client.tenant import Tenant
-from tenant_client.trustee import Trustee
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Failure, Unit
+from tenant_client.rounds.policy import Policy
+from tenant_client.rounds.tenant import Tenant
 from tests.factories import ladder
+from trustee.trustee import Trustee
 
 BY_HARDWARE, BY_SCRIPT = "nvlink_error", "type_error"
 

@@ -44,10 +44,10 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from crypto.verbs import ROUND_BUNDLE_SHA256, Answer
-from provider_server.superlink import SuperLinkSettings, bundle, claim_new_run
-from simulation.processes import free_ports
-from tenant_client.node import FleetNode, Link, NodeKey, NodeSettings, serve
+from federation.protocol.queries import ROUND_BUNDLE_SHA256, Answer
+from provider_server.network.superlink import SuperLinkSettings, bundle, claim_new_run
+from simulation.run.processes import free_ports
+from tenant_client.network.flower_node import FleetNode, Link, NodeKey, NodeSettings, serve
 from tests.changing import replace
 from tests.waiting import PATIENCE_S, until
 

@@ -18,7 +18,13 @@ from hypothesis import given, settings, strategies as st
 from opendp.mod import OpenDPException
 from scipy.stats import nbinom, norm
 
-from crypto.accountant import (
+from crypto.continual_counting import squared_sensitivity, weights
+from crypto.ids import RoundId
+from crypto.masking import add_words
+from federation.protocol.life_table import Floats
+from federation.protocol.noise import NoiseSampler, SystemSampler, from_ring, noise_share, to_ring
+from federation.protocol.plan import Marginal, Mechanism, Plan, Series
+from federation.protocol.privacy_cost import (
     NO_LOSS,
     PrivacyLoss,
     distributed_gaussian_rho,
@@ -27,12 +33,6 @@ from crypto.accountant import (
     zcdp_epsilon,
     zcdp_rho,
 )
-from crypto.correlation import squared_sensitivity, weights
-from crypto.ids import RoundId
-from crypto.life_table import Floats
-from crypto.masking import add_words
-from crypto.noise import NoiseSampler, SystemSampler, from_ring, noise_share, to_ring
-from crypto.plan import Marginal, Mechanism, Plan, Series
 from tests.chances import proven_epsilon, sure_epsilon
 from tests.changing import replace
 from tests.plans import InsecureScale, cells_plan, small_plan

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tenant_client.cli import app
+from tenant_client.records.attempts import State
 from tenant_client.run.attach import exit_status
-from tenant_client.run.attempts import State
 from tests.jobs.wrapped import LEASE, PROGRAM, attempts, environment, failures, start
 from tests.waiting import PATIENCE_S, until
 

@@ -24,7 +24,6 @@ from flwr.supercore.primitives.asymmetric import bytes_to_private_key, bytes_to_
 
 from crypto import voprf
 from crypto.codec import Message, decode, digest, encode
-from crypto.directory import DirectoryEntry, Fork, Member, TrustChanged, UnknownHead, next_entry
 from crypto.errors import (
     AlreadyAnswered,
     BadSignature,
@@ -40,7 +39,12 @@ from crypto.errors import (
 )
 from crypto.ids import Digest, EncodedElement, LeaseId, Nonce, Signature, TenantId, Token
 from crypto.masking import MaskKey, Words, add_words, words_from_bytes, words_to_bytes
-from crypto.messages import (
+from crypto.signing import Signed, SigningKey, name_of, open_signed, reopened
+from federation.protocol.directory import DirectoryEntry, Fork, Member, TrustChanged, UnknownHead, next_entry
+from federation.protocol.noise import from_ring
+from federation.protocol.plan import MaskTrustee, Plan
+from federation.protocol.queries import Verb
+from federation.protocol.round_messages import (
     Contribution,
     ContributionHeader,
     DirectoryUpdate,
@@ -53,27 +57,22 @@ from crypto.messages import (
     UnmaskRequest,
     UnmaskShare,
 )
-from crypto.noise import from_ring
-from crypto.plan import MaskTrustee, Plan
-from crypto.signing import Signed, SigningKey, name_of, open_signed, reopened
-from crypto.verbs import Verb
-from provider_server.grouping import PoisonedRound
-from provider_server.leases import Lease
-from provider_server.planning import PlanSettings
-from provider_server.publisher import Publisher
-from provider_server.release import Release
-from provider_server.rounds import Past, Round
-from provider_server.tenants import GridTenants, Silence, Why
+from provider_server.fleet.leases import Lease
+from provider_server.learning.publisher import Publisher
+from provider_server.network.grid_tenants import GridTenants, Silence, Why
+from provider_server.rounds.grouping import PoisonedRound
+from provider_server.rounds.planning import PlanSettings
+from provider_server.rounds.release import Release
+from provider_server.rounds.round import Past, Round
 from provider_server.week import federated_week
-from simulation.federation import Federation, found
-from simulation.local_grid import Deliver, LocalGrid, local_task
-from tenant_client.database import open_database
-from tenant_client.descriptor import Descriptor, rungs
-from tenant_client.flower_client import client_app
-from tenant_client.journal import Failure
-from tenant_client.tenant import StartedLease
-from tenant_client.tokens import TokenSource
-from tenant_client.trustee import EpochNotCurrent, TrusteeLimits, TrusteeService
+from simulation.run.federation import Federation, found
+from simulation.run.local_grid import Deliver, LocalGrid, local_task
+from tenant_client.network.flower_app import client_app
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Failure
+from tenant_client.rounds.tenant import StartedLease
+from tenant_client.rounds.tokens import TokenSource, TrusteeService
+from tenant_client.workload.descriptor import Descriptor, rungs
 from tests.changing import replace
 from tests.factories import (
     POLICY,
@@ -101,6 +100,7 @@ from tests.factories import (
     signed,
 )
 from tests.plans import InsecureSeeded
+from trustee.trustee import EpochNotCurrent, TrusteeLimits
 
 EVERYBODY = tuple(range(TENANTS))
 MASKING = (3, 4, 5)
@@ -812,7 +812,7 @@ def test_a_strangers_node_contributes_nothing(eight: Federation, caplog: pytest.
         return answer
 
     strangers = {8: under(own), 9: under(eight.tenants[0].id), 10: eight.tenants[0].answer}
-    with caplog.at_level(logging.WARNING, logger="provider_server.provider"):
+    with caplog.at_level(logging.WARNING, logger="provider_server.rounds.provider"):
         release, _ = a_week(eight, strangers)
     assert (release.contributors, pairs(release)) == (8, 8.0)
     assert sum("BadSignature" in record.getMessage() for record in caplog.records) == 2

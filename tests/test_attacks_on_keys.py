@@ -11,26 +11,26 @@ from collections.abc import Callable
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from crypto.cards import TrusteeCard, open_trustee_card
-from crypto.directory import Chain, DirectoryEntry, Member, next_entry
 from crypto.errors import BadSignature, MemberRefused
 from crypto.ids import MaskPublicKey, Nonce, TenantId
 from crypto.masking import MaskKey, MaskStream
-from crypto.messages import UnmaskRequest
 from crypto.possession import MaskKeyClaim
 from crypto.signing import SigningKey, open_signed, reopened
-from provider_server.rounds import State
-from provider_server.tenants import GridTenants
+from federation.protocol.directory import Chain, DirectoryEntry, Member, next_entry
+from federation.protocol.enrolment import TrusteeCard, open_trustee_card
+from federation.protocol.round_messages import UnmaskRequest
+from provider_server.network.grid_tenants import GridTenants
+from provider_server.store.round_store import State
 from provider_server.week import MaskHolder, federated_week
-from simulation.federation import Federation
-from simulation.local_grid import LocalGrid, local_task
-from tenant_client.flower_client import client_app
-from tenant_client.trustee import Trustee
+from simulation.run.federation import Federation
+from simulation.run.local_grid import LocalGrid, local_task
+from tenant_client.network.flower_app import client_app
 from tests.changing import replace
 from tests.factories import WEEK, Cast, a_plan, keys, plan_digest, signed
 from tests.hiding import looks_hidden
 from tests.test_attacks import eight  # noqa: F401  # a fixture
 from tests.test_ceremony import parties
+from trustee.trustee import Trustee
 
 P = 2**255 - 19
 

@@ -5,10 +5,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from federation.runtime.sqlite import Connection
 
-from tenant_client.database import Connection, open_database
-from tenant_client.journal import Journal, Unit
-from tenant_client.run.attempts import Attempts, Cause, State
+from tenant_client.records.attempts import Attempts, Cause, State
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal, Unit
 
 HOUR_S = 3600.0
 

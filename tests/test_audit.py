@@ -43,9 +43,9 @@ from benchmarks.audit_path import Contributed, MaskSide, ReleaseSide, canary_cou
 from crypto.codec import decode
 from crypto.ids import Digest, MaskPublicKey, RoundId
 from crypto.masking import words_to_bytes
-from crypto.messages import Contribution, UnmaskShare
-from crypto.plan import Mechanism, Plan
 from crypto.signing import name_of, reopened
+from federation.protocol.plan import Mechanism, Plan
+from federation.protocol.round_messages import Contribution, UnmaskShare
 from tests.factories import header_of
 from tests.hiding import looks_hidden
 from tests.real_rounds import InsecureSeeded, Played, real_federation

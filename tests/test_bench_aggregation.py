@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from crypto.masking import Words, sum_of_masks
-from crypto.noise import Integers
-from simulation import bench_aggregation
-from simulation.bench_aggregation import ALONE, BESIDE_FLOWER, check, committee_round, measure, secaggplus_round
+from federation.protocol.noise import Integers
+from simulation.bench import aggregation
+from simulation.bench.aggregation import ALONE, BESIDE_FLOWER, check, committee_round, measure, secaggplus_round
 from simulation.cli import app
 
 OWN = ["n", "length", "client_cpu_seconds", "trustee_cpu_seconds", "server_seconds", "wall_seconds", "bytes_up"]
@@ -47,7 +47,7 @@ def test_figures_are_of_their_units_and_the_parts_are_within_the_whole() -> None
 
 
 def test_without_json_there_is_a_line_per_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_aggregation, "QUICK_BESIDE_FLOWER", ())
+    monkeypatch.setattr(aggregation, "QUICK_BESIDE_FLOWER", ())
     told = CliRunner().invoke(app, ["bench", "aggregation", "--quick"], catch_exceptions=False).stdout
     assert [line.split(": ")[0] for line in told.splitlines()] == OWN
 
@@ -89,6 +89,6 @@ def test_a_trustee_that_answers_wrongly_stops_the_benchmark(monkeypatch: pytest.
     def wrong(*arguments: Any) -> Words:
         return sum_of_masks(*arguments) + np.uint64(1)
 
-    monkeypatch.setattr("simulation.bench_aggregation.sum_of_masks", wrong)
+    monkeypatch.setattr("simulation.bench.aggregation.sum_of_masks", wrong)
     with pytest.raises(ArithmeticError, match="the committee is wrong in 10 of 10 cells"):
         measure(3, 10, flower=False)

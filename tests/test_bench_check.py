@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from crypto.check import Checker
-from crypto.online import Verdict
-from simulation import bench_check
-from simulation.bench_check import Generator
+from federation.protocol.check import Checker
+from federation.protocol.service_messages import Verdict
+from simulation.bench import check as bench_check
+from simulation.bench.check import Generator
 from simulation.cli import app
-from simulation.online_service import CONTEXTS, WORKLOADS, Grounds, a_bundle, labels, serving
+from simulation.run.online_service import CONTEXTS, WORKLOADS, Grounds, a_bundle, labels, serving
 
 KEYS = {
     *("p50_ms", "p99_ms", "requests_per_second", "server_cpu", "generator_cpu", "local_ms", "local_p99_ms", "requests"),

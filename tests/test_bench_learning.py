@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from crypto.causes import CAUSES, Domain
-from provider_server.learning import learn
-from simulation import bench_learning
-from simulation.bench_learning import EPSILONS, Year, judge, live, releases, settings_for, small, true_rates
+from federation.protocol.causes import CAUSES, Domain
+from provider_server.learning.findings import learn
+from simulation.bench import learning
+from simulation.bench.learning import EPSILONS, Year, judge, live, releases, settings_for, small, true_rates
 from simulation.cli import app
-from simulation.scenario import load
+from simulation.cloud.scenario import load
 from tests.factories import InsecureSilence
 from tests.plans import InsecureSeeded
 
@@ -33,7 +33,7 @@ QUICK = small(load("standard"))
 
 @cache
 def quick() -> click.testing.Result:
-    with patch("crypto.noise.SystemSampler", lambda: InsecureSeeded(3)):
+    with patch("federation.protocol.noise.SystemSampler", lambda: InsecureSeeded(3)):
         words = ["bench", "learning", "--quick", "--seeds", "1", "--json"]
         return CliRunner().invoke(app, words, catch_exceptions=False)
 
@@ -126,6 +126,6 @@ def test_the_judge_counts_what_was_planted() -> None:
 
 
 def test_without_json_there_is_a_line_per_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_learning, "EPSILONS", {"without_privacy": EPSILONS["without_privacy"]})
+    monkeypatch.setattr(learning, "EPSILONS", {"without_privacy": EPSILONS["without_privacy"]})
     told = CliRunner().invoke(app, ["bench", "learning", "--quick", "--seeds", "1"], catch_exceptions=False).stdout
     assert [line.split(": ")[0] for line in told.splitlines()] == [f"without_privacy {key}" for key in KEYS]

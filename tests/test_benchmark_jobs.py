@@ -7,9 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crypto.causes import Domain
-from provider_server.analysis.newcomers import Known, bootstrap
-from provider_server.benchmark_jobs import BadBenchmarks, BenchmarkJob, evidence, parse, read, records, rules_from
+from federation.protocol.causes import Domain
+from provider_server.analysis.cold_start import Known, bootstrap
+from provider_server.learning.benchmark_jobs import (
+    BadBenchmarks,
+    BenchmarkJob,
+    evidence,
+    parse,
+    read,
+    records,
+    rules_from,
+)
 
 RATE = 1e-4  # per node-hour
 

@@ -23,10 +23,10 @@ from provider_server.analysis.buildup import (
     parse,
     signals,
 )
-from provider_server.telemetry.catalogue import METRICS, Kind
-from provider_server.telemetry.quality import Reason, Tally
-from provider_server.telemetry.samples import HOUR_S, Chunk, SeriesBook, Window
-from provider_server.telemetry.summaries import MISSING, REPORTED, HourSummary, Summaries
+from provider_server.fleet.telemetry.catalogue import METRICS, Kind
+from provider_server.fleet.telemetry.quality import Reason, Tally
+from provider_server.fleet.telemetry.samples import HOUR_S, Chunk, SeriesBook, Window
+from provider_server.fleet.telemetry.summaries import MISSING, REPORTED, HourSummary, Summaries
 
 ECC, FLAPS, HEAT = "ecc_corrected", "ib_link_downed", "gpu_temperature"
 UNIT = next(signal.unit for signal in signals() if signal.metric == ECC)

@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import poisson
 
-from crypto.causes import Domain
-from crypto.life_table import Floats
-from crypto.plan import Mechanism
-from provider_server import learning
+from federation.protocol.causes import Domain
+from federation.protocol.life_table import Floats
+from federation.protocol.plan import Mechanism
 from provider_server.analysis import capped_hazard
+from provider_server.analysis.cap_correction import cap_factor, capped_curvature, capped_mean, capped_slope
 from provider_server.analysis.capped_hazard import TOLERANCE, JobWeeks, Rates, fit_capped
-from provider_server.analysis.effective import cap_factor, capped_curvature, capped_mean, capped_slope
 from provider_server.analysis.hazard import Unsettled
-from provider_server.learning import learn
-from simulation.bench_learning import Year, live, releases, small
-from simulation.scenario import load, names
+from provider_server.learning import findings
+from provider_server.learning.findings import learn
+from simulation.bench.learning import Year, live, releases, small
+from simulation.cloud.scenario import load, names
 from tests.changing import replace
 from tests.factories import InsecureSilence
 from tests.plans import InsecureSeeded
@@ -171,8 +171,8 @@ def test_hazards_settle_on_every_scenario(
 def test_no_level_and_no_band_could_gain_by_other_rates(scenario: str) -> None:
     """Published rates are a maximum of the objective. A fit that swings between two sets of rates is at none."""
     year = a_year(scenario)
-    seen = learning._Seen.of(releases(year, 1.0, InsecureSeeded(20)), year.leases)
-    hazard = learning._fit_hazards(seen, learning._Risk.none(len(seen.node_hours))).base
+    seen = findings._Seen.of(releases(year, 1.0, InsecureSeeded(20)), year.leases)
+    hazard = findings._fit_hazards(seen, findings._Risk.none(len(seen.node_hours))).base
     released = seen.hazard.at("domain", Domain.INFRASTRUCTURE)
     value = _value_of(seen, released.events, released.noise_variance, hazard > 0)
     steps = [np.where(np.arange(size) == at, 0.05, 0.0) for size in hazard.shape for at in range(size)]
@@ -183,13 +183,13 @@ def test_no_level_and_no_band_could_gain_by_other_rates(scenario: str) -> None:
 
 
 def _value_of(
-    seen: learning._Seen, counts: Floats, variance: Floats, known: NDArray[np.bool_]
+    seen: findings._Seen, counts: Floats, variance: Floats, known: NDArray[np.bool_]
 ) -> Callable[[Floats], float]:
     """The objective of hazards (levels, bands): the prior is that of the likeliest effects that add up to them."""
     levels, bands = known.shape
     level, band = np.nonzero(known)
     design = np.hstack([np.ones((len(level), 1)), np.eye(levels)[level], np.eye(bands)[band]])
-    spread = np.array([capped_hazard.LEVEL_SD**2, *[learning.CONTEXT_SD**2] * (levels + bands)])
+    spread = np.array([capped_hazard.LEVEL_SD**2, *[findings.CONTEXT_SD**2] * (levels + bands)])
     precision = np.linalg.pinv((design * spread) @ design.T, hermitian=True)
     total = max(counts[known].sum(), np.sqrt(variance[known].sum()), 1.0)
     crude = np.log(total / seen.by_level(np.ones((1, 1))).sum())

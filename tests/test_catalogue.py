@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from crypto.bundle import Catalogue, CatalogueEntry
 from crypto.codec import encode
-from tenant_client.catalogue import CatalogueError, read_catalogue, write_catalogue
-from tenant_client.descriptor import own_sketch
-from tenant_client.sketch import sketch
+from federation.protocol.bundle import Catalogue, CatalogueEntry
+from tenant_client.workload.catalogue import CatalogueError, read_catalogue, write_catalogue
+from tenant_client.workload.descriptor import own_sketch
+from tenant_client.workload.minhash import sketch
 from tests.factories import a_descriptor, keys
 
 SKETCHES = {name: own_sketch(a_descriptor(name)) for name in ("llama", "bert", "ünï 火")}

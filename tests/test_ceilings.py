@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from crypto.causes import CAUSES, Domain
 from crypto.ids import Digest, LeaseId, RoundId, TenantId
 from crypto.masking import MaskKey
-from crypto.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
-from provider_server.ceilings import JobWeeks, job_weeks
-from provider_server.leases import Lease
-from tenant_client.journal import Failure, LabelledFailure
-from tenant_client.table import build_tables
+from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
+from provider_server.fleet.leases import Lease
+from provider_server.rounds.ceilings import JobWeeks, job_weeks
+from tenant_client.records.journal import Failure, LabelledFailure
+from tenant_client.rounds.counts import build_tables
 from tests.changing import replace
 
 ONE, TWO = TenantId(bytes(15) + b"\1"), TenantId(bytes(15) + b"\2")

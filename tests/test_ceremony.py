@@ -24,7 +24,27 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, settings, strategies as st
 from typer.testing import CliRunner
 
-from crypto.cards import (
+from crypto.codec import Message, decode, digest, encode
+from crypto.errors import BadSignature, DecodeError, PeerFault
+from crypto.ids import Digest, EncodedElement, MaskPublicKey, RoundId, SealingPublicKey
+from crypto.masking import MaskKey
+from crypto.possession import MaskKeyClaim
+from crypto.ristretto import ZERO, Element, Scalar, mul_base
+from crypto.signing import Signed, SigningKey, reopened
+from crypto.threshold import GroupKey, KeyShare, TrusteeFault, combine_evaluations, lagrange_at_zero
+from crypto.voprf import Evaluation, Proof, blind, evaluate, finalize
+from federation.protocol.ceremony import (
+    CeremonyRefused,
+    Committee,
+    Dealing,
+    KeptShare,
+    committee,
+    deal,
+    kind_of,
+    own_share,
+)
+from federation.protocol.directory import Chain, Directory, Fork, Member, TrustChanged, next_entry
+from federation.protocol.enrolment import (
     CardList,
     MemberCard,
     OtherFingerprint,
@@ -37,26 +57,15 @@ from crypto.cards import (
     open_member_card,
     open_trustee_card,
 )
-from crypto.ceremony import CeremonyRefused, Committee, Dealing, KeptShare, committee, deal, kind_of, own_share
-from crypto.codec import Message, decode, digest, encode
-from crypto.directory import Chain, Directory, Fork, Member, TrustChanged, next_entry
-from crypto.errors import BadSignature, DecodeError, PeerFault
-from crypto.ids import Digest, EncodedElement, MaskPublicKey, RoundId, SealingPublicKey
-from crypto.invitation import Invitation, accept
-from crypto.masking import MaskKey
-from crypto.messages import EvaluationRequest, EvaluationResponse
-from crypto.possession import MaskKeyClaim
-from crypto.ristretto import ZERO, Element, Scalar, mul_base
-from crypto.signing import Signed, SigningKey, reopened
-from crypto.threshold import GroupKey, KeyShare, TrusteeFault, combine_evaluations, lagrange_at_zero
-from crypto.voprf import Evaluation, Proof, blind, evaluate, finalize
-from tenant_client import trustee_home
+from federation.protocol.invitation import Invitation, accept
+from federation.protocol.round_messages import EvaluationRequest, EvaluationResponse
+from federation.runtime.key_files import HomeError
+from federation.runtime.pinned_directory import NotEnrolled
 from tenant_client.cli import app
-from tenant_client.pinned import NotEnrolled
-from tenant_client.trustee import TrusteeLimits
 from tests.changing import replace
 from tests.curve25519 import aliases
-from transport.secret_files import HomeError
+from trustee import home as trustee_home
+from trustee.trustee import TrusteeLimits
 
 T, N = 3, 5
 SECRET_FILES = ("signing.key", "mask.key", "sealing.key", "share.key", "tls.key")

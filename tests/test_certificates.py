@@ -18,20 +18,20 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from crypto.cards import open_trustee_card
 from crypto.errors import Unreachable
 from crypto.roots import root_of
-from crypto.services import PROVIDER, ProviderMethod
 from crypto.signing import SigningKey
-from provider_server.connections import DEFAULT_LIMITS
+from federation.protocol.enrolment import open_trustee_card
+from federation.protocol.services import PROVIDER, ProviderMethod
+from federation.runtime.key_files import read_key
+from federation.runtime.web import Receive, Scope, Send
+from federation.transport.certificates import Certificate, ends, hosts_of, issue, make_certificate, warn_of_end
+from federation.transport.client import Peer
+from federation.transport.server import Method, serve
 from provider_server.home import create
-from provider_server.listeners import Listener
+from provider_server.network.connections import DEFAULT_LIMITS
+from provider_server.network.listeners import Listener
 from tests.test_provider_verbs import told
-from transport.asgi import Receive, Scope, Send
-from transport.certificates import Certificate, ends, hosts_of, issue, make_certificate, warn_of_end
-from transport.client import Peer
-from transport.secret_files import read_key
-from transport.server import Method, serve
 
 HOST = "127.0.0.1"
 

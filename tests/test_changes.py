@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
-from tenant_client.changes import NothingToCompare, Run, changes, last_that_worked, relations
+from tenant_client.advice.changes import NothingToCompare, Run, changes, last_that_worked, relations
 from tenant_client.cli import app
-from tenant_client.database import open_database
-from tenant_client.journal import Journal
-from tenant_client.run.attempts import Attempts, Cause, State
+from tenant_client.records.attempts import Attempts, Cause, State
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
 from tests.changing import replace
 from tests.factories import a_descriptor, labels, token
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from crypto.bundle import Bundle, HazardEntry, Judgement, MismatchEntry
-from crypto.check import Check, check
 from crypto.ids import Token
-from crypto.online import Verdict
+from federation.protocol.bundle import Bundle, HazardEntry, Judgement, MismatchEntry
+from federation.protocol.check import Check, check
+from federation.protocol.service_messages import Verdict
 from tests.changing import replace
 from tests.factories import labels, ladder, token
 

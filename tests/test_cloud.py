@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from crypto.causes import CAUSES, Domain, causes_of, parse as parse_causes
 from crypto.errors import PharoahError
-from crypto.plan import HOURS_PER_WEEK
-from simulation.cloud import Cloud, Failure, Lease, build_cloud
-from simulation.scenario import Scenario, ScenarioError, load, names, parse
+from federation.protocol.causes import CAUSES, Domain, causes_of, parse as parse_causes
+from federation.protocol.plan import HOURS_PER_WEEK
+from simulation.cloud.cloud import Cloud, Failure, Lease, build_cloud
+from simulation.cloud.scenario import Scenario, ScenarioError, load, names, parse
 from tests.changing import replace
 
 Floats = NDArray[np.float64]

@@ -27,34 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from msgspec.structs import astuple, fields
 
-from crypto import (
-    bundle,
-    cards,
-    ceremony,
-    codec,
-    directory,
-    invitation,
-    masking,
-    messages,
-    online,
-    plan,
-    possession,
-    signing,
-)
-from crypto.bundle import (
-    SKETCH_BYTES,
-    Bundle,
-    Catalogue,
-    CatalogueEntry,
-    FactorEntry,
-    HazardEntry,
-    Judgement,
-    MismatchEntry,
-    RuleEntry,
-    Statement,
-)
-from crypto.cards import SEALED_BYTES
-from crypto.causes import Domain
+from crypto import codec, masking, possession, signing
 from crypto.codec import (
     INTEGER_END,
     MAX_MESSAGE_BYTES,
@@ -66,7 +39,6 @@ from crypto.codec import (
     encode,
     first_field,
 )
-from crypto.directory import DirectoryEntry, Member, TrusteeRecord
 from crypto.errors import DecodeError
 from crypto.ids import (
     Digest,
@@ -82,15 +54,32 @@ from crypto.ids import (
     Token,
     VerifyKey,
 )
-from crypto.messages import (
-    Contribution,
-    EvaluationRequest,
-    Ownership,
-    UnmaskRequest,
-    UnmaskShare,
+from federation.protocol import (
+    bundle,
+    ceremony,
+    directory,
+    enrolment,
+    invitation,
+    plan,
+    round_messages,
+    service_messages,
 )
-from crypto.online import SESSION_BYTES, Action, Hint, HintState, Suspicion
-from crypto.plan import (
+from federation.protocol.bundle import (
+    SKETCH_BYTES,
+    Bundle,
+    Catalogue,
+    CatalogueEntry,
+    FactorEntry,
+    HazardEntry,
+    Judgement,
+    MismatchEntry,
+    RuleEntry,
+    Statement,
+)
+from federation.protocol.causes import Domain
+from federation.protocol.directory import DirectoryEntry, Member, TrusteeRecord
+from federation.protocol.enrolment import SEALED_BYTES
+from federation.protocol.plan import (
     LARGEST_NOISE_SCALE,
     LONGEST_HORIZON,
     TOKEN_DIMENSIONS,
@@ -101,19 +90,22 @@ from crypto.plan import (
     PlanDimension,
     Series,
 )
-from provider_server import backup, release
+from federation.protocol.round_messages import Contribution, EvaluationRequest, Ownership, UnmaskRequest, UnmaskShare
+from federation.protocol.service_messages import SESSION_BYTES, Action, Hint, HintState, Suspicion
+from provider_server.rounds import release
+from provider_server.store import backup
 from tests.changing import replace
 
 MODULES = (
     directory,
-    messages,
+    round_messages,
     plan,
     bundle,
     signing,
-    cards,
+    enrolment,
     ceremony,
     invitation,
-    online,
+    service_messages,
     release,
     backup,
     masking,
@@ -162,8 +154,8 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
     (Statement, "delta"): lambda: st.floats(0, 1, exclude_max=True),
     (CatalogueEntry, "sketch"): lambda: st.binary(min_size=SKETCH_BYTES, max_size=SKETCH_BYTES),
     (Catalogue, "entries"): lambda: entries(),
-    (cards.TrusteeCard, "address"): lambda: st.sampled_from(ADDRESSES),
-    (cards.MemberCard, "node_key"): lambda: st.just(NODE_KEY),
+    (enrolment.TrusteeCard, "address"): lambda: st.sampled_from(ADDRESSES),
+    (enrolment.MemberCard, "node_key"): lambda: st.just(NODE_KEY),
     (ceremony.KeptShare, "index"): lambda: st.integers(1, INTEGER_END - 1),
     (ceremony.KeptShare, "secret"): lambda: st.binary(min_size=32, max_size=32),
     (invitation.Invitation, "entries"): lambda: st.lists(SCALARS[bytes], min_size=1, max_size=3).map(tuple),
@@ -173,10 +165,12 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
     (backup.LeaseRow, "ladder"): lambda: st.none() | LABELS,
     (backup.NoteRow, "note"): lambda: LABELS,
     (backup.PlacementRow, "node_names"): lambda: NODE_NAMES,
-    (online.Session, "token"): lambda: st.binary(min_size=SESSION_BYTES, max_size=SESSION_BYTES),
-    (online.CheckAnswer, "verdict"): lambda: st.sampled_from([int(verdict) for verdict in online.Verdict]),
-    (online.Outcome, "hint"): lambda: st.integers(1, INTEGER_END - 1),
-    (online.Outcome, "shortfall_percent"): lambda: st.floats(0, 100),
+    (service_messages.Session, "token"): lambda: st.binary(min_size=SESSION_BYTES, max_size=SESSION_BYTES),
+    (service_messages.CheckAnswer, "verdict"): lambda: st.sampled_from(
+        [int(verdict) for verdict in service_messages.Verdict]
+    ),
+    (service_messages.Outcome, "hint"): lambda: st.integers(1, INTEGER_END - 1),
+    (service_messages.Outcome, "shortfall_percent"): lambda: st.floats(0, 100),
 }
 
 
@@ -197,7 +191,7 @@ def dealt(members: list[TenantId], number: int) -> tuple[tuple[bytes, ...], ...]
 
 
 def a_header(tenant: TenantId) -> bytes:
-    said = messages.ContributionHeader(
+    said = round_messages.ContributionHeader(
         tenant, RoundId(bytes(16)), Digest(bytes(32)), 1, Nonce(bytes(16)), Digest(bytes(32))
     )
     return encode(signing.Signed(Signature(bytes(64)), memoryview(encode(said))))
@@ -329,19 +323,19 @@ def directory_entries(draw: st.DrawFn) -> DirectoryEntry:
 
 
 @st.composite
-def card_lists(draw: st.DrawFn) -> cards.CardList:
+def card_lists(draw: st.DrawFn) -> enrolment.CardList:
     """In the order of their keys, no key twice."""
     own = ("verify_key", "mask_key", "sealing_key")
     distinct = tuple(lambda card, name=name: getattr(card, name) for name in own)
-    drawn = draw(st.lists(valid(cards.TrusteeCard), max_size=3, unique_by=distinct))
-    return cards.CardList(tuple(sorted(drawn, key=lambda card: card.verify_key)))
+    drawn = draw(st.lists(valid(enrolment.TrusteeCard), max_size=3, unique_by=distinct))
+    return enrolment.CardList(tuple(sorted(drawn, key=lambda card: card.verify_key)))
 
 
 @st.composite
-def registration_requests(draw: st.DrawFn) -> messages.RegistrationRequest:
+def registration_requests(draw: st.DrawFn) -> round_messages.RegistrationRequest:
     """Hours in order."""
     start, length = draw(st.integers(0, 2**40)), draw(st.integers(1, 2**40))
-    return messages.RegistrationRequest(draw(SCALARS[int]), start, start + length)
+    return round_messages.RegistrationRequest(draw(SCALARS[int]), start, start + length)
 
 
 @st.composite
@@ -421,9 +415,9 @@ def marginals(draw: st.DrawFn, name: str, known: list[str], largest: float) -> M
 COMPOSED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
     Plan: lambda: plans(),
     DirectoryEntry: lambda: directory_entries(),
-    cards.CardList: lambda: card_lists(),
+    enrolment.CardList: lambda: card_lists(),
     Ownership: lambda: ownerships(),
-    messages.RegistrationRequest: lambda: registration_requests(),
+    round_messages.RegistrationRequest: lambda: registration_requests(),
     ceremony.Dealing: lambda: dealings(),
     ceremony.Committee: lambda: committees(),
     MismatchEntry: lambda: mismatches(),
@@ -458,19 +452,19 @@ IN_RANGE: dict[tuple[type, str], Any] = {
     (TrusteeRecord, "index"): 1,
     (MismatchEntry, "probability_worse"): 0.5,
     (Statement, "delta"): 0.5,
-    (cards.TrusteeCard, "address"): ADDRESSES[0],
-    (cards.MemberCard, "node_key"): NODE_KEY,
+    (enrolment.TrusteeCard, "address"): ADDRESSES[0],
+    (enrolment.MemberCard, "node_key"): NODE_KEY,
     (ceremony.Dealing, "threshold"): 1,
     (ceremony.Dealing, "sealed"): (bytes(SEALED_BYTES),),
     (ceremony.Committee, "threshold"): 1,
     (ceremony.KeptShare, "secret"): bytes(32),
     (invitation.Invitation, "superlink"): ADDRESSES[0],
     (invitation.Invitation, "online"): ADDRESSES[1],
-    (online.Session, "token"): bytes(SESSION_BYTES),
-    (online.CheckAnswer, "verdict"): 2,
+    (service_messages.Session, "token"): bytes(SESSION_BYTES),
+    (service_messages.CheckAnswer, "verdict"): 2,
     (Hint, "probability"): 0.5,
     (Ownership, "start_hour"): 4,
-    (messages.RegistrationRequest, "start_hour"): 4,
+    (round_messages.RegistrationRequest, "start_hour"): 4,
     (UnmaskRequest, "groups"): ((a_header(TenantId(bytes(16))),),),
     (backup.LeaseRow, "contexts"): b'{"context": "c"}',
     (backup.LeaseRow, "ladder"): b"{}",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tenant_client.collectives import Cause, Verdict, analyse, evidence
+from tenant_client.diagnosis.collectives import Cause, Verdict, analyse, evidence
 from tenant_client.sources.evidence import Role
 from tenant_client.sources.flight_recorder import Group, Operation, read_dumps
 from tests import needs

@@ -1,6 +1,6 @@
 import pytest
 
-from tenant_client.collectives import Cause, Verdict, analyse, evidence
+from tenant_client.diagnosis.collectives import Cause, Verdict, analyse, evidence
 from tenant_client.sources.evidence import Role
 from tenant_client.sources.flight_recorder import Group, Operation
 from tests.clusters import C, R, Rank, S, call, cluster, judged, world

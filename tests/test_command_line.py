@@ -23,8 +23,8 @@ from typer.testing import CliRunner
 import provider_server.cli
 import simulation.cli
 import tenant_client.cli
+from federation.runtime import logs
 from provider_server.home import SAMPLE
-from transport import logs
 
 PROGRAMS = {
     "pharoah-tenant": tenant_client.cli.app,

@@ -5,8 +5,8 @@ from dataclasses import asdict
 import pytest
 from hypothesis import given, strategies as st
 
-from crypto.messages import Ladder
-from tenant_client.compare import conclude, differences, jaccard, operator_text
+from federation.protocol.round_messages import Ladder
+from tenant_client.workload.compare import conclude, differences, jaccard, operator_text
 from tests.changing import replace
 from tests.factories import a_descriptor, token
 

@@ -30,21 +30,22 @@ from typer.testing import CliRunner
 
 from crypto.errors import NotYours
 from crypto.ids import LeaseId, TenantId
-from crypto.online import Action, Hint, HintState, Outcome, Suspicion, Verdict
-from provider_server.online import serve_online
-from provider_server.sessions import LIFETIME_S, Sessions, session_key
-from simulation.processes import free_ports
+from federation.protocol.service_messages import Action, Hint, HintState, Outcome, Suspicion, Verdict
+from federation.transport.certificates import make_certificate
+from provider_server.online.service import serve_online
+from provider_server.online.sessions import Sessions, session_key
+from provider_server.store.revocations import LIFETIME_S
+from simulation.run.processes import free_ports
+from tenant_client.advice.hints import HintLog
 from tenant_client.cli import app
 from tenant_client.confirm import cpu, cuda, kept, machine, pair, storage, telling
 from tenant_client.confirm.assess import Finding, Measured, assess, overall, rows
 from tenant_client.confirm.criteria import GRID, Criterion, judge, learn
 from tenant_client.confirm.machine import Busy, Target, default_device
 from tenant_client.confirm.sample import Benchmark, CannotMeasure, Once, Rates, Sample, WrongResult
-from tenant_client.database import open_database
-from tenant_client.hints import HintLog
+from tenant_client.records.database import open_database
 from tests.federations import Grounds
 from tests.waiting import PATIENCE_S, until
-from transport.certificates import make_certificate
 
 SLOWER = 1.3
 REPEATS = 32

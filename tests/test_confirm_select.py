@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from crypto.online import Suspicion
+from federation.protocol.service_messages import Suspicion
 from tenant_client.confirm.select import DEFAULTS, ENOUGH, PROBES, Defect, Probe, hinted, learnt, select
 
 

@@ -12,10 +12,10 @@ from functools import cache
 import pytest
 
 from benchmarks.hostile_peer import HostilePeer
-from transport.certificates import Certificate, make_certificate
-from transport.client import Peer
-from transport.connections import connected, from_the_fullest, shut
-from transport.server import Limits, serve
+from federation.transport.certificates import Certificate, make_certificate
+from federation.transport.client import Peer
+from federation.transport.connections import connected, from_the_fullest, shut
+from federation.transport.server import Limits, serve
 
 HOST, PATH, WATCH = "127.0.0.1", "/pharoah.Test/Ask", "/pharoah.Test/Watch"
 SOON_S = 20.0

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import ArrayLike
 
 from benchmarks.contexts import TITAN, Planted, agreement, everything, lived_on, plant, shuffled, titan_lives
-from crypto.life_table import Floats
+from federation.protocol.life_table import Floats
 from provider_server.analysis.contexts import ContextMap, find_contexts, layout, nearest, widened
 from provider_server.analysis.partition import Fleet, told_by_failures
 from provider_server.analysis.selection import NodeTable, Selected, select

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from scipy.stats import binom, poisson
 
-from crypto import correlation, noise
-from crypto.causes import Domain
-from crypto.life_table import Floats, LifeTable
-from crypto.noise import Integers
-from provider_server import weeks
+from crypto import continual_counting
+from federation.protocol import noise
+from federation.protocol.causes import Domain
+from federation.protocol.life_table import Floats, LifeTable
+from federation.protocol.noise import Integers
 from provider_server.analysis.calibration import Calibration, calibrate
 from provider_server.analysis.drift import Alarm, Watched, alarms
 from provider_server.analysis.factors import SIZES, Factor, find_factors, size_band
-from provider_server.analysis.held_out import (
+from provider_server.analysis.prediction import (
     Comparison,
     Expected,
     Prediction,
@@ -31,11 +31,19 @@ from provider_server.analysis.held_out import (
     predict,
     score,
 )
-from provider_server.leases import expose, rows_of
-from provider_server.release import Release, release
-from provider_server.weeks import cell_covariance, infrastructure, mean_risks, predict_week, span_tables, week_tables
-from simulation.bench_learning import Year, live, releases, small
-from simulation.scenario import load
+from provider_server.fleet.leases import expose, rows_of
+from provider_server.learning import weekly
+from provider_server.learning.weekly import (
+    cell_covariance,
+    infrastructure,
+    mean_risks,
+    predict_week,
+    span_tables,
+    week_tables,
+)
+from provider_server.rounds.release import Release, release
+from simulation.bench.learning import Year, live, releases, small
+from simulation.cloud.scenario import load
 from tests.changing import replace
 
 Rates = Mapping[tuple[str, str], float]
@@ -148,7 +156,7 @@ def ratio_of_variance(made: Sequence[Release], year: Year, *, born_late: bool | 
     """Mean squared noise of all weeks over its stated variance, and of how many cells."""
     squares = []
     for at, one in enumerate(made):
-        births = correlation.births([earlier.plan.tables for earlier in made[: at + 1]])
+        births = continual_counting.births([earlier.plan.tables for earlier in made[: at + 1]])
         tables = week_tables(one, made[:at])
         miss = np.concatenate([(t.events - exact).ravel() for t, exact in zip(tables, year.exact[at], strict=True)])
         own = miss**2 / np.concatenate([table.noise_variance.ravel() for table in tables])
@@ -187,7 +195,7 @@ def opened(carries: Sequence[bool], year: Year, *, in_series: bool = True) -> li
     rng, made, past = np.random.default_rng(8), list[Release](), list[Any]()
     plans = [replace(plan, series=plan.series if in_series else None) for plan in year.plans]
     for plan, counts, slices, carry in zip(plans, year.exact, year.slices, carries, strict=False):
-        past = [correlation.embed(made[-1].plan.tables, plan.tables, week) for week in past] if in_series else []
+        past = [continual_counting.embed(made[-1].plan.tables, plan.tables, week) for week in past] if in_series else []
         own = np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64)
         scales = [float(noise.gaussian_share_scale(plan, m)) * np.sqrt(200) for m in plan.marginals]
         fresh = [
@@ -391,7 +399,7 @@ def test_the_gate_is_at_two_standard_errors() -> None:
 def steps(count: int) -> Floats:
     """What each opening of a series adds to what each week says alone."""
     total = 256.0 * np.array(
-        [np.pad(correlation.decoding((True,) * (t + 1)), (0, count - t - 1)) for t in range(count)]
+        [np.pad(continual_counting.decoding((True,) * (t + 1)), (0, count - t - 1)) for t in range(count)]
     )
     return np.diff(total, axis=0, prepend=0.0)
 
@@ -485,7 +493,7 @@ def test_what_is_watched_in_releases_scatters_as_it_is_said_to(epsilon: float | 
     cloud, rng, squares = world(), np.random.default_rng(10), []
     for seed in range(3):
         made = releases(drawn(cloud.truth, rng), epsilon, InsecureSeeded(seed))
-        for one in weeks.watched(made, cloud.truth):
+        for one in weekly.watched(made, cloud.truth):
             if one.what.startswith("context") or one.what == "total":
                 covariance = one.noise_covariance + np.diag(one.variance)
                 white = np.linalg.solve(np.linalg.cholesky(covariance), one.counted - one.predicted)
@@ -505,7 +513,7 @@ def test_a_context_that_fails_more_is_found_in_releases() -> None:
     ]
     for epsilon, within in ((None, 2), (2.0, 9)):
         made = releases(drawn(truth, np.random.default_rng(11)), epsilon, InsecureSeeded(3))
-        found = alarms(weeks.watched(made, cloud.truth))
+        found = alarms(weekly.watched(made, cloud.truth))
         own = [one for one in found if one.what == f"context {bad}"]
         assert own
         assert change <= own[0].raised_hour // 168 <= change + within

@@ -17,24 +17,22 @@ from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from crypto.accountant import noise_scales, plan_loss
-from crypto.correlation import (
+from crypto.continual_counting import (
     MOST_WEEKS,
     WEIGHT_ONE,
-    births,
     combine,
     decoding,
-    embed,
     running_total,
     running_variance,
     squared_sensitivity,
     weights,
 )
 from crypto.ids import RoundId
-from crypto.life_table import Dimension, Floats, LifeTable
 from crypto.masking import Words, add_words
-from crypto.noise import SCALE_BITS, NoiseSampler, SystemSampler, contribution, open_groups
-from crypto.plan import LONGEST_HORIZON, Mechanism, Plan, Series
+from federation.protocol.life_table import Dimension, Floats, LifeTable, births, embed
+from federation.protocol.noise import SCALE_BITS, NoiseSampler, SystemSampler, contribution, open_groups
+from federation.protocol.plan import LONGEST_HORIZON, Mechanism, Plan, Series
+from federation.protocol.privacy_cost import noise_scales, plan_loss
 from tests.chances import RARE, has_variance, missed_variance, proven_epsilon, sure_epsilon
 from tests.plans import InsecureScale, cells_plan
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from numpy.random import Generator
 from scipy.stats import kstest
 
-from crypto.online import Verdict
+from federation.protocol.service_messages import Verdict
 from tenant_client.confirm.criteria import (
     BOUND,
     Criterion,

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from crypto.causes import CAUSES
-from tenant_client.cues import Level, level_of, match_exception, match_line, parse, table
+from federation.protocol.causes import CAUSES
+from tenant_client.sources.cues import Level, level_of, match_exception, match_line, parse, table
 from tenant_client.sources.reading import CappedReader, Limits
 from tenant_client.sources.scanning import Scanner, gate_of
-from tenant_client.xid import XIDS, parse as parse_xids
+from tenant_client.sources.xid import XIDS, parse as parse_xids
 
 ROOT = Path(__file__).resolve().parents[1]
 CATALOG = ROOT.parent / "shared" / "data" / "xid" / "xid_catalog.json"

@@ -11,11 +11,18 @@ from typing import Any
 
 import pytest
 
-from tenant_client.compare import jaccard
-from tenant_client.describe import ANY_SIZE, BETWEEN_TENSORS, NothingToDescribe, describe, describe_files, read_traces
-from tenant_client.descriptor import Descriptor
 from tenant_client.sources.reading import Limits, SourceError
 from tenant_client.sources.trace import Call, Collective, Trace
+from tenant_client.workload.compare import jaccard
+from tenant_client.workload.describe import (
+    ANY_SIZE,
+    BETWEEN_TENSORS,
+    NothingToDescribe,
+    describe,
+    describe_files,
+    read_traces,
+)
+from tenant_client.workload.descriptor import Descriptor
 from tests.traces import (
     Op,
     Transformer,

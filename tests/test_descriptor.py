@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from crypto.bundle import SKETCH_BYTES, CatalogueEntry
-from tenant_client.descriptor import NEAR_ENOUGH, Descriptor, own_sketch, rungs
-from tenant_client.sketch import POSITIONS, Sketch, similarity, sketch
+from federation.protocol.bundle import SKETCH_BYTES, CatalogueEntry
+from tenant_client.workload.descriptor import NEAR_ENOUGH, Descriptor, own_sketch, rungs
+from tenant_client.workload.minhash import POSITIONS, Sketch, similarity, sketch
 from tests.changing import replace
 from tests.factories import a_descriptor
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from crypto.causes import CAUSES, Domain
-from tenant_client.diagnosis import Diagnosis, diagnose, explain, gather, hints
+from federation.protocol.causes import CAUSES, Domain
+from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, explain, gather, hints
+from tenant_client.diagnosis.log_templates import Lessons
 from tenant_client.sources.evidence import Evidence, Role
-from tenant_client.templates import Lessons
 from tests.logs_of_our_own import DATA, LOGS, expected, found, real
 
 KEY = Evidence("key_error", Role.ROOT, "job_log", "job.log", 40, "KeyError: 'x'", rank=3)

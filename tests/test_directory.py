@@ -10,9 +10,14 @@ from typing import Any, Protocol
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from crypto import directory as module
 from crypto.codec import decode, digest, encode
-from crypto.directory import (
+from crypto.errors import BadSignature, DecodeError, PeerFault, Refusal
+from crypto.ids import Digest, MaskPublicKey, Signature, TenantId, VerifyKey
+from crypto.masking import MaskKey
+from crypto.possession import MaskKeyClaim
+from crypto.signing import Signed, SigningKey, open_signed, tenant_id
+from federation.protocol import directory as module
+from federation.protocol.directory import (
     NOTHING_BEFORE,
     Chain,
     Directory,
@@ -23,14 +28,9 @@ from crypto.directory import (
     UnknownHead,
     next_entry,
 )
-from crypto.errors import BadSignature, DecodeError, PeerFault, Refusal
-from crypto.ids import Digest, MaskPublicKey, Signature, TenantId, VerifyKey
-from crypto.masking import MaskKey
-from crypto.messages import DirectoryUpdate, Receipt
-from crypto.possession import MaskKeyClaim
-from crypto.signing import Signed, SigningKey, open_signed, tenant_id
-from tenant_client.database import open_database
-from tenant_client.pinned import pin, pinned
+from federation.protocol.round_messages import DirectoryUpdate, Receipt
+from federation.runtime.pinned_directory import pin, pinned
+from tenant_client.records.database import open_database
 from tests.changing import replace
 from tests.curve25519 import aliases
 from tests.factories import Cast, keys

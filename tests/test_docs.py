@@ -21,13 +21,13 @@ import provider_server.cli
 import simulation.cli
 import tenant_client.cli
 from crypto.ids import LeaseId
-from provider_server.planning import PlanSettings
-from provider_server.store import Store
-from simulation.federation import found
-from simulation.scenario import Scenario, names
-from tenant_client import trustee
-from tenant_client.database import SCHEMA
-from tenant_client.journal import Unit
+from provider_server.rounds.planning import PlanSettings
+from provider_server.store.store import Store
+from simulation.cloud.scenario import Scenario, names
+from simulation.run.federation import found
+from tenant_client.records.database import SCHEMA
+from tenant_client.records.journal import Unit
+from trustee import trustee
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from tenant_client.diagnosis import diagnose, gather
+from tenant_client.diagnosis.diagnose import diagnose, gather
 from tenant_client.sources.elastic import looks_like, rank_of, read
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.reading import SourceError

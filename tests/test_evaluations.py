@@ -10,17 +10,17 @@ import pytest
 
 from crypto import voprf
 from crypto.codec import decode, encode
-from crypto.directory import Chain, next_entry
 from crypto.errors import BadSignature, DecodeError, PeerFault, QuotaExceeded
 from crypto.ids import EncodedElement, Signature
-from crypto.messages import DirectoryUpdate, EvaluationRequest, EvaluationResponse
-from crypto.plan import HOURS_PER_WEEK
 from crypto.ristretto import Element
 from crypto.signing import Signed, SigningKey, reopened, tenant_id
-from tenant_client.trustee import EpochNotCurrent, Trustee, TrusteeLimits
+from federation.protocol.directory import Chain, next_entry
+from federation.protocol.plan import HOURS_PER_WEEK
+from federation.protocol.round_messages import DirectoryUpdate, EvaluationRequest, EvaluationResponse
 from tests.changing import replace
 from tests.factories import WEEKS_PER_EPOCH, Cast, a_plan, keys
 from tests.test_trustee import a_newcomer, an_element, an_unmasking
+from trustee.trustee import EpochNotCurrent, Trustee, TrusteeLimits
 
 
 def a_request(

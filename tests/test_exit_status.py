@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from tenant_client.diagnosis import diagnose
+from tenant_client.diagnosis.diagnose import diagnose
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.exit_status import of
 

@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom, norm
 
-from crypto import fast_gaussian, noise
+from crypto import fast_gaussian
 from crypto.fast_gaussian import (
     LARGEST_SCALE,
     SMALLEST_SCALE,
@@ -31,8 +31,9 @@ from crypto.fast_gaussian import (
     table,
     total_variation,
 )
-from crypto.life_table import Floats
-from crypto.noise import FAST_FROM_CELLS, Integers, SystemSampler, from_ring, noise_share
+from federation.protocol import noise
+from federation.protocol.life_table import Floats
+from federation.protocol.noise import FAST_FROM_CELLS, Integers, SystemSampler, from_ring, noise_share
 from tests.chances import RARE, fits, missed
 from tests.plans import cells_plan
 
@@ -402,7 +403,7 @@ def test_large_tables_at_covered_scales_are_drawn_fast_from_a_fresh_key(
         return asked[-1]
 
     os_urandom = os.urandom
-    monkeypatch.setattr("crypto.noise.os.urandom", recorded)
+    monkeypatch.setattr("federation.protocol.noise.os.urandom", recorded)
     monkeypatch.setattr(noise, "opendp_gaussian", lambda _, size: np.zeros(size, np.int64))
     drawn = [SAMPLER.gaussian(scale, cells) for _ in range(2)]
     assert [len(key) for key in asked] == keys * [32]

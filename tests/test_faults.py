@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.run.attempts import Attempt, State
+from tenant_client.records.attempts import Attempt, State
 from tests import needs
 from tests.gloo import tried_again_without_gloo
 from tests.jobs.wrapped import JOBS, Outcome, attempts, failures, run, start

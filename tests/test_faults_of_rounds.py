@@ -17,19 +17,19 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import sqlalchemy as sa
+from federation.runtime.sqlite import StorageFailed, reporting
 from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import Phase, given, settings, strategies as st
 
 from crypto.errors import CohortTooSmall, PeerFault, PharoahError, Unreachable
-from crypto.verbs import BLOB, RECORD, Verb
-from provider_server.provider import RoundUnderWay
-from provider_server.release import Release
-from provider_server.rounds import State
-from provider_server.tenants import Why
+from federation.protocol.queries import BLOB, RECORD, Verb
+from provider_server.network.grid_tenants import Why
+from provider_server.rounds.provider import RoundUnderWay
+from provider_server.rounds.release import Release
+from provider_server.store.round_store import State
 from provider_server.week import MaskHolder
-from simulation.federation import Federation
-from tenant_client.database import StorageFailed, open_database, reporting
-from tenant_client.trustee import TrusteeLimits
+from simulation.run.federation import Federation
+from tenant_client.records.database import open_database
 from tests.changing import replace
 from tests.federations import (
     COHORT,
@@ -45,6 +45,7 @@ from tests.federations import (
     hold,
     is_exact,
 )
+from trustee.trustee import TrusteeLimits
 
 MASKING = (3, 4, 5)
 HOURS = 167.0  # of a lease in the first week: all begin with its second hour
@@ -316,7 +317,7 @@ def test_of_a_full_disk_the_provider_hears_the_name_and_the_tenant_the_rest(
         (0, Why.FAILED, "StorageFailed")
     }
     here = {record.name: record.getMessage() for record in caplog.records if "disk is full" in record.getMessage()}
-    assert set(here) == {"tenant_client.flower_client"}
+    assert set(here) == {"tenant_client.network.flower_app"}
 
 
 def test_what_a_disk_does_is_told_apart_from_what_a_bug_does(tmp_path: Path) -> None:

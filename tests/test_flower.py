@@ -18,12 +18,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given, strategies as st
 
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PharoahError
-from crypto.verbs import BLOB, RECORD, Fault, Verb, unwrap, wrap
-from provider_server.flower_server import server_app, task_identity
-from provider_server.superlink import NO_CODE, bundle, run_server_app
-from provider_server.tenants import FLOWER_ERRORS, PULL_AT_ONCE, GridTenants, NodeId, Silence, Tenants, Why
-from simulation.local_grid import ClientAppFailed, LocalGrid, local_task
-from tenant_client.flower_client import client_app
+from federation.protocol.queries import BLOB, RECORD, Fault, Verb, unwrap, wrap
+from provider_server.network.flower_app import server_app, task_identity
+from provider_server.network.grid_tenants import FLOWER_ERRORS, PULL_AT_ONCE, GridTenants, NodeId, Silence, Why
+from provider_server.network.superlink import NO_CODE, bundle, run_server_app
+from provider_server.week import Tenants
+from simulation.run.local_grid import ClientAppFailed, LocalGrid, local_task
+from tenant_client.network.flower_app import client_app
 from tests.superlink import SuperLink, pinned_node, run_stock_server_app, superlink
 from tests.waiting import PATIENCE_S
 
@@ -163,7 +164,7 @@ def test_of_an_error_only_the_class_name_crosses(
     assert seconds < PATIENCE_S
     assert (replies[0].error.code, replies[0].error.reason) == (code, name)
     assert SECRET.encode() not in replies[0].deflate()
-    seen = [record.getMessage() for record in caplog.records if record.name == "provider_server.tenants"]
+    seen = [record.getMessage() for record in caplog.records if record.name == "provider_server.network.grid_tenants"]
     assert seen == [f"node {node_id} has no answer to contribution: failed {name}"]
     assert SECRET in caplog.text  # the tenant's own log does say what happened
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from crypto.ids import LeaseId
-from crypto.noise import Integers
-from provider_server.forecast import NO_ROW, Chance, Job, chance_of_failure, job_of
-from provider_server.learning import Findings, RateFinding, learn
-from provider_server.leases import Lease
-from provider_server.release import Release
-from provider_server.verdicts import PairFinding
-from simulation.bench_learning import Year, live, releases, small
-from simulation.scenario import load
+from federation.protocol.noise import Integers
+from provider_server.fleet.leases import Lease
+from provider_server.learning.findings import Findings, RateFinding, learn
+from provider_server.learning.forecast import NO_ROW, Chance, Job, chance_of_failure, job_of
+from provider_server.learning.verdicts import PairFinding
+from provider_server.rounds.release import Release
+from simulation.bench.learning import Year, live, releases, small
+from simulation.cloud.scenario import load
 from tests.changing import replace
 
 DAYS_3 = 72.0

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from crypto.bundle import Bundle
-from provider_server import continual
-from provider_server.analysis.held_out import Comparison, Verdict
-from provider_server.continual import HeldBack, Model, check
-from provider_server.learning import Findings, learn
-from provider_server.leases import Lease
-from provider_server.publication import compose
-from provider_server.release import Release
-from simulation.side_by_side import learn_all
+from federation.protocol.bundle import Bundle
+from provider_server.analysis.prediction import Comparison, Verdict
+from provider_server.fleet.leases import Lease
+from provider_server.learning import publication_gate
+from provider_server.learning.bundle import compose
+from provider_server.learning.findings import Findings, learn
+from provider_server.learning.publication_gate import HeldBack, Model, check
+from provider_server.rounds.release import Release
+from simulation.judge.side_by_side import learn_all
 from tests.changing import replace
 from tests.federations import WEEKS, Grounds, begin, fail, hold
 
@@ -54,7 +54,7 @@ def test_learning_side_by_side_gives_what_learning_one_after_the_other_gives(his
 
 def test_the_same_learner_is_no_worse_than_its_own_bundle(history: History) -> None:
     releases, leases = history
-    found = continual.review(releases, leases, bundle(releases[:1], leases), learner(leases))
+    found = publication_gate.review(releases, leases, bundle(releases[:1], leases), learner(leases))
     assert found is not None
     assert found.difference == pytest.approx(0.0, abs=1e-9)
     assert found.verdict is Verdict.NO_WORSE
@@ -64,7 +64,7 @@ def test_the_same_learner_is_no_worse_than_its_own_bundle(history: History) -> N
 def test_a_bundle_that_is_far_off_is_beaten_and_a_good_one_is_not(history: History) -> None:
     releases, leases = history
     far, near = (
-        continual.review(releases, leases, bundle(releases[:1], leases, factor), learner(leases))
+        publication_gate.review(releases, leases, bundle(releases[:1], leases, factor), learner(leases))
         for factor in (1e4, 1.0)
     )
     assert far is not None
@@ -74,10 +74,11 @@ def test_a_bundle_that_is_far_off_is_beaten_and_a_good_one_is_not(history: Histo
 
 def test_a_bundle_that_has_seen_the_week_is_no_judge_of_it(history: History) -> None:
     releases, leases = history
-    assert continual.review(releases, leases, bundle(releases, leases), learner(leases)) is None
-    assert continual.review(releases[:1], leases, bundle(releases[:1], leases), learner(leases)) is None
+    assert publication_gate.review(releases, leases, bundle(releases, leases), learner(leases)) is None
+    assert publication_gate.review(releases[:1], leases, bundle(releases[:1], leases), learner(leases)) is None
     assert (
-        continual.review(releases, leases, replace(bundle(releases[:1], leases), hazards=()), learner(leases)) is None
+        publication_gate.review(releases, leases, replace(bundle(releases[:1], leases), hazards=()), learner(leases))
+        is None
     )
 
 
@@ -99,11 +100,11 @@ def test_a_model_is_the_same_in_findings_and_in_their_bundle(history: History) -
 
 def test_bundles_are_judged_by_weeks_that_came_after_them(history: History) -> None:
     releases, leases = history
-    assert continual.outlook(releases, leases, []).calibration is None
-    assert continual.outlook(releases, leases, [bundle(releases, leases)]).calibration is None
-    seen = continual.outlook(releases, leases, [bundle(releases[:1], leases)])
+    assert publication_gate.outlook(releases, leases, []).calibration is None
+    assert publication_gate.outlook(releases, leases, [bundle(releases, leases)]).calibration is None
+    seen = publication_gate.outlook(releases, leases, [bundle(releases[:1], leases)])
     assert seen.alarms == ()
     assert seen.calibration is not None
-    low = continual.outlook(releases, leases, [bundle(releases[:1], leases, 0.01)]).calibration
+    low = publication_gate.outlook(releases, leases, [bundle(releases[:1], leases, 0.01)]).calibration
     assert low is not None
     assert low.predicted.sum() < seen.calibration.predicted.sum() / 2  # job-weeks count one failure at most

@@ -14,10 +14,10 @@ import pytest
 
 from benchmarks.poison import GROUPS, MINIMUM, TENANTS, World, group_sum, make_world, play
 from crypto.ids import TenantId
-from crypto.noise import noise_variances
-from crypto.plan import Mechanism
-from provider_server.ceilings import GroupSum
-from provider_server.grouping import (
+from federation.protocol.noise import noise_variances
+from federation.protocol.plan import Mechanism
+from provider_server.rounds.ceilings import GroupSum
+from provider_server.rounds.grouping import (
     Evidence,
     Judgement,
     Limits,

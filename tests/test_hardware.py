@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from provider_server.observing import label_of
-from simulation.cloud import Cloud, build_cloud
-from simulation.hardware import NODES, context_names, fleet, label
-from simulation.play import settings_of
-from simulation.scenario import load
+from provider_server.learning.hardware import label_of
+from simulation.cloud.cloud import Cloud, build_cloud
+from simulation.cloud.hardware import NODES, context_names, fleet, label
+from simulation.cloud.scenario import load
+from simulation.run.play import settings_of
 
 START_HOUR = 168 * 2955
 

@@ -12,7 +12,7 @@ from lifelines import CoxPHFitter, PiecewiseExponentialFitter
 from numpy.typing import NDArray
 from sklearn.linear_model import PoissonRegressor
 
-from crypto.life_table import Dimension, Floats, LifeTable
+from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.bands import band_of, bands_from_departures, budget_shares, quantile_bands, time_in_bands
 from provider_server.analysis.hazard import Cells, HazardFit, Model, fit_hazard, predict, predict_levels
 from tests.changing import replace

@@ -14,14 +14,13 @@ import pytest
 from crypto.codec import encode
 from crypto.errors import NotYours
 from crypto.ids import LeaseId, TenantId
-from crypto.online import Action, Hint, HintState, Outcome, Suspicion
-from provider_server.backup import backup, restore
-from provider_server.hint_store import KEPT_H, HintStore
-from provider_server.hints import Draft
-from provider_server.round_store import LostStep
-from provider_server.store import Store
-from tenant_client.database import open_database
-from tenant_client.hints import HintLog
+from federation.protocol.service_messages import Action, Hint, HintState, Outcome, Suspicion
+from provider_server.store.backup import backup, restore
+from provider_server.store.hint_store import KEPT_H, Draft, HintStore
+from provider_server.store.round_store import LostStep
+from provider_server.store.store import Store
+from tenant_client.advice.hints import HintLog
+from tenant_client.records.database import open_database
 from tests.changing import replace
 from tests.deaths_of_hints import TENANTS, look_at_all
 from tests.factories import a_lease, keys, lease_id

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from crypto.ids import LeaseId
-from crypto.online import Action, Hint, HintState, Suspicion
-from tenant_client.database import open_database
-from tenant_client.hints import STANDS_H, Episode, HintLog, episodes
-from tenant_client.run.hinted import EVERY_S, Hinted, fuse, join
-from tenant_client.run.watch import Finding, Kind
+from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
+from tenant_client.advice.hints import STANDS_H, Episode, HintLog, episodes
+from tenant_client.records.database import open_database
+from tenant_client.run.lease_hints import EVERY_S, Hinted, fuse, join
+from tenant_client.run.watchdog import Finding, Kind
 from tests.jobs.wrapped import LEASE as NO_LEASE, PROGRAM, Outcome, attempts, run, start
 from tests.test_watch_verb import LEASE, OTHER, hint
 

@@ -10,8 +10,9 @@ import pytest
 
 from crypto.errors import DecodeError
 from crypto.ids import LeaseId
-from crypto.online import Action, Hint, HintState, Suspicion
-from provider_server.hints import Draft, Episodes, HintLimits, LeaseHazard, NodeHazard, lease_hazard
+from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
+from provider_server.hints.episodes import Episodes, HintLimits, LeaseHazard, NodeHazard, lease_hazard
+from provider_server.store.hint_store import Draft
 from tests.changing import replace
 
 USUAL = 0.001

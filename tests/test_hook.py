@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from tenant_client.live import hook as hooks
-from tenant_client.live.follow import PATIENCE_STEPS, Follower, StepCounter
-from tenant_client.live.hook import Hook, current_hook, pharoah_hook
-from tenant_client.live.loss import LossReader
-from tenant_client.live.pacing import Pacer, Settings
-from tenant_client.live.progress import Progress, file_name, read
-from tenant_client.live.sampler import Sampler
+from tenant_client.run.hook import hook as hooks
+from tenant_client.run.hook.follow import PATIENCE_STEPS, Follower, StepCounter
+from tenant_client.run.hook.hook import Hook, current_hook, pharoah_hook
+from tenant_client.run.hook.loss import LossReader
+from tenant_client.run.hook.pacing import Pacer, Settings
+from tenant_client.run.hook.progress import Progress, file_name, read
+from tenant_client.run.hook.sampler import Sampler
 from tests import needs
 
 torch = needs.package("torch")

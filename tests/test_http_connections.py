@@ -19,10 +19,10 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.proto.node_pb2 import Node
 
-from provider_server.connections import ConnectionLimits, Share, Stage
-from provider_server.listeners import FLEET, PUSH_OBJECT
-from provider_server.superlink import SuperLink
-from tenant_client.node import NodeKey, make_node_key
+from provider_server.network.connections import ConnectionLimits, Share, Stage
+from provider_server.network.listeners import FLEET, PUSH_OBJECT
+from provider_server.network.superlink import SuperLink
+from tenant_client.network.flower_node import NodeKey, make_node_key
 from tests.changing import replace
 from tests.slow_callers import WAYS, holding
 from tests.superlink import HOST, Certificates, activation, certificates, headers, post

@@ -10,22 +10,32 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from crypto.bundle import Bundle, HazardEntry, Judgement, MismatchEntry, Statement
-from crypto.check import Check
 from crypto.ids import LeaseId, Token
-from crypto.online import Action, HintState, Suspicion
+from federation.protocol.bundle import Bundle, HazardEntry, Judgement, MismatchEntry, Statement
+from federation.protocol.check import Check
+from federation.protocol.service_messages import Action, HintState, Suspicion
 from provider_server.analysis.buildup import BuildUp
-from provider_server.hints import Draft
-from provider_server.telemetry.summaries import REPORTED, HourSummary
-from simulation import bench_impact, degradation
-from simulation.bench_impact import token, trial_of
+from provider_server.fleet.telemetry.summaries import REPORTED, HourSummary
+from provider_server.store.hint_store import Draft
+from simulation.bench import impact as bench_impact
+from simulation.bench.impact import token, trial_of
 from simulation.cli import app
-from simulation.cloud import Cloud, build_cloud
-from simulation.degradation import METRIC, Courses, Latches, draw_courses, failure_hours, observe, replaced, severity
-from simulation.foresight import is_warned, saved_h, watch
-from simulation.impact import Impact, check_all, gained_by_checks, impact, on_mismatch, on_warning
-from simulation.scenario import load
-from simulation.trial import Costs, World, learning_weeks, world_of
+from simulation.cloud import degradation
+from simulation.cloud.cloud import Cloud, build_cloud
+from simulation.cloud.degradation import (
+    METRIC,
+    Courses,
+    Latches,
+    draw_courses,
+    failure_hours,
+    observe,
+    replaced,
+    severity,
+)
+from simulation.cloud.scenario import load
+from simulation.judge.hint_evaluation import is_warned, saved_h, watch
+from simulation.judge.impact import Impact, check_all, gained_by_checks, impact, on_mismatch, on_warning
+from simulation.judge.user_loop import Costs, World, learning_weeks, world_of
 from tests.changing import replace
 
 COSTS = Costs()

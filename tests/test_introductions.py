@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from crypto.ids import Digest, VerifyKey
-from crypto.messages import LeaseRequest
-from crypto.online import Introduction
-from crypto.services import PUBLIC, ProviderMethod, TrusteeMethod
 from crypto.signing import SigningKey
-from tests.factories import keys
-from transport.certificates import Certificate, make_certificate
-from transport.client import Peer
-from transport.introductions import (
+from federation.protocol.round_messages import LeaseRequest
+from federation.protocol.service_messages import Introduction
+from federation.protocol.services import PUBLIC, ProviderMethod, TrusteeMethod
+from federation.transport.certificates import Certificate, make_certificate
+from federation.transport.client import Peer
+from federation.transport.introductions import (
     FRESH_S,
     METADATA_KEY,
     RENEW_S,
@@ -28,6 +27,7 @@ from transport.introductions import (
     parties,
     server_digest,
 )
+from tests.factories import keys
 
 HOST = "127.0.0.1"
 HERE, ELSEWHERE = Digest(bytes([1] * 32)), Digest(bytes([2] * 32))

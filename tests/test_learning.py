@@ -7,16 +7,16 @@ import pytest
 from scipy.stats import poisson
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from crypto.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.effective import cap_factor, capped_mean
+from federation.protocol.life_table import Dimension, Floats, LifeTable
+from provider_server.analysis.cap_correction import cap_factor, capped_mean
 from provider_server.analysis.factors import Factor
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.analysis.rules import OneOf, Rule
-from provider_server.learning import Findings, learn
-from provider_server.publication import compose
-from provider_server.sizes_and_seasons import add_factors, season
-from simulation.bench_learning import Year, live, releases, small, true_rates
-from simulation.scenario import load
+from provider_server.learning.bundle import compose
+from provider_server.learning.factors import add_factors, season
+from provider_server.learning.findings import Findings, learn
+from simulation.bench.learning import Year, live, releases, small, true_rates
+from simulation.cloud.scenario import load
 from tests.changing import replace
 from tests.factories import InsecureSilence
 from tests.plans import InsecureSeeded

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from crypto.life_table import LifeTable
-from crypto.messages import finest_row
-from crypto.plan import Plan
-from provider_server.leases import Lease, Slices, context_tokens, expose, expose_table
-from provider_server.planning import MarginalSpec
+from federation.protocol.life_table import LifeTable
+from federation.protocol.plan import Plan
+from federation.protocol.round_messages import finest_row
+from provider_server.fleet.leases import Lease, Slices, context_tokens, expose, expose_table
+from provider_server.rounds.planning import MarginalSpec
 from tests.changing import replace
 from tests.factories import WEEK, a_lease, a_plan, all_leases, keys, labels, lease_id
 

@@ -7,15 +7,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from federation.runtime.sqlite import Connection
 from hypothesis import given, strategies as st
 
-from crypto.accountant import NO_LOSS, PrivacyLoss, plan_loss
 from crypto.errors import BudgetExceeded, PlanRefused
 from crypto.ids import Digest, RoundId
-from crypto.noise import Integers, SystemSampler
-from crypto.plan import HOURS_PER_WEEK, LONGEST_HORIZON, Plan, Series
-from tenant_client.database import SCHEMA, Connection, open_database
-from tenant_client.ledger import Charge, Ledger, weeks_of
+from federation.protocol.noise import Integers, SystemSampler
+from federation.protocol.plan import HOURS_PER_WEEK, LONGEST_HORIZON, Plan, Series
+from federation.protocol.privacy_cost import NO_LOSS, PrivacyLoss, plan_loss
+from tenant_client.records.database import SCHEMA, open_database
+from tenant_client.records.ledger import Charge, Ledger, weeks_of
 from tests.changing import replace
 from tests.factories import WEEK, Cast, a_plan, signed
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from crypto.life_table import Dimension, Floats, LifeTable
+from federation.protocol.life_table import Dimension, Floats, LifeTable
 
 COLUMNS = ("events", "exposure_node_hours", "at_risk", "noise_variance")
 NAMES = ("workload", "context", "band")

@@ -21,27 +21,28 @@ import sqlalchemy as sa
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from crypto.bundle import Bundle, HazardEntry
 from crypto.errors import DecodeError, Unreachable
 from crypto.ids import LeaseId, TenantId, Token
-from crypto.online import Action, Hint, HintState, Suspicion
-from provider_server import observing, tables
+from federation.protocol.bundle import Bundle, HazardEntry
+from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
+from federation.runtime.key_files import write_secret
 from provider_server.analysis.buildup import FRESH, SILENT, UNKNOWN, BuildUp, signals
 from provider_server.analysis.contexts import Context, ContextMap
 from provider_server.cli import app
-from provider_server.leases import Lease
-from provider_server.live import STATE, Live, NotReady, polling
-from provider_server.live_nodes import SUSPICIONS, NodeState, Rates, Standing, View, node_states
+from provider_server.fleet.leases import Lease
+from provider_server.hints.node_hazard import SUSPICIONS, NodeState, Rates, Standing, View, node_states
+from provider_server.hints.poller import STATE, Live, NotReady, polling
+from provider_server.learning import hardware
+from provider_server.learning.hardware import Kept, label_of
 from provider_server.metrics import Metrics
-from provider_server.observing import Kept, label_of
-from provider_server.provider import Provider
-from provider_server.serving import _on_hangup
+from provider_server.rounds.provider import Provider
+from provider_server.service import _on_hangup
 from provider_server.settings import Live as LiveTable, ProviderSettings, Telemetry
+from provider_server.store import tables
 from tests.federations import Grounds
 from tests.test_buildup import summary
 from tests.test_telemetry_prometheus import prometheus
 from tests.waiting import PATIENCE_S, until
-from transport.secret_files import write_secret
 
 NODES = tuple(f"n{number:02}" for number in range(12))
 HOT, SILENCED, NEW = "n03", "n07", "n99"
@@ -159,7 +160,7 @@ def scene(tmp_path: Path, feed: Feed) -> Scene:
     placed = {"hot": (0, (HOT, "n04")), "quiet": (1, ("n05", "n06")), "silent": (1, (SILENCED, "n08"))}
     build_up = BuildUp()
     build_up.add(summary(feed.first_hour - 1, {}, silent=NODES))
-    observing.keep(found.home, Kept(feed.first_hour, contexts(), {}, build_up.state()))
+    hardware.keep(found.home, Kept(feed.first_hour, contexts(), {}, build_up.state()))
     with closing(grounds.provider(tmp_path)) as provider:
         grounds.publisher(provider.store).issue(bundle(provider, feed.first_hour))
         for number, (name, (tenant, nodes)) in enumerate(placed.items()):
@@ -272,7 +273,7 @@ def test_without_contexts_or_telemetry_nothing_is_looked_at(scene: Scene) -> Non
         with pytest.raises(Unreachable):
             away.poll()
         assert provider.hints.state() is None
-        (scene.home / observing.STATE).unlink()
+        (scene.home / hardware.STATE).unlink()
         with pytest.raises(NotReady, match="contexts"):
             scene.live(provider).poll()
 
@@ -282,7 +283,7 @@ def test_a_damaged_state_is_left_for_that_of_the_contexts(scene: Scene) -> None:
     (scene.home / STATE).write_bytes(b"{")
     scene.step([3])
     BuildUp.resumed((scene.home / STATE).read_bytes())
-    (scene.home / observing.STATE).write_bytes(b"{")
+    (scene.home / hardware.STATE).write_bytes(b"{")
     with closing(scene.grounds.provider(scene.root)) as provider, pytest.raises(DecodeError):
         scene.live(provider).poll()
 
@@ -295,11 +296,11 @@ def test_the_poller_counts_what_fails_goes_on_and_takes_new_settings(scene: Scen
     scene.home.joinpath("provider.toml").write_text("[live]\npoll_s = 0.01\n")
     with closing(scene.grounds.provider(scene.root)) as provider:
         live = scene.live(provider)
-        (scene.home / observing.STATE).rename(scene.home / "later")
+        (scene.home / hardware.STATE).rename(scene.home / "later")
         live.settings = replace_live(live.settings, LiveTable(poll_s=3600.0))
         with polling(live):
             until(lambda: scene.value("pharoah_live_polls_total", outcome="failed") == 1)
-            (scene.home / "later").rename(scene.home / observing.STATE)
+            (scene.home / "later").rename(scene.home / hardware.STATE)
             scene.home.joinpath("provider.toml").write_text(
                 f'[live]\npoll_s = 0.01\nwithin_hours = 12.0\n[telemetry]\nprometheus_url = "{scene.feed.url}"\n'
                 '[rounds]\nevery = "manual"\n'

@@ -11,14 +11,14 @@ from tempfile import TemporaryDirectory
 import pytest
 from flwr.proto.control_pb2 import ListNodesRequest, StartRunRequest, StopRunRequest, UnregisterNodeRequest
 
-from crypto.verbs import Verb
-from provider_server.admin import operator_app, watching_app
-from provider_server.connections import DEFAULT_LIMITS
-from provider_server.listeners import Listener
+from federation.protocol.queries import Verb
 from provider_server.metrics import Metrics
-from provider_server.schedule import Window
-from provider_server.superlink import SuperLink
-from tenant_client.node import Link, NodeSettings, make_node_key
+from provider_server.network.connections import DEFAULT_LIMITS
+from provider_server.network.listeners import Listener
+from provider_server.network.superlink import SuperLink
+from provider_server.operations.admin import operator_app, watching_app
+from provider_server.rounds.schedule import Window
+from tenant_client.network.flower_node import Link, NodeSettings, make_node_key
 from tests.intruder import NOBODY, Answer, Request, can_be_others, doors, say
 from tests.superlink import HOST, Certificates, certificates, serving
 

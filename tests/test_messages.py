@@ -9,22 +9,13 @@ from typing import Any
 import pytest
 
 from crypto import errors, ids
-from crypto.bundle import SKETCH_BYTES, CatalogueEntry, HazardEntry, Judgement, MismatchEntry, Statement
 from crypto.codec import Message, decode, digest, encode
 from crypto.errors import BadSignature, DecodeError, PeerFault, PharoahError, Refusal
-from crypto.ids import (
-    Digest,
-    EncodedElement,
-    EncodedProof,
-    Id,
-    LeaseId,
-    Nonce,
-    RoundId,
-    TenantId,
-    Token,
-    VerifyKey,
-)
-from crypto.messages import (
+from crypto.ids import Digest, EncodedElement, EncodedProof, Id, LeaseId, Nonce, RoundId, TenantId, Token, VerifyKey
+from crypto.signing import SigningKey
+from crypto.voprf import MAX_BATCH
+from federation.protocol.bundle import SKETCH_BYTES, CatalogueEntry, HazardEntry, Judgement, MismatchEntry, Statement
+from federation.protocol.round_messages import (
     LADDER_LABELS,
     Contribution,
     ContributionHeader,
@@ -37,8 +28,6 @@ from crypto.messages import (
     finest_row,
     opened_contribution,
 )
-from crypto.signing import SigningKey
-from crypto.voprf import MAX_BATCH
 from tests.changing import replace
 
 NO_KINDS = (Id, ids.PublicKey)  # what others have in common

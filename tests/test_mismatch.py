@@ -8,8 +8,8 @@ from scipy.special import gammaln
 from scipy.stats import norm
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from crypto.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.effective import capped_mean
+from federation.protocol.life_table import Dimension, Floats, LifeTable
+from provider_server.analysis.cap_correction import capped_mean
 from provider_server.analysis.mismatch import LOG_FACTOR, Mismatches, find_mismatches
 from tests.changing import replace
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import gamma, norm
 
-from crypto.life_table import Floats
-from provider_server.analysis.newcomers import TRANSFER_SD, Known, Newcomer, NothingKnown, bootstrap
+from federation.protocol.life_table import Floats
+from provider_server.analysis.cold_start import TRANSFER_SD, Known, Newcomer, NothingKnown, bootstrap
 
 RATE = 1e-4  # per node-hour, on average
 FAR_AWAY = 5.0  # times the width of where the known are

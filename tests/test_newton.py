@@ -8,8 +8,8 @@ import pytest
 from lifelines import CoxPHFitter
 from scipy.optimize import minimize
 
-from crypto.life_table import Floats
-from provider_server.analysis.newton import (
+from federation.protocol.life_table import Floats
+from provider_server.analysis.federated_newton import (
     PiecewiseExponential,
     Point,
     Rows,

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from crypto.cards import MemberCard, open_member_card
-from provider_server.holding import Rounds
+from federation.protocol.enrolment import MemberCard, open_member_card
 from provider_server.metrics import Metrics
-from provider_server.provider import RetiredNodeKey
+from provider_server.network.superlink import SuperLink
+from provider_server.operations.round_runner import Rounds
+from provider_server.rounds.provider import RetiredNodeKey
 from provider_server.settings import ProviderSettings, Rounds as RoundsTable
-from provider_server.superlink import SuperLink
-from simulation.federation import Federation
+from simulation.run.federation import Federation
 from tenant_client.cli import app
-from tenant_client.node import Link, NodeKey, NodeSettings
+from tenant_client.network.flower_node import Link, NodeKey, NodeSettings
 from tests.federations import Grounds, begin, fail
 from tests.superlink import Certificates, Served, certificates, serving
 

@@ -15,12 +15,12 @@ from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 from scipy.stats import nbinom, norm
 
-from crypto import noise
-from crypto.accountant import distributed_gaussian_rho, plan_loss
-from crypto.life_table import Floats
 from crypto.masking import add_words
-from crypto.noise import SystemSampler, from_ring, noise_share, noise_variances, polya_difference, to_ring
-from crypto.plan import LARGEST_NOISE_SCALE, Marginal, Mechanism, Plan, PlanDimension
+from federation.protocol import noise
+from federation.protocol.life_table import Floats
+from federation.protocol.noise import SystemSampler, from_ring, noise_share, noise_variances, polya_difference, to_ring
+from federation.protocol.plan import LARGEST_NOISE_SCALE, Marginal, Mechanism, Plan, PlanDimension
+from federation.protocol.privacy_cost import distributed_gaussian_rho, plan_loss
 from tests.chances import RARE, fits, has_variance, missed, missed_variance
 from tests.plans import InsecureScale, cells_plan, noisy_sum, small_plan
 

@@ -12,27 +12,26 @@ from pathlib import Path
 import pytest
 
 from crypto.ids import LeaseId, RoundId
-from crypto.messages import Ownership
-from crypto.noise import SystemSampler
 from crypto.signing import open_signed_by
-from provider_server.flower_server import server_app
-from provider_server.leases import Lease
-from provider_server.planning import PlanSettings
-from provider_server.superlink import run_server_app
-from provider_server.tenants import Tenants
-from provider_server.week import federated_week
-from simulation.federation import Federation, found
-from tenant_client.describe import describe_files
-from tenant_client.descriptor import Descriptor
-from tenant_client.diagnosis import diagnose, gather
-from tenant_client.flower_client import client_app
+from federation.protocol.noise import SystemSampler
+from federation.protocol.round_messages import Ownership
+from provider_server.fleet.leases import Lease
+from provider_server.network.flower_app import server_app
+from provider_server.network.superlink import run_server_app
+from provider_server.rounds.planning import PlanSettings
+from provider_server.week import Tenants, federated_week
+from simulation.run.federation import Federation, found
+from tenant_client.diagnosis.diagnose import diagnose, gather
 from tenant_client.home import open_tenant
-from tenant_client.journal import Failure
-from tenant_client.tenant import StartedLease
-from tenant_client.trustee import Trustee
+from tenant_client.network.flower_app import client_app
+from tenant_client.records.journal import Failure
+from tenant_client.rounds.tenant import StartedLease
+from tenant_client.workload.describe import describe_files
+from tenant_client.workload.descriptor import Descriptor
 from tests.changing import replace
 from tests.recorder import recorder
 from tests.superlink import pinned_node, superlink
+from trustee.trustee import Trustee
 
 OPERATOR, WIDTHS = "canarylib::sing_q7w3", (104729, 1299709)
 PATH, HOST, VERSION = "/secret/canary_zx81/train.py", "canary-host-vt52", "9.8.7+canarypdp11"

@@ -16,10 +16,7 @@ from typing import Any
 
 import pytest
 
-from crypto.bundle import SKETCH_BYTES, Bundle, Catalogue, CatalogueEntry, HazardEntry, Judgement, MismatchEntry
-from crypto.check import Checker, check
 from crypto.codec import decode, digest, encode
-from crypto.directory import Chain
 from crypto.errors import (
     BadSignature,
     DecodeError,
@@ -33,8 +30,20 @@ from crypto.errors import (
     Unreachable,
 )
 from crypto.ids import LeaseId, TenantId, Token
-from crypto.messages import DirectoryUpdate, LeaseGrants, LeaseRequest
-from crypto.online import (
+from crypto.signing import SigningKey, open_signed
+from federation.protocol.bundle import (
+    SKETCH_BYTES,
+    Bundle,
+    Catalogue,
+    CatalogueEntry,
+    HazardEntry,
+    Judgement,
+    MismatchEntry,
+)
+from federation.protocol.check import Checker, check
+from federation.protocol.directory import Chain
+from federation.protocol.round_messages import DirectoryUpdate, LeaseGrants, LeaseRequest
+from federation.protocol.service_messages import (
     SESSION_BYTES,
     Action,
     CheckAnswer,
@@ -48,20 +57,20 @@ from crypto.online import (
     Verdict,
     WatchRequest,
 )
-from crypto.services import PROVIDER, ProviderMethod
-from crypto.signing import SigningKey, open_signed
-from provider_server.online import DEFAULT_LIMITS, OnlineLimits, serve_online
-from provider_server.sessions import LIFETIME_S, Rate, Sessions, session_key
-from simulation.federation import Federation
-from simulation.processes import free_ports
-from tenant_client.online import Online
+from federation.protocol.services import PROVIDER, ProviderMethod
+from federation.transport.certificates import Certificate, make_certificate
+from federation.transport.client import Peer
+from federation.transport.server import Method, Server, serve
+from provider_server.online.service import DEFAULT_LIMITS, OnlineLimits, serve_online
+from provider_server.online.sessions import Rate, Sessions, session_key
+from provider_server.store.revocations import LIFETIME_S
+from simulation.run.federation import Federation
+from simulation.run.processes import free_ports
+from tenant_client.network.provider_service import Online
 from tests.changing import replace
 from tests.factories import labels, ladder
 from tests.federations import LEASES, NEWCOMER, WEEKS, Grounds, begin, lease_id
 from tests.waiting import PATIENCE_S, until
-from transport.certificates import Certificate, make_certificate
-from transport.client import Peer
-from transport.server import Method, Server, serve
 
 HOST = "127.0.0.1"
 KEY = session_key(bytes(32))

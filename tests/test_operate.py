@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import get_type_hints
 
 import msgspec
+from trustee.settings import TrusteeSettings
 
 from provider_server.metrics import Metrics
 from provider_server.settings import ProviderSettings
-from tenant_client.settings import TenantSettings, TrusteeSettings
+from tenant_client.settings import TenantSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs/operate.md").read_text(encoding="utf-8")
@@ -81,7 +82,7 @@ def test_every_error_has_its_line() -> None:
 
 
 def test_every_key_of_a_lease_is_there() -> None:
-    text = (ROOT / "provider_server/verbs_server.py").read_text(encoding="utf-8")
+    text = (ROOT / "provider_server/verbs/server.py").read_text(encoding="utf-8")
     line = text.split("class Line(")[1].split("def ")[0]
     assert [key for names, _ in rows("Leases") for key in spans(names)] == re.findall(r"^        (\w+): ", line, re.M)
 

@@ -21,27 +21,27 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from crypto.errors import AlreadyAnswered, PlanRefused, Refusal, Unreachable
 from crypto.signing import SigningKey
-from crypto.verbs import Verb
-from provider_server import holding
-from provider_server.admin import operator_app, watching_app
-from provider_server.connections import DEFAULT_LIMITS
-from provider_server.holding import Rounds, Watched
-from provider_server.listeners import Listener, private_socket
+from federation.protocol.queries import Verb
+from federation.runtime.logs import Format, JsonLines, configure
+from federation.runtime.web import Asgi
 from provider_server.metrics import Metrics
-from provider_server.planning import NothingToCount
-from provider_server.provider import WeekHeld
-from provider_server.schedule import BadWindow, Window
+from provider_server.network.connections import DEFAULT_LIMITS
+from provider_server.network.listeners import Listener, private_socket
+from provider_server.network.superlink import RegisteredNode, RunFailed, SuperLink, UnusableNodeKey
+from provider_server.operations import round_runner
+from provider_server.operations.admin import operator_app, watching_app
+from provider_server.operations.round_runner import Rounds, Watched
+from provider_server.rounds.planning import NothingToCount
+from provider_server.rounds.provider import WeekHeld
+from provider_server.rounds.schedule import BadWindow, Window
 from provider_server.settings import ProviderSettings, Rounds as RoundsTable
-from provider_server.superlink import RegisteredNode, RunFailed, SuperLink, UnusableNodeKey
 from provider_server.week import MaskHolder, Stage
-from simulation.federation import Federation
-from simulation.local_grid import LocalGrid
-from tenant_client.flower_client import client_app
-from tenant_client.local_secrets import selection_key
+from simulation.run.federation import Federation
+from simulation.run.local_grid import LocalGrid
+from tenant_client.network.flower_app import client_app
+from tenant_client.records.local_secrets import selection_key
 from tests.federations import WEEKS, Answerer, Grounds, begin, fail, lease_id
 from tests.waiting import PATIENCE_S
-from transport.asgi import Asgi
-from transport.logs import Format, JsonLines, configure
 
 HOST = "127.0.0.1"
 TENANTS = 4
@@ -576,7 +576,7 @@ def test_metrics_are_prometheus_text_and_name_nobody(
 
 def test_the_clock_of_stages_counts_each_once() -> None:
     metrics = Metrics()
-    clock = holding._Clock(metrics)
+    clock = round_runner._Clock(metrics)
     for stage in Stage:
         clock.begin(stage)
     clock.stop()

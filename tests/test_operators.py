@@ -4,7 +4,15 @@ from importlib import resources
 
 import pytest
 
-from tenant_client.operators import class_of, classes_of, is_part_of_a_model, kernel_family, parse, precision, table
+from tenant_client.workload.operators import (
+    class_of,
+    classes_of,
+    is_part_of_a_model,
+    kernel_family,
+    parse,
+    precision,
+    table,
+)
 
 TEXT = resources.files("tenant_client").joinpath("operators.toml").read_text(encoding="utf-8")
 

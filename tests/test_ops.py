@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from provider_server.metrics import Metrics
-from provider_server.tenants import Why
-from provider_server.webhooks import Kind
+from provider_server.network.grid_tenants import Why
+from provider_server.operations.alerts import Kind
 from provider_server.week import Stage
 from tests import needs
 

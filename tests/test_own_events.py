@@ -7,10 +7,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from crypto.life_table import Dimension, Floats, LifeTable
+from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.buildup import FRESH, LEVELS, SILENT, UNKNOWN
-from provider_server.analysis.own_curves import cox, episodes, kaplan_meier, nelson_aalen, own_hazards
-from provider_server.analysis.own_events import (
+from provider_server.analysis.fleet_curves import cox, episodes, kaplan_meier, nelson_aalen, own_hazards
+from provider_server.analysis.fleet_events import (
     LOST,
     QUIET_H,
     Bands,
@@ -22,8 +22,8 @@ from provider_server.analysis.own_events import (
     probability_of_failure,
     silent_together,
 )
-from provider_server.telemetry.samples import HOUR_S
-from provider_server.telemetry.summaries import EVENT_SCHEMA
+from provider_server.fleet.telemetry.samples import HOUR_S
+from provider_server.fleet.telemetry.summaries import EVENT_SCHEMA
 
 MONDAY = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp()) // HOUR_S
 STAY = np.array([[0.99, 0.01, 0.0, 0.0], [0.02, 0.96, 0.02, 0.0], [0.0, 0.03, 0.94, 0.03], [0.0, 0.0, 0.05, 0.95]])

@@ -13,18 +13,18 @@ import pytest
 from typer.testing import CliRunner
 
 from crypto.codec import decode, digest, encode
-from crypto.directory import Member, next_entry
 from crypto.errors import BadSignature, DecodeError
 from crypto.masking import MaskKey
-from crypto.messages import Contribution, DirectoryUpdate, Ownership, Receipt, opened_contribution
-from crypto.plan import Plan
 from crypto.signing import Signed, SigningKey, open_signed_by
-from simulation.federation import Federation
-from tenant_client import owner_view
+from federation.protocol.directory import Member, next_entry
+from federation.protocol.plan import Plan
+from federation.protocol.round_messages import Contribution, DirectoryUpdate, Ownership, Receipt, opened_contribution
+from simulation.run.federation import Federation
 from tenant_client.cli import app
+from tenant_client.disclosure import owner_view
+from tenant_client.disclosure.message_layout import layout
 from tenant_client.home import create, pin
-from tenant_client.layout import layout
-from tenant_client.tenant import Tenant
+from tenant_client.rounds.tenant import Tenant
 from tests.factories import Cast, InsecureSilence, a_failure, a_plan, a_unit, header_of, keys, signed
 from tests.test_week import LEASES, a_federation, happen, in_process
 

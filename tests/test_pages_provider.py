@@ -19,12 +19,14 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from crypto.accountant import plan_loss
-from crypto.bundle import FactorEntry, Judgement, RuleEntry
-from crypto.plan import HOURS_PER_WEEK
+from federation.protocol.bundle import FactorEntry, Judgement, RuleEntry
+from federation.protocol.plan import HOURS_PER_WEEK
+from federation.protocol.privacy_cost import plan_loss
+from federation.runtime.key_files import HomeError
+from federation.runtime.visible import json_text
+from federation.transport.certificates import make_certificate
 from provider_server.analysis.contexts import Context
 from provider_server.cli import app
-from provider_server.console import opened
 from provider_server.pages.app import STATIC
 from provider_server.pages.findings import Event, days, filtered
 from provider_server.pages.fleet import HAZARDS
@@ -47,15 +49,13 @@ from provider_server.pages.login import (
 from provider_server.pages.serving import PageInTheClear, listening
 from provider_server.pages.snapshot import Reader, Snapshot, context_names
 from provider_server.pages.views import View, view
-from provider_server.rounds import State
-from provider_server.store import Store
+from provider_server.store.round_store import State
+from provider_server.store.store import Store
+from provider_server.verbs.console import opened
 from tests import browsers
 from tests.changing import replace
 from tests.pages import ANSWERED, CONTEXTS, LOOKS, NODES, TENANTS, WEEKS, Shown, built
 from tests.waiting import PATIENCE_S
-from transport.certificates import make_certificate
-from transport.secret_files import HomeError
-from transport.visible import json_text
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -13,25 +13,26 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from federation.runtime.sqlite import StorageFailed
 from typer.testing import CliRunner
 
-from crypto.check import Checker
 from crypto.ids import LeaseId
-from crypto.online import Action, Hint, HintState, Suspicion, Verdict
-from tenant_client import owner_view
+from federation.protocol.check import Checker
+from federation.protocol.service_messages import Action, Hint, HintState, Suspicion, Verdict
+from federation.runtime.key_files import HomeError
+from tenant_client.advice.hints import STANDS_H, HintLog
 from tenant_client.cli import app
-from tenant_client.database import StorageFailed, open_database
-from tenant_client.hints import STANDS_H, HintLog
+from tenant_client.disclosure import owner_view
 from tenant_client.pages.app import ROWS_AT_ONCE
-from tenant_client.pages.house import House, house, opened, pairs
 from tenant_client.pages.key import Key
 from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
 from tenant_client.pages.serving import NotOnThisMachine, PageNotServed, listening
+from tenant_client.pages.views import House, house, opened, pairs
+from tenant_client.records.database import open_database
 from tests import browsers
 from tests.changing import replace
 from tests.pages import WEEKS, Shown, built
 from tests.waiting import PATIENCE_S
-from transport.secret_files import HomeError
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

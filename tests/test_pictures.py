@@ -21,15 +21,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle, StepPatch
 from matplotlib.text import Text
 
-from crypto.life_table import Floats
+from federation.protocol.life_table import Floats
 from provider_server.analysis.calibration import Calibration
-from provider_server.findings_page import Page, Section, render
-from provider_server.learning import RateFinding
-from provider_server.pictures.calibration import calibration_plot
-from provider_server.pictures.contexts import MOST_LISTED, MOST_NODES, context_map
-from provider_server.pictures.drawing import ROLES, WIDTH, PictureNotSaved, inline, plain, save
-from provider_server.pictures.hazard import MOST_PANELS, hazard_curves
-from provider_server.pictures.mismatch import MOST_CONTEXTS, MOST_ROWS, VERDICTS, forest_plot, mismatch_matrix
+from provider_server.learning.findings import RateFinding
+from provider_server.reporting.figures.calibration import calibration_plot
+from provider_server.reporting.figures.contexts import MOST_LISTED, MOST_NODES, context_map
+from provider_server.reporting.figures.drawing import ROLES, WIDTH, PictureNotSaved, inline, plain, save
+from provider_server.reporting.figures.hazard import MOST_PANELS, hazard_curves
+from provider_server.reporting.figures.mismatch import MOST_CONTEXTS, MOST_ROWS, VERDICTS, forest_plot, mismatch_matrix
+from provider_server.reporting.html import Page, Section, render
 from tests.changing import replace
 
 EDGES = (0.0, 1.0, 8.0, 48.0, 100_000.0)

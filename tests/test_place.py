@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.run.failopen import FailOpen
-from tenant_client.run.place import lease_name
-from tenant_client.run.record import Record
+from tenant_client.run.attempt_recorder import Record
+from tenant_client.run.fail_open import FailOpen
+from tenant_client.run.run_directory import lease_name
 from tenant_client.run.supervise import Ending
 from tests.jobs.wrapped import LEASE, attempts
 

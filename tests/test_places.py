@@ -33,13 +33,13 @@ from benchmarks.hostile_peer import (
     header_block,
 )
 from crypto.errors import DecodeError, Unreachable
-from crypto.services import CEILINGS
 from crypto.signing import SigningKey
-from transport.certificates import Certificate, make_certificate
-from transport.client import Peer
-from transport.introductions import METADATA_KEY, Introducing, server_digest
-from transport.question import LENGTH_BYTES, MESSAGE_BYTES, PART_BYTES, in_parts
-from transport.server import DEFAULT_LIMITS, Limits, Server, serve
+from federation.protocol.services import CEILINGS
+from federation.transport.certificates import Certificate, make_certificate
+from federation.transport.client import Peer
+from federation.transport.introductions import METADATA_KEY, Introducing, server_digest
+from federation.transport.question import LENGTH_BYTES, MESSAGE_BYTES, PART_BYTES, in_parts
+from federation.transport.server import DEFAULT_LIMITS, Limits, Server, serve
 
 HOST = "127.0.0.1"
 PATH, QUICK, LONG = "/pharoah.Test/Ask", "/pharoah.Test/AskQuickly", "/pharoah.Test/AskAtLength"

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crypto.causes import Domain
 from crypto.codec import decode, encode
 from crypto.errors import DecodeError, PlanRefused
 from crypto.ids import Digest, MaskPublicKey, RoundId
 from crypto.masking import MaskKey
-from crypto.messages import Contribution
-from crypto.plan import (
+from federation.protocol.causes import Domain
+from federation.protocol.plan import (
     LARGEST_NOISE_SCALE,
     LONGEST_HORIZON,
     MAX_NAME_CHARACTERS,
@@ -28,6 +27,7 @@ from crypto.plan import (
     Series,
     check_continues,
 )
+from federation.protocol.round_messages import Contribution
 from tests.changing import replace
 from tests.curve25519 import TOP_BIT, P, montgomery, torsion, x25519
 from tests.plans import cells_plan, small_plan

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from crypto.accountant import plan_loss
-from crypto.causes import CAUSES, Domain
 from crypto.errors import Refusal
 from crypto.ids import LeaseId, TenantId
-from crypto.messages import LADDER_LABELS, finest_row
-from crypto.plan import Mechanism, Plan, check_continues
-from provider_server.leases import Lease
-from provider_server.planning import MARGINALS, MarginalSpec, NothingToCount, PlanSettings
+from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.plan import Mechanism, Plan, check_continues
+from federation.protocol.privacy_cost import plan_loss
+from federation.protocol.round_messages import LADDER_LABELS, finest_row
+from provider_server.fleet.leases import Lease
+from provider_server.rounds.planning import MARGINALS, MarginalSpec, NothingToCount, PlanSettings
 from tests.changing import replace
 from tests.factories import SETTINGS, TENANTS, a_lease, a_plan, all_leases, labels
 

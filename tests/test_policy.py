@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from crypto.accountant import plan_loss
-from crypto.directory import Directory
 from crypto.errors import PlanRefused
 from crypto.masking import MaskKey
-from crypto.plan import HOURS_PER_WEEK, LONGEST_HORIZON, MaskTrustee, Mechanism, Plan, PlanDimension
-from provider_server.planning import MarginalSpec
-from tenant_client.policy import CLOCKS_DIFFER_H, Policy, PolicyError, check_plan, load_policy
+from federation.protocol.directory import Directory
+from federation.protocol.plan import HOURS_PER_WEEK, LONGEST_HORIZON, MaskTrustee, Mechanism, Plan, PlanDimension
+from federation.protocol.privacy_cost import plan_loss
+from provider_server.rounds.planning import MarginalSpec
+from tenant_client.rounds.policy import CLOCKS_DIFFER_H, Policy, PolicyError, check_plan, load_policy
 from tests.changing import replace
 from tests.factories import COHORT, POLICY as LIMITS, a_plan, keys, mask_trustees
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from crypto.plan import HOURS_PER_WEEK
-from provider_server import release as gate
-from provider_server.release import Release
-from provider_server.store import Store
-from simulation import processes
-from simulation.processes import (
+from federation.protocol.plan import HOURS_PER_WEEK
+from provider_server.rounds import release as gate
+from provider_server.rounds.release import Release
+from provider_server.store.store import Store
+from simulation.run import processes
+from simulation.run.processes import (
     Places,
     ProgramFailed,
     founded,

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from crypto.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
 from crypto.ids import LeaseId
 from crypto.signing import open_signed
-from provider_server import learning
-from provider_server.learning import Findings
-from provider_server.leases import Lease
-from provider_server.publisher import Publisher
-from provider_server.release import Release
-from simulation.federation import Federation
+from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
+from provider_server.fleet.leases import Lease
+from provider_server.learning import findings
+from provider_server.learning.findings import Findings
+from provider_server.learning.publisher import Publisher
+from provider_server.rounds.release import Release
+from simulation.run.federation import Federation
 from tests.changing import replace
 from tests.federations import WEEKS, Grounds, begin, fail, hold
 
@@ -29,7 +29,7 @@ class Counting:
 
     def __call__(self, releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
         self.asked.append(len(releases))
-        return learning.learn(releases, leases)
+        return findings.learn(releases, leases)
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from scipy.stats import binom, binomtest, norm
 
-from crypto.bundle import Judgement
-from crypto.life_table import Dimension, Floats, LifeTable
+from federation.protocol.bundle import Judgement
+from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.matching import (
     Arm,
     pair_at_random,
@@ -19,7 +19,7 @@ from provider_server.analysis.matching import (
     strata_of,
     upper_tail,
 )
-from provider_server.analysis.qed import Criteria, Verdict, judge, mantel_haenszel
+from provider_server.analysis.quasi_experiment import Criteria, Verdict, judge, mantel_haenszel
 from tests import needs
 from tests.changing import replace
 

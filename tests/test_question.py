@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from crypto.errors import DecodeError
-from transport.question import LENGTH_BYTES, MESSAGE_BYTES, PART_BYTES, Arriving, in_parts, of_one_part
+from federation.transport.question import LENGTH_BYTES, MESSAGE_BYTES, PART_BYTES, Arriving, in_parts, of_one_part
 
 CEILING = 5 * PART_BYTES
 EDGES = [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES, 2 * PART_BYTES + 1, CEILING]

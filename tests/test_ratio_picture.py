@@ -7,8 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from provider_server.pictures.drawing import WIDTH, inline
-from provider_server.pictures.ratios import Ratio, ratio_plot
+from provider_server.reporting.figures.drawing import WIDTH, inline
+from provider_server.reporting.figures.ratios import Ratio, ratio_plot
 
 SIZES = (Ratio("1 node", 0.9, 0.8, 1.02), Ratio("2-3 nodes", 1.1, 0.9, 1.4), Ratio("16+ nodes", 1.8, 1.3, 2.6))
 WEEKS = [Ratio(f"week W{week:02d}", 1.0 + week / 500, 0.8, 1.0 + week / 100) for week in range(1, 53)]

@@ -7,17 +7,25 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from crypto.causes import CAUSES
 from crypto.codec import encode
-from crypto.correlation import WEIGHT_ONE, weights
+from crypto.continual_counting import WEIGHT_ONE, weights
 from crypto.errors import CohortTooSmall, DecodeError
-from crypto.life_table import Floats, LifeTable
-from crypto.noise import NoiseSampler, noise_variances, to_ring
-from crypto.plan import Mechanism, Plan
-from provider_server.leases import Slices, expose
-from provider_server.release import Answered, Release, StoredRelease, from_bytes, newly_counted, release, to_bytes
-from provider_server.rounds import Past
-from provider_server.store import Store
+from federation.protocol.causes import CAUSES
+from federation.protocol.life_table import Floats, LifeTable
+from federation.protocol.noise import NoiseSampler, noise_variances, to_ring
+from federation.protocol.plan import Mechanism, Plan
+from provider_server.fleet.leases import Slices, expose
+from provider_server.rounds.release import (
+    Answered,
+    Release,
+    StoredRelease,
+    from_bytes,
+    newly_counted,
+    release,
+    to_bytes,
+)
+from provider_server.rounds.round import Past
+from provider_server.store.store import Store
 from tests.changing import replace
 from tests.factories import (
     COHORT,

@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from provider_server.analysis.newton import PiecewiseExponential, fit
-from simulation import replay
-from simulation.replay import DataError
-from simulation.replay_brca import (
+from provider_server.analysis.federated_newton import PiecewiseExponential, fit
+from simulation.replay import lives
+from simulation.replay.brca import (
     EDGES_YEARS,
     FLOWER_DP_ROUNDS,
     RIDGE,
@@ -19,8 +18,9 @@ from simulation.replay_brca import (
     read,
     replay_brca,
 )
-from simulation.replay_lung import LungResult, replay_lung
-from simulation.replay_titan import HoldoutResult, replay_titan_holdout
+from simulation.replay.lives import DataError
+from simulation.replay.lung import LungResult, replay_lung
+from simulation.replay.titan import HoldoutResult, replay_titan_holdout
 from tests.plans import InsecureSeeded
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -34,7 +34,7 @@ needs_titan = pytest.mark.skipif(not TITAN.exists(), reason=f"../shared/data/tit
 @pytest.fixture(autouse=True)
 def noise_from_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures under noise are then the same each time; what noise does over many draws is a benchmark's business."""
-    monkeypatch.setattr(replay, "SystemSampler", lambda: InsecureSeeded(11))
+    monkeypatch.setattr(lives, "SystemSampler", lambda: InsecureSeeded(11))
 
 
 def brca(epsilon: float, seeds: int) -> BrcaResult:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from simulation import replay
-from simulation.replay import DataError
-from simulation.replay_philly import PhillyResult, replay_philly
-from simulation.replay_titan import TitanResult, replay_titan
+from simulation.replay import lives
+from simulation.replay.lives import DataError
+from simulation.replay.philly import PhillyResult, replay_philly
+from simulation.replay.titan import TitanResult, replay_titan
 from tests.plans import InsecureSeeded
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -21,7 +21,7 @@ needs_philly = pytest.mark.skipif(not PHILLY.exists(), reason=f"../shared/data/p
 @pytest.fixture(autouse=True)
 def noise_from_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures under noise are then the same each time; what noise does over many draws is a benchmark's business."""
-    monkeypatch.setattr(replay, "SystemSampler", lambda: InsecureSeeded(11))
+    monkeypatch.setattr(lives, "SystemSampler", lambda: InsecureSeeded(11))
 
 
 def titan(epsilon: float | None, seeds: int) -> TitanResult:

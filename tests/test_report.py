@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulation.report import render, write_report
+from simulation.judge.report import render, write_report
 
 WORKLOADS, CONTEXTS, LEVELS, WEEKS, PLANTED = 24, 8, 3, 13, 6
 BANDS = ("0–6 h", "6–24 h", "24–72 h", "> 72 h")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from crypto.ids import VerifyKey
-from transport.places import Caller, NoPlace, NoTime, Place, Room, address
+from federation.transport.places import Caller, NoPlace, NoTime, Place, Room, address
 
 KEY, OTHER_KEY = VerifyKey(bytes([1] * 32)), VerifyKey(bytes([2] * 32))
 SHORT_S = 0.05

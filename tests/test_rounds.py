@@ -15,11 +15,13 @@ import pytest
 import sqlalchemy as sa
 
 from crypto.codec import decode, encode
-from crypto.correlation import WEIGHT_ONE
+from crypto.continual_counting import WEIGHT_ONE
 from crypto.errors import BadSignature, CohortTooSmall, DecodeError, PeerFault
 from crypto.ids import Digest, Nonce, RoundId, TenantId
 from crypto.masking import Words, words_from_bytes
-from crypto.messages import (
+from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by, reopened, tenant_id
+from federation.protocol.plan import Plan
+from federation.protocol.round_messages import (
     ContributionHeader,
     Endorsement,
     GroupOfRound,
@@ -27,11 +29,9 @@ from crypto.messages import (
     UnmaskRequest,
     UnmaskShare,
 )
-from crypto.plan import Plan
-from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by, reopened, tenant_id
-from provider_server.round_store import Answer, LostStep, RoundStore
-from provider_server.rounds import TRANSITIONS, Grouping, Past, Round, State, is_broken, new_round, past_of
-from provider_server.store import Store
+from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
+from provider_server.store.round_store import TRANSITIONS, Answer, LostStep, RoundStore, State
+from provider_server.store.store import Store
 from tests.changing import replace
 from tests.factories import (
     COHORT,
@@ -249,7 +249,7 @@ def test_the_last_endorsement_and_the_step_that_it_allows_are_kept_together(
     for trustee in MASKING[:2]:
         round_.endorse(trustee, an_endorsement(round_, trustee))
     with monkeypatch.context() as patched:
-        patched.setattr("provider_server.round_store._move", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr("provider_server.store.round_store._move", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             round_.endorse(5, an_endorsement(round_, 5))
     resumed = again(round_)

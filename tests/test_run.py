@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tenant_client.records.attempts import State
 from tenant_client.run import relay, streams
-from tenant_client.run.attempts import State
 from tests.jobs.wrapped import JOBS, ROOT, attempts, command, environment, failures, run, start
 from tests.waiting import PATIENCE_S, until
 

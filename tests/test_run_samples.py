@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from crypto.ids import LeaseId
-from tenant_client.database import open_database
-from tenant_client.describe import describe_files
-from tenant_client.journal import Journal
-from tenant_client.tenant import StartedLease
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
+from tenant_client.rounds.tenant import StartedLease
+from tenant_client.workload.describe import describe_files
 from tests import needs
 from tests.factories import Cast, a_descriptor
 from tests.gloo import tried_again_without_gloo

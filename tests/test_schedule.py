@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from crypto.plan import HOURS_PER_WEEK
-from provider_server.schedule import BadWindow, Window, check_window, due, last_whole_week
+from federation.protocol.plan import HOURS_PER_WEEK
+from provider_server.rounds.schedule import BadWindow, Window, check_window, due, last_whole_week
 
 MANY_WEEKS = 60 * HOURS_PER_WEEK
 

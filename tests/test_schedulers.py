@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from crypto.bundle import Bundle, Judgement, MismatchEntry
 from crypto.ids import LeaseId, Token
+from federation.protocol.bundle import Bundle, Judgement, MismatchEntry
 from tests.federations import WEEKS, Grounds, begin, lease_id
 from tests.waiting import PATIENCE_S
 

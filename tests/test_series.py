@@ -14,30 +14,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crypto.accountant import plan_loss
 from crypto.codec import digest, encode
-from crypto.correlation import decoding
-from crypto.directory import Member
+from crypto.continual_counting import decoding
 from crypto.errors import BadSignature, CohortTooSmall, OutOfOrder, PharoahError, PlanRefused
 from crypto.ids import Digest, Nonce, TenantId
-from crypto.life_table import Floats, LifeTable
 from crypto.masking import MaskKey
-from crypto.messages import ContributionHeader, LeaseGrants, LeaseRequest, Ownership, Registration, UnmaskRequest
-from crypto.noise import Integers, NoiseSampler
-from crypto.plan import HOURS_PER_WEEK, Plan
 from crypto.signing import SigningKey, name_of, open_signed, reopened
-from crypto.verbs import Verb
-from provider_server.leases import Lease
-from provider_server.planning import PlanSettings
-from provider_server.provider import Provider, RoundUnderWay, WeekHeld
-from provider_server.publisher import Publisher
-from provider_server.release import Release
-from provider_server.round_store import Answer
-from provider_server.rounds import Round, State
-from provider_server.store import Store
+from federation.protocol.directory import Member
+from federation.protocol.life_table import Floats, LifeTable
+from federation.protocol.noise import Integers, NoiseSampler
+from federation.protocol.plan import HOURS_PER_WEEK, Plan
+from federation.protocol.privacy_cost import plan_loss
+from federation.protocol.queries import Verb
+from federation.protocol.round_messages import (
+    ContributionHeader,
+    LeaseGrants,
+    LeaseRequest,
+    Ownership,
+    Registration,
+    UnmaskRequest,
+)
+from provider_server.fleet.leases import Lease
+from provider_server.learning.publisher import Publisher
+from provider_server.rounds.planning import PlanSettings
+from provider_server.rounds.provider import Provider, RoundUnderWay, WeekHeld
+from provider_server.rounds.release import Release
+from provider_server.rounds.round import Round
+from provider_server.store.round_store import Answer, State
+from provider_server.store.store import Store
 from provider_server.week import federated_round, federated_week
-from tenant_client.journal import Failure, Unit
-from tenant_client.tenant import Tenant
+from tenant_client.records.journal import Failure, Unit
+from tenant_client.rounds.tenant import Tenant
 from tests.changing import replace
 from tests.factories import (
     POLICY,

@@ -6,16 +6,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from trustee.settings import TrusteeSettings
 
+from federation.runtime.settings import BadSettings, load
 from provider_server.settings import ProviderSettings
-from tenant_client.settings import TenantSettings, TrusteeSettings
-from transport.settings import BadSettings, load
+from tenant_client.settings import TenantSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = {
     ProviderSettings: ROOT / "provider_server/provider.toml",
     TenantSettings: ROOT / "tenant_client/tenant.toml",
-    TrusteeSettings: ROOT / "tenant_client/trustee.toml",
+    TrusteeSettings: ROOT / "trustee/trustee.toml",
 }
 KINDS = list(SAMPLES)
 SECRET = "hunter2-correct-horse"

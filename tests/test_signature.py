@@ -12,12 +12,12 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from crypto.bundle import CatalogueEntry
-from tenant_client.catalogue import read_catalogue
+from federation.protocol.bundle import CatalogueEntry
 from tenant_client.cli import app
-from tenant_client.compare import jaccard
-from tenant_client.describe import describe, read_traces
-from tenant_client.descriptor import Descriptor, own_sketch, rungs
+from tenant_client.workload.catalogue import read_catalogue
+from tenant_client.workload.compare import jaccard
+from tenant_client.workload.describe import describe, read_traces
+from tenant_client.workload.descriptor import Descriptor, own_sketch, rungs
 from tests.traces import Transformer, convnet, kernel, kineto, operator, profiled
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

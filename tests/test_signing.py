@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import given, settings, strategies as st
 
 from crypto.codec import decode, digest, encode
-from crypto.directory import Directory, Member
 from crypto.errors import BadSignature, DecodeError, PeerFault
 from crypto.ids import Digest, EncodedElement, LeaseId, Nonce, RoundId, Signature, TenantId, VerifyKey
 from crypto.masking import MaskKey
-from crypto.messages import ContributionHeader, Receipt, RegistrationRequest
 from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by, reopened, tenant_id
+from federation.protocol.directory import Directory, Member
+from federation.protocol.round_messages import ContributionHeader, Receipt, RegistrationRequest
 from tests.changing import replace
 
 SEED = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")  # RFC 8032 §7.1, test 1

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 import provider_server.cli
 import simulation.cli
 import tenant_client.cli
+from federation.runtime.clock import now_hour
 from provider_server.pages.serving import listening as provider_page
 from provider_server.pages.snapshot import Reader
 from provider_server.pages.views import view
-from provider_server.store import Store
+from provider_server.store.store import Store
 from tenant_client.pages.serving import listening as tenant_page
-from transport.clock import now_hour
 
 PROGRAMS = {
     "tenant": tenant_client.cli.app,

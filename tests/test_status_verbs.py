@@ -12,20 +12,20 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import provider_server.cli
-import provider_server.overview
-import provider_server.preflight
+import provider_server.operations.overview
+import provider_server.operations.preflight
 import simulation.cli
 import tenant_client.cli
-import tenant_client.overview
-from crypto.causes import CAUSES
+import tenant_client.disclosure.overview
 from crypto.ids import LeaseId
-from crypto.online import Action, Hint, HintState, Suspicion
-from tenant_client.database import open_database
-from tenant_client.hints import HintLog
-from tenant_client.run.attempts import Attempts, Cause, State
+from federation.protocol.causes import CAUSES
+from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
+from federation.runtime.clock import now_hour
+from tenant_client.advice.hints import HintLog
+from tenant_client.records.attempts import Attempts, Cause, State
+from tenant_client.records.database import open_database
 from tests.federations import WEEKS
 from tests.test_provider_verbs import committee as committee, held as held, home as home
-from transport.clock import now_hour
 
 CLI = {"tenant": tenant_client.cli.app, "provider": provider_server.cli.app, "sim": simulation.cli.app}
 
@@ -35,11 +35,11 @@ def call(program: str, *words: object) -> Result:
 
 
 SCHEMAS = {
-    ("tenant", "status"): tenant_client.overview.Status,
-    ("tenant", "leases"): tenant_client.overview.Leases,
-    ("tenant", "reasons"): tenant_client.overview.Reasons,
-    ("provider", "status"): provider_server.overview.Status,
-    ("provider", "serve"): provider_server.preflight.Preflight,
+    ("tenant", "status"): tenant_client.disclosure.overview.Status,
+    ("tenant", "leases"): tenant_client.disclosure.overview.Leases,
+    ("tenant", "reasons"): tenant_client.disclosure.overview.Reasons,
+    ("provider", "status"): provider_server.operations.overview.Status,
+    ("provider", "serve"): provider_server.operations.preflight.Preflight,
 }
 
 

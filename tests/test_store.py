@@ -24,21 +24,19 @@ from typer.testing import CliRunner
 from crypto.codec import encode
 from crypto.errors import Refusal
 from crypto.ids import LeaseId, RoundId, TenantId
-from crypto.messages import RegisteredWorkload, Registration
-from crypto.noise import from_ring
-from crypto.online import Action, HintState, Outcome as Answered, Suspicion
-from provider_server import backup as backups
-from provider_server.backup import BadBackup, backup, restore, verify
+from federation.protocol.noise import from_ring
+from federation.protocol.round_messages import RegisteredWorkload, Registration
+from federation.protocol.service_messages import Action, HintState, Outcome as Answered, Suspicion
 from provider_server.cli import app
-from provider_server.hint_store import NUMBERS
-from provider_server.hints import Draft
-from provider_server.migrations.upgrade import _LOCK, ForeignDatabase, NewerDatabase, NoStore, newest_version
-from provider_server.revocations import SLACK_S
-from provider_server.round_store import Answer, LostStep, Outcome, Step
-from provider_server.rounds import Past, Round, State
-from provider_server.sessions import LIFETIME_S
-from provider_server.store import BadDatabase, Store, StoreNotEmpty
-from provider_server.tables import metadata
+from provider_server.rounds.round import Past, Round
+from provider_server.store import backup as backups
+from provider_server.store.backup import BadBackup, backup, restore, verify
+from provider_server.store.hint_store import NUMBERS, Draft
+from provider_server.store.migrations.upgrade import _LOCK, ForeignDatabase, NewerDatabase, NoStore, newest_version
+from provider_server.store.revocations import LIFETIME_S, SLACK_S
+from provider_server.store.round_store import Answer, LostStep, Outcome, State, Step
+from provider_server.store.store import BadDatabase, Store, StoreNotEmpty
+from provider_server.store.tables import metadata
 from tests.changing import replace
 from tests.factories import (
     COHORT,
@@ -442,7 +440,7 @@ def test_threads_may_open_new_stores_at_once(place: NewPlace) -> None:
 
 def test_processes_may_open_a_new_store_at_once(place: NewPlace) -> None:
     where = place("provider")
-    source = "import sys; from provider_server.store import Store; Store(sys.argv[1]).close()"
+    source = "import sys; from provider_server.store.store import Store; Store(sys.argv[1]).close()"
     url = f"sqlite:///{where}" if isinstance(where, Path) else where
     command = [sys.executable, "-c", source, url]
     openers = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]

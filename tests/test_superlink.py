@@ -36,20 +36,15 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.control.control_http_client import ControlHttpClient
 
 from crypto.errors import PharoahError
-from crypto.verbs import ROUND_BUNDLE_SHA256, Verb
-from provider_server.flower_server import server_app
-from provider_server.listeners import FLEET, PASSED, PUSH_OBJECT, SMALL_BODY, STRANGERS_BODY, CannotListen
-from provider_server.superlink import (
-    SuperLink,
-    UnusableNodeKey,
-    _client,
-    bundle,
-    round_bundle,
-    run_server_app,
-)
-from provider_server.tenants import GridTenants, Silence, Tenants, Why
-from simulation.processes import free_ports
-from tenant_client.node import Link, NodeKey, NodeSettings, _ahead_s, make_node_key, until_tick
+from federation.protocol.queries import ROUND_BUNDLE_SHA256, Verb
+from federation.runtime.web import Receive, Scope, Send
+from provider_server.network.flower_app import server_app
+from provider_server.network.grid_tenants import GridTenants, Silence, Why
+from provider_server.network.listeners import FLEET, PASSED, PUSH_OBJECT, SMALL_BODY, STRANGERS_BODY, CannotListen
+from provider_server.network.superlink import SuperLink, UnusableNodeKey, _client, bundle, round_bundle, run_server_app
+from provider_server.week import Tenants
+from simulation.run.processes import free_ports
+from tenant_client.network.flower_node import Link, NodeKey, NodeSettings, _ahead_s, make_node_key, until_tick
 from tests.changing import replace
 from tests.superlink import (
     HOST,
@@ -65,7 +60,6 @@ from tests.superlink import (
     serving,
 )
 from tests.waiting import PATIENCE_S
-from transport.asgi import Receive, Scope, Send
 
 pytestmark = pytest.mark.xdist_group("superlink")
 

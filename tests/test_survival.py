@@ -8,7 +8,7 @@ import pytest
 from lifelines import KaplanMeierFitter
 from lifelines.datasets import load_lung
 
-from crypto.life_table import Floats
+from federation.protocol.life_table import Floats
 from provider_server.analysis.bands import band_of, quantile_bands
 from provider_server.analysis.survival import survival_curve
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from crypto.causes import CAUSES, Domain, causes_of
-from crypto.noise import Integers
-from crypto.plan import Mechanism, Plan
-from provider_server.planning import MarginalSpec
-from tenant_client.journal import Failure, LabelledFailure, Unit
-from tenant_client.table import build_tables, domain_of
+from federation.protocol.causes import CAUSES, Domain, causes_of
+from federation.protocol.noise import Integers
+from federation.protocol.plan import Mechanism, Plan
+from provider_server.rounds.planning import MarginalSpec
+from tenant_client.records.journal import Failure, LabelledFailure, Unit
+from tenant_client.rounds.counts import build_tables, domain_of
 from tests.changing import replace
 from tests.factories import a_lease, a_plan, a_unit, labelled, labels
 

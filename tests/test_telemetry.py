@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from provider_server.telemetry.catalogue import BLANKS, METRICS, parse
-from provider_server.telemetry.files import FileSource, Layout, UnusableFile
-from provider_server.telemetry.inventory import Gpu, Inventory, InventoryError, Nic, NvLink, from_labels, load
-from provider_server.telemetry.quality import MOST_NAMES, OTHERS, Count, Quality, Reason, Tally
-from provider_server.telemetry.samples import HOUR_S, Chunk, SeriesBook, Stamps, Window
-from provider_server.telemetry.summaries import HourSummary, per_node, summarise
+from provider_server.fleet.telemetry.catalogue import BLANKS, METRICS, parse
+from provider_server.fleet.telemetry.files import FileSource, Layout, UnusableFile
+from provider_server.fleet.telemetry.inventory import Gpu, Inventory, InventoryError, Nic, NvLink, from_labels, load
+from provider_server.fleet.telemetry.quality import MOST_NAMES, OTHERS, Count, Quality, Reason, Tally
+from provider_server.fleet.telemetry.samples import HOUR_S, Chunk, SeriesBook, Stamps, Window
+from provider_server.fleet.telemetry.summaries import HourSummary, per_node, summarise
 
 HOUR = 490_000
 START_S = float(HOUR * HOUR_S)

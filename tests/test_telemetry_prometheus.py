@@ -19,15 +19,15 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from crypto.errors import DecodeError, PeerFault, Unreachable
-from provider_server.telemetry.catalogue import METRICS
-from provider_server.telemetry.prometheus import PrometheusSettings, PrometheusSource, TokenInTheClear, TooLarge
-from provider_server.telemetry.quality import Reason, Tally
-from provider_server.telemetry.samples import HOUR_S, SeriesBook, Window
-from provider_server.telemetry.summaries import summarise
-from simulation.processes import free_ports
+from federation.transport.certificates import make_certificate
+from provider_server.fleet.telemetry.catalogue import METRICS
+from provider_server.fleet.telemetry.prometheus import PrometheusSettings, PrometheusSource, TokenInTheClear, TooLarge
+from provider_server.fleet.telemetry.quality import Reason, Tally
+from provider_server.fleet.telemetry.samples import HOUR_S, SeriesBook, Window
+from provider_server.fleet.telemetry.summaries import summarise
+from simulation.run.processes import free_ports
 from tests import needs
 from tests.waiting import PATIENCE_S, until
-from transport.certificates import make_certificate
 
 HOST = "127.0.0.1"
 SCRAPE_S = 0.5

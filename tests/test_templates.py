@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from tenant_client.templates import Lessons, LessonsError, Templates, load_lessons, mask, save_lessons
+from tenant_client.diagnosis.log_templates import Lessons, LessonsError, Templates, load_lessons, mask, save_lessons
 
 NONE = Lessons({})
 

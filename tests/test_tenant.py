@@ -15,15 +15,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federation.runtime.sqlite import Connection
 
-from crypto.accountant import plan_loss
-from crypto.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
 from crypto.codec import decode, digest, encode
-from crypto.directory import Member, UnknownHead, next_entry
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PeerFault, PlanRefused
 from crypto.ids import LeaseId
 from crypto.masking import MaskKey, Words, add_words, words_from_bytes
-from crypto.messages import (
+from crypto.signing import SigningKey, open_signed
+from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
+from federation.protocol.directory import Member, UnknownHead, next_entry
+from federation.protocol.noise import Integers, SystemSampler, from_ring
+from federation.protocol.plan import Plan
+from federation.protocol.privacy_cost import plan_loss
+from federation.protocol.queries import Verb
+from federation.protocol.round_messages import (
     ContributionHeader,
     DirectoryUpdate,
     Ladder,
@@ -33,15 +38,10 @@ from crypto.messages import (
     RegistrationRequest,
     opened_contribution,
 )
-from crypto.noise import Integers, SystemSampler, from_ring
-from crypto.plan import Plan
-from crypto.signing import SigningKey, open_signed
-from crypto.verbs import Verb
-from provider_server.planning import MarginalSpec
-from tenant_client.database import Connection
+from provider_server.rounds.planning import MarginalSpec
 from tenant_client.home import create, open_tenant, pin
-from tenant_client.journal import UnknownUnit
-from tenant_client.tenant import StartedLease, Tenant
+from tenant_client.records.journal import UnknownUnit
+from tenant_client.rounds.tenant import StartedLease, Tenant
 from tests.changing import replace
 from tests.contribute_and_die import Moment
 from tests.factories import (

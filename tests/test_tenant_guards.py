@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crypto.accountant import NO_LOSS
-from crypto.bundle import Bundle
 from crypto.codec import decode, digest
-from crypto.directory import Chain
 from crypto.errors import DecodeError, PeerFault, PlanRefused
 from crypto.ids import MaskPublicKey
 from crypto.masking import Words
-from crypto.messages import ContributionHeader, Receipt
-from crypto.noise import Integers, SystemSampler
-from crypto.plan import HOURS_PER_WEEK, Plan, PublishedBundle, Series
-from crypto.verbs import Verb
-from tenant_client.policy import CLOCKS_DIFFER_H, Policy
-from tenant_client.tenant import Tenant
+from federation.protocol.bundle import Bundle
+from federation.protocol.directory import Chain
+from federation.protocol.noise import Integers, SystemSampler
+from federation.protocol.plan import HOURS_PER_WEEK, Plan, PublishedBundle, Series
+from federation.protocol.privacy_cost import NO_LOSS
+from federation.protocol.queries import Verb
+from federation.protocol.round_messages import ContributionHeader, Receipt
+from tenant_client.rounds.policy import CLOCKS_DIFFER_H, Policy
+from tenant_client.rounds.tenant import Tenant
 from tests.changing import replace
 from tests.factories import POLICY, Cast, a_failure, a_plan, a_unit, counting, keys, signed
 from tests.hiding import looks_hidden

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from crypto.bundle import Bundle, CatalogueEntry
 from crypto.errors import BadSignature, DecodeError, PeerFault
 from crypto.ids import LeaseId
-from crypto.messages import LADDER_LABELS, GrantedLease, LeaseGrants, LeaseRequest
-from crypto.plan import Plan
 from crypto.signing import open_signed
-from provider_server.planning import MarginalSpec
-from tenant_client.descriptor import own_sketch
-from tenant_client.journal import Failure, GrantChanged, Unit
-from tenant_client.tenant import Tenant
+from federation.protocol.bundle import Bundle, CatalogueEntry
+from federation.protocol.plan import Plan
+from federation.protocol.round_messages import LADDER_LABELS, GrantedLease, LeaseGrants, LeaseRequest
+from provider_server.rounds.planning import MarginalSpec
+from tenant_client.records.journal import Failure, GrantChanged, Unit
+from tenant_client.rounds.tenant import Tenant
+from tenant_client.workload.descriptor import own_sketch
 from tests.changing import replace
 from tests.factories import Cast, a_descriptor, a_plan, keys, lease_id, token
 

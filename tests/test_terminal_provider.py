@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 import provider_server.cli
 import simulation.cli
 from crypto.errors import PharoahError
-from provider_server.console import failing, print_rows
-from provider_server.learnt_rows import explanation_lines, learnt_lines
-from simulation.report import render
+from federation.runtime.logs import Format, configure
+from provider_server.reporting.findings_text import explanation_lines, learnt_lines
+from provider_server.verbs.console import failing, print_rows
+from simulation.judge.report import render
 from tests.jobs import wrapped
 from tests.terminals import FORGED, HOSTILE, HOSTILE_NAME, assert_obeys_nothing, lines_that_begin, on_a_terminal
-from transport.logs import Format, configure
 
 START, HOURS, STEP_S, NODES = 480_000, 72, 600, 40
 ROW: dict[str, Any] = {

@@ -11,9 +11,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from tenant_client.cli import app
-from tenant_client.database import open_database
-from tenant_client.journal import Journal
-from tenant_client.run.attempts import Attempts, Cause, State
+from tenant_client.records.attempts import Attempts, Cause, State
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
 from tests.factories import a_descriptor
 from tests.jobs import wrapped
 from tests.terminals import (

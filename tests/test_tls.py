@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from crypto.errors import Unreachable
-from transport.certificates import Certificate, make_certificate
-from transport.client import Peer
-from transport.server import Server, serve
-from transport.tls import CIPHER_SUITES
+from federation.runtime.tls import CIPHER_SUITES
+from federation.transport.certificates import Certificate, make_certificate
+from federation.transport.client import Peer
+from federation.transport.server import Server, serve
 
 HOST, PATH = "127.0.0.1", "/pharoah.Test/Ask"
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -91,8 +91,11 @@ def take_one(listening: socket.socket, context: ssl.SSLContext, versions: list[s
     ("first", "complaint"),
     [
         ("", "RuntimeError: TLS 1.2 was not forbidden where this program began"),
-        ("from transport.tls import forbid_1_2; forbid_1_2()", ""),
-        ("import grpc; from transport.tls import forbid_1_2; forbid_1_2()", "RuntimeError: grpc was imported before"),
+        ("from federation.runtime.tls import forbid_1_2; forbid_1_2()", ""),
+        (
+            "import grpc; from federation.runtime.tls import forbid_1_2; forbid_1_2()",
+            "RuntimeError: grpc was imported before",
+        ),
     ],
 )
 def test_no_server_begins_where_tls_1_2_is_possible(first: str, complaint: str) -> None:

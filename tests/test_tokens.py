@@ -13,16 +13,16 @@ from crypto import voprf
 from crypto.codec import decode, encode
 from crypto.errors import PeerFault
 from crypto.ids import EncodedElement
-from crypto.messages import EvaluationRequest, EvaluationResponse, Ladder
 from crypto.ristretto import hash_to_group
 from crypto.signing import reopened
 from crypto.threshold import lagrange_at_zero
-from tenant_client.database import open_database
-from tenant_client.descriptor import rungs
-from tenant_client.tokens import TokenSource
-from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
+from federation.protocol.round_messages import EvaluationRequest, EvaluationResponse, Ladder
+from tenant_client.records.database import open_database
+from tenant_client.rounds.tokens import TokenSource, TrusteeService
+from tenant_client.workload.descriptor import rungs
 from tests.changing import replace
 from tests.factories import Cast, a_descriptor, keys
+from trustee.trustee import Trustee, TrusteeLimits
 
 RUNGS = rungs(a_descriptor(), ())
 OTHER = rungs(a_descriptor("mixtral"), ())
@@ -173,7 +173,7 @@ def test_lying_trustees_are_named_and_replaced(
 ) -> None:
     honest = cast.trustees()
     mixed = [Lying(trustee, tamper) if number in liars else trustee for number, trustee in enumerate(honest)]
-    with caplog.at_level(logging.WARNING, logger="tenant_client.tokens"):
+    with caplog.at_level(logging.WARNING, logger="tenant_client.rounds.tokens"):
         ladder = source(mixed, 0).ladder(RUNGS, 3)
     assert ladder == source(honest, 1).ladder(RUNGS, 3)
     assert sorted(record.getMessage()[:10] for record in caplog.records) == [f"trustee {liar + 1}:" for liar in liars]

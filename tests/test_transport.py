@@ -41,24 +41,24 @@ from crypto.errors import (
     Unreachable,
 )
 from crypto.ids import Digest, Nonce
-from crypto.messages import ContributionHeader, UnmaskCall, UnmaskRequest
-from crypto.plan import Plan
-from crypto.services import CLASSES, ProviderMethod, heard, one_line, told
-from provider_server import trustee_client as providers_side
-from simulation.processes import free_ports
-from tenant_client.database import open_database
-from tenant_client.descriptor import rungs
-from tenant_client.tokens import TokenSource
-from tenant_client.trustee import Trustee, TrusteeLimits, TrusteeService
-from tenant_client.trustee_client import RemoteTrustee
-from tenant_client.trustee_server import serve_trustee
+from federation.protocol.plan import Plan
+from federation.protocol.round_messages import ContributionHeader, UnmaskCall, UnmaskRequest
+from federation.protocol.services import CLASSES, ProviderMethod, heard, one_line, told
+from federation.transport.certificates import Certificate, fingerprint, make_certificate
+from federation.transport.client import Peer
+from federation.transport.question import in_parts
+from federation.transport.server import DEFAULT_LIMITS, Limits, Method, Server, serve
+from provider_server.network import trustee_service as providers_side
+from simulation.run.processes import free_ports
+from tenant_client.network.trustee_service import RemoteTrustee
+from tenant_client.records.database import open_database
+from tenant_client.rounds.tokens import TokenSource, TrusteeService
+from tenant_client.workload.descriptor import rungs
 from tests import waiting
 from tests.factories import TENANTS, Cast, a_descriptor, a_plan, keys, ownerships, plan_digest, signed
 from tests.waiting import PATIENCE_S
-from transport.certificates import Certificate, fingerprint, make_certificate
-from transport.client import Peer
-from transport.question import in_parts
-from transport.server import DEFAULT_LIMITS, Limits, Method, Server, serve
+from trustee.server import serve_trustee
+from trustee.trustee import Trustee, TrusteeLimits
 
 HOST = "127.0.0.1"
 PATH = "/pharoah.Test/Ask"
@@ -865,7 +865,7 @@ class Echoing:
 def test_a_trustees_methods_are_reached_from_either_side(
     opened: ExitStack, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "tenant_client.trustee_server")
+    caplog.set_level(logging.INFO, "trustee.server")
     server = opened.enter_context(serve_trustee(Echoing(), f"{HOST}:0", own().certificate_pem, own().key_pem))
     tenants, providers = RemoteTrustee(3, connect(server)), providers_side.RemoteTrustee(3, connect(server))
     assert tenants.evaluate(b"secret") == b"evaluated secret"
@@ -874,7 +874,7 @@ def test_a_trustees_methods_are_reached_from_either_side(
     with pytest.raises(AlreadyAnswered, match="trustee 3 heard 6 bytes before"):
         providers.unmask(b"secret")
     assert tenants.index == providers.index == 3
-    lines = [vars(record) for record in caplog.records if record.name == "tenant_client.trustee_server"]
+    lines = [vars(record) for record in caplog.records if record.name == "trustee.server"]
     named = [(line["method"], line["outcome"], line["bytes_in"], line["bytes_out"]) for line in lines]
     assert named == [
         ("evaluate", "answered", 6, 16),

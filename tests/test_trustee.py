@@ -13,8 +13,7 @@ from msgspec.structs import force_setattr
 
 from crypto import voprf
 from crypto.codec import decode, encode
-from crypto.correlation import combine, weights
-from crypto.directory import Chain, Member, UnknownHead, next_entry
+from crypto.continual_counting import combine, weights
 from crypto.errors import (
     AlreadyAnswered,
     BadSignature,
@@ -28,7 +27,11 @@ from crypto.errors import (
 )
 from crypto.ids import Digest, EncodedElement, MaskPublicKey, Nonce, RoundId, Signature, TenantId, Token
 from crypto.masking import MaskKey, Words, add_words, words_from_bytes
-from crypto.messages import (
+from crypto.signing import Signed, SigningKey, name_of, reopened, tenant_id
+from crypto.threshold import KeyShare
+from federation.protocol.directory import Chain, Member, UnknownHead, next_entry
+from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
+from federation.protocol.round_messages import (
     ContributionHeader,
     DirectoryUpdate,
     Endorsement,
@@ -40,12 +43,9 @@ from crypto.messages import (
     UnmaskRequest,
     UnmaskShare,
 )
-from crypto.plan import HOURS_PER_WEEK, MaskTrustee, Plan
-from crypto.signing import Signed, SigningKey, name_of, reopened, tenant_id
-from crypto.threshold import KeyShare
-from tenant_client.trustee import Trustee, TrusteeLimits
 from tests.changing import replace
 from tests.factories import TENANTS, Cast, a_plan, keys, ownership, ownerships, plan_digest, signed, stream_of
+from trustee.trustee import Trustee, TrusteeLimits
 
 EVERYBODY = tuple(range(TENANTS))
 MASKING = (3, 4, 5)

@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tenant_client.cli import app
-from tenant_client.database import open_database
-from tenant_client.diagnosis import diagnose, gather
-from tenant_client.journal import Journal
-from tenant_client.run.attempts import Attempts, Cause, State
+from tenant_client.diagnosis.diagnose import diagnose, gather
+from tenant_client.records.attempts import Attempts, Cause, State
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
 from tests.factories import a_descriptor
 
 RUNS = Path(__file__).resolve().parents[2] / "shared" / "data" / "flight_recorder"

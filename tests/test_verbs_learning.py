@@ -11,16 +11,16 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from crypto.bundle import Bundle
 from crypto.signing import open_signed
+from federation.protocol.bundle import Bundle
+from federation.runtime.key_files import write_secret
 from provider_server import home as homes
 from provider_server.analysis.buildup import BuildUp
 from provider_server.analysis.contexts import Context
 from provider_server.cli import app
-from provider_server.observing import keep, load
+from provider_server.learning.hardware import keep, load
 from tests.changing import replace
 from tests.federations import CONTEXT, WEEKS, Grounds, begin, fail, hold, lease_id
-from transport.secret_files import write_secret
 
 START, HOURS, STEP_S = 480_000, 72, 600
 NODES = 40

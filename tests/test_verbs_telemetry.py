@@ -13,18 +13,18 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from crypto.online import HintState
-from provider_server import observing
+from federation.protocol.service_messages import HintState
 from provider_server.analysis.buildup import BuildUp
-from provider_server.analysis.own_curves import Curve
+from provider_server.analysis.fleet_curves import Curve
 from provider_server.cli import app
-from provider_server.live import STATE
-from provider_server.observing import REPAIRS, Repair, load, load_repairs
-from provider_server.pictures.survival import survival_curves
-from provider_server.telemetry.files import FileSource
-from provider_server.telemetry.inventory import Inventory
-from provider_server.telemetry.samples import Window
-from provider_server.verbs_telemetry import HOURS, WARM_UP_H
+from provider_server.fleet.telemetry.files import FileSource
+from provider_server.fleet.telemetry.inventory import Inventory
+from provider_server.fleet.telemetry.samples import Window
+from provider_server.hints.poller import STATE
+from provider_server.learning import hardware
+from provider_server.learning.hardware import REPAIRS, Repair, load, load_repairs
+from provider_server.reporting.figures.survival import survival_curves
+from provider_server.verbs.telemetry import HOURS, WARM_UP_H
 from tests.changing import replace
 from tests.test_live import HEATING, HOT, Scene, feed, scene
 
@@ -109,7 +109,7 @@ def test_planted_ratios_of_levels_come_back_within_their_intervals(tmp_path: Pat
     assert {file.name for file in (tmp_path / "pictures").iterdir()} == {
         f"{n}.{s}" for n in names for s in ("png", "svg")
     }
-    assert not (tmp_path / observing.STATE).exists()  # it reads, and keeps nothing
+    assert not (tmp_path / hardware.STATE).exists()  # it reads, and keeps nothing
 
 
 def test_levels_that_say_nothing_about_failures_have_ratios_near_one(tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ def test_contexts_have_rates_and_ratios_of_their_own(tmp_path: Path) -> None:
     (alone,) = told("hazard", "--home", tmp_path, *window)
     assert [(one["context"], one["ratio"], one["nodes"]) for one in alone["contexts"]] == [(None, None, 60)]
     told("contexts", "--home", tmp_path, *window)
-    before = (tmp_path / observing.STATE).read_bytes()
+    before = (tmp_path / hardware.STATE).read_bytes()
     (row,) = told("hazard", "--home", tmp_path, *window, "--out", tmp_path / "pictures")
-    assert (tmp_path / observing.STATE).read_bytes() == before
+    assert (tmp_path / hardware.STATE).read_bytes() == before
     assert [one["nodes"] for one in row["contexts"]] == [30, 30]
     (usual,) = (one for one in row["contexts"] if one["ratio"] is None)
     (other,) = (one for one in row["contexts"] if one["ratio"] is not None)
@@ -287,7 +287,7 @@ def test_hours_before_a_repair_count_at_the_level_of_then(tmp_path: Path, monkey
     kept, repairs = load(tmp_path), load_repairs(tmp_path)
     assert kept is not None
     window = Window(FIRST, FIRST + 140, 3600.0 * (FIRST + 141))
-    seen = observing.follow(FileSource([file]), window, Inventory(), kept.anew(FIRST), repairs)
+    seen = hardware.follow(FileSource([file]), window, Inventory(), kept.anew(FIRST), repairs)
     of = {hour - FIRST: level for hour, level in seen.levels.filter(node=WORN).select("hour", "level").iter_rows()}
     assert (of[REPAIRED_AT - 1], of[REPAIRED_AT], of[139]) == (3, 0, 0)
     assert seen.levels.filter(node=TWIN)["level"].to_list()[-1] == 3
@@ -336,7 +336,7 @@ def test_nobody_is_warned_of_hardware_that_was_replaced(scene: Scene) -> None:
     assert kept is not None
     scene.step([HEATING[0]])
     assert total(scene) > 0
-    observing.record_repairs(scene.home, [HOT], scene.feed.first_hour + HEATING[0] + 2, kept)
+    hardware.record_repairs(scene.home, [HOT], scene.feed.first_hour + HEATING[0] + 2, kept)
     scene.step([HEATING[0] + 1])
     assert total(scene) == 0  # of the hour in which it was repaired nothing is known
     scene.step(range(HEATING[0] + 2, HEATING[-1] + 1))

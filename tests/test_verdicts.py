@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from crypto.bundle import Judgement
-from crypto.life_table import Dimension, Floats, LifeTable
+from federation.protocol.bundle import Judgement
+from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.mismatch import find_mismatches
-from provider_server.verdicts import PairFinding, judge_pairs, surest, suspected
+from provider_server.learning.verdicts import PairFinding, judge_pairs, surest, suspected
 from tests.changing import replace
 
 WORKLOADS, CONTEXTS = 20, 10

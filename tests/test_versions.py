@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 from sklearn.metrics import adjusted_rand_score
 
-from crypto.life_table import Dimension, Floats, LifeTable
+from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis import versions
 from provider_server.analysis.mismatch import LOG_FACTOR
 from provider_server.analysis.versions import PairPrior, Partition, partitions

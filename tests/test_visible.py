@@ -20,10 +20,10 @@ from typer.main import get_command
 import provider_server.cli
 import simulation.cli
 import tenant_client.cli
+from federation.runtime import screen
+from federation.runtime.screen import VisibleStream, say, show, show_json
+from federation.runtime.visible import json_text, visible, visible_lines
 from tests.terminals import ATTACKS, HOSTILE, assert_obeys_nothing
-from transport import screen
-from transport.screen import VisibleStream, say, show, show_json
-from transport.visible import json_text, visible, visible_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 ANYTHING = st.text(st.characters(codec=None), max_size=60)
@@ -185,10 +185,10 @@ def test_the_linter_finds_every_line_that_goes_round() -> None:
 WRITERS = {
     "tenant_client/run/relay.py": "the job's own output, byte for byte",
     "tenant_client/run/streams.py": "pipes to the relay",
-    "tenant_client/run/link.py": "a pipe to the observer",
-    "tenant_client/live/progress.py": "a file of a rank's progress",
+    "tenant_client/run/observer_pipe.py": "a pipe to the observer",
+    "tenant_client/run/hook/progress.py": "a file of a rank's progress",
     "tenant_client/confirm/storage.py": "a file on the disk that is tested",
-    "transport/screen.py": "one line by one write, visible",
+    "federation/runtime/screen.py": "one line by one write, visible",
 }
 DESCRIPTORS = {"write", "writev", "pwrite", "pwritev", "sendfile", "splice", "dup2"}
 DEVICES = ("/dev/tty", "/dev/std", "/dev/fd", "/dev/pts", "/proc/self/fd")

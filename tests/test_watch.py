@@ -5,8 +5,8 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from tenant_client.live.progress import PHASES
-from tenant_client.run.watch import Finding, Kind, Limits, Sample, Watch
+from tenant_client.run.hook.progress import PHASES
+from tenant_client.run.watchdog import Finding, Kind, Limits, Sample, Watch
 
 LIMITS = Limits(start_s=100.0, floor_s=20.0, factor=5.0, aside_s=200.0)
 

@@ -18,23 +18,23 @@ from typing import Any
 
 import pytest
 
-from crypto.bundle import Bundle, Judgement, MismatchEntry
 from crypto.errors import NothingPublished, Unreachable
 from crypto.ids import LeaseId, TenantId
-from crypto.online import Action, Hint, HintState, Suspicion
-from crypto.services import ProviderMethod
 from crypto.signing import SigningKey
-from provider_server.store import Store
-from simulation.processes import free_ports
-from tenant_client.database import open_database
-from tenant_client.hints import STANDS_H, HintLog, episodes, line_of, standing
-from tenant_client.journal import Journal, Unit
-from tenant_client.verbs_online import UNKNOWN
+from federation.protocol.bundle import Bundle, Judgement, MismatchEntry
+from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
+from federation.protocol.services import ProviderMethod
+from federation.transport.certificates import make_certificate
+from federation.transport.client import Peer
+from provider_server.store.store import Store
+from simulation.run.processes import free_ports
+from tenant_client.advice.hints import STANDS_H, HintLog, episodes, line_of, standing
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal, Unit
+from tenant_client.verbs.hints import UNKNOWN
 from tests.factories import labels, ladder, token
 from tests.federations import Grounds
 from tests.waiting import PATIENCE_S, until
-from transport.certificates import make_certificate
-from transport.client import Peer
 
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from provider_server.webhooks import (
+from provider_server.operations.alerts import (
     LONGEST_WAIT_S,
     PATH,
     STANDS_S,
@@ -35,7 +35,7 @@ from provider_server.webhooks import (
     target,
     trustee_away,
 )
-from simulation.processes import free_ports
+from simulation.run.processes import free_ports
 from tests import needs
 from tests.waiting import PATIENCE_S, until
 

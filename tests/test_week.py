@@ -10,23 +10,23 @@ import pytest
 from crypto.codec import decode
 from crypto.errors import CohortTooSmall
 from crypto.ids import LeaseId
-from crypto.messages import Contribution
-from crypto.noise import SystemSampler
-from provider_server.flower_server import server_app
-from provider_server.leases import Lease
-from provider_server.planning import PlanSettings
-from provider_server.publisher import Publisher
-from provider_server.release import Release
-from provider_server.superlink import run_server_app
-from provider_server.tenants import GridTenants, Tenants, Why
-from provider_server.week import federated_week
-from simulation.federation import Federation, found
-from simulation.local_grid import LocalGrid, local_task
-from simulation.play import exact_sum
-from simulation.replay import InsecureSilence
-from tenant_client.flower_client import client_app
-from tenant_client.journal import Failure
-from tenant_client.tenant import StartedLease
+from federation.protocol.noise import SystemSampler
+from federation.protocol.round_messages import Contribution
+from provider_server.fleet.leases import Lease
+from provider_server.learning.publisher import Publisher
+from provider_server.network.flower_app import server_app
+from provider_server.network.grid_tenants import GridTenants, Why
+from provider_server.network.superlink import run_server_app
+from provider_server.rounds.planning import PlanSettings
+from provider_server.rounds.release import Release
+from provider_server.week import Tenants, federated_week
+from simulation.replay.lives import InsecureSilence
+from simulation.run.federation import Federation, found
+from simulation.run.local_grid import LocalGrid, local_task
+from simulation.run.play import exact_sum
+from tenant_client.network.flower_app import client_app
+from tenant_client.records.journal import Failure
+from tenant_client.rounds.tenant import StartedLease
 from tests.factories import a_descriptor
 from tests.superlink import pinned_node, superlink
 

@@ -9,10 +9,27 @@ from typing import Any
 
 from msgspec.structs import fields, replace
 
-from crypto import bundle, cards, ceremony, directory, invitation, masking, messages, online, plan, possession, signing
-from crypto.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
+from crypto import masking, possession, signing
 from crypto.codec import Message, Secret, decode, encode
-from crypto.directory import (
+from crypto.errors import BadSignature, DecodeError, PharoahError
+from crypto.ids import Digest, EncodedElement, LeaseId, Nonce, RoundId, TenantId, Token
+from crypto.masking import MaskKey
+from crypto.ristretto import IDENTITY, Element, Scalar, mul, mul_base
+from crypto.signing import SigningKey, open_signed, open_signed_by
+from crypto.threshold import KeyShare
+from crypto.voprf import Proof
+from federation.protocol import (
+    bundle,
+    ceremony,
+    directory,
+    enrolment,
+    invitation,
+    plan,
+    round_messages,
+    service_messages,
+)
+from federation.protocol.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
+from federation.protocol.directory import (
     NOTHING_BEFORE,
     Chain,
     DirectoryEntry,
@@ -22,10 +39,8 @@ from crypto.directory import (
     TrusteeRecord,
     next_entry,
 )
-from crypto.errors import BadSignature, DecodeError, PharoahError
-from crypto.ids import Digest, EncodedElement, LeaseId, Nonce, RoundId, TenantId, Token
-from crypto.masking import MaskKey
-from crypto.messages import (
+from federation.protocol.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension, Series
+from federation.protocol.round_messages import (
     Contribution,
     DirectoryUpdate,
     Endorsement,
@@ -39,13 +54,8 @@ from crypto.messages import (
     UnmaskRequest,
     opened_contribution,
 )
-from crypto.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension, Series
-from crypto.ristretto import IDENTITY, Element, Scalar, mul, mul_base
-from crypto.signing import SigningKey, open_signed, open_signed_by
-from crypto.threshold import KeyShare
-from crypto.voprf import Proof
 from fuzz.targets.target import require, target
-from tenant_client.trustee import Trustee
+from trustee.trustee import Trustee
 
 KEY = SigningKey(bytes(range(32)))
 MASK_KEY = MaskKey(bytes(range(32)))
@@ -54,14 +64,14 @@ MESSAGES: tuple[Any, ...] = tuple(
         kind
         for module in (
             directory,
-            messages,
+            round_messages,
             plan,
             bundle,
             signing,
-            cards,
+            enrolment,
             ceremony,
             invitation,
-            online,
+            service_messages,
             masking,
             possession,
         )
@@ -107,9 +117,9 @@ def some_messages() -> list[Any]:
     member = a_member()
     round_id, named, token = RoundId(bytes(16)), Digest(bytes(32)), Token(bytes(16))
     owned = Ownership(member.tenant, 0, 0, 168, (token, Token(b"\1" * 16)))
-    header = messages.ContributionHeader(member.tenant, round_id, named, 0, Nonce(bytes(16)), named)
+    header = round_messages.ContributionHeader(member.tenant, round_id, named, 0, Nonce(bytes(16)), named)
     groups = ((KEY.sign(header),), (KEY.sign(replace(header, tenant=TenantId(b"\1" * 16))),))
-    asked = UnmaskRequest(KEY.sign(a_plan()), groups, named, (messages.GroupOfRound(0, 1),), (KEY.sign(owned),))
+    asked = UnmaskRequest(KEY.sign(a_plan()), groups, named, (round_messages.GroupOfRound(0, 1),), (KEY.sign(owned),))
     endorsed = Endorsement(1, round_id, named)
     return [
         a_plan(),
@@ -124,7 +134,7 @@ def some_messages() -> list[Any]:
         asked,
         endorsed,
         UnmaskCall(KEY.sign(asked), (KEY.sign(endorsed),)),
-        messages.UnmaskShare(1, round_id, named, (bytes(8), bytes(8))),
+        round_messages.UnmaskShare(1, round_id, named, (bytes(8), bytes(8))),
         RegistrationRequest(0, 0, 168),
         Receipt(Digest(bytes(32))),
         Catalogue((CatalogueEntry("resnet", bytes(SKETCH_BYTES)),)),
@@ -135,16 +145,16 @@ def some_messages() -> list[Any]:
 
 def some_online_messages(tenant: TenantId, token: Token) -> Iterator[Any]:
     """What a tenant says to the online service and hears from it."""
-    session, lease = bytes(online.SESSION_BYTES), LeaseId(bytes(16))
+    session, lease = bytes(service_messages.SESSION_BYTES), LeaseId(bytes(16))
     evidence = bundle.MismatchEntry(token, token, 0.9, 4.0, 2.0, 8.0, 12.0, bundle.Judgement.WORSE, (token,))
-    yield online.SignIn(tenant, 1_800_000_000)
-    yield online.Session(session, 1_800_003_600)
-    yield online.CheckRequest(session, (token, token, token), token, token)
-    yield online.CheckAnswer(1, 2, evidence, (bundle.HazardEntry(token, "0", 1.0, 0.5, 2.0),))
-    yield online.WatchRequest(session, 0)
-    suspected = online.HintState.RAISED, online.Suspicion.MEMORY, 4.0, 2.0, 8.0, 0.3, 72.0
-    yield online.Hint(1, 500_000.5, lease, *suspected, online.Action.CONFIRM, 1)
-    yield online.Outcome(session, 1, lease, online.Suspicion.MEMORY, True, 12.5)  # noqa: FBT003  # a field
+    yield service_messages.SignIn(tenant, 1_800_000_000)
+    yield service_messages.Session(session, 1_800_003_600)
+    yield service_messages.CheckRequest(session, (token, token, token), token, token)
+    yield service_messages.CheckAnswer(1, 2, evidence, (bundle.HazardEntry(token, "0", 1.0, 0.5, 2.0),))
+    yield service_messages.WatchRequest(session, 0)
+    suspected = service_messages.HintState.RAISED, service_messages.Suspicion.MEMORY, 4.0, 2.0, 8.0, 0.3, 72.0
+    yield service_messages.Hint(1, 500_000.5, lease, *suspected, service_messages.Action.CONFIRM, 1)
+    yield service_messages.Outcome(session, 1, lease, service_messages.Suspicion.MEMORY, True, 12.5)  # noqa: FBT003  # a field
 
 
 def encoded_messages() -> Iterator[bytes]:
@@ -182,7 +192,7 @@ def check_signed(data: bytes) -> None:
         require("an ownership", holds=type(said) is Ownership)
     with suppress(DecodeError, BadSignature):
         header, _contribution = opened_contribution(data, lambda _tenant: KEY.public)
-        require("a contribution", holds=type(header) is messages.ContributionHeader)
+        require("a contribution", holds=type(header) is round_messages.ContributionHeader)
 
 
 @target(

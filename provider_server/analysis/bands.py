@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.life_table import Floats
+from federation.protocol.life_table import Floats
 
 BULK_SHARE = 0.05
 

@@ -36,9 +36,9 @@ import numpy as np
 import polars as pl
 
 from crypto.errors import DecodeError
-from crypto.life_table import Floats
-from provider_server.telemetry.catalogue import METRICS
-from provider_server.telemetry.summaries import MISSING, HourSummary
+from federation.protocol.life_table import Floats
+from provider_server.fleet.telemetry.catalogue import METRICS
+from provider_server.fleet.telemetry.summaries import MISSING, HourSummary
 
 LEVELS = 4
 UP = (3.0, 5.0, 7.0)

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, norm
 
-from crypto.life_table import Floats, LifeTable
-from provider_server.analysis.held_out import Expected, Prediction, Rows
-from provider_server.leases import rows_of
+from federation.protocol.life_table import Floats, LifeTable
+from provider_server.analysis.prediction import Expected, Prediction, Rows
+from provider_server.fleet.leases import rows_of
 
 BINS = 10
 REACH = float(norm.ppf(0.975))

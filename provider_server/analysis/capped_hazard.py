@@ -45,8 +45,8 @@ from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from crypto.life_table import Floats
-from provider_server.analysis.effective import FEWEST, cap_factor, capped_curvature, capped_slope
+from federation.protocol.life_table import Floats
+from provider_server.analysis.cap_correction import FEWEST, cap_factor, capped_curvature, capped_slope
 from provider_server.analysis.hazard import Unsettled
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from itertools import combinations
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from crypto.life_table import Floats
+from federation.protocol.life_table import Floats
 from provider_server.analysis.partition import MOST, Feature, Fleet, Group, rates, told_by_failures, told_by_look
 from provider_server.analysis.selection import LEAST_FAILURES, NodeTable, Selected
 

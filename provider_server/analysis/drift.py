@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
-from crypto.life_table import Floats
+from federation.protocol.life_table import Floats
 
 RATIOS = np.array([0.25, 0.5, 0.7, 0.85, 1.2, 1.5, 2.0, 4.0])
 WEEKS_BETWEEN = 104.0  # from one false alarm to the next, on average

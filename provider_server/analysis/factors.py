@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from crypto.life_table import Floats, LifeTable
-from provider_server.analysis.held_out import Prediction
-from provider_server.leases import rows_of
+from federation.protocol.life_table import Floats, LifeTable
+from provider_server.analysis.prediction import Prediction
+from provider_server.fleet.leases import rows_of
 
 Places = NDArray[np.intp]
 

@@ -36,7 +36,7 @@ from scipy.sparse.linalg import splu
 from scipy.stats import norm
 
 from crypto.errors import Refusal
-from crypto.life_table import Dimension, Floats, LifeTable
+from federation.protocol.life_table import Dimension, Floats, LifeTable
 
 Ints = NDArray[np.intp]
 Axes = tuple[int, ...]

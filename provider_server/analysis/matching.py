@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit
 from scipy.stats import binom, norm
 
-from crypto.life_table import Floats
+from federation.protocol.life_table import Floats
 
 Places = NDArray[np.intp]
 

@@ -27,7 +27,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-from crypto.life_table import Floats, LifeTable
+from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
 
 Places = NDArray[np.intp]

@@ -25,7 +25,7 @@ from scipy.special import gammaln, xlogy
 from scipy.stats import gamma
 from sklearn.mixture import GaussianMixture
 
-from crypto.life_table import Floats
+from federation.protocol.life_table import Floats
 from provider_server.analysis.selection import Ints, NodeTable, Selected
 
 MOST = 40

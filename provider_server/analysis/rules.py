@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from scipy.stats import chi2, false_discovery_control
 from sklearn.tree import DecisionTreeRegressor
 
-from crypto.life_table import Floats
+from federation.protocol.life_table import Floats
 from provider_server.analysis.matching import Arm, Places
-from provider_server.analysis.qed import mantel_haenszel
+from provider_server.analysis.quasi_experiment import mantel_haenszel
 
 Version = tuple[int, ...]
 Value = str | float | None

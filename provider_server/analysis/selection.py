@@ -41,7 +41,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from crypto.life_table import Floats
+from federation.protocol.life_table import Floats
 
 Ints = NDArray[np.intp]
 

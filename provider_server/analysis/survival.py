@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 from scipy.stats import norm
 
-from crypto.life_table import Floats
+from federation.protocol.life_table import Floats
 from provider_server.analysis.bands import band_of
 
 MAX_STEPS = 200

@@ -22,7 +22,7 @@ The likelihood of a noisy count is the quasi-likelihood of variance m + σ² (Mc
 Poisson's where there is no noise. Not promised: causes. A version may run where something else is different.
 
     >>> from dataclasses import replace
-    >>> from crypto.life_table import Dimension
+    >>> from federation.protocol.life_table import Dimension
     >>> table = LifeTable.zeros((Dimension("workload", ("v1", "v2", "v3")),))
     >>> table = replace(table, events=np.array([52.0, 47.0, 160.0]), exposure_node_hours=table.events + 50.0)
     >>> found = partitions(table, dict.fromkeys(("v1", "v2", "v3"), "bert"))["bert"]
@@ -39,7 +39,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp, softmax
 from scipy.stats import norm
 
-from crypto.life_table import Floats, LifeTable
+from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.mismatch import LOG_FACTOR, WORSE_FROM, WORSE_TO
 
 Block = frozenset[int]  # of the places of versions

@@ -23,12 +23,12 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from crypto.errors import PharoahError
+from federation.runtime.visible import json_text
+from federation.runtime.web import STYLE, Asgi, guarded
 from provider_server.pages.findings import ORDERS, Finding, filtered
 from provider_server.pages.html import renderer
 from provider_server.pages.login import Door, TooManyAttempts, WrongPassword
 from provider_server.pages.views import View
-from transport.asgi import STYLE, Asgi, guarded
-from transport.visible import json_text
 
 MOST_FORM_BYTES = 4096
 STATIC = Path(__file__).with_name("static")

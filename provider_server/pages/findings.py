@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from types import MappingProxyType
 
-from crypto.bundle import Bundle, Judgement, MismatchEntry
-from crypto.check import Check
-from crypto.plan import HOURS_PER_WEEK
+from federation.protocol.bundle import Bundle, Judgement, MismatchEntry
+from federation.protocol.check import Check
+from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.pages.snapshot import SHORT, Snapshot, natural
 
 MOST_WORKLOADS, MOST_CONTEXTS = 60, 40

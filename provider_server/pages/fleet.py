@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from provider_server.analysis.contexts import Context
-from provider_server.observing import Kept
+from provider_server.learning.hardware import Kept
 from provider_server.pages.hazards import UNKNOWN, is_known
 from provider_server.pages.snapshot import Place, Snapshot, natural
 

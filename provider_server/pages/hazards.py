@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from crypto.bundle import HazardEntry
+from federation.protocol.bundle import HazardEntry
 from provider_server.pages.snapshot import Snapshot
 
 UNKNOWN = "not known yet"

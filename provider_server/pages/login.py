@@ -19,7 +19,7 @@ from pathlib import Path
 
 from crypto.errors import PharoahError, Refusal
 from crypto.ristretto import RandomBytes
-from transport.secret_files import write_secret
+from federation.runtime.key_files import write_secret
 
 FILE = "page.password"
 LEAST_LETTERS = 12

@@ -9,16 +9,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from crypto.errors import Refusal
-from provider_server.connections import ConnectionLimits
+from federation.runtime.clock import now_hour
+from federation.runtime.key_files import read
 from provider_server.home import settings_of
-from provider_server.listeners import CannotListen, Listener
+from provider_server.network.connections import ConnectionLimits
+from provider_server.network.listeners import CannotListen, Listener
 from provider_server.pages.app import page_app
 from provider_server.pages.login import FILE, Door, NoPassword
 from provider_server.pages.snapshot import Reader
 from provider_server.pages.views import View, view
-from provider_server.store import Store
-from transport.clock import now_hour
-from transport.secret_files import read
+from provider_server.store.store import Store
 
 LOOPBACK = ("127.0.0.1", "localhost")
 LIMITS = ConnectionLimits(strangers=64, of_one_address=32)

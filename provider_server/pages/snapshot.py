@@ -12,23 +12,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from crypto.bundle import Bundle
-from crypto.directory import Chain, Directory, DirectoryEntry
 from crypto.ids import TenantId, VerifyKey
-from crypto.plan import Plan
 from crypto.signing import open_signed, reopened
-from provider_server import observing
+from federation.protocol.bundle import Bundle
+from federation.protocol.directory import Chain, Directory, DirectoryEntry
+from federation.protocol.plan import Plan
+from federation.runtime.key_files import HomeError, read_key
 from provider_server.analysis.contexts import Context
 from provider_server.analysis.drift import Alarm
-from provider_server.continual import outlook
-from provider_server.grouping import Suspicion
-from provider_server.leases import context_tokens
-from provider_server.observing import Kept, label_of
-from provider_server.release import Release, from_bytes
-from provider_server.round_store import Answer, KeptRound
-from provider_server.rounds import State
-from provider_server.store import Store, reporting
-from transport.secret_files import HomeError, read_key
+from provider_server.fleet.leases import context_tokens
+from provider_server.learning import hardware
+from provider_server.learning.hardware import Kept, label_of
+from provider_server.learning.publication_gate import outlook
+from provider_server.rounds.grouping import Suspicion
+from provider_server.rounds.release import Release, from_bytes
+from provider_server.store.round_store import Answer, KeptRound, State
+from provider_server.store.store import Store, reporting
 
 SHORT = 8  # digits of a token or an id that are shown
 LEAST_LEVELS = 4  # build-up levels that tokens are named for, whether or not a node has them now
@@ -123,7 +122,7 @@ class Reader:
             chain = Chain.begin(entries[0], _provider_key(entries)).extended(entries[1:])
             rounds = tuple(self._seen(one) for one in kept_rounds)
             note = self._store.rounds.suspicion()
-        kept = observing.load(self._home)
+        kept = hardware.load(self._home)
         return Snapshot(
             directory=chain.directory,
             rounds=rounds,

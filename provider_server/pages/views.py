@@ -7,15 +7,15 @@ interval is of 95% probability. Nothing here says how one tenant's jobs fared.
 from collections import defaultdict
 from dataclasses import dataclass
 
-from crypto.accountant import NO_LOSS, PrivacyLoss, plan_loss
-from crypto.bundle import Bundle, FactorEntry, Judgement, RuleEntry
 from crypto.ids import TenantId
-from crypto.plan import HOURS_PER_WEEK
+from federation.protocol.bundle import Bundle, FactorEntry, Judgement, RuleEntry
+from federation.protocol.plan import HOURS_PER_WEEK
+from federation.protocol.privacy_cost import NO_LOSS, PrivacyLoss, plan_loss
 from provider_server.pages.findings import Event, Finding, Matrix, events, findings, matrix
 from provider_server.pages.fleet import ContextView, fleet
 from provider_server.pages.hazards import Curve, hazard_curves
 from provider_server.pages.snapshot import SHORT, SeenRound, Snapshot
-from provider_server.rounds import State
+from provider_server.store.round_store import State
 
 
 @dataclass(frozen=True)

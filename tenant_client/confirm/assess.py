@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crypto.online import Suspicion, Verdict
+from federation.protocol.service_messages import Suspicion, Verdict
 from tenant_client.confirm.criteria import BOUND, Criterion, Judgement, judge
 from tenant_client.confirm.sample import CannotMeasure, Sample, WrongResult
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from crypto.online import Suspicion
+from federation.protocol.service_messages import Suspicion
 from tenant_client.confirm.sample import Benchmark, Once, WrongResult
 
 SIDE, PRODUCTS = 512, 4

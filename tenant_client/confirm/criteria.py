@@ -28,7 +28,7 @@ import numpy as np
 from scipy import special, stats
 
 from crypto.errors import PharoahError
-from crypto.online import Verdict
+from federation.protocol.service_messages import Verdict
 from tenant_client.confirm.sample import Rates, Sample
 
 BOUND = 1e-4

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from crypto.online import Suspicion
+from federation.protocol.service_messages import Suspicion
 from tenant_client.confirm.cpu import rate
 from tenant_client.confirm.sample import Benchmark, CannotMeasure, Once, WrongResult
 

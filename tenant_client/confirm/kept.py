@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from crypto.errors import PharoahError
-from crypto.online import Verdict
+from federation.protocol.service_messages import Verdict
+from federation.runtime.visible import json_text
 from tenant_client.confirm.criteria import Criterion, NoCriterion, learn
 from tenant_client.confirm.sample import Sample
-from transport.visible import json_text
 
 VERSION = 1
 FOLDER = "confirm"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from crypto.online import Suspicion
+from federation.protocol.service_messages import Suspicion
 from tenant_client.confirm import cpu, cuda, pair, storage
 from tenant_client.confirm.assess import Measured
 from tenant_client.confirm.sample import Benchmark, CannotMeasure

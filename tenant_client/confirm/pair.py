@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.online import Suspicion
+from federation.protocol.service_messages import Suspicion
 from tenant_client.confirm.cpu import rate
 from tenant_client.confirm.sample import Benchmark, CannotMeasure, Once, WrongResult
 

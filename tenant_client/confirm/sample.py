@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crypto.errors import PharoahError
-from crypto.online import Suspicion
+from federation.protocol.service_messages import Suspicion
 
 Rates = NDArray[np.float64]
 Once = Callable[[], float]

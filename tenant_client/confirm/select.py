@@ -17,7 +17,7 @@ Greedy is not optimal: on small random instances it took 1.10 times the minutes 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from crypto.online import Suspicion
+from federation.protocol.service_messages import Suspicion
 
 ENOUGH = 0.01
 HINT_WEIGHT = 12.0

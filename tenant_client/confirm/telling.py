@@ -9,13 +9,15 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from federation.runtime.sqlite import reporting
+
 from crypto.errors import PharoahError
-from crypto.online import Hint, Verdict
+from federation.protocol.service_messages import Hint, Verdict
+from tenant_client.advice.hints import HintLog
 from tenant_client.confirm.assess import Finding
-from tenant_client.database import open_database, reporting
-from tenant_client.hints import HintLog
-from tenant_client.line import connected
-from tenant_client.outcomes import SentOutcome, note
+from tenant_client.network.connect import connected
+from tenant_client.records.database import open_database
+from tenant_client.records.outcomes import SentOutcome, note
 
 
 class NoSuchHint(PharoahError):

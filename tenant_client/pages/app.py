@@ -20,11 +20,11 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from crypto.errors import PharoahError
-from tenant_client.pages.house import ORDERS, house, pairs
+from federation.runtime.web import STYLE, Asgi, guarded
 from tenant_client.pages.html import renderer
 from tenant_client.pages.key import Key
 from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
-from transport.asgi import STYLE, Asgi, guarded
+from tenant_client.pages.views import ORDERS, house, pairs
 
 COOKIE = "pharoah-tenant"
 POLICY = (

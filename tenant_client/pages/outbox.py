@@ -1,6 +1,6 @@
 """Messages as they left, taken apart: every byte belongs to one part, every word of counts to one cell.
 
-The parts are those of `tenant_client.layout`, from the very bytes that are kept to be sent again.
+The parts are those of `tenant_client.disclosure.message_layout`, from the very bytes that are kept to be sent again.
 """
 
 import hashlib
@@ -11,13 +11,13 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
+from federation.runtime.sqlite import reporting
 
-from crypto.plan import Marginal, Plan
-from tenant_client import owner_view
-from tenant_client.database import reporting
-from tenant_client.layout import CELLS, NOISE
-from tenant_client.owner_view import SentBytes
-from tenant_client.pages.house import opened
+from federation.protocol.plan import Marginal, Plan
+from tenant_client.disclosure import owner_view
+from tenant_client.disclosure.message_layout import CELLS, NOISE
+from tenant_client.disclosure.owner_view import SentBytes
+from tenant_client.pages.views import opened
 
 WORD_BYTES, WORDS_AT_ONCE = 8, 128
 SHORT = 12

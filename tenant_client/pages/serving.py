@@ -12,9 +12,9 @@ from pathlib import Path
 import uvicorn
 
 from crypto.errors import PharoahError, Refusal
+from federation.runtime.clock import now_hour
 from tenant_client.pages.app import page_app
 from tenant_client.pages.key import Key
-from transport.clock import now_hour
 
 START_S = 30.0
 MOST_CONNECTIONS = 32

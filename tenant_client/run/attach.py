@@ -14,10 +14,10 @@ from pathlib import Path
 
 from crypto.errors import PharoahError
 from tenant_client.run import restarts
-from tenant_client.run.failopen import FailOpen
+from tenant_client.run.attempt_recorder import Record
+from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.observe import Observer
-from tenant_client.run.place import RUN_DIR, held, make_place
-from tenant_client.run.record import Record
+from tenant_client.run.run_directory import RUN_DIR, held, make_place
 from tenant_client.run.settings import Settings
 from tenant_client.run.supervise import Ending, ending_of
 

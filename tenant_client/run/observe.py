@@ -15,15 +15,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from federation.runtime.screen import guard
 from tenant_client.run import restarts
-from tenant_client.run.failopen import FailOpen
-from tenant_client.run.hinted import Hinted
-from tenant_client.run.place import hold, prune
-from tenant_client.run.record import Record
+from tenant_client.run.attempt_recorder import Record
+from tenant_client.run.fail_open import FailOpen
+from tenant_client.run.lease_hints import Hinted
+from tenant_client.run.run_directory import hold, prune
 from tenant_client.run.settings import Settings
 from tenant_client.run.supervise import Ending
-from tenant_client.run.watch import Finding, Sample, Watch
-from transport.screen import guard
+from tenant_client.run.watchdog import Finding, Sample, Watch
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGPIPE")
 _NICE = 5
@@ -93,7 +93,7 @@ class Observer:
         with self._ours.guard("the traces were not described"):
             try:
                 if traces and not self._described and self._record is not None:
-                    from tenant_client.describe import describe_files
+                    from tenant_client.workload.describe import describe_files
 
                     self._described = True
                     self._record.describe(describe_files(traces), now_s)
@@ -125,7 +125,7 @@ class Observer:
 
 def samples(run_dir: Path) -> Iterator[Sample]:
     """What the ranks say now; a rank that cannot be read is left out."""
-    from tenant_client.live.progress import read
+    from tenant_client.run.hook.progress import read
 
     for path in run_dir.glob("progress-*"):
         progress = read(path)

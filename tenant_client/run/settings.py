@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tenant_client.run.watch import Limits
+from tenant_client.run.watchdog import Limits
 
 
 @dataclass(frozen=True)

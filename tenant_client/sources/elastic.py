@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
-from tenant_client.cues import UNKNOWN, match_exception
+from tenant_client.sources.cues import UNKNOWN, match_exception
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.job_log import spokesman
 from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, SourceError

@@ -21,8 +21,9 @@ class Role(StrEnum):
 class Evidence:
     """One observation.
 
-    `reason` is a slug of `crypto.causes.CAUSES` or `unknown`; `line` counts from 1, 0 where lines mean nothing; `at_s`
-    in seconds since the epoch, None where the source has no clock; `gpu` a PCI bus id or an index, "" where not named.
+    `reason` is a slug of `federation.protocol.causes.CAUSES` or `unknown`; `line` counts from 1, 0 where lines mean
+    nothing; `at_s` in seconds since the epoch, None where the source has no clock; `gpu` a PCI bus id or an index, ""
+    where not named.
     """
 
     reason: str

@@ -11,7 +11,7 @@ that something else names; 2 is argparse's status, and that of many other progra
 
 import signal
 
-from tenant_client.cues import UNKNOWN
+from tenant_client.sources.cues import UNKNOWN
 from tenant_client.sources.evidence import Evidence, Role
 
 SOURCE = "exit_status"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from tenant_client.cues import UNKNOWN, Cue, Level, match_exception, match_line, says_something, table
+from tenant_client.sources.cues import UNKNOWN, Cue, Level, match_exception, match_line, says_something, table
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.kernel_log import KernelLines
 from tenant_client.sources.nccl_log import RANK_WORD, NcclLines

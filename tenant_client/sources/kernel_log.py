@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from tenant_client.cues import UNKNOWN, match_line, table
+from tenant_client.sources.cues import UNKNOWN, match_line, table
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.prefixes import place, stamp
 from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits
 from tenant_client.sources.scanning import Line, Scanner, gate_of
-from tenant_client.xid import XIDS, Xid, XidRole
+from tenant_client.sources.xid import XIDS, Xid, XidRole
 
 SOURCE = "kernel_log"
 _TEXT = 400

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from tenant_client.cues import match_line, table
+from tenant_client.sources.cues import match_line, table
 from tenant_client.sources.evidence import Evidence
 from tenant_client.sources.prefixes import NCCL_LINE, place, stamp
 from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, lines

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from tenant_client.database import open_database
-from tenant_client.run.attempts import Attempt, Attempts
+from tenant_client.records.attempts import Attempt, Attempts
+from tenant_client.records.database import open_database
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = ROOT / "tests" / "jobs"

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from crypto.codec import digest, encode
-from crypto.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Member, TrusteeRecord, next_entry
 from crypto.ids import Digest, EncodedElement, Nonce, RoundId, TenantId
 from crypto.masking import MaskKey, MaskStream, Words, mask_cells, sum_of_masks, words_to_bytes
 from crypto.possession import MaskKeyClaim
@@ -22,6 +21,7 @@ from crypto.ristretto import ORDER, Element, Scalar, mul_base
 from crypto.signing import SigningKey
 from crypto.threshold import combine_dealings, combine_evaluations, deal, group_key
 from crypto.voprf import Evaluation, Proof, blind, blind_evaluate, finalize
+from federation.protocol.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Member, TrusteeRecord, next_entry
 from tests.changing import replace
 from tests.vectors.hostile_entries import bad_entries, bad_founding, bad_returns
 from tests.vectors.hostile_keys import bad_exchange_keys, bad_possession, bad_verify_keys

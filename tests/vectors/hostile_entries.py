@@ -6,11 +6,11 @@ Each case says by which error it is refused. Aliases of keys are computed in int
 from collections.abc import Sequence
 
 from crypto.codec import decode
-from crypto.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Member, next_entry
 from crypto.ids import Digest, MaskPublicKey, TenantId
 from crypto.masking import MaskKey
 from crypto.possession import MaskKeyClaim
 from crypto.signing import Signed, SigningKey
+from federation.protocol.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Member, next_entry
 from tests import curve25519 as curve
 from tests.changing import replace
 

@@ -1,0 +1,301 @@
+"""Who takes part, and with which keys: a directory that grows by signed entries, each bound to the one before.
+
+    entry 0 ◀─digest─ entry 1 ◀─digest─ entry 2        the digest of the newest is the head
+
+An entry says who joined and who left. Whoever pins a head accepts only entries that lead on from it, signed by the
+same provider, so nobody can be shown a past that differs from what was pinned. Plans name the head that they are held
+under. A tenant's record carries the tenant's own signature over its mask key, so the provider cannot swap one key below
+the other, and every mask key signs for itself that its owner holds it. Whoever left comes back under no older key.
+Trustees, the signature key and the length of an epoch do not change by an entry: a new committee is a new
+decision about trust, and is pinned by hand.
+
+Not promised: that two parties pin the same chain unless they compare heads; a round shows it, since tenants and
+trustees hold it under one head or not at all. Nor that a member is who the provider says it is.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from crypto.codec import Count, Few, Many, Message, Record, Text, decode, digest, encode
+from crypto.errors import BadSignature, PeerFault, Refusal
+from crypto.ids import Digest, EncodedElement, MaskPublicKey, SignatureBytes, TenantId, VerifyKey
+from crypto.masking import MaskKey
+from crypto.possession import MaskKeyClaim, check_possession
+from crypto.signing import Signed, SigningKey, open_signed, tenant_id
+from federation.protocol.plan import HOURS_PER_WEEK
+
+NOTHING_BEFORE = Digest(bytes(Digest.length))
+
+
+class TrustChanged(Refusal):
+    """The provider shows other trustees, another signature key or another epoch than those that were pinned."""
+
+    default_hint = "ask the trustees' owners; if it is meant, pin the new directory by enrolling again"
+
+
+class Fork(PeerFault):
+    """The provider shows a directory that does not lead on from the one that is pinned."""
+
+    default_hint = "compare heads with other tenants and with the trustees: the provider may show each its own"
+
+
+class UnknownHead(Refusal):
+    """A plan is held under a directory that is not known here, or not known yet."""
+
+    default_hint = "the provider sends the newer entries of the directory first; ask it to try again"
+
+
+class Member(Record, frozen=True):
+    """A tenant's public keys; `claim` and `possession` are the signatures of both over one `MaskKeyClaim`."""
+
+    verify_key: VerifyKey
+    mask_key: MaskPublicKey
+    made_hour: Count
+    claim: SignatureBytes
+    possession: SignatureBytes
+
+    @classmethod
+    def of(cls, signing_key: SigningKey, mask_key: MaskKey, made_hour: int) -> "Member":
+        """The record that the holder of both keys asks to be enrolled with."""
+        claim = MaskKeyClaim(signing_key.public, mask_key.public, made_hour)
+        signature = decode(Signed, signing_key.sign(claim)).signature
+        return cls(signing_key.public, mask_key.public, made_hour, signature, mask_key.prove(claim))
+
+    @property
+    def tenant(self) -> TenantId:
+        """The id, which follows from the signing key."""
+        return tenant_id(self.verify_key)
+
+    def check(self) -> None:
+        """Returns if the tenant claimed the mask key, and whoever made the claim holds it; BadSignature otherwise."""
+        _check_member(self)
+
+
+@lru_cache(maxsize=2**14)  # a chain is read again from its first entry whenever a home is opened
+def _check_member(member: Member) -> None:
+    claim = MaskKeyClaim(member.verify_key, member.mask_key, member.made_hour)
+    try:
+        open_signed(MaskKeyClaim, encode(Signed(member.claim, memoryview(encode(claim)))), member.verify_key)
+    except BadSignature as error:
+        raise BadSignature(
+            f"the mask key of tenant {member.tenant.hex()[:12]}… is not signed by the tenant",
+            hint="whoever enrolled it may have swapped the key; ask the tenant for its card",
+        ) from error
+    check_possession(claim, member.possession)
+
+
+class TrusteeRecord(Record, frozen=True):
+    """A trustee: its keys, its share of the signature key, and where it is reached. Index counts from 1.
+
+    `possession` is the mask key's own signature over its `MaskKeyClaim`. `address` is host:port, empty for one in this
+    process; the certificate there is one under the root of `verify_key` (`crypto.roots`).
+    """
+
+    index: Count
+    verify_key: VerifyKey
+    share_key: EncodedElement
+    mask_key: MaskPublicKey
+    made_hour: Count
+    possession: SignatureBytes
+    address: Text
+
+    @classmethod
+    def of(
+        cls,
+        index: int,
+        signing_key: SigningKey,
+        mask_key: MaskKey,
+        share_key: EncodedElement,
+        *,
+        made_hour: int,
+        address: str = "",
+    ) -> "TrusteeRecord":
+        """The record of whoever holds these keys."""
+        claim = MaskKeyClaim(signing_key.public, mask_key.public, made_hour)
+        proof = mask_key.prove(claim)
+        return cls(index, claim.owner, share_key, claim.mask_key, made_hour, proof, address)
+
+    def check(self) -> None:
+        """Returns if whoever published the mask key holds it; BadSignature otherwise."""
+        check_possession(MaskKeyClaim(self.verify_key, self.mask_key, self.made_hour), self.possession)
+
+
+class DirectoryEntry(Message, frozen=True, tag="pharoah/directory-entry/1"):
+    """A step of the directory: who joined and who left. It repeats what may not change."""
+
+    number: Count
+    previous: Digest
+    provider: VerifyKey
+    threshold: Count
+    group_key: EncodedElement
+    trustees: Few[TrusteeRecord]
+    weeks_per_epoch: Count
+    joined: Many[Member]
+    left: Many[TenantId]
+
+    def __post_init__(self) -> None:
+        if sorted(trustee.index for trustee in self.trustees) != list(range(1, len(self.trustees) + 1)):
+            raise ValueError("trustees are numbered from 1, each number once")
+        if not 1 <= self.threshold <= len(self.trustees):
+            raise ValueError("the threshold must lie between 1 and the number of trustees")
+        if self.weeks_per_epoch < 1:
+            raise ValueError("an epoch has at least one week")
+        # One mask key under two names would make one mask stream pass for two.
+        _require_distinct("a trustee", [trustee.mask_key for trustee in self.trustees])
+        _require_distinct("a trustee", [trustee.verify_key for trustee in self.trustees])
+        _require_distinct("a member", [member.mask_key for member in self.joined])
+        _require_distinct("a member", [member.verify_key for member in self.joined])
+
+    @property
+    def settled(self) -> tuple[VerifyKey, int, EncodedElement, tuple[TrusteeRecord, ...], int]:
+        """What the first entry fixes for all that follow."""
+        return self.provider, self.threshold, self.group_key, self.trustees, self.weeks_per_epoch
+
+
+@dataclass(frozen=True)
+class Directory:
+    """The directory as of one entry, whose digest is `head`. `left` are those who left, with the keys they last had."""
+
+    head: Digest
+    number: int
+    provider: VerifyKey
+    threshold: int
+    group_key: EncodedElement
+    trustees: tuple[TrusteeRecord, ...]
+    weeks_per_epoch: int
+    by_id: Mapping[TenantId, Member]
+    left: Mapping[TenantId, Member]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Everybody who takes part, in order of joining."""
+        return tuple(self.by_id.values())
+
+    def member(self, tenant: TenantId) -> Member:
+        """The keys of `tenant`; BadSignature for a stranger, since nothing that it signs can be checked."""
+        found = self.by_id.get(tenant)
+        if found is None:
+            raise BadSignature(f"tenant {tenant.hex()[:12]}… is not in the directory", hint="enrol it first")
+        return found
+
+    def verify_key(self, tenant: TenantId) -> VerifyKey:
+        """The pinned key of the tenant that a message names first, as its sender."""
+        return self.member(tenant).verify_key
+
+    def epoch(self, hour: float) -> int:
+        """The epoch that an hour lies in; tokens change with it."""
+        return int(hour // (HOURS_PER_WEEK * self.weeks_per_epoch))
+
+    def trustee(self, index: int) -> TrusteeRecord:
+        """The trustee of that number; BadSignature for one that is none."""
+        if not 1 <= index <= len(self.trustees):
+            raise BadSignature(f"there is no trustee {index}", hint="compare the directories")
+        return self._by_index[index]
+
+    @cached_property
+    def _by_index(self) -> dict[int, TrusteeRecord]:
+        return {trustee.index: trustee for trustee in self.trustees}
+
+
+class Chain:
+    """A directory with its whole past, as signed bytes. It never changes; `extended` makes a longer one."""
+
+    def __init__(self, entries: Sequence[bytes], directories: Mapping[Digest, Directory]) -> None:
+        self.entries = tuple(entries)
+        self._directories = directories
+        self.founding, self.directory = next(iter(directories.values())), list(directories.values())[-1]
+
+    @classmethod
+    def begin(cls, founding: bytes, provider: VerifyKey) -> "Chain":
+        """The chain that starts with the signed entry `founding` of the pinned `provider`."""
+        entry = open_signed(DirectoryEntry, founding, provider)
+        if entry.number != 0 or entry.previous != NOTHING_BEFORE or entry.left:
+            raise Fork("a directory does not start with its first entry")
+        first = _stepped(None, entry)
+        return cls((founding,), {first.head: first})
+
+    def extended(self, entries: Iterable[bytes]) -> "Chain":
+        """This chain and the signed entries that lead on from it; those that it has already are skipped.
+
+        Raises Fork for an entry that does not fit, TrustChanged for another committee, BadSignature for a swapped key.
+        """
+        signed, directories = list(self.entries), dict(self._directories)
+        newest = self.directory
+        for data in entries:
+            if data in signed:
+                continue
+            entry = open_signed(DirectoryEntry, data, newest.provider)
+            newest = _stepped(newest, entry)
+            directories[newest.head] = newest
+            signed.append(data)
+        return Chain(signed, directories)
+
+    def at(self, head: Digest) -> Directory:
+        """The directory as of the entry whose digest is `head`; UnknownHead if the chain has none."""
+        found = self._directories.get(head)
+        if found is None:
+            raise UnknownHead(f"no directory with the head {head.hex()[:16]}… is pinned here")
+        return found
+
+    def since(self, number: int) -> tuple[bytes, ...]:
+        """The signed entries from `number` on."""
+        return self.entries[number:]
+
+
+def next_entry(before: Directory, *, joined: Sequence[Member] = (), left: Sequence[TenantId] = ()) -> DirectoryEntry:
+    """The entry by which members join and leave after `before`."""
+    return DirectoryEntry(
+        before.number + 1,
+        before.head,
+        before.provider,
+        before.threshold,
+        before.group_key,
+        before.trustees,
+        before.weeks_per_epoch,
+        tuple(joined),
+        tuple(left),
+    )
+
+
+def _stepped(before: Directory | None, entry: DirectoryEntry) -> Directory:
+    if before is not None:
+        _check_step(before, entry)
+    for trustee in () if before else entry.trustees:
+        trustee.check()
+    for member in entry.joined:
+        member.check()
+    by_id, left = (dict(before.by_id), dict(before.left)) if before else ({}, {})
+    for tenant in entry.left:
+        if tenant not in by_id:
+            raise Fork(f"entry {entry.number} removes tenant {tenant.hex()[:12]}…, who is not there")
+        left[tenant] = by_id.pop(tenant)
+    for member in entry.joined:
+        _check_return(entry, member, by_id, left.pop(member.tenant, None))
+        by_id[member.tenant] = member
+    if len({member.mask_key for member in by_id.values()}) != len(by_id):
+        raise Fork(f"after entry {entry.number} two members have one mask key")
+    return Directory(digest(encode(entry)), entry.number, *entry.settled, by_id, left)
+
+
+def _check_return(
+    entry: DirectoryEntry, member: Member, by_id: Mapping[TenantId, Member], before: Member | None
+) -> None:
+    """Whoever comes back has the mask key that it left with, or a newer one: an older one may be known to others."""
+    if member.tenant in by_id:
+        raise Fork(f"entry {entry.number} adds tenant {member.tenant.hex()[:12]}… again")
+    if before and before.mask_key != member.mask_key and before.made_hour >= member.made_hour:
+        raise Fork(f"entry {entry.number} brings tenant {member.tenant.hex()[:12]}… back with an older mask key")
+
+
+def _check_step(before: Directory, entry: DirectoryEntry) -> None:
+    if entry.number != before.number + 1 or entry.previous != before.head:
+        raise Fork(f"entry {entry.number} does not lead on from entry {before.number}")
+    settled = (before.provider, before.threshold, before.group_key, before.trustees, before.weeks_per_epoch)
+    if entry.settled != settled:
+        raise TrustChanged(f"entry {entry.number} changes what entry {before.number} had settled")
+
+
+def _require_distinct(owner: str, keys: Sequence[bytes]) -> None:
+    if len(set(keys)) != len(keys):
+        raise ValueError(f"two entries have the same key of {owner}")

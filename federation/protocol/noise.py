@@ -1,0 +1,177 @@
+"""Noise that nobody knows: each tenant draws a share, and only the sum of the shares makes the release private.
+
+Discrete Gaussian (the default; Canonne, Kamath & Steinke 2020). Counts are multiplied by 2^8 in the ring mod 2^64
+before noise is added, and every share has 1/k of the variance, k = `Plan.noise_shares`. A sum of discrete Gaussians is
+not quite a discrete Gaussian; without the scaling many small shares would give no privacy at all, with it the distance
+is negligible (Kairouz, Liu & Steinke 2021, Theorem 1; `federation.protocol.privacy_cost` evaluates the bound for each
+plan). Drawn by OpenDP's exact sampler from the system's generator; large tables by `crypto.fast_gaussian`, each draw
+within 2^-110 of the same law in total variation, from a ChaCha20 stream under a fresh key of the system's generator.
+
+Discrete Laplace. Infinitely divisible: the difference of two negative-binomial NB(1/k, p) draws, p = exp(-1/b), summed
+over k shares, is exactly the discrete Laplace law of scale b (Kotz, Kozubowski & Podgórski 2001, §2.4.2 in continuous
+form). No scaling is needed. Drawn by inversion of a table of 128-bit cumulative probabilities: each draw is within
+2^-108 of the exact law in total variation.
+
+More than k contributions only add independent noise. Fewer than k must never be unmasked: `cohort_minimum` sees to it.
+
+In a series the counts are not scaled and the noise is not added before they are masked: what comes off the masks is a
+weighted sum of the weeks so far under this week's noise (`crypto.continual_counting`), and the weights scale it.
+"""
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from decimal import Decimal, localcontext
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crypto import fast_gaussian
+from crypto.continual_counting import combine
+from crypto.masking import Words
+from federation.protocol.life_table import Floats
+from federation.protocol.plan import Marginal, Mechanism, Plan
+
+Integers = NDArray[np.int64]
+
+SCALE_BITS = {Mechanism.DISCRETE_GAUSSIAN: 8, Mechanism.DISCRETE_LAPLACE: 0}
+FAST_FROM_CELLS = 2**15  # from here on the largest table is made in less time than OpenDP needs for the draws
+_TABLE_BITS = 128
+_NEGLIGIBLE = Decimal(2) ** -130
+
+
+class NoiseSampler(Protocol):
+    """Where noise comes from. The product uses `SystemSampler`; a test may inject one whose name says insecure."""
+
+    def gaussian(self, scale: float, size: int) -> Integers:
+        """`size` independent discrete Gaussians with parameter `scale` > 0."""
+
+    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+        """`size` independent draws of which `shares` sum to a discrete Laplace of scale b = `scale`."""
+
+
+class SystemSampler:
+    """Samplers over the operating system's generator; each draw is within 2^-108 of its law, if not exact."""
+
+    def gaussian(self, scale: float, size: int) -> Integers:
+        """OpenDP's exact sampler, about 10 µs per draw; for large tables the fast one, within 2^-110 of its law."""
+        if size >= FAST_FROM_CELLS and fast_gaussian.covers(scale):
+            return fast_gaussian.draw(fast_gaussian.table(scale), size, fast_gaussian.chacha20(os.urandom(32)))
+        return opendp_gaussian(scale, size)
+
+    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+        """Difference of two negative-binomial draws per element."""
+        return polya_difference(scale, shares, size, os.urandom)
+
+
+def opendp_gaussian(scale: float, size: int) -> Integers:
+    """The reference: `size` draws by OpenDP's exact sampler."""
+    return np.array(_opendp_gaussian(scale)(np.zeros(size, np.int64)), np.int64)
+
+
+@lru_cache(maxsize=64)
+def _opendp_gaussian(scale: float) -> Callable[[Integers], list[int]]:
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="f64")
+    measurement: Callable[[Integers], list[int]] = space >> dp.m.then_gaussian(scale=scale)
+    return measurement
+
+
+def polya_difference(scale: float, shares: int, size: int, random_bytes: Callable[[int], bytes]) -> Integers:
+    """`size` draws of NB(1/shares, p) - NB(1/shares, p) with p = exp(-1/scale), from 128 random bits each."""
+    table = _negative_binomial_table(scale, shares)
+    width = _TABLE_BITS // 8
+    stream = random_bytes(2 * size * width)
+    words = (int.from_bytes(stream[at : at + width], "little") for at in range(0, len(stream), width))
+    draws = [bisect_right(table, word) for word in words]
+    return np.array(draws[:size], np.int64) - np.array(draws[size:], np.int64)
+
+
+@lru_cache(maxsize=64)
+def _negative_binomial_table(scale: float, shares: int) -> list[int]:
+    """Cumulative probabilities of NB(1/shares, exp(-1/scale)) times 2^128, until the tail is below 2^-130."""
+    with localcontext() as context:
+        context.prec = 60
+        success, size = (Decimal(-1) / Decimal(scale)).exp(), Decimal(1) / Decimal(shares)
+        mass, total, count, table = (1 - success) ** size, Decimal(0), 0, []
+        while 1 - total > _NEGLIGIBLE and (count == 0 or mass > _NEGLIGIBLE * (1 - success)):
+            total += mass
+            table.append(int(total * (1 << _TABLE_BITS)))
+            mass *= success * (size + count) / (count + 1)
+            count += 1
+    return table
+
+
+def contribution(plan: Plan, counts: Sequence[Integers], sampler: NoiseSampler) -> Words:
+    """What a tenant masks: its counts with its share of the noise; shape (plan.words,), dtype uint64."""
+    share = noise_share(plan, sampler)
+    if plan.series is None:
+        return to_ring(plan, counts) + share
+    return np.concatenate([_flat(counts).astype(np.uint64), share])
+
+
+def open_groups(plan: Plan, past: Sequence[Words], groups: Sequence[Words]) -> list[Words]:
+    """What may come off the masks: linear in its arguments, so trustees apply it to masks and the provider to sums.
+
+    `groups` holds the sum over each group of contributions, shape (plan.words,); `past` the sums of the counts of the
+    earlier weeks of the series, oldest first, shape (plan.cells,), which go with the first group. One array of shape
+    (plan.cells,) per group: the weighted sum of the weeks, and the noise.
+    """
+    if plan.series is None:
+        return list(groups)
+    weeks = [[*past, groups[0][: plan.cells]], *([group[: plan.cells]] for group in groups[1:])]
+    return [combine(some, plan.horizon) + own[plan.cells :] for some, own in zip(weeks, groups, strict=True)]
+
+
+def to_ring(plan: Plan, counts: Sequence[Integers]) -> Words:
+    """The plan's tables as one vector of scaled words mod 2^64; shape (plan.cells,), dtype uint64."""
+    return (_flat(counts) << SCALE_BITS[plan.mechanism]).astype(np.uint64)
+
+
+def _flat(counts: Sequence[Integers]) -> Integers:
+    return np.concatenate([table.reshape(-1) for table in counts]).astype(np.int64)
+
+
+def from_ring(plan: Plan, words: Words) -> tuple[Floats, ...]:
+    """Inverse of `to_ring` on a sum: one float64 array per marginal, in counts, negative where noise makes it so."""
+    flat = words.astype(np.int64) / (1 << SCALE_BITS[plan.mechanism])
+    ends = np.cumsum([table.events.size for table in plan.tables])[:-1]
+    parts = np.split(flat, ends)
+    return tuple(part.reshape(table.shape) for part, table in zip(parts, plan.tables, strict=True))
+
+
+def noise_share(plan: Plan, sampler: NoiseSampler) -> Words:
+    """One tenant's noise for every cell of the plan, in the ring; shape (plan.cells,), dtype uint64."""
+    parts = [
+        _marginal_share(plan, marginal, table.events.size, sampler)
+        for marginal, table in zip(plan.marginals, plan.tables, strict=True)
+    ]
+    return np.concatenate(parts).astype(np.uint64)
+
+
+def _marginal_share(plan: Plan, marginal: Marginal, cells: int, sampler: NoiseSampler) -> Integers:
+    if plan.mechanism is Mechanism.DISCRETE_LAPLACE:
+        return sampler.laplace_share(marginal.noise_scale, plan.noise_shares, cells)
+    return sampler.gaussian(gaussian_share_scale(plan, marginal), cells)
+
+
+def gaussian_share_scale(plan: Plan, marginal: Marginal) -> float:
+    """Parameter of one share of a marginal's Gaussian noise, in ring units (counts times 2^8)."""
+    return float(marginal.noise_scale * (1 << SCALE_BITS[plan.mechanism]) / np.sqrt(plan.noise_shares))
+
+
+def noise_variances(plan: Plan, contributors: int) -> tuple[float, ...]:
+    """Variance per cell, in counts², of the noise in a sum of `contributors` contributions; one per marginal."""
+    surplus = contributors / plan.noise_shares
+    return tuple(surplus * _full_variance(plan.mechanism, marginal.noise_scale) for marginal in plan.marginals)
+
+
+def _full_variance(mechanism: Mechanism, scale: float) -> float:
+    if mechanism is Mechanism.DISCRETE_GAUSSIAN:
+        return scale**2
+    success = np.exp(-1 / scale)
+    return float(2 * success / (1 - success) ** 2)

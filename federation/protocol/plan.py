@@ -1,0 +1,288 @@
+"""The plan of one round: what is counted, with how much noise, and who must take part.
+
+The provider signs it, every tenant is shown it and checks it against its own policy before anything is counted. The
+plan lists its rows explicitly: a row exists only for a token that at least `owners_minimum` tenants hold, and a
+count that fits no row is not contributed. From the plan alone anyone can compute the privacy loss of a job-week
+(`federation.protocol.privacy_cost.plan_loss`).
+
+Unit of privacy: one job-week, that is one lease within one week. In each marginal it adds at most `failures_per_unit`
+to the cells of that marginal, whatever the size of the job.
+
+Rounds of a series share one noise that is correlated over its weeks (`crypto.continual_counting`). A round that belongs
+to no series has noise of its own.
+"""
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import cached_property
+from itertools import pairwise
+
+from crypto.codec import Count, Few, Many, Message, Number, Record, Text
+from crypto.errors import PlanRefused
+from crypto.ids import Digest, MaskPublicKey, RoundId
+from federation.protocol.causes import Domain
+from federation.protocol.life_table import Dimension, LifeTable
+
+HOURS_PER_WEEK = 168
+TOKEN_DIMENSIONS = frozenset({"workload", "context", "context_level"})
+MAX_NAME_CHARACTERS = 64
+MAX_WORDS = 2**22  # 32 MiB: a contribution fits a message with room to spare
+LONGEST_HORIZON = 104
+
+
+class Mechanism(StrEnum):
+    """How the noise of a round is distributed."""
+
+    DISCRETE_GAUSSIAN = "discrete_gaussian"
+    DISCRETE_LAPLACE = "discrete_laplace"
+
+
+# Beyond these the samplers stop being exact: OpenDP's saturates at 64 bits, and the table of
+# `federation.protocol.noise` takes seconds, later for ever. A plan with a huge scale would look cheap and hide nothing.
+LARGEST_NOISE_SCALE = {Mechanism.DISCRETE_GAUSSIAN: 2.0**32, Mechanism.DISCRETE_LAPLACE: 2.0**12}
+
+
+class PlanDimension(Record, frozen=True):
+    """An axis of the plan. `owners` counts, per level, the tenants that hold its token; empty for public levels."""
+
+    name: Text
+    levels: Many[Text]
+    owners: Many[Count]
+
+    def __post_init__(self) -> None:
+        _check_names("a dimension", [self.name])
+        if not self.levels or len(set(self.levels)) != len(self.levels):
+            raise ValueError(f"dimension {self.name!r} needs levels, each once")
+        if self.owners and len(self.owners) != len(self.levels):
+            counts = f"{len(self.levels)} levels and {len(self.owners)} owner counts"
+            raise ValueError(f"dimension {self.name!r} has {counts}, it needs as many")
+        if self.name in TOKEN_DIMENSIONS and not self.owners:
+            raise ValueError(f"dimension {self.name!r} consists of tokens: it must say how many tenants own each")
+
+
+class Marginal(Record, frozen=True):
+    """One released table. `noise_scale` is the standard deviation (Gaussian) or the scale b (Laplace), in counts.
+
+    `domains` lists the failure domains that count; empty means all, unknown causes included.
+    """
+
+    name: Text
+    dimensions: Few[Text]
+    domains: Few[Domain]
+    noise_scale: Number
+
+    def __post_init__(self) -> None:
+        _check_names("a marginal", [self.name])
+        _check_names("a dimension", self.dimensions)
+        if not self.dimensions or len(set(self.dimensions)) != len(self.dimensions):
+            raise ValueError(f"marginal {self.name!r} needs dimensions, each once")
+        if not self.noise_scale > 0:
+            raise ValueError(f"marginal {self.name!r} needs a positive noise scale")
+
+
+def _check_names(owner: str, names: Sequence[str]) -> None:
+    """Errors quote names, and a plan comes from outside: so a name is short and plain."""
+    if not all(name.isidentifier() and name.isascii() and len(name) <= MAX_NAME_CHARACTERS for name in names):
+        raise ValueError(f"the name of {owner} must be an ASCII identifier of at most {MAX_NAME_CHARACTERS} characters")
+
+
+class MaskTrustee(Record, frozen=True):
+    """A trustee whose mask stream hides every contribution of the round."""
+
+    index: Count
+    mask_key: MaskPublicKey
+
+
+class PublishedBundle(Record, frozen=True):
+    """The newest bundle, catalogue and all: its number, and the digest of its signed bytes."""
+
+    number: Count
+    signed: Digest
+
+
+class Series(Record, frozen=True):
+    """The rounds whose noise is correlated: at most `horizon` of them, of which this is the one at `position`, from 0.
+
+    A tenant answers for all of its weeks since `start_hour` for which it has not answered yet.
+    """
+
+    name: RoundId
+    start_hour: Count
+    horizon: Count
+    position: Count
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.horizon <= LONGEST_HORIZON:
+            raise ValueError(f"the horizon of a series has 2 to {LONGEST_HORIZON} rounds")
+        if self.position >= self.horizon:
+            raise ValueError("the position of a round must lie within the horizon of its series")
+
+
+class Plan(Message, frozen=True, tag="pharoah/plan/3", dict=True):
+    """Everything that a tenant needs to contribute to one round, and to refuse to.
+
+    The window is [start_hour, end_hour) since the federation's start. `band_edges_hours` has one more entry than there
+    are bands, the last may be very large. `noise_shares` contributions together carry the full noise; the provider must
+    not get a sum of fewer than `cohort_minimum` contributions. `directory` names the entry of the directory under whose
+    keys the round is held; `bundle` what the provider has published, since all tenants answer one plan, and so those
+    who were told different things find out.
+    """
+
+    round_id: RoundId
+    directory: Digest
+    epoch: Count
+    start_hour: Count
+    end_hour: Count
+    dimensions: Few[PlanDimension]
+    band_edges_hours: Few[Number]
+    marginals: Few[Marginal]
+    failures_per_unit: Count
+    mechanism: Mechanism
+    epsilon: Number
+    delta: Number
+    owners_minimum: Count
+    cohort_minimum: Count
+    noise_shares: Count
+    trustees: Few[MaskTrustee]
+    series: Series | None = None
+    bundle: PublishedBundle | None = None
+
+    def __post_init__(self) -> None:
+        self._check_window()
+        self._check_series()
+        self._check_budget()
+        self._check_tables()
+        self._check_size()
+        if not 1 <= self.noise_shares <= self.cohort_minimum:
+            raise ValueError("noise_shares must lie between 1 and cohort_minimum, or a full cohort would lack noise")
+        if len({trustee.index for trustee in self.trustees}) != len(self.trustees) or not self.trustees:
+            raise ValueError("a plan needs mask trustees, each once")
+
+    def _check_window(self) -> None:
+        edges = self.band_edges_hours
+        if self.end_hour <= self.start_hour:
+            raise ValueError("the window of a plan must end after it starts")
+        if len(edges) < 2 or not all(earlier < later for earlier, later in pairwise(edges)):
+            raise ValueError("band edges must increase, and there must be at least two")
+
+    def _check_series(self) -> None:
+        if self.series is None:
+            return
+        if self.mechanism is not Mechanism.DISCRETE_GAUSSIAN:
+            raise ValueError("only Gaussian noise is correlated over a series")
+        if self.series.start_hour > self.start_hour:
+            raise ValueError("a series starts no later than the windows of its rounds")
+
+    def _check_budget(self) -> None:
+        if self.failures_per_unit < 1:
+            raise ValueError("failures_per_unit must be at least 1, or nothing would count")
+        if not (0 < self.epsilon < math.inf and 0 <= self.delta < 1):
+            raise ValueError("epsilon must be positive and finite, delta in [0, 1)")
+        largest = LARGEST_NOISE_SCALE[self.mechanism]
+        for marginal in self.marginals:
+            if marginal.noise_scale > largest:
+                raise ValueError(f"the noise scale of marginal {marginal.name!r} must be at most {largest:.0f}")
+
+    def _check_tables(self) -> None:
+        names = {dimension.name for dimension in self.dimensions}
+        if len(names) != len(self.dimensions):
+            raise ValueError("each dimension is listed once")
+        if not self.marginals or len({marginal.name for marginal in self.marginals}) != len(self.marginals):
+            raise ValueError("a plan needs marginals, each with a name of its own")
+        for marginal in self.marginals:
+            for name in marginal.dimensions:
+                if name not in names:
+                    raise ValueError(f"marginal {marginal.name!r} uses dimension {name!r}, which the plan must define")
+
+    def _check_size(self) -> None:
+        levels = {dimension.name: len(dimension.levels) for dimension in self.dimensions}
+        cells = sum(math.prod(levels[name] for name in marginal.dimensions) for marginal in self.marginals)
+        if cells * self.vectors > MAX_WORDS:
+            most = MAX_WORDS // self.vectors
+            raise ValueError(f"this plan has at most {most} cells: use fewer dimensions per marginal or fewer levels")
+
+    @cached_property
+    def tables(self) -> tuple[LifeTable, ...]:
+        """An empty life table per marginal, in order: the layout of a contribution."""
+        axes = {dimension.name: Dimension(dimension.name, dimension.levels) for dimension in self.dimensions}
+        return tuple(LifeTable.zeros([axes[name] for name in marginal.dimensions]) for marginal in self.marginals)
+
+    @property
+    def cells(self) -> int:
+        """Number of cells in all tables together."""
+        return sum(table.events.size for table in self.tables)
+
+    @property
+    def horizon(self) -> int:
+        """How many rounds a job-week is part of, at most."""
+        return self.series.horizon if self.series else 1
+
+    @property
+    def position(self) -> int:
+        """The place of this round in its series, from 0."""
+        return self.series.position if self.series else 0
+
+    @property
+    def first_hour(self) -> int:
+        """From here on a tenant counts what it has not answered for yet."""
+        return self.series.start_hour if self.series else self.start_hour
+
+    @property
+    def vectors(self) -> int:
+        """In a series counts and noise travel apart, each under masks of its own; else as their sum."""
+        return 2 if self.series else 1
+
+    @property
+    def words(self) -> int:
+        """Number of 64-bit words in a contribution."""
+        return self.cells * self.vectors
+
+    @property
+    def rarest_row(self) -> tuple[str, int] | None:
+        """The token row with the fewest owners, as (dimension: level, owners); None without token rows."""
+        rows = [
+            (f"{dimension.name}: {level}", owners)
+            for dimension in self.dimensions
+            for level, owners in zip(dimension.levels, dimension.owners, strict=False)
+        ]
+        return min(rows, key=lambda row: row[1], default=None)
+
+
+_SETTLED = (
+    "epoch",
+    "band_edges_hours",
+    "marginals",
+    "failures_per_unit",
+    "mechanism",
+    "epsilon",
+    "delta",
+    "owners_minimum",
+    "cohort_minimum",
+    "noise_shares",
+    "trustees",
+)
+
+
+def check_continues(earlier: Plan, later: Plan) -> None:
+    """Returns if `later` goes on with the series of `earlier`; PlanRefused names what must not change within a series.
+
+    Everything that the price of a job-week depends on is settled by the first round. Levels are only ever appended.
+    """
+    before, after = earlier.series, later.series
+    if before is None or after is None:
+        raise PlanRefused(f"plan {later.round_id} refused: it goes on with no series")
+    changed = [name for name in _SETTLED if getattr(earlier, name) != getattr(later, name)]
+    changed += [name for name in ("name", "start_hour", "horizon") if getattr(before, name) != getattr(after, name)]
+    if changed:
+        raise PlanRefused(f"plan {later.round_id} refused: within its series it changes {', '.join(changed)}")
+    if after.position < before.position or later.start_hour < earlier.end_hour:
+        raise PlanRefused(f"plan {later.round_id} refused: its round does not come after the one before")
+    if not _only_appends(earlier.dimensions, later.dimensions):
+        raise PlanRefused(f"plan {later.round_id} refused: it removes or moves rows of its series")
+
+
+def _only_appends(earlier: Sequence[PlanDimension], later: Sequence[PlanDimension]) -> bool:
+    return [dimension.name for dimension in earlier] == [dimension.name for dimension in later] and all(
+        after.levels[: len(before.levels)] == before.levels for before, after in zip(earlier, later, strict=True)
+    )

@@ -1,0 +1,145 @@
+"""What a plan costs a job-week: zero-concentrated DP for Gaussian noise, pure DP for Laplace noise.
+
+Neighbouring: two histories that differ in one job-week, present or absent. A plan counts at most F failures of it per
+marginal, so each marginal has L1 and L2 sensitivity F, and the marginals compose: rho and epsilon both add up.
+
+In a series (`crypto.continual_counting`) a job-week is part of the opening of its week and of every later one, with
+falling weights and each time under fresh noise. All of that is paid at once, by the plan that counts it, as if it were
+the first of the whole horizon; later plans of the series cost it nothing.
+
+A loss is kept as the pair (pure epsilon, rho). Together they give (epsilon + epsilon_z(rho, delta), delta)-DP by basic
+composition of the pure part and the converted zCDP part.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq, minimize_scalar
+
+from crypto.continual_counting import WEIGHT_ONE, squared_sensitivity
+from federation.protocol.noise import gaussian_share_scale
+from federation.protocol.plan import MAX_WORDS, Marginal, Mechanism, Plan
+
+_NEGLIGIBLE_EXPONENT = 700.0
+_TAU_TERMS = 10_000
+_LOWEST_LOG_RHO = math.log(1e-24)
+_LOG_ORDERS = math.log(1e-6), math.log(1e12)
+
+
+@dataclass(frozen=True)
+class PrivacyLoss:
+    """Pure `epsilon` plus `rho` of zCDP. Losses of plans over the same job-week add up."""
+
+    epsilon: float
+    rho: float
+
+    def __add__(self, other: "PrivacyLoss") -> "PrivacyLoss":
+        return PrivacyLoss(self.epsilon + other.epsilon, self.rho + other.rho)
+
+    def at(self, delta: float) -> float:
+        """The epsilon of (epsilon, delta)-DP."""
+        return self.epsilon + zcdp_epsilon(self.rho, delta)
+
+    def of_group(self, weeks: int) -> "PrivacyLoss":
+        """The loss of a job of several weeks seen as one unit: pure epsilon grows k-fold, rho k²-fold."""
+        return PrivacyLoss(weeks * self.epsilon, weeks**2 * self.rho)
+
+
+NO_LOSS = PrivacyLoss(0.0, 0.0)
+
+
+def plan_loss(plan: Plan) -> PrivacyLoss:
+    """What one job-week pays for `plan` when `plan.noise_shares` or more honest contributions are summed.
+
+    In a series: for this round and all later ones, whatever rows those have.
+    """
+    losses = [_marginal_loss(plan, m, table.events.size) for m, table in zip(plan.marginals, plan.tables, strict=True)]
+    return sum(losses, NO_LOSS)
+
+
+def _marginal_loss(plan: Plan, marginal: Marginal, cells: int) -> PrivacyLoss:
+    if plan.mechanism is Mechanism.DISCRETE_LAPLACE:
+        return PrivacyLoss(plan.failures_per_unit / marginal.noise_scale, 0.0)
+    sensitivity = plan.failures_per_unit * math.sqrt(squared_sensitivity(plan.horizon))
+    if plan.series is not None:
+        cells = MAX_WORDS * plan.horizon  # the composition of the rounds to come, which may have more rows than this
+    share = gaussian_share_scale(plan, marginal)
+    return PrivacyLoss(0.0, distributed_gaussian_rho(sensitivity, share, plan.noise_shares, cells))
+
+
+def distributed_gaussian_rho(sensitivity: float, share_scale: float, shares: int, cells: int) -> float:
+    """rho of a sum of `shares` discrete Gaussians of parameter `share_scale` each (Kairouz, Liu & Steinke 2021, Thm 1).
+
+    `sensitivity` is the L2 sensitivity in ring units. Infinite where the theorem does not apply (share_scale² < 1/2).
+    """
+    if share_scale**2 < 0.5:
+        return math.inf
+    tau = _tau(share_scale, shares)
+    ideal = sensitivity / (math.sqrt(shares) * share_scale)
+    bound = min(math.sqrt(ideal**2 + 0.5 * tau * cells), ideal + tau * math.sqrt(cells))
+    return bound**2 / 2
+
+
+def _tau(share_scale: float, shares: int) -> float:
+    """The distance of the sum from a discrete Gaussian; terms fall, so the last one bounds all beyond `_TAU_TERMS`."""
+    evaluated = min(shares - 1, _TAU_TERMS)
+    head = sum(_tau_term(share_scale, k) for k in range(1, evaluated + 1))
+    return 10 * (head + (shares - 1 - evaluated) * _tau_term(share_scale, evaluated + 1))
+
+
+def _tau_term(share_scale: float, k: int) -> float:
+    exponent = 2 * math.pi**2 * share_scale**2 * k / (k + 1)
+    return math.exp(-exponent) if exponent < _NEGLIGIBLE_EXPONENT else 0.0
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """Smallest epsilon such that rho-zCDP implies (epsilon, delta)-DP (Canonne, Kamath & Steinke 2020, Prop. 12)."""
+    if rho == 0:
+        return 0.0
+    if not math.isfinite(rho) or delta <= 0:
+        return math.inf
+
+    def at_order(log_excess: float) -> float:
+        excess = math.exp(log_excess)
+        order = 1 + excess
+        return order * rho + (math.log(1 / delta) - math.log(order)) / excess + math.log1p(-1 / order)
+
+    best = minimize_scalar(at_order, bounds=_LOG_ORDERS, method="bounded", options={"xatol": 1e-9})
+    return max(0.0, float(best.fun))
+
+
+def zcdp_rho(epsilon: float, delta: float) -> float:
+    """Largest rho whose zCDP implies (epsilon, delta)-DP; the inverse of `zcdp_epsilon`."""
+    if not (epsilon > 0 and 0 < delta < 1):
+        raise ValueError("Gaussian noise needs epsilon above 0 and delta in (0, 1); only Laplace noise allows delta 0")
+    highest = epsilon
+    while zcdp_epsilon(highest, delta) < epsilon:
+        highest *= 2
+    log_rho = brentq(lambda x: zcdp_epsilon(math.exp(x), delta) - epsilon, _LOWEST_LOG_RHO, math.log(highest))
+    return math.exp(log_rho)
+
+
+def noise_scales(
+    mechanism: Mechanism,
+    epsilon: float,
+    delta: float,
+    failures_per_unit: int,
+    weights: tuple[float, ...],
+    horizon: int = 1,
+) -> tuple[float, ...]:
+    """Noise scale per marginal such that the whole plan costs (epsilon, delta), split over marginals by `weights`.
+
+    For Gaussian noise the weights share out rho, for Laplace noise epsilon. In a series of `horizon` weeks that is the
+    cost of a job-week over all of them, and the scale that of the fresh noise in each. The result errs on the private
+    side by one part in a million, which covers the distributed sum's distance from the ideal while a share's scale in
+    the ring is at least 3; what a plan costs in any case says `plan_loss`.
+    """
+    shares = np.array(weights) / sum(weights) * (1 - 1e-6)
+    if mechanism is Mechanism.DISCRETE_LAPLACE:
+        if horizon != 1:
+            raise ValueError("only Gaussian noise is correlated over a series; Laplace noise needs horizon 1")
+        return tuple(float(failures_per_unit / (epsilon * share)) for share in shares)
+    sensitivity = failures_per_unit * math.sqrt(squared_sensitivity(horizon)) / WEIGHT_ONE
+    rho = zcdp_rho(epsilon, delta)
+    return tuple(float(sensitivity / math.sqrt(2 * rho * share)) for share in shares)

@@ -1,0 +1,1 @@
+"""What every program needs: settings, logs, the terminal, key files, a pinned directory, pages."""

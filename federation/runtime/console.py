@@ -1,0 +1,227 @@
+"""What the command lines of all programs share: how they are made, and how errors end them.
+
+Results go to stdout (`--json` with stable keys), everything else to stderr, both by `federation.runtime.screen`.
+"""
+
+import inspect
+import io
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from crypto.errors import PharoahError
+from federation.runtime import screen, tls
+from federation.runtime.homes import Role, check_home
+from federation.runtime.visible import reason, short
+
+Force = Annotated[bool, typer.Option("--force", help="Write over what --out holds already.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON with stable keys; the form of some of it: docs/reference/json.md.")
+]
+
+
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
+class CommandLine(typer.Typer):
+    """The command line of a program; its call sees to it that gRPC speaks TLS 1.3 and `screen` guards the output."""
+
+    def __init__(self, *, name: str, help: str) -> None:  # noqa: A002 - as typer calls it
+        super().__init__(name=name, no_args_is_help=True, pretty_exceptions_enable=False, suggest_commands=False)
+        self.callback(help=help, context_settings=HELP)(_root)
+
+    def __call__(self, *words: Any, **more: Any) -> Any:
+        """Runs the program."""
+        tls.forbid_1_2()  # before a verb imports gRPC
+        screen.guard()
+        return super().__call__(*words, **more)
+
+    def add(self, panel: str, *verbs: "Callable[..., None]", cls: "type[Verb] | None" = None, **more: Any) -> None:
+        """Adds verbs to a panel of the help; a trailing underscore of a name is left out, others are hyphens."""
+        for verb in verbs:
+            name = verb.__name__.rstrip("_").replace("_", "-")
+            self.command(name, cls=cls or Verb, rich_help_panel=panel, **more)(verb)
+
+
+def group(name: str, help: str, cls: type[TyperGroup] | None = None) -> typer.Typer:  # noqa: A002 - as typer calls it
+    """Verbs that belong together, as one word of a command line; a `cls` decides what none of them means."""
+    return typer.Typer(
+        name=name,
+        help=help,
+        cls=cls,
+        no_args_is_help=cls is None,
+        context_settings=HELP,
+        suggest_commands=False,
+    )
+
+
+def _version(asked: bool) -> None:  # noqa: FBT001 - as click calls it
+    if asked:
+        screen.show(f"pharoah {metadata.version('pharoah')}")
+        raise typer.Exit
+
+
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What all programs take before a verb."""
+
+
+class Verb(TyperCommand):
+    """A verb: its arguments keep their help, `-h` works, and what goes wrong ends it with a message, no traceback."""
+
+    failed = 2  # the exit code of an error, wrong options included
+
+    def __init__(self, *words: Any, **more: Any) -> None:
+        more["context_settings"] = HELP | (more.get("context_settings") or {})
+        super().__init__(*words, **more)
+        for one in self.params:
+            if isinstance(one, click.Argument):  # click 8.5 takes away what typer gave it
+                vars(one)["help"] = _annotated_help(self.callback, one.name or "")
+
+    def make_context(self, *words: Any, **more: Any) -> click.Context:
+        """As click does; wrong options end with the verb's own exit code."""
+        with self._ending(more.get("parent")):
+            return super().make_context(*words, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the verb."""
+        with self._ending(ctx):
+            return super().invoke(ctx)
+
+    @contextmanager
+    def _ending(self, context: click.Context | None) -> Iterator[None]:
+        root = context.find_root().command if context else self
+        with Console(root.name or "pharoah").failing(self.failed):
+            try:
+                yield
+            except click.UsageError as error:
+                vars(error)["exit_code"] = self.failed
+                raise
+
+
+class AskingVerb(Verb):
+    """A verb whose exit code 2 is an answer: an error is none, and ends it as unknown."""
+
+    failed = 3
+
+
+def _annotated_help(function: "Callable[..., Any] | None", name: str) -> str:
+    annotation = inspect.unwrap(function).__annotations__.get(name) if function else None
+    said = (getattr(told, "help", None) for told in getattr(annotation, "__metadata__", ()))
+    return next(filter(None, said), "")
+
+
+# ---- what options and arguments may be -------------------------------------------------------------------------------
+
+
+class HomeFolder(click.ParamType[Path]):
+    """A home, or a folder that may become one; the home of another role, a file and a closed folder are refused."""
+
+    name = "folder"
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The folder."""
+        home = Path(value)
+        check_home(home, self.role)
+        return home
+
+
+class InputFile(click.Path):
+    """A file to be read; `-` is standard input, kept in a temporary file for as long as the verb runs."""
+
+    name = "file"
+
+    def __init__(self, *, exists: bool = False, folders: bool = False) -> None:
+        super().__init__(exists=exists, dir_okay=folders, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The file's path."""
+        if str(value) != "-" or ctx is None:
+            return super().convert(value, param, ctx)
+        if _STDIN in ctx.meta:
+            self.fail("standard input can be read once: name - for one file only", param, ctx)
+        folder = ctx.find_root().with_resource(tempfile.TemporaryDirectory(prefix="pharoah-"))
+        kept = ctx.meta[_STDIN] = Path(folder) / "stdin"
+        kept.write_bytes(_stdin())
+        return kept
+
+
+_STDIN = f"{__name__}.stdin"
+
+
+def _stdin() -> bytes:
+    stream = sys.stdin
+    return stream.buffer.read() if isinstance(stream, io.TextIOWrapper) else stream.read().encode()
+
+
+# ---- words about a verb ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Console:
+    """Words about a verb on stderr, which begin with the program's name."""
+
+    program: str
+
+    def warn(self, what: str, hint: str = "") -> None:
+        """Something that a person should know, and what to do about it."""
+        self._say("warning", what, hint)
+
+    def say_error(self, what: str, hint: str = "") -> None:
+        """The reason why a verb ends, and what to do about it."""
+        self._say("error", what, hint)
+
+    @contextmanager
+    def failing(self, code: int = 2) -> Iterator[None]:
+        """An error that explains itself becomes its text and the exit code, and so does what the system refuses."""
+        try:
+            yield
+        except PharoahError as error:
+            self.say_error(error.what, error.hint)
+            raise typer.Exit(code) from error
+        except BrokenPipeError:
+            raise  # whoever read the output has gone, and click ends quietly
+        except OSError as error:
+            where = f": {short(error.filename)}" if isinstance(error.filename, str | Path) else ""
+            self.say_error(f"{reason(error)}{where}")
+            raise typer.Exit(code) from error
+        except sqlite3.DatabaseError as error:
+            self.say_error(f"the database cannot be used: {error}", "name another home, or restore it from a backup")
+            raise typer.Exit(code) from error
+
+    def _say(self, kind: str, what: str, hint: str) -> None:
+        screen.say(f"{self.program}: {kind}: {what}", *([f"hint: {hint}"] if hint else []))
+
+
+def check_new(out: Path | None, *, force: bool) -> None:
+    """OutputExists where a folder that is to be written has something in it already, unless that is wanted."""
+    if out is not None and not force and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise OutputExists(f"there is something already: {short(out)}")
+
+
+class OutputExists(PharoahError):
+    """What would be overwritten."""
+
+    default_hint = "name another folder, or pass --force to write over it"
+
+
+def ask_secret(question: str) -> str:
+    """What a person types twice, unseen."""
+    return str(typer.prompt(question, hide_input=True, confirmation_prompt=True))

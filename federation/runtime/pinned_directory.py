@@ -1,0 +1,51 @@
+"""The directory that a tenant or a trustee has pinned, in its own database: signed entries, which are only appended.
+
+The first entry is pinned by hand when its owner enrols, after comparing the head with others; from then on only entries
+that lead on from it are taken.
+"""
+
+from collections.abc import Iterable
+
+from crypto.errors import PharoahError
+from crypto.signing import reopened
+from federation.protocol.directory import Chain, DirectoryEntry
+from federation.runtime.sqlite import Connection, transaction
+
+
+class NotEnrolled(PharoahError):
+    """No directory is pinned yet."""
+
+    default_hint = "join one: `pharoah-tenant enrol`; run, journal and diagnose work without"
+
+
+def pin(connection: Connection, entries: Iterable[bytes]) -> Chain:
+    """Pins `entries`, which begin with the first of a directory or lead on from what is pinned, and keeps them.
+
+    Raises Fork, TrustChanged or BadSignature, and changes nothing, where they do neither.
+    """
+    with transaction(connection):
+        kept = _kept(connection)
+        entries = list(entries)
+        chain = _chain([*kept, *entries]) if kept or entries else None
+        if chain is None:
+            raise NotEnrolled("there is no directory to pin")
+        rows = list(enumerate(chain.entries))[len(kept) :]
+        connection.executemany("INSERT INTO directory VALUES (?, ?)", rows)
+    return chain
+
+
+def pinned(connection: Connection) -> Chain:
+    """The pinned chain; NotEnrolled before there is one."""
+    kept = _kept(connection)
+    if not kept:
+        raise NotEnrolled("this home has joined no federation")
+    return _chain(kept)
+
+
+def _kept(connection: Connection) -> list[bytes]:
+    return [bytes(entry) for (entry,) in connection.execute("SELECT entry FROM directory ORDER BY number")]
+
+
+def _chain(entries: list[bytes]) -> Chain:
+    founding = reopened(DirectoryEntry, entries[0])
+    return Chain.begin(entries[0], founding.provider).extended(entries[1:])

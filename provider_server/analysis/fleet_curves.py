@@ -1,0 +1,204 @@
+"""Curves and Cox's model of the provider's own events, by lifelines, and all that own events say at once.
+
+    hours_at_risk ─┬─ episodes ─▶ Kaplan–Meier, Nelson–Aalen (also by level), Cox ─┐
+                   └─ exposure_and_events ─ fit_levels ────────────────────────────┴─▶ OwnHazards
+
+Guarantees. A node is at risk in its hours at risk and in no others: who comes late, is silent or has just failed is not
+counted meanwhile. Curves and Cox's model see a node up to its first failure. Both models are told the same hours; Cox
+leaves the baseline free over time, and pools nothing.
+
+Not promised: bands that hold for all hours at once; a Cox ratio where nothing failed, which is left out and said.
+lifelines is imported when it is asked: that takes a second, which a server need not spend.
+"""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+from scipy.linalg import LinAlgWarning
+
+from federation.protocol.life_table import Floats
+from provider_server.analysis.fleet_events import LevelFit, exposure_and_events, fit_levels
+from provider_server.analysis.hazard import Estimate
+
+LEVEL_0: Mapping[str, int] = MappingProxyType({"level": 0})
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Values after each time of a failure (hours since the window began) with 95% bounds, all of shape (times,)."""
+
+    times: Floats
+    value: Floats
+    low: Floats
+    high: Floats
+    at_risk: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Ratios:
+    """Hazard ratios of the `values` of a factor to its `reference`, with 95% bounds and log standard errors."""
+
+    reference: int
+    values: tuple[int, ...]
+    ratio: Floats
+    low: Floats
+    high: Floats
+    log_sd: Floats = field(repr=False)
+
+
+def episodes(at_risk: pl.DataFrame) -> pl.DataFrame:
+    """Unbroken stretches at one level up to a node's first failure: node, start_h, stop_h, level, failed.
+
+    Hours count from the first at risk of any node. A stretch is at risk after its start and up to its stop: nodes that
+    come later, or were silent for a while, are left-truncated.
+    """
+    ordered = at_risk.sort("node", "hour").with_columns(failed=pl.col("kind").is_not_null())
+    before = pl.col("failed").cum_sum().over("node") - pl.col("failed").cast(pl.Int64)
+    ordered = ordered.filter(before == 0)
+    broken = (pl.col("hour").diff() != 1) | (pl.col("level").diff() != 0)
+    ordered = ordered.with_columns(run=broken.fill_null(value=True).cum_sum().over("node"))
+    origin = at_risk["hour"].min()
+    runs = ordered.group_by("node", "run", maintain_order=True).agg(
+        start_h=pl.col("hour").min() - origin,
+        stop_h=pl.col("hour").max() + 1 - origin,
+        level=pl.col("level").first(),
+        failed=pl.col("failed").any(),
+    )
+    return runs.drop("run")
+
+
+def kaplan_meier(lives: pl.DataFrame) -> Curve:
+    """Share of nodes without a failure so far; `lives` as by `episodes`."""
+    from lifelines import KaplanMeierFitter
+
+    return _curve(KaplanMeierFitter(), lives, "survival_function_")
+
+
+def nelson_aalen(lives: pl.DataFrame) -> Curve:
+    """Failures that a node at risk all the time would have had to expect so far; `lives` as by `episodes`."""
+    from lifelines import NelsonAalenFitter
+
+    return _curve(NelsonAalenFitter(nelson_aalen_smoothing=False), lives, "cumulative_hazard_")
+
+
+def _curve(fitter: Any, lives: pl.DataFrame, name: str) -> Curve:
+    # lifelines counts who enters at a time as at risk then; by half an hour later, and all else being whole, none is
+    entry = lives["start_h"].to_numpy() + 0.5
+    fitted = fitter.fit(lives["stop_h"].to_numpy(), lives["failed"].to_numpy(), entry=entry)
+    table = fitted.event_table
+    times = table.index[table["observed"] > 0]
+    value, bounds = getattr(fitted, name).loc[times], fitted.confidence_interval_.loc[times]
+    columns = (times, value.iloc[:, 0], bounds.iloc[:, 0], bounds.iloc[:, 1], table["at_risk"].loc[times])
+    return Curve(*(column.to_numpy(np.float64) for column in columns))
+
+
+def cox(lives: pl.DataFrame, references: Mapping[str, int] = LEVEL_0) -> dict[str, Ratios]:
+    """Cox's model of factors (columns of `lives` that `references` names) that may vary over time, all in one.
+
+    Empty where no factor has a second value. ValueError where a value of one has hours, but no failure to go by, or
+    where factors cannot be told apart.
+    """
+    terms = {factor: _values(lives, factor, reference) for factor, reference in references.items()}
+    asked = lives.select(
+        *("node", "start_h", "stop_h", "failed"),
+        *(_indicator(factor, value) for factor, values in terms.items() for value in values),
+    )
+    log, error = _cox(pd.DataFrame(asked.to_dict(as_series=False)))
+    found, begin = {}, 0
+    for factor, values in terms.items():
+        place = slice(begin, begin := begin + len(values))
+        theirs = Estimate(np.exp(log[place]), error[place])
+        if values:
+            found[factor] = Ratios(references[factor], values, theirs.value, *theirs.interval(), theirs.log_sd)
+    return found
+
+
+def _values(lives: pl.DataFrame, factor: str, reference: int) -> tuple[int, ...]:
+    """The values of a factor but the reference; ValueError where one, or the reference, has no failure."""
+    failing = set(lives.filter("failed")[factor])
+    if silent := sorted({reference, *lives[factor]} - failing):
+        raise ValueError(f"no failure at {factor} {silent[0]}: Cox's ratio is not finite, that of fit_levels is")
+    return tuple(sorted(failing - {reference}))
+
+
+def _indicator(factor: str, value: int) -> pl.Expr:
+    return (pl.col(factor) == value).cast(pl.Float64).alias(f"{factor} {value}")
+
+
+def _cox(frame: pd.DataFrame) -> tuple[Floats, Floats]:
+    """Log ratios and standard errors (p,) of all columns but the four that every life has."""
+    if frame.shape[1] == 4:
+        return np.empty(0), np.empty(0)
+    from lifelines import CoxTimeVaryingFitter
+    from lifelines.exceptions import ConvergenceError, ConvergenceWarning
+
+    names = {"id_col": "node", "event_col": "failed", "start_col": "start_h", "stop_col": "stop_h"}
+    unsure = (ConvergenceWarning, LinAlgWarning)
+    with warnings.catch_warnings():
+        for kind in unsure:
+            warnings.simplefilter("error", kind)
+        # guessed before the fit, of a rare level or one where all nodes fail: the ratio is finite all the same
+        warnings.filterwarnings("ignore", r"(?s).*very low variance", ConvergenceWarning)
+        try:
+            # a rare level with a large ratio makes Newton's whole first step overshoot for good
+            fitted = CoxTimeVaryingFitter().fit(frame, fit_options={"step_size": 0.25}, **names)
+        except (ConvergenceError, *unsure) as failure:
+            raise ValueError("Cox's model cannot tell levels and contexts apart, or failures are too few") from failure
+    return fitted.params_.to_numpy(np.float64), fitted.standard_errors_.to_numpy(np.float64)
+
+
+# ---- all of it -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class OwnHazards:
+    """What own events say, with nodes in these `contexts`.
+
+    `hazard_by_level` is Nelson–Aalen's, for a node that would stay at a level all the time. `cox` has "level" and
+    "context" where there is a ratio, and holds for first failures; `left_out` says in words what is not in it, and why.
+    """
+
+    contexts: Mapping[str, int]
+    fit: LevelFit
+    survival: Curve
+    hazard: Curve
+    hazard_by_level: Mapping[int, Curve]
+    cox: Mapping[str, Ratios]
+    left_out: tuple[str, ...]
+
+
+def own_hazards(at_risk: pl.DataFrame, contexts: Mapping[str, int]) -> OwnHazards:
+    """Everything at once, of hours at risk as by `hours_at_risk`; ValueError where none of them has a failure."""
+    if at_risk["kind"].null_count() == at_risk.height:
+        raise ValueError("nothing failed")
+    fit = fit_levels(exposure_and_events(at_risk, contexts))
+    lives = episodes(at_risk)
+    lives = lives.with_columns(context=pl.col("node").replace_strict(contexts, return_dtype=pl.Int64))
+    failing = sorted(set(lives.filter("failed")["level"]))
+    ratios, left_out = _cox_of_what_failed(lives, int(fit.fit.model.reference["context"]))
+    by_level = {level: nelson_aalen(lives.filter(pl.col("level") == level)) for level in failing}
+    return OwnHazards(contexts, fit, kaplan_meier(lives), nelson_aalen(lives), by_level, ratios, left_out)
+
+
+def _cox_of_what_failed(lives: pl.DataFrame, usual: int) -> tuple[dict[str, Ratios], tuple[str, ...]]:
+    """Cox without levels and contexts that have no failure, whose ratio would be 0, and words on what that leaves out.
+
+    Other ratios are as if they were in it: at a ratio of 0 they are not there when others fail.
+    """
+    failures, left_out = lives.filter("failed"), []
+    for factor in ("level", "context"):
+        without = sorted(set(lives[factor]) - set(failures[factor]))
+        left_out += [f"{factor} {value} by Cox: no node failed there for the first time" for value in without]
+    found = lives.filter(
+        *(pl.col(factor).is_in(failures[factor].unique().to_list()) for factor in ("level", "context"))
+    )
+    try:
+        return cox(found, {"level": 0, "context": usual}), tuple(left_out)
+    except ValueError as error:
+        return {}, (*left_out, f"Cox: {error}")

@@ -1,0 +1,212 @@
+"""What the provider's own events say about build-up levels: no tenant is asked, so no privacy is spent.
+
+    levels (buildup) ───┬─ hours_at_risk ─┬─ exposure_and_events ─ fit_levels ─▶ rates, ratios ─ probability_of_failure
+    events (summaries) ─┘                 └─ own_curves ─▶ Kaplan–Meier, Nelson–Aalen, Cox, by lifelines
+
+A failure is an error that means hardware, or a node that falls silent. At risk is an hour that a node began alive: it
+reported in the hour before, and nothing failed in the `QUIET_H` hours before, since what follows so soon is taken for
+the same failure. An hour, and the failure in it, count at the level of the hour *before*: a failure that raises errors,
+and thereby its own level, is no evidence against that level.
+
+Guarantees. Every failure that counts lies in an hour at risk, which counts as a whole. The fit is the Poisson maximum
+likelihood with time-varying levels (`analysis.hazard`), drawn together by `prior_sd`; counts are exact, so intervals
+hold sampling alone. `probability_of_failure` is exact for nodes that drift independently, as an hourly Markov chain.
+
+Not promised: that silence is failure. Where more than `MOST_AT_ONCE` of the nodes at risk (and two or more) fall silent
+in one hour, that is a network, a monitor or maintenance, and left out; other planned restarts must be named. Levels are
+only nearly Markov.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+
+import numpy as np
+import polars as pl
+
+from federation.protocol.life_table import Dimension, Floats, LifeTable
+from provider_server.analysis.buildup import LEVELS, SILENT, UNKNOWN
+from provider_server.analysis.hazard import Cells, Estimate, HazardFit, Model, fit_hazard, predict_levels
+from provider_server.fleet.telemetry.samples import HOUR_S
+
+QUIET_H = 24
+MOST_AT_ONCE = 0.1
+PRIOR_SD = 1.0  # of log rates between contexts, levels and bands: factors, not decades
+LOST, FAILED_REMAP = "node lost", "row remapping failure"
+
+# Codes of NVIDIA's Xid catalogue after which the provider has to do something about hardware. Left out are those that a
+# program can cause (13, 31, 43, 45), that tell of a repair (63, 92, 94), or that only announce (154).
+HARDWARE_XIDS: Mapping[int, str] = MappingProxyType(
+    {
+        48: "double-bit ECC error",
+        62: "micro-controller halt",
+        64: FAILED_REMAP,
+        74: "NVLink error",
+        79: "GPU fell off the bus",
+        95: "uncontained memory error",
+        119: "GSP time-out",
+        120: "GSP error",
+        136: "link training failed",
+        140: "unrecovered ECC error",
+        143: "GPU initialisation error",
+        **dict.fromkeys(range(144, 151), "NVLink 5 error"),
+        157: "resource retirement failure",
+        158: "GPU fatal time-out",
+        167: "PCIe fatal time-out",
+        169: "micro-controller halt",
+    }
+)
+
+
+# ---- time at risk --------------------------------------------------------------------------------------------------
+
+
+def hours_at_risk(levels: pl.DataFrame, events: pl.DataFrame, planned: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Every hour at risk: node, hour, level (of the hour before), and kind of the failure in it, null where none was.
+
+    `levels` are rows of `BuildUp.add`, `events` of `HourSummary.events`; `planned` (node, hour) names hours in which
+    silence was to be expected.
+    """
+    alive = _alive(levels)
+    found = pl.concat([_errors(events), _lost(alive, levels, planned)]).sort("node", "hour", "kind")
+    found = found.unique(["node", "hour"], keep="first", maintain_order=True)
+    quiet = found.select("node", hour=pl.int_ranges(pl.col("hour") + 1, pl.col("hour") + QUIET_H + 1)).explode("hour")
+    at_risk = alive.select("node", "hour", "level").join(quiet, on=["node", "hour"], how="anti")
+    return at_risk.join(found, on=["node", "hour"], how="left").sort("node", "hour")
+
+
+def _alive(levels: pl.DataFrame) -> pl.DataFrame:
+    """Hours (node, hour) of which the node reported in the one before, and the level then."""
+    reported = levels.filter(~pl.col("status").is_in([SILENT, UNKNOWN]))
+    following = reported.select("node", pl.col("hour") + 1, "level")
+    return following.join(levels.select("hour").unique(), on="hour", how="semi")
+
+
+def _errors(events: pl.DataFrame) -> pl.DataFrame:
+    """Hardware failures (node, hour, kind) among events."""
+    kinds = {float(code): kind for code, kind in HARDWARE_XIDS.items()}
+    xid = pl.when(pl.col("metric") == "xid").then(pl.col("code").replace_strict(kinds, default=None))
+    remap = (pl.col("metric") == "row_remap_failure") & (pl.col("code") != 0)
+    kind = pl.when(remap).then(pl.lit(FAILED_REMAP)).otherwise(xid.cast(pl.String))
+    hour = (pl.col("time_s") // HOUR_S).cast(pl.Int64)
+    return events.select("node", hour=hour, kind=kind).filter(pl.col("kind").is_not_null())
+
+
+def _lost(alive: pl.DataFrame, levels: pl.DataFrame, planned: pl.DataFrame | None) -> pl.DataFrame:
+    """Nodes in the first hour of their silence, unless many fell silent together."""
+    lost = _silences(alive, levels).filter(~pl.col("many")).select("node", "hour", kind=pl.lit(LOST))
+    return lost if planned is None else lost.join(planned, on=["node", "hour"], how="anti")
+
+
+def _silences(alive: pl.DataFrame, levels: pl.DataFrame) -> pl.DataFrame:
+    """Node and hour wherever a silence begins, and whether too `many` began in that hour."""
+    rows = alive.select("node", "hour").join(levels.select("node", "hour", "status"), on=["node", "hour"])
+    silent = pl.col("status") == SILENT
+    together = silent.sum().over("hour")
+    many = (together >= 2) & (together > MOST_AT_ONCE * pl.len().over("hour"))
+    return rows.with_columns(many=many).filter(silent).drop("status")
+
+
+def silent_together(levels: pl.DataFrame) -> pl.DataFrame:
+    """Node and hour of silences that are no failures, since too many began at once; `levels` as for `hours_at_risk`."""
+    return _silences(_alive(levels), levels).filter("many").drop("many")
+
+
+# ---- the life table and its fit ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bands:
+    """A third dimension: `position` gives, from columns node and hour, the number of the level."""
+
+    name: str
+    levels: tuple[str, ...]
+    position: pl.Expr
+
+
+def hour_of_week() -> Bands:
+    """Nights (20 to 8 o'clock UTC) and days from Monday to Friday, and weekends."""
+    day, hour = (pl.col("hour") // 24 + 3) % 7, pl.col("hour") % 24  # hour 0 began a Thursday, Monday is day 0
+    position = pl.when(day >= 5).then(2).otherwise(hour.is_between(8, 19).cast(pl.Int64))
+    return Bands("season", ("weekday night", "weekday day", "weekend"), position)
+
+
+def node_age(first_hour: Mapping[str, int], edges_days: Sequence[float]) -> Bands:
+    """Ages of nodes since `first_hour`, in bands between `edges_days` (ascending, without 0 and the end)."""
+    edges = [0.0, *edges_days]
+    names = [f"{low:g}-{high:g} d" for low, high in pairwise(edges)] + [f"{edges[-1]:g}+ d"]
+    days = (pl.col("hour") - pl.col("node").replace_strict(dict(first_hour), return_dtype=pl.Int64)) / 24.0
+    return Bands("age", tuple(names), pl.sum_horizontal((days >= edge).cast(pl.Int64) for edge in edges_days))
+
+
+def exposure_and_events(at_risk: pl.DataFrame, contexts: Mapping[str, int], bands: Bands | None = None) -> LifeTable:
+    """Node-hours and failures over (context, level, band); `at_risk` as by `hours_at_risk`, bands default to seasons.
+
+    `contexts` has the number of each node's context; ValueError where a node has none.
+    """
+    bands = bands or hour_of_week()
+    if missing := sorted(set(at_risk["node"].unique()) - contexts.keys()):
+        raise ValueError(f"{len(missing)} nodes have no context, {missing[0]} among them")
+    numbers = sorted(set(contexts.values()))
+    place = {node: numbers.index(context) for node, context in contexts.items()}
+    cells = at_risk.group_by(
+        context=pl.col("node").replace_strict(place, return_dtype=pl.Int64), level="level", band=bands.position
+    ).agg(hours=pl.len(), failures=pl.col("kind").count(), nodes=pl.col("node").n_unique())
+    dimensions = (
+        Dimension("context", tuple(str(number) for number in numbers)),
+        Dimension("level", tuple(str(level) for level in range(LEVELS))),
+        Dimension(bands.name, bands.levels),
+    )
+    arrays = [np.zeros(tuple(len(dimension) for dimension in dimensions)) for _ in range(4)]
+    index = tuple(cells[name].to_numpy().astype(np.intp) for name in ("context", "level", "band"))
+    for array, name in zip(arrays[:3], ("failures", "hours", "nodes"), strict=True):
+        array[index] = cells[name].to_numpy()
+    return LifeTable(dimensions, *arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class LevelFit:
+    """Rates per node-hour, shape (contexts, LEVELS), averaged over bands, and ratios of levels 1 to 3 to level 0, (3,).
+
+    Rows of `rates` follow `contexts`; `by_level` (LEVELS,) averages over contexts too, by their hours. Ratios of
+    contexts, `fit.ratios("context")`, are to the one with most hours. What has neither failures nor hours is drawn to
+    the rest by the prior, and wide.
+    """
+
+    fit: HazardFit
+    contexts: tuple[str, ...]
+    rates: Estimate
+    by_level: Estimate
+    ratios: Estimate
+
+
+def fit_levels(table: LifeTable, prior_sd: float = PRIOR_SD) -> LevelFit:
+    """Fits log rate = context + level + band; `prior_sd` says how far each may be from its like (inf: no pooling)."""
+    names = [name for name, size in zip(table.names, table.shape, strict=True) if size > 1]
+    hours = table.marginal("context").exposure_node_hours
+    usual = table.levels("context")[int(np.argmax(hours))]
+    model = Model(tuple((name,) for name in names), {"context": usual}, prior_sd)
+    fit = fit_hazard(Cells.from_table(table), [table.marginal(name) for name in names], model).settled()
+    bands = table.marginal(table.names[2]).exposure_node_hours
+    index = np.indices(table.shape).reshape(3, -1)
+    share = np.maximum(hours / hours.sum(), 1e-9)[index[0]] * np.maximum(bands / bands.sum(), 1e-9)[index[2]]
+    everywhere = Cells(table.dimensions, index.astype(np.intp), share)
+    rates = predict_levels(fit, everywhere, "context", "level")
+    shape = table.shape[:2]
+    shaped = Estimate(rates.value.reshape(shape), rates.log_sd.reshape(shape))
+    by_level = predict_levels(fit, everywhere, "level")
+    return LevelFit(fit, table.levels("context"), shaped, by_level, fit.ratios("level")[1])
+
+
+def probability_of_failure(rates: Floats, transitions: Floats, level: int, nodes: int, hours: float) -> float:
+    """Probability that one of `nodes`, all at `level` now, fails within `hours`.
+
+    `rates` (LEVELS,) are per node-hour; `transitions` (LEVELS, LEVELS) are hourly, rows sum to 1 (`level_transitions`).
+    A node spends an hour at its level, then moves. For nodes at several levels multiply what survives.
+    """
+    whole = int(hours)
+    hour = np.exp(-rates)[:, None] * transitions
+    rest = np.exp(-rates * (hours - whole))
+    alive = float((np.linalg.matrix_power(hour, whole) @ rest)[level])
+    return float(-np.expm1(nodes * np.log(alive)))

@@ -1,0 +1,1 @@
+"""What the provider knows of its own: leases and hardware telemetry."""

@@ -1,0 +1,117 @@
+"""Samples from Parquet and CSV files in long form: a time, a metric's name, a value, and a column for every label.
+
+Read in bounded batches, in the order of the file. Times are seconds since 1970 (`ms` for milliseconds), or of a date
+type in Parquet, which is then UTC. A CSV cell that is no number makes its row a bad one, which is counted; a file
+that is no table of this form is an error that names it.
+
+Not promised: to sort. Rows of one series are taken in the file's order, and one that goes back in time is dropped. If
+the files are in order of time, say so (`lag_s`): hours are then given away while reading, and memory stays small.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from crypto.errors import PharoahError
+from provider_server.fleet.telemetry.quality import Reason
+from provider_server.fleet.telemetry.samples import UNKNOWN, Chunk, SeriesBook, Stamps, Window
+
+BATCH_ROWS = 1_000_000
+SECONDS = {"s": 1.0, "ms": 1e-3}
+NAME = "__name__"
+
+
+class UnusableFile(PharoahError):
+    """A file of samples that cannot be read."""
+
+    default_hint = "write columns for time, metric and value, and one for each label; see docs/telemetry.md"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns are what; every other column is a label. `lag_s`: how far rows may be out of the order of time."""
+
+    time: str = "time_s"
+    metric: str = "metric"
+    value: str = "value"
+    unit: str = "s"
+    stamps: Stamps = Stamps.SCRAPE
+    lag_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit not in SECONDS:
+            raise ValueError(f"times are in {sorted(SECONDS)}, not {self.unit!r}")
+
+
+class FileSource:
+    """The samples of some files, one after the other."""
+
+    def __init__(self, paths: Sequence[Path], layout: Layout | None = None, batch_rows: int = BATCH_ROWS) -> None:
+        self._paths = tuple(paths)
+        self._layout = layout or Layout()
+        self._batch_rows = batch_rows
+
+    def chunks(self, book: SeriesBook, window: Window) -> Iterator[Chunk]:
+        """One chunk per batch of rows; UnusableFile for what is no table of samples."""
+        complete_to_s = 0.0
+        for path in self._paths:
+            for batch in self._batches(path):
+                chunk = self._chunk(book, batch, complete_to_s)
+                yield chunk
+                if self._layout.lag_s is not None and len(chunk.time_s):
+                    median_s = float(np.median(np.minimum(chunk.time_s, window.now_s)))
+                    complete_to_s = max(complete_to_s, median_s - self._layout.lag_s)
+
+    def _batches(self, path: Path) -> Iterator[pl.DataFrame]:
+        try:
+            lazy = pl.scan_csv(path, infer_schema=False) if path.suffix == ".csv" else pl.scan_parquet(path)
+            wanted = {self._layout.time, self._layout.metric, self._layout.value}
+            if missing := wanted - set(lazy.collect_schema().names()):
+                raise UnusableFile(f"{path} has no column {', '.join(sorted(missing))}")
+            yield from lazy.collect_batches(chunk_size=self._batch_rows, maintain_order=True)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise UnusableFile(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+
+    def _chunk(self, book: SeriesBook, batch: pl.DataFrame, complete_to_s: float) -> Chunk:
+        layout = self._layout
+        time, value = _seconds(batch[layout.time], layout.unit), _float(batch[layout.value])
+        labels = batch.select(pl.exclude(layout.time, layout.value).cast(pl.String)).rename({layout.metric: NAME})
+        table = labels.with_columns(time=time, value=value, good=time.is_not_null() & value.is_not_null())
+        self._count_bad(book, table)
+        table = table.filter("good")
+        names = labels.columns
+        kinds = table.group_by(names, maintain_order=True).len(name="rows of them")
+        numbers = [book.number(_texts(row), row["rows of them"]) for row in kinds.iter_rows(named=True)]
+        kinds = kinds.with_columns(series=pl.Series(numbers, dtype=pl.Int64))
+        table = table.join(kinds, on=names, how="left", nulls_equal=True, maintain_order="left")
+        table = table.filter(pl.col("series") != UNKNOWN)
+        return Chunk(
+            table["series"].to_numpy().astype(np.uint32),
+            table["time"].to_numpy(),
+            table["value"].to_numpy(),
+            complete_to_s,
+            layout.stamps,
+        )
+
+    def _count_bad(self, book: SeriesBook, table: pl.DataFrame) -> None:
+        bad = table.filter(~pl.col("good"))
+        for name, count in bad.group_by(NAME).len().iter_rows():
+            book.tally.read(count)
+            book.tally.count(Reason.BAD_ROW, name or "", count)
+
+
+def _seconds(column: pl.Series, unit: str) -> pl.Series:
+    if column.dtype == pl.Datetime:
+        return column.dt.cast_time_unit("us").cast(pl.Int64).cast(pl.Float64) / 1e6
+    return _float(column) * SECONDS[unit]
+
+
+def _float(column: pl.Series) -> pl.Series:
+    return column.cast(pl.Float64, strict=False)
+
+
+def _texts(row: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(text) for name, text in row.items() if text is not None and name != "rows of them"}

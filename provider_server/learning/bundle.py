@@ -1,0 +1,78 @@
+"""From findings to a bundle: what tenants get, and the statement of the privacy that it cost."""
+
+import math
+from collections.abc import Sequence
+
+from crypto.ids import Token
+from federation.protocol.bundle import (
+    Bundle,
+    CatalogueEntry,
+    FactorEntry,
+    HazardEntry,
+    MismatchEntry,
+    RuleEntry,
+    Statement,
+)
+from provider_server.analysis.rules import Rule
+from provider_server.learning.findings import Findings
+from provider_server.rounds.release import Release
+
+PER_NODE_HOURS = 1000.0
+
+
+def compose(
+    number: int,
+    catalogue: Sequence[CatalogueEntry],
+    releases: Sequence[Release],
+    findings: Findings,
+    *,
+    rules: Sequence[RuleEntry] = (),
+) -> Bundle:
+    """The bundle after `releases`. `rules` are those so far: they stand until findings come with rules of their own."""
+    newest = releases[-1].plan
+    return Bundle(
+        number=number,
+        epoch=newest.epoch,
+        until_hour=newest.end_hour,
+        catalogue=tuple(catalogue),
+        mismatches=tuple(
+            MismatchEntry(
+                Token.fromhex(pair.workload),
+                Token.fromhex(pair.context),
+                pair.probability_worse,
+                pair.risk_ratio,
+                pair.low,
+                pair.high,
+                pair.expected_failures,
+                pair.judgement,
+                tuple(map(Token.fromhex, pair.alternatives)),
+            )
+            for pair in findings.pairs
+        ),
+        hazards=tuple(
+            HazardEntry(
+                Token.fromhex(rate.context_level),
+                rate.band,
+                *(PER_NODE_HOURS * value for value in (rate.rate, rate.low, rate.high)),
+            )
+            for rate in findings.rates
+        ),
+        statement=Statement(
+            newest.epsilon,
+            newest.delta,
+            newest.mechanism,
+            len(releases),
+            min(made.contributors for made in releases),
+        ),
+        band_edges_hours=newest.band_edges_hours,
+        factors=tuple(FactorEntry(one.dimension, one.level, one.ratio, one.low, one.high) for one in findings.factors),
+        rules=tuple(rules) if findings.rules is None else _rules(findings.rules),
+    )
+
+
+def _rules(found: Sequence[Rule]) -> tuple[RuleEntry, ...]:
+    """Those whose ratio has an upper bound: where nothing failed outside of the rule, there is none yet."""
+    bounded = (one for one in found if math.isfinite(one.high))
+    return tuple(
+        RuleEntry(tuple(map(str, one.conditions)), one.lift, one.low, one.high, one.failures) for one in bounded
+    )

@@ -1,0 +1,368 @@
+"""The provider's SuperLink, inside the provider's process: two listeners over one Flower app.
+
+The tenants' listener speaks TLS 1.3 and passes the Fleet API and nothing else: a POST to one of its exact paths, within
+a limit of bytes. Who speaks is checked by Flower: a request is signed with the EC P-384 key of a registered node, and
+a time stamp of 5 s ahead or 305 s behind this clock is refused. Flower would let a registered node put a message in
+another node's name, or a question of its own, in front of it; here a node can only reply, and only as itself.
+All of Flower, and under `/pharoah/` an app of ours, is at a Unix socket of mode 0600: the account that the provider
+runs under may use it, and no other account of the machine, nor a browser on it. Flower's own clients are pointed there.
+
+Node authentication needs no TLS that Flower knows of: `create_app` takes a flag, and its command refuses the flag
+without TLS only because the signature does not cover the request. That is why the tenants' listener has no plain form.
+
+Registered nodes are kept in the SQLite file `state`: after a restart, or a SIGKILL, nodes come back under their ids.
+Runs that were left unfinished are stopped when the SuperLink starts. The process runs none of Flower's commands, and
+so none of their telemetry, update checks and installing of dependencies, whatever the environment says; the
+environment's proxies are not used for the loopback. One process holds one SuperLink, and `run` runs one app at a time.
+
+Whoever is silent or slow at the tenants' port is cut off, and takes no place of a registered node
+(`provider_server.network.connections`).
+
+Not promised: to withstand a flood of whole handshakes. A node learns the id and bundle of any run whose id it guesses.
+
+    files = map(Path, ("link.sqlite", "link.sock", "server.pem", "server.key"))
+    with SuperLink(SuperLinkSettings(*files)) as link:
+        link.register(public_openssh)
+        link.run(server_app(federated_week, wanted=20))
+"""
+
+import hashlib
+import logging
+import socket
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+    load_ssh_public_key,
+)
+from fastapi import FastAPI
+from flwr.cli.build import build_fab_from_files
+from flwr.common.constant import ISOLATION_MODE_PROCESS, TRANSPORT_TYPE_GRPC_RERE, Status, SubStatus
+from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+    UnregisterNodeRequest,
+)
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
+from flwr.serverapp import ServerApp
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control.control_http_client import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.protobuf.client import ProtobufClient, ProtobufClientInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
+from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
+from flwr.superlink.config_loader import SuperLinkLifespanConfig
+from flwr.superlink.grid import HttpGrid
+from flwr.superlink.main import create_app
+
+from crypto.errors import PharoahError, Refusal
+from federation.runtime.web import Asgi
+from provider_server.network.connections import DEFAULT_LIMITS, ConnectionLimits
+from provider_server.network.flower_app import task_identity
+from provider_server.network.listeners import Listener, fleet_only, private_socket, with_ours
+
+logger = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=ProtobufClient)
+At = Path | str  # where a SuperLink is in plain HTTP: its Unix socket, or host:port
+
+LOOPBACK = "127.0.0.1"
+OPERATOR = ConnectionLimits(strangers=1024, of_one_address=1024, begin_s=60.0)
+START_S = 30.0
+UNFINISHED = (Status.PENDING, Status.STARTING, Status.RUNNING)
+BUNDLE = """
+[project]
+name = "pharoah-round"
+version = "1.0.0"
+[tool.flwr.app]
+publisher = "pharoah"
+[tool.flwr.app.components]
+serverapp = "bundled:app"
+clientapp = "bundled:app"
+[tool.flwr.app.config]
+"""
+NO_CODE = "app = None  # only installed code runs"
+
+
+class UnusableNodeKey(Refusal):
+    """A public key that no node can be registered under."""
+
+    default_hint = "the tenant makes another with `pharoah-tenant enrol --new-node-key`; then enrol its new card"
+
+
+class RunFailed(PharoahError):
+    """Flower does not do what the provider asked of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuperLinkSettings:
+    """Files and addresses; port 0 is any free one. `certificate` may hold a chain, `key` is in PEM too.
+
+    `control` is where the Unix socket will be.
+    """
+
+    state: Path
+    control: Path
+    certificate: Path
+    key: Path
+    host: str = "0.0.0.0"  # noqa: S104  # tenants come from elsewhere
+    port: int = 0
+    largest_object_bytes: int = 64 << 20
+    limits: ConnectionLimits = DEFAULT_LIMITS
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredNode:
+    """A node that may connect, and whether it does."""
+
+    node_id: int
+    public_openssh: str
+    online: bool
+
+
+class SuperLink:
+    """Runs from its creation until it is closed; `address` is host:port, `control` the path of the Unix socket."""
+
+    def __init__(self, settings: SuperLinkSettings, *, ours: Asgi | None = None) -> None:
+        settings.state.touch(mode=0o600)
+        app = _flower_app(settings.state)
+        links = app.state.linkstate_factory.state()
+        self._one_run = threading.Lock()
+        self.control = settings.control
+        self._operator = Listener(with_ours(app, ours), private_socket(settings.control), None, OPERATOR)
+        try:
+            self._stop_what_was_left(links.get_run_info(statuses=UNFINISHED))
+            door = fleet_only(
+                app, lambda pem: links.get_node_id_by_public_key(pem) is not None, settings.largest_object_bytes
+            )
+            files = (settings.certificate, settings.key)
+            listening = socket.create_server((settings.host, settings.port))
+            self._tenants = Listener(door, listening, files, settings.limits)
+        except BaseException:
+            self._operator.close()
+            raise
+        self.address = self._tenants.address
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stops both listeners; connected nodes start to look for it again."""
+        self._tenants.close()
+        self._operator.close()
+
+    def register(self, public_openssh: str) -> int:
+        """Lets a node in; its id. Repeating it changes nothing. UnusableNodeKey for a key once unregistered."""
+        pem = _pem(public_openssh)
+        known = {_pem(node.public_openssh): node.node_id for node in self.nodes()}
+        if pem in known:
+            return known[pem]
+        with closing(_client(ControlHttpClient, self.control)) as control:
+            try:
+                return int(control.RegisterNode(RegisterNodeRequest(public_key=pem)).node_id)
+            except httpx.HTTPStatusError as error:
+                raise UnusableNodeKey("this public key was unregistered before, which is for good") from error
+
+    def unregister(self, public_openssh: str) -> None:
+        """Shuts a node out, for good: its key cannot be registered again. Nothing for a key that is not registered."""
+        pem = _pem(public_openssh)
+        with closing(_client(ControlHttpClient, self.control)) as control:
+            for node in self.nodes():
+                if _pem(node.public_openssh) == pem:
+                    control.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
+
+    def nodes(self) -> tuple[RegisteredNode, ...]:
+        """All that are registered."""
+        with closing(_client(ControlHttpClient, self.control)) as control:
+            infos = control.ListNodes(ListNodesRequest()).nodes_info
+        return tuple(
+            RegisteredNode(info.node_id, _openssh(info.public_key), info.status == "online")
+            for info in infos
+            if info.status != "unregistered"
+        )
+
+    def run(self, app: ServerApp) -> None:
+        """Runs `app` in this thread, as `run_server_app` does, after any other that is running here."""
+        with self._one_run:
+            run_server_app(self.control, app)
+
+    def _stop_what_was_left(self, runs: Iterable[Any]) -> None:
+        with closing(_client(ControlHttpClient, self.control)) as control:
+            for run in runs:
+                logger.warning("run %d was left unfinished and is stopped", run.run_id)
+                control.StopRun(StopRunRequest(run_id=run.run_id))
+
+
+# ---- a run
+
+
+def round_bundle() -> Fab:
+    """The one app bundle that runs are started with: no code, the same bytes everywhere."""
+    return bundle(NO_CODE)
+
+
+@cache
+def bundle(module: str) -> Fab:
+    """A Flower app bundle of one module; equal sources have equal hashes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "GitWildMatchPattern", DeprecationWarning)  # flwr 1.41 with a newer pathspec
+        content, _ = build_fab_from_files({"pyproject.toml": BUNDLE.encode(), "bundled.py": module.encode()})
+    return Fab(hashlib.sha256(content).hexdigest(), content, {})
+
+
+def run_server_app(at: At, app: ServerApp, *, fab: Fab | None = None) -> None:
+    """Runs `app` in this thread as the task of a new run; what it raises marks the run as failed and is raised here.
+
+    `fab` is another bundle than the agreed one, which nodes refuse.
+    """
+    token = claim_new_run(at, fab or round_bundle())
+    with closing(_runtime(at, token)) as client, closing(HttpGrid(str(at), insecure=True, token=token)) as grid:
+        grid._client = client  # Flower's own would send this process a signal when the run is stopped
+        task = client.PullTaskInput(PullTaskInputRequest())
+        grid.set_run(run_from_proto(task.run))
+        with _heartbeat(client):
+            try:
+                with task_identity(task.run.run_id, task.context.node_id, task.task_id):
+                    app(grid, context_from_proto(task.context))
+            except BaseException:
+                with suppress(httpx.HTTPError):
+                    _finish(client, SubStatus.FAILED)
+                raise
+            _finish(client, SubStatus.COMPLETED)
+
+
+def claim_new_run(at: At, fab: Fab) -> str:
+    """Starts a run and takes its task, as `flower-superexec` would; returns the token of the task.
+
+    Tasks of other runs that nobody has taken stand in its way, and are ended as failed.
+    """
+    with closing(_client(ControlHttpClient, at)) as control:
+        run_id = control.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id
+    with closing(_runtime(at)) as client:
+        while True:
+            claim = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+            if not claim.token:
+                raise RunFailed(f"run {run_id} has no task", hint=f"something else takes tasks at {at}; stop it")
+            if claim.task.run_id == run_id:
+                return str(claim.token)
+            with closing(_runtime(at, claim.token)) as other:
+                _finish(other, SubStatus.FAILED)
+
+
+def _finish(client: RuntimeHttpClient, status: str) -> None:
+    client.PushTaskOutput(PushTaskOutputRequest(sub_status=status))
+
+
+@contextmanager
+def _heartbeat(client: RuntimeHttpClient) -> Iterator[None]:
+    """Flower gives a task up that is not heard of; a run that was stopped shows in the grid, not here."""
+
+    def beat() -> bool:
+        try:
+            client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+        except httpx.HTTPError:
+            return False
+        return True
+
+    sender = HeartbeatSender(beat)
+    sender.start()
+    try:
+        yield
+    finally:
+        sender.stop()
+
+
+def _runtime(at: At, token: str | None = None) -> RuntimeHttpClient:
+    interceptors: list[ProtobufClientInterceptor] = [RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")]
+    if token:
+        interceptors.append(RuntimeTokenHttpInterceptor(token=token))
+    return _client(RuntimeHttpClient, at, *interceptors)
+
+
+def _client(kind: type[C], at: At, *interceptors: ProtobufClientInterceptor) -> C:
+    """A client of Flower's at a Unix socket or host:port, without a proxy between this process and itself."""
+    is_socket = isinstance(at, Path)
+    client = kind("http://superlink" if is_socket else f"http://{at}", interceptors=interceptors)
+    client._client.close()
+    transport = httpx.HTTPTransport(uds=str(at) if is_socket else None)
+    client._client = httpx.Client(transport=transport, trust_env=False, timeout=START_S)
+    return client
+
+
+# ---- keys
+
+
+def _pem(public_openssh: str) -> bytes:
+    try:
+        key = load_ssh_public_key(public_openssh.encode())
+    except ValueError as error:
+        raise UnusableNodeKey("this is no public key in OpenSSH form") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+        raise UnusableNodeKey("this public key is not on the curve P-384")
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _openssh(pem: bytes) -> str:
+    return load_pem_public_key(pem).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+# ---- Flower's app
+
+
+def _flower_app(state: Path) -> FastAPI:
+    """Flower's app with node authentication; nothing of its configuration is taken from the environment."""
+    settings = SuperLinkLifespanConfig(
+        database=str(state.resolve()),
+        enable_supernode_auth=True,
+        authn_plugin=NoOpControlAuthnPlugin(),
+        fleet_api_type=TRANSPORT_TYPE_GRPC_RERE,
+        isolation=ISOLATION_MODE_PROCESS,
+        runtime_dependency_install=False,
+        simulation=False,
+        insecure=False,
+        host=LOOPBACK,
+        port=0,
+        control_address="",
+        health_server_address=None,
+        certificates=None,
+        superexec_auth_secret=None,
+        event_log_plugin=None,
+        fleet_event_log_plugin=None,
+        enable_event_log=False,
+        artifact_provider=None,
+        fleet_api_address=None,
+        ssl_ca_certfile=None,
+        ssl_certfile=None,
+        ssl_keyfile=None,
+    )
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # it has a line for each message and each poll
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "No path_separator found", DeprecationWarning
+        )  # flwr 1.41 with a newer alembic
+        return create_app(settings, SuperLinkLifespan)

@@ -1,0 +1,1 @@
+"""The online service that tenants ask between rounds."""

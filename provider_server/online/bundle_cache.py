@@ -1,0 +1,70 @@
+"""The newest bundle in memory: as it is handed out, and laid out so that a check is a few look-ups.
+
+A bundle is laid out aside and takes the place of the one before in one step, so that whoever has begun with one ends
+with it. Answers are encoded once and kept, so many of them and no more.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from threading import Lock
+
+from crypto.codec import digest, encode
+from crypto.errors import NothingPublished
+from crypto.ids import VerifyKey
+from crypto.signing import open_signed
+from federation.protocol.bundle import Bundle, Catalogue
+from federation.protocol.check import Checker
+from federation.protocol.service_messages import CheckAnswer
+
+logger = logging.getLogger(__name__)
+
+ANSWERS_KEPT = 16_384  # some hundred bytes each
+
+
+class Published:
+    """A bundle as it is handed out and laid out for checks."""
+
+    def __init__(self, signed: bytes, bundle: Bundle) -> None:
+        self.signed = signed
+        self.etag = digest(signed)
+        self.catalogue = encode(Catalogue(tuple(sorted(bundle.catalogue, key=lambda entry: entry.name))))
+        self._checker = Checker(bundle)
+        self._answers: dict[tuple[int, int], bytes] = {}
+
+    @property
+    def number(self) -> int:
+        """The number of the bundle."""
+        return self._checker.bundle.number
+
+    def answer(self, labels: Mapping[str, str]) -> bytes:
+        """An encoded CheckAnswer. Used on the loop alone."""
+        found = self._checker.check(labels)
+        same = id(found.evidence), id(found.hazards)  # both are the bundle's own and live as long as it does
+        answer = self._answers.get(same)
+        if answer is None:
+            answer = encode(CheckAnswer(self.number, int(found.verdict), found.evidence, found.hazards))
+            if len(self._answers) >= ANSWERS_KEPT:
+                self._answers.clear()
+            self._answers[same] = answer
+        return answer
+
+
+class Shelf:
+    """The newest bundle. `current` changes in one step, so that a check reads one bundle from beginning to end."""
+
+    def __init__(self, newest: Callable[[], bytes | None], provider_key: Callable[[], VerifyKey]) -> None:
+        self.current: Published | None = None
+        self._newest = newest
+        self._provider_key = provider_key
+        self._one = Lock()
+
+    def refresh(self) -> Published:
+        """Looks for a newer bundle and lays it out; NothingPublished before the first."""
+        with self._one:
+            signed = self._newest()
+            if signed is None:
+                raise NothingPublished("no bundle was published yet")
+            if self.current is None or self.current.signed != signed:
+                self.current = Published(signed, open_signed(Bundle, signed, self._provider_key()))
+                logger.info("checks are answered by bundle %d", self.current.number)
+            return self.current

@@ -1,0 +1,284 @@
+"""The provider's online service, by `federation.protocol.services.ProviderMethod`.
+
+Directory, bundle and catalogue are for everybody; the first two are signed, and the third is within the second. Whoever
+sends the SHA-256 of what it has is told nothing new with an empty answer. Leases go to the tenant that signed the
+request. The other calls carry a session: a tenant checks and watches as itself and as nobody else. What it may speak of
+in an outcome is a hint that it was sent, with the lease of that hint; any other is refused in the same words, whether
+the lease is somebody else's or nobody's.
+
+A check is answered on the event loop by the newest bundle as of `refresh_s` ago, from memory. A new bundle is laid out
+aside and takes the place of the old one in one step. A watch costs no thread; it ends when its session does or is
+called back, of which the service hears within `refresh_s`, or when its tenant leaves the directory, and a tenant goes
+on after the last number that it has. Hints are found when their source says so, which must be told of every new one.
+
+Not promised: that the provider learns nothing by a check; it learns the tokens that are asked about, and when. A tenant
+that minds asks its own copy of the bundle (`federation.protocol.check`).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from crypto.codec import decode, digest, encode
+from crypto.errors import DecodeError, NothingPublished, NotSignedIn, NotYours, PharoahError
+from crypto.ids import Digest, TenantId, VerifyKey
+from crypto.signing import open_signed_by
+from federation.protocol.round_messages import LADDER_LABELS, LeaseRequest
+from federation.protocol.service_messages import CheckRequest, Hint, Outcome, SignIn, WatchRequest
+from federation.protocol.services import PROVIDER, ProviderMethod
+from federation.transport.admission import Limits
+from federation.transport.introductions import parties
+from federation.transport.server import Method, Server, serve
+from provider_server.online.bundle_cache import Shelf
+from provider_server.online.notifier import Bell, Bells
+from provider_server.online.sessions import Buckets, Now, Rate, Sessions
+from provider_server.rounds.provider import Provider
+from provider_server.store.store import StoreFailed, reporting
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T", SignIn, LeaseRequest)
+TakeOutcome = Callable[[TenantId, Outcome], None]
+
+
+class HintSource(Protocol):
+    """Where hints come from. Threads share it."""
+
+    def after(self, tenant: TenantId, number: int) -> Sequence[Hint]:
+        """The hints of `tenant` beyond `number`, in order; it may block for a moment."""
+
+    def subscribe(self, callback: Callable[[TenantId], None]) -> None:
+        """Calls `callback`, from any thread, whenever there is a new hint for a tenant."""
+
+
+@dataclass(frozen=True)
+class OnlineLimits:
+    """What the service bears in all, and what each tenant may do: calls, sign-ins, and watches at a time."""
+
+    all: Limits
+    calls: Rate
+    sign_ins: Rate
+    watches: int
+    refresh_s: float
+
+
+DEFAULT_LIMITS = OnlineLimits(
+    all=Limits(silent=1024, waiting=64, unread=256, connections=16_384, connection_age_s=3600.0, tls_record_bytes=1024),
+    calls=Rate(per_s=50.0, burst=200),
+    sign_ins=Rate(per_s=0.1, burst=10),
+    watches=16,
+    refresh_s=2.0,
+)
+
+
+def serve_online(
+    provider: Provider,
+    address: str,
+    certificate_pem: bytes,
+    key_pem: bytes,
+    *,
+    sessions: Sessions,
+    hints: HintSource,
+    take_outcome: TakeOutcome,
+    limits: OnlineLimits = DEFAULT_LIMITS,
+) -> Server:
+    """Serves at host:port until the server is stopped."""
+    service = OnlineService(provider, sessions, hints, take_outcome, limits)
+    methods: dict[str, Method] = {
+        ProviderMethod.DIRECTORY: service.directory,
+        ProviderMethod.LEASES: service.leases,
+        ProviderMethod.BUNDLE: service.bundle,
+        ProviderMethod.CATALOGUE: service.catalogue,
+        ProviderMethod.SIGN_IN: service.sign_in,
+        ProviderMethod.OUTCOME: service.outcome,
+    }
+    return serve(
+        PROVIDER,
+        {path: _reporting(method) for path, method in methods.items()},
+        address,
+        certificate_pem,
+        key_pem,
+        limits.all,
+        quick={ProviderMethod.CHECK: service.check},
+        streams={ProviderMethod.WATCH: service.watch},
+        beside=service.keep_fresh,
+        known=parties(lambda: provider.directory),
+    )
+
+
+class OnlineService:
+    """The methods. Those that block are called in threads; `check`, `watch` and `keep_fresh` on the loop."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        sessions: Sessions,
+        hints: HintSource,
+        take_outcome: TakeOutcome,
+        limits: OnlineLimits,
+        now_s: Now = time.monotonic,
+    ) -> None:
+        self._provider = provider
+        self._sessions = sessions
+        self._hints = hints
+        self._take_outcome = take_outcome
+        self._refresh_s = limits.refresh_s
+        self._calls = Buckets(limits.calls, now_s)
+        self._sign_ins = Buckets(limits.sign_ins, now_s)
+        self._bells = Bells(limits.watches)
+        self._shelf = Shelf(provider.newest_bundle, lambda: provider.directory.provider)
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="hints")
+        hints.subscribe(self._bells.ring)
+        self._refresh()
+
+    # ---- for everybody -----------------------------------------------------------------------------------------------
+
+    def directory(self, request: bytes) -> bytes:
+        """The entries of the directory, unless the caller has them."""
+        self._provider.refresh()
+        update = self._provider.directory_update()
+        return _unless_known(request, update, digest(update))
+
+    def bundle(self, request: bytes) -> bytes:
+        """The newest bundle, signed, unless the caller has it."""
+        published = self._shelf.refresh()
+        return _unless_known(request, published.signed, published.etag)
+
+    def catalogue(self, request: bytes) -> bytes:
+        """The catalogue of the newest bundle, unless the caller has it."""
+        published = self._shelf.refresh()
+        return _unless_known(request, published.catalogue, digest(published.catalogue))
+
+    # ---- for the tenant that has signed ------------------------------------------------------------------------------
+
+    def leases(self, request: bytes) -> bytes:
+        """Signed LeaseRequest in, signed LeaseGrants out."""
+        self._calls.take(self._opened(LeaseRequest, request).tenant)
+        return self._provider.grants(request)
+
+    def sign_in(self, request: bytes) -> bytes:
+        """Signed SignIn in, Session out."""
+        asked = self._opened(SignIn, request)
+        self._sign_ins.take(asked.tenant)
+        return encode(self._sessions.grant(asked))
+
+    def _opened(self, kind: type[T], request: bytes) -> T:
+        return open_signed_by(kind, request, self._verify_key)
+
+    def _verify_key(self, tenant: TenantId) -> VerifyKey:
+        if tenant not in self._provider.directory.by_id:
+            self._provider.refresh()  # another process may just have enrolled it
+        return self._provider.directory.verify_key(tenant)
+
+    # ---- for the tenant of a session ---------------------------------------------------------------------------------
+
+    def check(self, request: bytes) -> bytes:
+        """CheckRequest in, CheckAnswer out."""
+        asked = decode(CheckRequest, request)
+        self._caller(asked.session)
+        published = self._shelf.current
+        if published is None:
+            raise NothingPublished("no bundle was published yet")
+        return published.answer(_labels(asked))
+
+    async def watch(self, request: bytes) -> AsyncGenerator[bytes, None]:
+        """WatchRequest in; the tenant's own hints, one by one, as they come."""
+        asked = decode(WatchRequest, request)
+        tenant, number = self._caller(asked.session), asked.after
+        left_s, until_s = self._sessions.left_s(asked.session), self._sessions.until_s(asked.session)
+        bell = self._bells.hang(tenant, left_s, until_s)
+        del request, asked
+        try:
+            while not self._is_over(tenant, bell):
+                for hint in await self._hints_after(tenant, number):
+                    yield encode(hint)
+                    number = hint.number
+                await bell.rung()
+        except StoreFailed as error:
+            logger.warning("a watch ends, and its tenant begins again: %s", error.what)
+        finally:
+            self._bells.take_down(tenant, bell)
+
+    def _is_over(self, tenant: TenantId, bell: Bell) -> bool:
+        if self._sessions.is_revoked(tenant, bell.session_until_s) or not self._is_member(tenant):
+            return True
+        return asyncio.get_running_loop().time() >= bell.end_s
+
+    async def _hints_after(self, tenant: TenantId, number: int) -> Sequence[Hint]:
+        def look() -> Sequence[Hint]:
+            with reporting():
+                return self._hints.after(tenant, number)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, look)
+
+    def outcome(self, request: bytes) -> bytes:
+        """Outcome in, nothing out; NotYours unless the tenant was sent this hint of this lease."""
+        said = decode(Outcome, request)
+        tenant = self._caller(said.session)
+        sent = self._hints.after(tenant, said.hint - 1)[:1]
+        if [(hint.number, hint.lease) for hint in sent] != [(said.hint, said.lease)]:
+            raise NotYours(f"you were sent no hint {said.hint} of this lease")
+        self._take_outcome(tenant, msgspec.structs.replace(said, session=b""))
+        return b""
+
+    def _caller(self, session: bytes) -> TenantId:
+        tenant = self._sessions.tenant_of(session)
+        if not self._is_member(tenant):
+            raise NotSignedIn("the tenant of this session has left the directory", hint="ask the provider to enrol it")
+        self._calls.take(tenant)
+        return tenant
+
+    def _is_member(self, tenant: TenantId) -> bool:
+        return tenant in self._provider.directory.by_id
+
+    # ---- beside the calls --------------------------------------------------------------------------------------------
+
+    async def keep_fresh(self) -> None:
+        """Takes what other processes of the provider have written, again and again, until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(self._refresh_s)
+                await asyncio.get_running_loop().run_in_executor(self._threads, self._refresh)
+                self._bells.ring_where(self._is_over)
+        finally:
+            self._threads.shutdown(wait=False)
+
+    def _refresh(self) -> None:
+        try:
+            with reporting():
+                self._provider.refresh()
+                self._sessions.revoke(self._provider.revoked())
+                self._shelf.refresh()
+        except NothingPublished:
+            pass  # checks say so
+        except PharoahError as error:
+            logger.warning("the online service cannot look for news: %s", error.what, extra={"hint": error.hint})
+        except Exception:  # what it has it goes on serving
+            logger.exception("the online service cannot look for news: a bug")
+
+
+def _labels(asked: CheckRequest) -> dict[str, str]:
+    if len(asked.ladder) > len(LADDER_LABELS):
+        raise DecodeError(f"a ladder has at most {len(LADDER_LABELS)} rungs")
+    rungs = dict(zip(LADDER_LABELS, map(str, asked.ladder), strict=False))
+    return rungs | {"context": str(asked.context), "context_level": str(asked.context_level)}
+
+
+def _unless_known(request: bytes, content: bytes, etag: Digest) -> bytes:
+    if len(request) not in (0, Digest.length):
+        raise DecodeError("a question for something public is empty or the SHA-256 of what the caller has")
+    return b"" if request == etag else content
+
+
+def _reporting(method: Method) -> Method:
+    def answer(request: bytes) -> bytes:
+        with reporting():
+            return method(request)
+
+    return answer

@@ -1,0 +1,141 @@
+"""Who is calling: bearer tokens that need no memory, and how often a tenant may call.
+
+A token is tenant ‖ until ‖ eight zero bytes ‖ HMAC-SHA-256 of these under the provider's session key, so that any
+process of the provider knows it again, also after a restart. It is given for a sign-in that the tenant has signed and
+that is at most five minutes old or early by the provider's clock.
+
+Promised: without the key nobody makes a token, prolongs one or turns it to another tenant, and how long a comparison
+takes says nothing of the right bytes. Buckets take bounded memory. The tokens of one tenant are called back without
+those of others: `revoke` names the second up to which tokens that end by then are over, and tokens that are granted
+later end after it. Not promised: that one token of a tenant is called back and another is not; only its holder could
+name it, and an honest holder signs in again by itself. A sign-in that was overheard and is replayed within its five
+minutes yields a token; sign-ins travel under TLS.
+"""
+
+import hashlib
+import hmac
+import math
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+
+from crypto.errors import NotSignedIn, TooManyRequests
+from crypto.ids import TenantId
+from federation.protocol.service_messages import SESSION_BYTES, Session, SignIn
+
+LIFETIME_S = 3600
+SIGN_IN_WITHIN_S = 300
+_HEAD = struct.Struct(">16sQ8s")
+_LABEL = b"pharoah/session-token/1\0"
+_RESERVED = bytes(8)
+
+Now = Callable[[], float]  # seconds: since 1970 for tokens, from any beginning for buckets
+
+
+def session_key(secret: bytes) -> bytes:
+    """The key of sessions that belongs to a secret of the provider's home."""
+    return hmac.digest(secret, b"pharoah/session-key/1\0", hashlib.sha256)
+
+
+class Sessions:
+    """Grants tokens and knows them again. It shows its key to nobody."""
+
+    def __init__(self, key: bytes, now_s: Now, lifetime_s: int = LIFETIME_S) -> None:
+        self._key = key
+        self._now_s = now_s
+        self._lifetime_s = lifetime_s
+        self._revoked: Mapping[TenantId, int] = {}
+
+    def revoke(self, until_s: Mapping[TenantId, int]) -> None:
+        """From now on these tokens are over, and no others: of each tenant, those that end by a second since 1970."""
+        self._revoked = dict(until_s)
+
+    def grant(self, asked: SignIn) -> Session:
+        """A token for the tenant whose signature on `asked` the caller has verified; NotSignedIn if it is old."""
+        now_s = self._now_s()
+        if abs(now_s - asked.at_s) > SIGN_IN_WITHIN_S:
+            raise NotSignedIn(
+                f"the sign-in is {now_s - asked.at_s:.0f} s old, {SIGN_IN_WITHIN_S} are allowed",
+                hint="sign a new one; if it lasts, compare your clock with the provider's",
+            )
+        until_s = max(math.floor(now_s) + self._lifetime_s, self._revoked.get(asked.tenant, 0) + 1)
+        head = _HEAD.pack(asked.tenant, until_s, _RESERVED)
+        return Session(head + self._tag(head), until_s)
+
+    def tenant_of(self, token: bytes) -> TenantId:
+        """Whose token this is; NotSignedIn if it is none of ours, over, or called back."""
+        return self._opened(token)[0]
+
+    def left_s(self, token: bytes) -> float:
+        """How long a token of ours lasts from now on; NotSignedIn as above."""
+        return self.until_s(token) - self._now_s()
+
+    def until_s(self, token: bytes) -> int:
+        """The second at which a token of ours ends; NotSignedIn as above."""
+        return self._opened(token)[1]
+
+    def is_revoked(self, tenant: TenantId, until_s: int) -> bool:
+        """Whether a token of a tenant that ends at `until_s` was called back."""
+        return until_s <= self._revoked.get(tenant, 0)
+
+    def _opened(self, token: bytes) -> tuple[TenantId, int]:
+        head, tag = token[: _HEAD.size], token[_HEAD.size :]
+        if len(token) != SESSION_BYTES or not hmac.compare_digest(self._tag(head), tag):
+            raise NotSignedIn("this is no session of this provider")
+        tenant, until_s, _ = _HEAD.unpack(head)
+        if self._now_s() >= until_s:
+            raise NotSignedIn("the session is over")
+        if self.is_revoked(TenantId(tenant), until_s):
+            raise NotSignedIn("the session was called back")
+        return TenantId(tenant), until_s
+
+    def _tag(self, head: bytes) -> bytes:
+        return hmac.digest(self._key, _LABEL + head, hashlib.sha256)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """`per_s` calls in the long run, and `burst` at once."""
+
+    per_s: float
+    burst: int
+
+    def __post_init__(self) -> None:
+        if self.per_s <= 0 or self.burst < 1:
+            raise ValueError("a rate is positive and lets one call through at least")
+
+
+class Buckets:
+    """A token bucket for each tenant; threads share them.
+
+    At most `tenants` buckets are kept. Beyond that the one that was used longest ago is forgotten, and is full when its
+    tenant comes back.
+    """
+
+    def __init__(self, rate: Rate, now_s: Now, tenants: int = 100_000) -> None:
+        self._rate = rate
+        self._now_s = now_s
+        self._most = tenants
+        self._lock = Lock()
+        self._kept: OrderedDict[TenantId, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def take(self, tenant: TenantId) -> None:
+        """Lets one call of a tenant through; TooManyRequests, which says when to come back, if its bucket is empty."""
+        with self._lock:
+            now_s = self._now_s()
+            left, since_s = self._kept.pop(tenant, (float(self._rate.burst), now_s))
+            left = min(self._rate.burst, left + self._rate.per_s * max(0.0, now_s - since_s))
+            enough = left >= 1
+            self._kept[tenant] = (left - enough, now_s)
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        if not enough:
+            raise TooManyRequests(
+                f"more than {self._rate.per_s:g} such calls a second, or {self._rate.burst} at once",
+                hint=f"ask again in {(1 - left) / self._rate.per_s:.1f} s",
+            )

@@ -1,0 +1,1 @@
+"""What the running provider does by itself, and what its operator may ask of it."""

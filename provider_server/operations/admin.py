@@ -1,0 +1,86 @@
+"""What may be asked of a running provider on its own machine: by its operator, and by whoever watches over it.
+
+At the Unix socket `control.sock` in the provider's home, which its own account alone can open:
+
+    POST /pharoah/round     holds the week [start, end) or, without one, the last whole week
+    POST /pharoah/give-up   refuses the round that is under way
+
+On the loopback, for Prometheus and for any account, changing nothing:
+
+    GET  /pharoah/healthz   200 while the process lives
+    GET  /pharoah/readyz    200 while it can hold rounds, else 503 with the reason
+    GET  /pharoah/metrics   Prometheus' text format
+
+The loopback answers requests that name it as their host and no others (`federation.runtime.web`).
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from crypto.errors import PharoahError
+from federation.runtime.web import Asgi, guarded
+from provider_server.metrics import Metrics
+from provider_server.rounds.schedule import BadWindow, Window
+
+
+class Holder(Protocol):
+    """Who holds rounds."""
+
+    def hold(self, window: Window | None) -> dict[str, Any]:
+        """Holds a week and tells its outcome."""
+
+    def give_up(self) -> str:
+        """Refuses the round that is under way; its name, or nothing."""
+
+
+def operator_app(ready: Callable[[], Holder]) -> FastAPI:
+    """What the operator may ask for; `ready` gives who holds rounds, or refuses."""
+    app = FastAPI(openapi_url=None)
+
+    def answer(work: Callable[[Holder], dict[str, Any]]) -> Response:
+        try:
+            return JSONResponse(work(ready()))
+        except PharoahError as error:
+            return JSONResponse({"error": type(error).__name__, "what": error.what, "hint": error.hint}, 409)
+
+    @app.post("/pharoah/round")
+    def round_(start: int | None = None, end: int | None = None) -> Response:
+        return answer(lambda rounds: rounds.hold(_window(start, end)))
+
+    @app.post("/pharoah/give-up")
+    def give_up() -> Response:
+        return answer(lambda rounds: {"given_up": rounds.give_up()})
+
+    return app
+
+
+def watching_app(metrics: Metrics, not_ready: Callable[[], str]) -> Asgi:
+    """What anybody on this machine may read; `not_ready` gives the reason why no round can be held, empty if none."""
+    app = FastAPI(openapi_url=None)
+
+    @app.get("/pharoah/healthz")
+    def healthz() -> Response:
+        return PlainTextResponse("ok\n")
+
+    @app.get("/pharoah/readyz")
+    def readyz() -> Response:
+        reason = not_ready()
+        return PlainTextResponse(f"{reason or 'ready'}\n", 503 if reason else 200)
+
+    @app.get("/pharoah/metrics")
+    def scrape() -> Response:
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return guarded(app, ())
+
+
+def _window(start: int | None, end: int | None) -> Window | None:
+    if start is None and end is None:
+        return None
+    if start is None or end is None:
+        raise BadWindow("a window has a start and an end")
+    return start, end

@@ -1,0 +1,133 @@
+"""Where a provider stands, in one look: its federation, what runs, which week is due, the last round, what it cost.
+
+Nothing is changed: the home and the store are read as they lie there.
+"""
+
+import socket
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from crypto.signing import reopened
+from federation.protocol.directory import Chain, DirectoryEntry
+from federation.protocol.plan import Plan
+from federation.protocol.privacy_cost import plan_loss
+from federation.runtime.clock import SECONDS_PER_HOUR
+from federation.runtime.key_files import HomeError, read
+from federation.transport.certificates import ends
+from provider_server.home import CONTROL, founded, founded_hour
+from provider_server.rounds import release as gate
+from provider_server.rounds.schedule import Window, due
+from provider_server.settings import ProviderSettings
+from provider_server.store.round_store import State
+from provider_server.store.store import Store
+
+EXPIRES_SOON_D, SECONDS_PER_DAY = 30.0, 86_400.0
+
+
+@dataclass(frozen=True)
+class LastRound:
+    """The newest round: its window, how far it got, and what it costs each of its job-weeks."""
+
+    round_id: str
+    start_hour: int
+    end_hour: int
+    state: str
+    contributions: int
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Status:
+    """All of it. A window is due where `serve` would hold it now; `bundle` is the number of the newest."""
+
+    version: int
+    home: str
+    serving: bool
+    tenants: int
+    trustees: int
+    threshold: int
+    rounds: int
+    last_round: LastRound | None
+    due_window: Window | None
+    releases: int
+    bundle: int | None
+    certificate_days_left: float | None
+    attention: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing waits. 1: something wants attention."""
+        return 1 if self.attention else 0
+
+
+def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) -> Status:
+    """The state of a provider; HomeError where there is none."""
+    founded(home)
+    entries = store.entries()
+    if not entries:
+        raise HomeError("the database has no directory", hint="found the federation: see `pharoah-provider init`")
+    directory = Chain.begin(entries[0], reopened(DirectoryEntry, entries[0]).provider).extended(entries[1:]).directory
+    kept, now_hour = store.rounds.rounds(), now.timestamp() / SECONDS_PER_HOUR
+    plans = [reopened(Plan, one.signed_plan) for one in kept]
+    last: LastRound | None = None
+    if kept:
+        plan, newest = plans[-1], kept[-1]
+        released = [gate.from_bytes(data) for data in store.releases()[-1:]]
+        counts = [one.contributors for one in released if one.plan.round_id == plan.round_id]
+        contributors = counts[0] if counts else len(store.rounds.contributors(newest.round_id))
+        epsilon = plan_loss(plan).at(plan.delta)
+        last = LastRound(
+            str(plan.round_id), plan.start_hour, plan.end_hour, newest.state, contributors, epsilon, plan.delta
+        )
+    waits = due(
+        max((plan.end_hour for plan in plans), default=None),
+        founded_hour(home) if (home / "signing.key").exists() else now_hour,  # a copy without keys holds no rounds
+        now_hour,
+        settings.rounds.settle_hours,
+    )
+    days = (
+        (ends(read(home / "tls.pem")) - now).total_seconds() / SECONDS_PER_DAY if (home / "tls.pem").exists() else None
+    )
+    serving, bundle = is_serving(home), store.newest_bundle()
+    return Status(
+        version=1,
+        home=str(home),
+        serving=serving,
+        tenants=len(directory.members),
+        trustees=len(directory.trustees),
+        threshold=directory.threshold,
+        rounds=len(kept),
+        last_round=last,
+        due_window=waits,
+        releases=len(store.releases()),
+        bundle=None if bundle is None else bundle[0],
+        certificate_days_left=days,
+        attention=tuple(_attention(last, waits, days, serving=serving, tenants=len(directory.members))),
+    )
+
+
+def _attention(
+    last: LastRound | None, waits: Window | None, days: float | None, *, serving: bool, tenants: int
+) -> list[str]:
+    wrong = []
+    if not tenants:
+        wrong.append("no tenant is enrolled: `pharoah-provider enrol`")
+    if waits and tenants and not serving:
+        wrong.append(f"hours {waits[0]}–{waits[1]} are due and nothing serves: `pharoah-provider serve`")
+    if last and State(last.state) not in (State.RELEASED, State.REFUSED):
+        wrong.append(f"round {last.round_id[:12]} waits, {last.state}: `pharoah-provider round` goes on with it")
+    if days is not None and days < EXPIRES_SOON_D:
+        wrong.append(f"the certificate in tls.pem ends in {days:.0f} days")
+    return wrong
+
+
+def is_serving(home: Path) -> bool:
+    """Whether a provider runs on this home, for this account."""
+    with socket.socket(socket.AF_UNIX) as control:
+        try:
+            control.connect(str(home / CONTROL))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,111 @@
+"""What `serve` needs, looked at one by one before anything starts: settings, keys, certificate, database, ports."""
+
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from crypto.errors import PharoahError
+from federation.runtime.key_files import HomeError, read, read_key
+from federation.runtime.visible import reason
+from federation.transport.certificates import ends
+from provider_server.home import open_provider, settings_of
+from provider_server.network.superlink import LOOPBACK
+from provider_server.operations.overview import EXPIRES_SOON_D, SECONDS_PER_DAY, is_serving
+from provider_server.settings import ProviderSettings
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One thing that was looked at."""
+
+    name: str
+    fine: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """All that was looked at, and whether `serve` can start."""
+
+    version: int
+    fine: bool
+    checks: tuple[Checked, ...]
+
+
+def looked_at(home: Path, database: str | None, now: datetime) -> Preflight:
+    """Everything that `serve` needs."""
+    checks = tuple(preflight(home, database, now))
+    return Preflight(1, all(one.fine for one in checks), checks)
+
+
+def preflight(home: Path, database: str | None, now: datetime) -> Iterator[Checked]:
+    """Everything in the order in which `serve` needs it. Nothing is started, and no port stays open."""
+    settings: list[ProviderSettings] = []
+
+    def read_settings() -> str:
+        settings.append(settings_of(home))
+        return f"rounds are held {settings[0].rounds.every}"
+
+    yield _checked("settings", read_settings)
+    yield _checked("keys", lambda: _keys(home))
+    yield _checked("certificate", lambda: _certificate(home, now))
+    if not settings:
+        return
+    yield _checked("database", lambda: _database(home, database, settings[0]))
+    if is_serving(home):
+        yield Checked("ports", fine=False, text="a provider runs on this home already")
+        return
+    listen = settings[0].listen
+    yield _checked("tenants_port", lambda: _port(listen.host, listen.tenants_port))
+    yield _checked("online_port", lambda: _port(listen.host, listen.online_port))
+    yield _checked("metrics_port", lambda: _port(LOOPBACK, listen.metrics_port))
+
+
+def _checked(name: str, look: Callable[[], str]) -> Checked:
+    try:
+        return Checked(name, fine=True, text=look())
+    except PharoahError as error:
+        return Checked(name, fine=False, text=": ".join(filter(None, (error.what, error.hint))))
+    except OSError as error:
+        return Checked(name, fine=False, text=reason(error))
+
+
+def _keys(home: Path) -> str:
+    for name in ("signing.key", "context.key"):
+        read_key(home / name)
+        if (home / name).stat().st_mode & 0o077:
+            raise HomeError(f"others may read {name}", hint="chmod 600 it")
+    return "signing.key and context.key"
+
+
+def _certificate(home: Path, now: datetime) -> str:
+    end = ends(read(home / "tls.pem"))
+    days = (end - now).total_seconds() / SECONDS_PER_DAY
+    if days < EXPIRES_SOON_D:
+        raise HomeError(f"tls.pem ends on {end:%Y-%m-%d}", hint="run `pharoah-provider renew-certificate`")
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(home / "tls.pem", home / "tls.key")
+    except ssl.SSLError as error:
+        raise HomeError("tls.key is not the key of tls.pem", hint="restore both from one backup") from error
+    return f"tls.pem is good until {end:%Y-%m-%d}"
+
+
+def _database(home: Path, database: str | None, settings: ProviderSettings) -> str:
+    with closing(open_provider(home, database, settings)) as provider:
+        members, trustees = len(provider.directory.members), len(provider.directory.trustees)
+    return f"tenants {members}, trustees {trustees}"
+
+
+def _port(host: str, port: int) -> str:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        said = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise HomeError(f"{host}:{port}: {said}", hint="see [listen] in provider.toml") from error
+    return f"{host}:{port} is free" if port else "any that is free"

@@ -1,0 +1,323 @@
+"""Holds weeks over a SuperLink, one at a time, whoever asks for one: the schedule or the operator.
+
+A party that is away delays a round and loses nothing: the round stays in the store, and is gone on with until it is
+over. One line is logged for each round and each release, with everything that a person wants to know of it, and one
+for each alarm that the newest week raised.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crypto.errors import CohortTooSmall, PharoahError, Refusal, Unreachable
+from federation.protocol.privacy_cost import plan_loss
+from provider_server.learning.publisher import Publisher
+from provider_server.metrics import Metrics
+from provider_server.network.flower_app import server_app
+from provider_server.network.grid_tenants import GridTenants
+from provider_server.network.superlink import SuperLink, UnusableNodeKey
+from provider_server.operations import alerts
+from provider_server.operations.alerts import Condition
+from provider_server.rounds.planning import NothingToCount
+from provider_server.rounds.provider import Provider
+from provider_server.rounds.release import Release
+from provider_server.rounds.schedule import Window, check_window, due, last_whole_week
+from provider_server.settings import ProviderSettings
+from provider_server.store.round_store import State
+from provider_server.store.store import reporting
+from provider_server.week import MaskHolder, Stage, Tenants, federated_week, publish, tell_directory
+
+logger = logging.getLogger(__name__)
+
+
+class Rounds:
+    """Holds weeks over a SuperLink, one at a time."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        publisher: Publisher,
+        link: SuperLink,
+        trustees: Sequence[MaskHolder],
+        settings: ProviderSettings,
+        metrics: Metrics,
+        now_hour: Callable[[], float],
+        founded_hour: float,
+    ) -> None:
+        self._provider = provider
+        self._publisher = publisher
+        self._link = link
+        self._trustees = trustees
+        self._settings = settings
+        self._metrics = metrics
+        self._now_hour = now_hour
+        self._one = threading.Lock()
+        self._founded_hour = founded_hour
+        self._skipped_end: int | None = None
+        self._held_back_end: int | None = None
+        self._waits: Condition | None = None
+        self._suspects = len(provider.suspicion().suspects())
+        self._alarms = 0
+
+    def step(self) -> bool:
+        """Takes up what there is to do; whether there may be more. What parties do wrong is logged, not raised."""
+        if not self._one.acquire(blocking=False):
+            return False  # somebody else holds a round right now
+        try:
+            with reporting():
+                self._follow()
+                return self._step()
+        except PharoahError as error:
+            said = {"event": "step", "error": type(error).__name__, "hint": error.hint}
+            logger.warning("nothing could be done: %s", error.what, extra=said)
+            return False
+        finally:
+            self._one.release()
+
+    def hold(self, window: Window | None) -> dict[str, Any]:
+        """Holds a week, by default the last whole one, or finishes the round that is under way; what came of it."""
+        with self._one, reporting():
+            self._follow()
+            if window:
+                check_window(window, self._now_hour(), self._settings.plan.weeks_per_epoch)
+            return self._hold(window or last_whole_week(self._now_hour()))
+
+    def give_up(self) -> str:
+        """Refuses the round that is under way: its contributions stay masked; its name, or nothing."""
+        with self._one:
+            round_ = self._provider.unfinished()
+            if round_ is None:
+                return ""
+            round_.refuse()
+            self._metrics.waiting.set(0)
+            self._waits = None
+            self._metrics.rounds.labels("refused").inc()
+            name = str(round_.plan.round_id)
+            logger.warning("round %s is given up", name, extra={"event": "round", "outcome": "given up"})
+            return name
+
+    def _step(self) -> bool:
+        manual = self._settings.rounds.every == "manual"
+        window = None if manual else self._due()
+        if window is None and self._provider.unfinished() is None:
+            return self._catch_up()
+        try:
+            self._hold(window or last_whole_week(self._now_hour()))
+        except NothingToCount:
+            self._skipped_end = window[1] if window else None
+            return True
+        except PharoahError:
+            return False  # `_hold` has logged it; the next step tries again
+        return True
+
+    def _hold(self, window: Window) -> dict[str, Any]:
+        clock = _Clock(self._metrics)
+        try:
+            release = self._over_the_link(lambda tenants: self._week(tenants, window, clock))
+        except PharoahError as error:
+            self._note_failure(error, clock)
+            raise
+        finally:
+            clock.stop()
+        return self._note_release(release, clock)
+
+    def _follow(self) -> None:
+        """Lets newly enrolled tenants in, shuts out the nodes of others, and tells the trustees."""
+        head = self._provider.directory.head
+        self._provider.refresh()
+        registered = {node.public_openssh for node in self._link.nodes()}
+        for key in set(self._provider.node_keys()) - registered:
+            try:
+                self._link.register(key)
+            except UnusableNodeKey as error:  # its tenant is out until it sends another; the others are not
+                said = {"event": "node", "error": type(error).__name__, "hint": error.hint}
+                logger.warning("a node cannot be let in: %s: …%s", error.what, key[-12:], extra=said)
+        for key in self._provider.retired_node_keys() & registered:
+            self._link.unregister(key)
+        if self._provider.directory.head != head:
+            tell_directory(self._provider, self._trustees)
+        nodes = self._link.nodes()
+        self._metrics.nodes.labels("online").set(sum(node.online for node in nodes))
+        self._metrics.nodes.labels("offline").set(sum(not node.online for node in nodes))
+
+    def conditions(self) -> list[Condition]:
+        """What is wrong now, for whoever is to be told."""
+        away = [one.index for one in self._trustees if isinstance(one, Watched) and not one.up]
+        held_back = self._held_back_end is not None and self._held_back_end == self._provider.last_end_hour()
+        return [
+            *([self._waits] if self._waits else []),
+            *map(alerts.trustee_away, away),
+            *([alerts.suspects(self._suspects)] if self._suspects else []),
+            *([alerts.drift(self._alarms)] if self._alarms else []),
+            *([alerts.held_back()] if held_back else []),
+        ]
+
+    def not_ready(self) -> str:
+        """Why no round can be held now; empty if one can."""
+        return "" if self._provider.directory.members else "no tenant is enrolled"
+
+    def _due(self) -> Window | None:
+        held = self._provider.last_end_hour()
+        last = max((end for end in (held, self._skipped_end) if end is not None), default=None)
+        return due(last, self._founded_hour, self._now_hour(), self._settings.rounds.settle_hours)
+
+    def _catch_up(self) -> bool:
+        """Publishes a release that a killed provider had not published; one that is held back is not tried again."""
+        end = self._provider.last_end_hour()
+        if self._publisher.unpublished() and end != self._held_back_end:
+            published = self._over_the_link(lambda tenants: publish(self._publisher, tenants))
+            self._held_back_end = None if published else end
+        return False
+
+    def _week(self, tenants: Tenants, window: Window, clock: "_Clock") -> Release:
+        try:
+            return federated_week(self._provider, self._publisher, tenants, self._trustees, window, clock.begin)
+        finally:  # most of all when too few answered
+            for silence in tenants.silences if isinstance(tenants, GridTenants) else ():
+                self._metrics.silences.labels(silence.why.value).inc()
+
+    def _over_the_link(self, run: Callable[[Tenants], Any]) -> Any:
+        """What `run` returns or raises, run as a Flower app with all tenants that are there."""
+        rounds, said = self._settings.rounds, []
+        wanted = len(self._provider.directory.members)
+        app = server_app(
+            lambda tenants: said.append(run(tenants)),
+            wanted=wanted,
+            join_s=rounds.join_s,
+            deadline_s=rounds.deadline_s,
+            poll_s=rounds.poll_s,
+        )
+        self._link.run(app)
+        return said[0]
+
+    def _note_release(self, release: Release, clock: "_Clock") -> dict[str, Any]:
+        plan, metrics = release.plan, self._metrics
+        epsilon = plan_loss(plan).at(plan.delta)
+        suspects = self._suspects = len(self._provider.suspicion().suspects())
+        self._waits = None
+        metrics.rounds.labels("released").inc()
+        metrics.contributions.set(release.contributors)
+        metrics.release_end_hour.set(plan.end_hour)
+        metrics.epsilon.set(epsilon)
+        metrics.suspects.set(suspects)
+        metrics.left_out.set(self._provider.left_out(release))
+        metrics.waiting.set(0)
+        told = {
+            "round_id": str(plan.round_id),
+            "start_hour": plan.start_hour,
+            "end_hour": plan.end_hour,
+            "contributors": release.contributors,
+            "cells": plan.cells,
+            "epsilon": epsilon,
+            "delta": plan.delta,
+            "position": plan.position,
+            "horizon": plan.horizon,
+            "suspects": suspects,
+            "seconds": round(clock.total_s, 3),
+            "seconds_by_stage": {stage: round(seconds, 3) for stage, seconds in clock.by_stage.items()},
+        }
+        logger.info("released hours %d–%d", plan.start_hour, plan.end_hour, extra={"event": "release", **told})
+        self._alarms = self._raise_alarms(release)
+        metrics.alarms.set(self._alarms)
+        return told
+
+    def _raise_alarms(self, release: Release) -> int:
+        """Logs what the newest week says against the bundles that were in force; how many alarms that are."""
+        alarms = self._publisher.outlook(self._publisher.releases()).alarms
+        new = [alarm for alarm in alarms if alarm.raised_hour == release.plan.start_hour]
+        for alarm in new:
+            logger.warning("%s", alarm.text, extra={"event": "alarm", "since_hour": alarm.since_hour})
+        return len(new)
+
+    def _note_failure(self, error: PharoahError, clock: "_Clock") -> None:
+        """What stops a round: somebody is away and it waits, or it is over without a release."""
+        round_ = self._provider.unfinished()
+        collecting = round_ is not None and round_.state is State.COLLECTING
+        waits = not isinstance(error, Refusal) or (collecting and isinstance(error, CohortTooSmall))
+        if round_ is not None and not waits:
+            round_.refuse()
+        outcome = "waiting" if round_ is not None and waits else "refused"
+        self._metrics.waiting.set(outcome == "waiting")
+        self._waits = alerts.round_waiting(clock.stage, type(error).__name__) if outcome == "waiting" else None
+        self._metrics.rounds.labels(outcome).inc()
+        logger.warning(
+            "round %s at %s: %s",
+            *(outcome, clock.stage, error.what),
+            extra={
+                "event": "round",
+                "outcome": outcome,
+                "stage": clock.stage,
+                "error": type(error).__name__,
+                "hint": error.hint,
+            },
+        )
+
+
+@dataclass
+class Watched:
+    """A trustee whose absence shows in the metrics; `up` is whether it answered when it was last asked."""
+
+    inner: MaskHolder
+    metrics: Metrics
+    up: bool = True
+
+    @property
+    def index(self) -> int:
+        """Its number in the directory."""
+        return self.inner.index
+
+    def follow(self, update: bytes) -> bytes:
+        """As the trustee within."""
+        return self._seen(self.inner.follow, update)
+
+    def endorse(self, request: bytes) -> bytes:
+        """As the trustee within."""
+        return self._seen(self.inner.endorse, request)
+
+    def unmask(self, call: bytes) -> bytes:
+        """As the trustee within."""
+        return self._seen(self.inner.unmask, call)
+
+    def _seen(self, method: Callable[[bytes], bytes], request: bytes) -> bytes:
+        self.up = False
+        try:
+            answer = method(request)
+            self.up = True
+            return answer
+        except Unreachable:
+            raise
+        except PharoahError:
+            self.up = True
+            raise
+        finally:
+            self.metrics.trustees.labels(str(self.index)).set(self.up)
+
+
+class _Clock:
+    """Seconds by stage of one week."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._start_s = self._since_s = time.monotonic()
+        self.stage = ""
+        self.by_stage: dict[str, float] = {}
+
+    @property
+    def total_s(self) -> float:
+        """Since the week began."""
+        return time.monotonic() - self._start_s
+
+    def begin(self, stage: Stage) -> None:
+        """Ends the stage before and begins this one."""
+        self.stop()
+        self.stage, self._since_s = stage.value, time.monotonic()
+        logger.debug("stage %s", stage.value)
+
+    def stop(self) -> None:
+        """Ends the stage."""
+        if self.stage and self.stage not in self.by_stage:
+            self.by_stage[self.stage] = time.monotonic() - self._since_s
+            self._metrics.stage_seconds.labels(self.stage).observe(self.by_stage[self.stage])

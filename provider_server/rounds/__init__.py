@@ -1,0 +1,1 @@
+"""A round, from its plan to its release: enrolment, leases, groups, masks, the gate."""

@@ -1,0 +1,207 @@
+"""Ceilings: the most failures that honest members can have contributed, from leases that the provider bills anyway.
+
+A job-week, one lease within one week, counts at most F = `failures_per_unit` failures in each marginal, in a row that
+follows from its labels and in an age band that it reached in that week. Along dimensions that describe the failure
+(domain, reason) every level that the marginal counts has the lease's full ceiling, as nobody but the tenant knows which
+it was. So honest counts, before noise, never exceed the ceiling of a cell, nor that of a whole marginal.
+
+A failure at the very edge of a band, a week or a lease belongs to both sides here, widened by `slack_h` for clocks that
+differ; a ceiling may be too high by that, never too low. The rows are the provider's own record: a tenant that
+registered other labels than it counts by may exceed them.
+
+Memory: tenants times the rows and bands of each marginal, in float64; levels of the failure cost nothing.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from crypto.ids import TenantId
+from federation.protocol.causes import CAUSES
+from federation.protocol.life_table import Floats, LifeTable
+from federation.protocol.plan import HOURS_PER_WEEK, Marginal, Mechanism, Plan
+from provider_server.fleet.leases import OF_FAILURE, Lease, rows_of
+
+SLACK_H = 0.25  # clocks differ, and a failure is noticed a little after its lease has ended
+
+
+@dataclass(frozen=True, eq=False)
+class GroupSum:
+    """A group as it was unmasked: who is in it, noisy counts per marginal, and the variance of the noise per cell."""
+
+    members: tuple[TenantId, ...]
+    counts: tuple[Floats, ...]
+    noise_variance: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A group's sum that honest members would not have: where, how far off in counts, and what would be allowed."""
+
+    group: int
+    where: str
+    count: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Ceiling:
+    """Per marginal of the plan: the most failures per cell, in the shape of its table, and in the whole marginal."""
+
+    cells: tuple[Floats, ...]
+    totals: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class JobWeeks:
+    """Job-weeks of each tenant that can fall into each cell.
+
+    `cells` has one array per marginal, shape (tenants, *table); an axis of the failure has length 1 where all of its
+    levels are possible, so the array broadcasts to (tenants, *table.shape). `totals` has shape (marginals, tenants) and
+    counts the job-weeks that have any row.
+    """
+
+    plan: Plan
+    tenants: tuple[TenantId, ...]
+    cells: tuple[Floats, ...]
+    totals: Floats
+
+    def ceiling(self, members: Sequence[TenantId]) -> Ceiling:
+        """What `members` together can have contributed at most; KeyError for one that was not asked about."""
+        chosen = self.places(members)
+        most = self.plan.failures_per_unit
+        cells = (
+            np.broadcast_to(most * own[chosen].sum(axis=0), table.shape)
+            for own, table in zip(self.cells, self.plan.tables, strict=True)
+        )
+        return Ceiling(tuple(cells), tuple((most * self.totals[:, chosen].sum(axis=1)).tolist()))
+
+    def places(self, members: Sequence[TenantId]) -> NDArray[np.intp]:
+        """Positions of `members` along the axis of tenants; KeyError for one that was not asked about."""
+        place = {tenant: position for position, tenant in enumerate(self.tenants)}
+        return np.array([place[tenant] for tenant in members], np.intp)
+
+
+def job_weeks(
+    plan: Plan,
+    leases: Sequence[Lease],
+    start_hours: Mapping[TenantId, float],
+    end_hour: float,
+    slack_h: float = SLACK_H,
+) -> JobWeeks:
+    """The job-weeks of each tenant from its own start hour on, which names the tenants that are asked about.
+
+    It is the plan's, or an earlier one for a tenant whose contribution may carry over weeks that it missed.
+    """
+    place = {tenant: position for position, tenant in enumerate(start_hours)}
+    held = tuple(lease for lease in leases if lease.tenant in place)
+    owner = np.array([place[lease.tenant] for lease in held], np.intp)
+    begin = np.array([start_hours[lease.tenant] for lease in held], np.float64).reshape(-1, 1)
+    reached = _weeks_in_band(held, begin, end_hour, plan.band_edges_hours, slack_h)
+    counted = [
+        _count(table, marginal, held, owner, len(place), reached)
+        for table, marginal in zip(plan.tables, plan.marginals, strict=True)
+    ]
+    return JobWeeks(plan, tuple(place), tuple(cells for cells, _ in counted), np.stack([total for _, total in counted]))
+
+
+def _weeks_in_band(
+    leases: Sequence[Lease], begin: Floats, end_hour: float, edges: Sequence[float], slack_h: float
+) -> tuple[Floats, Floats]:
+    """Weeks after `begin`, shape (leases, 1), in which each lease can fail: per band, (leases, bands), and in any."""
+    start = np.array([lease.start_h for lease in leases]).reshape(-1, 1)
+    end = np.array([lease.end_h for lease in leases]).reshape(-1, 1)
+    by_band, at_all = np.zeros((len(leases), len(edges) - 1)), np.zeros(len(leases))
+    first = int(begin.min(initial=end_hour)) // HOURS_PER_WEEK * HOURS_PER_WEEK
+    for monday in range(first, math.ceil(end_hour), HOURS_PER_WEEK):
+        week_end = min(monday + HOURS_PER_WEEK, end_hour)
+        earliest = np.maximum(start + np.array(edges[:-1]), np.maximum(monday, begin))
+        latest = np.minimum(np.minimum(start + np.array(edges[1:]), end), week_end)
+        reached = (earliest <= latest + slack_h) & (earliest < week_end + slack_h) & (begin < week_end)
+        by_band += reached
+        at_all += reached.any(axis=1)
+    return by_band, at_all
+
+
+def _count(
+    table: LifeTable,
+    marginal: Marginal,
+    leases: Sequence[Lease],
+    owner: NDArray[np.intp],
+    tenants: int,
+    reached: tuple[Floats, Floats],
+) -> tuple[Floats, Floats]:
+    """Job-weeks per tenant and cell, broadcastable to (tenants, *table.shape), and per tenant."""
+    row, known, lengths = rows_of(table, leases)
+    by_band, at_all = reached
+    has_band = "band" in table.names
+    weeks = by_band if has_band else at_all[:, np.newaxis]
+    counted = np.zeros((tenants, int(np.prod(lengths, dtype=np.intp)), weeks.shape[1]))
+    np.add.at(counted, (owner[known], row[known]), weeks[known])
+    totals = np.bincount(owner[known], weights=at_all[known], minlength=tenants).astype(np.float64)
+    shaped = counted.reshape((tenants, *lengths, weeks.shape[1]) if has_band else (tenants, *lengths))
+    return _over_failures(table, marginal, shaped), totals
+
+
+def _over_failures(table: LifeTable, marginal: Marginal, counted: Floats) -> Floats:
+    """Puts the axes into the table's order; levels of the failure that the marginal does not count get nothing."""
+    own = [axis for axis, name in enumerate(table.names) if name not in ("band", *OF_FAILURE)]
+    own += [axis for axis, name in enumerate(table.names) if name == "band"]
+    ordered = np.transpose(counted, (0, *(1 + np.argsort(own))))
+    shape = tuple(size if axis in own else 1 for axis, size in enumerate(table.shape))
+    spread = ordered.reshape((len(counted), *shape))
+    for axis, dimension in enumerate(table.dimensions):
+        if dimension.name in OF_FAILURE and marginal.domains:
+            possible = np.array([_counts(dimension.name, level, marginal) for level in dimension.levels], np.float64)
+            spread = spread * possible.reshape([-1 if other == axis + 1 else 1 for other in range(spread.ndim)])
+    return spread
+
+
+def _counts(dimension: str, level: str, marginal: Marginal) -> bool:
+    domain = CAUSES[level].domain if dimension == "reason" and level in CAUSES else level
+    return domain in marginal.domains
+
+
+# ---- what exceeds a ceiling ----------------------------------------------------------------------------------------
+
+
+def impossible(held: JobWeeks, groups: Sequence[GroupSum], false_alarm: float) -> Iterator[Finding]:
+    """Cells and totals that are beyond the ceiling of their group, or below zero, by more than noise.
+
+    Honest groups have any such finding with probability at most `false_alarm` (Bonferroni).
+    """
+    plan = held.plan
+    tests = 2 * len(groups) * sum(table.events.size + 1 for table in plan.tables)
+    for number, group in enumerate(groups):
+        ceiling = held.ceiling(group.members)
+        for place, marginal in enumerate(plan.marginals):
+            counts, cells = group.counts[place].reshape(1, -1), ceiling.cells[place].reshape(1, -1)
+            total, most = counts.sum(axis=1, keepdims=True), np.array([[ceiling.totals[place]]])
+            for what, values, high in (("cell", counts, cells), ("total", total, most)):
+                added = counts.size // values.size
+                reach = noise_reach(plan, len(group.members), added, false_alarm / tests)
+                margin = reach * math.sqrt(added * group.noise_variance[place])
+                low = np.full(values.shape, -margin)
+                yield from outside([number], f"{marginal.name} {what}", values, low, high + margin)
+
+
+def noise_reach(plan: Plan, contributors: int, cells: int, false_alarm: float) -> float:
+    """Standard deviations that the noise of a sum over `cells` cells exceeds, upwards, with `false_alarm` at most."""
+    if plan.mechanism is Mechanism.DISCRETE_GAUSSIAN:
+        return float(-ndtri(false_alarm))
+    # Chernoff's bound for a sum of Laplace variables, whose tails are longer than a Gaussian's.
+    copies = cells * contributors / plan.noise_shares
+    at = np.linspace(0.001, 0.999, 999)
+    return float(np.min((-copies * np.log1p(-(at**2)) - math.log(false_alarm)) / at) / math.sqrt(2 * copies))
+
+
+def outside(groups: Sequence[int], where: str, values: Floats, low: Floats, high: Floats) -> Iterator[Finding]:
+    """A finding for each of `values`, shape (groups, places), that is not between `low` and `high`."""
+    for group, place in np.argwhere((values < low) | (values > high)).tolist():
+        count, least, most = (float(array[group, place]) for array in (values, low, high))
+        yield Finding(groups[group], f"{where} {place}", count, least, most)

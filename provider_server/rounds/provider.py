@@ -1,0 +1,420 @@
+"""The provider's side of the federation: who takes part, what runs where, and the steps of a round.
+
+`provider_server.week` narrates the week; every method here is one step of it. A tenant's bad answer costs that
+tenant its place in the round and nobody else anything. What releases teach is the `Publisher`'s.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from crypto.codec import digest, encode
+from crypto.errors import MemberRefused, PeerFault, PharoahError, PlanRefused, Refusal
+from crypto.ids import LeaseId, RoundId, TenantId
+from crypto.masking import Words, add_words
+from crypto.ristretto import RandomBytes
+from crypto.signing import SigningKey, open_signed_by, reopened
+from federation.protocol.directory import Chain, Directory, Member, next_entry
+from federation.protocol.noise import from_ring, noise_variances
+from federation.protocol.plan import (
+    HOURS_PER_WEEK,
+    TOKEN_DIMENSIONS,
+    MaskTrustee,
+    Plan,
+    PublishedBundle,
+    check_continues,
+)
+from federation.protocol.round_messages import (
+    DirectoryUpdate,
+    GrantedLease,
+    LeaseGrants,
+    LeaseRequest,
+    Ownership,
+    Registration,
+    RegistrationRequest,
+    UnmaskRequest,
+)
+from provider_server.fleet import leases as exposure
+from provider_server.fleet.leases import Lease, Slices
+from provider_server.rounds import release as gate
+from provider_server.rounds.ceilings import GroupSum, job_weeks
+from provider_server.rounds.grouping import Judgement, Suspicion, accepted, assign, judge
+from provider_server.rounds.planning import PlanSettings, make_plan, next_series
+from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
+from provider_server.store.hint_store import HintStore
+from provider_server.store.round_store import State
+from provider_server.store.store import NOWHERE, Store
+
+logger = logging.getLogger(__name__)
+
+Window = tuple[int, int]
+
+
+class WeekHeld(Refusal):
+    """A round over hours that a release covers already."""
+
+    default_hint = "its release is there: see `pharoah-provider release`; a job-week is counted once"
+
+
+class RoundUnderWay(Refusal):
+    """A new round would begin before the one before it has ended."""
+
+    default_hint = "finish it, or give it up; a job-week that was answered for is not counted again"
+
+
+class RetiredNodeKey(Refusal):
+    """A card with a node key that was replaced, or shut out when its tenant left."""
+
+    default_hint = "the tenant makes a new key and card with `pharoah-tenant enrol --new-node-key`"
+
+
+class Provider:
+    """Holds the provider's signing key and the secret of its context tokens, and shows neither."""
+
+    def __init__(
+        self,
+        signing_key: SigningKey,
+        context_secret: bytes,
+        settings: PlanSettings,
+        store: Store,
+        random_bytes: RandomBytes,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._now_s = now_s
+        self.settings = settings
+        self._signing_key = signing_key
+        self._context_secret = context_secret
+        self.store = store
+        self._random_bytes = random_bytes
+        founding, *later = store.entries()
+        self.chain = Chain.begin(founding, signing_key.public).extended(later)
+        if self.directory.weeks_per_epoch != settings.weeks_per_epoch:
+            raise ValueError("the length of an epoch is settled by the directory")
+
+    def close(self) -> None:
+        """Closes the store."""
+        self.store.close()
+
+    @property
+    def directory(self) -> Directory:
+        """Who takes part now."""
+        return self.chain.directory
+
+    @property
+    def hints(self) -> HintStore:
+        """What tenants are told of their own leases."""
+        return self.store.hints
+
+    # ---- who takes part, and what runs where -------------------------------------------------------------------------
+
+    def enrol(self, members: Sequence[Member], left: Sequence[TenantId] = ()) -> None:
+        """Adds an entry to the directory; BadSignature or Fork, and no entry, for a bad card."""
+        entry = self._signing_key.sign(next_entry(self.directory, joined=members, left=left))
+        chain = self.chain.extended([entry])
+        self.store.add_entry(chain.directory.number, entry, left, self._now_s())
+        self.chain = chain
+
+    def welcome(self, member: Member, node_key: str) -> bool:
+        """Enrols a tenant with the key of its node; false if it was enrolled before, whose node key is then renewed.
+
+        RetiredNodeKey for a key that was replaced, so that an old card takes nothing back.
+        """
+        is_new = member.tenant not in self.directory.by_id
+        if any(key == node_key and tenant != member.tenant for tenant, key in self.store.node_keys().items()):
+            raise PeerFault(
+                f"tenant {member.tenant.hex()[:12]}… has the node key of another", hint="it must make one of its own"
+            )
+        if node_key in self.store.retired_node_keys():
+            raise RetiredNodeKey(f"the node key on the card of tenant {member.tenant.hex()[:12]}… was shut out before")
+        self.store.add_node_key(member.tenant, node_key)
+        if is_new:
+            self.enrol([member])
+        return is_new
+
+    def revoke(self, tenants: Sequence[TenantId]) -> None:
+        """Calls back all sessions that these tenants have now; they sign in anew as long as they are enrolled."""
+        for tenant in tenants:
+            if tenant not in self.directory.by_id:
+                raise PeerFault(f"tenant {tenant} is not in the directory", hint="it has no session; name another")
+        self.store.revocations.add(tenants, self._now_s())
+
+    def revoked(self) -> Mapping[TenantId, int]:
+        """Sessions that were called back: by tenant, those that end by this second since 1970."""
+        return self.store.revocations.all()
+
+    def node_keys(self) -> list[str]:
+        """The keys of the nodes of those who take part now."""
+        return [key for tenant, key in self.store.node_keys().items() if tenant in self.directory.by_id]
+
+    def retired_node_keys(self) -> frozenset[str]:
+        """The keys of nodes that are to be shut out: they were replaced, or their tenants have left."""
+        return self.store.retired_node_keys()
+
+    def refresh(self) -> None:
+        """Takes entries of the directory that another process of the provider added."""
+        self.chain = self.chain.extended(self.store.entries())
+
+    def directory_update(self) -> bytes:
+        """The directory for those who may have an older one."""
+        return encode(DirectoryUpdate(self.chain.entries))
+
+    def epoch(self, hour: float) -> int:
+        """The epoch that an hour lies in; tokens change with it."""
+        return self.directory.epoch(hour)
+
+    def context_labels(self, hour: float, context: str, level: int) -> dict[str, str]:
+        """The tokens that a tenant gets with a lease on this context at this build-up level."""
+        return exposure.context_tokens(self._context_secret, self.epoch(hour), context, level)
+
+    def record_leases(self, leases: Iterable[Lease], node_names: Mapping[LeaseId, Sequence[str]] = NOWHERE) -> None:
+        """Keeps leases that were granted, and where they are as far as it is told."""
+        self.store.add_leases(leases, node_names)
+
+    def placed(self, hour: float) -> list[tuple[Lease, tuple[str, ...]]]:
+        """Leases of this moment with the names of their nodes, where these are known."""
+        return self.store.placed(hour)
+
+    def leases(self, start_hour: float, end_hour: float) -> list[Lease]:
+        """Leases that overlap [start_hour, end_hour)."""
+        return self.store.leases(start_hour, end_hour)
+
+    def grants(self, request: bytes) -> bytes:
+        """A tenant's own leases, with their context tokens; BadSignature for anybody else."""
+        asked = open_signed_by(LeaseRequest, request, self.directory.verify_key)
+        own = self.store.leases_of(asked.tenant, asked.start_hour, asked.end_hour)
+        granted = (
+            GrantedLease.of(lease.lease, self.epoch(lease.start_h), lease.start_h, lease.labels) for lease in own
+        )
+        return self._signing_key.sign(LeaseGrants(asked.tenant, tuple(granted)))
+
+    def registration_request(self, window: Window) -> bytes:
+        """The question that opens a week: what runs on your leases that began in this epoch, until the window ends?
+
+        A tenant that was away tells what it missed, since its answer to the plan may carry those weeks over.
+        """
+        return self._signing_key.sign(
+            RegistrationRequest(self.epoch(window[0]), self._epoch_start(window[0]), window[1])
+        )
+
+    def register(self, answer: bytes) -> None:
+        """Keeps a tenant's tokens for its own leases; a bad answer is logged and dropped."""
+        with _dropping_bad_answers():
+            told = open_signed_by(Registration, answer, self.directory.verify_key)
+            owned = open_signed_by(Ownership, told.ownership, self.directory.verify_key)
+            if (owned.tenant, owned.epoch) != (told.tenant, told.epoch):
+                raise PeerFault(f"tenant {told.tenant.hex()[:12]}… says what another one owns")
+            self.store.register(told)
+
+    # ---- a round -----------------------------------------------------------------------------------------------------
+
+    def plan(self, window: Window) -> Plan:
+        """The plan for a window, with the rows that the epoch's leases support; RoundUnderWay while one is open."""
+        if (open_ := self.unfinished()) is not None:
+            raise RoundUnderWay(f"round {open_.plan.round_id} is still {open_.state}")
+        if any(made.plan.start_hour < window[1] and window[0] < made.plan.end_hour for made in self.releases()):
+            raise WeekHeld(f"hours {window[0]}–{window[1]} were released before")
+        earlier = self._goes_on_from()
+        made = self._made(window, earlier)
+        return made if earlier is None or _may_follow(earlier, made) else self._made(window, None)
+
+    def _made(self, window: Window, earlier: Plan | None) -> Plan:
+        round_id = self.new_round_id()
+        series = next_series(self.settings, round_id, window, earlier)
+        owned = self._owned(self.epoch(window[0]), series.start_hour if series else window[0], window[1])
+        known = self.store.leases(self._epoch_start(window[0]), window[1])
+        leases = [_as_owned(lease, owned) for lease in known]
+        trustees, head = self.mask_trustees(), self.directory.head
+        return make_plan(
+            self.settings, round_id, window, leases, trustees, directory=head, earlier=earlier, bundle=self._published()
+        )
+
+    def _published(self) -> PublishedBundle | None:
+        newest = self.store.newest_bundle()
+        return None if newest is None else PublishedBundle(newest[0], digest(newest[1]))
+
+    def _epoch_start(self, hour: float) -> int:
+        return self.epoch(hour) * self.settings.weeks_per_epoch * HOURS_PER_WEEK
+
+    def new_round_id(self) -> RoundId:
+        """A fresh random name for a round."""
+        return RoundId(self._random_bytes(RoundId.length))
+
+    def mask_trustees(self) -> tuple[MaskTrustee, ...]:
+        """The trustees that mask: the last three of the directory, so that of five, three sign and three mask."""
+        return tuple(MaskTrustee(trustee.index, trustee.mask_key) for trustee in self.directory.trustees[-3:])
+
+    def open_round(self, plan: Plan) -> Round:
+        """Signs the plan and begins to collect."""
+        return new_round(self.store.rounds, self._signing_key, self.chain.at(plan.directory), plan)
+
+    def unfinished(self) -> Round | None:
+        """The round that is neither released nor refused, if there is one."""
+        for kept in self.store.rounds.rounds():
+            if kept.state not in (State.RELEASED, State.REFUSED):
+                plan = reopened(Plan, kept.signed_plan)
+                return Round(self.store.rounds, self._signing_key, self.chain.at(plan.directory), kept.signed_plan)
+        return None
+
+    def receive(self, round_: Round, answer: bytes) -> None:
+        """Takes a contribution; a bad one is logged and dropped."""
+        with _dropping_bad_answers():
+            round_.receive(answer)
+
+    def close_round(self, round_: Round) -> None:
+        """Fixes the one set of contributions, in random groups; CohortTooSmall while there are too few."""
+        group = self._grouping(round_.plan)
+        round_.close(group, past_of(self.store.rounds, round_.plan), self._evidence(round_.plan))
+
+    def drop_refused(self, round_: Round, refusals: Sequence[MemberRefused]) -> None:
+        """Goes on without the contribution that all trustees refuse; raises their refusal if they differ."""
+        named = {refusal.what.partition(":")[0] for refusal in refusals}
+        blamed = [tenant for tenant in round_.contributors if str(tenant) in named]
+        if len(blamed) != 1 or len(named) != 1 or len(refusals) < len(round_.plan.trustees):
+            raise refusals[0]
+        logger.warning(
+            "round %s goes on without %s", round_.plan.round_id, refusals[0].what, extra={"event": "dropped"}
+        )
+        past, said = past_of(self.store.rounds, round_.plan), self._evidence(round_.plan)
+        round_.drop(blamed[0], self._grouping(round_.plan), past, said)
+
+    def _grouping(self, plan: Plan) -> Grouping:
+        def group(contributors: Sequence[TenantId]) -> Sequence[Sequence[TenantId]]:
+            least = plan.cohort_minimum
+            return assign(contributors, self.settings.groups, least, self.suspicion(), self._random_bytes)
+
+        return group
+
+    def _evidence(self, plan: Plan) -> list[bytes]:
+        directory = self.chain.at(plan.directory)
+        return _evidence(plan, self._ownerships(plan.epoch, directory, plan.first_hour, plan.end_hour))
+
+    def release(self, round_: Round) -> gate.Release:
+        """Passes the sums of the sound groups through the gate and keeps the release; PoisonedRound if most are bad."""
+        plan = round_.plan
+        past = past_of(self.store.rounds, plan)
+        earlier = self._releases_of(past)
+        opened = round_.open(past)
+        hours = round_.start_hours
+        leases = self.store.leases(plan.first_hour, plan.end_hour)
+        judgement, sound = self._judge(round_, opened, earlier, hours, leases)
+        answered = [gate.Answered(tenant, hours[tenant]) for at in sound for tenant in round_.groups[at]]
+        since = {answer.tenant: float(answer.start_hour) for answer in answered}
+        slices = Slices.since(since, leases, plan.end_hour, plan.band_edges_hours)
+        total = add_words(opened[at] for at in sound)
+        made = gate.release(plan, total, answered, exposure.expose(plan, slices), earlier, carries=0 in sound)
+        left_out = frozenset(range(len(opened))) - frozenset(sound)
+        round_.release(gate.to_bytes(made), left_out, self.suspicion().after(judgement).to_dict())
+        return made
+
+    def left_out(self, made: gate.Release) -> int:
+        """How many contributions to a released round do not count, since their groups were not possible."""
+        request = self.store.rounds.get(made.plan.round_id).request or b""
+        return len(reopened(UnmaskRequest, request).contributors) - made.contributors
+
+    def suspicion(self) -> Suspicion:
+        """What the rounds so far say about tenants."""
+        kept = self.store.rounds.suspicion()
+        return Suspicion.from_dict(kept) if kept else Suspicion()
+
+    def releases(self) -> list[gate.Release]:
+        """Everything that went through the gate, oldest first."""
+        return [gate.from_bytes(data) for data in self.store.releases()]
+
+    def last_end_hour(self) -> int | None:
+        """Where the window of the newest round ends, whatever came of it; None before the first."""
+        rounds = self.store.rounds.rounds()
+        ends = [reopened(Plan, kept.signed_plan).end_hour for kept in rounds]
+        return max(ends, default=None)
+
+    def newest_bundle(self) -> bytes | None:
+        """The signed bytes of the newest bundle."""
+        newest = self.store.newest_bundle()
+        return None if newest is None else newest[1]
+
+    def _owned(self, epoch: int, first_hour: int, end_hour: int) -> dict[TenantId, set[str]]:
+        said = self._ownerships(epoch, self.directory, first_hour, end_hour)
+        return {one.tenant: {str(token) for token in one.tokens} for one, _signed in said}
+
+    def _ownerships(
+        self, epoch: int, directory: Directory, first_hour: int, end_hour: int
+    ) -> list[tuple[Ownership, bytes]]:
+        """What the members of `directory` say of leases in these hours; of those that have left nothing counts."""
+        said = [(reopened(Ownership, signed), signed) for signed in self.store.ownerships(epoch)]
+        return [one for one in said if one[0].tenant in directory.by_id and first_hour < one[0].end_hour <= end_hour]
+
+    def _goes_on_from(self) -> Plan | None:
+        """The last released round, if the next one may go on with its series."""
+        releases = self.store.releases()
+        last = gate.from_bytes(releases[-1]).plan if releases else None
+        return None if last is None or is_broken(self.store.rounds, last) else last
+
+    def _releases_of(self, past: Past) -> list[gate.Release]:
+        names = {plan.round_id for plan in past.plans}
+        return [made for made in self.releases() if made.plan.round_id in names] if names else []
+
+    def _judge(
+        self,
+        round_: Round,
+        opened: Sequence[Words],
+        earlier: Sequence[gate.Release],
+        hours: dict[TenantId, int],
+        leases: Sequence[Lease],
+    ) -> tuple[Judgement, tuple[int, ...]]:
+        """What the groups of a round say, and which of them count."""
+        plan = round_.plan
+        held = job_weeks(plan, leases, hours, plan.end_hour)
+        sums = []
+        for at, (members, words) in enumerate(zip(round_.groups, opened, strict=True)):
+            counts, variances = from_ring(plan, words), noise_variances(plan, len(members))
+            if at == 0 and earlier:  # the first group carries the weeks before
+                counts, factor = gate.newly_counted(plan, counts, len(members), earlier)
+                variances = tuple(factor * variance for variance in variances)
+            sums.append(GroupSum(members, counts, variances))
+        judgement = judge(sums, held, self.suspicion().rates())
+        return judgement, accepted(sums, judgement)
+
+
+def _may_follow(earlier: Plan, plan: Plan) -> bool:
+    """Whether trustees and tenants would take `plan` for one that goes on with the series of `earlier`, if it says so.
+
+    They would not after a change of settings, nor where owners have left a row that must stay: a new series begins.
+    """
+    if plan.series is None or plan.position == 0:
+        return True
+    rarest = plan.rarest_row
+    try:
+        check_continues(earlier, plan)
+    except PlanRefused:
+        return False
+    return rarest is None or rarest[1] >= plan.owners_minimum
+
+
+def _as_owned(lease: Lease, owned: dict[TenantId, set[str]]) -> Lease:
+    """The lease with those of its tokens that its tenant says it holds: no other counts as owned."""
+    held = owned.get(lease.tenant, set())
+    return replace(lease, labels={name: token for name, token in lease.labels.items() if token in held})
+
+
+def _evidence(plan: Plan, ownerships: Sequence[tuple[Ownership, bytes]]) -> list[bytes]:
+    """Signed words of owners, enough for every token row of the plan, and no more than it takes."""
+    rows = {level for dimension in plan.dimensions if dimension.name in TOKEN_DIMENSIONS for level in dimension.levels}
+    shown: Counter[str] = Counter()
+    chosen = []
+    for said, signed in ownerships:
+        held = {str(token) for token in said.tokens} & rows
+        if any(shown[token] < plan.owners_minimum for token in held):
+            shown.update(held)
+            chosen.append(signed)
+    return chosen
+
+
+@contextmanager
+def _dropping_bad_answers() -> Iterator[None]:
+    """One tenant's refusal or fault must not stop the round of the others; it is logged by class and fact."""
+    try:
+        yield
+    except PharoahError as error:
+        logger.warning("an answer was dropped: %s: %s", type(error).__name__, error.what)

@@ -1,0 +1,168 @@
+"""The one gate between a sum and anything that a person or a model sees.
+
+A release joins the noisy counts of a round with the provider's own exposure and states the variance of the noise. It is
+made once per round, from a sum of at least the cohort minimum, and never changes. Nothing else turns words of the ring
+into numbers. In a series it holds the running total since the series began, which is what its noise is made for.
+
+One group of a round carries the weeks before. Where that one is left out, what is opened holds its own week alone, and
+is added to the total as it was.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crypto import continual_counting
+from crypto.codec import Count, Many, Message, Record, decode, encode
+from crypto.continual_counting import WEIGHT_ONE
+from crypto.errors import CohortTooSmall, DecodeError
+from crypto.ids import TenantId
+from crypto.masking import Words
+from federation.protocol import noise
+from federation.protocol.life_table import Floats, LifeTable
+from federation.protocol.plan import Plan
+
+
+class Answered(Record, frozen=True):
+    """A tenant whose contribution is part of a release, and the hour from which it counted."""
+
+    tenant: TenantId
+    start_hour: Count
+
+
+@dataclass(frozen=True)
+class Release:
+    """Noisy life tables of one round, one per marginal of its plan and in its order.
+
+    `observed` is what came off the masks, shape (plan.cells,): in a series a weighted sum of its weeks, or of this one
+    alone, where the group that `carries` the others was left out.
+    """
+
+    plan: Plan
+    answered: tuple[Answered, ...]
+    tables: tuple[LifeTable, ...]
+    observed: Floats
+    carries: bool = True
+
+    @property
+    def contributors(self) -> int:
+        """How many contributions were summed."""
+        return len(self.answered)
+
+    def table(self, marginal: str) -> LifeTable:
+        """The table called `marginal`; KeyError where the plan has none of that name."""
+        for candidate, table in zip(self.plan.marginals, self.tables, strict=True):
+            if candidate.name == marginal:
+                return table
+        raise KeyError(marginal)
+
+
+def release(
+    plan: Plan,
+    noisy_sum: Words,
+    answered: Sequence[Answered],
+    exposure: tuple[LifeTable, ...],
+    earlier: Sequence[Release] = (),
+    *,
+    carries: bool = True,
+) -> Release:
+    """Opens the gate. `noisy_sum` has shape (plan.cells,); `exposure` holds the plan's tables as `expose` fills them.
+
+    `earlier` are the releases of the plan's series so far, oldest first; `carries` says whether their weeks are in the
+    sum. Raises CohortTooSmall for a sum of fewer contributions than the plan asks for.
+    """
+    if len(answered) < plan.cohort_minimum:
+        raise CohortTooSmall(f"round {plan.round_id}: a sum of {len(answered)} contributions is never released")
+    observed = np.concatenate([values.reshape(-1) for values in noise.from_ring(plan, noisy_sum)])
+    weeks = [*((made.plan, made.observed, made.contributors) for made in earlier), (plan, observed, len(answered))]
+    openings = [continual_counting.embed(of.tables, plan.tables, seen) * WEIGHT_ONE for of, seen, _ in weeks]
+    carried = [*(made.carries for made in earlier), carries]
+    total = continual_counting.running_total(openings, carried)
+    births = _split(plan, continual_counting.births([of.tables for of, _, _ in weeks]))
+    before = earlier[-1].tables if earlier else ()
+    tables = []
+    for number, (table, events) in enumerate(zip(exposure, _split(plan, total), strict=True)):
+        variances = [WEIGHT_ONE**2 * noise.noise_variances(of, many)[number] for of, _, many in weeks]
+        past = before[number].aligned(table.dimensions) if before else LifeTable.zeros(table.dimensions)
+        tables.append(
+            LifeTable(
+                table.dimensions,
+                events,
+                past.exposure_node_hours + table.exposure_node_hours,
+                past.at_risk + table.at_risk,
+                continual_counting.running_variance(variances, births[number], carried),
+            )
+        )
+    return Release(plan, tuple(answered), tuple(tables), observed, carries)
+
+
+def newly_counted(
+    plan: Plan, opened: Sequence[Floats], contributors: int, earlier: Sequence[Release]
+) -> tuple[tuple[Floats, ...], float]:
+    """Of the group that carries the weeks before: its counts without them, and by what factor that raises its variance.
+
+    What the earlier releases say about those weeks is taken off, with its noise.
+    """
+    before = [continual_counting.embed(made.plan.tables, plan.tables, made.observed) * WEIGHT_ONE for made in earlier]
+    now = np.concatenate([values.reshape(-1) for values in opened]) * WEIGHT_ONE
+    carried = [made.carries for made in earlier]
+    alone = continual_counting.running_total([*before, now], [*carried, True]) - continual_counting.running_total(
+        before, carried
+    )
+    steps = WEIGHT_ONE * (
+        continual_counting.decoding((*carried, True))[:-1] - continual_counting.decoding(tuple(carried))
+    )
+    factor = 1.0 + sum(step**2 * made.contributors / contributors for step, made in zip(steps, earlier, strict=True))
+    return tuple(_split(plan, alone)), float(factor)
+
+
+class StoredRelease(Message, frozen=True, tag="pharoah/release/2"):
+    """A release as it is kept: float64 arrays, little-endian, all marginals one after the other."""
+
+    plan: bytes
+    answered: Many[Answered]
+    events: bytes
+    exposure_node_hours: bytes
+    at_risk: bytes
+    noise_variance: bytes
+    observed: bytes
+    carries: bool
+
+
+_COLUMNS = ("events", "exposure_node_hours", "at_risk", "noise_variance")
+
+
+def to_bytes(made: Release) -> bytes:
+    """The release for the store."""
+    columns = {name: b"".join(_packed(getattr(table, name)) for table in made.tables) for name in _COLUMNS}
+    seen = _packed(made.observed)
+    return encode(StoredRelease(encode(made.plan), made.answered, observed=seen, carries=made.carries, **columns))
+
+
+def from_bytes(data: bytes) -> Release:
+    """Inverse of `to_bytes`; DecodeError for anything else."""
+    stored = decode(StoredRelease, data)
+    plan = decode(Plan, stored.plan)
+    columns = [_split(plan, _column(plan, getattr(stored, name))) for name in _COLUMNS]
+    tables = [LifeTable(empty.dimensions, *arrays) for empty, *arrays in zip(plan.tables, *columns, strict=True)]
+    return Release(plan, stored.answered, tuple(tables), _column(plan, stored.observed), stored.carries)
+
+
+def _packed(values: Floats) -> bytes:
+    return values.astype("<f8").tobytes()
+
+
+def _column(plan: Plan, column: bytes) -> Floats:
+    if len(column) != 8 * plan.cells:
+        raise DecodeError(f"a column of this release has {8 * plan.cells} bytes, here it has {len(column)}")
+    return np.frombuffer(column, "<f8").astype(np.float64)
+
+
+def _split(plan: Plan, values: NDArray[Any]) -> list[NDArray[Any]]:
+    """One array per marginal, shaped like its table."""
+    ends = np.cumsum([table.events.size for table in plan.tables])
+    parts = np.split(values, ends[:-1])
+    return [part.reshape(table.shape) for part, table in zip(parts, plan.tables, strict=True)]

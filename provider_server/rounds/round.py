@@ -1,0 +1,306 @@
+"""One round: contributions come in, each is checked, and their sum is unmasked once, for one set, or not at all.
+
+    COLLECTING ──close──▶ ENDORSING ──endorse──▶ UNMASKING ──share──▶ (sums open) ──release──▶ RELEASED
+        │                     │                      │
+        └──────refuse─────────┴──────────────────────┴─▶ REFUSED
+
+Every step is in the store before the next begins, so a provider that was killed goes on where it was: contributions and
+answers of trustees are kept as they came, and the one request of the round before it is first sent. A trustee that does
+not answer delays a round and loses nothing.
+
+Contributions are split at random into groups, each of at least the cohort minimum, and every group's sum is opened
+apart: so that one liar spoils one group (`provider_server.rounds.grouping`). In a series the masked counts of each
+group stay, for the weeks to come.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from crypto.codec import decode, digest, encode
+from crypto.errors import CohortTooSmall, PeerFault
+from crypto.ids import Digest, RoundId, TenantId
+from crypto.masking import Words, words_from_bytes, words_to_bytes
+from crypto.signing import SigningKey, name_of, open_signed, reopened
+from federation.protocol.directory import Directory
+from federation.protocol.life_table import embed
+from federation.protocol.noise import open_groups
+from federation.protocol.plan import Plan
+from federation.protocol.round_messages import (
+    Contribution,
+    ContributionHeader,
+    Endorsement,
+    GroupOfRound,
+    UnmaskCall,
+    UnmaskRequest,
+    UnmaskShare,
+    opened_contribution,
+)
+from provider_server.store.round_store import Answer, KeptRound, Outcome, RoundStore, Step
+
+
+class State(StrEnum):
+    """Where a round is."""
+
+    COLLECTING = "collecting"
+    ENDORSING = "endorsing"
+    UNMASKING = "unmasking"
+    RELEASED = "released"
+    REFUSED = "refused"
+
+
+TRANSITIONS = {
+    State.COLLECTING: {State.ENDORSING, State.REFUSED},
+    State.ENDORSING: {State.UNMASKING, State.REFUSED},
+    State.UNMASKING: {State.RELEASED, State.REFUSED},
+    State.RELEASED: set[State](),
+    State.REFUSED: set[State](),
+}
+
+Grouping = Callable[[Sequence[TenantId]], Sequence[Sequence[TenantId]]]
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a round of a series goes on from: the opened rounds before it, oldest first, and the last one's request."""
+
+    plans: tuple[Plan, ...] = ()
+    after: Digest | None = None
+    left_out: tuple[GroupOfRound, ...] = ()
+
+
+class Round:
+    """A round in the store, at the state in which it is there."""
+
+    def __init__(self, store: RoundStore, signing_key: SigningKey, directory: Directory, signed_plan: bytes) -> None:
+        self.signed_plan = signed_plan
+        self.plan = open_signed(Plan, signed_plan, signing_key.public)
+        self._store = store
+        self._signing_key = signing_key
+        self._directory = directory
+        self._digest = digest(encode(self.plan))
+
+    @property
+    def state(self) -> State:
+        """Where it is."""
+        return State(self._store.get(self.plan.round_id).state)
+
+    @property
+    def contributors(self) -> tuple[TenantId, ...]:
+        """Who has contributed, in order."""
+        return tuple(sorted(self._store.contributors(self.plan.round_id)))
+
+    @property
+    def start_hours(self) -> dict[TenantId, int]:
+        """From which hour on each contributor counts."""
+        return {header.tenant: header.start_hour for header in map(self._header, self.contributors)}
+
+    @property
+    def groups(self) -> tuple[tuple[TenantId, ...], ...]:
+        """The groups of the round's one request; RuntimeError before it is closed."""
+        return tuple(tuple(header.tenant for header in group) for group in self._request().headers)
+
+    def receive(self, data: bytes) -> None:
+        """Keeps a signed contribution. The same bytes twice are harmless; PeerFault for anything that does not fit."""
+        self._require(State.COLLECTING)
+        header, contribution = opened_contribution(data, self._directory.verify_key)
+        tenant = header.tenant
+        if header.plan != self._digest or header.round_id != self.plan.round_id:
+            raise PeerFault(f"tenant {tenant.hex()[:12]}… answered another plan", hint="ask it again in a new round")
+        if len(contribution.cells) != 8 * self.plan.words:
+            raise PeerFault(
+                f"tenant {tenant.hex()[:12]}… sent {len(contribution.cells)} bytes, not {8 * self.plan.words}",
+                hint="it counts by another plan or speaks another version; tell its owner",
+            )
+        if not self.plan.first_hour <= header.start_hour < self.plan.end_hour:
+            raise PeerFault(
+                f"tenant {tenant.hex()[:12]}… counts from hour {header.start_hour}, outside of its plan",
+                hint="it counts by another plan or speaks another version; tell its owner",
+            )
+        if self._store.add_contribution(self.plan.round_id, tenant, data) != data:
+            raise PeerFault(
+                f"tenant {tenant.hex()[:12]}… sent two contributions", hint="the first one counts; tell its owner"
+            )
+
+    def close(self, group: Grouping, past: Past, ownerships: Iterable[bytes]) -> None:
+        """Ends collecting and fixes the one request for the trustees; CohortTooSmall below the minimum, which may wait.
+
+        A round with too few contributions stays open: more may come, or it is refused by `refuse`.
+        """
+        self._require(State.COLLECTING)
+        contributors = self.contributors
+        self._require_cohort(len(contributors))
+        self._move(State.ENDORSING, self._asked(group(contributors), past, ownerships))
+
+    def _asked(self, groups: Sequence[Sequence[TenantId]], past: Past, ownerships: Iterable[bytes]) -> bytes:
+        headers = tuple(tuple(self._contribution(tenant).header for tenant in sorted(members)) for members in groups)
+        asked = UnmaskRequest(self.signed_plan, headers, past.after, past.left_out, tuple(ownerships))
+        return self._signing_key.sign(asked)
+
+    def drop(self, tenant: TenantId, group: Grouping, past: Past, ownerships: Iterable[bytes]) -> None:
+        """Goes on without a contribution that every trustee refused; CohortTooSmall if too few are left.
+
+        No trustee has endorsed the request that named it, so that another one takes its place.
+        """
+        self._require(State.ENDORSING)
+        left = [other for other in self.contributors if other != tenant]
+        self._require_cohort(len(left))
+        self._store.drop_contribution(self.plan.round_id, tenant, self._asked(group(left), past, ownerships))
+
+    def _require_cohort(self, contributions: int) -> None:
+        if contributions < self.plan.cohort_minimum:
+            raise CohortTooSmall(
+                f"round {self.plan.round_id}: {contributions} contributions, {self.plan.cohort_minimum} are needed"
+            )
+
+    def refuse(self) -> None:
+        """Gives the round up: its contributions stay masked for good."""
+        self._move(State.REFUSED)
+
+    @property
+    def request(self) -> bytes:
+        """The signed request, the same for every trustee."""
+        kept = self._store.get(self.plan.round_id).request
+        if kept is None:
+            raise RuntimeError(f"round {self.plan.round_id} is still collecting")
+        return kept
+
+    def missing(self, kind: Answer) -> set[int]:
+        """The mask trustees whose endorsement or share is not here yet."""
+        return {trustee.index for trustee in self.plan.trustees} - self._store.answers(self.plan.round_id, kind).keys()
+
+    def endorse(self, trustee: int, data: bytes) -> None:
+        """Keeps a trustee's endorsement; PeerFault for anything else. With the last one, unmasking may begin."""
+        self._require(State.ENDORSING)
+        word = open_signed(Endorsement, data, self._directory.trustee(trustee).verify_key)
+        self._check_answer(trustee, word)
+        wanted = frozenset(trustee.index for trustee in self.plan.trustees)
+        step = Step(State.ENDORSING, State.UNMASKING, wanted)
+        self._store.add_answer(self.plan.round_id, Answer.ENDORSEMENT, trustee, data, step)
+
+    def call(self) -> bytes:
+        """What each trustee is sent for its share: the request, and that all have endorsed it."""
+        endorsements = self._store.answers(self.plan.round_id, Answer.ENDORSEMENT)
+        return encode(UnmaskCall(self.request, tuple(endorsements[index] for index in sorted(endorsements))))
+
+    def share(self, trustee: int, data: bytes) -> None:
+        """Keeps a trustee's share; PeerFault for anything else."""
+        self._require(State.UNMASKING)
+        share = open_signed(UnmaskShare, data, self._directory.trustee(trustee).verify_key)
+        self._check_answer(trustee, share)
+        if [len(words) for words in share.mask_sums] != [8 * self.plan.cells] * len(self.groups):
+            raise PeerFault(f"trustee {trustee} sent masks of another length", hint="ask it again")
+        self._store.add_answer(self.plan.round_id, Answer.SHARE, trustee, data)
+
+    def open(self, past: Past) -> list[Words]:
+        """What every group adds to the release, noise included, shape (cells,) each; RuntimeError while shares miss."""
+        self._require_shares()
+        sums = [self._sum(members) for members in self.groups]
+        opened = open_groups(self.plan, self._past_counts(past), sums)
+        for data in self._store.answers(self.plan.round_id, Answer.SHARE).values():
+            share = reopened(UnmaskShare, data)
+            for total, words in zip(opened, share.mask_sums, strict=True):
+                total -= words_from_bytes(words)
+        return opened
+
+    def release(self, data: bytes, left_out: frozenset[int], suspicion: Mapping[str, Any]) -> None:
+        """Ends the round: keeps its release and, in a series, the masked counts that the weeks to come go on from."""
+        self._require_shares()
+        counts = [words_to_bytes(self._sum(members)[: self.plan.cells]) for members in self.groups]
+        kept = counts if self.plan.series else []
+        outcome = Outcome(data, kept, left_out, suspicion)
+        self._store.finish(self.plan.round_id, State.UNMASKING, State.RELEASED, outcome)
+
+    def _past_counts(self, past: Past) -> list[Words]:
+        return [self._counted(plan) for plan in past.plans]
+
+    def _counted(self, plan: Plan) -> Words:
+        """The masked counts of an earlier round, laid out as in this one."""
+        total = np.zeros(plan.cells, np.uint64)
+        for _group, left_out, words in self._store.masked_counts(plan.round_id):
+            if not left_out:
+                total += words_from_bytes(words)
+        return embed(plan.tables, self.plan.tables, total)
+
+    def _sum(self, members: Iterable[TenantId]) -> Words:
+        total = np.zeros(self.plan.words, np.uint64)
+        for tenant in members:
+            total += words_from_bytes(self._contribution(tenant).cells)
+        return total
+
+    def _contribution(self, tenant: TenantId) -> Contribution:
+        return decode(Contribution, self._store.contribution(self.plan.round_id, tenant))
+
+    def _header(self, tenant: TenantId) -> ContributionHeader:
+        return reopened(ContributionHeader, self._contribution(tenant).header)
+
+    def _request(self) -> UnmaskRequest:
+        return reopened(UnmaskRequest, self.request)
+
+    def _check_answer(self, trustee: int, answer: Endorsement | UnmaskShare) -> None:
+        if trustee not in {masking.index for masking in self.plan.trustees}:
+            raise PeerFault(f"trustee {trustee} does not mask in this round", hint="ask those that the plan names")
+        named = name_of(self.request)
+        wanted = trustee, self.plan.round_id, named
+        if (answer.trustee, answer.round_id, answer.request) != wanted:
+            raise PeerFault(f"trustee {trustee} answered another request", hint="ask it again, and tell its owner")
+
+    def _require(self, state: State) -> None:
+        if self.state is not state:
+            raise RuntimeError(f"round {self.plan.round_id} is {self.state}, not {state}")
+
+    def _require_shares(self) -> None:
+        self._require(State.UNMASKING)
+        if missing := self.missing(Answer.SHARE):
+            raise RuntimeError(f"round {self.plan.round_id} lacks the shares of the trustees {sorted(missing)}")
+
+    def _move(self, state: State, request: bytes | None = None) -> None:
+        before = self.state
+        if state not in TRANSITIONS[before]:
+            raise RuntimeError(f"round {self.plan.round_id} cannot go from {before} to {state}")
+        self._store.move(self.plan.round_id, before, state, request)
+
+
+def new_round(store: RoundStore, signing_key: SigningKey, directory: Directory, plan: Plan) -> Round:
+    """Signs a plan and keeps the round that it opens."""
+    signed_plan = signing_key.sign(plan)
+    store.add(plan.round_id, State.COLLECTING, signed_plan)
+    return Round(store, signing_key, directory, signed_plan)
+
+
+def past_of(store: RoundStore, plan: Plan) -> Past:
+    """The released rounds of the plan's series; nothing without a series."""
+    plans, left_out, after = [], [], None
+    for kept in store.rounds():
+        earlier = reopened(Plan, kept.signed_plan)
+        if not _goes_before(kept, earlier, plan):
+            continue
+        plans.append(earlier)
+        after = name_of(kept.request or b"")
+        left_out += [
+            GroupOfRound(earlier.position, group)
+            for group, is_left_out, _words in store.masked_counts(kept.round_id)
+            if is_left_out
+        ]
+    return Past(tuple(plans), after, tuple(left_out))
+
+
+def is_broken(store: RoundStore, plan: Plan) -> bool:
+    """Whether a round of the plan's series was given up after trustees were asked: the series cannot go on."""
+    return plan.series is not None and any(
+        kept.state == State.REFUSED and kept.request and _series(kept) == plan.series.name for kept in store.rounds()
+    )
+
+
+def _series(kept: KeptRound) -> RoundId | None:
+    series = reopened(Plan, kept.signed_plan).series
+    return series.name if series else None
+
+
+def _goes_before(kept: KeptRound, earlier: Plan, plan: Plan) -> bool:
+    if plan.series is None or earlier.series is None or kept.state != State.RELEASED:
+        return False
+    return earlier.series.name == plan.series.name and earlier.position < plan.position

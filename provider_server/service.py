@@ -1,0 +1,145 @@
+"""The provider as a running program: a SuperLink for tenants, the online service, live hazards, and rounds when due."""
+
+import logging
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+from crypto.errors import Refusal
+from crypto.roots import root_of
+from crypto.signing import SigningKey
+from federation.protocol.directory import TrusteeRecord
+from federation.runtime.clock import now_hour
+from federation.runtime.key_files import read, read_key
+from federation.transport.certificates import WARN_EVERY_S, ends, warn_of_end
+from federation.transport.client import Peer
+from federation.transport.introductions import Introducing
+from provider_server.hints.poller import Live, polling
+from provider_server.home import CONTROL, founded_hour, open_publisher
+from provider_server.metrics import Metrics
+from provider_server.network.connections import ConnectionLimits
+from provider_server.network.listeners import CannotListen, Listener
+from provider_server.network.superlink import LOOPBACK, SuperLink, SuperLinkSettings
+from provider_server.network.trustee_service import RemoteTrustee
+from provider_server.online.service import serve_online
+from provider_server.online.sessions import Sessions, session_key
+from provider_server.operations.admin import operator_app, watching_app
+from provider_server.operations.alerts import Board, Webhook
+from provider_server.operations.round_runner import Rounds, Watched
+from provider_server.rounds.provider import Provider
+from provider_server.settings import ProviderSettings
+from provider_server.week import tell_directory
+
+logger = logging.getLogger(__name__)
+
+WATCHERS = ConnectionLimits(strangers=64, of_one_address=64)  # of health and metrics
+MOST_FILES = 65_536
+
+
+@contextmanager
+def running(home: Path, provider: Provider, settings: ProviderSettings) -> Iterator[tuple[Rounds, SuperLink, int]]:
+    """Everything that `serve` runs: yields the rounds, the SuperLink, and the port of the online service."""
+    _allow_files()
+    listen, metrics = settings.listen, Metrics()
+    certificate, key = read(home / "tls.pem"), read(home / "tls.key")
+    metrics.certificate_end_s.set(ends(certificate).timestamp())
+    sessions = Sessions(session_key(read_key(home / "context.key")), time.time)
+    rounds: Rounds | None = None
+
+    def ready() -> Rounds:
+        if rounds is None:
+            raise Refusal("the provider is still starting", hint="try again in a moment")
+        return rounds
+
+    def not_ready() -> str:
+        return "starting" if rounds is None else rounds.not_ready()
+
+    link_settings = SuperLinkSettings(
+        home / "superlink.db",
+        home / CONTROL,
+        home / "tls.pem",
+        home / "tls.key",
+        host=listen.host,
+        port=listen.tenants_port,
+    )
+    introducing = Introducing(SigningKey(read_key(home / "signing.key")), time.time)
+    with ExitStack() as stack:
+        trustees = [
+            Watched(RemoteTrustee(record.index, stack.enter_context(_peer(record, introducing))), metrics)
+            for record in provider.directory.trustees
+        ]
+        try:
+            at = socket.create_server((LOOPBACK, listen.metrics_port))
+            stack.enter_context(closing(Listener(watching_app(metrics, not_ready), at, None, WATCHERS)))
+            link = stack.enter_context(SuperLink(link_settings, ours=operator_app(ready)))
+            online_at = f"{listen.host}:{listen.online_port}"
+            hints = provider.hints
+            served = serve_online(
+                provider,
+                online_at,
+                certificate,
+                key,
+                sessions=sessions,
+                hints=hints,
+                take_outcome=hints.take_outcome,
+            )
+            online = stack.enter_context(served)
+        except OSError as error:
+            raise CannotListen(
+                f"the provider cannot listen: {error}", hint="see [listen] in provider.toml, tls.pem and tls.key"
+            ) from error
+        publisher = open_publisher(home, provider.store)
+        rounds = Rounds(provider, publisher, link, trustees, settings, metrics, now_hour, founded_hour(home))
+        tell_directory(provider, trustees)
+        live = Live(home, provider, settings, metrics, time.time)
+        stack.enter_context(polling(live))
+        stack.enter_context(_on_hangup(live.reload))
+        yield rounds, link, online.port
+
+
+def _allow_files() -> None:
+    """Raises the number of files that this process may have open, of which each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+@contextmanager
+def _on_hangup(reload: Callable[[], None]) -> Iterator[None]:
+    """Within it SIGHUP has the settings read again, where signals can be taken: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGHUP, lambda *_: reload())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def _peer(trustee: TrusteeRecord, introducing: Introducing) -> Peer:
+    return Peer(trustee.address, root_of(trustee.verify_key), introducing=introducing)
+
+
+def serve(home: Path, rounds: Rounds, settings: ProviderSettings) -> NoReturn:
+    """Holds rounds as they fall due, for ever, and tells who is to be told of what is wrong."""
+    board, url = Board(), settings.alerts.webhook_url
+    certificate, warn_next_s = read(home / "tls.pem"), 0.0
+    with Webhook(url) if url else nullcontext() as webhook:
+        while True:
+            if time.time() >= warn_next_s:
+                warn_of_end(certificate, datetime.now(UTC))
+                warn_next_s = time.time() + WARN_EVERY_S
+            more = rounds.step()
+            if webhook is not None:
+                webhook.put(board.alerts(rounds.conditions(), time.time()))
+            if not more:
+                time.sleep(settings.rounds.retry_s)

@@ -1,0 +1,156 @@
+"""Hints in SQL: numbered, appended together with the state that they came from, and kept for thirteen weeks.
+
+    Draft × tenant ─ append ─▶ Hint 1, 2, 3, … of each tenant ─ after ─▶ whoever watches
+    a backup ─ Store.fill ─▶ `begin_above`: the next hint of each tenant has a number that none had before
+
+Guarantees. The hints of a look and the state of the episodes after it are committed in one transaction: a provider that
+is killed at any moment goes on from a state whose hints are all there, and so neither loses a hint nor makes it twice.
+Numbers increase, and have a gap only where a store was restored, since the newest hint of a tenant is never removed. A
+second provider on the same store cannot append beside the first one: its state is no longer the one that is there
+(`LostStep`). A restored store has forgotten the hints made since its backup, and how far their numbers went. It goes on
+above the seconds since 1970: no tenant was given more than one hint a second, so no number is given twice, however old
+the backup is and however often it is restored, and a tenant that acted on what was forgotten misses none of the rest.
+
+Not promised: the same of a provider whose clock, at the restore, is behind the one of the restore before it.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from threading import Lock
+
+import msgspec
+import sqlalchemy as sa
+
+from crypto.codec import decode, encode
+from crypto.errors import NotYours
+from crypto.ids import TenantId
+from federation.protocol.service_messages import Hint, Outcome
+from provider_server.store import tables
+from provider_server.store.hint_store import Draft
+from provider_server.store.round_store import LostStep
+
+KEPT_H = 13 * 168.0
+EPISODES = "episodes"
+NUMBERS = "numbers"  # the note of the number above which a restored store goes on
+_FIELDS = tuple(field.name for field in fields(Draft))
+
+
+class HintStore:
+    """The tables of hints. Threads share it; what is appended is told to subscribers once it is committed."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._lock = Lock()
+        self._callbacks: list[Callable[[TenantId], None]] = []
+
+    def after(self, tenant: TenantId, number: int) -> Sequence[Hint]:
+        """A tenant's hints after `number`, in order: all but those that are kept no longer, or lost by a restore."""
+        column = tables.hints.c
+        query = sa.select(column.hint).where(column.tenant == bytes(tenant), column.number > number)
+        with self._engine.connect() as connection:
+            return [decode(Hint, row.hint) for row in connection.execute(query.order_by(column.number))]
+
+    def subscribe(self, callback: Callable[[TenantId], None]) -> None:
+        """Calls `callback` with each tenant that has new hints, from the thread that appended them."""
+        with self._lock:
+            self._callbacks.append(callback)
+
+    def state(self) -> bytes | None:
+        """How far the episodes have got; None before the first look."""
+        with self._engine.connect() as connection:
+            return _state(connection)
+
+    def append(self, drafts: Sequence[tuple[TenantId, Draft]], before: bytes | None, after: bytes) -> list[Hint]:
+        """Numbers and keeps what a look came to, and the state after it; LostStep, and no change, if `before` is gone.
+
+        Hints that are older than thirteen weeks by the newest of `drafts` are removed.
+        """
+        with self._alone() as connection:
+            if _state(connection) != before:
+                raise LostStep("another process watches the leases of this store")
+            connection.execute(sa.delete(tables.episodes).where(tables.episodes.c.name == EPISODES))
+            connection.execute(sa.insert(tables.episodes).values(name=EPISODES, state=after))
+            floor = _floor(connection) if drafts else 0
+            made = [_add(connection, tenant, draft, floor) for tenant, draft in drafts]
+            if drafts:
+                _remove_old(connection, max(draft.at_h for _, draft in drafts) - KEPT_H)
+        self._tell({tenant for tenant, _ in drafts})
+        return made
+
+    def take_outcome(self, tenant: TenantId, outcome: Outcome) -> None:
+        """Keeps what a test showed, in place of what was said before of the same hint; NotYours for other hints.
+
+        The session that it came with is a secret for a while, and is not kept.
+        """
+        column, key = tables.hints.c, {"tenant": bytes(tenant), "number": outcome.hint}
+        kept = encode(msgspec.structs.replace(outcome, session=b""))
+        with self._alone() as connection:
+            query = sa.select(column.hint).where(column.tenant == key["tenant"], column.number == key["number"])
+            hint: bytes | None = connection.scalar(query)
+            if hint is None or decode(Hint, hint).lease != outcome.lease:
+                raise NotYours(f"there is no hint {outcome.hint} about lease {outcome.lease}")
+            of_hint = sa.and_(tables.outcomes.c.tenant == key["tenant"], tables.outcomes.c.number == key["number"])
+            connection.execute(sa.delete(tables.outcomes).where(of_hint))
+            connection.execute(sa.insert(tables.outcomes).values(**key, outcome=kept))
+
+    def outcomes(self) -> list[tuple[TenantId, Outcome]]:
+        """What tests showed, by tenant and hint, without their sessions."""
+        query = sa.select(tables.outcomes).order_by(tables.outcomes.c.tenant, tables.outcomes.c.number)
+        with self._engine.connect() as connection:
+            return [(TenantId(row.tenant), decode(Outcome, row.outcome)) for row in connection.execute(query)]
+
+    def _tell(self, tenants: set[TenantId]) -> None:
+        with self._lock:
+            callbacks = tuple(self._callbacks)
+        for tenant in sorted(tenants):
+            for callback in callbacks:
+                callback(tenant)
+
+    @contextmanager
+    def _alone(self) -> Iterator[sa.Connection]:
+        """A transaction beside which nobody else writes hints."""
+        with (
+            self._engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection,
+            connection.begin(),
+        ):
+            if connection.dialect.name == "postgresql":
+                connection.execute(sa.text("LOCK TABLE hints, episodes, outcomes IN EXCLUSIVE MODE"))
+            yield connection
+
+
+def _state(connection: sa.Connection) -> bytes | None:
+    found: bytes | None = connection.scalar(
+        sa.select(tables.episodes.c.state).where(tables.episodes.c.name == EPISODES)
+    )
+    return found
+
+
+def begin_above(connection: sa.Connection, floor: int) -> None:
+    """From now on every tenant's next number is above `floor`, and above every number of this store."""
+    newest = connection.scalar(sa.select(sa.func.max(tables.hints.c.number))) or 0
+    note = json.dumps({"floor": max(floor, newest, _floor(connection))})
+    connection.execute(sa.delete(tables.notes).where(tables.notes.c.name == NUMBERS))
+    connection.execute(sa.insert(tables.notes).values(name=NUMBERS, note=note))
+
+
+def _floor(connection: sa.Connection) -> int:
+    note = connection.scalar(sa.select(tables.notes.c.note).where(tables.notes.c.name == NUMBERS))
+    return 0 if note is None else int(json.loads(note)["floor"])
+
+
+def _add(connection: sa.Connection, tenant: TenantId, draft: Draft, floor: int) -> Hint:
+    column = tables.hints.c
+    newest = connection.scalar(sa.select(sa.func.max(column.number)).where(column.tenant == bytes(tenant)))
+    hint = Hint(number=max(newest or 0, floor) + 1, **{name: getattr(draft, name) for name in _FIELDS})
+    row = {"tenant": bytes(tenant), "number": hint.number, "at_h": hint.at_h, "hint": encode(hint)}
+    connection.execute(sa.insert(tables.hints).values(row))
+    return hint
+
+
+def _remove_old(connection: sa.Connection, before_h: float) -> None:
+    """All but the newest of each tenant, from whose number the next one goes on."""
+    column, others = tables.hints.c, tables.hints.alias()
+    newest = sa.select(sa.func.max(others.c.number)).where(others.c.tenant == column.tenant).scalar_subquery()
+    connection.execute(sa.delete(tables.hints).where(column.at_h < before_h, column.number < newest))

@@ -1,0 +1,210 @@
+"""Rounds in SQL: what came in, what was asked, and how far it got. Every method commits before it returns.
+
+A state changes only from the state that the caller saw, so two processes on one store cannot both take a step. What a
+round leaves behind (release, masked counts for the weeks to come, suspicion) is committed together with its last state.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+
+from crypto.errors import PharoahError
+from crypto.ids import RoundId, TenantId
+from provider_server.store import tables
+
+SUSPICION = "suspicion"
+
+
+class Answer(StrEnum):
+    """What trustees answer."""
+
+    ENDORSEMENT = "endorsement"
+    SHARE = "share"
+
+
+class LostStep(PharoahError):
+    """Another process took the step of a round that this one was about to take."""
+
+    default_hint = "one provider at a time may hold rounds on a store; stop the other"
+
+
+@dataclass(frozen=True)
+class KeptRound:
+    """A round as it is kept."""
+
+    round_id: RoundId
+    state: str
+    signed_plan: bytes
+    request: bytes | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """The step that a round takes as soon as all trustees of `wanted` have answered."""
+
+    before: str
+    after: str
+    wanted: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a released round leaves: the release, masked counts by group, groups that do not count, and a note."""
+
+    release: bytes
+    masked_counts: Sequence[bytes] = ()
+    left_out: frozenset[int] = frozenset()
+    suspicion: Mapping[str, Any] = field(default_factory=dict)
+
+
+class RoundStore:
+    """The tables of rounds."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def add(self, round_id: RoundId, state: str, signed_plan: bytes) -> None:
+        """Keeps a new round; IntegrityError for a second one of its name."""
+        row = {"round_id": bytes(round_id), "state": state, "signed_plan": signed_plan}
+        with self._engine.begin() as connection:
+            connection.execute(sa.insert(tables.rounds).values(row))
+
+    def rounds(self) -> list[KeptRound]:
+        """All rounds, oldest first."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(sa.select(tables.rounds).order_by(tables.rounds.c.number))
+            return [KeptRound(RoundId(row.round_id), row.state, row.signed_plan, row.request) for row in rows]
+
+    def get(self, round_id: RoundId) -> KeptRound:
+        """One round; KeyError where there is none."""
+        query = sa.select(tables.rounds).where(tables.rounds.c.round_id == bytes(round_id))
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        if row is None:
+            raise KeyError(f"no round {round_id}")
+        return KeptRound(round_id, row.state, row.signed_plan, row.request)
+
+    def move(self, round_id: RoundId, before: str, after: str, request: bytes | None = None) -> None:
+        """Takes a round from one state to the next, with the request that it is fixed to; LostStep if it has moved.
+
+        A request is fixed once a trustee has answered it: IntegrityError for another one then.
+        """
+        with self._engine.begin() as connection:
+            _move(connection, round_id, before, after, {} if request is None else {"request": request})
+
+    def finish(self, round_id: RoundId, before: str, after: str, outcome: Outcome) -> None:
+        """Takes a round to its end, with all that it leaves, or nothing of it; its contributions are dropped."""
+        name = bytes(round_id)
+        with self._engine.begin() as connection:
+            _move(connection, round_id, before, after, {})
+            connection.execute(sa.insert(tables.releases).values(round_id=name, release=outcome.release))
+            for group, words in enumerate(outcome.masked_counts):
+                row = {"round_id": name, "group": group, "left_out": group in outcome.left_out, "words": words}
+                connection.execute(sa.insert(tables.masked_counts).values(row))
+            connection.execute(sa.delete(tables.notes).where(tables.notes.c.name == SUSPICION))
+            note = json.dumps(outcome.suspicion, sort_keys=True)
+            connection.execute(sa.insert(tables.notes).values(name=SUSPICION, note=note))
+            connection.execute(sa.delete(tables.contributions).where(tables.contributions.c.round_id == name))
+
+    def add_contribution(self, round_id: RoundId, tenant: TenantId, message: bytes) -> bytes:
+        """Keeps a tenant's contribution unless there is one; returns the one that is kept."""
+        row = {"round_id": bytes(round_id), "tenant": bytes(tenant), "message": message}
+        with self._alone(round_id) as connection:
+            kept = connection.execute(_contribution(round_id, tenant)).first()
+            if kept is None:
+                connection.execute(sa.insert(tables.contributions).values(row))
+        return message if kept is None else kept.message
+
+    def drop_contribution(self, round_id: RoundId, tenant: TenantId, request: bytes) -> None:
+        """Takes a contribution out of a round, and puts a request without it in the place of the one that named it.
+
+        IntegrityError once a trustee has endorsed: a request is final then.
+        """
+        column = tables.contributions.c
+        with self._alone(round_id) as connection:
+            same = column.round_id == bytes(round_id), column.tenant == bytes(tenant)
+            connection.execute(sa.delete(tables.contributions).where(*same))
+            named = tables.rounds.c.round_id == bytes(round_id)
+            connection.execute(sa.update(tables.rounds).where(named).values(request=request))
+
+    def contributors(self, round_id: RoundId) -> set[TenantId]:
+        """Who has contributed to a round that is not over."""
+        column = tables.contributions.c
+        query = sa.select(column.tenant).where(column.round_id == bytes(round_id))
+        with self._engine.connect() as connection:
+            return {TenantId(row.tenant) for row in connection.execute(query)}
+
+    def contribution(self, round_id: RoundId, tenant: TenantId) -> bytes:
+        """A tenant's contribution, as it came."""
+        with self._engine.connect() as connection:
+            message: bytes = connection.execute(_contribution(round_id, tenant)).one().message
+        return message
+
+    def add_answer(
+        self, round_id: RoundId, kind: Answer, trustee: int, message: bytes, step: Step | None = None
+    ) -> None:
+        """Keeps what a trustee answered, and takes the `step` for which it was the last; both are kept, or neither.
+
+        A second answer to the same request changes nothing.
+        """
+        row = {"round_id": bytes(round_id), "kind": kind.value, "trustee": trustee, "message": message}
+        with self._alone(round_id) as connection:
+            kept = _answers(connection, round_id, kind)
+            if trustee not in kept:
+                connection.execute(sa.insert(tables.answers).values(row))
+            if step is not None and step.wanted <= {trustee, *kept}:
+                _move(connection, round_id, step.before, step.after, {})
+
+    def answers(self, round_id: RoundId, kind: Answer) -> dict[int, bytes]:
+        """What trustees answered, by number."""
+        with self._engine.connect() as connection:
+            return _answers(connection, round_id, kind)
+
+    def masked_counts(self, round_id: RoundId) -> list[tuple[int, bool, bytes]]:
+        """Of a round of a series: group, whether it was left out, and the sum of its masked counts."""
+        column = tables.masked_counts.c
+        query = sa.select(tables.masked_counts).where(column.round_id == bytes(round_id)).order_by(column.group)
+        with self._engine.connect() as connection:
+            return [(row.group, row.left_out, row.words) for row in connection.execute(query)]
+
+    def suspicion(self) -> dict[str, Any]:
+        """What the rounds so far say about tenants; empty before the first."""
+        query = sa.select(tables.notes.c.note).where(tables.notes.c.name == SUSPICION)
+        with self._engine.connect() as connection:
+            note = connection.execute(query).scalar()
+        found: dict[str, Any] = json.loads(note or "{}")
+        return found
+
+    @contextmanager
+    def _alone(self, round_id: RoundId) -> Iterator[sa.Connection]:
+        """A transaction beside which nobody else adds to this round: what is read in it still holds when it ends."""
+        row = sa.select(tables.rounds.c.number).where(tables.rounds.c.round_id == bytes(round_id)).with_for_update()
+        with (
+            self._engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection,
+            connection.begin(),
+        ):
+            connection.execute(row)
+            yield connection
+
+
+def _move(connection: sa.Connection, round_id: RoundId, before: str, after: str, also: Mapping[str, bytes]) -> None:
+    column = tables.rounds.c
+    step = sa.update(tables.rounds).where(column.round_id == bytes(round_id), column.state == before)
+    if connection.execute(step.values(state=after, **also)).rowcount != 1:
+        raise LostStep(f"round {round_id} is no longer {before}")
+
+
+def _answers(connection: sa.Connection, round_id: RoundId, kind: Answer) -> dict[int, bytes]:
+    column = tables.answers.c
+    query = sa.select(tables.answers).where(column.round_id == bytes(round_id), column.kind == kind.value)
+    return {row.trustee: row.message for row in connection.execute(query.order_by(column.trustee))}
+
+
+def _contribution(round_id: RoundId, tenant: TenantId) -> sa.Select[Any]:
+    column = tables.contributions.c
+    return sa.select(column.message).where(column.round_id == bytes(round_id), column.tenant == bytes(tenant))

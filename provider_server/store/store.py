@@ -1,0 +1,389 @@
+"""The provider's memory: leases, releases and bundles in SQL. SQLite by default, PostgreSQL by URL.
+
+A release is written once and never changed; a second one for the same round is an error of the database, and so is
+every change of a release or a bundle, whoever tries. What was committed survives a killed process and a power cut:
+SQLite runs with a write-ahead log and full synchronisation. Neither errors nor logs tell the password of a URL or the
+values of a row.
+
+The schema comes from `provider_server.store.migrations`, which bring a database up to date when it is opened.
+"""
+
+import json
+import math
+import os
+import sqlite3
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import sqlalchemy as sa
+
+from crypto.errors import PharoahError, Refusal
+from crypto.ids import LeaseId, TenantId
+from federation.protocol.round_messages import Registration
+from provider_server.fleet.leases import Lease
+from provider_server.store import tables
+from provider_server.store.hint_store import HintStore, begin_above
+from provider_server.store.migrations.upgrade import upgrade
+from provider_server.store.revocations import Revocations, revoke
+from provider_server.store.round_store import RoundStore
+
+BUSY_TIMEOUT_S = 30.0
+ROWS_AT_ONCE = 1000
+NOWHERE: Mapping[LeaseId, Sequence[str]] = MappingProxyType({})
+_DRIVERS = {
+    "sqlite": "sqlite+pysqlite",
+    "sqlite+pysqlite": "sqlite+pysqlite",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+}
+
+
+class BadDatabase(PharoahError):
+    """The store cannot be opened: its URL is wrong, or nothing that can be used is there."""
+
+    default_hint = "a database is named like sqlite:///provider.db or postgresql://user:password@host/name"
+
+
+class StoreFailed(PharoahError):
+    """The database does not take or give what it should: its disk is full, it is locked, or it is gone."""
+
+    default_hint = "what was kept is whole; mend the cause, and the provider goes on where it was"
+
+
+class StoreNotEmpty(Refusal):
+    """Rows would be mixed with others that are there already."""
+
+    default_hint = "name a new store; nothing was changed"
+
+
+class Store:
+    """Typed access to the provider's tables. Methods commit before they return.
+
+    A path names a SQLite file, a string is an SQLAlchemy URL. What is missing is made, unless `create` is false.
+    """
+
+    def __init__(self, where: Path | str, *, create: bool = True) -> None:
+        url = _url(where)
+        self._engine = _engine(url, create=create)
+        try:
+            upgrade(self._engine, create=create)
+        except (sa.exc.DBAPIError, sqlite3.Error) as error:
+            self.close()
+            # No `from error`: what a driver says may quote what it was given.
+            raise BadDatabase(f"{_shown(url)} cannot be opened: {_said(error, url)}", hint="") from None
+        except Refusal as refusal:
+            self.close()
+            raise type(refusal)(f"{_shown(url)}: {refusal.what}") from refusal
+        self.rounds = RoundStore(self._engine)
+        self.hints = HintStore(self._engine)
+        self.revocations = Revocations(self._engine)
+
+    def close(self) -> None:
+        """Releases the connections."""
+        self._engine.dispose()
+
+    def add_leases(self, leases: Iterable[Lease], node_names: Mapping[LeaseId, Sequence[str]] = NOWHERE) -> None:
+        """Appends leases, and the names of their nodes as far as they are told; IntegrityError if one exists."""
+        rows = [
+            {
+                "lease": bytes(lease.lease),
+                "tenant": bytes(lease.tenant),
+                "nodes": lease.nodes,
+                "start_h": lease.start_h,
+                "end_h": lease.end_h,
+                "contexts": json.dumps(dict(lease.labels), sort_keys=True),
+            }
+            for lease in leases
+        ]
+        places = [{"lease": bytes(lease), "node_names": json.dumps(list(names))} for lease, names in node_names.items()]
+        if rows:
+            with self._engine.begin() as connection:
+                connection.execute(sa.insert(tables.leases), rows)
+                if places:
+                    connection.execute(sa.insert(tables.placements), places)
+
+    def placed(self, hour: float) -> list[tuple[Lease, tuple[str, ...]]]:
+        """Leases of this moment whose nodes are known by name, in order of start, and those names."""
+        column = tables.leases.c
+        query = (
+            sa.select(tables.leases, tables.placements.c.node_names)
+            .join(tables.placements, tables.placements.c.lease == column.lease)
+            .where(column.start_h <= hour, column.end_h > hour)
+            .order_by(column.start_h, column.lease)
+        )
+        with self._engine.connect() as connection:
+            return [(_lease(*row), tuple(json.loads(names))) for *row, names in connection.execute(query)]
+
+    def leases_of(self, tenant: TenantId, start_hour: float, end_hour: float) -> list[Lease]:
+        """A tenant's leases that began in [start_hour, end_hour), in order of start."""
+        column = tables.leases.c
+        began = sa.and_(column.start_h >= start_hour, column.start_h < end_hour)
+        query = sa.select(tables.leases).where(column.tenant == bytes(tenant), began)
+        with self._engine.connect() as connection:
+            return [_lease(*row) for row in connection.execute(query.order_by(column.start_h, column.lease))]
+
+    def register(self, registration: Registration) -> None:
+        """Attaches workload tokens to the sender's own leases, and keeps what it says that it owns.
+
+        Leases of others, or of nobody, are left alone.
+        """
+        change = (
+            sa.update(tables.leases)
+            .where(
+                tables.leases.c.lease == sa.bindparam("of_lease"), tables.leases.c.tenant == bytes(registration.tenant)
+            )
+            .values(ladder=sa.bindparam("tokens"))
+        )
+        rows = [
+            {"of_lease": bytes(lease), "tokens": tokens}
+            for workload in registration.workloads
+            for tokens in [json.dumps(workload.ladder.labels)]
+            for lease in workload.leases
+        ]
+        column = tables.ownerships.c
+        same = sa.and_(column.tenant == bytes(registration.tenant), column.epoch == registration.epoch)
+        said = {"tenant": bytes(registration.tenant), "epoch": registration.epoch, "ownership": registration.ownership}
+        with self._engine.begin() as connection:
+            if rows:
+                connection.execute(change, rows)
+            connection.execute(sa.delete(tables.ownerships).where(same))
+            connection.execute(sa.insert(tables.ownerships).values(said))
+
+    def ownerships(self, epoch: int) -> list[bytes]:
+        """What every tenant last said that it owns in an epoch, signed."""
+        column = tables.ownerships.c
+        query = sa.select(column.ownership).where(column.epoch == epoch).order_by(column.tenant)
+        with self._engine.connect() as connection:
+            return [row.ownership for row in connection.execute(query)]
+
+    def add_node_key(self, tenant: TenantId, node_key: str) -> None:
+        """Keeps the key of a tenant's node; the ones before it are retired. Nothing for the one in use."""
+        if self.node_keys().get(tenant) == node_key:
+            return
+        with self._engine.begin() as connection:
+            _retire(connection, [tenant])
+            connection.execute(
+                sa.insert(tables.node_keys).values(node_key=node_key, tenant=bytes(tenant), retired=False)
+            )
+
+    def node_keys(self) -> dict[TenantId, str]:
+        """The keys of the tenants' nodes that are in use."""
+        column = tables.node_keys.c
+        query = sa.select(tables.node_keys).where(sa.not_(column.retired)).order_by(column.tenant)
+        with self._engine.connect() as connection:
+            return {TenantId(row.tenant): row.node_key for row in connection.execute(query)}
+
+    def retired_node_keys(self) -> frozenset[str]:
+        """Keys that were replaced, or whose tenants have left: none of them comes back."""
+        query = sa.select(tables.node_keys.c.node_key).where(tables.node_keys.c.retired)
+        with self._engine.connect() as connection:
+            return frozenset(connection.execute(query).scalars())
+
+    def add_entry(self, number: int, entry: bytes, left: Sequence[TenantId] = (), now_s: float = 0.0) -> None:
+        """Keeps a signed entry of the directory; those who leave by it lose their node keys and their sessions.
+
+        IntegrityError for a second one of its number.
+        """
+        with self._engine.begin() as connection:
+            connection.execute(sa.insert(tables.directory).values(number=number, entry=entry))
+            _retire(connection, left)
+            revoke(connection, left, now_s)
+
+    def entries(self) -> list[bytes]:
+        """The signed entries of the directory, oldest first."""
+        query = sa.select(tables.directory.c.entry).order_by(tables.directory.c.number)
+        with self._engine.connect() as connection:
+            return [row.entry for row in connection.execute(query)]
+
+    def leases(self, start_hour: float, end_hour: float) -> list[Lease]:
+        """Leases that overlap [start_hour, end_hour), in order of start."""
+        query = (
+            sa.select(tables.leases)
+            .where(tables.leases.c.start_h < end_hour, tables.leases.c.end_h > start_hour)
+            .order_by(tables.leases.c.start_h, tables.leases.c.lease)
+        )
+        with self._engine.connect() as connection:
+            return [_lease(*row) for row in connection.execute(query).all()]
+
+    def releases(self) -> Sequence[bytes]:
+        """All releases, oldest first."""
+        with self._engine.connect() as connection:
+            return [
+                row.release for row in connection.execute(sa.select(tables.releases).order_by(tables.releases.c.number))
+            ]
+
+    def add_bundle(self, number: int, bundle: bytes) -> None:
+        """Keeps a signed bundle."""
+        with self._engine.begin() as connection:
+            connection.execute(sa.insert(tables.bundles).values(number=number, bundle=bundle))
+
+    def bundles(self) -> list[bytes]:
+        """All signed bundles, oldest first."""
+        query = sa.select(tables.bundles.c.bundle).order_by(tables.bundles.c.number)
+        with self._engine.connect() as connection:
+            return list(connection.execute(query).scalars())
+
+    def newest_bundle(self) -> tuple[int, bytes] | None:
+        """Number and bytes of the newest bundle, None before the first."""
+        query = sa.select(tables.bundles).order_by(tables.bundles.c.number.desc()).limit(1)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else (row.number, row.bundle)
+
+    def rows(self) -> Generator[tuple[str, Mapping[str, Any]], None, None]:
+        """Every row with the name of its table, all as of one moment; others may write meanwhile."""
+        options = {"isolation_level": "REPEATABLE READ"} if self._engine.name == "postgresql" else {}
+        with self._engine.connect().execution_options(**options) as connection:
+            for table in tables.metadata.sorted_tables:
+                query = sa.select(table).order_by(*table.primary_key)
+                result = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query)
+                yield from ((table.name, dict(row)) for row in result.mappings())
+
+    def fill(self, rows: Iterable[tuple[str, Mapping[str, Any]]], now_s: float) -> None:
+        """Takes rows as `rows` gives them: all or, whatever is raised, none. StoreNotEmpty if any row is here.
+
+        Hints get numbers from now on that none had before, also of those that the rows have forgotten.
+        """
+        with self._alone() as connection:
+            if any(connection.execute(sa.select(table).limit(1)).first() for table in tables.metadata.sorted_tables):
+                raise StoreNotEmpty("this store is not empty")
+            for name, batch in _batches(rows):
+                connection.execute(sa.insert(tables.metadata.tables[name]), batch)
+            begin_above(connection, math.floor(now_s))
+            if connection.dialect.name == "postgresql":
+                for statement in _GO_ON_COUNTING:
+                    connection.execute(statement)
+
+    @contextmanager
+    def _alone(self) -> Iterator[sa.Connection]:
+        """A transaction beside which nobody else writes."""
+        with (
+            self._engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection,
+            connection.begin(),
+        ):
+            if connection.dialect.name == "postgresql":
+                connection.execute(sa.text(f"LOCK TABLE {_ALL} IN EXCLUSIVE MODE"))
+            yield connection
+
+
+# Numbers that were given with their rows move no sequence of PostgreSQL.
+_GO_ON_COUNTING = [
+    sa.select(sa.func.setval(sa.func.pg_get_serial_sequence(table.name, "number"), sa.func.max(table.c.number))).having(
+        sa.func.count() > 0
+    )
+    for table in (tables.releases, tables.rounds)
+]
+_ALL = ", ".join(table.name for table in tables.metadata.sorted_tables)
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """What a database fails at becomes StoreFailed, without what it was given."""
+    try:
+        yield
+    except sa.exc.OperationalError as error:
+        said = str(error.orig).partition("\n")[0]
+        raise StoreFailed(f"the store failed: {said}") from None  # the cause quotes the statement
+
+
+def _retire(connection: sa.Connection, tenants: Iterable[TenantId]) -> None:
+    column = tables.node_keys.c
+    of_them = column.tenant.in_([bytes(tenant) for tenant in tenants])
+    connection.execute(sa.update(tables.node_keys).where(of_them).values(retired=True))
+
+
+def _batches(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """Neighbours of one table together, a bounded number at once."""
+    batch: list[Mapping[str, Any]] = []
+    of = ""
+    for name, row in rows:
+        if batch and (name != of or len(batch) == ROWS_AT_ONCE):
+            yield of, batch
+            batch = []
+        of = name
+        batch.append(row)
+    if batch:
+        yield of, batch
+
+
+def _url(where: Path | str) -> sa.URL:
+    """The URL with the driver that is used; BadDatabase, which quotes nothing of it, for what names no store."""
+    if isinstance(where, Path):
+        return sa.URL.create("sqlite+pysqlite", database=str(where))
+    try:
+        url = sa.make_url(where)
+    except (sa.exc.ArgumentError, ValueError):
+        raise BadDatabase("this is not the URL of a database") from None  # the cause may quote a password
+    if "@" in f"{url.host}{url.database}":
+        raise BadDatabase("the URL of the database holds an @ too many", hint="write an @ of a password as %40")
+    if url.drivername not in _DRIVERS:
+        raise BadDatabase("the URL of the database is neither SQLite's nor PostgreSQL's")
+    if url.get_backend_name() == "sqlite" and (url.database or ":memory:").startswith((":memory:", "file:")):
+        raise BadDatabase("a SQLite store needs the path of a file")
+    return url.set(drivername=_DRIVERS[url.drivername])
+
+
+def _shown(url: sa.URL) -> str:
+    """The URL for a person: without password, and without options, which may hold one."""
+    return url.set(query={}).render_as_string(hide_password=True)
+
+
+def _said(error: sa.exc.DBAPIError | sqlite3.Error, url: sa.URL) -> str:
+    """The first line of what a driver says, without the secrets that it was given."""
+    said = str(error.orig if isinstance(error, sa.exc.DBAPIError) else error).partition("\n")[0]
+    for secret in (url.password, url.query.get("password"), url.query.get("sslpassword")):
+        said = said.replace(str(secret), "***") if secret else said
+    return said
+
+
+def _engine(url: sa.URL, *, create: bool) -> sa.Engine:
+    if url.get_backend_name() == "sqlite":
+        return _sqlite(url, create=create)
+    try:
+        return sa.create_engine(url, hide_parameters=True, pool_pre_ping=True)
+    except ModuleNotFoundError as error:
+        raise BadDatabase("the driver of PostgreSQL is missing", hint="pip install 'pharoah[postgresql]'") from error
+
+
+def _sqlite(url: sa.URL, *, create: bool) -> sa.Engine:
+    path = Path(url.database or "")
+    try:
+        os.close(os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600))
+    except OSError as error:
+        reason = (error.strerror or "it cannot be opened").lower()
+        raise BadDatabase(f"{path}: {reason}", hint="name a file that is there, or that can be made") from error
+    engine = sa.create_engine(url, hide_parameters=True, connect_args={"timeout": BUSY_TIMEOUT_S})
+    sa.event.listen(engine, "connect", _on_connect)
+    sa.event.listen(engine, "begin", _on_begin)
+    return engine
+
+
+def _on_connect(connection: sqlite3.Connection, _: object) -> None:
+    connection.isolation_level = None  # transactions begin where we say, so that they hold changes of the schema too
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _on_begin(connection: sa.Connection) -> None:
+    connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('pharoah_begin', 'DEFERRED')}")
+
+
+def _lease(  # the columns of the table in their order: rows unpack much faster than they are asked by name
+    lease: bytes, tenant: bytes, nodes: int, start_h: float, end_h: float, contexts: str, ladder: str | None
+) -> Lease:
+    return Lease(LeaseId(lease), _tenant(tenant), nodes, start_h, end_h, _labels(contexts, ladder))
+
+
+@lru_cache(maxsize=4096)
+def _tenant(tenant: bytes) -> TenantId:
+    return TenantId(tenant)
+
+
+@lru_cache(maxsize=4096)
+def _labels(contexts: str, ladder: str | None) -> Mapping[str, str]:
+    """The labels of a lease; few distinct ones stand behind very many leases, so they are shared."""
+    return MappingProxyType(json.loads(contexts) | (json.loads(ladder) if ladder else {}))

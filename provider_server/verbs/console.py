@@ -1,0 +1,90 @@
+"""What the verbs of `pharoah-provider` share: options, output and exit codes.
+
+Exit codes: 0 ok, 2 failed or refused, 3 nothing there yet. Heavy libraries load inside the verbs, so that `--help` is
+instant.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from federation.runtime.console import Console, HomeFolder
+from federation.runtime.homes import Role
+from federation.runtime.screen import show, show_json
+
+if TYPE_CHECKING:
+    from provider_server.store.store import Store
+
+_console = Console("pharoah-provider")
+say_error, failing = _console.say_error, _console.failing
+
+Home = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        click_type=HomeFolder(Role.PROVIDER),
+        envvar="PHAROAH_PROVIDER_HOME",
+        help="The provider's home directory.",
+        show_default=False,
+    ),
+]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PHAROAH_DATABASE",
+        help="URL of the database, in place of provider.db in the home; a password is safer in the environment.",
+        show_default=False,
+    ),
+]
+
+
+def print_rows(
+    rows: Sequence[dict[str, Any]], lines: Callable[[dict[str, Any]], str | list[str]], *, as_json: bool
+) -> None:
+    """A JSON list, or the line or lines of each row."""
+    if as_json:
+        show_json(rows)
+        return
+    told = map(lines, rows)
+    show(*(line for one in told for line in ([one] if isinstance(one, str) else one)))
+
+
+def nothing_yet(what: str) -> typer.Exit:
+    """To be raised where there is nothing to show."""
+    say_error(what)
+    return typer.Exit(3)
+
+
+@contextmanager
+def opened(home: Path | None, database: str | None, *, create: bool = False) -> "Iterator[Store]":
+    """The provider's store, closed afterwards."""
+    from provider_server.home import founded
+    from provider_server.store.store import Store
+
+    where = _where(home, database)
+    if create and isinstance(where, Path):
+        where.parent.mkdir(parents=True, exist_ok=True)
+    with failing():
+        if home and not (database or create or (home / "provider.db").exists()):
+            founded(home)
+        with closing(Store(where, create=create)) as store:
+            yield store
+
+
+def required(home: Path | None) -> Path:
+    """The home, where a verb cannot do without."""
+    if home is None:
+        raise typer.BadParameter("name the provider's home by --home or PHAROAH_PROVIDER_HOME")
+    return home
+
+
+def _where(home: Path | None, database: str | None) -> Path | str:
+    """A database that is named stands in place of the one in the home."""
+    if database:
+        return database
+    if home is None:
+        raise typer.BadParameter("name the store by --home or --database")
+    return home / "provider.db"

@@ -1,0 +1,209 @@
+"""Verbs that turn releases into answers: learn, explain, publish."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from federation.runtime.console import AsJson, Force, InputFile, check_new
+from federation.runtime.visible import counted_as
+from provider_server.verbs.console import Database, Home, failing, nothing_yet, print_rows, required
+from provider_server.verbs.telemetry import Out, save_pictures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from provider_server.fleet.leases import Lease
+    from provider_server.learning.findings import Findings
+    from provider_server.learning.new_contexts import NewContext
+    from provider_server.learning.publication_gate import Outlook
+    from provider_server.learning.publisher import Publisher
+    from provider_server.rounds.provider import Provider
+    from provider_server.rounds.release import Release
+
+Benchmarks = Annotated[
+    Path | None,
+    typer.Option(click_type=InputFile(), help="The provider's own benchmark jobs, as JSON lines.", show_default=False),
+]
+SEED = 0  # deals strata to learning and testing: the same benchmark jobs give the same rules
+
+
+def learn(
+    home: Home = None,
+    database: Database = None,
+    out: Out = None,
+    benchmarks: Benchmarks = None,
+    *,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Learn from all releases, and say how the bundles so far fared; nothing is published."""
+    from provider_server.reporting.findings_text import learnt_lines, learnt_row
+
+    with _learning(home, database) as (provider, publisher, releases):
+        findings, newcomers = _benchmarked(required(home), provider, publisher, releases, benchmarks)
+        review, seen = publisher.review(releases), publisher.outlook(releases)
+        names = _names(required(home), provider, releases[-1])
+    if out:
+        with failing():
+            _write_page(out, findings, seen, releases, names, force=force)
+    judged = {"releases": len(releases), "against_bundle": str(review.verdict) if review else None}
+    print_rows([judged | learnt_row(findings, newcomers, seen, names)], learnt_lines, as_json=as_json)
+
+
+def _benchmarked(
+    home: Path, provider: "Provider", publisher: "Publisher", releases: "Sequence[Release]", file: Path | None
+) -> "tuple[Findings, tuple[NewContext, ...]]":
+    """What releases and benchmark jobs say, and first rates of contexts that have none."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from provider_server.learning import hardware
+    from provider_server.learning.benchmark_jobs import read, rules_from
+    from provider_server.learning.new_contexts import new_contexts
+
+    jobs, kept, newest = read(file) if file else (), hardware.load(home), releases[-1].plan
+
+    def level_0(name: str) -> str:
+        return provider.context_labels(newest.start_hour, name, 0)["context_level"]
+
+    findings = publisher.learn(releases)
+    if file:
+        findings = replace(findings, rules=rules_from(jobs, np.random.default_rng(SEED)))
+    contexts_now = kept.contexts if kept else None
+    return findings, new_contexts(findings.rates, jobs, contexts_now, level_0, newest.band_edges_hours)
+
+
+def _learning(
+    home: Path | None, database: str | None
+) -> "AbstractContextManager[tuple[Provider, Publisher, list[Release]]]":
+    """The provider, its publisher and its releases; exit code 3 before the first."""
+    from contextlib import contextmanager
+
+    from provider_server import home as homes
+
+    @contextmanager
+    def opened() -> "Iterator[tuple[Provider, Publisher, list[Release]]]":
+        place = required(home)
+        with failing():
+            provider = homes.open_provider(place, database, homes.settings_of(place))
+            try:
+                publisher = homes.open_publisher(place, provider.store)
+                releases = publisher.releases()
+                if not releases:
+                    raise nothing_yet("nothing was released yet")
+                yield provider, publisher, releases
+            finally:
+                provider.close()
+
+    return opened()
+
+
+def _names(home: Path, provider: "Provider", newest: "Release") -> "dict[str, str]":
+    """What the tokens of the newest epoch stand for, as far as the provider knows: its own contexts and levels."""
+    from provider_server.learning import hardware
+
+    kept = hardware.load(home)
+    names: dict[str, str] = {}
+    for context in kept.contexts.contexts if kept else ():
+        label = hardware.label_of(context.number)
+        for level in range(4):
+            tokens = provider.context_labels(newest.plan.start_hour, label, level)
+            names |= {tokens["context"]: label, tokens["context_level"]: f"{label}, level {level}"}
+    return names
+
+
+def _write_page(
+    out: Path,
+    findings: "Findings",
+    seen: "Outlook",
+    releases: "Sequence[Release]",
+    names: "Mapping[str, str]",
+    *,
+    force: bool,
+) -> None:
+    from provider_server.reporting.findings_report import page_of
+    from provider_server.reporting.html import render
+
+    page = page_of(findings, seen, releases, names)
+    check_new(out / "findings.html", force=force)
+    figures = {section.heading.lower().replace(" ", "-"): section.figure for section in page.sections}
+    save_pictures(figures, out, force=force)
+    (out / "findings.html").write_text(render(page), encoding="utf-8")
+
+
+def explain(
+    workload: Annotated[str, typer.Argument(help="Token of a workload row, or its first digits.")] = "",
+    context: Annotated[str, typer.Argument(help="Token of a context, or its first digits.")] = "",
+    home: Home = None,
+    database: Database = None,
+    lease: Annotated[str | None, typer.Option(help="In place of both: what runs on this lease.")] = None,
+    within: Annotated[float | None, typer.Option(help="Say how probably a job fails within so many hours.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of that job; by default the lease's, or 1.")] = None,
+    age: Annotated[float | None, typer.Option(min=0.0, help="Its age in hours; by default the lease's, or 0.")] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a workload is or is not taken for a mismatch on a context: evidence, interval, reason, alternatives."""
+    from federation.runtime.clock import now_hour
+    from provider_server.learning.forecast import Job, chance_of_failure, job_of
+    from provider_server.reporting.findings_text import chance_row, explanation_lines, explanation_row
+
+    with _learning(home, database) as (provider, publisher, releases):
+        findings, now_h = publisher.learn(releases), now_hour()
+        names = _names(required(home), provider, releases[-1])
+        leases = provider.leases(releases[0].plan.first_hour, max(now_h, releases[-1].plan.end_hour))
+        job = Job(1, 0.0)
+        if lease:
+            job, workload, context = job_of(_the_one(leases, lease), findings, now_h)
+        job = Job(nodes or job.nodes, job.age_h if age is None else age, job.context_level)
+        found = [one for one in findings.pairs if one.workload.startswith(workload) and one.context.startswith(context)]
+        if len(found) != 1:
+            raise nothing_yet(f"{len(found)} pairs have such tokens; see `pharoah-provider learn --json`")
+        row = explanation_row(found[0], findings, names)
+        if within is not None:
+            chance = chance_of_failure(found[0], job, within, findings, releases, leases)
+            row["forecast"] = chance_row(job, within, chance)
+    print_rows([row], explanation_lines, as_json=as_json)
+
+
+def _the_one(leases: "Sequence[Lease]", digits: str) -> "Lease":
+    found = [one for one in leases if str(one.lease).startswith(digits)]
+    if len(found) != 1:
+        raise nothing_yet(f"{len(found)} leases since the first release have such a name")
+    return found[0]
+
+
+def publish(
+    home: Home = None,
+    database: Database = None,
+    benchmarks: Benchmarks = None,
+    *,
+    accept: Annotated[bool, typer.Option("--accept", help="Although it predicts the newest week worse.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Learn from all releases and publish the next bundle, unless it is worse on the newest week, which is held out."""
+    from dataclasses import replace
+
+    from crypto.signing import reopened
+    from federation.protocol.bundle import Bundle
+    from provider_server.learning.publication_gate import check
+
+    with _learning(home, database) as (provider, publisher, releases):
+        review = publisher.review(releases)
+        if not accept:
+            check(review)
+        findings, newcomers = _benchmarked(required(home), provider, publisher, releases, benchmarks)
+        if benchmarks:
+            first = tuple(rate for newcomer in newcomers for rate in newcomer.rates)
+            findings = replace(findings, rates=findings.rates + first)
+        number = reopened(Bundle, publisher.publish(releases, findings)).number
+    row = {"bundle": number, "releases": len(releases), "against_bundle": str(review.verdict) if review else None}
+    print_rows([row], _published_line, as_json=as_json)
+
+
+def _published_line(row: dict[str, Any]) -> str:
+    beside = f"; on the newest week {row['against_bundle']} than the one before" if row["against_bundle"] else ""
+    return f"bundle {row['bundle']} is published, from {counted_as(row['releases'], 'release')}{beside}"

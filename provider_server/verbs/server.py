@@ -1,0 +1,383 @@
+"""Verbs that found a federation and run the provider's half of it."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from crypto.errors import PharoahError
+from federation.runtime.console import AsJson, InputFile
+from federation.runtime.logs import Format
+from federation.runtime.screen import say, show, show_json
+from federation.runtime.visible import counted_as
+from provider_server.verbs.console import Database, Home, failing, print_rows, required, say_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from crypto.ids import TenantId
+    from provider_server.fleet.leases import Lease
+    from provider_server.learning.hardware import Kept
+    from provider_server.rounds.provider import Provider
+
+Files = Annotated[
+    list[Path] | None, typer.Argument(click_type=InputFile(), help="Cards of tenants.", show_default=False)
+]
+LogFormat = Annotated[Format, typer.Option(help="Log lines: json, or text for a person.")]
+
+
+def init(
+    committee: Annotated[
+        Path,
+        typer.Option(click_type=InputFile(), help="The file that every trustee has made alike.", show_default=False),
+    ],
+    home: Home = None,
+    database: Database = None,
+    host: Annotated[list[str] | None, typer.Option(help="Names and addresses in the certificate.")] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Make a home with fresh keys, and found a federation under a committee of trustees."""
+    from datetime import UTC, datetime
+
+    from crypto.codec import decode
+    from crypto.signing import SigningKey
+    from federation.protocol.ceremony import Committee
+    from federation.runtime.key_files import read, read_key
+    from provider_server import home as homes
+
+    place = required(home)
+    with failing():
+        agreed = decode(Committee, read(committee))
+        try:
+            homes.create(place, host or ["localhost", "127.0.0.1"], os.urandom, datetime.now(UTC))
+        except FileExistsError as error:
+            say_error(f"{error.filename} is there already; nothing was changed")
+            raise typer.Exit(2) from error
+        homes.found(place, database, agreed)
+        key = SigningKey(read_key(place / "signing.key")).public
+    row = {"home": str(place), "provider": str(key), "trustees": len(agreed.trustees), "threshold": agreed.threshold}
+    print_rows([row], _init_line, as_json=as_json)
+    say(f"next: edit {place / 'provider.toml'}, then enrol tenants by their cards")
+
+
+def _init_line(row: dict[str, Any]) -> str:
+    return f"{row['home']}: provider {row['provider'][:16]}…, {row['threshold']} of {row['trustees']} trustees sign"
+
+
+def enrol(
+    out: Annotated[Path, typer.Option(help="Where to write the invitation.", show_default=False)],
+    cards: Files = None,
+    home: Home = None,
+    database: Database = None,
+    remove: Annotated[list[str] | None, typer.Option(help="The id of a tenant that leaves.")] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Add tenants to the directory by their cards, and write the invitation that they and the trustees take."""
+    from federation.protocol.enrolment import fingerprint, open_member_card
+    from federation.runtime.key_files import read
+    from provider_server import home as homes
+
+    place = required(home)
+    with failing():
+        opened = [(path, open_member_card(read(path))) for path in cards or []]
+        settings = homes.settings_of(place)
+        provider = homes.open_provider(place, database, settings)
+        try:
+            rows = []
+            if leaving := _named(remove or []):
+                provider.enrol([], left=leaving)
+            for path, card in opened:
+                is_new = provider.welcome(card.member, card.node_key.decode())
+                rows.append({"card": str(path), "tenant": str(card.member.tenant), "new": is_new})
+            invited = homes.invitation(place, provider, settings)
+            head = provider.directory.head
+        finally:
+            provider.close()
+        _write(out, invited)
+    print_rows([row | {"head": str(head)} for row in rows], _enrol_line, as_json=as_json)
+    say(f"the fingerprint of the directory's head is {fingerprint(head)}")
+
+
+def renew_certificate(
+    home: Home = None,
+    host: Annotated[
+        list[str] | None, typer.Option(help="Names and addresses in the certificate; as before, if none are named.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=3652, help="For how long callers accept it.")] = 366,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Make another key and TLS certificate for this home. The server has them from its next start.
+
+    Nobody else has to do anything: tenants trust each certificate that the provider's signing key has signed.
+    """
+    from datetime import UTC, datetime
+
+    from federation.transport.certificates import ends, hosts_of
+    from provider_server import home as homes
+
+    place = required(home)
+    with failing():
+        made = homes.renew_certificate(place, host or [], datetime.now(UTC), days).certificate_pem
+    row = {"certificate": str(place / "tls.pem"), "hosts": hosts_of(made), "ends": ends(made).isoformat()}
+    print_rows([row], _certificate_line, as_json=as_json)
+    say("next: stop `serve` and start it again")
+
+
+def _certificate_line(row: dict[str, Any]) -> str:
+    return f"{row['certificate']}: for {', '.join(row['hosts'])}, until {row['ends']}"
+
+
+def revoke(
+    tenants: Annotated[list[str], typer.Argument(help="Ids of tenants, as `enrol` printed them.", show_default=False)],
+    home: Home = None,
+    database: Database = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Call back all online sessions that these tenants have now, as after one was stolen. They sign in anew.
+
+    A running provider obeys within two seconds. To shut a tenant out for good, remove it with `enrol --remove`.
+    """
+    from provider_server import home as homes
+
+    place = required(home)
+    with failing():
+        named = _named(tenants)
+        provider = homes.open_provider(place, database, homes.settings_of(place))
+        try:
+            provider.revoke(named)
+        finally:
+            provider.close()
+    print_rows([{"tenant": str(tenant)} for tenant in named], _revoke_line, as_json=as_json)
+
+
+def _revoke_line(row: dict[str, Any]) -> str:
+    return f"{row['tenant']}: its sessions up to now are over within two seconds"
+
+
+def _named(tenants: "Sequence[str]") -> "list[TenantId]":
+    from crypto.ids import TenantId
+
+    try:
+        return [TenantId(bytes.fromhex(tenant)) for tenant in tenants]
+    except ValueError as error:
+        raise PharoahError(f"no tenant has such a name: {error}", hint="name it as `enrol` printed it") from error
+
+
+def _write(file: Path, data: bytes) -> None:
+    from federation.runtime.key_files import HomeError
+
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise HomeError(f"{file}: {error.strerror}", hint="name another file, and do it again") from error
+
+
+def _enrol_line(row: dict[str, Any]) -> str:
+    return f"{row['card']}: tenant {row['tenant']} {'enrolled' if row['new'] else 'was enrolled before'}"
+
+
+def _place(kept: "Kept | None", nodes: "Sequence[str]") -> tuple[str, int]:
+    """Context and build-up level of a job on these nodes."""
+    from provider_server.learning.hardware import label_of
+
+    if kept is None:
+        raise ValueError("nodes have no contexts yet: see `pharoah-provider contexts`")
+    number, level = kept.place(nodes)
+    return label_of(number), level
+
+
+class BadLeases(PharoahError):
+    """A file of leases cannot be recorded."""
+
+    default_hint = "nothing was recorded; mend the line, or leave it out"
+
+
+def lease(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            click_type=InputFile(), help="JSON lines, one lease each; see docs/operate.md.", show_default=False
+        ),
+    ],
+    home: Home = None,
+    database: Database = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Record leases that were granted: lease, tenant, start_h, end_h, and node_names, or nodes, context and level."""
+    from sqlalchemy.exc import IntegrityError
+
+    from provider_server import home as homes
+    from provider_server.learning import hardware
+
+    place = required(home)
+    with failing():
+        provider = homes.open_provider(place, database, homes.settings_of(place))
+        try:
+            granted = list(_leases(provider, file, hardware.load(place)))
+            placed = {one.lease: nodes for one, nodes in granted if nodes}
+            provider.record_leases([one for one, _ in granted], placed)
+        except IntegrityError as error:
+            raise BadLeases(f"{file}: a lease is on the books already") from error
+        finally:
+            provider.close()
+    rows = [{"file": str(file), "leases": len(granted)}]
+    print_rows(rows, lambda row: f"{row['file']}: {counted_as(row['leases'], 'lease')}", as_json=as_json)
+
+
+def _leases(provider: "Provider", file: Path, kept: "Kept | None") -> "Iterator[tuple[Lease, tuple[str, ...]]]":
+    """The leases of a file and their nodes; those that name them have the context and level that telemetry gave."""
+    import math
+
+    import msgspec
+
+    from crypto.ids import LeaseId, TenantId
+    from federation.runtime.key_files import read
+    from provider_server.fleet.leases import Lease
+
+    class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        lease: str
+        tenant: str
+        start_h: Annotated[float, msgspec.Meta(ge=0)]
+        end_h: float
+        nodes: Annotated[int, msgspec.Meta(ge=0)] = 0
+        context: str = ""
+        level: Annotated[int, msgspec.Meta(ge=0)] = 0
+        node_names: tuple[str, ...] = ()
+
+        def __post_init__(self) -> None:
+            if not self.start_h < self.end_h < math.inf:
+                raise ValueError("a lease ends after it starts")
+            if bool(self.node_names) == bool(self.nodes and self.context):
+                raise ValueError("a lease has node_names, or nodes and a context")
+
+    seen = set()
+    for number, line in enumerate(read(file).splitlines(), start=1):
+        try:
+            told = msgspec.json.decode(line, type=Line)
+            names = LeaseId(bytes.fromhex(told.lease)), TenantId(bytes.fromhex(told.tenant))
+            if names[0] in seen:
+                raise ValueError("this lease is on an earlier line")
+            if names[1] not in provider.directory.by_id:
+                raise ValueError("no such tenant is enrolled")
+            context, level = _place(kept, told.node_names) if told.node_names else (told.context, told.level)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise BadLeases(f"{file}, line {number}: {error}") from error
+        seen.add(names[0])
+        labels = provider.context_labels(told.start_h, context, level)
+        nodes = told.nodes or len(told.node_names)
+        yield Lease(*names, nodes, told.start_h, told.end_h, labels), told.node_names
+
+
+def serve(
+    home: Home = None,
+    database: Database = None,
+    every: Annotated[str, typer.Option(help="When rounds are held: week, or manual. Overrides provider.toml.")] = "",
+    log_format: LogFormat = Format.JSON,
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Start nothing: look at settings, keys, certificate, database and ports.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --check: one JSON object with stable keys.")] = False,
+) -> None:
+    """Run the provider: tenants' listener, online service, metrics, and rounds as they fall due.
+
+    Exit codes with --check: 0 it can start, 2 it cannot, and what is in the way is named.
+    """
+    import signal
+    import sys
+
+    from federation.runtime import logs
+    from provider_server import home as homes, service
+
+    place = required(home)
+    if every:
+        os.environ["PHAROAH_ROUNDS_EVERY"] = every
+    if check:
+        _check(place, database, as_json=as_json)
+    logs.configure(log_format)
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: sys.exit(0))  # a round that is under way is in the store, and goes on later
+    with failing():
+        settings = homes.settings_of(place)
+        provider = homes.open_provider(place, database, settings)
+        try:
+            with service.running(place, provider, settings) as (rounds, link, online_port):
+                where = f"tenants at {link.address}, online at port {online_port}, operator at {link.control}"
+                service.logger.info("serving %s", where, extra={"event": "serving"})
+                service.serve(place, rounds, settings)
+        finally:
+            provider.close()
+
+
+def _check(home: Path, database: str | None, *, as_json: bool) -> NoReturn:
+    from datetime import UTC, datetime
+
+    from provider_server.home import founded
+    from provider_server.operations.preflight import looked_at
+
+    with failing():
+        founded(home)
+        found = looked_at(home, database, datetime.now(UTC))
+    if as_json:
+        show_json(found)
+    else:
+        show(*(f"{'ok' if one.fine else 'WRONG':<6} {one.name:<13} {one.text}" for one in found.checks))
+    raise typer.Exit(0 if found.fine else 2)
+
+
+def round_(
+    home: Home = None,
+    start: Annotated[int | None, typer.Option(help="First hour of the window, since 1970.", show_default=False)] = None,
+    end: Annotated[int | None, typer.Option(help="Last hour of the window, exclusive.", show_default=False)] = None,
+    timeout_s: Annotated[float, typer.Option(help="How long to wait for the outcome.")] = 7200.0,
+    *,
+    give_up: Annotated[bool, typer.Option("--give-up", help="Refuse the round that waits, instead.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Hold a round now, on the running server: the last whole week, or a window of whole weeks."""
+    place = required(home)
+    if (start is None) != (end is None):
+        raise typer.BadParameter("name both --start and --end, or neither")
+    with failing():
+        if give_up:
+            told = _asked(place, "give-up", {}, timeout_s)
+            print_rows([told], lambda row: f"given up: {row['given_up'] or 'no round was under way'}", as_json=as_json)
+            return
+        window = {"start": start, "end": end} if start is not None and end is not None else {}
+        told = _asked(place, "round", window, timeout_s)
+    print_rows([told], _round_line, as_json=as_json)
+
+
+def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> dict[str, Any]:
+    """What the running server says; its refusals are raised here."""
+    import httpx
+
+    from provider_server.home import CONTROL
+
+    at, hint = home / CONTROL, "is `pharoah-provider serve` running on this machine, under your account?"
+    if not os.access(at, os.W_OK):
+        raise PharoahError(f"{at}: nobody listens there for you", hint=hint)
+    try:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(at)), timeout=timeout_s) as client:
+            answer = client.post(f"http://provider/pharoah/{what}", params=window)
+    except httpx.HTTPError as error:
+        raise PharoahError(f"{at}: {error}", hint=hint) from error
+    if answer.status_code not in (httpx.codes.OK, httpx.codes.CONFLICT):
+        raise PharoahError(f"{at}: the server failed ({answer.status_code})", hint="its own log tells why")
+    told: dict[str, Any] = answer.json()
+    if answer.status_code != httpx.codes.OK:
+        raise PharoahError(f"{told['error']}: {told['what']}", hint=told["hint"])
+    return told
+
+
+def _round_line(row: dict[str, Any]) -> str:
+    return (
+        f"round {row['round_id'][:12]}: hours {row['start_hour']}–{row['end_hour']}, {row['contributors']}"
+        f" contributions, {row['cells']} cells, epsilon {row['epsilon']:.3f}, {row['seconds']:.1f} s"
+    )

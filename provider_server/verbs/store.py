@@ -1,0 +1,218 @@
+"""Verbs about the store: what passed the gate, what it cost, what was learnt, and copies of all of it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from federation.runtime.console import AsJson, InputFile
+from federation.runtime.visible import counted_as
+from provider_server.verbs.console import Database, Home, failing, nothing_yet, opened, print_rows
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from crypto.ids import VerifyKey
+    from provider_server.rounds.release import Release
+    from provider_server.store.store import Store
+
+BackupFile = Annotated[Path, typer.Argument(help="The backup.", show_default=False)]
+Copy = Annotated[Path, typer.Argument(click_type=InputFile(), help="The backup.", show_default=False)]
+RoundName = Annotated[str, typer.Argument(help="Show the tables of this round, in hexadecimal; else list all.")]
+
+
+def release(round_id: RoundName = "", home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+    """List the releases: window, contributors, tables, noise, and what each job-week paid. With a round, its cells."""
+    from provider_server.rounds import release as gate
+
+    with opened(home, database) as store:
+        made = [gate.from_bytes(data) for data in store.releases()]
+    if not round_id:
+        print_rows([_summary(one) for one in made], _summary_line, as_json=as_json)
+        return
+    shown = [one for one in made if str(one.plan.round_id).startswith(round_id.lower())]
+    if len(shown) != 1:
+        raise nothing_yet(f"{len(shown)} releases have a round that begins with {round_id!r}")
+    print_rows(_cells(shown[0]), _cell_line, as_json=as_json)
+
+
+def _summary(one: "Release") -> dict[str, Any]:
+    from federation.protocol.privacy_cost import plan_loss
+
+    plan = one.plan
+    return {
+        "round_id": str(plan.round_id),
+        "start_hour": plan.start_hour,
+        "end_hour": plan.end_hour,
+        "since_hour": plan.first_hour,
+        "contributors": one.contributors,
+        "epsilon": plan_loss(plan).at(plan.delta),
+        "delta": plan.delta,
+        "tables": {
+            marginal.name: {"cells": table.events.size, "noise_sd": float(table.noise_variance.max() ** 0.5)}
+            for marginal, table in zip(plan.marginals, one.tables, strict=True)
+        },
+    }
+
+
+def _summary_line(row: dict[str, Any]) -> str:
+    tables = ", ".join(
+        f"{name} {table['cells']} cells ±{table['noise_sd']:.1f}" for name, table in row["tables"].items()
+    )
+    return (
+        f"{row['round_id'][:12]} hours {row['start_hour']:>6}–{row['end_hour']:<6} counted since {row['since_hour']},"
+        f" {counted_as(row['contributors'], 'contribution')}, epsilon {row['epsilon']:.3f}: {tables}"
+    )
+
+
+def _cells(one: "Release") -> list[dict[str, Any]]:
+    import numpy as np
+
+    rows = []
+    for marginal, table in zip(one.plan.marginals, one.tables, strict=True):
+        for place in np.ndindex(table.shape):
+            cell = {name: table.levels(name)[at] for name, at in zip(table.names, place, strict=True)}
+            rows.append(
+                {
+                    "marginal": marginal.name,
+                    "cell": cell,
+                    "failures": float(table.events[place]),
+                    "noise_sd": float(table.noise_variance[place] ** 0.5),
+                    "exposure_node_hours": float(table.exposure_node_hours[place]),
+                }
+            )
+    return rows
+
+
+def _cell_line(row: dict[str, Any]) -> str:
+    cell = ", ".join(f"{name} {level[:12]}" for name, level in row["cell"].items())
+    return (
+        f"{row['marginal']}: {cell}: {row['failures']:.1f} ± {row['noise_sd']:.1f} failures"
+        f" in {row['exposure_node_hours']:.0f} node-hours"
+    )
+
+
+def ledger(home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+    """List what job-weeks have paid, by week: every plan over it adds up. Tenants enforce their own limits."""
+    from collections import defaultdict
+
+    from crypto.signing import reopened
+    from federation.protocol.plan import HOURS_PER_WEEK, Plan
+    from federation.protocol.privacy_cost import NO_LOSS, PrivacyLoss, plan_loss
+
+    paid: defaultdict[int, PrivacyLoss] = defaultdict(lambda: NO_LOSS)
+    rounds: defaultdict[int, int] = defaultdict(int)
+    delta = 0.0
+    with opened(home, database) as store:
+        for kept in store.rounds.rounds():
+            plan = reopened(Plan, kept.signed_plan)
+            delta = max(delta, plan.delta)
+            for week in range(plan.start_hour // HOURS_PER_WEEK, -(-plan.end_hour // HOURS_PER_WEEK)):
+                paid[week] += plan_loss(plan)
+                rounds[week] += 1
+    rows = [
+        {
+            "start_hour": week * HOURS_PER_WEEK,
+            "rounds": rounds[week],
+            "epsilon": loss.at(delta) if delta else loss.epsilon,
+            "rho": loss.rho,
+            "delta": delta,
+        }
+        for week, loss in sorted(paid.items())
+    ]
+    print_rows(rows, _ledger_line, as_json=as_json)
+
+
+def _ledger_line(row: dict[str, Any]) -> str:
+    return (
+        f"week from hour {row['start_hour']}: {counted_as(row['rounds'], 'round')}, epsilon {row['epsilon']:.3f}"
+        f" at delta {row['delta']:.0e} (rho {row['rho']:.4f})"
+    )
+
+
+def findings(
+    home: Home = None,
+    database: Database = None,
+    probability: Annotated[
+        float, typer.Option(help="Show pairs that are at least this surely worse than expected.")
+    ] = 0.5,
+    number: Annotated[
+        int | None, typer.Option("--bundle", help="An older bundle, by its number.", show_default=False)
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List the mismatches of a bundle, by default of the newest, the surest first; its signature is verified."""
+    from crypto.signing import open_signed
+    from federation.protocol.bundle import Bundle
+
+    with opened(home, database) as store:
+        bundles = [open_signed(Bundle, signed, _provider_key(store)) for signed in store.bundles()]
+    asked = [one for one in bundles if number is None or one.number == number]
+    if not asked:
+        raise nothing_yet("no such bundle was published yet")
+    bundle = asked[-1]
+    shown = sorted(bundle.mismatches, key=lambda entry: -entry.probability_worse)
+    rows = [
+        {
+            "workload": str(entry.workload),
+            "context": str(entry.context),
+            "probability_worse": entry.probability_worse,
+            "risk_ratio": entry.risk_ratio,
+            "risk_ratio_low": entry.risk_ratio_low,
+            "risk_ratio_high": entry.risk_ratio_high,
+            "expected_failures": entry.expected_failures,
+            "judgement": str(entry.judgement),
+            "alternatives": list(map(str, entry.alternatives)),
+        }
+        for entry in shown
+        if entry.probability_worse >= probability
+    ]
+    print_rows(rows, _finding_line, as_json=as_json)
+
+
+def _provider_key(store: "Store") -> "VerifyKey":
+    """The key by which the directory was founded."""
+    from crypto.signing import reopened
+    from federation.protocol.directory import DirectoryEntry
+
+    return reopened(DirectoryEntry, store.entries()[0]).provider
+
+
+def _finding_line(row: dict[str, Any]) -> str:
+    return (
+        f"workload {row['workload'][:12]} on context {row['context'][:12]}: {row['risk_ratio']:.1f} times the expected"
+        f" failures ({row['risk_ratio_low']:.1f}–{row['risk_ratio_high']:.1f}),"
+        f" probability {row['probability_worse']:.0%}"
+    )
+
+
+def backup(file: BackupFile, home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+    """Keep the store in a new file, as it is at one moment; whoever uses it goes on."""
+    from provider_server.store import backup as backups
+
+    with opened(home, database) as store:
+        kept = backups.backup(store, file)
+    print_rows([_counts(file, kept)], _kept_line, as_json=as_json)
+
+
+def restore(file: Copy, home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+    """Fill a new store from a backup, of whichever database it was made."""
+    from provider_server.store import backup as backups
+
+    with failing():
+        backups.verify(file)
+    with opened(home, database, create=True) as store:
+        kept = backups.restore(file, store)
+    print_rows([_counts(file, kept)], _kept_line, as_json=as_json)
+
+
+def _counts(file: Path, kept: "Counter[str]") -> dict[str, Any]:
+    return {"file": str(file), **{table: kept[table] for table in ("leases", "rounds", "releases", "bundles")}}
+
+
+def _kept_line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['file']}: {counted_as(row['leases'], 'lease')}, {counted_as(row['rounds'], 'round')},"
+        f" {counted_as(row['releases'], 'release')}, {counted_as(row['bundles'], 'bundle')}"
+    )

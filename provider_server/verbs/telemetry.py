@@ -1,0 +1,285 @@
+"""Verbs on the provider's own telemetry: contexts, hazard, repaired."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from federation.runtime.console import AsJson, Force, InputFile, check_new
+from federation.runtime.screen import say
+from provider_server.verbs.console import Home, failing, nothing_yet, print_rows, required
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from provider_server.analysis.fleet_curves import OwnHazards
+    from provider_server.fleet.telemetry.inventory import Inventory
+    from provider_server.fleet.telemetry.quality import Quality
+    from provider_server.fleet.telemetry.samples import Source, Window
+    from provider_server.learning.hardware import Followed, Kept, Observed, Repair
+    from provider_server.settings import Telemetry
+
+Out = Annotated[Path | None, typer.Option(help="Folder for pictures (PNG, SVG) and a page (HTML).", show_default=False)]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option("--file", click_type=InputFile(), help="Parquet or CSV, in place of Prometheus."),
+]
+Stock = Annotated[
+    Path | None,
+    typer.Option("--inventory", click_type=InputFile(), help="In place of the one that provider.toml names."),
+]
+Start = Annotated[int | None, typer.Option(help="First hour since 1970; by default a week ago.")]
+End = Annotated[int | None, typer.Option(help="Hour after the last; by default the current one.")]
+HOURS = 168
+WARM_UP_H = 72  # hours read before those that count, so that levels are there when they begin
+PER_NODE_HOURS = 1000.0
+NONE_SEEN = 3.69  # the mean of a Poisson count that is 0 in one of forty draws
+
+
+# ---- what is read ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Feed:
+    source: "Source"
+    window: "Window"
+    inventory: "Inventory"
+
+
+def _feed(home: Path, files: Sequence[Path], inventory: Path | None, start: int | None, end: int | None) -> _Feed:
+    import time
+
+    from provider_server import home as homes
+    from provider_server.fleet.telemetry.inventory import Inventory, load
+    from provider_server.fleet.telemetry.samples import Window
+
+    settings = homes.settings_of(home).telemetry
+    listed = inventory or (Path(settings.inventory) if settings.inventory else None)
+    last = int(time.time() // 3600) if end is None else end
+    first = last - HOURS if start is None else start
+    if not 0 <= first < last:
+        raise typer.BadParameter(f"no hour lies between --start {first} and --end {last}")
+    known = load(listed) if listed else Inventory()
+    return _Feed(_source(files, settings), Window(first, last, time.time()), known)
+
+
+def _source(files: Sequence[Path], settings: "Telemetry") -> "Source":
+    from crypto.errors import PharoahError
+    from provider_server.fleet.telemetry.files import FileSource
+    from provider_server.fleet.telemetry.prometheus import PrometheusSettings, PrometheusSource
+
+    if files:
+        return FileSource(files)
+    if not settings.prometheus_url:
+        raise PharoahError("there is no telemetry", hint="name --file, or [telemetry] prometheus_url in provider.toml")
+    token = Path(settings.token_file) if settings.token_file else None
+    return PrometheusSource(PrometheusSettings(settings.prometheus_url, bearer_token_file=token))
+
+
+def _say_quality(quality: "Quality", doubts: Mapping[str, int]) -> None:
+    say(*quality.lines(), *(f"  doubt    {doubt}: {count}" for doubt, count in sorted(doubts.items())))
+
+
+def save_pictures(figures: "Mapping[str, Figure]", out: Path, *, force: bool) -> None:
+    """Writes each as PNG and SVG into a folder, which is made; OutputExists before any of them if one is there."""
+    from provider_server.reporting.figures.drawing import save
+
+    files = {out / f"{name}.{suffix}": figure for name, figure in figures.items() for suffix in ("png", "svg")}
+    for file in files:
+        check_new(file, force=force)
+    out.mkdir(parents=True, exist_ok=True)
+    for file, figure in files.items():
+        save(figure, file)
+
+
+# ---- contexts --------------------------------------------------------------------------------------------------------
+
+
+def contexts(
+    home: Home = None,
+    file: Files = None,
+    inventory: Stock = None,
+    start: Start = None,
+    end: End = None,
+    feature: Annotated[list[str] | None, typer.Option(help="Tell contexts apart by this too, evidence or not.")] = None,
+    out: Out = None,
+    *,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Sort nodes into contexts by what tells their failures, and find their build-up levels, from telemetry."""
+    from provider_server.learning import hardware
+
+    place = required(home)
+    with failing():
+        feed, repairs = _feed(place, file or (), inventory, start, end), hardware.load_repairs(place)
+        before = hardware.load(place)
+        found = hardware.observe(feed.source, feed.window, feed.inventory, before, feature or (), repairs)
+        hardware.keep(place, found.kept)
+        if out:
+            _draw_contexts(found, out, force=force)
+    _say_quality(found.quality, found.doubts)
+    say(_selection_line(found))
+    print_rows(
+        [_context_row(found, number) for number in range(len(found.kept.contexts.contexts))],
+        _context_line,
+        as_json=as_json,
+    )
+
+
+def _selection_line(found: "Observed") -> str:
+    if not found.selected:
+        return f"{found.failures:.0f} failures speak for no feature: all nodes are one context; see --feature"
+    names = ", ".join(one.name for one in found.selected)
+    return f"{found.failures:.0f} failures; contexts differ in {names}"
+
+
+def _context_row(found: "Observed", place: int) -> dict[str, Any]:
+    one = found.kept.contexts.contexts[place]
+    levels = [found.kept.levels.get(node, 0) for node in one.nodes]
+    return {
+        "context": one.number,
+        "description": one.description,
+        "nodes": len(one.nodes),
+        "failures_per_1000_node_hours": one.failures_per_1000_node_hours,
+        "low": one.low,
+        "high": one.high,
+        "nodes_by_level": [levels.count(level) for level in range(4)],
+    }
+
+
+def _context_line(row: dict[str, Any]) -> str:
+    levels = "/".join(map(str, row["nodes_by_level"]))
+    return (
+        f"context {row['context']}: {row['description']}; {row['failures_per_1000_node_hours']:.2f} failures per 1,000"
+        f" node-hours ({row['low']:.2f}–{row['high']:.2f}); nodes at build-up level 0/1/2/3: {levels}"
+    )
+
+
+def _draw_contexts(found: "Observed", out: Path, *, force: bool) -> None:
+    from provider_server.reporting.figures.contexts import context_map
+
+    known = found.kept.contexts
+    numbers = [-1 if (number := known.of(node)) is None else number for node in found.nodes]
+    described = {one.number: one.description for one in known.contexts}
+    rates = {one.number: one.failures_per_1000_node_hours for one in known.contexts}
+    intervals = {one.number: (one.low, one.high) for one in known.contexts}
+    save_pictures(
+        {"contexts": context_map(found.positions, numbers, described, rates, intervals=intervals)}, out, force=force
+    )
+
+
+# ---- hazard ----------------------------------------------------------------------------------------------------------
+
+
+def hazard(
+    home: Home = None,
+    file: Files = None,
+    inventory: Stock = None,
+    start: Start = None,
+    end: End = None,
+    out: Out = None,
+    *,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say how often hardware fails at each build-up level and in each context, from the provider's own telemetry."""
+    import json
+
+    import polars as pl
+
+    from provider_server.analysis.fleet_curves import own_hazards
+    from provider_server.learning import hardware
+    from provider_server.reporting.hazard_text import hazard_lines, hazard_row, numbers
+
+    place = required(home)
+    with failing():
+        feed, kept = _feed(place, file or (), inventory, start, end), hardware.load(place)
+        seen = _with_levels(feed, kept, hardware.load_repairs(place))
+    _say_quality(seen.quality, seen.doubts)
+    first = pl.col("hour") >= feed.window.start_hour
+    levels, at_risk = seen.levels.filter(first), seen.at_risk.filter(first)
+    if not at_risk["kind"].count():
+        raise nothing_yet(_without_failure(at_risk.height))
+    known = kept.contexts if kept else None
+    found = own_hazards(at_risk, numbers(at_risk, known))
+    quality = {"quality": json.loads(seen.quality.to_json()), "doubts": dict(seen.doubts)}
+    row = hazard_row(found, levels, at_risk, known) | quality
+    if out:
+        with failing():
+            _draw_hazard(found, row, out, force=force)
+    if not as_json:
+        say(*(f"left out: {one}" for one in row["left_out"]))
+    print_rows([row], hazard_lines, as_json=as_json)
+
+
+def _with_levels(feed: _Feed, kept: "Kept | None", repairs: "Sequence[Repair]") -> "Followed":
+    """The window and some hours before it, in the contexts that nodes have, whatever the state of their levels."""
+    from dataclasses import replace
+
+    from provider_server.learning import hardware
+
+    first = max(0, feed.window.start_hour - WARM_UP_H)
+    before = kept.anew(first) if kept else None
+    return hardware.follow(feed.source, replace(feed.window, start_hour=first), feed.inventory, before, repairs)
+
+
+def _without_failure(node_hours: int) -> str:
+    if not node_hours:
+        return "no hour at risk: telemetry shows no node in two hours that follow one another"
+    most = PER_NODE_HOURS * NONE_SEEN / node_hours
+    return f"no failure in {node_hours:,} node-hours at risk: at most {most:.2g} in 1,000 (95% interval)"
+
+
+def _draw_hazard(found: "OwnHazards", row: "Mapping[str, Any]", out: Path, *, force: bool) -> None:
+    from provider_server.reporting.figures.ratios import Ratio, ratio_plot
+    from provider_server.reporting.figures.survival import survival_curves
+
+    hours = float(row["end_hour"] - row["start_hour"])
+    levels, contexts = (
+        [
+            Ratio(f"{kind} {one[kind]}", one["ratio"], one["ratio_low"], one["ratio_high"])
+            for one in row[f"{kind}s"]
+            if one["ratio"] is not None
+        ]
+        for kind in ("level", "context")
+    )
+    figures = {"survival": survival_curves(found.survival, found.hazard_by_level, hours)}
+    if levels:
+        figures["level-ratios"] = ratio_plot("Build-up levels", levels, beside="level 0")
+    if contexts:
+        usual = next(one["context"] for one in row["contexts"] if one["ratio"] is None)
+        figures["context-ratios"] = ratio_plot("Contexts", contexts, beside=f"context {usual}")
+    save_pictures(figures, out, force=force)
+
+
+# ---- repaired --------------------------------------------------------------------------------------------------------
+
+
+def repaired(
+    node: Annotated[list[str], typer.Argument(help="Names of nodes, as telemetry has them.")],
+    home: Home = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Say that hardware of nodes was replaced: they begin again at build-up level 0, with the next full hour."""
+    import time
+
+    from provider_server.learning import hardware
+
+    place = required(home)
+    with failing():
+        kept = hardware.load(place)
+        if kept is None:
+            raise nothing_yet("no node is known yet: run `pharoah-provider contexts`")
+        from_hour = int(time.time() // 3600) + 1
+        new = hardware.record_repairs(place, node, from_hour, kept)
+    rows = [{"node": one.node, "from_hour": one.from_hour, "level_before": kept.levels.get(one.node)} for one in new]
+    print_rows(rows, _repaired_line, as_json=as_json)
+
+
+def _repaired_line(row: dict[str, Any]) -> str:
+    before = "" if row["level_before"] is None else f", after level {row['level_before']}"
+    return f"{row['node']}: level 0{before}; what it did before hour {row['from_hour']} counts no more"

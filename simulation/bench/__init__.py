@@ -1,0 +1,1 @@
+"""Benchmarks of `pharoah-sim bench`."""

@@ -1,0 +1,112 @@
+"""The users' loop over a year of `standard`, without the cost of the federation: `impact` on the clouds of seeds.
+
+What the provider sees is drawn as in `bench_learning`: releases with the noise of the protocol, and no protocol.
+Bundles are composed from what it learns of them, as it would, with names hashed to tokens. `pharoah-sim run` gives the
+same figures from the whole protocol.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from functools import cache
+from hashlib import sha256
+
+import numpy as np
+
+from crypto.ids import Token
+from federation.protocol.bundle import Bundle
+from federation.protocol.noise import NoiseSampler
+from provider_server.learning.bundle import compose
+from provider_server.learning.findings import Findings, learn
+from provider_server.rounds.release import Release
+from simulation.bench.learning import EPSILONS, Year, live, releases, small
+from simulation.cloud.cloud import Cloud
+from simulation.cloud.scenario import Scenario, load
+from simulation.judge.impact import Impact, impact, on_mismatch
+from simulation.judge.user_loop import Trial, learning_weeks, world_of
+
+STRICT = "_on_mismatch_only"
+LEVELS = (*(f"{name}{way}" for name in EPSILONS for way in ("", STRICT)), "without_pharoah")
+KEYS = tuple(field.name for field in fields(Impact))
+
+
+@cache
+def token(name: str) -> Token:
+    """What a name is called in bundles."""
+    return Token(sha256(name.encode()).digest()[: Token.length])
+
+
+def trial_of(cloud: Cloud, seed: int) -> Trial:
+    """A cloud whose tokens stand for the names that `bench_learning` gives its leases."""
+    leases, scenario = cloud.leases, cloud.scenario
+    contexts = {str(token(f"context {number}")): number for number in range(scenario.contexts)}
+    pairs = [(context, level) for context in range(scenario.contexts) for level in range(scenario.buildup_levels)]
+
+    def labels(row: int) -> Mapping[str, str]:
+        workload, context, level = (int(column[row]) for column in (leases.workload, leases.context, leases.level))
+        names = {
+            "subarchetype": f"workload {workload}",
+            "archetype": f"archetype {workload // scenario.versions_per_archetype}",
+            "family": "family",
+            "context": f"context {context}",
+            "context_level": f"context {context} level {level}",
+        }
+        return {key: str(token(name)) for key, name in names.items()}
+
+    return Trial(cloud, labels, contexts, {str(token(f"context {c} level {n}")): (c, n) for c, n in pairs}, seed)
+
+
+def bundles_of(year: Year, made: Sequence[Release]) -> list[Bundle]:
+    """The bundles that the provider publishes from these releases, in time for each of the weeks of learning."""
+    weeks = learning_weeks(year.cloud.scenario.weeks)
+    return [compose(week, (), made[:week], _with_tokens(learn(made[:week], year.leases))) for week in weeks]
+
+
+def _with_tokens(findings: Findings) -> Findings:
+    pairs = tuple(
+        replace(
+            pair,
+            workload=str(token(pair.workload)),
+            context=str(token(pair.context)),
+            alternatives=tuple(str(token(name)) for name in pair.alternatives),
+        )
+        for pair in findings.pairs
+    )
+    rates = tuple(replace(rate, context_level=str(token(rate.context_level))) for rate in findings.rates)
+    return Findings(pairs, rates)
+
+
+def impacts(seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tuple[str, Impact]]:
+    """One impact after another, seed by seed; with `quick` of a small cloud, which shows that it runs."""
+    scenario = small(load("standard")) if quick else load("standard")
+    for seed in range(seeds):
+        yield from _of_seed(scenario, seed, sampler)
+
+
+def _of_seed(scenario: Scenario, seed: int, sampler: NoiseSampler) -> Iterator[tuple[str, Impact]]:
+    year = live(scenario, seed)
+    world = world_of(trial_of(year.cloud, seed))
+    for name, epsilon in EPSILONS.items():
+        bundles = bundles_of(year, releases(year, epsilon, sampler))
+        yield name, impact(world, bundles)
+        yield f"{name}{STRICT}", impact(world, bundles, on_mismatch)
+    yield "without_pharoah", impact(world, [None] * len(learning_weeks(scenario.weeks)))
+
+
+def summary(found: Sequence[tuple[str, Impact]]) -> dict[str, dict[str, dict[str, float] | None]]:
+    """Mean, least and most over seeds of every figure, by level of privacy; None where no seed had it."""
+    return {level: {key: _range(found, level, key) for key in KEYS} for level in LEVELS}
+
+
+def _range(found: Sequence[tuple[str, Impact]], level: str, key: str) -> dict[str, float] | None:
+    values = [value for name, one in found if name == level and (value := asdict(one)[key]) is not None]
+    if not values:
+        return None
+    return {"mean": float(np.mean(values)), "least": min(values), "most": max(values)}
+
+
+def lines(found: Mapping[str, Mapping[str, Mapping[str, float] | None]]) -> Iterator[str]:
+    """A line per figure."""
+    for level, figures in found.items():
+        for key, figure in figures.items():
+            shown = "n/a" if figure is None else "{mean:.3f} ({least:.3f} to {most:.3f})".format_map(figure)
+            yield f"{level} {key}: {shown}"

@@ -1,0 +1,282 @@
+"""How well the provider learns from a year of the `standard` scenario: without privacy, at epsilon 1 and at epsilon 2.
+
+Each seed is a cloud of its own, with planted truth. From it comes what the federation would have opened week by week,
+without the cost of the federation: exact tables by the tenants' own counting rules, rows by the provider's own plans,
+the weighted sums of a series under noise of the law and scale that all tenants together would add (a sum of their
+shares is within the accountant's tolerance of one discrete Gaussian of the summed variance), decoded by the release
+gate. `provider_server.learning.findings.learn` sees these releases and the leases, and nothing else. Masks, messages,
+ledgers and databases are left out: none of them changes a released number.
+
+`auroc`, `average_precision`   how well `probability_worse` ranks planted pairs among all rows of a single workload;
+                               the mean over seeds
+`false_discovery_rate`         share of unplanted pairs among those that are called worse, at nominally 5%, of all seeds
+`interval_coverage`            share of the 95% intervals of hazards that hold the truth: infrastructure failures per
+                               node-hour of a context, build-up level and age band, of the leases that really ran there
+`planted_ratio_coverage`       the same of the ratios of planted pairs, whose truth is the planted factor. An interval
+                               of the posterior is right on average over all pairs, not over those that stand out:
+                               under noise it is drawn towards one, and holds the factor less often
+`found_share`                  share of the planted pairs that are called worse
+
+Not promised: that a real cloud has main effects that multiply, as this one does; nor figures that agree from run to run
+to more than the noise allows, which is fresh each time. The cloud of a seed is always the same.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from types import MappingProxyType
+
+import msgspec
+import numpy as np
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from crypto import continual_counting
+from crypto.ids import LeaseId, RoundId, TenantId
+from crypto.masking import MaskKey, Words
+from federation.protocol import noise
+from federation.protocol.bundle import Judgement
+from federation.protocol.noise import Integers, NoiseSampler
+from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
+from provider_server.fleet.leases import Lease, Slices, expose
+from provider_server.learning.findings import Findings, learn
+from provider_server.rounds.planning import PlanSettings, make_plan
+from provider_server.rounds.release import Answered, Release, release
+from simulation.cloud import cloud as world
+from simulation.cloud.scenario import Scenario, load
+from simulation.run.play import settings_of
+from tenant_client.records.journal import Failure, LabelledFailure
+from tenant_client.rounds.counts import build_tables
+
+EPSILONS: Mapping[str, float | None] = MappingProxyType({"without_privacy": None, "epsilon_1": 1.0, "epsilon_2": 2.0})
+QUICK_WEEKS, QUICK_JOBS = 6, 1500
+SELECTION_KEY = bytes(32)  # which of a job-week's failures counts: in the federation each tenant's secret
+NO_TRUSTEE = MaskTrustee(1, MaskKey(bytes(32)).public)
+
+
+@dataclass(frozen=True, eq=False)
+class Year:
+    """A cloud as the provider knows it (leases, their slices by week), and what the tenants count for each plan."""
+
+    cloud: world.Cloud
+    leases: tuple[Lease, ...]
+    plans: tuple[Plan, ...]
+    slices: tuple[Slices, ...]
+    exact: tuple[tuple[Integers, ...], ...]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One set of findings beside the truth of its cloud; `true` and `false` count published pairs."""
+
+    auroc: float
+    average_precision: float
+    true: int
+    false: int
+    hazards_covered: tuple[bool, ...]
+    planted_covered: tuple[bool, ...]
+
+
+def learning(seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tuple[str, Judged]]:
+    """One judgement after another, seed by seed; with `quick` of a small cloud, which shows that it runs."""
+    scenario = small(load("standard")) if quick else load("standard")
+    for seed in range(seeds):
+        year = live(scenario, seed)
+        truth = true_rates(year)
+        for name, epsilon in EPSILONS.items():
+            yield name, judge(year, truth, learn(releases(year, epsilon, sampler), year.leases))
+
+
+def summary(judged: Sequence[tuple[str, Judged]]) -> dict[str, dict[str, float]]:
+    """Means over seeds by level of privacy; the false discovery rate and coverages are of all seeds together."""
+    return {name: _mean([one for level, one in judged if level == name]) for name in EPSILONS}
+
+
+def _mean(judged: Sequence[Judged]) -> dict[str, float]:
+    published = sum(one.true + one.false for one in judged)
+    return {
+        "auroc": float(np.mean([one.auroc for one in judged])),
+        "average_precision": float(np.mean([one.average_precision for one in judged])),
+        "false_discovery_rate": sum(one.false for one in judged) / max(1, published),
+        "interval_coverage": float(np.mean([held for one in judged for held in one.hazards_covered])),
+        "planted_ratio_coverage": float(np.mean([held for one in judged for held in one.planted_covered])),
+        "found_share": sum(one.true for one in judged) / sum(len(one.planted_covered) for one in judged),
+    }
+
+
+def small(scenario: Scenario) -> Scenario:
+    """The same cloud with fewer weeks and jobs."""
+    share = QUICK_JOBS / scenario.jobs_per_week
+    failures = {domain: share * rate for domain, rate in scenario.failures_per_week.items()}
+    return replace(
+        scenario,
+        weeks=QUICK_WEEKS,
+        horizon_weeks=QUICK_WEEKS,
+        jobs_per_week=QUICK_JOBS,
+        failures_per_week=MappingProxyType(failures),
+    )
+
+
+# ---- the year --------------------------------------------------------------------------------------------------------
+
+
+def settings_for(scenario: Scenario, epsilon: float) -> PlanSettings:
+    """The scenario's settings at that epsilon."""
+    return settings_of(replace(scenario, epsilon=epsilon))
+
+
+def live(scenario: Scenario, seed: int) -> Year:
+    """The cloud of a seed with its plans, exposure and exact tables; everything but noise."""
+    cloud = world.build_cloud(scenario, np.random.default_rng(seed))
+    leases = tuple(_leases(cloud))
+    plans: list[Plan] = []
+    slices, exact = [], []
+    for week in range(scenario.weeks):
+        window = (week * HOURS_PER_WEEK, (week + 1) * HOURS_PER_WEEK)
+        plans.append(_plan(cloud, leases, window, plans))
+        running = np.flatnonzero((cloud.leases.start_h < window[1]) & (cloud.leases.end_h > window[0]))
+        own = [leases[row] for row in running]
+        slices.append(Slices.of(own, *window, plans[-1].band_edges_hours))
+        exact.append(build_tables(plans[-1], _failures(cloud, leases, week), SELECTION_KEY))
+    return Year(cloud, leases, tuple(plans), tuple(slices), tuple(exact))
+
+
+def _leases(cloud: world.Cloud) -> Iterator[Lease]:
+    names = ("tenant", "workload", "context", "level", "nodes", "start_h", "end_h")
+    columns = [getattr(cloud.leases, name).tolist() for name in names]
+    tenants = [_tenant(number) for number in range(cloud.scenario.tenants)]
+    for row, (tenant, workload, context, level, nodes, start_h, end_h) in enumerate(zip(*columns, strict=True)):
+        labels = {
+            "subarchetype": f"workload {workload}",
+            "archetype": f"archetype {workload // cloud.scenario.versions_per_archetype}",
+            "family": "family",
+            "context": f"context {context}",
+            "context_level": f"context {context} level {level}",
+        }
+        yield Lease(LeaseId(row.to_bytes(LeaseId.length, "big")), tenants[tenant], nodes, start_h, end_h, labels)
+
+
+def _tenant(number: int) -> TenantId:
+    return TenantId(sha256(b"tenant %d" % number).digest()[: TenantId.length])
+
+
+def _plan(cloud: world.Cloud, leases: Sequence[Lease], window: tuple[int, int], before: Sequence[Plan]) -> Plan:
+    """The provider's plan of a week, from those leases so far that can still make a row.
+
+    These are each tenant's first ones of every token that has no row yet. (So owners are not counted on afterwards.)
+    """
+    rows, begun, levels = cloud.leases, int(np.searchsorted(cloud.leases.start_h, window[1])), _levels(before)
+    places = rows.context * cloud.scenario.buildup_levels + rows.level
+    first = set()
+    for token, label in ((rows.workload, "subarchetype"), (places, "context_level")):
+        _, example, of = np.unique(token[:begun], return_index=True, return_inverse=True)
+        rowless = np.array([leases[row].labels[label] not in levels for row in example])[of]
+        owned = rows.tenant[:begun][rowless] * (int(token.max()) + 1) + token[:begun][rowless]
+        first.update(np.flatnonzero(rowless)[np.unique(owned, return_index=True)[1]].tolist())
+    round_id = RoundId(window[0].to_bytes(RoundId.length, "big"))
+    known = [leases[row] for row in sorted(first)]
+    settings = settings_for(cloud.scenario, cloud.scenario.epsilon)
+    return make_plan(settings, round_id, window, known, [NO_TRUSTEE], earlier=before[-1] if before else None)
+
+
+def _levels(plans: Sequence[Plan]) -> frozenset[str]:
+    return (
+        frozenset(level for dimension in plans[-1].dimensions for level in dimension.levels) if plans else frozenset()
+    )
+
+
+def _failures(cloud: world.Cloud, leases: Sequence[Lease], week: int) -> Iterator[LabelledFailure]:
+    for failure in cloud.week(week).failures:
+        labels = leases[int(failure.lease_id.rpartition("-")[2])].labels
+        yield LabelledFailure(Failure(failure.lease_id, failure.at_h, failure.age_h, failure.reason), labels)
+
+
+# ---- what is released ------------------------------------------------------------------------------------------------
+
+
+def releases(year: Year, epsilon: float | None, sampler: NoiseSampler) -> list[Release]:
+    """The year's releases at an epsilon; for None those of the scenario's with exact totals."""
+    tenants = year.cloud.scenario.tenants
+    settings = settings_for(year.cloud.scenario, epsilon or year.cloud.scenario.epsilon)
+    plans = [_at(plan, settings) for plan in year.plans]
+    fresh = _noise(plans, tenants, sampler)
+    made: list[Release] = []
+    past: list[Words] = []
+    for plan, counts, drawn, slices in zip(plans, year.exact, fresh, year.slices, strict=True):
+        past = [continual_counting.embed(made[-1].plan.tables, plan.tables, week) for week in past]
+        own = np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64)
+        (opened,) = noise.open_groups(plan, past, [np.concatenate([own, drawn])])
+        answered = [Answered(_tenant(number), plan.start_hour) for number in range(tenants)]
+        made.append(release(plan, opened, answered, expose(plan, slices), made))
+        past.append(own)
+    return made if epsilon else without_privacy(year, made)
+
+
+def without_privacy(year: Year, noisy: Sequence[Release]) -> list[Release]:
+    """The same releases with the running totals that noise would have hidden."""
+    made: list[Release] = []
+    for one, counts in zip(noisy, year.exact, strict=True):
+        tables = []
+        for number, (table, own) in enumerate(zip(one.tables, counts, strict=True)):
+            total = own.astype(np.float64)
+            if made:
+                total += made[-1].tables[number].aligned(table.dimensions).events
+            tables.append(table.without_privacy(total))
+        made.append(replace(one, tables=tuple(tables)))
+    return made
+
+
+def _at(plan: Plan, settings: PlanSettings) -> Plan:
+    scales = zip(plan.marginals, settings.scales(), strict=True)
+    marginals = tuple(msgspec.structs.replace(marginal, noise_scale=scale) for marginal, scale in scales)
+    return msgspec.structs.replace(plan, epsilon=settings.epsilon, marginals=marginals)
+
+
+def _noise(plans: Sequence[Plan], tenants: int, sampler: NoiseSampler) -> list[Words]:
+    """The sum of all tenants' shares, for each plan flat over its cells, in the ring."""
+    drawn = []
+    for number, marginal in enumerate(plans[0].marginals):
+        scale = noise.gaussian_share_scale(plans[0], marginal) * np.sqrt(tenants)
+        sizes = [plan.tables[number].events.size for plan in plans]
+        drawn.append(np.split(sampler.gaussian(float(scale), sum(sizes)), np.cumsum(sizes)[:-1]))
+    return [np.concatenate(parts).astype(np.uint64) for parts in zip(*drawn, strict=True)]
+
+
+# ---- the truth -------------------------------------------------------------------------------------------------------
+
+
+def true_rates(year: Year) -> dict[tuple[str, str], float]:
+    """Expected infrastructure failures per node-hour, by context level and band, of the leases that ran."""
+    rows, hazard, levels = year.cloud.leases, year.cloud.hazard, year.cloud.scenario.buildup_levels
+    totals = np.zeros((2, year.cloud.scenario.contexts * levels, len(hazard.band)))
+    for slices in year.slices:
+        own = np.array([int.from_bytes(lease.lease, "big") for lease in slices.leases])
+        workload, context, level = rows.workload[own], rows.context[own], rows.level[own]
+        failures = slices.node_hours * hazard.per_node_hour(workload, context, level)[:, None] * hazard.band
+        for total, values in zip(totals, (failures, slices.node_hours), strict=True):
+            np.add.at(total, context * levels + level, values)
+    return {
+        (f"context {place // levels} level {place % levels}", str(band)): float(totals[0, place, band] / hours)
+        for (place, band), hours in np.ndenumerate(totals[1])
+        if hours > 0
+    }
+
+
+def judge(year: Year, truth: Mapping[tuple[str, str], float], findings: Findings) -> Judged:
+    """Findings beside the truth."""
+    pairs = [pair for pair in findings.pairs if pair.workload.startswith("workload ")]
+    planted = np.array([(_number(pair.workload), _number(pair.context)) in year.cloud.mismatched for pair in pairs])
+    said = np.array([pair.probability_worse for pair in pairs])
+    chosen = np.array([pair.judgement is Judgement.WORSE for pair in pairs])
+    factor = year.cloud.scenario.mismatch_factor
+    return Judged(
+        float(roc_auc_score(planted, said)),
+        float(average_precision_score(planted, said)),
+        int(planted[chosen].sum()),
+        int((~planted[chosen]).sum()),
+        tuple(rate.low <= truth[rate.context_level, rate.band] <= rate.high for rate in findings.rates),
+        tuple(pair.low <= factor <= pair.high for pair, is_planted in zip(pairs, planted, strict=True) if is_planted),
+    )
+
+
+def _number(token: str) -> int:
+    return int(token.rpartition(" ")[2])

@@ -1,0 +1,1 @@
+"""A cloud with ground truth: scenarios, arrivals, degradation, true hazards."""

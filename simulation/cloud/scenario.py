@@ -1,0 +1,215 @@
+"""Scenarios: what a simulated cloud looks like, as data.
+
+A scenario fixes structure only (how many tenants, workloads, contexts and weeks; which rates to aim at); who runs what
+and what fails is drawn from it with a generator. Those that come with Pharoah are `scenarios/*.toml`; `load` reads
+these by name and anything else by path. Every key must be present and within its range; an unknown key is refused.
+
+    >>> load("quickstart").weeks
+    13
+    >>> names()
+    ('quickstart', 'standard', 'tiny')
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib import resources
+from itertools import pairwise
+from math import isfinite, log2
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from crypto.errors import PharoahError
+from federation.protocol.causes import Domain
+from federation.protocol.plan import Mechanism
+
+_FOLDER = resources.files(__package__) / "scenarios"
+# A larger share of job-weeks with a counted infrastructure failure would need job-weeks that fail many times over.
+_MOST_FAILING = 0.7
+
+
+class ScenarioError(PharoahError):
+    """A scenario cannot be found, read or played."""
+
+    default_hint = "simulation/scenarios/quickstart.toml shows every key"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One simulated cloud; durations are in hours or weeks as the names say.
+
+    `jobs_per_week` is the expected number of job-weeks (a lease within one week) in each week. `failures_per_week` has
+    the expected failures by domain: for infrastructure those that are counted once each job-week is limited to
+    `failures_per_job_week`, for framework and script the leases that end by one. `age_band_edges_h` are lower edges,
+    the last band is open. `mismatch_share` of all pairs (workload, context), but at least `mismatch_minimum`, fail
+    `mismatch_factor` times as often as their parts explain. `private_share` of the workloads have one owner each. With
+    `acme_mix`, reasons and lost node-hours follow Acme's Table 3; without, every reason of a domain is equally likely.
+    Noise is correlated over `horizon_weeks`, 1 for none; contributions are opened in up to `groups` groups.
+    """
+
+    name: str
+    title: str
+    tenants: int
+    archetypes: int
+    versions_per_archetype: int
+    contexts: int
+    weeks: int
+    jobs_per_week: int
+    largest_job_nodes: int
+    private_share: float
+    buildup_levels: int
+    buildup_factors: tuple[float, ...]
+    age_band_edges_h: tuple[float, ...]
+    age_band_factors: tuple[float, ...]
+    mismatch_share: float
+    mismatch_minimum: int
+    mismatch_factor: float
+    failures_per_job_week: int
+    epsilon: float
+    delta: float
+    mechanism: Mechanism
+    horizon_weeks: int
+    groups: int
+    owners_minimum: int
+    cohort_minimum: int
+    acme_mix: bool
+    failures_per_week: Mapping[Domain, float]
+
+    def __post_init__(self) -> None:
+        for key, (lowest, highest) in _RANGES.items():
+            within = lowest <= getattr(self, key) <= highest
+            self._require(key, f"must lie between {lowest:g} and {highest:g}", holds=within)
+        for key in ("owners_minimum", "cohort_minimum"):
+            self._require(key, f"of {self.tenants} tenants", holds=getattr(self, key) <= self.tenants)
+        for key, length in (("buildup_factors", self.buildup_levels), ("age_band_factors", len(self.age_band_edges_h))):
+            fits = len(getattr(self, key)) == length and all(value > 0 for value in getattr(self, key))
+            self._require(key, f"must be {length} positive numbers", holds=fits)
+        edges = self.age_band_edges_h
+        rising = edges[:1] == (0.0,) and all(low < high for low, high in pairwise(edges))
+        self._require("age_band_edges_h", "must start at 0 and rise", holds=rising)
+        gaussian = self.horizon_weeks == 1 or self.mechanism is Mechanism.DISCRETE_GAUSSIAN
+        self._require("horizon_weeks", "must be 1 unless noise is Gaussian", holds=gaussian)
+        self._require("largest_job_nodes", "must be a power of two", holds=log2(self.largest_job_nodes).is_integer())
+        self._check_failures()
+
+    @property
+    def workloads(self) -> int:
+        """Number of workloads: every version of every archetype; `a * versions_per_archetype + v` is version v of a."""
+        return self.archetypes * self.versions_per_archetype
+
+    @property
+    def mismatches(self) -> int:
+        """Number of planted pairs (workload, context)."""
+        return max(self.mismatch_minimum, round(self.mismatch_share * self.workloads * self.contexts))
+
+    def _check_failures(self) -> None:
+        rates = self.failures_per_week
+        positive = set(rates) == set(Domain) and all(rate > 0 for rate in rates.values())
+        self._require("failures_per_week", f"must be positive for {', '.join(Domain)}", holds=positive)
+        sound = self.jobs_per_week - rates[Domain.FRAMEWORK] - rates[Domain.SCRIPT]
+        most = _MOST_FAILING * self.failures_per_job_week * sound
+        rule = f"must have infrastructure below {most:.0f}: other failures leave {sound:.0f} job-weeks a week"
+        self._require("failures_per_week", rule, holds=rates[Domain.INFRASTRUCTURE] < most)
+
+    def _require(self, key: str, rule: str, *, holds: bool) -> None:
+        if not holds:
+            value = getattr(self, key)
+            shown = {str(domain): rate for domain, rate in value.items()} if isinstance(value, Mapping) else value
+            raise ScenarioError(f"{self.name}: {key} = {shown!r} {rule}")
+
+
+_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "tenants": (2, 100_000),
+        "archetypes": (2, 1_000),
+        "versions_per_archetype": (1, 100),
+        "contexts": (2, 1_000),
+        "weeks": (1, 520),
+        "jobs_per_week": (10, 1_000_000),
+        "largest_job_nodes": (1, 1024),
+        "private_share": (0, 0.9),
+        "buildup_levels": (1, 10),
+        "mismatch_share": (0, 0.2),
+        "mismatch_minimum": (0, 1_000),
+        "mismatch_factor": (1, 100),
+        "failures_per_job_week": (1, 100),
+        "epsilon": (0.001, 100),
+        "delta": (1e-15, 1e-3),
+        "horizon_weeks": (1, 104),
+        "groups": (1, 100),
+        "owners_minimum": (1, 1_000),
+        "cohort_minimum": (1, 100_000),
+    }
+)
+
+
+def names() -> tuple[str, ...]:
+    """The scenarios that come with Pharoah, in alphabetical order."""
+    files = (entry.name for entry in _FOLDER.iterdir())
+    return tuple(sorted(file.removesuffix(".toml") for file in files if file.endswith(".toml")))
+
+
+def load(name_or_path: str | Path) -> Scenario:
+    """The scenario of that name, or the one in that file; ScenarioError where it is missing, unreadable or invalid."""
+    if name_or_path in names():
+        return parse(_FOLDER.joinpath(f"{name_or_path}.toml").read_text(encoding="utf-8"), f"{name_or_path}.toml")
+    path = Path(name_or_path)
+    if not path.is_file():
+        raise ScenarioError(f"no scenario {str(name_or_path)!r}", hint=f"take one of {', '.join(names())}, or a file")
+    try:
+        return parse(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path}: cannot be read: {error}") from error
+
+
+def parse(text: str, file: str) -> Scenario:
+    """A scenario from TOML; `file` appears in messages and, without folder and suffix, as the scenario's name."""
+    try:
+        values = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError of another kind
+        raise ScenarioError(f"{file}: not TOML: {error}") from error
+    kinds = {field.name: field.type for field in fields(Scenario) if field.name != "name"}
+    _refuse_keys(file, values, kinds)
+    read = {key: _read(file, key, kind, values[key]) for key, kind in kinds.items()}
+    return Scenario(name=Path(file).stem, **read)
+
+
+def _refuse_keys(file: str, given: Mapping[str, Any], allowed: Mapping[str, Any]) -> None:
+    listed = f"the keys are {', '.join(allowed)}"
+    for key in given:
+        if key not in allowed:
+            raise ScenarioError(f"{file}: unknown key {key!r}", hint=listed)
+    if missing := [key for key in allowed if key not in given]:
+        raise ScenarioError(f"{file}: missing {', '.join(missing)}", hint=listed)
+
+
+def _read(file: str, key: str, kind: Any, value: Any) -> Any:
+    """`value` as the type that the field asks for; whole numbers serve as floats, nothing else is converted."""
+    if kind is float and _is_number(value):
+        return float(value)
+    if kind == tuple[float, ...] and isinstance(value, list) and all(_is_number(item) for item in value):
+        return tuple(float(item) for item in value)
+    if kind == Mapping[Domain, float] and isinstance(value, Mapping):
+        _refuse_keys(f"{file}: {key}", value, dict.fromkeys(Domain))
+        return MappingProxyType({Domain(domain): _read(file, key, float, rate) for domain, rate in value.items()})
+    if kind is Mechanism and value in list(Mechanism):
+        return Mechanism(value)
+    if kind in (int, bool, str) and type(value) is kind:
+        return value
+    raise ScenarioError(f"{file}: {key} = {value!r} must be {_KINDS[kind]}")
+
+
+def _is_number(value: Any) -> bool:
+    return abs(value) < 2**63 if type(value) is int else type(value) is float and isfinite(value)
+
+
+_KINDS: Mapping[Any, str] = {
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    str: "text",
+    Mechanism: f"one of {', '.join(Mechanism)}",
+    tuple[float, ...]: "a list of numbers",
+    Mapping[Domain, float]: "a table of numbers by domain",
+}

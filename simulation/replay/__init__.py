@@ -1,0 +1,1 @@
+"""Real data through the real federation."""

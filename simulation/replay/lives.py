@@ -1,0 +1,159 @@
+"""Real data through the real federation: lives are dealt out to tenants, counted, noised, masked, summed and released.
+
+A life has an owner, a duration that the provider could see (a lease that ended), labels that are public in the replay,
+and a failure that only its owner knows. Nothing of the data reaches the provider's side but durations and the release.
+
+Two things differ from a real federation, and only these. Every contributor is honest and present, so the noise is
+exactly that of the stated epsilon. And a replay with several seeds asks for the same lives again and again, which a
+real tenant would refuse: its policy here allows as many plans as there are seeds.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from crypto.errors import PharoahError
+from crypto.ids import LeaseId
+from federation.protocol.life_table import LifeTable
+from federation.protocol.noise import Integers, NoiseSampler, SystemSampler
+from provider_server.fleet.leases import Lease, Slices
+from provider_server.network.grid_tenants import GridTenants
+from provider_server.rounds.planning import PlanSettings, make_plan
+from provider_server.rounds.release import Release
+from provider_server.week import federated_round
+from simulation.run.federation import Federation, found
+from simulation.run.local_grid import LocalGrid, local_task
+from tenant_client.network.flower_app import client_app
+from tenant_client.records.journal import Failure, Unit
+
+DEADLINE_S = 600.0
+DELTA = 1e-8
+
+
+class DataError(PharoahError):
+    """A data file is missing or is not what it should be."""
+
+    default_hint = "the file's columns and source are described in docs/replays.md"
+
+
+@dataclass(frozen=True)
+class Life:
+    """One unit under observation for `hours`; `reason` is why it failed at their end, None if it did not."""
+
+    owner: str
+    unit: str
+    hours: float
+    reason: str | None
+    labels: Mapping[str, str]
+
+    @property
+    def lease(self) -> LeaseId:
+        """The name under which the provider knows it."""
+        return LeaseId(hashlib.sha256(self.unit.encode()).digest()[: LeaseId.length])
+
+
+class Result(Protocol):
+    """What a replay yields at its end."""
+
+    @property
+    def json(self) -> Mapping[str, object]:
+        """Stable keys."""
+
+
+class InsecureSilence:
+    """No noise at all: for the answer without privacy, which only a replay may ask for."""
+
+    def gaussian(self, scale: float, size: int) -> Integers:
+        """Zeros."""
+        return np.zeros(size, np.int64)
+
+    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+        """Zeros."""
+        return np.zeros(size, np.int64)
+
+
+class Replay:
+    """A federation whose tenants own `lives`, ready for as many rounds as `rounds` allows."""
+
+    def __init__(
+        self,
+        root: Path,
+        lives: Sequence[Life],
+        settings: PlanSettings,
+        public_levels: Mapping[str, tuple[str, ...]],
+        *,
+        private: bool,
+        rounds: int,
+    ) -> None:
+        owners = sorted({life.owner for life in lives})
+        everybody = replace(settings, cohort_minimum=len(owners), noise_shares=len(owners))
+        self._public_levels = public_levels
+        self._private = private
+        sampler = SystemSampler() if private else InsecureSilence()
+        self._hours = int(np.ceil(max(life.hours for life in lives))) + 1
+        self._federation = _found(root, len(owners), everybody, rounds, self._hours, sampler)
+        self._grid = LocalGrid({n: client_app(tenant.answer) for n, tenant in enumerate(self._federation.tenants)})
+        self._settings = everybody
+        self.leases = _deal_out(self._federation, owners, lives)
+        self.slices = Slices.of(self.leases, 0, self._hours, settings.band_edges_hours)
+        self._federation.provider.record_leases(self.leases)
+
+    def close(self) -> None:
+        """Closes every database."""
+        self._federation.close()
+
+    def round(self) -> Release:
+        """One whole round over all lives; without privacy, its tables say that they have no noise."""
+        provider = self._federation.provider
+        plan = make_plan(
+            self._settings,
+            provider.new_round_id(),
+            (0, self._hours),
+            self.leases,
+            provider.mask_trustees(),
+            self._public_levels,
+            directory=provider.directory.head,
+        )
+        with local_task():
+            tenants = GridTenants(self._grid, DEADLINE_S, poll_s=0.0)
+            released = federated_round(provider, tenants, self._federation.trustees, provider.open_round(plan))
+        if self._private:
+            return released
+        return replace(released, tables=tuple(_without_noise(table) for table in released.tables))
+
+
+def _without_noise(table: LifeTable) -> LifeTable:
+    return table.without_privacy(table.events)
+
+
+def _found(
+    root: Path, tenants: int, settings: PlanSettings, rounds: int, hours: int, sampler: NoiseSampler
+) -> Federation:
+    names = {name for spec in settings.marginals for name in spec.dimensions}
+    policy = {
+        "epsilon_per_job_week": settings.epsilon * rounds * (1 + 1e-6),
+        "delta": settings.delta,
+        "cohort_minimum": settings.cohort_minimum,
+        "colluding_share": 0.0,
+        "window_hours_maximum": hours,
+        "dimensions": tuple(sorted(names)),
+    }
+    return found(root, tenants, settings, policy, sampler)
+
+
+def _deal_out(federation: Federation, owners: Sequence[str], lives: Sequence[Life]) -> list[Lease]:
+    """Journals every life with its owner and returns what the provider knows of it."""
+    leases = []
+    for owner, tenant in zip(owners, federation.tenants, strict=True):
+        own = [life for life in lives if life.owner == owner]
+        units = [Unit(str(life.lease), 0.0, life.labels) for life in own]
+        failures = [
+            Failure(str(life.lease), life.hours, life.hours, life.reason) for life in own if life.reason is not None
+        ]
+        tenant.journal.add(units, failures)
+        leases += [Lease(life.lease, tenant.id, 1, 0.0, life.hours, life.labels) for life in own]
+    return leases

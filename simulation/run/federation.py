@@ -1,0 +1,143 @@
+"""A whole federation in one process: real provider, real trustees, real tenants, each with a home of its own on disk.
+
+Nothing is stubbed. Trustees make the signature key among themselves, tenants keep SQLite files, messages are signed,
+masked and encoded, and travel through a Flower grid. Only the sockets are missing.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from crypto import threshold
+from crypto.ids import EncodedElement, VerifyKey
+from crypto.masking import MaskKey
+from crypto.signing import SigningKey
+from federation.protocol.directory import NOTHING_BEFORE, DirectoryEntry, Member, TrusteeRecord
+from federation.protocol.noise import NoiseSampler, SystemSampler
+from federation.runtime.key_files import read_key
+from provider_server.home import create as create_provider
+from provider_server.learning.publisher import Publisher
+from provider_server.rounds.planning import PlanSettings
+from provider_server.rounds.provider import Provider
+from provider_server.store.store import Store
+from tenant_client.home import create, open_tenant, pin
+from tenant_client.rounds.tenant import Tenant
+from trustee.trustee import Trustee, TrusteeLimits
+
+TRUSTEES = 5
+THRESHOLD = 3
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Everybody who takes part."""
+
+    provider: Provider
+    publisher: Publisher
+    trustees: tuple[Trustee, ...]
+    tenants: tuple[Tenant, ...]
+
+    def close(self) -> None:
+        """Closes every database."""
+        parties: tuple[Provider | Trustee | Tenant, ...] = (self.provider, *self.trustees, *self.tenants)
+        for party in parties:
+            party.close()
+
+
+def found(
+    root: Path,
+    tenants: int,
+    settings: PlanSettings,
+    policy: Mapping[str, object],
+    sampler: NoiseSampler | None = None,
+) -> Federation:
+    """Founds a federation below `root`, which must be empty; `policy` is written into every tenant's policy.toml."""
+    homes = [root / "tenants" / f"{number:03d}" for number in range(tenants)]
+    members = [create(home, os.urandom, 0.0) for home in homes]
+    provider_home = root / "provider"
+    create_provider(provider_home, ["localhost"], os.urandom, datetime.now(UTC))
+    (provider_home / "provider.toml").write_text(_plan_table(settings))
+    provider_key = SigningKey(read_key(provider_home / "signing.key"))
+    shares, group = make_group_key()
+    keys = [(SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)) for _ in shares]
+    records = [_record(group, share.index, *key) for share, key in zip(shares, keys, strict=True)]
+    entry = founding_entry(provider_key.public, group, records, settings.weeks_per_epoch, members)
+    founding = provider_key.sign(entry)
+    trustees = tuple(
+        Trustee(share, *key, [founding], _new(root / "trustees" / f"{share.index}.db"), os.urandom, TrusteeLimits())
+        for share, key in zip(shares, keys, strict=True)
+    )
+    for home in homes:
+        pin(home, [founding])
+        (home / "policy.toml").write_text("".join(f"{key} = {_toml(value)}\n" for key, value in policy.items()))
+    store = Store(provider_home / "provider.db")
+    store.add_entry(0, founding)
+    provider = Provider(provider_key, read_key(provider_home / "context.key"), settings, store, os.urandom)
+    drawn = sampler or SystemSampler()
+    opened = tuple(open_tenant(home, trustees, os.urandom, drawn) for home in homes)
+    return Federation(provider, Publisher(store, provider_key), trustees, opened)
+
+
+def make_group_key() -> tuple[list[threshold.KeyShare], threshold.GroupKey]:
+    """The trustees' distributed key generation, all of it in one place: every trustee deals, verifies, and adds."""
+    dealings = {dealer: threshold.deal(THRESHOLD, TRUSTEES, os.urandom) for dealer in range(1, TRUSTEES + 1)}
+    commitments = {dealer: dealing.commitments for dealer, dealing in dealings.items()}
+    shares = [
+        threshold.combine_dealings(
+            THRESHOLD,
+            receiver,
+            {dealer: dealing.shares[receiver - 1] for dealer, dealing in dealings.items()},
+            commitments,
+        )
+        for receiver in range(1, TRUSTEES + 1)
+    ]
+    return shares, threshold.group_key(THRESHOLD, TRUSTEES, commitments)
+
+
+def founding_entry(
+    provider: VerifyKey,
+    group: threshold.GroupKey,
+    trustees: Sequence[TrusteeRecord],
+    weeks_per_epoch: int,
+    members: Sequence[Member],
+) -> DirectoryEntry:
+    """The first entry of the directory of a new federation."""
+    group_key = EncodedElement(group.public_key.encoded)
+    joined = tuple(members)
+    settled = provider, group.threshold, group_key, tuple(trustees), weeks_per_epoch
+    return DirectoryEntry(0, NOTHING_BEFORE, *settled, joined, ())
+
+
+def _record(group: threshold.GroupKey, index: int, signing_key: SigningKey, mask_key: MaskKey) -> TrusteeRecord:
+    share_key = EncodedElement(group.share_public_key(index).encoded)
+    return TrusteeRecord.of(index, signing_key, mask_key, share_key, made_hour=0)
+
+
+def _plan_table(settings: PlanSettings) -> str:
+    """The settings in the words of provider.toml, as far as that has them."""
+    rows = {
+        "epsilon": settings.epsilon,
+        "delta": settings.delta,
+        "mechanism": settings.mechanism,
+        "owners_minimum": settings.owners_minimum,
+        "cohort_minimum": settings.cohort_minimum,
+        "noise_shares": settings.noise_shares,
+        "failures_per_unit": settings.failures_per_unit,
+        "weeks_per_epoch": settings.weeks_per_epoch,
+        "horizon_weeks": settings.horizon,
+        "groups": settings.groups,
+    }
+    return "[plan]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in rows.items())
+
+
+def _new(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
+    return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -1,0 +1,340 @@
+"""A federation of real programs on loopback: trustees, a provider and tenants as processes of their own, one round.
+
+What a person would type is typed here: keys are made, cards handed over, invitations taken, programs started, a round
+asked for, and everything stopped again. Only what happened to the tenants' jobs is made up: it is written into their
+journals as `pharoah-tenant run` would.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import SO_REUSEADDR, SOL_SOCKET, socket
+from typing import Any
+
+from crypto.errors import PharoahError
+from crypto.ids import LeaseId
+from federation.protocol.plan import HOURS_PER_WEEK
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Failure, Journal, Unit
+from tenant_client.workload.descriptor import Descriptor
+
+START_S, VERB_S = 240.0, 300.0  # on a machine that has much else to do
+STOP_S = 20.0
+POLL_S = 0.1
+WORKLOADS, CONTEXTS, LEASES_EACH = 2, 2, 12
+OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_PROXY": "*", "no_proxy": "*"}
+PROVIDER_TOML = """
+[listen]
+host = "{host}"
+advertised_host = "{host}"
+tenants_port = {tenants}
+online_port = {online}
+metrics_port = {metrics}
+
+[rounds]
+every = "manual"
+join_s = 30.0
+deadline_s = 60.0
+poll_s = 0.1
+retry_s = 0.5
+
+[plan]
+owners_minimum = 3
+cohort_minimum = {cohort}
+noise_shares = 2
+"""
+POLICY_TOML = "owners_minimum = 3\ncohort_minimum = {cohort}\ncolluding_share = 0.3\n"
+TENANT_TOML = "\n[node]\ntick_s = 0.25\nbusy_poll_s = 0.1\nidle_poll_s = 0.3\nheartbeat_s = 10.0\n"
+
+Say = Callable[[str], None]
+
+
+class ProgramFailed(PharoahError):
+    """One of the programs ended with an error, or did not start in time."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where each party of a federation below `root` lives, and at which address all listen.
+
+    `wrapped` has the beginning of a command line for a program that is to run behind another, by name.
+    """
+
+    root: Path
+    tenants: int
+    trustees: int
+    host: str = "127.0.0.1"
+    wrapped: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def provider(self) -> Path:
+        """The provider's home."""
+        return self.root / "provider"
+
+    def trustee(self, number: int) -> Path:
+        """A trustee's home, from 1."""
+        return self.root / f"trustee-{number}"
+
+    def tenant(self, number: int) -> Path:
+        """A tenant's home, from 1."""
+        return self.root / f"tenant-{number}"
+
+    @property
+    def trustee_homes(self) -> list[Path]:
+        """All of them."""
+        return [self.trustee(number) for number in range(1, self.trustees + 1)]
+
+    @property
+    def tenant_homes(self) -> list[Path]:
+        """All of them."""
+        return [self.tenant(number) for number in range(1, self.tenants + 1)]
+
+    @property
+    def invitation(self) -> Path:
+        """What the provider hands to everybody."""
+        return self.root / "invitation"
+
+
+def hold(places: Places, say: Say) -> dict[str, Any]:
+    """Founds a federation below an empty root, holds one round, stops everything; what `round --json` printed."""
+    say("trustees make a key that none of them has alone, the provider founds the federation, tenants enrol")
+    with founded(places):
+        say("something happens to the tenants' jobs")
+        start_hour = last_week()
+        happen(places, start_hour)
+        with running(places, say):
+            say("one round")
+            return round_of(places, start_hour)
+
+
+def round_of(places: Places, start_hour: int) -> dict[str, Any]:
+    """Holds a round over the week from `start_hour`; what `round --json` printed."""
+    window = ["--start", str(start_hour), "--end", str(start_hour + HOURS_PER_WEEK)]
+    (told,) = json.loads(provider(places, "round", "--json", *window))
+    return dict(told)
+
+
+@contextmanager
+def founded(places: Places) -> Iterator[None]:
+    """Everything up to the first start of the programs, whose ports are theirs while the context lasts."""
+    with free_ports(places.host, 2 + places.trustees) as ports, free_ports("127.0.0.1", 1) as metrics:
+        ceremony(places, ports[2:])
+        enrol(places, [*ports[:2], *metrics])
+        yield
+
+
+def ceremony(places: Places, ports: Sequence[int]) -> None:
+    """The trustees' key ceremony, by files."""
+    homes = places.trustee_homes
+    together(
+        ["tenant_client", "trustee", "init", "--home", str(home), "--address", f"{places.host}:{port}"]
+        for home, port in zip(homes, ports, strict=True)
+    )
+    cards = [str(home / "trustee.card") for home in homes]
+    dealings = [str(home / "dealing") for home in homes]
+    threshold = ["--threshold", str((places.trustees + 1) // 2)]
+    together(
+        ["tenant_client", "trustee", "deal", "--home", str(home), *threshold, "--out", dealing, *cards]
+        for home, dealing in zip(homes, dealings, strict=True)
+    )
+    together(["tenant_client", "trustee", "combine", "--home", str(home), *cards, *dealings] for home in homes)
+    for home, port in zip(homes, ports, strict=True):
+        (home / "trustee.toml").write_text(f'[trustee]\nlisten = "{places.host}:{port}"\n')
+
+
+def enrol(places: Places, ports: Sequence[int]) -> None:
+    """The provider's home, the tenants' cards, and the invitation that all of them take."""
+    cohort = places.tenants - 1
+    tenants, online, metrics = ports
+    places.provider.mkdir(mode=0o700)
+    settings = PROVIDER_TOML.format(host=places.host, tenants=tenants, online=online, metrics=metrics, cohort=cohort)
+    (places.provider / "provider.toml").write_text(settings)
+    provider(places, "init", "--host", places.host, "--committee", str(places.trustee(1) / "committee"))
+    cards = [str(home) + ".card" for home in places.tenant_homes]
+    together(
+        ["tenant_client", "enrol", "--home", str(home), "--card", card]
+        for home, card in zip(places.tenant_homes, cards, strict=True)
+    )
+    provider(places, "enrol", "--out", str(places.invitation), *cards)
+    together(["tenant_client", "enrol", "--home", str(home), str(places.invitation)] for home in places.tenant_homes)
+    together(
+        ["tenant_client", "trustee", "enrol", "--home", str(home), str(places.invitation)]
+        for home in places.trustee_homes
+    )
+    for home in places.tenant_homes:
+        (home / "policy.toml").write_text(POLICY_TOML.format(cohort=cohort))
+        tenant_toml = home / "tenant.toml"
+        tenant_toml.write_text(tenant_toml.read_text().partition("[node]")[0] + TENANT_TOML)
+
+
+def happen(places: Places, start_hour: int) -> None:
+    """Leases in the week from `start_hour`, on the provider's books and in the tenants' journals, and some failures."""
+    books = []
+    for number, home in enumerate(places.tenant_homes, start=1):
+        with closing(open_database(home / "tenant.db")) as connection:
+            journal = Journal(connection)
+            for lease in range(LEASES_EACH):
+                name = LeaseId(hashlib.sha256(f"{home}/{start_hour}/{lease}".encode()).digest()[: LeaseId.length])
+                began = float(start_hour + lease)
+                unit = Unit(str(name), began, {})
+                failures = [Failure(str(name), began + 20.0, 20.0, "nvlink_error")] if lease % 4 == number % 4 else []
+                journal.add([unit], failures)
+                journal.describe(str(name), began * 3600, workload(lease % WORKLOADS))
+                books.append((home, name, began, lease // WORKLOADS % CONTEXTS))
+    lines = places.root / "leases.jsonl"
+    names = tenant_names(places)
+    with lines.open("w") as file:
+        for home, name, began, context in books:
+            told = {
+                "lease": str(name),
+                "tenant": names[home],
+                "nodes": 2,
+                "start_h": began,
+                "end_h": began + 100.0,
+                "context": f"rack {context}",
+                "level": 0,
+            }
+            file.write(json.dumps(told) + "\n")
+    provider(places, "lease", str(lines))
+
+
+def tenant_names(places: Places) -> dict[Path, str]:
+    """Each tenant's id, by home."""
+    from crypto.signing import SigningKey, tenant_id
+    from federation.runtime.key_files import read_key
+
+    return {home: str(tenant_id(SigningKey(read_key(home / "signing.key")).public)) for home in places.tenant_homes}
+
+
+def workload(number: int) -> Descriptor:
+    """One of a few made-up workloads, all of whose operators are its own."""
+    return Descriptor(
+        frozenset((f"aten::op_{number}_{at}", (12, at % 5)) for at in range(40)),
+        frozenset({(f"block_{number}", (12, 12))}),
+        (("all_reduce", 3, 20),),
+        "bf16",
+        "tp8",
+        (("torch", "2.4"),),
+        frozenset({"sm90_gemm"}),
+    )
+
+
+def last_week() -> int:
+    """Where the last whole week begins, in hours since 1970."""
+    return (int(time.time() // 3600) // HOURS_PER_WEEK - 1) * HOURS_PER_WEEK
+
+
+@contextmanager
+def running(places: Places, say: Say) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """All programs, by name, until the context ends; their logs are below `root`."""
+    with ExitStack() as stack:
+        programs = {}
+        for home in places.trustee_homes:
+            programs[home.name] = stack.enter_context(program(places, home.name))
+        programs["provider"] = stack.enter_context(program(places, "provider"))
+        for home in places.tenant_homes:
+            programs[home.name] = stack.enter_context(program(places, home.name))
+        say(f"{len(programs)} programs start")
+        for name, process in programs.items():
+            wait_until_ready(places, name, process)
+        yield programs
+        say("all of them are stopped now")
+
+
+READY = {"trustee": "serves at port", "provider": '"event": "serving"', "tenant": '"link": "connected"'}
+COMMANDS = {
+    "trustee": ["tenant_client", "trustee", "serve"],
+    "provider": ["provider_server", "serve"],
+    "tenant": ["tenant_client", "serve"],
+}
+
+
+@contextmanager
+def program(places: Places, name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The program that serves the home of that name, terminated when the context ends; its log begins anew."""
+    command = [sys.executable, "-m", *COMMANDS[name.partition("-")[0]], "--home", str(places.root / name)]
+    with (places.root / f"{name}.log").open("wb") as log:
+        command = [*places.wrapped.get(name, ()), *command]
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment())
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_until_ready(places: Places, name: str, process: subprocess.Popen[bytes]) -> None:
+    """Returns when a program does its work; ProgramFailed if it ends, or takes too long."""
+    wait_for(places, name, process, READY[name.partition("-")[0]])
+
+
+def wait_for(places: Places, name: str, process: subprocess.Popen[bytes], text: str) -> None:
+    """Returns when the log of a program holds `text`; ProgramFailed if it ends, or takes too long."""
+    log, end_s = places.root / f"{name}.log", time.monotonic() + START_S
+    while text not in log.read_text(errors="replace"):
+        if process.poll() is not None or time.monotonic() > end_s:
+            last = log.read_text(errors="replace").splitlines()[-5:]
+            raise ProgramFailed(f"{name} does not run: {' | '.join(last)}", hint=f"see {log}")
+        time.sleep(POLL_S)
+
+
+def provider(places: Places, verb: str, *options: str) -> str:
+    """What a verb of `pharoah-provider` prints."""
+    return run("provider_server", verb, "--home", str(places.provider), *options)
+
+
+def run(*command: str) -> str:
+    """What one program prints; ProgramFailed with its own words if it fails."""
+    return together([list(command)])[0]
+
+
+def together(commands: "Iterator[list[str]] | list[list[str]]") -> list[str]:
+    """What several programs print that run side by side."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            text=True,
+        )
+        for command in commands
+    ]
+    said = [process.communicate(timeout=VERB_S) for process in started]
+    for process, (_, complaint) in zip(started, said, strict=True):
+        if process.returncode:
+            shown = " ".join(str(part) for part in list(process.args)[2:5])  # type: ignore[arg-type]
+            raise ProgramFailed(f"{shown}: {' | '.join(complaint.strip().splitlines())}")
+    return [output for output, _ in said]
+
+
+def environment() -> dict[str, str]:
+    """The environment of every program: nothing looks for the network."""
+    here = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(part for part in (here, os.environ.get("PYTHONPATH", "")) if part)
+    return {**os.environ, **OFFLINE, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+@contextmanager
+def free_ports(host: str, count: int) -> Iterator[list[int]]:
+    """Ports that nobody else is given while the context lasts.
+
+    They are bound and not listened at. Servers that set SO_REUSEADDR, as all of ours do, may bind one again and again.
+    """
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket()) for _ in range(count)]
+        for held in sockets:
+            held.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+            held.bind((host, 0))
+        yield [held.getsockname()[1] for held in sockets]

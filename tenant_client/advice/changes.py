@@ -1,0 +1,182 @@
+"""What changed between a run that worked and this one: in a few lines, for the owner's eyes.
+
+Two workloads are set side by side, and what differs is said as a relation between the two and not as two lists: a
+version that rose or fell, an operator whose sizes doubled, a collective over twice as many ranks, another context. Most
+differences of one kind have one reason, so those of one factor are said once. What stands first is what most often
+explains a failure: the hardware, then software, then how the job is spread, then the model itself.
+
+Not promised: a cause. Two runs that differ in one thing may fail for another.
+
+    >>> [text for text in relations("aten::mm", {(0, 9, 9)}, {(0, 10, 10)})]
+    ['aten::mm: 2 sizes × 2']
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from crypto.errors import PharoahError
+from tenant_client.records.attempts import Attempt, State
+from tenant_client.records.journal import Journal
+from tenant_client.workload.descriptor import Descriptor
+
+Sizes = set[tuple[int, ...]]
+
+
+class NothingToCompare(PharoahError):
+    """There is no earlier run that worked, or one of the two was not described."""
+
+    default_hint = "name a run that worked with --from; what runs under `pharoah-tenant run` is described by itself"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A unit as far as it is known: its labels, and its workload."""
+
+    unit: str
+    labels: Mapping[str, str]
+    descriptor: Descriptor | None
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that differs; `kind` is context, version, parallelism, precision, collective or operator."""
+
+    kind: str
+    text: str
+
+
+def last_that_worked(attempts: Sequence[Attempt], runs: Mapping[str, Run], unit: str) -> Run:
+    """The newest other run that succeeded, one of the same structure before any other; else NothingToCompare."""
+    ended = [one.unit for one in attempts if one.state is State.SUCCEEDED and one.unit != unit and one.unit in runs]
+    own = runs[unit].descriptor
+    alike = [one for one in ended if own and _structure(runs[one]) == own.structure]
+    if not ended:
+        raise NothingToCompare(f"no run but {unit} is known to have worked")
+    return runs[(alike or ended)[-1]]
+
+
+def _structure(run: Run) -> object:
+    return run.descriptor.structure if run.descriptor else None
+
+
+def runs_of(journal: Journal) -> dict[str, Run]:
+    """Every unit of a journal by its name."""
+    known = journal.descriptors()
+    return {unit.unit: Run(unit.unit, unit.labels, known.get(unit.unit)) for unit in journal.units()}
+
+
+def changes(before: Run, after: Run) -> tuple[Change, ...]:
+    """What differs, the likeliest explanations first; nothing where nothing is known to."""
+    found = [Change("context", text) for text in _contexts(before.labels, after.labels)]
+    one, other = before.descriptor, after.descriptor
+    if one is not None and other is not None:
+        found += [Change("version", text) for text in _versions(dict(one.versions), dict(other.versions))]
+        for kind, was, now in (
+            ("precision", one.precision, other.precision),
+            ("parallelism", one.parallelism, other.parallelism),
+        ):
+            found += [Change(kind, f"{was or 'unknown'} → {now or 'unknown'}")] if was != now else []
+        found += [Change("collective", text) for text in _collectives(one, other)]
+        found += [Change("operator", text) for text in _operators(one, other)]
+    return tuple(found)
+
+
+def _contexts(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    known = [name for name in ("context", "context_level") if was.get(name) and now.get(name)]
+    different = [name for name in known if was[name] != now[name]]
+    if "context" in different:
+        yield f"another hardware context: {was['context'][:8]} → {now['context'][:8]}"
+    elif different:
+        yield "the same hardware context at another build-up level"
+
+
+def _versions(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    for library in sorted(was.keys() | now.keys()):
+        old, new = was.get(library), now.get(library)
+        if old == new:
+            continue
+        if old is None or new is None:
+            yield f"{library} {new} is new" if old is None else f"{library} {old} is gone"
+            continue
+        direction = "newer" if _ordered(new) > _ordered(old) else "older"
+        yield f"{library} {old} → {new}, {direction}"
+
+
+def _ordered(version: str) -> tuple[tuple[int, int | str], ...]:
+    """A key by which 2.9 comes before 2.10, and text of a version after its numbers."""
+    parts = re.findall(r"\d+|[A-Za-z]+", version)
+    return tuple((0, int(part)) if part.isdigit() else (1, part) for part in parts)
+
+
+def _collectives(one: Descriptor, other: Descriptor) -> Iterator[str]:
+    was, now = _by_kind(one), _by_kind(other)
+    for kind in sorted(was.keys() | now.keys()):
+        yield from relations(kind, was.get(kind, set()), now.get(kind, set()), ("ranks", "bytes"))
+
+
+def _by_kind(descriptor: Descriptor) -> dict[str, Sizes]:
+    found: dict[str, Sizes] = defaultdict(set)
+    for kind, group, size in descriptor.collectives:
+        found[kind].add((group, size))
+    return found
+
+
+def _operators(one: Descriptor, other: Descriptor) -> Iterator[str]:
+    was, now = _by_name(one), _by_name(other)
+    texts = [text for name in sorted(was.keys() | now.keys()) for text in _scaled(name, was, now)]
+    said: dict[str, list[str]] = defaultdict(list)
+    for name, text in texts:
+        said[text].append(name)
+    for text, names in said.items():
+        yield f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {text}"
+
+
+def _by_name(descriptor: Descriptor) -> dict[str, Sizes]:
+    found: dict[str, Sizes] = defaultdict(set)
+    for name, sizes in descriptor.structure:
+        found[name].add(sizes)
+    return found
+
+
+def _scaled(name: str, was: Mapping[str, Sizes], now: Mapping[str, Sizes]) -> Iterator[tuple[str, str]]:
+    for text in relations(name, was.get(name, set()), now.get(name, set())):
+        yield name, text.removeprefix(f"{name}: ")
+
+
+def relations(name: str, was: Sizes, now: Sizes, axes: Sequence[str] = ()) -> Iterator[str]:
+    """How the log2 sizes of one operator have changed, if they have."""
+    if was == now:
+        return
+    if not was or not now:
+        yield f"{name}: {'is new' if not was else 'is gone'}"
+        return
+    gone, come = sorted(was - now), sorted(now - was)
+    steps = {_step(a, b) for a, b in zip(gone, come, strict=False)}
+    if len(gone) == len(come) and len(steps) == 1 and None not in steps:
+        (step,) = steps
+        yield f"{name}: {_factors(step or (), axes)}"
+        return
+    yield f"{name}: {len(gone)} of {len(was)} sizes are gone, {len(come)} are new"
+
+
+def _step(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
+    """By how much each log2 size has grown; None where the two are not of one form."""
+    if len(a) != len(b) or any((x < 0) != (y < 0) for x, y in zip(a, b, strict=True)):
+        return None
+    return tuple(y - x for x, y in zip(a, b, strict=True))
+
+
+def _factors(step: Sequence[int], axes: Sequence[str]) -> str:
+    """What a step in log2 means: per axis where axes have names, else how many sizes grew by what."""
+    if axes:
+        return ", ".join(f"{axis} {_times(by)}" for axis, by in zip(axes, step, strict=True) if by)
+    groups: dict[int, int] = defaultdict(int)
+    for by in step:
+        groups[by] += 1
+    return ", ".join(f"{many} sizes {_times(by)}" for by, many in sorted(groups.items()) if by)
+
+
+def _times(by: int) -> str:
+    return f"× {2**by}" if by > 0 else f"÷ {2**-by}"

@@ -1,0 +1,1 @@
+"""Why a job failed: one cause out of the evidence of all sources."""

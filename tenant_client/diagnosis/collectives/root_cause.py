@@ -1,0 +1,83 @@
+"""From what each group shows to the ranks where the trouble begins.
+
+Guarantees: whoever waits, in any group, for a rank that is named or has no dump is not itself named, unless in a cycle
+of ranks that wait for each other, or for a deviation or standstill that no waiting excuses.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from tenant_client.diagnosis.collectives.findings import CAUSES, Culprit, Findings, GroupFinding, Verdict
+from tenant_client.diagnosis.collectives.merge import Job, Rows
+from tenant_client.diagnosis.collectives.mismatch import mismatches
+from tenant_client.diagnosis.collectives.pairs import unmatched
+from tenant_client.diagnosis.collectives.progress import behind, stalled
+from tenant_client.sources.flight_recorder import Dump
+
+_BEHIND = {Verdict.MISSING, Verdict.STOPPED}
+
+
+def analyse(dumps: Iterable[Dump]) -> Findings:
+    """Who stopped the job, from one dump per rank; ranks of the groups that have none are named in `no_dump`."""
+    job = Job(dumps)
+    groups = [(group, rows) for group in range(len(job.groups)) if len(rows := job.rows_of(group))]
+    found = [one for group, rows in groups for one in (*mismatches(job, group, rows), *behind(job, group, rows))]
+    found = _waited_for([*found, *unmatched(job)])
+    culprits = _ends(found, job)
+    if not culprits:
+        elsewhere = {rank for one in found for rank in (*one.waiting, *one.ranks)}
+        found += [one for group, rows in groups for one in stalled(job, group, rows, elsewhere)]
+    found.sort(key=lambda one: (culprits.isdisjoint(one.ranks), one.call.at_s, one.call.group.name, one.call.seq))
+    accused = sorted((_culprit(job, rank, found) for rank in culprits), key=lambda one: (one.call.at_s, one.rank))
+    return Findings(_verdict(accused, found), tuple(accused), tuple(found), job.no_dump)
+
+
+def _verdict(accused: Sequence[Culprit], found: Sequence[GroupFinding]) -> Verdict:
+    """The most telling; who is missing is not known if each of them waits for a rank without a dump."""
+    causes = {culprit.cause for culprit in accused}
+    verdicts = [verdict for verdict, cause in CAUSES.items() if cause in causes]
+    if not causes:
+        verdicts = [Verdict.UNDECIDED if one.verdict in _BEHIND else one.verdict for one in found]
+    return min(verdicts, key=lambda verdict: verdict.order, default=Verdict.CLEAN)
+
+
+def _waited_for(found: Sequence[GroupFinding]) -> list[GroupFinding]:
+    """Without the ranks that are behind but keep nobody waiting: a dump a moment earlier than the others shows that."""
+    blamed = {rank for one in found if one.waiting for rank in one.ranks}
+    return [one for one in found if one.verdict not in _BEHIND or not blamed.isdisjoint(one.ranks)]
+
+
+def _ends(found: Sequence[GroupFinding], job: Job) -> set[int]:
+    """Where the paths from waiting ranks to those they wait for end."""
+    ranks = sorted({rank for one in found for rank in (*one.ranks, *one.waiting)})
+    if not ranks:
+        return set()
+    begin, end = np.searchsorted(ranks, _edges(found)).T
+    graph = coo_array((np.ones(len(begin)), (begin, end)), shape=(len(ranks), len(ranks)))
+    _, component = connected_components(graph, directed=True, connection="strong")
+    left = set(component[begin[component[begin] != component[end]]].tolist())
+    last = {rank for rank, its in zip(ranks, component.tolist(), strict=True) if its not in left}
+    return last & job.dumps.keys() & {rank for one in found for rank in one.ranks}
+
+
+def _edges(found: Sequence[GroupFinding]) -> Rows:
+    """From each waiting rank to those it waits for, if no finding that nothing excuses is on the waiting one."""
+    fixed = {rank for one in found if not one.excusable for rank in one.ranks}
+    pairs = [(waits, rank) for one in found for rank in one.ranks for waits in one.waiting if waits not in fixed]
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _culprit(job: Job, rank: int, found: Sequence[GroupFinding]) -> Culprit:
+    """The worst that any group says of the rank, by verdict and then by time."""
+    mine = [one for one in found if rank in one.ranks and one.verdict is not Verdict.UNDECIDED]
+    mine.sort(key=lambda one: (one.verdict.order, one.call.point_to_point, one.call.at_s))
+    worst, *others = (next(these) for _, these in groupby(mine, key=lambda one: one.verdict))
+    reason = "; ".join([worst.reason, *(f"{one.call}: {one.reason}" for one in others)])
+    row = job.last_row(rank)
+    last = None if row is None else job.call(row)
+    age_s = None if row is None else int(job.ns.max() - job.ns[row]) / 1e9
+    return Culprit(rank, job.dumps[rank].file, CAUSES[worst.verdict], worst.call, reason, last, age_s)

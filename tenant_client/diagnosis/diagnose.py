@@ -1,0 +1,286 @@
+"""Why a job failed: evidence from all sources, and the one observation among it that names the cause.
+
+    gathered = gather([Path("logs/")])
+    print(diagnose(gathered.evidence).sentence)
+
+Rules, in this order. What speaks of hardware, devices, killed workers and memory comes before all else, in this order
+of levels. Then what came first: within a file its first line, over ranks the earliest time where one kind of source
+gives times, else network before collective before program, and a bare RuntimeError last. Symptoms (time-outs, lost
+peers, killed contexts) name a reason only where no root does; teardown never does. Nothing is guessed: without support
+the reason is `unknown`. An owner's lessons are asked after that.
+
+An attempt that torchelastic started again is no cause of the end: of a log directory the last attempt counts.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from federation.protocol.causes import CAUSES, Domain
+from tenant_client.diagnosis import collectives
+from tenant_client.diagnosis.log_templates import Lessons, Templates
+from tenant_client.sources import elastic, flight_recorder, job_log, kernel_log, nccl_log
+from tenant_client.sources.cues import UNKNOWN, Level, level_of
+from tenant_client.sources.evidence import Evidence, Role
+from tenant_client.sources.flight_recorder import Dump
+from tenant_client.sources.job_log import Leftover
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, SourceError, open_inputs
+from tenant_client.sources.scanning import Line
+
+_HEAD = 16 << 10
+_FEW = 8
+_HINTS = 5
+_MOST_FILES = 100_000
+_LESSON = "lessons"
+_ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
+# Symptoms from the nearest to the cause; killed GPU contexts last, since every killed process leaves some.
+_SYMPTOMS = (Level.HARDWARE, Level.MEMORY, Level.WORKER, Level.NETWORK, Level.COLLECTIVE, Level.PROGRAM, Level.DEVICE)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a job failed: `reason` is a slug of `CAUSES` or "unknown", `root` what names it, `cascade` what followed.
+
+    With an unknown reason `root` is an exception that no cue knows, or None.
+    """
+
+    reason: str
+    root: Evidence | None
+    cascade: tuple[Evidence, ...] = ()
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that failed first, where something says so."""
+        return next((seen.rank for seen in self._agreeing() if seen.rank is not None), None)
+
+    @property
+    def host(self) -> str:
+        """The host that failed first, "" where nothing says so."""
+        return next((seen.host for seen in self._agreeing() if seen.host), "")
+
+    @property
+    def gpu(self) -> str:
+        """The GPU that failed first, "" where nothing says so."""
+        return next((seen.gpu for seen in self._agreeing() if seen.gpu), "")
+
+    @property
+    def domain(self) -> Domain | None:
+        """Infrastructure, framework or script; None for unknown."""
+        return CAUSES[self.reason].domain if self.reason in CAUSES else None
+
+    @property
+    def sentence(self) -> str:
+        """One line for a person."""
+        if self.root is None:
+            return "unknown: nothing that was read names a reason"
+        where = [f"rank {self.rank}" if self.rank is not None else "", self.host, f"GPU {self.gpu}" if self.gpu else ""]
+        place = ", ".join(part for part in where if part)
+        what = " ".join(self.root.text.split())[:200]
+        return f"{self.reason}: {f'{place}: ' if place else ''}{self.root.where}: {what}"
+
+    def _agreeing(self) -> Iterator[Evidence]:
+        if self.root is not None:
+            yield self.root
+            yield from (seen for seen in self.cascade if seen.reason == self.reason and seen.role is self.root.role)
+
+
+@dataclass
+class Gathered:
+    """What was read: evidence in the order of the files, faults of files, and what no cue explains, by file.
+
+    Flight recorder dumps speak together, so what they say comes last.
+    """
+
+    evidence: list[Evidence] = field(default_factory=list)
+    faults: list[SourceError] = field(default_factory=list)
+    leftovers: dict[str, Leftover] = field(default_factory=dict)
+    dumps: list[Dump] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A kind of line that may say why, for the owner's eyes: its template, an example, and how often it came."""
+
+    template: str
+    example: str
+    count: int
+    file: str
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+
+def gather(paths: Iterable[Path], limits: Limits = DEFAULT_LIMITS) -> Gathered:
+    """Read files, and directories with all that is in them. What cannot be read is a fault and stops nothing.
+
+    What a file is, its content tells. In directories, files that are no text are passed over; named ones are faults.
+    """
+    gathered = Gathered()
+    for path in paths:
+        for file, named in _files(path):
+            try:
+                _read(file, limits, gathered, named=named)
+            except SourceError as fault:
+                gathered.faults.append(fault)
+            except OSError as error:
+                gathered.faults.append(SourceError(str(file), 0, error.strerror or "cannot be read"))
+    if gathered.dumps:
+        gathered.evidence += collectives.evidence(collectives.analyse(gathered.dumps))
+    return gathered
+
+
+def _files(path: Path) -> Iterator[tuple[Path, bool]]:
+    if not path.is_dir():
+        yield path, True
+        return
+    found = [file for file in path.rglob("*") if file.is_file() and not file.is_symlink()][:_MOST_FILES]
+    last: dict[str, int] = {}
+    for file in found:
+        before, attempt = _attempt(file)
+        last[before] = max(attempt, last.get(before, 0))
+    for file in sorted(found):
+        before, attempt = _attempt(file)
+        if attempt in (-1, last[before]):
+            yield file, False
+
+
+def _attempt(file: Path) -> tuple[str, int]:
+    """The directory of a run and the number of the attempt within it; -1 outside such directories."""
+    for at, part in enumerate(file.parts):
+        found = _ATTEMPT.fullmatch(part)
+        if found:
+            return str(Path(*file.parts[:at])), int(found[1])
+    return "", -1
+
+
+def _read(file: Path, limits: Limits, gathered: Gathered, *, named: bool) -> None:
+    with open_inputs(file, limits) as inputs:
+        for reader in inputs:
+            head = reader.peek()[:_HEAD]
+            if flight_recorder.looks_like(head, Path(reader.file).name):
+                gathered.dumps.append(flight_recorder.read_dump(reader, limits))
+            elif _is_text(head):
+                gathered.evidence.extend(_evidence(reader, head, limits, gathered))
+            elif head and named:
+                raise SourceError(reader.file, 0, "is no text")
+
+
+def _is_text(head: bytes) -> bool:
+    """Text, perhaps with holes of zeros as network file systems leave them: few other control bytes."""
+    odd = sum(head.count(bytes([code])) for code in (*range(1, 9), *range(14, 27), *range(28, 32), 127))
+    return bool(head.strip(b"\0")) and odd * 50 < len(head) and head.count(0) * 2 < len(head)
+
+
+def _evidence(reader: CappedReader, head: bytes, limits: Limits, gathered: Gathered) -> Iterator[Evidence]:
+    text = head.decode("utf-8", "replace")
+    if elastic.looks_like(text):
+        yield from elastic.read(reader, limits)
+    elif kernel_log.looks_like(text):
+        yield from kernel_log.read(reader, limits)
+    elif nccl_log.looks_like(text):
+        yield from nccl_log.read(reader, limits)
+    else:
+        leftover = gathered.leftovers.setdefault(reader.file, Leftover())
+        rank = elastic.rank_of(reader.file)
+        for seen in job_log.read(reader, limits, leftover):
+            yield replace(seen, rank=rank) if seen.rank is None else seen
+
+
+# ---- deciding ------------------------------------------------------------------------------------------------------
+
+
+def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
+    """The cause among the evidence, which comes in the order of its files and lines."""
+    seen = list(evidence)
+    roots = [one for one in seen if one.role is Role.ROOT]
+    root = _first(roots) if roots else _symptom(seen)
+    if root is None:
+        return Diagnosis(UNKNOWN, None, _few(seen, None))
+    return Diagnosis(root.reason, root, _few(seen, root))
+
+
+def _few(seen: Sequence[Evidence], root: Evidence | None) -> tuple[Evidence, ...]:
+    """The first of each kind that is not the root, what agrees with it first."""
+    kinds: dict[tuple[object, ...], Evidence] = {}
+    for one in seen:
+        if one is not root:
+            kinds.setdefault((one.reason, one.role, one.source), one)
+    reason = root.reason if root else UNKNOWN
+    return tuple(sorted(kinds.values(), key=lambda one: one.reason != reason)[:_FEW])
+
+
+def _symptom(seen: Sequence[Evidence]) -> Evidence | None:
+    symptoms = [one for one in seen if one.role is Role.SYMPTOM and one.reason != UNKNOWN]
+    return min(symptoms, key=lambda one: _SYMPTOMS.index(level_of(one.reason)), default=None)
+
+
+def _first(roots: Sequence[Evidence]) -> Evidence:
+    lowest = min(level_of(root.reason) for root in roots)
+    if lowest <= Level.MEMORY:
+        return _earliest([root for root in roots if level_of(root.reason) == lowest])
+    return _first_of_program(_without_late_ranks(roots))
+
+
+def _first_of_program(roots: Sequence[Evidence]) -> Evidence:
+    """Of network, collective and program: time decides where it can, a file's first line speaks for the file."""
+    if len({root.source for root in roots}) == 1 and all(root.at_s is not None for root in roots):
+        return _earliest(roots)
+    by_file: dict[str, Evidence] = {}
+    for root in roots:
+        by_file.setdefault(root.file, root)
+    return min(by_file.values(), key=lambda root: (level_of(root.reason), root.reason in ("runtime_error", UNKNOWN)))
+
+
+def _earliest(roots: Sequence[Evidence]) -> Evidence:
+    """The first by time where all tell the time by one kind of clock, else the first that was read, the kernel's first.
+
+    The kernel is the witness nearest to the hardware.
+    """
+    comparable = len({root.source for root in roots}) == 1 and all(root.at_s is not None for root in roots)
+    if comparable:
+        return min(roots, key=lambda root: root.at_s or 0.0)
+    return min(roots, key=lambda root: root.source != kernel_log.SOURCE)
+
+
+def _without_late_ranks(roots: Sequence[Evidence]) -> Sequence[Evidence]:
+    """Without ranks that torchelastic saw fail later than another one: they follow it."""
+    times = {root.rank: root.at_s for root in roots if root.source == elastic.SOURCE and root.at_s is not None}
+    first = min(times.values(), default=None)
+    late = {rank for rank, at_s in times.items() if at_s is not None and first is not None and at_s > first}
+    return [root for root in roots if root.rank is None or root.rank not in late]
+
+
+# ---- what no cue explains ------------------------------------------------------------------------------------------
+
+
+def explain(gathered: Gathered, lessons: Lessons) -> Diagnosis:
+    """The diagnosis, and where it is unknown what the owner taught about the lines that no cue explains."""
+    found = diagnose(gathered.evidence)
+    if found.reason != UNKNOWN:
+        return found
+    for file, line in _unexplained(gathered):
+        reason = lessons.reason_of(line.text)
+        if reason is not None:
+            taught = Evidence(reason, Role.SYMPTOM, _LESSON, file, line.number, line.text.strip()[:400])
+            return Diagnosis(reason, taught, found.cascade)
+    return found
+
+
+def hints(gathered: Gathered, most: int = _HINTS) -> tuple[Hint, ...]:
+    """The rarest kinds of lines that look like errors; without any, the last lines. Hints for a person, no reasons."""
+    templates, examples = Templates(), dict[int, tuple[str, Line]]()
+    suspicious = [(file, line) for file, left in gathered.leftovers.items() for line in left.suspicious]
+    if not suspicious:
+        suspicious = [(file, line) for file, left in gathered.leftovers.items() for line in left.tail[-most:]]
+    for file, line in suspicious:
+        examples[templates.learn(line.text)] = (file, line)
+    return tuple(
+        Hint(templates.text(one), examples[one][1].text.strip()[:400], templates.count(one), examples[one][0])
+        for one in templates.rarest(most)
+    )
+
+
+def _unexplained(gathered: Gathered) -> Iterator[tuple[str, Line]]:
+    for file, left in gathered.leftovers.items():
+        yield from ((file, line) for line in (*left.suspicious, *left.tail))

@@ -1,0 +1,71 @@
+"""Every byte of a contribution beside its meaning: an owner can check what leaves without trusting a word of it.
+
+A message is cut into parts without gap or overlap: labels, ids, the cells of each marginal, the signature, and the few
+bytes of msgpack framing between them. In a series the noise of each marginal follows behind the cells of all of them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import msgpack
+
+from crypto.codec import decode
+from crypto.signing import Signed
+from federation.protocol.plan import Plan
+from federation.protocol.round_messages import Contribution, ContributionHeader
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes [offset, offset + length) of a message: which field they are, and what that means to its owner."""
+
+    offset: int
+    length: int
+    field: str
+    meaning: str
+
+
+def layout(message: bytes, plan: Plan) -> tuple[Part, ...]:
+    """The parts of a contribution to `plan`, in order; they cover every byte of it. DecodeError for another."""
+    contribution = decode(Contribution, message)
+    signed = decode(Signed, contribution.header)
+    header = decode(ContributionHeader, signed.body)
+    found: list[Part] = []
+    at = 0
+    for field, value, meaning in (
+        ("label", Contribution.LABEL.encode(), "a contribution: a signed header, and cells"),
+        ("label", Signed.LABEL.encode(), "a signed message"),
+        ("signature", bytes(signed.signature), "yours, over the digest of the header"),
+        ("label", ContributionHeader.LABEL.encode(), "the header of a contribution"),
+        ("tenant", bytes(header.tenant), "who sends: the id that follows from your signing key"),
+        ("round", bytes(header.round_id), "which round this answers"),
+        ("plan", bytes(header.plan), "digest of the plan that was answered"),
+        ("start", msgpack.packb(header.start_hour), "the hour from which you count, up to the end of the plan's"),
+        ("nonce", bytes(header.nonce), "drawn for this message alone: no other has its masks"),
+        ("digest", bytes(header.cells), "of the cells, so that the signature covers them"),
+        ("cells", bytes(contribution.cells), ""),
+    ):
+        start = message.index(value, at)
+        if start > at:
+            found.append(Part(at, start - at, "framing", "types and lengths of what follows (msgpack)"))
+        found += _words(start, plan) if field == "cells" else [Part(start, len(value), field, meaning)]
+        at = start + len(value)
+    return tuple(found)
+
+
+CELLS, NOISE = "cells of ", "noise of "
+_WHAT = {1: [(CELLS, "each count + noise + masks")], 2: [(CELLS, "each count + masks"), (NOISE, "each noise + masks")]}
+
+
+def _words(start: int, plan: Plan) -> Iterator[Part]:
+    """One part for each marginal, in a series two: its words in row-major order, eight bytes each."""
+    levels = {dimension.name: len(dimension.levels) for dimension in plan.dimensions}
+    for field, holds in _WHAT[plan.vectors]:
+        for marginal in plan.marginals:
+            shape: Sequence[int] = [levels[name] for name in marginal.dimensions]
+            size = 8 * prod(shape)
+            by = " × ".join(f"{name} ({count})" for name, count in zip(marginal.dimensions, shape, strict=True))
+            meaning = f"failures by {by}, row by row; {holds} mod 2^64, little-endian"
+            yield Part(start, size, f"{field}{marginal.name}", meaning)
+            start += size

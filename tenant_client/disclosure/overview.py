@@ -1,0 +1,197 @@
+"""Where a tenant's home stands, in one look: has it joined, what runs, what wants attention, what is left to spend.
+
+Nothing is asked, made or changed: the home is read as it lies there, and may be missing.
+"""
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from federation.runtime.sqlite import Connection, reporting
+
+from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.enrolment import fingerprint
+from federation.protocol.plan import HOURS_PER_WEEK
+from federation.runtime.clock import SECONDS_PER_HOUR
+from federation.runtime.pinned_directory import NotEnrolled
+from tenant_client.advice.hints import HintLog, standing
+from tenant_client.home import MEMORY, joined
+from tenant_client.records.attempts import Attempts, State
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
+from tenant_client.records.ledger import Ledger
+from tenant_client.rounds.policy import Policy, load_policy
+
+
+@dataclass(frozen=True)
+class LeaseRow:
+    """A lease, what runs on it, and how its last attempt stands; `state` is empty where none was seen."""
+
+    lease: str
+    job: str
+    workload: str
+    attempts: int
+    state: str
+    reason: str
+    since_s: float
+
+
+@dataclass(frozen=True)
+class Leases:
+    """Leases, oldest first."""
+
+    version: int
+    leases: tuple[LeaseRow, ...]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A cause of failures, and whether failures with it are counted in a round."""
+
+    slug: str
+    title: str
+    domain: Domain
+    observed: int
+    share_of_lost_gpu_time: float
+    counts: bool
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """The taxonomy."""
+
+    version: int
+    reasons: tuple[Reason, ...]
+
+
+def reasons() -> Reasons:
+    """Every cause of the taxonomy. All of them are counted: a round has a row for each."""
+    rows = (
+        Reason(one.slug, one.title, one.domain, one.observed, one.share_of_lost_gpu_time, counts=True)
+        for one in CAUSES.values()
+    )
+    return Reasons(1, tuple(rows))
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The federation that was joined, as this home has pinned it."""
+
+    head: str
+    members: int
+    trustees: int
+
+
+@dataclass(frozen=True)
+class LastRound:
+    """The newest window that this tenant answered for, and the budget of its job-weeks."""
+
+    start_hour: int
+    end_hour: int
+    epsilon_spent: float
+    epsilon_left: float
+
+
+@dataclass(frozen=True)
+class Status:
+    """All of it. `due` says what to do next, empty where nothing waits for this tenant."""
+
+    version: int
+    home: str
+    exists: bool
+    has_keys: bool
+    federation: Federation | None
+    leases: int
+    running: tuple[LeaseRow, ...]
+    last_attempt: LeaseRow | None
+    hints_standing: int
+    epsilon_limit: float
+    delta: float
+    last_round: LastRound | None
+    due: str
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing waits. 1: a hint stands, or the last attempt failed. 3: there is nothing yet."""
+        if not (self.has_keys or self.leases):
+            return 3
+        failed = self.last_attempt is not None and self.last_attempt.state in (State.FAILED, State.INTERRUPTED)
+        return 1 if self.hints_standing or failed else 0
+
+
+def leases(connection: Connection) -> list[LeaseRow]:
+    """Every lease, oldest first."""
+    journal, attempts = Journal(connection), Attempts(connection)
+    jobs, described = attempts.jobs(), journal.descriptors()
+    last = {one.unit: one for one in attempts.list()}
+    rows = []
+    for unit in journal.units():
+        one, what = last.get(unit.unit), described.get(unit.unit)
+        rows.append(
+            LeaseRow(
+                lease=unit.unit,
+                job=jobs.get(unit.unit, ""),
+                workload=" ".join(filter(None, (what.precision, what.parallelism))) if what else "",
+                attempts=one.attempt if one else 0,
+                state=one.state if one else "",
+                reason=one.cause.reason if one and one.state is State.FAILED else "",
+                since_s=one.started_at_s if one else unit.start_h * SECONDS_PER_HOUR,
+            )
+        )
+    return rows
+
+
+def status(home: Path, now_hour: float) -> Status:
+    """The state of a home."""
+    has_keys, policy_file = (home / "signing.key").exists(), home / "policy.toml"
+    policy = load_policy(policy_file) if policy_file.exists() else Policy()
+    rows: list[LeaseRow] = []
+    hints, spent = 0, None
+    if (home / MEMORY).exists():
+        with reporting(), closing(open_database(home / MEMORY)) as connection:
+            rows = leases(connection)
+            hints = len(list(standing(HintLog(connection).hints(), now_hour)))
+            spent = _last_round(Ledger(connection), policy)
+    federation = _federation(home)
+    tried = [row for row in rows if row.attempts]
+    return Status(
+        version=1,
+        home=str(home),
+        exists=home.is_dir(),
+        has_keys=has_keys,
+        federation=federation,
+        leases=len(rows),
+        running=tuple(row for row in rows if row.state == State.RUNNING),
+        last_attempt=max(tried, key=lambda row: row.since_s, default=None),
+        hints_standing=hints,
+        epsilon_limit=policy.epsilon_per_job_week,
+        delta=policy.delta,
+        last_round=spent,
+        due=_due(federation, hints, has_keys=has_keys),
+    )
+
+
+def _federation(home: Path) -> Federation | None:
+    try:
+        directory = joined(home).directory
+    except NotEnrolled:
+        return None
+    return Federation(fingerprint(directory.head), len(directory.members), len(directory.trustees))
+
+
+def _last_round(ledger: Ledger, policy: Policy) -> LastRound | None:
+    charges = ledger.charges()
+    if not charges:
+        return None
+    newest = max(charges, key=lambda charge: charge.end_h)
+    epsilon = ledger.spent(newest.end_h - HOURS_PER_WEEK, newest.end_h).at(policy.delta)
+    left = max(0.0, policy.epsilon_per_job_week - epsilon)
+    return LastRound(newest.start_h, newest.end_h, epsilon, left)
+
+
+def _due(federation: Federation | None, hints: int, *, has_keys: bool) -> str:
+    if hints:
+        return "do what the hints say: `pharoah-tenant watch --once`"
+    if federation is None and has_keys:
+        return "take the provider's invitation: `pharoah-tenant enrol INVITATION`"
+    return ""

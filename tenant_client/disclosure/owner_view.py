@@ -1,0 +1,299 @@
+"""What the owner of the data may see at any time: what happened, what a plan would take, what left, what was spent."""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from federation.runtime.sqlite import Connection
+
+from crypto.codec import encode
+from crypto.ids import Digest, Nonce, RoundId, Signature
+from crypto.signing import Signed, name_of
+from federation.protocol.noise import Integers
+from federation.protocol.plan import Marginal, Plan
+from federation.protocol.privacy_cost import plan_loss
+from federation.protocol.round_messages import Contribution, ContributionHeader
+from tenant_client.disclosure.message_layout import CELLS, Part, layout
+from tenant_client.records.attempts import Attempt, Attempts
+from tenant_client.records.journal import Journal, LabelledFailure, Unit
+from tenant_client.records.ledger import Charge
+from tenant_client.records.outcomes import SentOutcome
+from tenant_client.records.questions import SentQuestions
+from tenant_client.rounds.tenant import Tenant
+from tenant_client.workload.compare import operator_text
+from tenant_client.workload.descriptor import Descriptor
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is known of a lease's workload; tokens of it are all that ever leaves."""
+
+    lease: str
+    precision: str
+    parallelism: str
+    versions: tuple[str, ...]
+    structure: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Happened:
+    """The journal: leases, workloads, attempts and how they ended, failures as counted, and jobs by lease."""
+
+    leases: tuple[Unit, ...]
+    workloads: tuple[Workload, ...]
+    attempts: tuple[Attempt, ...]
+    failures: tuple[LabelledFailure, ...]
+    jobs: Mapping[str, str]
+
+
+def happened(connection: Connection) -> Happened:
+    """Everything that the journal holds, oldest first."""
+    journal, attempts = Journal(connection), Attempts(connection)
+    workloads = (_workload(lease, descriptor) for lease, descriptor in journal.descriptors().items())
+    failures = journal.failures(0.0, math.inf)
+    return Happened(tuple(journal.units()), tuple(workloads), tuple(attempts.list()), tuple(failures), attempts.jobs())
+
+
+def _workload(lease: str, descriptor: Descriptor) -> Workload:
+    return Workload(
+        lease,
+        descriptor.precision,
+        descriptor.parallelism,
+        tuple(" ".join(pair) for pair in descriptor.versions),
+        tuple(operator_text(operator) for operator in sorted(descriptor.structure)),
+    )
+
+
+@dataclass(frozen=True)
+class PreviewCell:
+    """One cell that is not zero: its place in the message, its meaning, and the count that noise and masks hide."""
+
+    offset: int
+    marginal: str
+    cell: tuple[tuple[str, str], ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Everything that an answer to a plan would consist of, down to the byte.
+
+    It counts the hours from `counts_from_hour` to the end of the window: in a series, weeks that were missed as well.
+    """
+
+    round_id: str
+    window_hours: tuple[int, int]
+    counts_from_hour: int
+    message_bytes: int
+    cells: int
+    epsilon: float
+    delta: float
+    mechanism: str
+    noise_scales: tuple[tuple[str, float], ...]
+    counts: tuple[PreviewCell, ...]
+    layout: tuple[Part, ...]
+
+
+def preview(tenant: Tenant, plan: Plan) -> Preview:
+    """What answering `plan` would send. Reads only: nothing is charged, drawn or kept."""
+    counted = tenant.counts(plan)
+    parts = layout(tenant.outbox.sent(plan.round_id) or _same_in_form(tenant, plan), plan)
+    starts = [part.offset for part in parts if part.field.startswith(CELLS)]
+    return Preview(
+        round_id=str(plan.round_id),
+        window_hours=(plan.start_hour, plan.end_hour),
+        counts_from_hour=tenant.begins(plan),
+        message_bytes=parts[-1].offset + parts[-1].length,
+        cells=plan.cells,
+        epsilon=plan_loss(plan).at(plan.delta),
+        delta=plan.delta,
+        mechanism=plan.mechanism,
+        noise_scales=tuple((marginal.name, marginal.noise_scale) for marginal in plan.marginals),
+        counts=tuple(
+            cell
+            for start, marginal, table in zip(starts, plan.marginals, counted, strict=True)
+            for cell in _cells(start, plan, marginal, table)
+        ),
+        layout=parts,
+    )
+
+
+def _same_in_form(tenant: Tenant, plan: Plan) -> bytes:
+    """A message of the form and length of a contribution; where the real one has secrets, it has filler."""
+    filler = hashlib.shake_256(b"pharoah/preview").digest(8 * plan.words + 144)
+    start_hour, nonce = tenant.begins(plan), Nonce(filler[128:144])
+    header = ContributionHeader(tenant.id, plan.round_id, Digest(filler[:32]), start_hour, nonce, Digest(filler[32:64]))
+    signed = encode(Signed(Signature(filler[64:128]), memoryview(encode(header))))
+    return encode(Contribution(signed, memoryview(filler[144:])))
+
+
+def _cells(start: int, plan: Plan, marginal: Marginal, counts: Integers) -> Iterator[PreviewCell]:
+    levels = {dimension.name: dimension.levels for dimension in plan.dimensions}
+    for place in np.argwhere(counts):
+        named = tuple((name, levels[name][at]) for name, at in zip(marginal.dimensions, place, strict=True))
+        offset = start + 8 * int(np.ravel_multi_index(tuple(place), counts.shape))
+        yield PreviewCell(offset, marginal.name, named, int(counts[tuple(place)]))
+
+
+@dataclass(frozen=True)
+class SentContribution:
+    """A contribution as it left, and every retry of it. It counts from `counts_from_hour` to the end of the window."""
+
+    round_id: str
+    window_hours: tuple[int, int]
+    counts_from_hour: int
+    message_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SentTokens:
+    """What the provider was told of a lease that it asked about: the four tokens of its workload."""
+
+    lease: str
+    start_h: float
+    epoch: int
+    family: str
+    archetype: str
+    subarchetype: str
+    exact: str
+
+
+@dataclass(frozen=True)
+class SentElements:
+    """How many blinded elements a trustee was sent for tokens of an epoch, whether or not it evaluated them."""
+
+    epoch: int
+    trustee: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class SentOwnership:
+    """The tokens of which this tenant signed that it holds leases; the provider shows it to trustees."""
+
+    epoch: int
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SentReceipt:
+    """An acknowledgement of an entry of the directory, as often as it is asked for: the digest of that entry."""
+
+    entry: int
+    head: str
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Everything that left, by kind; besides, every bundle that came is acknowledged by its digest."""
+
+    contributions: tuple[SentContribution, ...]
+    registrations: tuple[SentTokens, ...]
+    ownerships: tuple[SentOwnership, ...]
+    evaluations: tuple[SentElements, ...]
+    receipts: tuple[SentReceipt, ...]
+    outcomes: tuple[SentOutcome, ...]
+    questions: tuple[SentQuestions, ...]
+
+
+def sent(tenant: Tenant) -> Sent:
+    """What did leave, from the messages as they are kept and from what was noted before the others left."""
+    return Sent(
+        tuple(_sent_contribution(tenant, plan) for plan in tenant.plans()),
+        tuple(
+            SentTokens(
+                lease=str(lease),
+                start_h=start_h,
+                epoch=epoch,
+                family=str(ladder.family),
+                archetype=str(ladder.archetype),
+                subarchetype=str(ladder.subarchetype),
+                exact=str(ladder.exact),
+            )
+            for lease, epoch, start_h, ladder in tenant.journal.told()
+        ),
+        tuple(_sent_ownerships(tenant)),
+        tuple(SentElements(*asked, elements) for asked, elements in tenant.tokens.evaluations().items()),
+        tuple(_sent_receipts(tenant)),
+        tuple(tenant.outcomes()),
+        tuple(tenant.questions()),
+    )
+
+
+def _sent_ownerships(tenant: Tenant) -> Iterator[SentOwnership]:
+    for epoch in sorted({epoch for _, epoch, _, _ in tenant.journal.told()}):
+        yield SentOwnership(epoch, tuple(map(str, tenant.journal.held(epoch))))
+
+
+def _sent_receipts(tenant: Tenant) -> Iterator[SentReceipt]:
+    """A receipt names what is pinned, so no other can have left: whether each was asked for is not noted."""
+    for number, entry in enumerate(tenant.chain.entries):
+        yield SentReceipt(number, str(name_of(entry)))
+
+
+def _sent_contribution(tenant: Tenant, plan: Plan) -> SentContribution:
+    message = tenant.outbox.sent(plan.round_id) or b""
+    window, begins = (plan.start_hour, plan.end_hour), tenant.begins(plan)
+    return SentContribution(str(plan.round_id), window, begins, len(message), hashlib.sha256(message).hexdigest())
+
+
+@dataclass(frozen=True)
+class SentBytes:
+    """One part of a message that left: its place, its meaning, and its bytes in hexadecimal."""
+
+    part: Part
+    hex: str
+
+
+def sent_bytes(tenant: Tenant, round_id: RoundId) -> tuple[SentBytes, ...]:
+    """The contribution to a round as it left, every byte; empty if that round was not answered."""
+    message = tenant.outbox.sent(round_id)
+    if message is None:
+        return ()
+    (plan,) = (plan for plan in tenant.plans() if plan.round_id == round_id)
+    parts = layout(message, plan)
+    return tuple(SentBytes(part, message[part.offset : part.offset + part.length].hex()) for part in parts)
+
+
+@dataclass(frozen=True)
+class BudgetLine:
+    """What the job-weeks of one charged window have paid in all, and what is left of the policy's limit."""
+
+    window_hours: tuple[int, int]
+    rounds: int
+    epsilon: float
+    remaining: float
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The ledger for a person: by window, and what a job that ran through all of them has paid as one unit."""
+
+    limit_epsilon: float
+    delta: float
+    lines: tuple[BudgetLine, ...]
+    whole_job_epsilon: float
+
+
+def budget(tenant: Tenant) -> Budget:
+    """The state of the ledger against the policy."""
+    charges, policy = tenant.ledger.charges(), tenant.policy
+    windows = sorted({(charge.start_h, charge.end_h) for charge in charges})
+    lines = tuple(_line(tenant, window, charges) for window in windows)
+    return Budget(policy.epsilon_per_job_week, policy.delta, lines, _whole_job(charges, policy.delta))
+
+
+def _line(tenant: Tenant, window: tuple[int, int], charges: list[Charge]) -> BudgetLine:
+    spent = tenant.ledger.spent(*window).at(tenant.policy.delta)
+    rounds = sum((charge.start_h, charge.end_h) == window for charge in charges)
+    return BudgetLine(window, rounds, spent, max(0.0, tenant.policy.epsilon_per_job_week - spent))
+
+
+def _whole_job(charges: list[Charge], delta: float) -> float:
+    """Group privacy of a job present in every window: epsilon adds up, and the square root of rho does."""
+    epsilon = sum(charge.loss.epsilon for charge in charges)
+    root_rho = sum(charge.loss.rho**0.5 for charge in charges)
+    return type(charges[0].loss)(epsilon, root_rho**2).at(delta) if charges else 0.0

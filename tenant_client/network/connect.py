@@ -1,0 +1,38 @@
+"""From a tenant's home to the provider's online service: address, root, and the tenant's own key."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from crypto.signing import SigningKey
+from federation.runtime.key_files import read, read_key
+from federation.runtime.settings import BadSettings, load
+from federation.transport.client import Peer
+from federation.transport.introductions import Introducing
+from tenant_client.home import joined, member
+from tenant_client.network.provider_service import Online
+from tenant_client.records.questions import noting
+from tenant_client.settings import TenantSettings
+
+
+@contextmanager
+def connected(home: Path, deadline_s: float = 30.0) -> Iterator[Online]:
+    """The service as the tenant in `home` uses it; nothing is sent before the first question.
+
+    Each question is noted first (`tenant_client.records.questions`).
+    """
+    joined(home)
+    settings = load(TenantSettings, home / "tenant.toml", os.environ)
+    if not settings.provider.online:
+        raise BadSettings("[provider] names no address", hint="set online as the invitation has it")
+    key, tenant = SigningKey(read_key(home / "signing.key")), member(home).tenant
+    pinned, introducing = read(home / "provider.pem"), Introducing(key, time.time)
+    at = settings.provider.online
+    note = noting(home / "tenant.db", at)
+    with (
+        Peer(at, pinned, deadline_s=deadline_s, introducing=introducing, note=note) as peer,
+        Online(peer, key, tenant, time.time) as online,
+    ):
+        yield online

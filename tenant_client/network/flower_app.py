@@ -1,0 +1,53 @@
+"""A tenant's answers as a Flower ClientApp.
+
+For every message of a known verb there is one reply: the bytes that `answer` returned, or an error that names the class
+of what went wrong. The text of an error never leaves: it goes to the tenant's own log, since it may quote the tenant's
+data. Of a bug not even the class leaves. Without this, Flower sends the text of any exception to the provider.
+
+Replies are padded to whole units (`federation.protocol.queries`); pacing them is the node's business. Not promised:
+that a refusal looks like an answer. A message whose type is no verb at all is for Flower to refuse.
+
+    app = client_app(lambda verb, payload: tenant.answer(verb, payload))
+"""
+
+import logging
+
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from crypto.errors import DecodeError, PharoahError
+from federation.protocol.queries import BLOB, RECORD, Answer, Fault, Verb, unwrap, wrap
+
+logger = logging.getLogger(__name__)
+
+
+def client_app(answer: Answer) -> ClientApp:
+    """The ClientApp that puts every question to `answer`, one at a time."""
+    app = ClientApp()
+    for verb in Verb:
+        _register(app, verb, answer)
+    return app
+
+
+def _register(app: ClientApp, verb: Verb, answer: Answer) -> None:
+    @app.query(verb.value)
+    def reply(message: Message, _context: Context) -> Message:
+        said = _said(verb, message, answer)
+        return Message(said, reply_to=message)
+
+
+def _said(verb: Verb, message: Message, answer: Answer) -> RecordDict | Error:
+    try:
+        return RecordDict({RECORD: ConfigRecord({BLOB: wrap(answer(verb, _payload(message)))})})
+    except PharoahError as error:
+        logger.warning("no answer to %s: %s; %s", verb, error.what, error.hint)
+        return Error(Fault.of(error), type(error).__name__)
+    except Exception:  # a bug stays a bug, in this log; its text must not reach the provider
+        logger.exception("no answer to %s: a bug of the tenant client", verb)
+        return Error(Fault.BUG, "Bug")
+
+
+def _payload(message: Message) -> bytes:
+    if message.has_error():
+        raise DecodeError("an error came instead of a question")
+    return unwrap(message.content)

@@ -1,0 +1,416 @@
+"""The tenant's node: connects to the provider's SuperLink, answers with the installed code, and with no other.
+
+`serve` keeps one node on the tenant-facing listener until `stop` is set. The SuperLink is recognised by the pinned root
+certificates alone, over TLS 1.3; the node by an EC P-384 key that the provider has registered. It never fetches or
+executes a Flower app bundle, and answers a run of any other than the agreed, empty one with INVALID_FAB. It reconnects
+for ever, with jittered back-off: when the SuperLink is away, when it was restarted (the node keeps its id), and when it
+refuses the node, since registration may come later. Unlike Flower's own SuperNode it neither ends the process nor sends
+it a signal, follows no redirect, and survives a question that cannot be read.
+
+Pacing: with `tick_s` a reply leaves a whole number of ticks, at least one, after its question came. The grid starts
+with the question and not with the hour: against a grid of the hour, the provider could ask at varying offsets and
+average out how long counting took. So one reply tells that time in ticks and no finer; choose a tick that is longer
+than counting takes.
+
+Clocks: each request carries a signed time stamp. The SuperLink refuses one (401) that is 5 s or more ahead of its own
+clock, or 305 s or more behind; the node then reports REFUSED, logs by how much the clocks differ, and goes on trying.
+The signature covers the time stamp only: that nobody puts a request of their own under it is owed to TLS.
+
+Not promised: that the size of a reply says nothing (that is for `answer`), nor that an answer survives this process. A
+tenant whose node was killed may have to wait until the SuperLink has given the old connection up, twice `heartbeat_s`.
+The provider can make this process fetch and hold a large question.
+
+    keys = make_node_key()            # keys.public_openssh goes to the provider, who registers it
+    settings = NodeSettings("provider.example:8443", Path("roots.pem"), keys.private_pem, tick_s=60.0)
+    serve(tenant.answer, settings, stop=threading.Event())
+"""
+
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from math import floor
+from pathlib import Path
+from random import SystemRandom
+from typing import TypeVar
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.node_pb2 import Node as NodeProto
+from flwr.proto.run_pb2 import GetRunRequest
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
+    pull_and_inflate_object_from_tree,
+    push_objects,
+)
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from crypto.errors import PharoahError
+from federation.protocol.queries import ROUND_BUNDLE_SHA256, Answer, Fault, Verb
+from tenant_client.network.flower_app import client_app
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Reply = Callable[[Message], Message]
+QUESTIONS = frozenset(f"query.{verb}" for verb in Verb)
+UNREADABLE = (ProtobufDecodeError, ValueError, TypeError, LookupError, AttributeError, RecursionError)  # by inflating
+LOST = (ObjectPullError, ObjectPushError)  # its run is over, or the SuperLink no longer has it
+FIRST_PAUSE_S = 0.5
+SLOWER = 1.25  # from one poll without a question to the next
+REQUEST_TIMEOUT_S = 30.0
+_random = SystemRandom()
+
+
+class Link(StrEnum):
+    """How things stand between this node and the SuperLink."""
+
+    AWAY = "away"
+    REFUSED = "refused"
+    CONNECTED = "connected"
+
+
+class BadNodeKey(PharoahError):
+    """What should be the key of a node is none."""
+
+    default_hint = "restore node.key from a backup, or make a new one with a new home"
+
+
+class _NotWanted(Exception):
+    """The SuperLink no longer wants an answer: its run is over."""
+
+
+class _Stopped(Exception):
+    """`stop` was set while something had to be waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKey:
+    """An EC P-384 key pair that authenticates a node."""
+
+    private_pem: bytes = field(repr=False)
+    public_openssh: str
+
+    @classmethod
+    def of(cls, private_pem: bytes) -> "NodeKey":
+        """The pair that a private key belongs to; BadNodeKey if it is none."""
+        public = _private_key(private_pem).public_key()
+        return cls(private_pem, public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode())
+
+
+def _private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError) as error:
+        raise BadNodeKey("the node's key is no private key in PEM form") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
+        raise BadNodeKey("the node's key is not an EC P-384 private key")
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """Where a node connects, as whom, and how often it asks; `address` is host:port, `root_certificates` PEM."""
+
+    address: str
+    root_certificates: Path | bytes
+    private_pem: bytes = field(repr=False)
+    busy_poll_s: float = 0.2
+    idle_poll_s: float = 3.0
+    tick_s: float = 0.0
+    heartbeat_s: float = 30.0  # Flower takes 10 s to 1800 s
+    longest_pause_s: float = 60.0
+
+
+def make_node_key() -> NodeKey:
+    """A new key pair; the public half in the form that `flwr supernode register` and `SuperLink.register` take."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    return NodeKey.of(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+def until_tick(elapsed_s: float, tick_s: float) -> float:
+    """Seconds to the next tick of a grid that started `elapsed_s` ago; 0 where there is no grid.
+
+    >>> until_tick(0.0, 60.0), until_tick(59.5, 60.0), until_tick(60.0, 60.0), until_tick(7.0, 0.0)
+    (60.0, 0.5, 60.0, 0.0)
+    """
+    return (floor(elapsed_s / tick_s) + 1) * tick_s - elapsed_s if tick_s else 0.0
+
+
+def serve(
+    answer: Answer,
+    settings: NodeSettings,
+    *,
+    stop: threading.Event,
+    heard: Callable[[Link, int | None], None] = lambda _link, _node_id: None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] | None = None,
+) -> None:
+    """Answers questions until `stop` is set; `heard` is told each change of the link, with the node id if it has one.
+
+    `sleep` defaults to waiting for `stop`. Raises BadNodeKey, or ValueError for certificates that are none.
+    """
+    with _connected(settings) as node:
+        _Service(node, client_app(answer), settings, stop, heard, clock, sleep or stop.wait).run()
+
+
+class FleetNode:
+    """The Fleet API of a SuperLink, as one node uses it. Every method raises httpx.HTTPError when it cannot be had."""
+
+    def __init__(self, client: FleetHttpClient, public_pem: bytes, bundle_sha256: str, heartbeat_s: float) -> None:
+        self.node_id: int | None = None
+        self._client = client
+        self._public_pem = public_pem
+        self._bundle_sha256 = bundle_sha256
+        self._heartbeat_s = heartbeat_s
+        self._agreed_run_id: int | None = None
+
+    def join(self) -> int:
+        """Becomes connected. A node that the SuperLink believes to be connected already keeps its id."""
+        asked = ActivateNodeRequest(public_key=self._public_pem, heartbeat_interval=self._heartbeat_s)
+        try:
+            self.node_id = self._client.ActivateNode(asked).node_id
+        except httpx.HTTPStatusError as error:
+            if self.node_id is None or error.response.status_code == httpx.codes.UNAUTHORIZED:
+                raise
+        return self.node_id
+
+    def beat(self) -> None:
+        """Says that this node is still there."""
+        self._client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._proto, heartbeat_interval=self._heartbeat_s))
+
+    def leave(self) -> None:
+        """Says goodbye."""
+        if self.node_id is not None:
+            self._client.DeactivateNode(DeactivateNodeRequest(node_id=self.node_id))
+
+    def receive(self) -> tuple[Message, ObjectTree] | None:
+        """The header of the next question, with what there is to fetch for it."""
+        got = self._client.PullMessages(PullMessagesRequest(node=self._proto))
+        return (message_from_proto(got.messages_list[0]), got.message_object_trees[0]) if got.messages_list else None
+
+    def fetch(self, header: Message, tree: ObjectTree) -> Message:
+        """The whole question."""
+        run_id = header.metadata.run_id
+        message = pull_and_inflate_object_from_tree(
+            tree,
+            make_pull_object_fn_protobuf(self._client.PullObject, self._proto, run_id),
+            make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._proto, run_id),
+            return_type=Message,
+        )
+        vars(message.metadata)["_message_id"] = tree.object_id
+        return message
+
+    def is_agreed(self, run_id: int) -> bool:
+        """Whether the run brings the one bundle without code, which is settled when it starts."""
+        if run_id != self._agreed_run_id:
+            run = self._client.GetRun(GetRunRequest(node=self._proto, run_id=run_id)).run
+            if run.fab_hash != self._bundle_sha256:
+                return False
+            self._agreed_run_id = run_id
+        return True
+
+    def send(self, reply: Message) -> None:
+        """Uploads a reply; repeating it is harmless."""
+        run_id = reply.metadata.run_id
+        vars(reply.metadata)["_message_id"] = reply.object_id
+        with no_object_id_recompute():
+            accepted = self._client.PushMessages(
+                PushMessagesRequest(
+                    node=self._proto,
+                    messages_list=[message_to_proto(remove_content_from_message(reply))],
+                    message_object_trees=[get_object_tree(reply)],
+                    clientapp_runtime_list=[0.0],  # how long counting took is not the provider's business
+                )
+            )
+            push = make_push_object_fn_protobuf(self._client.PushObject, self._proto, run_id, accepted.session_id)
+            push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(accepted.objects_to_push))
+
+    def answer(self, question: Message, reply: Reply) -> Message:
+        """What `reply` makes of a question, or INVALID_FAB if its run brings another bundle."""
+        if self.is_agreed(question.metadata.run_id):
+            return reply(question)
+        return Message(Error(ErrorCode.INVALID_FAB), reply_to=question)
+
+    @property
+    def _proto(self) -> NodeProto:
+        if self.node_id is None:
+            raise RuntimeError("the node has not joined")
+        return NodeProto(node_id=self.node_id)
+
+
+@contextmanager
+def _connected(settings: NodeSettings) -> Iterator[FleetNode]:
+    """A node over TLS with its key; it says goodbye at the end if there is anybody to say it to."""
+    roots = settings.root_certificates
+    pem = roots.read_bytes() if isinstance(roots, Path) else roots
+    context = ssl.create_default_context(cadata=pem.decode("ascii"))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    key = _private_key(settings.private_pem)
+    public = key.public_key()
+    client = FleetHttpClient(
+        f"https://{settings.address}",
+        interceptors=(RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(key, public)),
+        verify=context,
+        timeout=REQUEST_TIMEOUT_S,
+    )
+    client._client.follow_redirects = False
+    public_pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    with closing(client):
+        node = FleetNode(client, public_pem, ROUND_BUNDLE_SHA256, settings.heartbeat_s)
+        try:
+            yield node
+        finally:
+            with suppress(httpx.HTTPError):
+                node.leave()
+
+
+@dataclass
+class _Service:
+    """The loop around a node: joins, polls, answers, and waits out whatever goes wrong."""
+
+    node: FleetNode
+    app: ClientApp
+    settings: NodeSettings
+    stop: threading.Event
+    heard: Callable[[Link, int | None], None]
+    clock: Callable[[], float]
+    sleep: Callable[[float], object]
+    link: Link | None = None
+    pause_s: float = FIRST_PAUSE_S
+
+    def run(self) -> None:
+        beating = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        beating.start()
+        poll_s = self.settings.busy_poll_s
+        with suppress(_Stopped):
+            while not self.stop.is_set():
+                try:
+                    asked = self._once()
+                except httpx.HTTPError as error:
+                    self._hindered(error)
+                    continue
+                poll_s = self.settings.busy_poll_s if asked else min(poll_s * SLOWER, self.settings.idle_poll_s)
+                if not asked:
+                    self._wait(poll_s * _random.uniform(0.8, 1.0))
+        beating.join()
+
+    def _beat(self) -> None:
+        while not self.stop.wait(self.settings.heartbeat_s / 3):
+            if self.node.node_id is not None:
+                with suppress(httpx.HTTPError):  # the loop meets the same trouble, and reports it
+                    self.node.beat()
+
+    def _once(self) -> bool:
+        """One poll, and the reply to what came; whether anything came."""
+        try:
+            if self.link is not Link.CONNECTED:
+                self.node.join()
+            received = self.node.receive()
+        except UNREADABLE as error:
+            raise httpx.DecodingError("not an answer of a SuperLink") from error
+        self.pause_s = FIRST_PAUSE_S
+        self._tell(Link.CONNECTED)
+        if received is None:
+            return False
+        try:
+            self._serve(*received)
+        except (*UNREADABLE, *LOST, _NotWanted) as error:
+            logger.warning("a question is dropped: %s", type(error).__name__)
+        return True
+
+    def _serve(self, header: Message, tree: ObjectTree) -> None:
+        begun_s = self.clock()
+        until_s = begun_s + header.metadata.ttl  # of little use to anybody later
+        question = self._insist(lambda: self.node.fetch(header, tree), until_s)
+        reply = self._insist(lambda: self.node.answer(question, self._reply), until_s)
+        self._wait(until_tick(self.clock() - begun_s, self.settings.tick_s))
+        self._insist(lambda: self.node.send(reply), until_s)
+
+    def _reply(self, question: Message) -> Message:
+        if question.metadata.message_type not in QUESTIONS:
+            return Message(Error(Fault.DECODE, "DecodeError"), reply_to=question)
+        metadata = question.metadata
+        return self.app(question, Context(metadata.run_id, metadata.dst_node_id, {}, RecordDict(), {}))
+
+    def _insist(self, work: Callable[[], T], until_s: float) -> T:
+        """Repeats what the network hinders: a question that was handed out is handed out once."""
+        while True:
+            try:
+                return work()
+            except httpx.HTTPStatusError as error:
+                if error.response.is_client_error and error.response.status_code != httpx.codes.UNAUTHORIZED:
+                    raise _NotWanted from error
+                self._hindered_until(error, until_s)
+            except httpx.HTTPError as error:
+                self._hindered_until(error, until_s)
+
+    def _hindered_until(self, error: httpx.HTTPError, until_s: float) -> None:
+        if self.clock() >= until_s:
+            raise error
+        self._hindered(error)
+
+    def _hindered(self, error: httpx.HTTPError) -> None:
+        refused = isinstance(error, httpx.HTTPStatusError) and error.response.is_client_error
+        self._tell(Link.REFUSED if refused else Link.AWAY, _explained(error))
+        self._wait(self.pause_s * _random.uniform(0.5, 1.0))
+        self.pause_s = min(2 * self.pause_s, self.settings.longest_pause_s)
+
+    def _tell(self, link: Link, why: str = "") -> None:
+        if link is not self.link:
+            self.link = link
+            logger.log(logging.INFO if link is Link.CONNECTED else logging.WARNING, "SuperLink %s %s", link, why)
+            self.heard(link, self.node.node_id)
+
+    def _wait(self, wait_s: float) -> None:
+        if wait_s > 0:
+            self.sleep(wait_s)
+        if self.stop.is_set():
+            raise _Stopped
+
+
+def _explained(error: httpx.HTTPError) -> str:
+    if not isinstance(error, httpx.HTTPStatusError):
+        return f"({type(error).__name__})"
+    status, ahead = error.response.status_code, f"{_ahead_s(error.response):+.0f} s ahead"
+    if status == httpx.codes.UNAUTHORIZED:
+        return f"(401: the key is not registered, or the clocks differ too much; this one is {ahead})"
+    return f"({status}: a node connected with this key less than two heartbeats ago)"
+
+
+def _ahead_s(response: httpx.Response) -> float:
+    """How far the own clock is ahead of the SuperLink's, by its Date header; nan without one."""
+    try:
+        return time.time() - parsedate_to_datetime(response.headers["date"]).timestamp()
+    except (KeyError, ValueError):
+        return float("nan")

@@ -1,0 +1,193 @@
+"""The provider's online service, as a tenant uses it: it signs in when it must, asks, and listens.
+
+A check by the provider tells it which tokens this tenant asks about; `federation.protocol.check` with a bundle of one's
+own does not. What the provider answers is held against its own evidence: a verdict that does not follow from it is a
+fault.
+
+`watch` is one unbroken series of hints, whatever happens to the line or to the provider: it begins again after the last
+hint that it gave, with jittered pauses, and gives none twice. A caller that keeps that number may end and go on later.
+It raises only what asking again cannot mend.
+
+    with Online(peer, signing_key, tenant, time.time) as online:
+        found = online.check(labels)
+        for hint in online.watch(after=last):
+            ...
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from random import SystemRandom
+from types import TracebackType
+from typing import Self, TypeVar
+
+from crypto.codec import decode, encode
+from crypto.errors import NothingPublished, NotSignedIn, PeerFault, PharoahError, TooManyRequests, Unreachable
+from crypto.ids import TenantId, Token
+from crypto.signing import SigningKey
+from federation.protocol.check import Check, check
+from federation.protocol.round_messages import LADDER_LABELS
+from federation.protocol.service_messages import (
+    CheckAnswer,
+    CheckRequest,
+    Hint,
+    Outcome,
+    Session,
+    SignIn,
+    Suspicion,
+    WatchRequest,
+)
+from federation.protocol.services import ProviderMethod
+from federation.transport.client import Answers, Peer
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 60.0
+RENEW_S = 120.0  # before a session ends
+
+T = TypeVar("T")
+
+
+class Online:
+    """One tenant at its provider's service. Threads may share it; `close` ends every watch and leaves the peer open.
+
+    `answered` is set once the provider has let the tenant in.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        signing_key: SigningKey,
+        tenant: TenantId,
+        now_s: Callable[[], float],
+        *,
+        first_pause_s: float = FIRST_PAUSE_S,
+        longest_pause_s: float = LONGEST_PAUSE_S,
+    ) -> None:
+        self._peer = peer
+        self._signing_key = signing_key
+        self._tenant = tenant
+        self._now_s = now_s
+        self._first_pause_s = first_pause_s
+        self._longest_pause_s = longest_pause_s
+        self._jitter = SystemRandom()
+        self._session: Session | None = None
+        self.answered = threading.Event()
+        self._signing_in = threading.Lock()
+        self._closed = threading.Event()
+        self._listening = threading.Lock()
+        self._streams: set[Answers] = set()
+
+    def check(self, labels: Mapping[str, str]) -> Check:
+        """Does this workload belong here? `labels` are those of a lease, by name, as for `federation.protocol.check`."""
+        if not {"context", "context_level"} <= labels.keys():
+            raise PharoahError("the lease has no context tokens yet", hint="ask once the provider has granted it")
+        known = all(rung in labels for rung in LADDER_LABELS)
+        ladder = tuple(_token(labels[rung]) for rung in LADDER_LABELS) if known else ()
+        context, level = _token(labels["context"]), _token(labels["context_level"])
+
+        def ask(session: bytes) -> bytes:
+            return self._peer.call(ProviderMethod.CHECK, encode(CheckRequest(session, ladder, context, level)))
+
+        try:
+            answer = decode(CheckAnswer, self._signed_in(ask))
+        except NothingPublished:
+            return check(None, labels)
+        found = Check.of(answer.bundle, answer.evidence, answer.hazards)
+        if found.verdict != answer.verdict:
+            raise PeerFault("the provider's verdict does not follow from its evidence", hint="compare the versions")
+        return found
+
+    def bundle(self, etag: bytes = b"") -> bytes | None:
+        """The newest bundle, signed; None if its SHA-256 is `etag`."""
+        return self._peer.call(ProviderMethod.BUNDLE, etag) or None
+
+    def outcome(self, hint: Hint, suspicion: Suspicion, *, confirmed: bool, shortfall_percent: float) -> None:
+        """Tells the provider what a test after `hint` showed. Only for a tenant that has opted in."""
+
+        def tell(session: bytes) -> bytes:
+            said = Outcome(session, hint.number, hint.lease, suspicion, confirmed, shortfall_percent)
+            return self._peer.call(ProviderMethod.OUTCOME, encode(said))
+
+        self._signed_in(tell)
+
+    def watch(self, after: int) -> Iterator[Hint]:
+        """Hints beyond number `after`, as they come, until `close`. Blocks its thread between them."""
+        failures, refused = 0, False
+        while not self._closed.is_set():
+            began_s = time.monotonic()
+            try:
+                for hint in self._hints(after):
+                    failures, refused = 0, False
+                    if hint.number > after:
+                        after = hint.number
+                        yield hint
+            except (Unreachable, TooManyRequests) as error:
+                logger.info("the provider is asked again for hints: %s", error.what)
+            except NotSignedIn:
+                if refused:
+                    raise  # a fresh session was refused too
+                refused = True
+                self._forget()
+            failures = 0 if time.monotonic() - began_s > self._longest_pause_s else failures
+            longest_s = min(self._longest_pause_s, self._first_pause_s * 2.0 ** min(failures, 20))
+            self._closed.wait(self._jitter.uniform(0.0, longest_s))
+            failures += 1
+
+    def close(self) -> None:
+        """Ends every watch. Twice is harmless."""
+        with self._listening:
+            self._closed.set()
+            for stream in self._streams:
+                stream.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _hints(self, after: int) -> Iterator[Hint]:
+        request = encode(WatchRequest(self._token(), after))
+        with self._listening:
+            if self._closed.is_set():
+                return
+            stream = self._peer.stream(ProviderMethod.WATCH, request)
+            self._streams.add(stream)
+        try:
+            for message in stream:
+                yield decode(Hint, message)
+        finally:
+            stream.cancel()
+            with self._listening:
+                self._streams.discard(stream)
+
+    def _signed_in(self, call: Callable[[bytes], T]) -> T:
+        try:
+            return call(self._token())
+        except NotSignedIn:
+            self._forget()  # the provider has another key, or another clock
+        return call(self._token())
+
+    def _token(self) -> bytes:
+        with self._signing_in:
+            if self._session is None or self._session.until_s - self._now_s() < RENEW_S:
+                request = self._signing_key.sign(SignIn(self._tenant, int(self._now_s())))
+                self._session = decode(Session, self._peer.call(ProviderMethod.SIGN_IN, request))
+                self.answered.set()
+            return self._session.token
+
+    def _forget(self) -> None:
+        with self._signing_in:
+            self._session = None
+
+
+def _token(label: str) -> Token:
+    try:
+        return Token(bytes.fromhex(label))
+    except ValueError as error:
+        raise PharoahError(f"{label[:40]!r} is no token", hint="pass the labels of a lease as they are") from error

@@ -1,0 +1,18 @@
+"""A trustee at the other end of a line, as a tenant sees it: somebody who evaluates."""
+
+from dataclasses import dataclass
+
+from federation.protocol.services import TrusteeMethod
+from federation.transport.client import Peer
+
+
+@dataclass(frozen=True)
+class RemoteTrustee:
+    """Trustee `index`. It answers with what it says or raises the errors that it tells, Unreachable among them."""
+
+    index: int
+    peer: Peer
+
+    def evaluate(self, request: bytes) -> bytes:
+        """Signed EvaluationRequest in, EvaluationResponse out. Asked twice, it is metered twice."""
+        return self.peer.call(TrusteeMethod.EVALUATE, request)

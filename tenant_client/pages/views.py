@@ -1,0 +1,198 @@
+"""What the tenant's page shows, put together from the owner's views. Reading only.
+
+A home that belongs to no federation yet has a journal all the same: what is missing then is said, not guessed.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from os import urandom
+from pathlib import Path
+from types import MappingProxyType
+
+from federation.runtime.sqlite import reporting
+
+from crypto.errors import PharoahError
+from federation.protocol.check import Checker, check
+from federation.protocol.noise import SystemSampler
+from federation.protocol.service_messages import Hint, Verdict
+from federation.runtime.key_files import HomeError
+from tenant_client.advice.hints import HintLog, action_of, episodes, reason_of
+from tenant_client.disclosure import owner_view
+from tenant_client.disclosure.owner_view import Budget, Happened, Sent
+from tenant_client.home import open_tenant
+from tenant_client.records.attempts import Attempt
+from tenant_client.records.database import open_database
+from tenant_client.rounds.tenant import Tenant
+
+SHORT = 12  # digits of a token that are shown
+_WORST_FIRST = (Verdict.MISMATCH, Verdict.WARNING, Verdict.OK, Verdict.UNKNOWN)
+WORST_FIRST = tuple(verdict.name.lower() for verdict in _WORST_FIRST)
+
+
+@dataclass(frozen=True)
+class LeaseView:
+    """A lease, what the newest bundle says of its workload there, and how its newest attempt stands."""
+
+    lease: str
+    start_h: float
+    workload: str
+    context: str
+    verdict: str
+    reason: str
+    low: float | None
+    high: float | None
+    better_context: str
+    state: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """All leases of one workload on one context, which have the same check; `newest` of them has begun last."""
+
+    workload: str
+    context: str
+    leases: int
+    newest: LeaseView
+
+
+@dataclass(frozen=True)
+class HintView:
+    """An episode of a lease in danger: the one thing to do and why, and whether it stands."""
+
+    lease: str
+    at_h: float
+    stands: bool
+    action: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class House:
+    """Everything but the bytes; `bundle` is the number of the newest one.
+
+    `away` says why there is no federation to speak of. `leases` begin with the worst verdicts, `attempts` and `hints`
+    with the newest.
+    """
+
+    away: str
+    bundle: int | None
+    leases: tuple[LeaseView, ...]
+    verdicts: tuple[tuple[str, int], ...]
+    attempts: tuple[Attempt, ...]
+    failures: tuple[tuple[str, int], ...]
+    hints: tuple[HintView, ...]
+    budget: Budget | None
+    sent: Sent | None
+
+
+def house(home: Path, now_h: float) -> House:
+    """As things are now; HomeError where nothing is journalled, StorageFailed where the disk does not answer."""
+    if not (home / "tenant.db").exists():
+        raise HomeError(f"nothing is journalled in {home}", hint="name another home with --home")
+    with reporting():
+        with closing(open_database(home / "tenant.db")) as connection:
+            happened = owner_view.happened(connection)
+            hints = _hints(HintLog(connection).hints(), now_h)
+        try:
+            tenant = opened(home)
+        except PharoahError as error:
+            return _told(happened, hints, None, error.what, None, None)
+        with closing(tenant):
+            bundle = tenant.bundle()
+            checker = Checker(bundle) if bundle else None
+            return _told(happened, hints, checker, "", owner_view.budget(tenant), owner_view.sent(tenant))
+
+
+def opened(home: Path) -> Tenant:
+    """The tenant, without trustees: nothing can be asked of anybody."""
+    return open_tenant(home, (), urandom, SystemSampler())
+
+
+def _told(
+    happened: Happened,
+    hints: tuple[HintView, ...],
+    checker: Checker | None,
+    away: str,
+    budget: Budget | None,
+    sent: Sent | None,
+) -> House:
+    leases = _leases(happened, checker)
+    verdicts = Counter(lease.verdict for lease in leases)
+    return House(
+        away=away,
+        bundle=checker.bundle.number if checker else None,
+        leases=leases,
+        verdicts=tuple((_said(one), verdicts[_said(one)]) for one in _WORST_FIRST),
+        attempts=happened.attempts[::-1],
+        failures=tuple(Counter(one.failure.reason for one in happened.failures).most_common()),
+        hints=hints,
+        budget=budget,
+        sent=sent,
+    )
+
+
+def _hints(hints: Sequence[Hint], now_h: float) -> tuple[HintView, ...]:
+    """One for each episode, the newest first."""
+    return tuple(
+        HintView(str(one.lease), one.last.at_h, one.stands(now_h), action_of(one.last), reason_of(one.last))
+        for one in sorted(episodes(hints), key=lambda episode: -episode.last.at_h)
+    )
+
+
+def _leases(happened: Happened, checker: Checker | None) -> tuple[LeaseView, ...]:
+    """All leases, the worst verdict first and then the newest."""
+    workloads = {
+        one.lease: ", ".join((one.precision or "precision unknown", one.parallelism)) for one in happened.workloads
+    }
+    states = {attempt.unit: attempt.state.value for attempt in happened.attempts}
+    checks = [(unit, checker.check(unit.labels) if checker else check(None, unit.labels)) for unit in happened.leases]
+    checks.sort(key=lambda pair: (_WORST_FIRST.index(pair[1].verdict), -pair[0].start_h))
+    return tuple(
+        LeaseView(
+            lease=unit.unit,
+            start_h=unit.start_h,
+            workload=_called(workloads.get(unit.unit), unit.labels.get("subarchetype", "")),
+            context=unit.labels.get("context", "")[:SHORT],
+            verdict=_said(made.verdict),
+            reason=made.reason,
+            low=made.evidence.risk_ratio_low if made.evidence else None,
+            high=made.evidence.risk_ratio_high if made.evidence else None,
+            better_context=made.better_context or "",
+            state=states.get(unit.unit, ""),
+        )
+        for unit, made in checks
+    )
+
+
+def _called(workload: str | None, token: str) -> str:
+    """A workload for its owner: what its descriptor says, and the beginning of its token."""
+    return " ".join(filter(None, (workload, token[:SHORT])))
+
+
+ORDERS: Mapping[str, Callable[[Pair], object]] = MappingProxyType(
+    {
+        "check": lambda pair: (WORST_FIRST.index(pair.newest.verdict), -(pair.newest.low or 0.0), -pair.leases),
+        "leases": lambda pair: -pair.leases,
+        "newest": lambda pair: -pair.newest.start_h,
+        "workload": lambda pair: (pair.workload, pair.context),
+        "context": lambda pair: (pair.context, pair.workload),
+    }
+)
+
+
+def pairs(leases: Sequence[LeaseView], verdict: str = "", order: str = "check") -> tuple[Pair, ...]:
+    """Leases by workload and context, those with one verdict or all if it is empty, in one of `ORDERS`."""
+    groups: defaultdict[tuple[str, ...], list[LeaseView]] = defaultdict(list)
+    for one in leases:
+        if verdict in ("", one.verdict):
+            groups[one.workload, one.context, one.verdict, one.reason].append(one)
+    found = [
+        Pair(of[0].workload, of[0].context, len(of), max(of, key=lambda one: one.start_h)) for of in groups.values()
+    ]
+    return tuple(sorted(found, key=ORDERS.get(order, ORDERS["check"])))  # type: ignore[arg-type]
+
+
+def _said(verdict: Verdict) -> str:
+    return verdict.name.lower()

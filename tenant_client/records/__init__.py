@@ -1,0 +1,1 @@
+"""What the tenant keeps in its own database, `tenant.db`."""

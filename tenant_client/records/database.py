@@ -1,0 +1,103 @@
+"""The tenant's one file: journal, ledger, outbox and token cache in SQLite, on the tenant's own disk.
+
+Write-ahead log with full synchronisation: a committed transaction survives a killed process and a power cut. The file
+holds plaintext outcomes and a selection secret; it is created readable by its owner only.
+
+Threads may share a connection and processes the file: see `tenant_client.records.journal.transaction`.
+
+A disk that is full or broken is nobody's bug: where answers are made, `reporting` turns it into `StorageFailed`.
+"""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from crypto.errors import PharoahError
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS units (unit TEXT PRIMARY KEY, start_h REAL NOT NULL, labels TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS failures (
+    unit TEXT NOT NULL REFERENCES units, at_h REAL NOT NULL, age_h REAL NOT NULL, reason TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS attempts (
+    unit TEXT NOT NULL REFERENCES units, attempt INTEGER NOT NULL, state TEXT NOT NULL, started_at_s REAL NOT NULL,
+    ended_at_s REAL, exit_code INTEGER, signal INTEGER, reason TEXT NOT NULL DEFAULT 'unknown', rank INTEGER,
+    host TEXT NOT NULL DEFAULT '', gpu TEXT NOT NULL DEFAULT '', place TEXT NOT NULL DEFAULT '',
+    sentence TEXT NOT NULL DEFAULT '', steps INTEGER NOT NULL DEFAULT 0, findings TEXT NOT NULL DEFAULT '[]',
+    PRIMARY KEY (unit, attempt));
+CREATE TABLE IF NOT EXISTS descriptors (
+    unit TEXT PRIMARY KEY REFERENCES units, described_at_s REAL NOT NULL, descriptor TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS jobs (unit TEXT PRIMARY KEY REFERENCES units, job TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS failures_by_time ON failures (at_h);
+CREATE TABLE IF NOT EXISTS registrations (
+    lease BLOB PRIMARY KEY, epoch INTEGER NOT NULL, start_h REAL NOT NULL, ladder BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS grants (digest BLOB PRIMARY KEY, message BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS granted (lease BLOB PRIMARY KEY, grants BLOB NOT NULL REFERENCES grants);
+CREATE TABLE IF NOT EXISTS grants_refused (
+    lease BLOB NOT NULL REFERENCES granted, grants BLOB NOT NULL REFERENCES grants, PRIMARY KEY (lease, grants));
+CREATE TABLE IF NOT EXISTS told (lease BLOB PRIMARY KEY REFERENCES registrations);
+CREATE TABLE IF NOT EXISTS asked (
+    epoch INTEGER NOT NULL, trustee INTEGER NOT NULL, elements INTEGER NOT NULL, PRIMARY KEY (epoch, trustee));
+CREATE TABLE IF NOT EXISTS tokens (
+    epoch INTEGER NOT NULL, input BLOB NOT NULL, token BLOB NOT NULL, PRIMARY KEY (epoch, input));
+CREATE TABLE IF NOT EXISTS charges (
+    round_id BLOB PRIMARY KEY, plan BLOB NOT NULL, start_h INTEGER NOT NULL, end_h INTEGER NOT NULL,
+    epsilon REAL NOT NULL, rho REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS series (round_id BLOB PRIMARY KEY REFERENCES charges, series BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS outbox (
+    round_id BLOB PRIMARY KEY REFERENCES charges, signed_plan BLOB NOT NULL, message BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS directory (number INTEGER PRIMARY KEY, entry BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS bundles (number INTEGER PRIMARY KEY, message BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS published (number INTEGER PRIMARY KEY, bundle BLOB NOT NULL, signed_plan BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS hints (
+    number INTEGER PRIMARY KEY, lease TEXT NOT NULL, received_at_s REAL NOT NULL, hint BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS outcomes_sent (
+    told_at_s REAL NOT NULL, hint INTEGER NOT NULL, lease BLOB NOT NULL, suspicion TEXT NOT NULL,
+    confirmed INTEGER NOT NULL, shortfall_percent REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS questions_sent (
+    hour INTEGER NOT NULL, receiver TEXT NOT NULL, kind TEXT NOT NULL, questions INTEGER NOT NULL,
+    sent_bytes INTEGER NOT NULL, PRIMARY KEY (hour, receiver, kind));
+CREATE TRIGGER IF NOT EXISTS charges_are_final BEFORE UPDATE ON charges BEGIN SELECT RAISE(ABORT, 'append-only'); END;
+CREATE TRIGGER IF NOT EXISTS charges_stay BEFORE DELETE ON charges BEGIN SELECT RAISE(ABORT, 'append-only'); END;
+CREATE TRIGGER IF NOT EXISTS charges_are_not_replaced BEFORE INSERT ON charges
+    WHEN EXISTS (SELECT 1 FROM charges WHERE round_id = NEW.round_id) BEGIN SELECT RAISE(ABORT, 'append-only'); END;
+"""
+
+
+class StorageFailed(PharoahError):
+    """The database cannot be read or written now; what was under way has left nothing behind."""
+
+    default_hint = "free space on its disk, or mend it, and go on: nothing that is not kept has left"
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Raises StorageFailed for what a disk does to a database; what a bug does to it stays as it is."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if type(error) not in (sqlite3.DatabaseError, sqlite3.OperationalError):
+            raise
+        raise StorageFailed(f"the database fails: {error}") from error
+
+
+class Connection(sqlite3.Connection):
+    """A connection that several threads may use; `lock` is held for as long as one of them is in a transaction."""
+
+    def __init__(self, database: str, *, timeout_s: float = 30.0) -> None:
+        super().__init__(database, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+        self.lock = threading.RLock()
+
+
+def open_database(path: Path) -> Connection:
+    """The database at `path`, created if absent with mode 0600. Every write outside a transaction commits by itself."""
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    connection = Connection(str(path))
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.executescript(SCHEMA)
+    return connection

@@ -1,0 +1,52 @@
+"""Grants of leases as the provider signed them: the first of each lease counts, another one is kept as proof."""
+
+from federation.runtime.sqlite import Connection, transaction
+
+from crypto.codec import digest
+from crypto.ids import LeaseId
+from crypto.signing import reopened
+from federation.protocol.round_messages import GrantedLease, LeaseGrants
+
+
+class GrantLog:
+    """The provider's signed words about leases, as far as a lease or a refusal rests on them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def keep(self, grants: bytes, granted: LeaseGrants) -> set[LeaseId]:
+        """Keeps the first grant of each lease, as it was signed, and one that differs as proof; the leases of those."""
+        named, changed = bytes(digest(grants)), set()
+        with transaction(self._connection):
+            self._connection.execute("INSERT OR IGNORE INTO grants VALUES (?, ?)", (named, grants))
+            for lease in granted.leases:
+                first = self._first(lease.lease)
+                if first is None:
+                    self._connection.execute("INSERT INTO granted VALUES (?, ?)", (bytes(lease.lease), named))
+                elif (first.epoch, first.labels) != (lease.epoch, lease.labels):
+                    self._connection.execute(
+                        "INSERT OR IGNORE INTO grants_refused VALUES (?, ?)", (bytes(lease.lease), named)
+                    )
+                    changed.add(lease.lease)
+            self._connection.execute(
+                "DELETE FROM grants WHERE digest NOT IN"
+                " (SELECT grants FROM granted UNION SELECT grants FROM grants_refused)"
+            )
+        return changed
+
+    def refused(self) -> list[tuple[LeaseId, bytes, bytes]]:
+        """Leases that the provider granted twice, differently: the name, and both of its signed words."""
+        rows = self._connection.execute(
+            "SELECT lease, first.message, other.message FROM grants_refused JOIN granted USING (lease)"
+            " JOIN grants AS first ON first.digest = granted.grants"
+            " JOIN grants AS other ON other.digest = grants_refused.grants ORDER BY lease"
+        )
+        return [(LeaseId(lease), bytes(first), bytes(other)) for lease, first, other in rows]
+
+    def _first(self, lease: LeaseId) -> GrantedLease | None:
+        row = self._connection.execute(
+            "SELECT message FROM granted JOIN grants ON digest = grants WHERE lease = ?", (bytes(lease),)
+        ).fetchone()
+        if row is None:
+            return None
+        return next(one for one in reopened(LeaseGrants, row[0]).leases if one.lease == lease)

@@ -1,0 +1,226 @@
+"""What happened to the tenant's own jobs: units under observation, their failures, and what was registered about them.
+
+A unit is one lease. Its labels name everything that a plan may count by: the context tokens that came with the lease
+and the tokens of its workload. A failure has an age since the unit began and a reason from the taxonomy (or
+`unknown`). Nothing here leaves by itself.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+
+from federation.runtime.sqlite import Connection
+
+from crypto.codec import decode, encode
+from crypto.errors import PeerFault, PharoahError
+from crypto.ids import LeaseId, Token
+from federation.protocol.plan import TOKEN_DIMENSIONS
+from federation.protocol.round_messages import Ladder, RegisteredWorkload
+from tenant_client.workload.descriptor import Descriptor
+
+_MOST_CANDIDATES = 8
+
+
+class UnknownUnit(PharoahError):
+    """A lease that this tenant never had."""
+
+    default_hint = "name a lease, or how it begins, as `pharoah-tenant leases` lists them"
+
+
+class AmbiguousLease(PharoahError):
+    """The first digits of a lease are those of several."""
+
+    default_hint = "name more of it; `pharoah-tenant leases` lists them"
+
+
+class GrantChanged(PeerFault):
+    """The provider grants a lease anew under another token: one who owns it would pass for two owners."""
+
+    default_hint = (
+        "the first grant stays; both are kept as proof: ask the provider, and tell other tenants and trustees"
+    )
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Something that can fail: a lease. `start_h` in hours since the federation's start."""
+
+    unit: str
+    start_h: float
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One failure of a unit, `at_h` since the federation's start, `age_h` since the unit's own start, both in hours."""
+
+    unit: str
+    at_h: float
+    age_h: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class LabelledFailure:
+    """A failure together with the labels of its unit."""
+
+    failure: Failure
+    labels: Mapping[str, str]
+
+
+class Journal:
+    """Reads and writes the journal tables of the tenant's database."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, units: Iterable[Unit], failures: Iterable[Failure]) -> None:
+        """Appends in one transaction; IntegrityError and no change if a unit exists or a failure names none."""
+        with transaction(self._connection):
+            self._connection.executemany(
+                "INSERT INTO units VALUES (?, ?, ?)",
+                [(unit.unit, unit.start_h, json.dumps(dict(unit.labels), sort_keys=True)) for unit in units],
+            )
+            self._connection.executemany(
+                "INSERT INTO failures VALUES (?, ?, ?, ?)",
+                [(failure.unit, failure.at_h, failure.age_h, failure.reason) for failure in failures],
+            )
+
+    def failures(self, start_h: float, end_h: float) -> list[LabelledFailure]:
+        """Failures in [start_h, end_h), in order of time."""
+        rows = self._connection.execute(
+            "SELECT unit, at_h, age_h, reason, labels FROM failures JOIN units USING (unit)"
+            " WHERE at_h >= ? AND at_h < ? ORDER BY at_h, unit, reason",
+            (start_h, end_h),
+        )
+        return [LabelledFailure(Failure(*row[:4]), json.loads(row[4])) for row in rows]
+
+    def units(self) -> list[Unit]:
+        """Every unit, in order of its beginning."""
+        rows = self._connection.execute("SELECT unit, start_h, labels FROM units ORDER BY start_h, unit")
+        return [Unit(unit, start_h, json.loads(labels)) for unit, start_h, labels in rows]
+
+    def find(self, beginning: str) -> str:
+        """The unit of this name, or the one whose name begins so; UnknownUnit and AmbiguousLease say why there is none.
+
+        Without a beginning it is the newest one.
+        """
+        units = [unit.unit for unit in self.units()]
+        found = [unit for unit in units if unit.startswith(beginning)]
+        if not found:
+            raise UnknownUnit(f"the journal has no lease {beginning!r}" if units else "the journal has no lease yet")
+        if beginning in units or not beginning:
+            return beginning or units[-1]
+        if len(found) > 1:
+            shown = ", ".join(found[:_MOST_CANDIDATES]) + (", …" if len(found) > _MOST_CANDIDATES else "")
+            raise AmbiguousLease(f"{len(found)} leases begin with {beginning!r}: {shown}")
+        return found[0]
+
+    def labels(self, unit: str) -> dict[str, str]:
+        """The labels of a unit; UnknownUnit where the journal has none of that name."""
+        row = self._connection.execute("SELECT labels FROM units WHERE unit = ?", (unit,)).fetchone()
+        if row is None:
+            raise UnknownUnit(f"the journal has no lease {unit!r}")
+        found: dict[str, str] = json.loads(row[0])
+        return found
+
+    def label(self, units: Iterable[Unit]) -> None:
+        """Appends units, and gives those that are known already (from a job that ran before) their labels.
+
+        Labels that a unit has stay: a lease's tokens are told once (GrantChanged).
+        """
+        units = list(units)
+        with transaction(self._connection):
+            for unit in units:
+                self._refuse_other_tokens(unit)
+            self._connection.executemany(
+                "INSERT INTO units VALUES (?, ?, ?) ON CONFLICT (unit) DO UPDATE SET labels = excluded.labels",
+                [(unit.unit, unit.start_h, json.dumps(dict(unit.labels), sort_keys=True)) for unit in units],
+            )
+
+    def _refuse_other_tokens(self, unit: Unit) -> None:
+        row = self._connection.execute("SELECT labels FROM units WHERE unit = ?", (unit.unit,)).fetchone()
+        told = json.loads(row[0]) if row else {}
+        if any(told[name] != unit.labels.get(name) for name in TOKEN_DIMENSIONS & told.keys()):
+            raise GrantChanged(f"lease {unit.unit} was granted with other tokens before")
+
+    def describe(self, unit: str, described_at_s: float, descriptor: Descriptor) -> None:
+        """Keeps what a unit's workload is, in place of what was known before; IntegrityError for an unknown unit."""
+        self._connection.execute(
+            "INSERT INTO descriptors VALUES (?, ?, ?) ON CONFLICT (unit) DO UPDATE"
+            " SET described_at_s = excluded.described_at_s, descriptor = excluded.descriptor",
+            (unit, described_at_s, descriptor.to_json()),
+        )
+
+    def descriptors(self) -> dict[str, Descriptor]:
+        """What is known of the workloads of units, by unit."""
+        rows = self._connection.execute("SELECT unit, descriptor FROM descriptors ORDER BY unit")
+        return {unit: Descriptor.from_json(text) for unit, text in rows}
+
+    def queue_registrations(self, epoch: int, leases: Sequence[tuple[LeaseId, float, Ladder]]) -> dict[LeaseId, Ladder]:
+        """Keeps what the provider is told if it asks: each lease, the hour at which it began, its workload's tokens.
+
+        The first tokens of a lease stay, whatever comes later; the answer names them.
+        """
+        kept = "SELECT ladder FROM registrations WHERE lease = ?"
+        with transaction(self._connection):
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO registrations VALUES (?, ?, ?, ?)",
+                [(bytes(lease), epoch, start_h, encode(ladder)) for lease, start_h, ladder in leases],
+            )
+            rows = {lease: self._connection.execute(kept, (bytes(lease),)).fetchone() for lease, _, _ in leases}
+        return {lease: decode(Ladder, ladder) for lease, (ladder,) in rows.items()}
+
+    def tell(self, epoch: int, start_h: float, end_h: float) -> tuple[RegisteredWorkload, ...]:
+        """Workloads of the epoch whose leases began in [start_h, end_h), in a fixed order, noted as told before."""
+        window = " FROM registrations WHERE epoch = ? AND start_h >= ? AND start_h < ?"
+        asked = epoch, start_h, end_h
+        with transaction(self._connection):
+            self._connection.execute(f"INSERT OR IGNORE INTO told SELECT lease{window}", asked)
+            order = " ORDER BY ladder, lease"
+            rows = self._connection.execute(f"SELECT ladder, lease{window}{order}", asked).fetchall()
+        return tuple(
+            RegisteredWorkload(decode(Ladder, ladder), tuple(LeaseId(lease) for _, lease in group))
+            for ladder, group in groupby(rows, key=itemgetter(0))
+        )
+
+    def told(self) -> list[tuple[LeaseId, int, float, Ladder]]:
+        """Everything that the provider was told because it asked: lease, epoch, hour of its beginning, tokens."""
+        rows = self._connection.execute(
+            "SELECT lease, epoch, start_h, ladder FROM registrations JOIN told USING (lease) ORDER BY start_h, lease"
+        )
+        return [(LeaseId(lease), epoch, start_h, decode(Ladder, ladder)) for lease, epoch, start_h, ladder in rows]
+
+    def held(self, epoch: int, start_h: float = 0.0, end_h: float = math.inf) -> tuple[Token, ...]:
+        """Tokens, of workload and context, of the leases of the epoch that began in [start_h, end_h) and were told of.
+
+        In order, each once.
+        """
+        rows = self._connection.execute(
+            "SELECT DISTINCT ladder, labels FROM registrations JOIN told USING (lease)"
+            " LEFT JOIN units ON unit = lower(hex(lease))"
+            " WHERE epoch = ? AND registrations.start_h >= ? AND registrations.start_h < ?",
+            (epoch, start_h, end_h),
+        )
+        tokens: set[str] = set()
+        for ladder, labels in rows:
+            granted = json.loads(labels or "{}")
+            tokens |= {*decode(Ladder, ladder).labels.values(), *(granted.get(name, "") for name in TOKEN_DIMENSIONS)}
+        return tuple(sorted(Token(bytes.fromhex(token)) for token in tokens - {""}))
+
+
+@contextmanager
+def transaction(connection: Connection) -> Iterator[None]:
+    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK when the block raises. Other threads and other processes wait."""
+    with connection.lock:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")

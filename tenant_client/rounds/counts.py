@@ -1,0 +1,94 @@
+"""From the journal to the plan's tables: exact counts, bounded per unit, nothing else.
+
+A job-week adds at most F failures to each marginal, so every marginal has sensitivity F whatever happened. When there
+are more, those of the infrastructure count first: they are what a release is for, and their counts then depend on
+nothing but hardware hazards. Among equals a keyed hash decides: as good as chance to everybody else, the same on every
+retry. A failure that fits no row of a marginal is not counted there, and one of a unit without labels nowhere: such a
+unit ran on no lease that the provider granted.
+"""
+
+import hashlib
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.life_table import LifeTable
+from federation.protocol.noise import Integers
+from federation.protocol.plan import HOURS_PER_WEEK, Marginal, Plan
+from federation.protocol.round_messages import finest_row
+from tenant_client.records.journal import LabelledFailure
+
+UNKNOWN = "unknown"
+
+
+def build_tables(plan: Plan, failures: Iterable[LabelledFailure], selection_key: bytes) -> tuple[Integers, ...]:
+    """Counts per marginal of the plan, dtype int64, in plan order.
+
+    `failures` are those of the weeks that the answer is for; `selection_key` (32 bytes) decides which count.
+    """
+    granted = [failure for failure in failures if failure.labels]
+    ordered = sorted(granted, key=lambda failure: (_is_secondary(failure), _draw(selection_key, plan, failure)))
+    return tuple(_count(plan, m, table, ordered) for m, table in zip(plan.marginals, plan.tables, strict=True))
+
+
+def _count(plan: Plan, marginal: Marginal, table: LifeTable, failures: Sequence[LabelledFailure]) -> Integers:
+    counts = np.zeros(table.shape, np.int64)
+    places = [{level: position for position, level in enumerate(dimension.levels)} for dimension in table.dimensions]
+    counted: Counter[tuple[str, int]] = Counter()
+    for failure in failures:
+        if marginal.domains and domain_of(failure.failure.reason) not in marginal.domains:
+            continue
+        cell = _cell(plan, marginal, places, failure)
+        job_week = failure.failure.unit, int(failure.failure.at_h // HOURS_PER_WEEK)
+        if cell is not None and counted[job_week] < plan.failures_per_unit:
+            counted[job_week] += 1
+            counts[cell] += 1
+    return counts
+
+
+def _cell(
+    plan: Plan, marginal: Marginal, places: Sequence[Mapping[str, int]], failure: LabelledFailure
+) -> tuple[int, ...] | None:
+    cell = []
+    for name, place in zip(marginal.dimensions, places, strict=True):
+        position = place.get(_level(plan, name, place, failure))
+        if position is None:
+            return None
+        cell.append(position)
+    return tuple(cell)
+
+
+def _level(plan: Plan, name: str, place: Mapping[str, int], labelled: LabelledFailure) -> str:
+    """The level of a failure along a dimension, or a string that is no level."""
+    if name == "band":
+        return _band(plan.band_edges_hours, labelled.failure.age_h)
+    if name == "reason":
+        return labelled.failure.reason
+    if name == "domain":
+        return domain_of(labelled.failure.reason)
+    if name == "workload":
+        return finest_row(labelled.labels, place)
+    return labelled.labels.get(name, "")
+
+
+def _band(edges: Sequence[float], age_h: float) -> str:
+    """Bands are open on the left and closed on the right, but for the first, which begins with its edge."""
+    return str(max(0, bisect_left(edges, age_h) - 1)) if age_h >= edges[0] else ""
+
+
+def domain_of(reason: str) -> str:
+    """The taxonomy's domain of a reason, `unknown` for a reason outside it."""
+    return CAUSES[reason].domain if reason in CAUSES else UNKNOWN
+
+
+def _is_secondary(labelled: LabelledFailure) -> bool:
+    return domain_of(labelled.failure.reason) != Domain.INFRASTRUCTURE
+
+
+def _draw(selection_key: bytes, plan: Plan, labelled: LabelledFailure) -> bytes:
+    failure = labelled.failure
+    text = f"{failure.unit}\0{failure.at_h!r}\0{failure.age_h!r}\0{failure.reason}".encode()
+    return hashlib.blake2b(plan.round_id + text, key=selection_key, digest_size=16).digest()

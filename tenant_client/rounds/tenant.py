@@ -1,0 +1,262 @@
+"""One tenant, as the provider's questions meet it. The order of the steps is the promise.
+
+    check the plan against the policy → charge the ledger, durably → count → draw noise → mask → sign → keep → send
+
+In a series a tenant answers for every week that it has not answered for, so weeks that it missed are carried over.
+
+What is kept is what is sent: a plan is answered once, and asking again returns the same bytes, from any thread or
+process. Killed before the charge, a process has done nothing; killed after it, it answers on restart without a second
+charge; noise that was drawn and not kept has never left.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from federation.runtime.sqlite import Connection, reporting
+
+from crypto.codec import decode, digest, encode
+from crypto.errors import PeerFault, PlanRefused
+from crypto.ids import Digest, LeaseId, Nonce, VerifyKey
+from crypto.masking import MaskKey, MaskStream, mask_cells, words_to_bytes
+from crypto.ristretto import RandomBytes
+from crypto.signing import SigningKey, name_of, open_signed, tenant_id
+from federation.protocol import noise
+from federation.protocol.bundle import Bundle, CatalogueEntry
+from federation.protocol.plan import MaskTrustee, Plan, check_continues
+from federation.protocol.privacy_cost import plan_loss
+from federation.protocol.queries import Verb
+from federation.protocol.round_messages import (
+    Contribution,
+    ContributionHeader,
+    DirectoryUpdate,
+    LeaseGrants,
+    LeaseRequest,
+    Ownership,
+    Receipt,
+    Registration,
+    RegistrationRequest,
+)
+from federation.runtime.clock import now_hour
+from federation.runtime.pinned_directory import pin, pinned
+from tenant_client.records.bundle_log import BundleLog
+from tenant_client.records.grant_log import GrantLog
+from tenant_client.records.journal import Failure, GrantChanged, Journal, Unit
+from tenant_client.records.ledger import Charge, Ledger
+from tenant_client.records.local_secrets import selection_key
+from tenant_client.records.outbox import Outbox
+from tenant_client.records.outcomes import SentOutcome, noted
+from tenant_client.records.questions import SentQuestions, noted as noted_questions
+from tenant_client.rounds.counts import build_tables
+from tenant_client.rounds.policy import Policy, check_plan
+from tenant_client.rounds.tokens import TokenSource, TrusteeService
+from tenant_client.workload.descriptor import Descriptor, rungs
+
+
+@dataclass(frozen=True)
+class StartedLease:
+    """A lease that began: its context tokens (`context`, `context_level`) and what runs on it."""
+
+    lease: LeaseId
+    start_h: float
+    contexts: Mapping[str, str]
+    descriptor: Descriptor
+
+
+class Tenant:
+    """A tenant's keys, policy and database, in which the directory of the federation is pinned."""
+
+    def __init__(
+        self,
+        signing_key: SigningKey,
+        mask_key: MaskKey,
+        policy: Policy,
+        connection: Connection,
+        trustees: Sequence[TrusteeService],
+        random_bytes: RandomBytes,
+        sampler: noise.NoiseSampler,
+        clock: Callable[[], float] = now_hour,
+    ) -> None:
+        self.id = tenant_id(signing_key.public)
+        self.policy = policy
+        self.journal = Journal(connection)
+        self.ledger = Ledger(connection)
+        self.outbox = Outbox(connection)
+        self.grants = GrantLog(connection)
+        self._bundles = BundleLog(connection)
+        self._signing_key = signing_key
+        self._mask_key = mask_key
+        self._connection = connection
+        self.chain = pinned(connection)
+        self.tokens = TokenSource(self.chain.directory, trustees, signing_key, connection, random_bytes)
+        self._random_bytes = random_bytes
+        self._sampler = sampler
+        self._clock = clock
+        self._opened: tuple[bytes, Bundle] | None = None
+
+    def close(self) -> None:
+        """Releases the database."""
+        self._connection.close()
+
+    @reporting()
+    def answer(self, verb: Verb, payload: bytes) -> bytes:
+        """The reply to one of the provider's questions. PharoahError when it is refused, malformed, or not kept."""
+        if verb is Verb.DIRECTORY:
+            return self.follow(payload)
+        if verb is Verb.REGISTRATIONS:
+            return self.register(payload)
+        if verb is Verb.CONTRIBUTION:
+            return self.contribute(payload)
+        return self.accept(payload)
+
+    def start_leases(self, leases: Sequence[StartedLease], epoch: int) -> None:
+        """Journals leases that began, with the context tokens that came with them and the tokens of their workloads.
+
+        Safe to repeat after a crash: what the provider is told is queued first, and queueing it twice changes nothing.
+        Nor does a newer catalogue or descriptor: a lease is counted under the tokens that the provider is told.
+        """
+        catalogue = self.catalogue()
+        workloads = {lease.descriptor for lease in leases}
+        ladders = {workload: self.tokens.ladder(rungs(workload, catalogue), epoch) for workload in workloads}
+        registered = [(lease.lease, lease.start_h, ladders[lease.descriptor]) for lease in leases]
+        kept = self.journal.queue_registrations(epoch, registered)
+        self.journal.label(
+            Unit(str(lease.lease), lease.start_h, dict(lease.contexts) | kept[lease.lease].labels) for lease in leases
+        )
+
+    def lease_request(self, start_hour: int, end_hour: int) -> bytes:
+        """The signed question for the own leases that began in [start_hour, end_hour)."""
+        return self._signing_key.sign(LeaseRequest(self.id, start_hour, end_hour))
+
+    def take_leases(self, grants: bytes) -> int:
+        """Starts the granted leases whose workload is known by now; how many. PeerFault for another tenant's leases.
+
+        A lease whose workload is not described yet is left for the next time.
+        """
+        granted = open_signed(LeaseGrants, grants, self._provider)
+        if granted.tenant != self.id:
+            raise PeerFault("the provider sent the leases of another tenant", hint="tell its operator")
+        changed = self.grants.keep(grants, granted)
+        known = self.journal.descriptors()
+        fixed = [lease for lease in granted.leases if lease.lease not in changed]
+        started = [lease for lease in fixed if str(lease.lease) in known]
+        for epoch in sorted({lease.epoch for lease in started}):
+            leases = [
+                StartedLease(lease.lease, lease.start_h, lease.labels, known[str(lease.lease)])
+                for lease in started
+                if lease.epoch == epoch
+            ]
+            self.start_leases(leases, epoch)
+        if changed:
+            raise GrantChanged(f"lease {min(changed)} was granted with other tokens before")
+        return len(started)
+
+    def record(self, failures: Iterable[Failure]) -> None:
+        """Journals failures of known leases."""
+        self.journal.add([], failures)
+
+    def follow(self, payload: bytes) -> bytes:
+        """Pins newer entries of the directory; Fork, TrustChanged or BadSignature if they do not lead on from it."""
+        entries = decode(DirectoryUpdate, payload).entries
+        if not set(entries) <= set(self.chain.entries):
+            self.chain = pin(self._connection, entries)
+        return encode(Receipt(self.chain.directory.head))
+
+    def register(self, payload: bytes) -> bytes:
+        """Tells the provider which tokens run on the leases it asks about."""
+        asked = open_signed(RegistrationRequest, payload, self._provider)
+        workloads = self.journal.tell(asked.epoch, asked.start_hour, asked.end_hour)
+        window = asked.start_hour, asked.end_hour
+        owned = Ownership(self.id, asked.epoch, *window, self.journal.held(asked.epoch, *window))
+        return self._signing_key.sign(Registration(self.id, asked.epoch, workloads, self._signing_key.sign(owned)))
+
+    def contribute(self, signed_plan: bytes) -> bytes:
+        """The signed contribution to a plan: the kept one if there is one, else a new one, charged and kept."""
+        plan = self.open_plan(signed_plan)
+        named = name_of(signed_plan)
+        kept = self.outbox.answer(plan.round_id, signed_plan)
+        if kept is not None:
+            return kept
+        check_plan(plan, self.policy, self.chain.at(plan.directory), self._clock())
+        self._check_series(plan)
+        if plan.bundle is not None:  # one that names another than is held here shows that somebody was told it
+            self._bundles.keep_name(plan.bundle, signed_plan)
+        series = plan.series.name if plan.series else None
+        start_hour, nonce = self.begins(plan), Nonce(self._random_bytes(Nonce.length))
+        masks = [self._stream(plan, named, nonce, trustee) for trustee in plan.trustees]
+        for mask in masks:  # a trustee whose key agrees on nothing is found out before anything is paid
+            self._mask_key.stream_key(mask)
+        charge = Charge(plan.round_id, named, start_hour, plan.end_hour, plan_loss(plan), series)
+        self.ledger.charge(charge, limit_epsilon=self.policy.epsilon_per_job_week, delta=self.policy.delta)
+        own = noise.contribution(plan, self.counts(plan), self._sampler)
+        cells = words_to_bytes(mask_cells(own, self._mask_key, masks))
+        header = ContributionHeader(self.id, plan.round_id, named, start_hour, nonce, digest(cells))
+        said = Contribution(self._signing_key.sign(header), memoryview(cells))
+        return self.outbox.keep(plan.round_id, signed_plan, encode(said))
+
+    def open_plan(self, signed_plan: bytes) -> Plan:
+        """The plan, if the pinned provider signed it."""
+        return open_signed(Plan, signed_plan, self._provider)
+
+    def begins(self, plan: Plan) -> int:
+        """The hour from which an answer to `plan` counts."""
+        return self.ledger.begins(plan, self.policy.carry_over_weeks_maximum)
+
+    def counts(self, plan: Plan) -> tuple[noise.Integers, ...]:
+        """The exact tables behind a contribution. They stay here; only a simulation compares them with the release."""
+        failures = self.journal.failures(self.begins(plan), plan.end_hour)
+        return build_tables(plan, failures, selection_key(self._connection, self._random_bytes))
+
+    def accept(self, signed_bundle: bytes) -> bytes:
+        """Keeps a bundle whose signature holds, and older ones too; PeerFault for a second one of the same number."""
+        bundle = open_signed(Bundle, signed_bundle, self._provider)
+        self._bundles.keep(bundle.number, signed_bundle)
+        self._opened = signed_bundle, bundle
+        return encode(Receipt(digest(signed_bundle)))
+
+    def bundle(self) -> Bundle | None:
+        """The newest bundle, its signature checked; None before the first."""
+        signed = self._bundles.newest()
+        if signed is None:
+            return None
+        if self._opened is None or self._opened[0] != signed:
+            self._opened = signed, open_signed(Bundle, signed, self._provider)
+        return self._opened[1]
+
+    def catalogue(self) -> tuple[CatalogueEntry, ...]:
+        """The provider's catalogue as last published, empty before the first bundle."""
+        bundle = self.bundle()
+        return () if bundle is None else bundle.catalogue
+
+    def plans(self) -> list[Plan]:
+        """Every plan that was answered, oldest first."""
+        return [self.open_plan(signed) for signed in self.outbox.signed_plans()]
+
+    def outcomes(self) -> list[SentOutcome]:
+        """What the provider was told of tests, or may have been, oldest first."""
+        return noted(self._connection)
+
+    def questions(self) -> list[SentQuestions]:
+        """What the provider's online service was asked, or may have been, by hour."""
+        return noted_questions(self._connection)
+
+    @property
+    def _provider(self) -> VerifyKey:
+        provider: VerifyKey = self.chain.directory.provider
+        return provider
+
+    def _check_series(self, plan: Plan) -> None:
+        """What a job-week pays for was settled by the first round of a series; a later one may not change it."""
+        if plan.series is None:
+            return
+        if self.begins(plan) >= plan.end_hour:
+            raise PlanRefused(
+                f"plan {plan.round_id} refused: its weeks were answered for in another round of its series",
+                hint="the answer was sent; a job-week is counted once",
+            )
+        for earlier in self.plans():
+            if earlier.series and earlier.series.name == plan.series.name and earlier.round_id != plan.round_id:
+                check_continues(earlier, plan)
+
+    def _stream(self, plan: Plan, named: Digest, nonce: Nonce, trustee: MaskTrustee) -> MaskStream:
+        own = self._mask_key.public
+        return MaskStream(plan.round_id, named, self.id, own, nonce, trustee.index, trustee.mask_key)

@@ -1,0 +1,164 @@
+"""What is known of one attempt, and its way into the journal. Without a journal it is still said on stderr.
+
+A restart by torchrun ends an attempt and begins the next one under the same unit.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from signal import SIGPIPE
+
+from federation.runtime.sqlite import Connection
+
+from tenant_client.records.attempts import INTERRUPTED, Attempts, Cause, State
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
+from tenant_client.run import diagnose_attempt, restarts
+from tenant_client.run.fail_open import FailOpen
+from tenant_client.run.run_directory import held
+from tenant_client.run.supervise import Ending
+from tenant_client.run.watchdog import Finding, Kind
+from tenant_client.sources.scheduler import placement
+from tenant_client.workload.descriptor import Descriptor
+
+_BUSY_MS = 5000
+
+
+class Record:
+    """The attempts that one wrapper sees, the current one open."""
+
+    def __init__(
+        self, home: Path, unit: str, run_dir: Path, logs: Sequence[Path], ours: FailOpen, *, notes: bool = True
+    ) -> None:
+        self.number = 1
+        self.restart = 0
+        self._unit = unit
+        self._run_dir = run_dir
+        self._logs = logs
+        self._ours = ours
+        self._lessons = home / "lessons.json"
+        self._notes = notes
+        # A log directory that is only read, and so gets no notes, may come from any other machine.
+        self._only_node = placement(os.environ).only_node if notes else ""
+        self._attempts: Attempts | None = None
+        self._journal: Journal | None = None
+        with ours.guard("the journal cannot be written"):
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            connection = _opened(home)
+            self._attempts, self._journal = Attempts(connection), Journal(connection)
+
+    def begin(self, started_at_s: float, number: int) -> None:
+        """Journals a start."""
+        self.number = number
+        with self._ours.guard("the journal cannot be written"):
+            if self._attempts is not None:
+                self.number = self._attempts.begin(self._unit, started_at_s, number=number, lives=self._lives)
+
+    def name(self, job: str) -> None:
+        """Journals what the job on the unit is called."""
+        with self._ours.guard("the journal cannot be written"):
+            if self._attempts is not None and job:
+                self._attempts.name(self._unit, job)
+
+    def restarted(self, found: dict[int, Path], at_s: float, steps: int, findings: Sequence[Finding]) -> None:
+        """Ends the current attempt and begins the next ones, for as many times as torchrun has started again."""
+        for restart in sorted(number for number in found if number > self.restart):
+            before = found.get(restart - 1)
+            began_s = found[restart].stat().st_mtime
+            self._end(State.FAILED, min(began_s, at_s), None, steps, findings)
+            paths = _of_restart(self._run_dir, restart - 1, before)
+            cause = diagnose_attempt.cause_of(paths, findings, None, self._lessons, self._ours) if paths else Cause()
+            self._explain(cause, counted=True)
+            self.restart = restart
+            self.begin(min(began_s, at_s), self.number + 1)
+
+    def describe(self, descriptor: Descriptor, at_s: float) -> None:
+        """Journals what runs on the unit."""
+        with self._ours.guard("the journal cannot be written"):
+            if self._journal is not None:
+                self._journal.describe(self._unit, at_s, descriptor)
+
+    def ended(self, how: Ending, at_s: float, steps: int, findings: Sequence[Finding], found: dict[int, Path]) -> None:
+        """The job is over: how at once, then why."""
+        state = _state(how)
+        self._end(state, at_s, how, steps, findings)
+        if state is State.SUCCEEDED:
+            return
+        hangs = any(finding.kind is Kind.HANG and finding.cleared_at_s is None for finding in findings)
+        if state is State.STOPPED and not hangs:
+            self._explain(Cause(sentence="stopped from outside"), counted=False)
+            return
+        paths = self._paths(found)
+        cause = diagnose_attempt.cause_of(paths, findings, _status(how), self._lessons, self._ours)
+        self._explain(cause, counted=True)
+        self._ours.say(f"attempt {self.number} of {self._unit} failed: {cause.sentence or cause.reason}")
+
+    def interrupted(self, at_s: float, steps: int, findings: Sequence[Finding]) -> None:
+        """The job is over and nobody was told how."""
+        self._end(State.INTERRUPTED, at_s, None, steps, findings)
+        self._explain(Cause(sentence=INTERRUPTED), counted=False)
+
+    def _end(self, state: State, at_s: float, how: Ending | None, steps: int, findings: Sequence[Finding]) -> None:
+        with self._ours.guard("the journal cannot be written"):
+            if self._attempts is not None:
+                self._attempts.end(
+                    self._unit,
+                    self.number,
+                    state,
+                    at_s,
+                    exit_code=how.exit_code if how else None,
+                    signal=how.signal if how else None,
+                    steps=steps,
+                    findings=[asdict(finding) for finding in findings],
+                )
+
+    def _explain(self, cause: Cause, *, counted: bool) -> None:
+        if counted:
+            cause = replace(cause, host=cause.host or self._only_node)
+        with self._ours.guard("no note beside the logs"):
+            note = json.dumps({"attempt": self.number, "counted": counted} | asdict(cause))
+            if self._notes:
+                (self._run_dir / f"cause-{self.number}.json").write_text(note, encoding="utf-8")
+        with self._ours.guard("the journal cannot be written"):
+            if self._attempts is not None:
+                self._attempts.explain(self._unit, self.number, cause)
+                if counted:
+                    self._attempts.count(self._unit, self.number)
+
+    def _paths(self, found: dict[int, Path]) -> list[Path]:
+        """Files of the last attempt; what earlier ones wrote to the same output would speak for it."""
+        own = _of_restart(self._run_dir, self.restart, found.get(self.restart))
+        if self.restart and own:
+            further = [path for path in self._logs if path.is_file()]
+            return [*own, *further, *diagnose_attempt.dumps_of(self._run_dir)]
+        return [
+            *diagnose_attempt.files_of(self._run_dir, self._logs),
+            *(path for path in own if path.name != "error.json"),
+        ]
+
+    def _lives(self, number: int) -> bool:
+        stem = self._run_dir.name.rpartition("-")[0]
+        return number != self.number and held(self._run_dir.parent / f"{stem}-{number}")
+
+
+def _opened(home: Path) -> Connection:
+    connection = open_database(home / "tenant.db")
+    connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+    return connection
+
+
+def _state(how: Ending) -> State:
+    if how.exit_code == 0:
+        return State.SUCCEEDED
+    return State.STOPPED if how.asked_by or how.signal == SIGPIPE else State.FAILED  # as in `job | head`
+
+
+def _status(how: Ending) -> int | None:
+    return None if how.exit_code is None and how.signal is None else how.code
+
+
+def _of_restart(run_dir: Path, restart: int, folder: Path | None) -> list[Path]:
+    errors = sorted((run_dir / f"attempt_{restart}").glob("*/error.json"))
+    return errors + (restarts.logs_of(folder) if folder is not None and folder.is_dir() else [])

@@ -1,0 +1,92 @@
+"""After a failure: everything that may tell why is read, and one cause comes out, or `unknown`.
+
+A file that cannot be read is warned about and stops nothing. What our own watchers saw is evidence too: a hang is a
+symptom of unknown cause until a flight recorder dump shows the collective that hangs; slow ranks and bad losses are the
+owner's business and name no cause. A hint of the provider is no evidence: it speaks of what may come.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tenant_client.records.attempts import UNKNOWN, Cause
+from tenant_client.run.fail_open import FailOpen
+from tenant_client.run.run_directory import DUMPS
+from tenant_client.run.watchdog import Finding, Kind
+from tenant_client.sources.evidence import Evidence, Role
+
+if TYPE_CHECKING:
+    from tenant_client.diagnosis.diagnose import Diagnosis
+    from tenant_client.diagnosis.log_templates import Lessons
+
+_SOURCE = "watch"
+_SPOOLS = ("output.log.1", "output.log", "stdout.log.1", "stdout.log", "stderr.log.1", "stderr.log")
+
+
+def files_of(run_dir: Path, logs: Iterable[Path]) -> list[Path]:
+    """Whatever of an attempt may tell why it failed: what it wrote, torchrun's error files, further logs."""
+    own = [run_dir / name for name in _SPOOLS]
+    elastic = sorted(run_dir.glob("attempt_*/*/*"))
+    files = (*own, *elastic, *logs, *dumps_of(run_dir))
+    return [path for path in files if path.is_file() and path.stat().st_size]
+
+
+def dumps_of(run_dir: Path) -> list[Path]:
+    """The flight recorder dumps of a run."""
+    return sorted((run_dir / DUMPS).glob("*"))
+
+
+def cause_of(
+    paths: Sequence[Path], findings: Iterable[Finding], status: int | None, lessons: Path, ours: FailOpen
+) -> Cause:
+    """The cause of one attempt's failure. `status` as a shell puts it, None where nobody saw it."""
+    with ours.guard("the diagnosis"):
+        from tenant_client.diagnosis.diagnose import explain, gather
+        from tenant_client.sources import exit_status
+
+        gathered = gather(paths)
+        for fault in gathered.faults:
+            ours.warn(str(fault))
+        ended = exit_status.of(status or 0)
+        gathered.evidence[:0] = watched(findings)
+        gathered.evidence += [ended] if ended else []
+        return _cause(explain(gathered, _lessons(lessons, ours)))
+    return Cause()
+
+
+def _lessons(file: Path, ours: FailOpen) -> "Lessons":
+    from tenant_client.diagnosis.log_templates import Lessons, load_lessons
+
+    with ours.guard("what was taught"):
+        return load_lessons(file)
+    return Lessons({})
+
+
+def watched(findings: Iterable[Finding]) -> list[Evidence]:
+    """What our own watchers saw and what had not passed when the job ended, as evidence that names no cause."""
+    return [
+        Evidence(
+            UNKNOWN,
+            Role.SYMPTOM,
+            _SOURCE,
+            "progress",
+            0,
+            f"{finding.kind}: {finding.text}",
+            finding.since_s,
+            _only(finding),
+        )
+        for finding in findings
+        if finding.cleared_at_s is None and finding.kind is not Kind.HINT
+    ]
+
+
+def _only(finding: Finding) -> int | None:
+    return finding.ranks[0] if len(finding.ranks) == 1 else None
+
+
+def _cause(diagnosis: "Diagnosis") -> Cause:
+    cause = Cause(diagnosis.reason, sentence=diagnosis.sentence)
+    if diagnosis.root is None:
+        return cause
+    return replace(cause, rank=diagnosis.rank, host=diagnosis.host, gpu=diagnosis.gpu, place=diagnosis.root.where)

@@ -1,0 +1,83 @@
+"""Put in front of PYTHONPATH by `pharoah-tenant run`: once a process of the job imports torch, its steps are watched.
+
+Python runs this file at the start of every process. It does nothing but wait for `import torch`, and that only where
+PHAROAH_RUN_DIR is set; the `sitecustomize` that it hides is run as ever. Whatever interpreter the job uses: where
+anything is missing in it, the job runs unwatched.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # as in typing, which is not worth its import here
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib takes longer to import than this
+
+
+class TorchWatch:
+    """A finder that leaves finding to the others, and arranges that torch is followed once it is complete."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """What the other finders say of torch; None for everything else, so that they are asked."""
+        if name != "torch":
+            return None
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target) if finder is not self and hasattr(finder, "find_spec") else None
+            if spec is not None:
+                _follow_after_loading(spec.loader, self)  # which need not happen: some only look whether there is one
+                return spec
+        return None
+
+
+def _follow_after_loading(loader: Any, watch: Any) -> None:
+    load = loader.exec_module
+
+    def load_and_follow(module: Any) -> None:
+        del loader.exec_module
+        load(module)
+        if watch not in sys.meta_path:
+            return
+        sys.meta_path.remove(watch)
+        try:
+            _follow(module)
+        except Exception as error:  # noqa: BLE001  # an older torch, another Python: the job runs without us
+            import logging
+
+            logging.getLogger("pharoah").warning("pharoah: this process is not watched: %r", error)
+
+    loader.exec_module = load_and_follow
+
+
+def _follow(torch: Any) -> None:
+    root = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))  # noqa: PTH120
+    sys.path.append(root)  # last and for a moment: the job must not find our dependencies in place of its own
+    try:
+        from tenant_client.run.hook.follow import follow
+    finally:
+        sys.path.remove(root)
+    follow(torch)
+
+
+def _run_hidden_sitecustomize() -> None:
+    elsewhere = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]  # noqa: PTH100
+    by_path = next((finder for finder in sys.meta_path if getattr(finder, "__name__", "") == "PathFinder"), None)
+    spec = by_path.find_spec("sitecustomize", elsewhere) if by_path is not None else None
+    if spec is not None and spec.loader is not None:
+        from importlib.util import module_from_spec  # half of what a process without a sitecustomize would wait for
+
+        sys.modules["sitecustomize"] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+if __name__ == "sitecustomize":  # and not when it is imported as part of the package
+    if os.environ.get("PHAROAH_RUN_DIR") and "torch" not in sys.modules:
+        sys.meta_path.insert(0, TorchWatch())
+    _run_hidden_sitecustomize()

@@ -1,0 +1,99 @@
+"""Hints about the job's lease beside what is seen of the job itself: one finding with one action where both agree.
+
+Read is the log in the tenant's home, which `pharoah-tenant watch` fills, on whatever machine shares that home. So
+nothing beside a job opens a line to anybody. A hint is a finding of its own; one that stands while a rank is slow or
+the job hangs is joined to that finding, for what the provider suspects may be why. Observe-only: it is said, no more.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from crypto.codec import decode
+from federation.protocol.service_messages import Hint, HintState, Suspicion
+from tenant_client.advice.hints import Episode, action_of, episodes, line_of, said_of
+from tenant_client.run.watchdog import Finding, Kind
+
+EVERY_S = 10.0
+_BUSY_S = 0.2
+_JOINED = (Kind.SLOW_RANK, Kind.HANG)
+_S_PER_H = 3600.0
+
+
+class Hinted:
+    """The hints of one lease: those that stood when an attempt began, and all that came since."""
+
+    def __init__(self, home: Path, lease: str) -> None:
+        self._file = home / "tenant.db"
+        self._lease = lease
+        self._hints: list[Hint] = []
+        self._cursor: int | None = None
+        self._read_at_s = 0.0
+
+    def read(self, now_s: float) -> list[Hint]:
+        """Hints that are new since the last call; the log is looked into every `EVERY_S`."""
+        if self._cursor is not None and 0 <= now_s - self._read_at_s < EVERY_S:
+            return []
+        self._read_at_s = now_s
+        found = _hints(self._file, self._lease, self._cursor or 0)
+        new = found if self._cursor is not None else [one.last for one in _standing(found, now_s)]
+        self._cursor = found[-1].number if found else self._cursor or 0
+        self._hints += new
+        return new
+
+    def word_of(self, hint: Hint, own: Sequence[Finding]) -> str:
+        """What is said of a new hint: what is seen of the job already belongs to it."""
+        for finding in own:
+            joined = join(finding, [] if hint.state is HintState.CLEARED else [Episode(hint, hint)])
+            if joined is not finding:
+                return f"{joined.kind}: {joined.text}"
+        return line_of(hint)
+
+    def text_of(self, finding: Finding, now_s: float) -> str:
+        """What is said of a new finding of our own."""
+        return join(finding, _standing(self._hints, now_s)).text
+
+    def findings(self, own: Sequence[Finding], now_s: float) -> list[Finding]:
+        """Everything that was noticed of the attempt, for the journal."""
+        return fuse(own, episodes(self._hints), now_s)
+
+
+def fuse(own: Sequence[Finding], hinted: Sequence[Episode], now_s: float) -> list[Finding]:
+    """Own findings, each joined to the hint that stands; and the episodes that nothing of our own agrees with."""
+    standing = [one for one in hinted if one.stands(now_s / _S_PER_H)]
+    joined = [join(finding, standing) for finding in own]
+    told = standing[-1:] if joined != list(own) else []
+    return [*joined, *(_finding(one) for one in hinted if one not in told)]
+
+
+def join(finding: Finding, standing: Sequence[Episode]) -> Finding:
+    """The finding with what the provider suspects, where a hint stands and both may have one cause."""
+    if not standing or finding.kind not in _JOINED or finding.cleared_at_s is not None:
+        return finding
+    hint = standing[-1].last
+    seen = "sees a raised hazard" if hint.suspicion is Suspicion.UNCLEAR else f"suspects {hint.suspicion}"
+    return replace(finding, text=f"{finding.text}; the provider {seen}: {action_of(hint)}")
+
+
+def _finding(episode: Episode) -> Finding:
+    is_over = episode.last.state is HintState.CLEARED
+    text = said_of(episode.first if is_over else episode.last)
+    cleared_at_s = episode.last.at_h * _S_PER_H if is_over else None
+    return Finding(Kind.HINT, episode.first.at_h * _S_PER_H, 0, (), text, cleared_at_s)
+
+
+def _standing(hints: Iterable[Hint], now_s: float) -> list[Episode]:
+    return [one for one in episodes(hints) if one.stands(now_s / _S_PER_H)]
+
+
+def _hints(file: Path, lease: str, after: int) -> list[Hint]:
+    """What the log has; it is only read, and may be that of an older program."""
+    if not file.exists():
+        return []
+    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)) as connection:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'hints'").fetchone():
+            return []
+        query = "SELECT hint FROM hints WHERE lease = ? AND number > ? ORDER BY number"
+        return [decode(Hint, hint) for (hint,) in connection.execute(query, (lease, after))]

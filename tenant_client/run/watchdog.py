@@ -1,0 +1,253 @@
+"""Is the job moving, do its ranks keep together, does its loss behave? Judged from samples of progress alone.
+
+Pure: samples and the time come in, findings come out. What counts as too long depends on the phase that a rank is in:
+the first steps compile and load, a checkpoint or an evaluation takes as long as it takes, and a steady step is measured
+against the steps before it. A finding stays (`cleared_at_s` says when its condition ended) and comes back only after
+its condition ended, so one that flickers is one finding. What is found warns the owner and stops nothing.
+
+Not promised: ranks that wait for each other in every step finish it together, so a slow one among them does not show
+here; it shows in traces and flight recorder dumps.
+
+>>> watch = Watch(Limits(start_s=10.0), started_at_s=0.0)
+>>> watch.feed(5.0, [Sample(0, 0, "start", 0.0)])
+[]
+>>> watch.feed(11.0, [Sample(0, 0, "start", 0.0)])[0].text
+'rank 0 stands at step 0 (start) for 11 s, 10 s are allowed'
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from statistics import median
+
+
+class Kind(StrEnum):
+    """What can be found."""
+
+    HANG = "hang"
+    SLOW_RANK = "slow_rank"
+    NAN_LOSS = "nan_loss"
+    LOSS_SPIKE = "loss_spike"
+    HINT = "hint"  # not judged here: see `tenant_client.run.lease_hints`
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Where one rank is. `phase` is one of `tenant_client.run.hook.progress.PHASES`; times in seconds on one clock."""
+
+    rank: int
+    step: int
+    phase: str
+    updated_at_s: float
+    loss: float | None = None
+    restart: int = 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every constant of the judgement.
+
+    A rank may stand still for `start_s` until a few steps are done, for `aside_s` in a checkpoint or an evaluation,
+    else for `factor` median steps but never less than `floor_s`. A rank is slow that is `lag_steps` behind the first
+    in most of `lag_feeds` feeds. A loss is a spike that is `spike` deviations above the median of the last ones.
+    """
+
+    start_s: float = 1800.0
+    floor_s: float = 120.0
+    factor: float = 10.0
+    aside_s: float = 3600.0
+    lag_steps: float = 1.0
+    lag_feeds: int = 10
+    spike: float = 8.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was noticed, for a person. `cleared_at_s` is None for as long as it lasts."""
+
+    kind: Kind
+    since_s: float
+    step: int
+    ranks: tuple[int, ...]
+    text: str
+    cleared_at_s: float | None = None
+
+
+_STEADY_AFTER = 3
+_RECENT = 32
+_LOSSES = 64
+_LOSSES_NEEDED = 16
+_IN_A_ROW = 2
+_LOSS_EVERY_STEPS = 10  # a loss is read that often and repeated in between: see `tenant_client.run.hook.hook`
+_MOST, _FEW = 0.6, 0.2
+
+
+@dataclass
+class _Rank:
+    last: Sample
+    step_s: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    behind: deque[bool] = field(default_factory=deque)
+    bad_since: int | None = None
+    seen_loss: float | None = None
+
+    def move(self, new: Sample) -> bool:
+        """Takes in a newer sample; whether it has a loss of a new step."""
+        before, self.last = self.last, new
+        steps = new.step - before.step
+        if steps > 0 and before.phase == new.phase == "train" and before.step > 0:
+            self.step_s.append((new.updated_at_s - before.updated_at_s) / steps)
+        return steps > 0 and new.loss is not None
+
+    def allowed_s(self, limits: Limits) -> float:
+        if self.last.phase == "end":
+            return math.inf
+        if self.last.phase in ("eval", "checkpoint"):
+            return limits.aside_s
+        if self.last.phase == "start" or len(self.step_s) < _STEADY_AFTER:
+            return limits.start_s
+        return max(limits.floor_s, limits.factor * median(self.step_s))
+
+
+class Watch:
+    """Judges one attempt. `findings` holds everything that was noticed, in the order in which it began."""
+
+    def __init__(self, limits: Limits, started_at_s: float) -> None:
+        self.findings: list[Finding] = []
+        self._limits = limits
+        self._started_at_s = started_at_s
+        self._ranks: dict[int, _Rank] = {}
+        self._losses: deque[float] = deque(maxlen=_LOSSES)
+        self._spikes = 0
+
+    @property
+    def steps(self) -> int:
+        """Steps that every rank has done."""
+        return min((rank.last.step for rank in self._ranks.values()), default=0)
+
+    def feed(self, now_s: float, samples: Iterable[Sample]) -> list[Finding]:
+        """Takes in what the ranks say at `now_s`; returns the findings that are new."""
+        known = len(self.findings)
+        for sample in samples:
+            self._take(now_s, sample)
+        if self._ranks:
+            self._judge_movement(now_s)
+            self._judge_lag(now_s)
+        return self.findings[known:]
+
+    def finish(self, now_s: float) -> list[Finding]:
+        """The job is over: one bad loss is enough now, since no second one can come."""
+        known = len(self.findings)
+        for number, rank in self._ranks.items():
+            if rank.bad_since is not None:
+                self._set(Kind.NAN_LOSS, now_s, (number,), f"rank {number} has a loss of {rank.last.loss}")
+        return self.findings[known:]
+
+    def _take(self, now_s: float, sample: Sample) -> None:
+        rank = self._ranks.get(sample.rank)
+        if rank is None or sample.restart != rank.last.restart:
+            rank = self._ranks[sample.rank] = _Rank(replace(sample, step=0, phase="start"))
+        if rank.move(sample) and sample.loss is not None:
+            self._judge_loss(now_s, rank, sample.loss)
+
+    # ---- movement ------------------------------------------------------------------------------------------------
+
+    def _judge_movement(self, now_s: float) -> None:
+        running = [rank for rank in self._ranks.values() if rank.last.phase != "end"]
+        still = [rank for rank in running if self._still_s(rank, now_s) > rank.allowed_s(self._limits)]
+        if still and len(still) == len(running):
+            self._set(Kind.HANG, now_s, _numbers(still), self._standing(still, now_s))
+        else:
+            self._clear(Kind.HANG, now_s)
+        if still and len(still) < len(running):
+            text = self._standing(still, now_s) + "; the others go on"
+            self._set(Kind.SLOW_RANK, now_s, _numbers(still), text)
+
+    def _still_s(self, rank: _Rank, now_s: float) -> float:
+        return now_s - max(rank.last.updated_at_s, self._started_at_s)
+
+    def _standing(self, ranks: Sequence[_Rank], now_s: float) -> str:
+        last = max(ranks, key=lambda rank: rank.last.updated_at_s)
+        first = min(ranks, key=lambda rank: rank.last.step).last
+        who = f"rank {first.rank} stands" if len(ranks) == 1 else f"all of {len(ranks)} ranks stand"
+        where = f"step {first.step} ({first.phase})" if len(ranks) == 1 else _spread(ranks)
+        return (
+            f"{who} at {where} for {self._still_s(last, now_s):.0f} s, {last.allowed_s(self._limits):.0f} s are allowed"
+        )
+
+    # ---- keeping together ----------------------------------------------------------------------------------------
+
+    def _judge_lag(self, now_s: float) -> None:
+        steady = [r for r in self._ranks.values() if r.last.phase == "train" and len(r.step_s) >= _STEADY_AFTER]
+        step_s = median(median(rank.step_s) for rank in steady) if len(steady) > 1 else 0.0
+        if step_s <= 0:
+            return
+        begun = [rank.last.updated_at_s - rank.last.step * step_s for rank in steady]
+        for rank, begin in zip(steady, begun, strict=True):
+            rank.behind.append((begin - min(begun)) / step_s > self._limits.lag_steps)
+            if len(rank.behind) > self._limits.lag_feeds:
+                rank.behind.popleft()
+        self._judge_slow(now_s, steady)
+
+    def _judge_slow(self, now_s: float, steady: Sequence[_Rank]) -> None:
+        full = [rank for rank in steady if len(rank.behind) == self._limits.lag_feeds]
+        shares = {rank.last.rank: sum(rank.behind) / len(rank.behind) for rank in full}
+        slow = tuple(sorted(number for number, share in shares.items() if share >= _MOST))
+        if slow and len(slow) <= len(steady) / 2:
+            who = "rank" if len(slow) == 1 else "ranks"
+            text = f"{who} {', '.join(map(str, slow))} keep{'s' * (len(slow) == 1)} the others waiting"
+            self._set(Kind.SLOW_RANK, now_s, slow, text)
+        elif shares and max(shares.values()) <= _FEW:
+            self._clear(Kind.SLOW_RANK, now_s)
+
+    # ---- losses --------------------------------------------------------------------------------------------------
+
+    def _judge_loss(self, now_s: float, rank: _Rank, loss: float) -> None:
+        last, finite = rank.last, math.isfinite(loss)
+        if finite:
+            rank.bad_since = None
+        elif rank.bad_since is None:
+            rank.bad_since = last.step
+        if rank.bad_since is not None and last.step - rank.bad_since >= _LOSS_EVERY_STEPS:
+            text = f"rank {last.rank} has a loss of {loss} since step {rank.bad_since}"
+            self._set(Kind.NAN_LOSS, now_s, (last.rank,), text)
+        elif all(other.bad_since is None for other in self._ranks.values()):
+            self._clear(Kind.NAN_LOSS, now_s)
+        repeated, rank.seen_loss = loss == rank.seen_loss, loss
+        if finite and not repeated and last.rank == min(self._ranks):
+            self._judge_spike(now_s, last, loss)
+
+    def _judge_spike(self, now_s: float, last: Sample, loss: float) -> None:
+        if len(self._losses) >= _LOSSES_NEEDED:
+            middle = median(self._losses)
+            spread = max(1.4826 * median(abs(x - middle) for x in self._losses), 0.01 * abs(middle))
+            above = (loss - middle) / spread if spread else 0.0
+            self._spikes = self._spikes + 1 if above > self._limits.spike else 0
+            if self._spikes >= _IN_A_ROW:
+                text = f"the loss rose to {loss:.4g} at step {last.step}, {middle:.4g} was usual"
+                self._set(Kind.LOSS_SPIKE, now_s, (last.rank,), text)
+            elif above < self._limits.spike / 2:
+                self._clear(Kind.LOSS_SPIKE, now_s)
+        self._losses.append(loss)
+
+    # ---- findings ------------------------------------------------------------------------------------------------
+
+    def _set(self, kind: Kind, now_s: float, ranks: tuple[int, ...], text: str) -> None:
+        if not any(finding.kind is kind and finding.cleared_at_s is None for finding in self.findings):
+            self.findings.append(Finding(kind, now_s, self.steps, ranks, text))
+
+    def _clear(self, kind: Kind, now_s: float) -> None:
+        self.findings = [
+            replace(finding, cleared_at_s=now_s) if finding.kind is kind and finding.cleared_at_s is None else finding
+            for finding in self.findings
+        ]
+
+
+def _numbers(ranks: Iterable[_Rank]) -> tuple[int, ...]:
+    return tuple(sorted(rank.last.rank for rank in ranks))
+
+
+def _spread(ranks: Iterable[_Rank]) -> str:
+    steps = sorted({rank.last.step for rank in ranks})
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"

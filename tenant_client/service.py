@@ -1,0 +1,92 @@
+"""A tenant as a running program: a pinned node that answers the provider, and the calls that go with it.
+
+Before the node says what runs on its leases, it asks the online service which leases those are, and the trustees for
+tokens of workloads that have none yet. Everything else it answers from its own database.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from crypto.errors import PharoahError
+from crypto.roots import root_of
+from crypto.signing import SigningKey, reopened
+from federation.protocol.noise import SystemSampler
+from federation.protocol.queries import Verb
+from federation.protocol.round_messages import RegistrationRequest
+from federation.protocol.services import ProviderMethod
+from federation.runtime.key_files import read, read_key
+from federation.runtime.settings import BadSettings
+from federation.transport.client import Peer
+from federation.transport.introductions import Introducing
+from tenant_client.home import joined, open_tenant
+from tenant_client.network import flower_node
+from tenant_client.network.trustee_service import RemoteTrustee
+from tenant_client.records.questions import noting
+from tenant_client.rounds.tenant import Tenant
+from tenant_client.settings import TenantSettings
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def connected(home: Path, settings: TenantSettings) -> Iterator[tuple[Tenant, Peer]]:
+    """The tenant that lives in `home`, with trustees and the provider's online service at the end of a line."""
+    records = joined(home).directory.trustees
+    if not settings.provider.online or not settings.provider.superlink:
+        raise BadSettings("[provider] names no addresses", hint="set superlink and online as the invitation has them")
+    introducing = Introducing(SigningKey(read_key(home / "signing.key")), time.time)
+    with ExitStack() as stack:
+
+        def peer(address: str, root_pem: bytes) -> Peer:
+            return stack.enter_context(Peer(address, root_pem, introducing=introducing))
+
+        trustees = [RemoteTrustee(one.index, peer(one.address, root_of(one.verify_key))) for one in records]
+        at = settings.provider.online
+        noted = noting(home / "tenant.db", at)
+        provider = stack.enter_context(Peer(at, read(home / "provider.pem"), introducing=introducing, note=noted))
+        yield stack.enter_context(closing(open_tenant(home, trustees, os.urandom, SystemSampler()))), provider
+
+
+def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
+    """Answers the provider until told to stop."""
+    with connected(home, settings) as (tenant, provider):
+
+        def answer(verb: Verb, payload: bytes) -> bytes:
+            if verb is Verb.REGISTRATIONS:
+                _take_leases(tenant, provider, payload)
+            said = tenant.answer(verb, payload)
+            logger.info("answered %s", verb, extra={"event": "answer", "verb": verb.value, "bytes": len(said)})
+            return said
+
+        own = settings.node
+        as_node = flower_node.NodeSettings(
+            settings.provider.superlink,
+            home / "provider.pem",
+            read(home / "node.key"),
+            busy_poll_s=own.busy_poll_s,
+            idle_poll_s=own.idle_poll_s,
+            tick_s=own.tick_s,
+            heartbeat_s=own.heartbeat_s,
+        )
+        flower_node.serve(answer, as_node, stop=stop, heard=_heard)
+
+
+def _take_leases(tenant: Tenant, provider: Peer, payload: bytes) -> None:
+    """Brings the journal up to the leases that the provider asks about; what fails is tried again next time."""
+    asked = reopened(RegistrationRequest, payload)
+    try:
+        request = tenant.lease_request(asked.start_hour, asked.end_hour)
+        started = tenant.take_leases(provider.call(ProviderMethod.LEASES, request))
+    except PharoahError as error:
+        logger.warning("leases could not be taken: %s", error.what, extra={"error": type(error).__name__})
+        return
+    logger.info("%d leases have their tokens", started, extra={"event": "leases", "leases": started})
+
+
+def _heard(link: flower_node.Link, node_id: int | None) -> None:
+    logger.info("node is %s", link.value, extra={"event": "link", "link": link.value, "node_id": node_id})

@@ -1,0 +1,157 @@
+"""The cue table: which words in a log are evidence for which reason.
+
+The table is `cues.toml`, beside this file; nothing that is not in it, in `xid.toml` or in a lesson of the owner names a
+reason. A cue is tried only where one of its literals is present, the first match in the table's order wins, and every
+cue carries an example that the loader matches against it. Readers hand over at most a few kilobytes of a line, so that
+no regex meets a gigabyte.
+
+    >>> cue = match_exception("KeyError: 'input_ids'", ())
+    >>> cue.reason, cue.role.value
+    ('key_error', 'root')
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+from federation.protocol.causes import CAUSES
+from tenant_client.sources.evidence import Role
+
+UNKNOWN = "unknown"
+_SECTIONS = ("kernel", "nccl", "job", "exception")
+
+
+class Level(IntEnum):
+    """Where a cue speaks from; among failures seen together the lower level is the nearer to the cause."""
+
+    HARDWARE = 0
+    DEVICE = 1
+    WORKER = 2
+    MEMORY = 3
+    NETWORK = 4
+    COLLECTIVE = 5
+    PROGRAM = 6
+
+
+@dataclass(frozen=True)
+class Cue:
+    """One row: what to look for and what it says, and its place in its section.
+
+    `frames` must match a frame of the traceback where it is given.
+    """
+
+    reason: str
+    role: Role
+    level: Level
+    literals: tuple[str, ...]
+    pattern: re.Pattern[str]
+    frames: re.Pattern[str] | None
+    example: str
+    order: int
+
+    def matches(self, text: str) -> bool:
+        """Whether this line, or this last line of a traceback, says it."""
+        for literal in self.literals:  # a plain loop: this is asked a million times
+            if literal in text:
+                return self.pattern.search(text) is not None
+        return False
+
+
+@dataclass(frozen=True)
+class Cues:
+    """The table: the words that gate a whole log, and the cues by section."""
+
+    words: tuple[str, ...]
+    sections: Mapping[str, tuple[Cue, ...]]
+
+
+def says_something(text: str) -> bool:
+    """Whether a line holds a word of the gate: without one no cue of a line matches."""
+    return _words().search(text) is not None
+
+
+def match_line(text: str, sections: Iterable[str]) -> Cue | None:
+    """The first cue of these sections that the line matches."""
+    for section in sections:
+        for cue in table().sections[section]:
+            if cue.matches(text):
+                return cue
+    return None
+
+
+def match_exception(text: str, frames: Sequence[str]) -> Cue | None:
+    """The first cue for `type: message`; `frames` are "path:function" of its traceback."""
+    for cue in table().sections["exception"]:
+        if cue.matches(text) and (cue.frames is None or any(cue.frames.search(frame) for frame in frames)):
+            return cue
+    return None
+
+
+def level_of(reason: str) -> Level:
+    """The level of a reason: of its roots, the highest where they differ; of its symptoms where it has no roots."""
+    return _levels().get(reason, Level.PROGRAM)
+
+
+@cache
+def _words() -> re.Pattern[str]:
+    return re.compile("|".join(re.escape(word) for word in table().words))
+
+
+@cache
+def _levels() -> Mapping[str, Level]:
+    cues = [cue for section in table().sections.values() for cue in section if cue.reason != UNKNOWN]
+    roots = {cue.reason for cue in cues if cue.role is Role.ROOT}
+    levels: dict[str, Level] = {}
+    for cue in cues:
+        if cue.role is Role.ROOT or cue.reason not in roots:
+            levels[cue.reason] = max(cue.level, levels.get(cue.reason, cue.level))
+    return MappingProxyType(levels)
+
+
+@cache
+def table() -> Cues:
+    """The table that ships with this package, read when it is first asked."""
+    return parse(resources.files(__package__).joinpath("cues.toml").read_text(encoding="utf-8"))
+
+
+def parse(text: str) -> Cues:
+    """Read a table; ValueError for unknown slugs, roles, levels or keys, and for a cue that misses its own example."""
+    raw = tomllib.loads(text)
+    if set(raw) != {"words", *_SECTIONS}:
+        raise ValueError(f"a cue table has the keys words and {', '.join(_SECTIONS)}, this one has {sorted(raw)}")
+    words = tuple(raw["words"])
+    sections = {section: tuple(_cue(row, order) for order, row in enumerate(raw[section])) for section in _SECTIONS}
+    for section in ("kernel", "nccl", "job"):
+        for cue in sections[section]:
+            _check_gated(cue, words)
+    return Cues(words, MappingProxyType(sections))
+
+
+def _check_gated(cue: Cue, words: Sequence[str]) -> None:
+    for literal in cue.literals:
+        if not any(word in literal for word in words):
+            raise ValueError(f"the literal {literal!r} of a cue for {cue.reason} holds no gate word")
+    if not any(word in cue.example for word in words):
+        raise ValueError(f"no gate word finds the example {cue.example!r}")
+
+
+def _cue(row: Mapping[str, Any], order: int) -> Cue:
+    keys = {"reason", "role", "level", "literals", "regex", "example"}
+    if set(row) - {"frames"} != keys:
+        raise ValueError(f"a cue has the keys {sorted(keys)} and perhaps frames, this one has {sorted(row)}")
+    if row["reason"] != UNKNOWN and row["reason"] not in CAUSES:
+        raise ValueError(f"{row['reason']!r} is no reason of federation/protocol/causes.toml")
+    if row["level"].upper() not in Level.__members__:
+        raise ValueError(f"{row['level']!r} is no level")
+    frames = re.compile(row["frames"]) if "frames" in row else None
+    role, level, literals = Role(row["role"]), Level[row["level"].upper()], tuple(row["literals"])
+    cue = Cue(row["reason"], role, level, literals, re.compile(row["regex"]), frames, row["example"], order)
+    if not cue.matches(cue.example):
+        raise ValueError(f"the cue for {cue.reason} does not match its own example {cue.example!r}")
+    return cue

@@ -1,0 +1,66 @@
+"""What the verbs of `pharoah-tenant` share: options, output and exit codes.
+
+Exit codes: 0 ok, 1 warning, 2 refused, failed or mismatch, 3 unknown. Heavy libraries load inside the verbs, so that
+`--help` is instant.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from federation.runtime.console import Console, HomeFolder
+from federation.runtime.homes import Role
+from federation.runtime.visible import short
+
+if TYPE_CHECKING:
+    from tenant_client.rounds.tenant import Tenant
+
+_console = Console("pharoah-tenant")
+say_error, failing, warn = _console.say_error, _console.failing, _console.warn
+
+Home = Annotated[
+    Path,
+    typer.Option(
+        "--home",
+        click_type=HomeFolder(Role.TENANT),
+        envvar="PHAROAH_HOME",
+        default_factory=lambda: _default_home(),
+        help="The tenant's home directory; by default pharoah in $XDG_DATA_HOME, else in ~/.local/share.",
+        show_default=False,
+    ),
+]
+
+
+@contextmanager
+def opened(home: Path, *, failed: int = 2) -> "Iterator[Tenant]":
+    """The tenant that lives in `home`, closed afterwards. Errors become their own text and exit code `failed`."""
+    import os
+
+    from federation.protocol.noise import SystemSampler
+    from tenant_client.home import open_tenant
+
+    with failing(failed):
+        tenant = open_tenant(home, (), os.urandom, SystemSampler())
+        try:
+            yield tenant
+        finally:
+            tenant.close()
+
+
+def journalled(home: Path) -> Path:
+    """The database of a home; exit code 3 where nothing was journalled yet."""
+    path = home / "tenant.db"
+    if not path.exists():
+        say_error(f"nothing is journalled yet in {short(home)}", "run a job by `pharoah-tenant run`, or pass --home")
+        raise typer.Exit(3)
+    return path
+
+
+def _default_home() -> Path:
+    """Where the XDG Base Directory Specification puts what an application keeps for its user."""
+    import os
+
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "pharoah"

@@ -1,0 +1,137 @@
+"""Verbs by which a tenant joins a federation and takes part in it."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from federation.runtime.console import AsJson, InputFile
+from federation.runtime.logs import Format
+from federation.runtime.screen import say, show, show_json
+from tenant_client.verbs.console import Home, failing
+
+if TYPE_CHECKING:
+    from federation.protocol.directory import Chain
+    from federation.protocol.invitation import Invitation
+
+LogFormat = Annotated[Format, typer.Option(help="Log lines: json, or text for a person.")]
+
+
+def enrol(
+    home: Home,
+    invitation: Annotated[
+        Path | None,
+        typer.Argument(
+            click_type=InputFile(), help="The provider's invitation; without it, make a card.", show_default=False
+        ),
+    ] = None,
+    card: Annotated[Path, typer.Option(help="Where to write the card for the provider.")] = Path("tenant.card"),
+    head: Annotated[str, typer.Option(help="The fingerprint of the directory's head, as others read it out.")] = "",
+    *,
+    new_node_key: Annotated[
+        bool, typer.Option("--new-node-key", help="Make another key for the node, and a card with it; the rest stays.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Join a federation: make keys and a card for the provider; then take its invitation and pin the directory."""
+    if invitation is None:
+        _make_card(home, card, new_node_key=new_node_key, as_json=as_json)
+    elif new_node_key:
+        raise typer.BadParameter("make the card first, without an invitation", param_hint="--new-node-key")
+    else:
+        _take(home, invitation, head, as_json=as_json)
+
+
+def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> None:
+    from crypto.signing import SigningKey
+    from federation.protocol.enrolment import MemberCard
+    from federation.runtime.clock import now_hour
+    from federation.runtime.key_files import HomeError, read, read_key, replace_secret
+    from tenant_client import home as homes
+    from tenant_client.network.flower_node import NodeKey, make_node_key
+
+    with failing():
+        made = (home / "signing.key").exists()  # the same keys give the same card again
+        member = homes.member(home) if made else homes.create(home, os.urandom, now_hour())
+        if new_node_key or not (home / "node.key").exists():
+            replace_secret(home / "node.key", make_node_key().private_pem)
+        node = NodeKey.of(read(home / "node.key"))
+        signing_key = SigningKey(read_key(home / "signing.key"))
+        try:
+            card.write_bytes(signing_key.sign(MemberCard(member, node.public_openssh.encode())))
+        except OSError as error:
+            raise HomeError(f"{card}: {error.strerror}", hint="name another file, and do it again") from error
+    _tell({"home": str(home), "tenant": str(member.tenant), "card": str(card)}, as_json=as_json)
+    then = "start `serve` again" if made and new_node_key else "take its invitation with `enrol INVITATION`"
+    say(f"next: give {card} to the provider, and {then}")
+
+
+def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:
+    from federation.protocol.enrolment import check_fingerprint, fingerprint
+    from federation.protocol.invitation import accept
+    from federation.runtime.key_files import read
+    from tenant_client.home import pin
+
+    with failing():
+        invited, chain = accept(read(invitation))
+        if head:
+            check_fingerprint(head, chain.directory.head)
+        pin(home, chain.entries)
+        _write_settings(home, invited)
+    told = {
+        "home": str(home),
+        "head": fingerprint(chain.directory.head),
+        "members": len(chain.directory.members),
+        "trustees": _trustees(chain),
+    }
+    _tell(told, as_json=as_json)
+    if not head:
+        say("next: compare the head with other tenants and the trustees, then `serve`")
+
+
+def _trustees(chain: "Chain") -> list[str]:
+    return [trustee.address for trustee in chain.directory.trustees]
+
+
+def _write_settings(home: Path, invited: "Invitation") -> None:
+    from crypto.roots import root_of
+
+    (home / "provider.pem").write_bytes(root_of(invited.provider))
+    settings = home / "tenant.toml"
+    if not settings.exists():
+        sample = Path(__file__).with_name("tenant.toml").read_text(encoding="utf-8")
+        settings.write_text(
+            sample.replace('superlink = ""', f'superlink = "{invited.superlink}"').replace(
+                'online = ""', f'online = "{invited.online}"'
+            ),
+            encoding="utf-8",
+        )
+
+
+def _tell(told: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        show_json(told)
+        return
+    show(*(f"{key}: {', '.join(value) if isinstance(value, list) else value}" for key, value in told.items()))
+
+
+def serve(home: Home, log_format: LogFormat = Format.JSON) -> None:
+    """Run this tenant's node: it answers the provider with installed code only, and sends nothing unasked."""
+    import signal
+    import threading
+
+    from federation.runtime import logs
+    from federation.runtime.settings import load
+    from tenant_client import service
+    from tenant_client.home import joined
+    from tenant_client.settings import TenantSettings
+
+    logs.configure(log_format)
+    stop = threading.Event()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: stop.set())
+    with failing():
+        joined(home)
+        settings = load(TenantSettings, home / "tenant.toml", os.environ)
+        service.serve(home, settings, stop)

@@ -1,0 +1,32 @@
+"""A catalogue in a file: what a provider publishes of its benchmark jobs before there is a bundle."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from crypto.codec import decode, encode
+from crypto.errors import DecodeError, PharoahError
+from federation.protocol.bundle import Catalogue, CatalogueEntry
+from tenant_client.workload.minhash import Sketch
+
+
+class CatalogueError(PharoahError):
+    """A catalogue file that cannot be used."""
+
+    default_hint = "write one with pharoah-tenant catalogue"
+
+
+def write_catalogue(path: Path, sketches: Mapping[str, Sketch]) -> None:
+    """Writes the sketches of benchmark jobs by name; CatalogueError where `path` cannot be written."""
+    entries = tuple(CatalogueEntry(name, sketch.to_bytes()) for name, sketch in sorted(sketches.items()))
+    try:
+        path.write_bytes(encode(Catalogue(entries)))
+    except OSError as error:
+        raise CatalogueError(f"{path}: {error.strerror}", hint="name a file that can be written") from error
+
+
+def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:
+    """The entries of a catalogue file; CatalogueError if it is none."""
+    try:
+        return decode(Catalogue, path.read_bytes()).entries
+    except (OSError, DecodeError) as error:
+        raise CatalogueError(f"{path}: {error}") from error

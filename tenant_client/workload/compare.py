@@ -1,0 +1,77 @@
+"""Two workloads: what the provider would conclude from their tokens alone, and what only their owner may see.
+
+The provider sees equality of tokens, nothing else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from federation.protocol.round_messages import Ladder
+from tenant_client.workload.descriptor import Descriptor, Operator
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What equality of tokens says."""
+
+    same_family: bool
+    same_archetype: bool
+    same_subarchetype: bool
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What is in one workload and not in the other; for the owner's eyes."""
+
+    property: str
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+
+
+def conclude(one: Ladder, other: Ladder) -> Conclusion:
+    """What the provider would conclude from two ladders of the same epoch."""
+    return Conclusion(
+        one.family == other.family, one.archetype == other.archetype, one.subarchetype == other.subarchetype
+    )
+
+
+def jaccard(one: Descriptor, other: Descriptor) -> float:
+    """Similarity of the sets of operators with shapes: shared over all, 1 for two empty sets."""
+    union = len(one.operators | other.operators)
+    return len(one.operators & other.operators) / union if union else 1.0
+
+
+def differences(one: Descriptor, other: Descriptor) -> tuple[Difference, ...]:
+    """Every property in which two workloads differ, coarse to fine."""
+    pairs: tuple[tuple[str, Sequence[str], Sequence[str]], ...] = (
+        ("precision", [one.precision], [other.precision]),
+        ("parallelism", [one.parallelism], [other.parallelism]),
+        ("structure", _named(one.structure), _named(other.structure)),
+        ("versions", [" ".join(pair) for pair in one.versions], [" ".join(pair) for pair in other.versions]),
+        ("kernel_families", sorted(one.kernel_families), sorted(other.kernel_families)),
+        ("collectives", _collectives(one), _collectives(other)),
+        ("operators", _named(one.operators), _named(other.operators)),
+    )
+    found = (
+        Difference(name, tuple(x for x in mine if x not in set(theirs)), tuple(x for x in theirs if x not in set(mine)))
+        for name, mine, theirs in pairs
+    )
+    return tuple(difference for difference in found if difference.only_first or difference.only_second)
+
+
+def operator_text(operator: Operator) -> str:
+    """An operator as owners read it: `aten::linear [0 9 | 9 9]`, sizes in log2, 0 for any.
+
+    >>> operator_text(("aten::linear", (0, 9, -1, 9, 9)))
+    'aten::linear [0 9 | 9 9]'
+    """
+    name, dims = operator
+    return f"{name} [{' '.join('|' if size < 0 else str(size) for size in dims)}]" if dims else name
+
+
+def _named(operators: frozenset[Operator]) -> list[str]:
+    return [operator_text(operator) for operator in sorted(operators)]
+
+
+def _collectives(descriptor: Descriptor) -> list[str]:
+    return [f"{kind} over 2^{group} of 2^{size} bytes" for kind, group, size in dict.fromkeys(descriptor.collectives)]

@@ -1,0 +1,180 @@
+"""From traces to a descriptor: what a workload is, whatever the batch, the step, the rank, the vendor and the format.
+
+Three things make a description the same every time (docs/signatures.md has the measurements):
+
+* *Weights, not activations.* The shape of a weight belongs to the model; that of an activation to batch and sequence
+  length. The shape of a weight, or of its transpose or gradient, is kept. Of all other shapes only sizes that are also
+  sizes of a weight are kept, and only where neither batch nor sequence stand; the others become 0.
+* *Structure.* What a model is made of: the classes of its operators, and the weight shapes that dominate its calls. A
+  trace that lacks some rare operators, or sees one stage of a pipeline, still has the same structure. It names the
+  archetype where no catalogue entry is near.
+* *One iteration.* Collectives are those of one whole iteration, found by marks in the trace, else by their period.
+
+A log of NCCL's among the traces adds the version that it names, which traces from the CPU alone lack.
+
+Nothing that is read here leaves the tenant: see `tenant_client.workload.descriptor`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from math import log2
+from pathlib import Path
+
+from crypto.errors import PharoahError
+from tenant_client.sources import execution_trace, kineto, nccl_log
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, SourceError, open_inputs
+from tenant_client.sources.trace import Argument, Call, Dims, Trace
+from tenant_client.workload.descriptor import Descriptor, Operator
+from tenant_client.workload.iteration import skeleton
+from tenant_client.workload.operators import class_of, classes_of, is_part_of_a_model, kernel_family, precision, table
+
+BETWEEN_TENSORS = -1  # separates the dimensions of two tensors in an operator's shape
+ANY_SIZE = 0  # stands for a size that is no weight's: batch, sequence length, products of them
+# A weight shape dominates from this share of all heavy calls on: between 1/8 and 1/9, since models are made of blocks
+# with a few equally frequent shapes, whose shares are 1/n and a little less.
+DOMINANT_SHARE = 0.118
+
+
+class NothingToDescribe(PharoahError):
+    """No operator was found in the inputs."""
+
+    default_hint = "name traces of torch.profiler or ExecutionTraceObserver that cover at least one training step"
+
+
+def read_traces(paths: Iterable[Path], limits: Limits = DEFAULT_LIMITS) -> list[Trace]:
+    """Every trace and NCCL log in the files, archives included; SourceError at the first that cannot be read."""
+    traces = []
+    for path in paths:
+        with open_inputs(path, limits) as readers:
+            traces += [_read(reader, limits) for reader in readers]
+    return traces
+
+
+def _read(reader: CappedReader, limits: Limits) -> Trace:
+    head = reader.peek()
+    if execution_trace.recognises(head):
+        return execution_trace.read(reader, limits)
+    if kineto.recognises(head):
+        return kineto.read(reader, limits)
+    if nccl_log.looks_like(head.decode("utf-8", "replace")):
+        found = nccl_log.version(reader, limits)
+        return Trace(reader.file, versions={"nccl": found} if found else {})
+    raise SourceError(
+        reader.file, 0, "not a trace", hint="name a trace of torch.profiler or of ExecutionTraceObserver, in JSON"
+    )
+
+
+def describe_files(paths: Iterable[Path], limits: Limits = DEFAULT_LIMITS) -> Descriptor:
+    """The descriptor of one workload, from the traces of some of its ranks and steps."""
+    return describe(read_traces(paths, limits))
+
+
+def describe(traces: Sequence[Trace]) -> Descriptor:
+    """The descriptor of one workload, from traces of some of its ranks and steps; NothingToDescribe without a call."""
+    calls = sum((trace.calls for trace in traces), Counter[Call]())
+    if not any(is_part_of_a_model(call.name) for call in calls):
+        raise NothingToDescribe(f"no operator in {', '.join(trace.file for trace in traces) or 'no input'}")
+    weights = _weights(calls)
+    shapes = {dims for (_, dims) in weights} | {dims[::-1] for (_, dims) in weights}
+    kinds = sorted({collective.kind for trace in traces for collective in trace.collectives})
+    return Descriptor(
+        operators=frozenset(_operators(calls, shapes)),
+        structure=_structure(calls, weights),
+        collectives=skeleton(min(traces, key=lambda trace: (not trace.collectives, trace.rank or 0))),
+        precision=_precision(calls),
+        parallelism=_parallelism(kinds),
+        versions=tuple(sorted({item for trace in traces for item in trace.versions.items()})),
+        kernel_families=frozenset(kernel_family(kernel) for trace in traces for kernel in trace.kernels),
+    )
+
+
+def _weights(calls: Mapping[Call, int]) -> Counter[tuple[str, Dims]]:
+    """How often each operator was called with each shape of weight.
+
+    Of embeddings only the width counts: tables are cut into rows over ranks, and vocabularies are padded.
+    """
+    found = Counter[tuple[str, Dims]]()
+    for call, count in calls.items():
+        place = table().weights.get(call.name)
+        tensors = call.arguments[place] if place is not None and place < len(call.arguments) else ()
+        if len(tensors) == 1:
+            found[call.name, tensors[0][-1:] if "embedding" in call.name else tensors[0]] += count
+    return found
+
+
+def _operators(calls: Iterable[Call], shapes: set[Dims]) -> Iterable[Operator]:
+    sizes = {size for dims in shapes for size in dims if size > 1}
+    for call in calls:
+        if is_part_of_a_model(call.name):
+            yield call.name, _reduced(call.arguments, shapes, sizes)
+
+
+def _reduced(arguments: Sequence[Argument], shapes: set[Dims], sizes: set[int]) -> tuple[int, ...]:
+    """The dimensions of all tensors, log2 of those that are the model's own."""
+    reduced: list[int] = []
+    for dims in (dims for argument in arguments for dims in argument):
+        own = set(range(len(dims))) if dims in shapes else _places_of_features(len(dims))
+        reduced += [_log2(size) if at in own and size in sizes else ANY_SIZE for at, size in enumerate(dims)]
+        reduced.append(BETWEEN_TENSORS)
+    return tuple(reduced[:-1])
+
+
+def _places_of_features(dimensions: int) -> set[int]:
+    """Where the sizes of a model stand in an activation: last after batch and sequence, second in an image."""
+    return {dimensions - 1} if dimensions < 4 else {1, dimensions - 1}
+
+
+def _structure(calls: Mapping[Call, int], weights: Mapping[tuple[str, Dims], int]) -> frozenset[Operator]:
+    """Classes of operators with what tells their sizes: shapes that dominate, else the commonest width, else shares."""
+    classes = {(name, ()) for name in classes_of(call.name for call in calls)}
+    heavy = {weight: count for weight, count in weights.items() if weight[0] in table().heavy}
+    if not heavy:
+        return frozenset(_shares(calls) or {(call.name, ()) for call in calls if is_part_of_a_model(call.name)})
+    total = sum(heavy.values())
+    dominant = {weight for weight, count in heavy.items() if count / total >= DOMINANT_SHARE}
+    return frozenset(classes | (dominant or {("width", (_commonest_width(heavy),))}))
+
+
+def _commonest_width(heavy: Mapping[tuple[str, Dims], int]) -> int:
+    """The number of channels or features that most heavy calls read or write."""
+    widths = Counter[int]()
+    for (_, dims), count in heavy.items():
+        for size in dims[:2]:
+            widths[size] += count
+    return min(widths, key=lambda size: (-widths[size], size))
+
+
+def _shares(calls: Mapping[Call, int]) -> set[Operator]:
+    """Without shapes: the classes, each with log2 of its share of calls: it tells deep variants from shallow ones."""
+    counts = Counter[str]()
+    for call, count in calls.items():
+        counts[class_of(call.name)] += count
+    del counts[""]
+    return {(name, (round(log2(counts[name] / counts.total())),)) for name in classes_of(call.name for call in calls)}
+
+
+def _precision(calls: Mapping[Call, int]) -> str:
+    """The commonest floating-point type of weights, else of the inputs of any operator."""
+    of_weights, of_all = Counter[str](), Counter[str]()
+    for call, count in calls.items():
+        of_all.update({kind: count for kind in map(precision, call.types) if kind})
+        place = table().weights.get(call.name, len(call.types))
+        if place < len(call.types):
+            of_weights[precision(call.types[place])] += count
+    del of_weights[""]
+    return next((kind for kind, _ in (of_weights or of_all).most_common(1)), "")
+
+
+def _parallelism(kinds: Sequence[str]) -> str:
+    """What the types of collectives say of how the work is divided, e.g. `dp+ep`."""
+    marks = {
+        "dp": "all_reduce" in kinds,
+        "sharded": "reduce_scatter" in kinds,
+        "ep": "all_to_all" in kinds,
+        "pp": "send" in kinds or "recv" in kinds,
+    }
+    return "+".join(mark for mark, present in marks.items() if present) or "none"
+
+
+def _log2(size: int) -> int:
+    return round(log2(size))

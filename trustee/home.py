@@ -1,0 +1,144 @@
+"""A trustee's home directory: its keys, what it made public, its share, and its memory.
+
+    signing.key  mask.key  sealing.key   32 bytes each
+    tls.key  tls.crt                     PEM, for the server that tenants and provider call
+    trustee.card                         signed; for everybody
+    share.key  committee                 what came of the ceremony (`federation.protocol.ceremony`)
+    trustee.db                           the directory as pinned, and the log
+
+The directory has mode 0700 and each file 0600. No file but the last is ever overwritten, and what `renew_certificate`
+makes anew.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
+from datetime import datetime
+from pathlib import Path
+
+from crypto.codec import decode, encode
+from crypto.masking import MaskKey
+from crypto.ristretto import RandomBytes
+from crypto.signing import SigningKey
+from crypto.threshold import KeyShare
+from federation.protocol.ceremony import Committee, KeptShare
+from federation.protocol.directory import Chain
+from federation.protocol.enrolment import SealingKey, TrusteeCard, host_of, open_trustee_card
+from federation.runtime.clock import SECONDS_PER_HOUR
+from federation.runtime.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
+from federation.runtime.pinned_directory import NotEnrolled
+from federation.transport.certificates import Certificate, hosts_of, issue
+from trustee.trustee import Trustee, TrusteeLimits
+
+TLS_KEY, TLS_CERTIFICATE, CARD = "tls.key", "tls.crt", "trustee.card"
+SHARE, COMMITTEE, MEMORY = "share.key", "committee", "trustee.db"
+
+
+def create(home: Path, address: str, names: Sequence[str], random_bytes: RandomBytes, now: datetime) -> TrusteeCard:
+    """Makes a home with fresh keys, a certificate for the host of `address` and for `names`, and the card.
+
+    HomeError, and nothing is changed, if there are keys already.
+    """
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _refuse_existing(home, "signing.key", "mask.key", "sealing.key", TLS_KEY, TLS_CERTIFICATE, CARD)
+    signing = SigningKey(new_key(home / "signing.key", random_bytes))
+    mask = MaskKey(new_key(home / "mask.key", random_bytes))
+    sealing = SealingKey(new_key(home / "sealing.key", random_bytes))
+    certificate = issue(signing, _hosts(address, names), now)
+    write_secret(home / TLS_KEY, certificate.key_pem)
+    write_secret(home / TLS_CERTIFICATE, certificate.certificate_pem)
+    card = TrusteeCard.of(
+        signing,
+        mask,
+        sealing.public,
+        made_hour=int(now.timestamp() / SECONDS_PER_HOUR),
+        address=address,
+    )
+    write_secret(home / CARD, signing.sign(card))
+    return card
+
+
+def renew_certificate(home: Path, names: Sequence[str], now: datetime, lifetime_d: int) -> Certificate:
+    """Another key and certificate in place of the ones there, for the host on the card and for `names`.
+
+    Without `names` it is for the hosts of the certificate there. Nobody has to be told: callers know the signing key.
+    """
+    hosts = _hosts(own_card(home).address, names) if names else hosts_of(read(home / TLS_CERTIFICATE))
+    made = issue(signing_key(home), hosts, now, lifetime_d)
+    replace_secret(home / TLS_KEY, made.key_pem)
+    replace_secret(home / TLS_CERTIFICATE, made.certificate_pem)
+    return made
+
+
+def own_card(home: Path) -> TrusteeCard:
+    """The card that was made with this home."""
+    return open_trustee_card(read(home / CARD))
+
+
+def signing_key(home: Path) -> SigningKey:
+    """The key that signs this trustee's dealing and its answers."""
+    return SigningKey(read_key(home / "signing.key"))
+
+
+def sealing_key(home: Path) -> SealingKey:
+    """The key that opens what other trustees dealt to this one."""
+    return SealingKey(read_key(home / "sealing.key"))
+
+
+def keep(home: Path, share: KeyShare, committee: Committee) -> None:
+    """Keeps what came of the ceremony; HomeError, and nothing is changed, if something is kept already."""
+    committee.check_share(share)
+    _refuse_existing(home, SHARE, COMMITTEE)
+    write_secret(home / COMMITTEE, encode(committee))
+    write_secret(home / SHARE, encode(KeptShare.of(share)))
+
+
+def kept_committee(home: Path) -> Committee:
+    """The committee of the ceremony; HomeError before there was one."""
+    return decode(Committee, read(home / COMMITTEE))
+
+
+def enrol(home: Path, chain: Chain, random_bytes: RandomBytes) -> None:
+    """Pins the directory, or newer entries of it; TrustChanged if its trustees are not those of the ceremony."""
+    kept_committee(home).check_seated(chain.directory)
+    _opened(home, chain.entries, random_bytes, TrusteeLimits()).close()
+
+
+def open_trustee(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits) -> Trustee:
+    """The trustee that lives in `home`; HomeError names what is missing, NotEnrolled says that no directory is pinned.
+
+    CeremonyRefused if the share is not one of the committee, TrustChanged if the pinned directory has another.
+    """
+    with ExitStack() as until_open:
+        try:
+            trustee = until_open.enter_context(closing(_opened(home, (), random_bytes, limits)))
+        except NotEnrolled as error:
+            raise NotEnrolled(error.what, hint="enrol first: see `pharoah-tenant trustee enrol --help`") from error
+        kept_committee(home).check_seated(trustee.chain.directory)
+        until_open.pop_all()
+    return trustee
+
+
+def _hosts(address: str, names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys([host_of(address), *names]))
+
+
+def _opened(home: Path, entries: Iterable[bytes], random_bytes: RandomBytes, limits: TrusteeLimits) -> Trustee:
+    share, committee = decode(KeptShare, read(home / SHARE)).share, kept_committee(home)
+    committee.check_share(share)
+    signing, mask = signing_key(home), MaskKey(read_key(home / "mask.key"))
+    record = committee.trustees[share.index - 1]
+    if (signing.public, mask.public) != (record.verify_key, record.mask_key):
+        raise HomeError(f"the keys in {home} are not those of the ceremony", hint="restore all files from one backup")
+    memory = home / MEMORY
+    os.close(os.open(memory, os.O_CREAT | os.O_RDWR, 0o600))
+    return Trustee(share, signing, mask, tuple(entries), memory, random_bytes, limits)
+
+
+def _refuse_existing(home: Path, *names: str) -> None:
+    existing = [name for name in names if (home / name).exists()]
+    if existing:
+        raise HomeError(
+            f"{home} has {', '.join(existing)} already; nothing was changed",
+            hint="keys are never overwritten: name another home, or move these away if nobody relies on them",
+        )

@@ -1,0 +1,34 @@
+"""A trustee as a running program: its methods at a port, within its own limits and by its own clock."""
+
+import os
+import threading
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from federation.runtime.clock import now_hour
+from federation.runtime.key_files import read
+from federation.runtime.settings import BadSettings
+from federation.transport.certificates import WARN_EVERY_S, warn_of_end
+from federation.transport.introductions import parties
+from trustee import home as trustee_home
+from trustee.server import serve_trustee
+from trustee.settings import TrusteeSettings
+from trustee.trustee import TrusteeLimits
+
+
+def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
+    """Answers tenants and the provider until told to stop."""
+    own = settings.trustee
+    limits = TrusteeLimits(own.evaluations_per_epoch, own.evaluations_floor, own.cohort_minimum, now_hour)
+    certificate, key = read(home / trustee_home.TLS_CERTIFICATE), read(home / trustee_home.TLS_KEY)
+    with closing(trustee_home.open_trustee(home, os.urandom, limits)) as trustee:
+        known = parties(lambda: trustee.chain.directory)
+        try:
+            server = serve_trustee(trustee, own.listen, certificate, key, known=known)
+        except OSError as error:
+            raise BadSettings(f"[trustee] listen: {error}", hint="is another program at this port?") from error
+        with server:
+            warn_of_end(certificate, datetime.now(UTC))
+            while not stop.wait(WARN_EVERY_S):
+                warn_of_end(certificate, datetime.now(UTC))

@@ -1,0 +1,434 @@
+"""A trustee: holds a share of the signature key and one mask stream per contribution, and learns nothing from either.
+
+It answers three kinds of request, as bytes, so that the same object serves in process and behind a network. When its
+disk fails it answers none, and StorageFailed is raised.
+
+*Evaluate*: blinded elements only, signed by a tenant for this trustee, metered per tenant and epoch, for epochs about
+now; a request that was answered before gets the same answer, and costs its sender nothing. *Endorse*: signed by the
+provider, names the one set of contributions of a round, in groups, by what their tenants signed of them, with the plan
+that the tenants saw. The trustee checks all that it can check and binds itself to this set; a second one is refused for
+good. *Unmask*: brings the endorsements of all mask trustees for the same set. So no two trustees ever unmask different
+sets, and a provider that told them different ones is found out: both its signatures are kept.
+
+In a series (`crypto.continual_counting`) what comes off is the mask of this week's noise and of the weighted sum of the
+weeks so far, never of a week alone. Which weeks and which sets those are, the trustee knows from its own memory.
+
+Not promised: a trustee cannot tell whether a tenant guesses descriptors within its quota; it can only count. It learns
+which tenants hold which opaque tokens, since it counts the owners of rows.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain, takewhile
+from pathlib import Path
+from typing import Protocol
+
+from federation.runtime.sqlite import Connection, reporting, transaction
+
+from crypto import masking, voprf
+from crypto.codec import decode, digest, encode, first_field
+from crypto.errors import (
+    AlreadyAnswered,
+    CohortTooSmall,
+    Equivocation,
+    MemberRefused,
+    OutOfOrder,
+    PeerFault,
+    PharoahError,
+    PlanRefused,
+    QuotaExceeded,
+    Refusal,
+    TooFewOwners,
+)
+from crypto.ids import Digest, EncodedElement, EncodedProof, RoundId, TenantId
+from crypto.masking import MaskStream, Words
+from crypto.ristretto import Element, RandomBytes
+from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by
+from crypto.threshold import KeyShare
+from federation.protocol.directory import Directory
+from federation.protocol.life_table import embed
+from federation.protocol.noise import open_groups
+from federation.protocol.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, Plan, check_continues
+from federation.protocol.round_messages import (
+    ContributionHeader,
+    DirectoryUpdate,
+    Endorsement,
+    EvaluationRequest,
+    EvaluationResponse,
+    Ownership,
+    Receipt,
+    UnmaskCall,
+    UnmaskRequest,
+    UnmaskShare,
+)
+from federation.runtime.pinned_directory import pin
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS directory (number INTEGER PRIMARY KEY, entry BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS joined (tenant BLOB PRIMARY KEY, seen_h REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS evaluations (
+    tenant BLOB NOT NULL, epoch INTEGER NOT NULL, elements INTEGER NOT NULL, PRIMARY KEY (tenant, epoch));
+CREATE TABLE IF NOT EXISTS evaluated (request BLOB PRIMARY KEY, epoch INTEGER NOT NULL, answer BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS endorsed (round_id BLOB PRIMARY KEY, series BLOB, request BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS opened (round_id BLOB PRIMARY KEY REFERENCES endorsed, number INTEGER NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS conflicts (round_id BLOB NOT NULL, proof BLOB NOT NULL, PRIMARY KEY (round_id, proof));
+"""
+
+
+EPOCHS_KEPT = 1  # answers to requests of older epochs are asked for by nobody
+
+
+class EpochNotCurrent(Refusal):
+    """A tenant asked for tokens of an epoch that is neither this one nor a neighbour of it."""
+
+    default_hint = "set the clocks of tenant and trustee; tokens of other epochs serve nobody"
+
+
+class TrusteeService(Protocol):
+    """What tenants need of a trustee, in process or over a network."""
+
+    @property
+    def index(self) -> int:
+        """Its number in the directory, from 1."""
+
+    def evaluate(self, request: bytes) -> bytes:
+        """Signed EvaluationRequest in, EvaluationResponse out."""
+
+
+@dataclass(frozen=True)
+class TrusteeLimits:
+    """What a trustee grants, whatever tenants and provider ask for. Epochs are checked where it has a clock.
+
+    Whoever founded the federation, or joined long ago, has `evaluations_per_epoch`. Those who joined lately, in this
+    epoch or the one before, have `evaluations_floor` each, the ladders of one busy tenant, and share what one of the
+    others has beyond that: so inventing members buys the provider the floor of each, and no newcomer is shut out.
+    """
+
+    evaluations_per_epoch: int = 10_000
+    evaluations_floor: int = 1_000
+    cohort_minimum: int = 2
+    now_hour: Callable[[], float] | None = None
+
+
+class Trustee:
+    """The trustee itself. Its memory is a SQLite file; `founding` are entries to pin, if it has none or older ones."""
+
+    def __init__(
+        self,
+        share: KeyShare,
+        signing_key: SigningKey,
+        mask_key: masking.MaskKey,
+        founding: Sequence[bytes],
+        memory: Path,
+        random_bytes: RandomBytes,
+        limits: TrusteeLimits = TrusteeLimits(),
+    ) -> None:
+        self.index = share.index
+        self._share = share
+        self._signing_key = signing_key
+        self._mask_key = mask_key
+        self._random_bytes = random_bytes
+        self._limits = limits
+        self._connection = Connection(str(memory))
+        self._connection.executescript(_SCHEMA)
+        try:
+            self.chain = pin(self._connection, founding)
+            self._founders = {member.tenant for member in self.chain.founding.members}
+            self._note_newcomers()
+        except PharoahError:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        """Releases the file."""
+        self._connection.close()
+
+    @reporting()
+    def follow(self, update: bytes) -> bytes:
+        """Takes newer entries of the directory; Fork, TrustChanged or BadSignature, and no change, if they are bad."""
+        entries = decode(DirectoryUpdate, update).entries
+        if not set(entries) <= set(self.chain.entries):
+            self.chain = pin(self._connection, entries)
+            self._note_newcomers()
+        return encode(Receipt(self.chain.directory.head))
+
+    @reporting()
+    def evaluate(self, request: bytes) -> bytes:
+        """Evaluates blinded elements under this trustee's share, after charging the tenant's quota.
+
+        Raises QuotaExceeded, EpochNotCurrent, BadSignature, PeerFault for a request to another trustee, or DecodeError
+        for an element that is none.
+        """
+        asked = open_signed_by(EvaluationRequest, request, self.chain.directory.verify_key)
+        if asked.trustee != self.index:
+            raise PeerFault(f"this request is for trustee {asked.trustee}, not {self.index}", hint="ask that one")
+        named = name_of(request)
+        answered = self._evaluated(named)
+        if answered is not None:
+            return answered
+        elements = [Element.decode(element) for element in asked.elements]
+        self._check_epoch(asked.epoch)
+        evaluation = voprf.blind_evaluate(self._share.secret, elements, self._random_bytes)
+        answers = tuple(EncodedElement(element.encoded) for element in evaluation.elements)
+        answer = encode(EvaluationResponse(self.index, answers, EncodedProof(evaluation.proof.encode())))
+        return self._meter(asked, named, answer)
+
+    @reporting()
+    def endorse(self, request: bytes) -> bytes:
+        """Binds this trustee to one set for a round; a repeated request gets the same answer.
+
+        Raises CohortTooSmall below the plan's or this trustee's own minimum, TooFewOwners for a row that too few
+        tenants own, MemberRefused for a contribution that cannot be unmasked, OutOfOrder within a series, PlanRefused,
+        and AlreadyAnswered for a second set.
+        """
+        asked, plan = self._open(request)
+        if self._requested(plan.round_id) is None:
+            self._check_request(asked, plan)
+        self._bind(plan, request)
+        named = name_of(request)
+        return self._signing_key.sign(Endorsement(self.index, plan.round_id, named))
+
+    @reporting()
+    def unmask(self, call: bytes) -> bytes:
+        """Sums this trustee's masks over each group of the set that all mask trustees endorsed; the same when repeated.
+
+        Raises Equivocation if one of them endorsed another set, AlreadyAnswered if this one did.
+        """
+        told = decode(UnmaskCall, call)
+        asked, plan = self._open(told.request)
+        named = name_of(told.request)
+        if self._requested(plan.round_id) != told.request:
+            raise AlreadyAnswered(f"trustee {self.index} did not endorse this set for round {plan.round_id}")
+        self._check_endorsements(told, plan, named)
+        with transaction(self._connection):  # or two rounds might take one place in their series
+            self._check_order(asked, plan)
+            self._note_opened(plan)
+        sums = tuple(masking.words_to_bytes(words) for words in self._mask_sums(asked, plan))
+        return self._signing_key.sign(UnmaskShare(self.index, plan.round_id, named, sums))
+
+    def evaluations(self) -> dict[tuple[TenantId, int], int]:
+        """The log: how many elements each tenant had evaluated in each epoch."""
+        rows = self._connection.execute("SELECT tenant, epoch, elements FROM evaluations")
+        return {(TenantId(tenant), epoch): elements for tenant, epoch, elements in rows}
+
+    def rounds(self) -> list[tuple[RoundId, Digest, bool]]:
+        """The log: each round that was endorsed, the digest of its one request, and whether it was unmasked."""
+        rows = self._connection.execute(
+            "SELECT round_id, request, number IS NOT NULL FROM endorsed LEFT JOIN opened USING (round_id)"
+            " ORDER BY number"
+        )
+        return [(RoundId(name), name_of(request), bool(done)) for name, request, done in rows]
+
+    def conflicts(self) -> list[tuple[RoundId, bytes]]:
+        """The log: what proves that the provider told two sets for one round."""
+        rows = self._connection.execute("SELECT round_id, proof FROM conflicts ORDER BY round_id, proof")
+        return [(RoundId(name), bytes(proof)) for name, proof in rows]
+
+    # ---- evaluations -------------------------------------------------------------------------------------------------
+
+    def _check_epoch(self, epoch: int) -> None:
+        if self._limits.now_hour is None:
+            return
+        current = self.chain.directory.epoch(self._limits.now_hour())
+        if abs(epoch - current) > 1:
+            raise EpochNotCurrent(f"epoch {epoch} was asked for, and it is epoch {current}")
+
+    def _meter(self, asked: EvaluationRequest, named: Digest, answer: bytes) -> bytes:
+        """Charges the tenant and keeps the answer, both or neither; the kept one if another thread was first."""
+        with transaction(self._connection):
+            if (first := self._evaluated(named)) is not None:
+                return first
+            self._refuse_overuse(asked)
+            self._connection.execute(
+                "INSERT INTO evaluations VALUES (?, ?, ?)"
+                " ON CONFLICT (tenant, epoch) DO UPDATE SET elements = elements + excluded.elements",
+                (bytes(asked.tenant), asked.epoch, len(asked.elements)),
+            )
+            self._forget_older_epochs()
+            self._connection.execute("INSERT INTO evaluated VALUES (?, ?, ?)", (bytes(named), asked.epoch, answer))
+        return answer
+
+    def _forget_older_epochs(self) -> None:
+        """By this trustee's own clock: which epoch is asked for, whoever asks can choose."""
+        if self._limits.now_hour is not None:
+            current = self.chain.directory.epoch(self._limits.now_hour())
+            self._connection.execute("DELETE FROM evaluated WHERE epoch < ?", (current - EPOCHS_KEPT,))
+
+    def _refuse_overuse(self, asked: EvaluationRequest) -> None:
+        used = {tenant: elements for (tenant, epoch), elements in self.evaluations().items() if epoch == asked.epoch}
+        granted, wanted = self._limits.evaluations_per_epoch, used.get(asked.tenant, 0) + len(asked.elements)
+        recent = self._newcomers()
+        if asked.tenant in recent:
+            floor = min(granted, self._limits.evaluations_floor)
+            beyond = sum(max(0, used.get(tenant, 0) - floor) for tenant in recent - {asked.tenant})
+            granted = max(floor, granted - beyond)
+        if wanted > granted:
+            raise QuotaExceeded(
+                f"tenant {asked.tenant.hex()[:12]}… asked for {wanted} evaluations in epoch {asked.epoch},"
+                f" {granted} are granted"
+            )
+
+    def _evaluated(self, request: Digest) -> bytes | None:
+        row = self._connection.execute("SELECT answer FROM evaluated WHERE request = ?", (bytes(request),)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _note_newcomers(self) -> None:
+        """Remembers when each member was first seen here: the directory has no dates of its own."""
+        seen_h = self._limits.now_hour() if self._limits.now_hour else math.inf
+        rows = [(bytes(tenant), seen_h) for tenant in self.chain.directory.by_id.keys() - self._founders]
+        with transaction(self._connection):
+            self._connection.executemany("INSERT OR IGNORE INTO joined VALUES (?, ?)", rows)
+
+    def _newcomers(self) -> set[TenantId]:
+        """Members that joined in this epoch or the one before, as far as this trustee saw; founders never are."""
+        now_h = self._limits.now_hour() if self._limits.now_hour else 0.0
+        since = now_h - 2 * HOURS_PER_WEEK * self.chain.directory.weeks_per_epoch
+        rows = self._connection.execute("SELECT tenant FROM joined WHERE seen_h >= ?", (since,))
+        return {TenantId(tenant) for (tenant,) in rows}
+
+    # ---- endorsing ---------------------------------------------------------------------------------------------------
+
+    def _open(self, request: bytes) -> tuple[UnmaskRequest, Plan]:
+        provider = self.chain.directory.provider
+        asked = open_signed(UnmaskRequest, request, provider)
+        return asked, open_signed(Plan, asked.plan, provider)
+
+    def _check_request(self, asked: UnmaskRequest, plan: Plan) -> None:
+        directory = self.chain.at(plan.directory)
+        if (self.index, self._mask_key.public) not in {(trustee.index, trustee.mask_key) for trustee in plan.trustees}:
+            raise PlanRefused(f"trustee {self.index} does not mask in round {plan.round_id}")
+        needed = max(plan.cohort_minimum, self._limits.cohort_minimum)
+        smallest = min(len(group) for group in asked.groups)
+        if smallest < needed:
+            raise CohortTooSmall(f"a group of round {plan.round_id} has {smallest} contributions, {needed} are needed")
+        for signed in chain.from_iterable(asked.groups):
+            self._check_contribution(signed, plan, directory)
+        _check_owners(asked, plan, directory)
+        self._check_order(asked, plan)
+
+    def _check_contribution(self, signed: bytes, plan: Plan, directory: Directory) -> None:
+        """MemberRefused unless a member signed this for this plan, and its mask can be made."""
+        tenant = first_field(ContributionHeader, decode(Signed, signed).body)
+        try:
+            header = open_signed_by(ContributionHeader, signed, directory.verify_key)
+            if (header.round_id, header.plan) != (plan.round_id, digest(encode(plan))):
+                raise PeerFault("it answers another plan")
+            self._mask_key.stream_key(self._stream(header, directory))
+        except PharoahError as error:
+            raise MemberRefused(f"{tenant}: {error.what}") from error
+
+    def _stream(self, header: ContributionHeader, directory: Directory) -> MaskStream:
+        theirs, own = directory.member(header.tenant).mask_key, self._mask_key.public
+        named = header.round_id, header.plan, header.tenant, theirs, header.nonce
+        return MaskStream(*named, self.index, own)
+
+    def _check_order(self, asked: UnmaskRequest, plan: Plan) -> None:
+        """The rounds of a series are opened one after the other, and every trustee has opened the same ones."""
+        before = self._opened_before(plan)
+        last = before[-1] if before else None
+        if asked.after != (last and digest(encode(last[0]))) or plan.position != len(before):
+            raise OutOfOrder(f"round {plan.round_id} does not follow the {len(before)} opened rounds of its series")
+        if last is not None:
+            check_continues(last[1], plan)
+
+    def _bind(self, plan: Plan, request: bytes) -> None:
+        name = bytes(plan.round_id)
+        series = bytes(plan.series.name) if plan.series else None
+        with transaction(self._connection):
+            self._connection.execute("INSERT OR IGNORE INTO endorsed VALUES (?, ?, ?)", (name, series, request))
+            bound = self._requested(plan.round_id)
+            if bound != request:
+                self._connection.execute("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", (name, request))
+        if bound != request:
+            raise AlreadyAnswered(f"trustee {self.index} endorsed another set for round {plan.round_id}")
+
+    def _requested(self, round_id: RoundId) -> bytes | None:
+        row = self._connection.execute("SELECT request FROM endorsed WHERE round_id = ?", (bytes(round_id),)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    # ---- unmasking ---------------------------------------------------------------------------------------------------
+
+    def _check_endorsements(self, told: UnmaskCall, plan: Plan, named: Digest) -> None:
+        directory = self.chain.directory
+        endorsers = set()
+        for signed in told.endorsements:
+            word = open_signed_by(Endorsement, signed, lambda index: directory.trustee(index).verify_key)
+            index = word.trustee
+            if word.round_id == plan.round_id and word.request != named:
+                self._note_conflict(plan, signed)
+                raise Equivocation(f"trustee {index} was told another set for round {plan.round_id}")
+            if word.round_id == plan.round_id:
+                endorsers.add(index)
+        missing = sorted({trustee.index for trustee in plan.trustees} - endorsers)
+        if missing:
+            raise OutOfOrder(
+                f"round {plan.round_id} lacks the endorsements of the trustees {missing}", hint="ask them first"
+            )
+
+    def _note_conflict(self, plan: Plan, proof: bytes) -> None:
+        with transaction(self._connection):
+            row = bytes(plan.round_id), proof
+            self._connection.execute("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", row)
+
+    def _note_opened(self, plan: Plan) -> None:
+        self._connection.execute(
+            "INSERT OR IGNORE INTO opened SELECT ?, coalesce(max(number), 0) + 1 FROM opened",
+            (bytes(plan.round_id),),
+        )
+
+    def _opened_before(self, plan: Plan) -> list[tuple[UnmaskRequest, Plan]]:
+        """The rounds of the plan's series that were unmasked here before it, in order; none without a series."""
+        if plan.series is None:
+            return []
+        rows = self._connection.execute(
+            "SELECT request FROM endorsed JOIN opened USING (round_id) WHERE series = ? ORDER BY number",
+            (bytes(plan.series.name),),
+        )
+        opened = (self._open(bytes(request)) for (request,) in rows)
+        return list(takewhile(lambda one: one[1].round_id != plan.round_id, opened))
+
+    def _mask_sums(self, asked: UnmaskRequest, plan: Plan) -> list[Words]:
+        sums = [self._sum(group, plan, plan.words) for group in asked.headers]
+        if plan.series is None:
+            return sums
+        left_out = {(one.position, one.group) for one in asked.left_out}
+        past = [
+            embed(before.tables, plan.tables, self._counted(then, before, left_out))
+            for then, before in self._opened_before(plan)
+        ]
+        return open_groups(plan, past, sums)
+
+    def _counted(self, asked: UnmaskRequest, plan: Plan, left_out: set[tuple[int, int]]) -> Words:
+        """The masks of the counts of an earlier round, without the groups that were left out since."""
+        kept = [group for at, group in enumerate(asked.headers) if (plan.position, at) not in left_out]
+        return self._sum(list(chain.from_iterable(kept)), plan, plan.cells)
+
+    def _sum(self, headers: Sequence[ContributionHeader], plan: Plan, words: int) -> Words:
+        directory = self.chain.at(plan.directory)
+        streams = (self._stream(header, directory) for header in headers)
+        return masking.sum_of_masks(self._mask_key, streams, words)
+
+
+def _check_owners(asked: UnmaskRequest, plan: Plan, directory: Directory) -> None:
+    """Every token row is held, by the signed word of its owners, by as many tenants as the plan promises.
+
+    A word counts that speaks of leases in the hours that the round counts: of no other epoch, and none before its
+    series.
+    """
+    owners: Counter[str] = Counter()
+    seen = set()
+    for signed in asked.ownerships:
+        said = open_signed_by(Ownership, signed, directory.verify_key)
+        is_of_round = said.epoch == plan.epoch and plan.first_hour < said.end_hour <= plan.end_hour
+        if is_of_round and said.tenant not in seen:
+            seen.add(said.tenant)
+            owners.update(str(token) for token in said.tokens)
+    for dimension in plan.dimensions:
+        for level in dimension.levels if dimension.name in TOKEN_DIMENSIONS else ():
+            if owners[level] < plan.owners_minimum:
+                raise TooFewOwners(
+                    f"round {plan.round_id}: {owners[level]} tenants say that they hold row {dimension.name}: {level},"
+                    f" {plan.owners_minimum} are needed"
+                )

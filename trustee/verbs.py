@@ -1,0 +1,311 @@
+"""The verbs of whoever runs a trustee. Who does what, and when: docs/ceremony.md.
+
+What is handed over are files, by any channel; what is compared aloud are fingerprints. No verb overwrites a file.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from federation.runtime.console import AsJson, HomeFolder, InputFile, Verb, group
+from federation.runtime.homes import Role
+from federation.runtime.logs import Format
+from federation.runtime.screen import say, show, show_json
+from tenant_client.verbs.console import failing, warn
+
+if TYPE_CHECKING:
+    from federation.protocol.enrolment import CardList, TrusteeCard
+
+app = group(
+    "trustee",
+    "Run a trustee: make its keys, take part in the ceremony that makes the signature key, and see its log.",
+)
+
+FEW_TRUSTEES = 5
+TrusteeHome = Annotated[
+    Path,
+    typer.Option(
+        "--home",
+        click_type=HomeFolder(Role.TRUSTEE),
+        envvar="PHAROAH_TRUSTEE_HOME",
+        help="The trustee's home directory, its own alone.",
+    ),
+]
+
+
+def _address(text: str) -> str:
+    from federation.protocol.enrolment import host_of
+
+    try:
+        host_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return text
+
+
+def _names(texts: list[str] | None) -> list[str]:
+    for text in texts or []:
+        _address(f"[{text}]:1" if ":" in text else f"{text}:1")
+    return texts or []
+
+
+@app.command(cls=Verb)
+def init(
+    home: TrusteeHome,
+    address: Annotated[str, typer.Option(help="host:port where others reach this trustee.", callback=_address)],
+    name: Annotated[list[str] | None, typer.Option(help="A further DNS name or IP address.", callback=_names)] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Make a trustee's keys and its card, the file trustee.card in the home, which everybody else needs."""
+    import os
+    from datetime import UTC, datetime
+
+    from federation.protocol.enrolment import fingerprint
+    from trustee import home as trustee_home
+
+    with failing():
+        card = trustee_home.create(home, address, name or [], os.urandom, datetime.now(UTC))
+    file, shown = home / trustee_home.CARD, fingerprint(card.name)
+    if as_json:
+        show_json({"card": str(file), "address": card.address, "fingerprint": shown})
+        return
+    show(f"card         {file}", f"fingerprint  {shown}")
+    _tell("give the card to every trustee and to the provider, and read its fingerprint to them")
+
+
+@app.command("renew-certificate", cls=Verb)
+def renew_certificate(
+    home: TrusteeHome,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="A DNS name or IP address beside the card's; as before, if none are named.", callback=_names),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=3652, help="For how long callers accept it.")] = 366,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Make another key and TLS certificate for this trustee. The server has them from its next start.
+
+    Card, committee and directory stay: callers trust each certificate that the trustee's signing key has signed.
+    """
+    from datetime import UTC, datetime
+
+    from federation.transport.certificates import ends, hosts_of
+    from trustee import home as trustee_home
+
+    with failing():
+        made = trustee_home.renew_certificate(home, name or [], datetime.now(UTC), days).certificate_pem
+    file, hosts, end = home / trustee_home.TLS_CERTIFICATE, hosts_of(made), ends(made).isoformat()
+    if as_json:
+        show_json({"certificate": str(file), "hosts": hosts, "ends": end})
+        return
+    show(f"{file}: for {', '.join(hosts)}, until {end}")
+    _tell("stop `serve` and start it again")
+
+
+@app.command(cls=Verb)
+def deal(
+    cards: Annotated[
+        list[Path],
+        typer.Argument(metavar="CARD...", help="The cards of all trustees.", click_type=InputFile(exists=True)),
+    ],
+    home: TrusteeHome,
+    threshold: Annotated[int, typer.Option(help="How many trustees make a token; at most a majority.")],
+    out: Annotated[Path, typer.Option(help="Where the dealing goes; a file that is there is not overwritten.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Deal this trustee's part of the signature key, sealed for each of the trustees on the cards."""
+    import os
+
+    from federation.protocol import ceremony
+    from federation.protocol.enrolment import fingerprint
+    from trustee import home as trustee_home
+
+    with failing():
+        everybody, _ = _sorted(cards)
+        _check_own(everybody, home)
+        _write_new(out, ceremony.deal(trustee_home.signing_key(home), everybody, threshold, os.urandom))
+    count, shown = len(everybody.cards), fingerprint(everybody.name)
+    if count < FEW_TRUSTEES:
+        warn(f"only {count} trustees: {threshold} that collude know the key; five or more are better")
+    if as_json:
+        show_json({"dealing": str(out), "trustees": count, "threshold": threshold, "cards_fingerprint": shown})
+        return
+    made = f"trustees     {count}, any {threshold} of whom make tokens"
+    show(f"dealing      {out}", made, f"list         {shown}")
+    _tell("every trustee must read the same fingerprint of the list; then give the dealing to every trustee")
+
+
+@app.command(cls=Verb)
+def combine(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="All cards and dealings, in any order.", click_type=InputFile(exists=True)
+        ),
+    ],
+    home: TrusteeHome,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Check everybody's dealing, and keep what comes of it: the files share.key and committee in the home."""
+    from federation.protocol import ceremony
+    from federation.protocol.enrolment import fingerprint
+    from trustee import home as trustee_home
+
+    with failing():
+        everybody, dealings = _sorted(files)
+        card = _check_own(everybody, home)
+        made = ceremony.committee(everybody, dealings)
+        share = ceremony.own_share(everybody, dealings, card.verify_key, trustee_home.sealing_key(home))
+        trustee_home.keep(home, share, made)
+    file, shown = home / trustee_home.COMMITTEE, fingerprint(made.name)
+    if as_json:
+        view = {"committee": str(file), "index": share.index, "trustees": len(made.trustees)}
+        show_json(view | {"threshold": made.threshold, "fingerprint": shown})
+        return
+    show(f"trustee      {share.index} of {len(made.trustees)}, any {made.threshold} of whom make tokens")
+    show(f"committee    {file}", f"fingerprint  {shown}")
+    _tell("every trustee must read the same fingerprint of the committee; then give the committee to the provider")
+
+
+@app.command(cls=Verb)
+def enrol(
+    invitation: Annotated[Path, typer.Argument(help="The provider's invitation.", click_type=InputFile(exists=True))],
+    home: TrusteeHome,
+    head: Annotated[str, typer.Option(help="The fingerprint of the directory's head that others read.")] = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Pin the provider's directory, if its trustees and its key are those of the ceremony."""
+    import os
+
+    from federation.protocol.enrolment import check_fingerprint, fingerprint
+    from federation.protocol.invitation import accept
+    from trustee import home as trustee_home
+
+    with failing():
+        with _about(invitation):
+            invited, chain = accept(invitation.read_bytes())
+        if head:
+            check_fingerprint(head, chain.directory.head)
+        trustee_home.enrol(home, chain, os.urandom)
+    members, shown = len(chain.directory.members), fingerprint(chain.directory.head)
+    if as_json:
+        show_json({"head": str(chain.directory.head), "fingerprint": shown, "members": members})
+        return
+    show(f"provider     {invited.provider.hex()[:16]}… at {invited.online}")
+    show(f"tenants      {members}", f"head         {shown}")
+    if not head:
+        _tell("compare the head with the other trustees and with tenants; --head does it here")
+
+
+@app.command(cls=Verb)
+def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
+    """Show what this trustee was asked for: evaluations by tenant and epoch, rounds, and proofs of conflicts.
+
+    Exit code 1: the provider told two sets for one round.
+    """
+    import os
+
+    from trustee import home as trustee_home
+    from trustee.trustee import TrusteeLimits
+
+    with failing(), closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
+        evaluations, rounds, conflicts = trustee.evaluations(), trustee.rounds(), trustee.conflicts()
+    if as_json:
+        asked = [{"tenant": str(of), "epoch": epoch, "elements": n} for (of, epoch), n in sorted(evaluations.items())]
+        held = [{"round_id": str(name), "request": str(of), "unmasked": done} for name, of, done in rounds]
+        told = [{"round_id": str(name), "proof": proof.hex()} for name, proof in conflicts]
+        show_json({"evaluations": asked, "rounds": held, "conflicts": told})
+    else:
+        for (tenant, epoch), elements in sorted(evaluations.items()):
+            show(f"tenant {tenant.hex()[:12]}… epoch {epoch}: {elements} blinded elements")
+        for name, request, done in rounds:
+            show(f"round {name}: set {request.hex()[:16]}… {'unmasked' if done else 'endorsed'}")
+        for name, proof in conflicts:
+            show(f"round {name}: another set was told too, {len(proof)} bytes of proof (--json shows it)")
+    if conflicts:
+        warn("the provider told two sets for one round: keep this log and tell the tenants")
+        raise typer.Exit(1)
+
+
+def _sorted(files: list[Path]) -> "tuple[CardList, list[bytes]]":
+    """The cards and the dealings among `files`, told apart by their labels; errors name the file."""
+    from federation.protocol.ceremony import kind_of
+    from federation.protocol.enrolment import TrusteeCard, card_list, open_trustee_card
+
+    cards, dealings = [], []
+    for file in files:
+        with _about(file):
+            signed = file.read_bytes()
+            if kind_of(signed) is TrusteeCard:
+                cards.append(open_trustee_card(signed))
+            else:
+                dealings.append(signed)
+    return card_list(cards), dealings
+
+
+@contextmanager
+def _about(file: Path) -> Iterator[None]:
+    from crypto.errors import BadSignature, DecodeError
+
+    try:
+        yield
+    except (DecodeError, BadSignature) as error:
+        raise type(error)(f"{file}: {error.what}", hint=error.hint) from error
+
+
+def _check_own(cards: "CardList", home: Path) -> "TrusteeCard":
+    """The home's own card; CeremonyRefused unless it is in the list just as it is here."""
+    from federation.protocol.ceremony import CeremonyRefused
+    from trustee import home as trustee_home
+
+    own = trustee_home.own_card(home)
+    if own not in cards.cards:
+        raise CeremonyRefused(
+            f"the {len(cards.cards)} cards do not have the one of {home} among them",
+            hint=f"add {home / trustee_home.CARD}; if a card shows your address, somebody put it in its place",
+        )
+    return own
+
+
+def _write_new(file: Path, data: bytes) -> None:
+    from federation.runtime.key_files import HomeError
+
+    try:
+        with file.open("xb") as out:
+            out.write(data)
+    except OSError as error:
+        raise HomeError(f"{file}: {error.strerror}", hint="nothing is overwritten; name another file") from error
+
+
+def _tell(next_step: str) -> None:
+    say(f"next: {next_step}")
+
+
+@app.command(cls=Verb)
+def serve(
+    home: TrusteeHome, log_format: Annotated[Format, typer.Option(help="Log lines: json, or text.")] = Format.JSON
+) -> None:
+    """Run the trustee: evaluate, endorse and unmask, within its own limits, until told to stop."""
+    import os
+    import signal
+    import threading
+
+    from federation.runtime import logs
+    from federation.runtime.settings import load
+    from trustee import service
+    from trustee.settings import TrusteeSettings
+
+    logs.configure(log_format)
+    stop = threading.Event()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: stop.set())
+    with failing():
+        service.serve(home, load(TrusteeSettings, home / "trustee.toml", os.environ), stop)
