@@ -45,7 +45,7 @@ def options(*, run: int, has_sequences: bool) -> list[str]:
 
 def sample(job: str, run: int, run_dir: Path) -> list[Path]:
     """Runs `job` once; the traces that it left."""
-    autoload = ROOT / "tenant_client" / "live" / "autoload"
+    autoload = ROOT / "tenant_client" / "run" / "hook" / "autoload"
     environment = os.environ | UNGUARDED | {"PYTHONPATH": str(autoload), "PHAROAH_RUN_DIR": str(run_dir)}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
     command = [*launcher, str(ROOT / "examples" / f"{job}.py"), *options(run=run, has_sequences=JOBS[job])]

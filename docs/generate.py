@@ -15,10 +15,10 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import click
 import msgspec
-from trustee.settings import TrusteeSettings
 from typer.main import get_command
 
 import crypto
+import federation.protocol
 import provider_server
 import provider_server.cli
 import provider_server.operations.overview
@@ -27,14 +27,17 @@ import simulation.cli
 import tenant_client
 import tenant_client.cli
 import tenant_client.disclosure.overview
+import trustee.cli
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from provider_server.settings import ProviderSettings
 from tenant_client.settings import TenantSettings
+from trustee.settings import TrusteeSettings
 
 HERE = Path(__file__).resolve().parent / "reference"
 PROGRAMS = {
     "pharoah-tenant": tenant_client.cli.app,
+    "pharoah-trustee": trustee.cli.app,
     "pharoah-provider": provider_server.cli.app,
     "pharoah-sim": simulation.cli.app,
 }
@@ -182,7 +185,7 @@ def _messages() -> Iterator[str]:
 
 def _by_module() -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
-    for package in (crypto, provider_server):
+    for package in (crypto, federation.protocol, provider_server):
         for info in walk_packages(package.__path__, f"{package.__name__}."):
             if ".migrations" in info.name or info.name.endswith("__main__"):
                 continue

@@ -5,7 +5,7 @@ Tenants are reached through `Tenants` (a Flower grid, in process or through a Su
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -17,9 +17,15 @@ from provider_server.rounds.provider import Provider, Window
 from provider_server.rounds.release import Release
 from provider_server.rounds.round import Round
 from provider_server.store.round_store import Answer, State
-from provider_server.week import Tenants
 
 logger = logging.getLogger(__name__)
+
+
+class Tenants(Protocol):
+    """All that the federated week knows of the transport."""
+
+    def ask(self, verb: Verb, payload: bytes) -> Iterator[bytes]:
+        """Sends `payload` to all connected tenants, yields answers as they arrive; silent or failing ones give none."""
 
 
 class MaskHolder(Protocol):

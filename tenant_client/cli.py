@@ -2,7 +2,6 @@
 
 from federation.runtime.console import AskingVerb, CommandLine
 from tenant_client.verbs import check, confirm, federation, hints, job, owner, page, status, workload
-from trustee import verbs
 
 JOBS, BEFORE, FEDERATION, YOURS = "Jobs", "Before a job", "Federation", "Your data"
 
@@ -18,5 +17,4 @@ app.add(BEFORE, check.changes, workload.describe, workload.signature, workload.c
 app.add(BEFORE, workload.catalogue)
 app.add_typer(confirm.app, rich_help_panel=BEFORE)
 app.add(FEDERATION, federation.enrol, federation.serve)
-app.add_typer(verbs.app, rich_help_panel=FEDERATION)
 app.add(YOURS, owner.budget, owner.preview, owner.sent, page.page)

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from federation.runtime.sqlite import reporting
-
 from crypto.codec import decode, encode
 from crypto.masking import MaskKey
 from crypto.possession import MaskKeyClaim
@@ -24,6 +22,7 @@ from federation.protocol.noise import NoiseSampler
 from federation.runtime import pinned_directory
 from federation.runtime.key_files import new_key, read, read_key, write_secret
 from federation.runtime.pinned_directory import NotEnrolled
+from federation.runtime.sqlite import reporting
 from tenant_client.records.database import open_database
 from tenant_client.rounds.policy import Policy, load_policy
 from tenant_client.rounds.tenant import Tenant

@@ -1,4 +1,4 @@
-"""What a tenant and a trustee set: tenant.toml and trustee.toml, every key of them, with its default."""
+"""What a tenant sets: tenant.toml, every key of it, with its default."""
 
 from typing import Annotated
 
@@ -29,18 +29,3 @@ class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     provider: ProviderTable = ProviderTable()
     node: NodeTable = NodeTable()
-
-
-class TrusteeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a trustee grants, and where it listens; the address that others use stands in its card."""
-
-    listen: str = "0.0.0.0:7100"
-    evaluations_per_epoch: Annotated[int, msgspec.Meta(ge=1)] = 10_000
-    evaluations_floor: Annotated[int, msgspec.Meta(ge=1)] = 1_000
-    cohort_minimum: Annotated[int, msgspec.Meta(ge=2)] = 2
-
-
-class TrusteeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of trustee.toml."""
-
-    trustee: TrusteeTable = TrusteeTable()

@@ -34,10 +34,10 @@ import sqlalchemy as sa
 from crypto.errors import PharoahError, Unreachable
 from federation.protocol.plan import Plan
 from federation.protocol.queries import Verb
+from federation.runtime import sqlite
 from provider_server.rounds.provider import Provider
 from provider_server.week import MaskHolder
 from simulation.run.federation import Federation
-from tenant_client.records import database
 from tenant_client.rounds.tenant import Tenant
 from tests.changing import replace
 from tests.federations import COHORT, WEEKS, Grounds, Window, Witness, begin, complaints, fail, hold, welcome
@@ -70,7 +70,7 @@ class Fate:
 def watching(fate: Fate) -> Iterator[None]:
     """Within it, who opens the database of a tenant or trustee that `fate` names meets it at every write."""
 
-    class Mortal(database.Connection):
+    class Mortal(sqlite.Connection):
         def __init__(self, path: str, **options: Any) -> None:
             super().__init__(path, **options)
             self._mortal = Path(path) == fate.path
@@ -89,13 +89,13 @@ def watching(fate: Fate) -> Iterator[None]:
             fate.meet("after", statement)
             return done
 
-    real = database.Connection
-    for module in (database, trustee_module):
+    real = sqlite.Connection
+    for module in (sqlite, trustee_module):
         vars(module)["Connection"] = Mortal
     try:
         yield
     finally:
-        for module in (database, trustee_module):
+        for module in (sqlite, trustee_module):
             vars(module)["Connection"] = real
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from federation.runtime.sqlite import Connection
 
 from crypto.codec import decode, digest, encode
 from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, RoundId, TenantId, Token
@@ -28,6 +27,7 @@ from federation.protocol.plan import MaskTrustee, Plan
 from federation.protocol.round_messages import Contribution, ContributionHeader, Ladder, Ownership
 from federation.runtime.clock import now_hour
 from federation.runtime.pinned_directory import pin
+from federation.runtime.sqlite import Connection
 from provider_server.fleet.leases import Lease
 from provider_server.rounds.planning import PlanSettings, make_plan
 from provider_server.rounds.round import Grouping, Past, Round, new_round

@@ -5,8 +5,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from federation.runtime.sqlite import Connection
 
+from federation.runtime.sqlite import Connection
 from tenant_client.records.attempts import Attempts, Cause, State
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal, Unit

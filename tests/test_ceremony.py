@@ -61,10 +61,10 @@ from federation.protocol.invitation import Invitation, accept
 from federation.protocol.round_messages import EvaluationRequest, EvaluationResponse
 from federation.runtime.key_files import HomeError
 from federation.runtime.pinned_directory import NotEnrolled
-from tenant_client.cli import app
 from tests.changing import replace
 from tests.curve25519 import aliases
 from trustee import home as trustee_home
+from trustee.cli import app
 from trustee.trustee import TrusteeLimits
 
 T, N = 3, 5
@@ -570,7 +570,7 @@ def files_and_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
 
 
 def called(*words: object) -> click.testing.Result:
-    result = CliRunner().invoke(app, ["trustee", *map(str, words)])
+    result = CliRunner().invoke(app, [*map(str, words)])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
 
@@ -756,8 +756,8 @@ def test_no_secret_shows_in_a_repr() -> None:
 
 
 def test_the_program_itself_combines_and_shows_no_secret(ceremony: Ceremony) -> None:
-    words = ["trustee", "combine", *ceremony.cards, *ceremony.dealings, "--home", ceremony.home(1)]
-    program = [sys.executable, "-c", "from tenant_client.cli import app; app()", *map(str, words)]
+    words = ["combine", *ceremony.cards, *ceremony.dealings, "--home", ceremony.home(1)]
+    program = [sys.executable, "-c", "from trustee.cli import app; app()", *map(str, words)]
     done = subprocess.run(program, capture_output=True, check=True)
     secret = decode(KeptShare, (ceremony.home(1) / "share.key").read_bytes()).secret
     assert fingerprint(trustee_home.kept_committee(ceremony.home(1)).name).encode() in done.stdout

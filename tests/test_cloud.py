@@ -20,8 +20,8 @@ from simulation.cloud.scenario import Scenario, ScenarioError, load, names, pars
 from tests.changing import replace
 
 Floats = NDArray[np.float64]
-QUICKSTART = resources.files("simulation").joinpath("scenarios/quickstart.toml").read_text(encoding="utf-8")
-TABLE_3 = resources.files("crypto").joinpath("causes.toml").read_text(encoding="utf-8")
+QUICKSTART = resources.files("simulation.cloud").joinpath("scenarios/quickstart.toml").read_text(encoding="utf-8")
+TABLE_3 = resources.files("federation.protocol").joinpath("causes.toml").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

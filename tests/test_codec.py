@@ -527,7 +527,9 @@ def refusal(kind: Any, data: bytes) -> str:
 def test_the_messages_of_this_test_are_all_that_there_are() -> None:
     root = Path(codec.__file__).parents[1]
     sources = [
-        path for package in ("crypto", "tenant_client", "provider_server") for path in root.glob(f"{package}/**/*.py")
+        path
+        for package in ("crypto", "federation", "trustee", "tenant_client", "provider_server")
+        for path in root.glob(f"{package}/**/*.py")
     ]
     labels = [label for path in sources for label in re.findall(r'tag="([^"]+)"', path.read_text())]
     assert sorted(labels) == sorted(kind.LABEL for kind in MESSAGES)

@@ -23,11 +23,13 @@ from typer.testing import CliRunner
 import provider_server.cli
 import simulation.cli
 import tenant_client.cli
+import trustee.cli
 from federation.runtime import logs
 from provider_server.home import SAMPLE
 
 PROGRAMS = {
     "pharoah-tenant": tenant_client.cli.app,
+    "pharoah-trustee": trustee.cli.app,
     "pharoah-provider": provider_server.cli.app,
     "pharoah-sim": simulation.cli.app,
 }

@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import binom, poisson
 
 from crypto import continual_counting
-from federation.protocol import noise
+from federation.protocol import life_table, noise
 from federation.protocol.causes import Domain
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.noise import Integers
@@ -156,7 +156,7 @@ def ratio_of_variance(made: Sequence[Release], year: Year, *, born_late: bool | 
     """Mean squared noise of all weeks over its stated variance, and of how many cells."""
     squares = []
     for at, one in enumerate(made):
-        births = continual_counting.births([earlier.plan.tables for earlier in made[: at + 1]])
+        births = life_table.births([earlier.plan.tables for earlier in made[: at + 1]])
         tables = week_tables(one, made[:at])
         miss = np.concatenate([(t.events - exact).ravel() for t, exact in zip(tables, year.exact[at], strict=True)])
         own = miss**2 / np.concatenate([table.noise_variance.ravel() for table in tables])
@@ -195,7 +195,7 @@ def opened(carries: Sequence[bool], year: Year, *, in_series: bool = True) -> li
     rng, made, past = np.random.default_rng(8), list[Release](), list[Any]()
     plans = [replace(plan, series=plan.series if in_series else None) for plan in year.plans]
     for plan, counts, slices, carry in zip(plans, year.exact, year.slices, carries, strict=False):
-        past = [continual_counting.embed(made[-1].plan.tables, plan.tables, week) for week in past] if in_series else []
+        past = [life_table.embed(made[-1].plan.tables, plan.tables, week) for week in past] if in_series else []
         own = np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64)
         scales = [float(noise.gaussian_share_scale(plan, m)) * np.sqrt(200) for m in plan.marginals]
         fresh = [

@@ -16,7 +16,7 @@ from tenant_client.sources.xid import XIDS, parse as parse_xids
 
 ROOT = Path(__file__).resolve().parents[1]
 CATALOG = ROOT.parent / "shared" / "data" / "xid" / "xid_catalog.json"
-TABLE = (ROOT / "tenant_client" / "cues.toml").read_text(encoding="utf-8")
+TABLE = (ROOT / "tenant_client" / "sources" / "cues.toml").read_text(encoding="utf-8")
 LINE_SECTIONS = ("kernel", "nccl", "job")
 
 

@@ -17,12 +17,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import sqlalchemy as sa
-from federation.runtime.sqlite import StorageFailed, reporting
 from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import Phase, given, settings, strategies as st
 
 from crypto.errors import CohortTooSmall, PeerFault, PharoahError, Unreachable
 from federation.protocol.queries import BLOB, RECORD, Verb
+from federation.runtime.sqlite import StorageFailed, reporting
 from provider_server.network.grid_tenants import Why
 from provider_server.rounds.provider import RoundUnderWay
 from provider_server.rounds.release import Release

@@ -24,7 +24,7 @@ from tests import needs
 
 torch = needs.package("torch")
 
-AUTOLOAD = Path(__file__).resolve().parents[1] / "tenant_client" / "live" / "autoload"
+AUTOLOAD = Path(__file__).resolve().parents[1] / "tenant_client" / "run" / "hook" / "autoload"
 UNGUARDED = {f"PHAROAH_SAMPLE_{name}": "inf" for name in ("BUDGET", "LOAD", "JITTER")}
 
 

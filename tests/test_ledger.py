@@ -7,7 +7,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from federation.runtime.sqlite import Connection
 from hypothesis import given, strategies as st
 
 from crypto.errors import BudgetExceeded, PlanRefused
@@ -15,6 +14,7 @@ from crypto.ids import Digest, RoundId
 from federation.protocol.noise import Integers, SystemSampler
 from federation.protocol.plan import HOURS_PER_WEEK, LONGEST_HORIZON, Plan, Series
 from federation.protocol.privacy_cost import NO_LOSS, PrivacyLoss, plan_loss
+from federation.runtime.sqlite import Connection
 from tenant_client.records.database import SCHEMA, open_database
 from tenant_client.records.ledger import Charge, Ledger, weeks_of
 from tests.changing import replace

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import get_type_hints
 
 import msgspec
-from trustee.settings import TrusteeSettings
 
 from provider_server.metrics import Metrics
 from provider_server.settings import ProviderSettings
 from tenant_client.settings import TenantSettings
+from trustee.settings import TrusteeSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs/operate.md").read_text(encoding="utf-8")
-PACKAGES = ("crypto", "provider_server", "tenant_client", "transport")
+PACKAGES = ("crypto", "federation", "provider_server", "tenant_client", "trustee")
 
 FILES = {"provider.toml": ProviderSettings, "tenant.toml": TenantSettings, "trustee.toml": TrusteeSettings}
 

@@ -14,7 +14,7 @@ from tenant_client.workload.operators import (
     table,
 )
 
-TEXT = resources.files("tenant_client").joinpath("operators.toml").read_text(encoding="utf-8")
+TEXT = resources.files("tenant_client.workload").joinpath("operators.toml").read_text(encoding="utf-8")
 
 
 # ---- the table -----------------------------------------------------------------------------------------------------

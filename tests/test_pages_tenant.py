@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from federation.runtime.sqlite import StorageFailed
 from typer.testing import CliRunner
 
 from crypto.ids import LeaseId
 from federation.protocol.check import Checker
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion, Verdict
 from federation.runtime.key_files import HomeError
+from federation.runtime.sqlite import StorageFailed
 from tenant_client.advice.hints import STANDS_H, HintLog
 from tenant_client.cli import app
 from tenant_client.disclosure import owner_view

@@ -41,12 +41,12 @@ def committee(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("trustees")
     homes = [root / str(number) for number in range(3)]
     for home in homes:
-        told("tenant", "trustee", "init", "--home", home, "--address", "localhost:7100")
+        told("trustee", "init", "--home", home, "--address", "localhost:7100")
     cards, dealings = [home / "trustee.card" for home in homes], [root / f"{home.name}.dealing" for home in homes]
     for home, dealing in zip(homes, dealings, strict=True):
-        told("tenant", "trustee", "deal", *cards, "--home", home, "--threshold", 2, "--out", dealing)
+        told("trustee", "deal", *cards, "--home", home, "--threshold", 2, "--out", dealing)
     for home in homes:
-        told("tenant", "trustee", "combine", *cards, *dealings, "--home", home)
+        told("trustee", "combine", *cards, *dealings, "--home", home)
     return homes[0] / "committee"
 
 

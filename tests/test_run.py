@@ -207,7 +207,7 @@ def test_the_job_gets_its_own_environment_and_little_more(tmp_path: Path) -> Non
     assert Path(run_dir).parent == tmp_path / "home/runs"
     assert Path(run_dir).stat().st_mode & 0o777 == 0o700
     first, _, rest = wrapped["PYTHONPATH"].partition(os.pathsep)
-    assert first.endswith("/tenant_client/live/autoload")
+    assert first.endswith("/tenant_client/run/hook/autoload")
     assert wrapped | {"PYTHONPATH": rest} == plain
     unsampled = json.loads(run(tmp_path / "home", job, ["--no-sample"], env=own).stdout)
     assert unsampled["PYTHONPATH"] == plain["PYTHONPATH"]

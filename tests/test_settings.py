@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from trustee.settings import TrusteeSettings
 
 from federation.runtime.settings import BadSettings, load
 from provider_server.settings import ProviderSettings
 from tenant_client.settings import TenantSettings
+from trustee.settings import TrusteeSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = {

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation.runtime.sqlite import Connection
 
 from crypto.codec import decode, digest, encode
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PeerFault, PlanRefused
@@ -38,6 +37,7 @@ from federation.protocol.round_messages import (
     RegistrationRequest,
     opened_contribution,
 )
+from federation.runtime.sqlite import Connection
 from provider_server.rounds.planning import MarginalSpec
 from tenant_client.home import create, open_tenant, pin
 from tenant_client.records.journal import UnknownUnit

@@ -113,7 +113,7 @@ def open_trustee(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits) -
         try:
             trustee = until_open.enter_context(closing(_opened(home, (), random_bytes, limits)))
         except NotEnrolled as error:
-            raise NotEnrolled(error.what, hint="enrol first: see `pharoah-tenant trustee enrol --help`") from error
+            raise NotEnrolled(error.what, hint="enrol first: see `pharoah-trustee enrol --help`") from error
         kept_committee(home).check_seated(trustee.chain.directory)
         until_open.pop_all()
     return trustee

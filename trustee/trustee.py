@@ -23,9 +23,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Protocol
-
-from federation.runtime.sqlite import Connection, reporting, transaction
 
 from crypto import masking, voprf
 from crypto.codec import decode, digest, encode, first_field
@@ -64,6 +61,7 @@ from federation.protocol.round_messages import (
     UnmaskShare,
 )
 from federation.runtime.pinned_directory import pin
+from federation.runtime.sqlite import Connection, reporting, transaction
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS directory (number INTEGER PRIMARY KEY, entry BLOB NOT NULL);
@@ -84,17 +82,6 @@ class EpochNotCurrent(Refusal):
     """A tenant asked for tokens of an epoch that is neither this one nor a neighbour of it."""
 
     default_hint = "set the clocks of tenant and trustee; tokens of other epochs serve nobody"
-
-
-class TrusteeService(Protocol):
-    """What tenants need of a trustee, in process or over a network."""
-
-    @property
-    def index(self) -> int:
-        """Its number in the directory, from 1."""
-
-    def evaluate(self, request: bytes) -> bytes:
-        """Signed EvaluationRequest in, EvaluationResponse out."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a tenant says to the provider's online service and hears from it, beside the rounds (`federation.protocol.round_messages`).
+"""What a tenant and the provider's online service say to each other outside of rounds.
 
 tenant → provider   Signed(SignIn)      who asks; the answer is a Session
 provider → tenant   Session             a bearer token for the calls below, for a while

@@ -25,7 +25,7 @@ _MARKS = {
 }
 _PROGRAMS = {
     Role.TENANT: "pharoah-tenant",
-    Role.TRUSTEE: "pharoah-tenant trustee",
+    Role.TRUSTEE: "pharoah-trustee",
     Role.PROVIDER: "pharoah-provider",
 }
 

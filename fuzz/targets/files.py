@@ -43,7 +43,7 @@ def check_policy(data: bytes) -> None:
 @target(
     "scenario",
     "any file is a Scenario or ScenarioError",
-    lambda: (path.read_bytes() for path in sorted((REPOSITORY / "simulation" / "scenarios").glob("*.toml"))),
+    lambda: (path.read_bytes() for path in sorted((REPOSITORY / "simulation" / "cloud" / "scenarios").glob("*.toml"))),
 )
 def check_scenario(data: bytes) -> None:
     """Read by path."""

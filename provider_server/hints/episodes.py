@@ -35,6 +35,7 @@ import msgspec
 from crypto.errors import DecodeError
 from crypto.ids import LeaseId
 from federation.protocol.service_messages import Action, HintState, Suspicion
+from provider_server.store.hint_store import Draft
 
 
 @dataclass(frozen=True)
@@ -132,23 +133,6 @@ class HintLimits:
             raise ValueError("ratios must rise from clear_ratio over raise_ratio to grave_ratio")
         if self.looks < 1 or self.calm_h < 0 or self.raise_excess < 0 or self.escalate_factor <= 1:
             raise ValueError("looks must be positive, calm_h and raise_excess not negative, escalate_factor above 1")
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A `Hint` without its number: the fields are those of `federation.protocol.service_messages.Hint`."""
-
-    at_h: float
-    lease: LeaseId
-    state: HintState
-    suspicion: Suspicion
-    ratio: float
-    ratio_low: float
-    ratio_high: float
-    probability: float
-    within_hours: float
-    action: Action
-    times: int
 
 
 class _Course(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

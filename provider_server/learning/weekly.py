@@ -21,7 +21,7 @@ import numpy as np
 
 from crypto import continual_counting
 from crypto.continual_counting import WEIGHT_ONE
-from federation.protocol import noise
+from federation.protocol import life_table, noise
 from federation.protocol.causes import Domain
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.plan import Plan
@@ -44,7 +44,7 @@ def span_tables(weeks: Sequence[Release], first: int) -> tuple[LifeTable, ...]:
     """What a series counted in its releases from position `first` to the last; `weeks` are all so far, oldest first."""
     last = weeks[-1]
     steps = _steps([made.carries for made in weeks], first)
-    births = _split(last.plan, continual_counting.births([made.plan.tables for made in weeks]))
+    births = _split(last.plan, life_table.births([made.plan.tables for made in weeks]))
     tables = []
     for number, now in enumerate(last.tables):
         terms = steps**2 * [_fresh_variance(made, number) for made in weeks]
@@ -209,6 +209,6 @@ def _named(made: Release, tables: Sequence[LifeTable]) -> Iterable[tuple[str, Li
         yield marginal.name, table.at("domain", Domain.INFRASTRUCTURE) if "domain" in table.names else table
 
 
-def _split(plan: Plan, births: continual_counting.Births) -> list[continual_counting.Births]:
+def _split(plan: Plan, births: life_table.Births) -> list[life_table.Births]:
     ends = np.cumsum([table.events.size for table in plan.tables])[:-1]
     return [part.reshape(table.shape) for part, table in zip(np.split(births, ends), plan.tables, strict=True)]

@@ -11,10 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.task_identity import TaskIdentity
-
+from provider_server.network.flower import Context, Grid, ServerApp, TaskIdentity
 from provider_server.network.grid_tenants import GridTenants
 from provider_server.week import Tenants
 

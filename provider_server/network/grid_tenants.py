@@ -1,6 +1,6 @@
-"""The tenants as the federated week sees them: put a question to all who are there, take the answers as they come.
+"""The tenants over a Flower grid: put a question to all who are there, take the answers as they come.
 
-`GridTenants` does this over a Flower grid. For every `ask` each connected node gets one message, at once; each node
+For every `ask` each connected node gets one message, at once; each node
 gives at most one answer, whatever is delivered twice, late or out of order; and each node that gave none is named in
 `silences` with what is known of the cause. Of what a node says about its own failure only the name of an error class is
 taken over, and only if it reads like one.
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, NewType, Protocol
+from typing import TYPE_CHECKING, NewType
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
@@ -30,8 +30,7 @@ from crypto.errors import DecodeError
 from federation.protocol.queries import BLOB, RECORD, Fault, Verb, unwrap, wrap
 
 if TYPE_CHECKING:  # Flower takes half a second to import, and the federated week needs only the protocol
-    from flwr.app import Error, Message
-    from flwr.serverapp import Grid
+    from provider_server.network.flower import Error, Grid, Message
 
 logger = logging.getLogger(__name__)
 
@@ -55,13 +54,6 @@ FLOWER_ERRORS = {
 }
 
 
-class Tenants(Protocol):
-    """All that the federated week knows of the transport."""
-
-    def ask(self, verb: Verb, payload: bytes) -> Iterator[bytes]:
-        """Sends `payload` to all connected tenants, yields answers as they arrive; silent or failing ones give none."""
-
-
 class Why(StrEnum):
     """Why a node contributed no answer."""
 
@@ -82,7 +74,7 @@ class Silence:
 
 
 class GridTenants:
-    """`Tenants` over a Flower grid; needs the identity of a Flower task, as every ServerApp has it."""
+    """`provider_server.week.Tenants` over a Flower grid; needs the identity of a Flower task, as every ServerApp has it."""
 
     def __init__(self, grid: "Grid", deadline_s: float, poll_s: float = 0.1) -> None:
         self._grid = grid
@@ -154,7 +146,7 @@ class GridTenants:
 
 
 def _questions(verb: Verb, payload: bytes, node_ids: list[NodeId], *, ttl_s: float) -> list["Message"]:
-    from flwr.app import ConfigRecord, Message, RecordDict
+    from provider_server.network.flower import ConfigRecord, Message, RecordDict
 
     content = RecordDict({RECORD: ConfigRecord({BLOB: wrap(payload)})})  # one object for all: Flower stores it once
     return [Message(content, node_id, f"query.{verb}", ttl=ttl_s, group_id=verb.value) for node_id in node_ids]

@@ -25,17 +25,23 @@ from functools import partial
 from pathlib import Path
 
 import uvicorn
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-from flwr.proto.fleet_pb2 import PushMessagesRequest
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.date import now
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 from starlette.concurrency import run_in_threadpool
 
 from crypto.errors import PharoahError
 from federation.runtime.web import Asgi, Event, Receive, Scope, Send
 from provider_server.network.connections import CONNECTION, ConnectionLimits, Places, TimedProtocol
+from provider_server.network.flower import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+    PushMessagesRequest,
+    bytes_to_public_key,
+    now,
+    verify_signature,
+)
 
 OURS = "/pharoah/"
 FLEET = "/v1/fleet/"

@@ -47,39 +47,44 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 from fastapi import FastAPI
-from flwr.cli.build import build_fab_from_files
-from flwr.common.constant import ISOLATION_MODE_PROCESS, TRANSPORT_TYPE_GRPC_RERE, Status, SubStatus
-from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
-from flwr.proto.control_pb2 import (
-    ListNodesRequest,
-    RegisterNodeRequest,
-    StartRunRequest,
-    StopRunRequest,
-    UnregisterNodeRequest,
-)
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    PullTaskInputRequest,
-    PushTaskOutputRequest,
-    SendTaskHeartbeatRequest,
-)
-from flwr.serverapp import ServerApp
-from flwr.supercore.constant import TaskType
-from flwr.supercore.control.control_http_client import ControlHttpClient
-from flwr.supercore.fab import Fab
-from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
-from flwr.supercore.protobuf.client import ProtobufClient, ProtobufClientInterceptor
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
-from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
-from flwr.superlink.config_loader import SuperLinkLifespanConfig
-from flwr.superlink.grid import HttpGrid
-from flwr.superlink.main import create_app
 
 from crypto.errors import PharoahError, Refusal
 from federation.runtime.web import Asgi
 from provider_server.network.connections import DEFAULT_LIMITS, ConnectionLimits
+from provider_server.network.flower import (
+    ISOLATION_MODE_PROCESS,
+    TRANSPORT_TYPE_GRPC_RERE,
+    AcquireTaskRequest,
+    ControlHttpClient,
+    Fab,
+    HeartbeatSender,
+    HttpGrid,
+    ListNodesRequest,
+    NoOpControlAuthnPlugin,
+    ProtobufClient,
+    ProtobufClientInterceptor,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    RegisterNodeRequest,
+    RuntimeHttpClient,
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SendTaskHeartbeatRequest,
+    ServerApp,
+    StartRunRequest,
+    Status,
+    StopRunRequest,
+    SubStatus,
+    SuperLinkLifespan,
+    SuperLinkLifespanConfig,
+    TaskType,
+    UnregisterNodeRequest,
+    build_fab_from_files,
+    context_from_proto,
+    create_app,
+    fab_to_proto,
+    run_from_proto,
+)
 from provider_server.network.flower_app import task_identity
 from provider_server.network.listeners import Listener, fleet_only, private_socket, with_ours
 

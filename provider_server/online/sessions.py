@@ -24,8 +24,8 @@ from threading import Lock
 from crypto.errors import NotSignedIn, TooManyRequests
 from crypto.ids import TenantId
 from federation.protocol.service_messages import SESSION_BYTES, Session, SignIn
+from provider_server.store.revocations import LIFETIME_S
 
-LIFETIME_S = 3600
 SIGN_IN_WITHIN_S = 300
 _HEAD = struct.Struct(">16sQ8s")
 _LABEL = b"pharoah/session-token/1\0"

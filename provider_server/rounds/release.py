@@ -21,7 +21,7 @@ from crypto.continual_counting import WEIGHT_ONE
 from crypto.errors import CohortTooSmall, DecodeError
 from crypto.ids import TenantId
 from crypto.masking import Words
-from federation.protocol import noise
+from federation.protocol import life_table, noise
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.plan import Plan
 
@@ -78,10 +78,10 @@ def release(
         raise CohortTooSmall(f"round {plan.round_id}: a sum of {len(answered)} contributions is never released")
     observed = np.concatenate([values.reshape(-1) for values in noise.from_ring(plan, noisy_sum)])
     weeks = [*((made.plan, made.observed, made.contributors) for made in earlier), (plan, observed, len(answered))]
-    openings = [continual_counting.embed(of.tables, plan.tables, seen) * WEIGHT_ONE for of, seen, _ in weeks]
+    openings = [life_table.embed(of.tables, plan.tables, seen) * WEIGHT_ONE for of, seen, _ in weeks]
     carried = [*(made.carries for made in earlier), carries]
     total = continual_counting.running_total(openings, carried)
-    births = _split(plan, continual_counting.births([of.tables for of, _, _ in weeks]))
+    births = _split(plan, life_table.births([of.tables for of, _, _ in weeks]))
     before = earlier[-1].tables if earlier else ()
     tables = []
     for number, (table, events) in enumerate(zip(exposure, _split(plan, total), strict=True)):
@@ -106,7 +106,7 @@ def newly_counted(
 
     What the earlier releases say about those weeks is taken off, with its noise.
     """
-    before = [continual_counting.embed(made.plan.tables, plan.tables, made.observed) * WEIGHT_ONE for made in earlier]
+    before = [life_table.embed(made.plan.tables, plan.tables, made.observed) * WEIGHT_ONE for made in earlier]
     now = np.concatenate([values.reshape(-1) for values in opened]) * WEIGHT_ONE
     carried = [made.carries for made in earlier]
     alone = continual_counting.running_total([*before, now], [*carried, True]) - continual_counting.running_total(

@@ -15,7 +15,6 @@ group stay, for the weeks to come.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -39,26 +38,7 @@ from federation.protocol.round_messages import (
     UnmaskShare,
     opened_contribution,
 )
-from provider_server.store.round_store import Answer, KeptRound, Outcome, RoundStore, Step
-
-
-class State(StrEnum):
-    """Where a round is."""
-
-    COLLECTING = "collecting"
-    ENDORSING = "endorsing"
-    UNMASKING = "unmasking"
-    RELEASED = "released"
-    REFUSED = "refused"
-
-
-TRANSITIONS = {
-    State.COLLECTING: {State.ENDORSING, State.REFUSED},
-    State.ENDORSING: {State.UNMASKING, State.REFUSED},
-    State.UNMASKING: {State.RELEASED, State.REFUSED},
-    State.RELEASED: set[State](),
-    State.REFUSED: set[State](),
-}
+from provider_server.store.round_store import TRANSITIONS, Answer, KeptRound, Outcome, RoundStore, State, Step
 
 Grouping = Callable[[Sequence[TenantId]], Sequence[Sequence[TenantId]]]
 

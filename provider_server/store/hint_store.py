@@ -17,7 +17,7 @@ Not promised: the same of a provider whose clock, at the restore, is behind the 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from threading import Lock
 
 import msgspec
@@ -25,15 +25,33 @@ import sqlalchemy as sa
 
 from crypto.codec import decode, encode
 from crypto.errors import NotYours
-from crypto.ids import TenantId
-from federation.protocol.service_messages import Hint, Outcome
+from crypto.ids import LeaseId, TenantId
+from federation.protocol.service_messages import Action, Hint, HintState, Outcome, Suspicion
 from provider_server.store import tables
-from provider_server.store.hint_store import Draft
 from provider_server.store.round_store import LostStep
 
 KEPT_H = 13 * 168.0
 EPISODES = "episodes"
 NUMBERS = "numbers"  # the note of the number above which a restored store goes on
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A `Hint` without its number: the fields are those of `federation.protocol.service_messages.Hint`."""
+
+    at_h: float
+    lease: LeaseId
+    state: HintState
+    suspicion: Suspicion
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    probability: float
+    within_hours: float
+    action: Action
+    times: int
+
+
 _FIELDS = tuple(field.name for field in fields(Draft))
 
 

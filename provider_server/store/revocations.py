@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from crypto.ids import TenantId
 from provider_server.store import tables
-from provider_server.store.revocations import LIFETIME_S
 
+LIFETIME_S = 3600
 SLACK_S = 60  # how much later a process of the provider may hear of it, or its clock be ahead
 
 

@@ -20,6 +20,25 @@ from provider_server.store import tables
 SUSPICION = "suspicion"
 
 
+class State(StrEnum):
+    """Where a round is."""
+
+    COLLECTING = "collecting"
+    ENDORSING = "endorsing"
+    UNMASKING = "unmasking"
+    RELEASED = "released"
+    REFUSED = "refused"
+
+
+TRANSITIONS = {
+    State.COLLECTING: {State.ENDORSING, State.REFUSED},
+    State.ENDORSING: {State.UNMASKING, State.REFUSED},
+    State.UNMASKING: {State.RELEASED, State.REFUSED},
+    State.RELEASED: set[State](),
+    State.REFUSED: set[State](),
+}
+
+
 class Answer(StrEnum):
     """What trustees answer."""
 

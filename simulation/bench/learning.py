@@ -30,10 +30,9 @@ import msgspec
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from crypto import continual_counting
 from crypto.ids import LeaseId, RoundId, TenantId
 from crypto.masking import MaskKey, Words
-from federation.protocol import noise
+from federation.protocol import life_table, noise
 from federation.protocol.bundle import Judgement
 from federation.protocol.noise import Integers, NoiseSampler
 from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
@@ -202,7 +201,7 @@ def releases(year: Year, epsilon: float | None, sampler: NoiseSampler) -> list[R
     made: list[Release] = []
     past: list[Words] = []
     for plan, counts, drawn, slices in zip(plans, year.exact, fresh, year.slices, strict=True):
-        past = [continual_counting.embed(made[-1].plan.tables, plan.tables, week) for week in past]
+        past = [life_table.embed(made[-1].plan.tables, plan.tables, week) for week in past]
         own = np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64)
         (opened,) = noise.open_groups(plan, past, [np.concatenate([own, drawn])])
         answered = [Answered(_tenant(number), plan.start_hour) for number in range(tenants)]

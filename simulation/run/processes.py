@@ -134,17 +134,17 @@ def ceremony(places: Places, ports: Sequence[int]) -> None:
     """The trustees' key ceremony, by files."""
     homes = places.trustee_homes
     together(
-        ["tenant_client", "trustee", "init", "--home", str(home), "--address", f"{places.host}:{port}"]
+        ["trustee", "init", "--home", str(home), "--address", f"{places.host}:{port}"]
         for home, port in zip(homes, ports, strict=True)
     )
     cards = [str(home / "trustee.card") for home in homes]
     dealings = [str(home / "dealing") for home in homes]
     threshold = ["--threshold", str((places.trustees + 1) // 2)]
     together(
-        ["tenant_client", "trustee", "deal", "--home", str(home), *threshold, "--out", dealing, *cards]
+        ["trustee", "deal", "--home", str(home), *threshold, "--out", dealing, *cards]
         for home, dealing in zip(homes, dealings, strict=True)
     )
-    together(["tenant_client", "trustee", "combine", "--home", str(home), *cards, *dealings] for home in homes)
+    together(["trustee", "combine", "--home", str(home), *cards, *dealings] for home in homes)
     for home, port in zip(homes, ports, strict=True):
         (home / "trustee.toml").write_text(f'[trustee]\nlisten = "{places.host}:{port}"\n')
 
@@ -164,10 +164,7 @@ def enrol(places: Places, ports: Sequence[int]) -> None:
     )
     provider(places, "enrol", "--out", str(places.invitation), *cards)
     together(["tenant_client", "enrol", "--home", str(home), str(places.invitation)] for home in places.tenant_homes)
-    together(
-        ["tenant_client", "trustee", "enrol", "--home", str(home), str(places.invitation)]
-        for home in places.trustee_homes
-    )
+    together(["trustee", "enrol", "--home", str(home), str(places.invitation)] for home in places.trustee_homes)
     for home in places.tenant_homes:
         (home / "policy.toml").write_text(POLICY_TOML.format(cohort=cohort))
         tenant_toml = home / "tenant.toml"
@@ -250,7 +247,7 @@ def running(places: Places, say: Say) -> Iterator[dict[str, subprocess.Popen[byt
 
 READY = {"trustee": "serves at port", "provider": '"event": "serving"', "tenant": '"link": "connected"'}
 COMMANDS = {
-    "trustee": ["tenant_client", "trustee", "serve"],
+    "trustee": ["trustee", "serve"],
     "provider": ["provider_server", "serve"],
     "tenant": ["tenant_client", "serve"],
 }
@@ -321,7 +318,7 @@ def together(commands: "Iterator[list[str]] | list[list[str]]") -> list[str]:
 
 def environment() -> dict[str, str]:
     """The environment of every program: nothing looks for the network."""
-    here = str(Path(__file__).resolve().parents[1])
+    here = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(part for part in (here, os.environ.get("PYTHONPATH", "")) if part)
     return {**os.environ, **OFFLINE, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 

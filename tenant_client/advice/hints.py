@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from federation.runtime.sqlite import Connection
 
 from crypto.codec import decode, encode
 from crypto.ids import LeaseId
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
+from federation.runtime.sqlite import Connection
 
 STANDS_H = 168.0
 

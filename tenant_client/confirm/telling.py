@@ -9,10 +9,9 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from federation.runtime.sqlite import reporting
-
 from crypto.errors import PharoahError
 from federation.protocol.service_messages import Hint, Verdict
+from federation.runtime.sqlite import reporting
 from tenant_client.advice.hints import HintLog
 from tenant_client.confirm.assess import Finding
 from tenant_client.network.connect import connected

@@ -7,13 +7,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from federation.runtime.sqlite import Connection, reporting
-
 from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.enrolment import fingerprint
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.pinned_directory import NotEnrolled
+from federation.runtime.sqlite import Connection, reporting
 from tenant_client.advice.hints import HintLog, standing
 from tenant_client.home import MEMORY, joined
 from tenant_client.records.attempts import Attempts, State

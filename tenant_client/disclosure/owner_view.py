@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from federation.runtime.sqlite import Connection
 
 from crypto.codec import encode
 from crypto.ids import Digest, Nonce, RoundId, Signature
@@ -15,6 +14,7 @@ from federation.protocol.noise import Integers
 from federation.protocol.plan import Marginal, Plan
 from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.round_messages import Contribution, ContributionHeader
+from federation.runtime.sqlite import Connection
 from tenant_client.disclosure.message_layout import CELLS, Part, layout
 from tenant_client.records.attempts import Attempt, Attempts
 from tenant_client.records.journal import Journal, LabelledFailure, Unit

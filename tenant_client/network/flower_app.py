@@ -12,11 +12,9 @@ that a refusal looks like an answer. A message whose type is no verb at all is f
 
 import logging
 
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
-
 from crypto.errors import DecodeError, PharoahError
 from federation.protocol.queries import BLOB, RECORD, Answer, Fault, Verb, unwrap, wrap
+from tenant_client.network.flower import ClientApp, ConfigRecord, Context, Error, Message, RecordDict
 
 logger = logging.getLogger(__name__)
 

@@ -48,35 +48,42 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.app.message import remove_content_from_message
-from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.proto.node_pb2 import Node as NodeProto
-from flwr.proto.run_pb2 import GetRunRequest
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_confirm_message_received_fn_protobuf,
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-)
-from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    ObjectPushError,
-    pull_and_inflate_object_from_tree,
-    push_objects,
-)
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from crypto.errors import PharoahError
 from federation.protocol.queries import ROUND_BUNDLE_SHA256, Answer, Fault, Verb
+from tenant_client.network.flower import (
+    ActivateNodeRequest,
+    ClientApp,
+    Context,
+    DeactivateNodeRequest,
+    Error,
+    ErrorCode,
+    FleetHttpClient,
+    GetRunRequest,
+    Message,
+    Node as NodeProto,
+    NodeAuthHttpInterceptor,
+    ObjectPullError,
+    ObjectPushError,
+    ObjectTree,
+    PullMessagesRequest,
+    PushMessagesRequest,
+    RecordDict,
+    RuntimeVersionHttpInterceptor,
+    SendNodeHeartbeatRequest,
+    get_all_nested_objects,
+    get_object_tree,
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+    message_from_proto,
+    message_to_proto,
+    no_object_id_recompute,
+    pull_and_inflate_object_from_tree,
+    push_objects,
+    remove_content_from_message,
+)
 from tenant_client.network.flower_app import client_app
 
 logger = logging.getLogger(__name__)

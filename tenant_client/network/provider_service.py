@@ -81,7 +81,7 @@ class Online:
         self._streams: set[Answers] = set()
 
     def check(self, labels: Mapping[str, str]) -> Check:
-        """Does this workload belong here? `labels` are those of a lease, by name, as for `federation.protocol.check`."""
+        """Does this workload belong here? `labels` are those of a lease, by name."""
         if not {"context", "context_level"} <= labels.keys():
             raise PharoahError("the lease has no context tokens yet", hint="ask once the provider has granted it")
         known = all(rung in labels for rung in LADDER_LABELS)

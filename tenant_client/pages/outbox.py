@@ -11,9 +11,9 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
-from federation.runtime.sqlite import reporting
 
 from federation.protocol.plan import Marginal, Plan
+from federation.runtime.sqlite import reporting
 from tenant_client.disclosure import owner_view
 from tenant_client.disclosure.message_layout import CELLS, NOISE
 from tenant_client.disclosure.owner_view import SentBytes

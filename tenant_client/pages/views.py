@@ -11,13 +11,12 @@ from os import urandom
 from pathlib import Path
 from types import MappingProxyType
 
-from federation.runtime.sqlite import reporting
-
 from crypto.errors import PharoahError
 from federation.protocol.check import Checker, check
 from federation.protocol.noise import SystemSampler
 from federation.protocol.service_messages import Hint, Verdict
 from federation.runtime.key_files import HomeError
+from federation.runtime.sqlite import reporting
 from tenant_client.advice.hints import HintLog, action_of, episodes, reason_of
 from tenant_client.disclosure import owner_view
 from tenant_client.disclosure.owner_view import Budget, Happened, Sent

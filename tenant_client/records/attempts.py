@@ -17,7 +17,6 @@ from enum import StrEnum
 from typing import Any
 
 from federation.runtime.sqlite import Connection, transaction
-
 from tenant_client.records.journal import Failure, Journal
 
 UNKNOWN = "unknown"

@@ -1,10 +1,9 @@
 """Bundles that the provider signed, and the digests that its plans name: all tenants must hold the same ones."""
 
-from federation.runtime.sqlite import Connection, transaction
-
 from crypto.codec import digest
 from crypto.errors import PeerFault
 from federation.protocol.plan import PublishedBundle
+from federation.runtime.sqlite import Connection, transaction
 
 
 class BundleLog:

@@ -1,21 +1,12 @@
 """The tenant's one file: journal, ledger, outbox and token cache in SQLite, on the tenant's own disk.
 
-Write-ahead log with full synchronisation: a committed transaction survives a killed process and a power cut. The file
-holds plaintext outcomes and a selection secret; it is created readable by its owner only.
-
-Threads may share a connection and processes the file: see `tenant_client.records.journal.transaction`.
-
-A disk that is full or broken is nobody's bug: where answers are made, `reporting` turns it into `StorageFailed`.
+The file holds plaintext outcomes and a selection secret; `federation.runtime.sqlite` tells how it is kept.
 """
 
-import os
-import sqlite3
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from crypto.errors import PharoahError
+from federation.runtime import sqlite
+from federation.runtime.sqlite import Connection
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS units (unit TEXT PRIMARY KEY, start_h REAL NOT NULL, labels TEXT NOT NULL);
@@ -67,37 +58,6 @@ CREATE TRIGGER IF NOT EXISTS charges_are_not_replaced BEFORE INSERT ON charges
 """
 
 
-class StorageFailed(PharoahError):
-    """The database cannot be read or written now; what was under way has left nothing behind."""
-
-    default_hint = "free space on its disk, or mend it, and go on: nothing that is not kept has left"
-
-
-@contextmanager
-def reporting() -> Iterator[None]:
-    """Raises StorageFailed for what a disk does to a database; what a bug does to it stays as it is."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        if type(error) not in (sqlite3.DatabaseError, sqlite3.OperationalError):
-            raise
-        raise StorageFailed(f"the database fails: {error}") from error
-
-
-class Connection(sqlite3.Connection):
-    """A connection that several threads may use; `lock` is held for as long as one of them is in a transaction."""
-
-    def __init__(self, database: str, *, timeout_s: float = 30.0) -> None:
-        super().__init__(database, timeout=timeout_s, isolation_level=None, check_same_thread=False)
-        self.lock = threading.RLock()
-
-
 def open_database(path: Path) -> Connection:
-    """The database at `path`, created if absent with mode 0600. Every write outside a transaction commits by itself."""
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    connection = Connection(str(path))
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("PRAGMA foreign_keys=ON")
-    connection.executescript(SCHEMA)
-    return connection
+    """The tenant's database at `path`, created if absent."""
+    return sqlite.open_database(path, SCHEMA)

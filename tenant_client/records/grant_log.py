@@ -1,11 +1,10 @@
 """Grants of leases as the provider signed them: the first of each lease counts, another one is kept as proof."""
 
-from federation.runtime.sqlite import Connection, transaction
-
 from crypto.codec import digest
 from crypto.ids import LeaseId
 from crypto.signing import reopened
 from federation.protocol.round_messages import GrantedLease, LeaseGrants
+from federation.runtime.sqlite import Connection, transaction
 
 
 class GrantLog:

@@ -7,19 +7,17 @@ and the tokens of its workload. A failure has an age since the unit began and a 
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-
-from federation.runtime.sqlite import Connection
 
 from crypto.codec import decode, encode
 from crypto.errors import PeerFault, PharoahError
 from crypto.ids import LeaseId, Token
 from federation.protocol.plan import TOKEN_DIMENSIONS
 from federation.protocol.round_messages import Ladder, RegisteredWorkload
+from federation.runtime.sqlite import Connection, transaction
 from tenant_client.workload.descriptor import Descriptor
 
 _MOST_CANDIDATES = 8
@@ -211,16 +209,3 @@ class Journal:
             granted = json.loads(labels or "{}")
             tokens |= {*decode(Ladder, ladder).labels.values(), *(granted.get(name, "") for name in TOKEN_DIMENSIONS)}
         return tuple(sorted(Token(bytes.fromhex(token)) for token in tokens - {""}))
-
-
-@contextmanager
-def transaction(connection: Connection) -> Iterator[None]:
-    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK when the block raises. Other threads and other processes wait."""
-    with connection.lock:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            connection.execute("COMMIT")
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")

@@ -9,12 +9,11 @@ once. The database itself refuses to change, replace or delete a charge.
 
 from dataclasses import dataclass
 
-from federation.runtime.sqlite import Connection, transaction
-
 from crypto.errors import BudgetExceeded, PlanRefused
 from crypto.ids import Digest, RoundId
 from federation.protocol.plan import HOURS_PER_WEEK, Plan
 from federation.protocol.privacy_cost import NO_LOSS, PrivacyLoss
+from federation.runtime.sqlite import Connection, transaction
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """Secrets that never leave the tenant's database."""
 
-from federation.runtime.sqlite import Connection, transaction
-
 from crypto.ristretto import RandomBytes
+from federation.runtime.sqlite import Connection, transaction
 
 
 def selection_key(connection: Connection, random_bytes: RandomBytes) -> bytes:

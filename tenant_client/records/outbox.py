@@ -1,9 +1,8 @@
 """The contributions that were sent: what is kept is what is sent, and a plan is answered once."""
 
-from federation.runtime.sqlite import Connection, transaction
-
 from crypto.errors import PlanRefused
 from crypto.ids import RoundId
+from federation.runtime.sqlite import Connection, transaction
 
 
 class Outbox:

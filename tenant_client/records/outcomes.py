@@ -1,14 +1,13 @@
-"""What the provider was told of tests (`federation.protocol.service_messages.Outcome`), noted in the tenant's own database before it left.
+"""Outcomes of tests that the provider was told, noted in the tenant's own database before they leave.
 
 A row says that an outcome may have left: whether the provider took it is not noted.
 """
 
 from dataclasses import dataclass
 
-from federation.runtime.sqlite import Connection
-
 from crypto.ids import LeaseId
 from federation.protocol.service_messages import Suspicion
+from federation.runtime.sqlite import Connection
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from federation.runtime.sqlite import Connection, reporting
-
 from federation.protocol.services import ProviderMethod
 from federation.runtime.clock import now_hour
+from federation.runtime.sqlite import Connection, reporting
 from tenant_client.records.database import open_database
 
 
@@ -28,7 +27,7 @@ class SentQuestions:
 
 
 def noting(database: Path, receiver: str) -> Callable[[str, int], None]:
-    """What `federation.transport.client.Peer` calls before a question leaves, which does not if this raises StorageFailed."""
+    """What `Peer` calls before a question leaves, which does not if this raises StorageFailed."""
 
     def note(method: str, length: int) -> None:
         kind = ProviderMethod(method).name.lower().replace("_", "-")

@@ -12,8 +12,6 @@ charge; noise that was drawn and not kept has never left.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from federation.runtime.sqlite import Connection, reporting
-
 from crypto.codec import decode, digest, encode
 from crypto.errors import PeerFault, PlanRefused
 from crypto.ids import Digest, LeaseId, Nonce, VerifyKey
@@ -38,6 +36,7 @@ from federation.protocol.round_messages import (
 )
 from federation.runtime.clock import now_hour
 from federation.runtime.pinned_directory import pin, pinned
+from federation.runtime.sqlite import Connection, reporting
 from tenant_client.records.bundle_log import BundleLog
 from tenant_client.records.grant_log import GrantLog
 from tenant_client.records.journal import Failure, GrantChanged, Journal, Unit

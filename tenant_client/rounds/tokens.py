@@ -10,9 +10,9 @@ before it leaves, answered or not.
 import hashlib
 import logging
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgpack
-from federation.runtime.sqlite import Connection, transaction
 
 from crypto import threshold, voprf
 from crypto.codec import decode
@@ -22,13 +22,24 @@ from crypto.ristretto import Element, RandomBytes
 from crypto.signing import SigningKey, tenant_id
 from federation.protocol.directory import Directory
 from federation.protocol.round_messages import EvaluationRequest, EvaluationResponse, Ladder
-from tenant_client.rounds.tokens import TrusteeService
+from federation.runtime.sqlite import Connection, transaction
 from tenant_client.workload.descriptor import Rungs
 
 logger = logging.getLogger(__name__)
 
 _RUNG_LABEL = "pharoah/rung/1"
 _FILL_BYTES = 32
+
+
+class TrusteeService(Protocol):
+    """What tenants need of a trustee, in process or over a network."""
+
+    @property
+    def index(self) -> int:
+        """Its number in the directory, from 1."""
+
+    def evaluate(self, request: bytes) -> bytes:
+        """Signed EvaluationRequest in, EvaluationResponse out."""
 
 
 class TokenSource:

@@ -11,7 +11,6 @@ from pathlib import Path
 from signal import SIGPIPE
 
 from federation.runtime.sqlite import Connection
-
 from tenant_client.records.attempts import INTERRUPTED, Attempts, Cause, State
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal

@@ -32,7 +32,7 @@ DUMPS = "dumps"
 RUN_DIR = "PHAROAH_RUN_DIR"
 _PROBE_BYTES = 4096
 _MOST_LETTERS = 200
-_AUTOLOAD = Path(__file__).resolve().parents[1] / "live" / "autoload"
+_AUTOLOAD = Path(__file__).resolve().parent / "hook" / "autoload"
 _DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 

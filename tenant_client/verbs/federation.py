@@ -100,7 +100,7 @@ def _write_settings(home: Path, invited: "Invitation") -> None:
     (home / "provider.pem").write_bytes(root_of(invited.provider))
     settings = home / "tenant.toml"
     if not settings.exists():
-        sample = Path(__file__).with_name("tenant.toml").read_text(encoding="utf-8")
+        sample = Path(__file__).parents[1].joinpath("tenant.toml").read_text(encoding="utf-8")
         settings.write_text(
             sample.replace('superlink = ""', f'superlink = "{invited.superlink}"').replace(
                 'online = ""', f'online = "{invited.online}"'

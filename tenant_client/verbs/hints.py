@@ -110,7 +110,6 @@ def _line(home: Path, deadline_s: float = 30.0) -> "Iterator[tuple[Online, HintL
     from contextlib import closing
 
     from federation.runtime.sqlite import reporting
-
     from tenant_client.advice.hints import HintLog
     from tenant_client.network.connect import connected
     from tenant_client.records.database import open_database

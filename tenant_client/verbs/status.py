@@ -76,7 +76,6 @@ def leases(
     from contextlib import closing
 
     from federation.runtime.sqlite import reporting
-
     from tenant_client.disclosure import overview
     from tenant_client.records.database import open_database
 

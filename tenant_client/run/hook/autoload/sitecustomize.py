@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib takes longer to import than this
 
+_PACKAGE = "tenant_client.run.hook"
+
 
 class TorchWatch:
     """A finder that leaves finding to the others, and arranges that torch is followed once it is complete."""
@@ -57,13 +59,24 @@ def _follow_after_loading(loader: Any, watch: Any) -> None:
 
 
 def _follow(torch: Any) -> None:
-    root = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))  # noqa: PTH120
-    sys.path.append(root)  # last and for a moment: the job must not find our dependencies in place of its own
-    try:
-        from tenant_client.run.hook.follow import follow
-    finally:
-        sys.path.remove(root)
+    _load_package()
+    from tenant_client.run.hook.follow import follow
+
     follow(torch)
+
+
+def _load_package() -> None:
+    """The hook's package from its own folder: nothing is looked up by a name that a folder of the job could shadow."""
+    if _PACKAGE in sys.modules:
+        return
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    folder = os.path.dirname(_HERE)  # noqa: PTH120
+    spec = spec_from_file_location(_PACKAGE, folder + "/__init__.py", submodule_search_locations=[folder])
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no package in {folder}")
+    sys.modules[_PACKAGE] = package = module_from_spec(spec)
+    spec.loader.exec_module(package)
 
 
 def _run_hidden_sitecustomize() -> None:

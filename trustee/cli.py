@@ -1,4 +1,4 @@
-"""The verbs of whoever runs a trustee. Who does what, and when: docs/ceremony.md.
+"""`pharoah-trustee`: the verbs of whoever runs a trustee. Who does what, and when: docs/ceremony.md.
 
 What is handed over are files, by any channel; what is compared aloud are fingerprints. No verb overwrites a file.
 """
@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from federation.runtime.console import AsJson, HomeFolder, InputFile, Verb, group
+from federation.runtime.console import AsJson, CommandLine, Console, HomeFolder, InputFile, Verb
 from federation.runtime.homes import Role
 from federation.runtime.logs import Format
 from federation.runtime.screen import say, show, show_json
-from tenant_client.verbs.console import failing, warn
 
 if TYPE_CHECKING:
     from federation.protocol.enrolment import CardList, TrusteeCard
 
-app = group(
-    "trustee",
-    "Run a trustee: make its keys, take part in the ceremony that makes the signature key, and see its log.",
+app = CommandLine(
+    name="pharoah-trustee",
+    help="Run a trustee: make its keys, take part in the ceremony that makes the token key, and see its log.",
 )
+
+_console = Console("pharoah-trustee")
+failing, warn = _console.failing, _console.warn
 
 FEW_TRUSTEES = 5
 TrusteeHome = Annotated[

@@ -1,0 +1,95 @@
+"""Every name of Flower's that the provider uses. An upgrade of Flower begins here: docs/adr/0024-the-house.md."""
+
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.cli.build import build_fab_from_files
+from flwr.common.constant import (
+    ISOLATION_MODE_PROCESS,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+    TRANSPORT_TYPE_GRPC_RERE,
+    Status,
+    SubStatus,
+)
+from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+    UnregisterNodeRequest,
+)
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, TaskType
+from flwr.supercore.control.control_http_client import ControlHttpClient
+from flwr.supercore.date import now
+from flwr.supercore.fab import Fab
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+from flwr.supercore.protobuf.client import ProtobufClient, ProtobufClientInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
+from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
+from flwr.superlink.config_loader import SuperLinkLifespanConfig
+from flwr.superlink.grid import HttpGrid
+from flwr.superlink.main import create_app
+
+__all__ = [
+    "FLEET_HTTP_PUBLIC_KEY_HEADER",
+    "FLEET_HTTP_SIGNATURE_HEADER",
+    "ISOLATION_MODE_PROCESS",
+    "SYSTEM_TIME_TOLERANCE",
+    "TIMESTAMP_HEADER",
+    "TIMESTAMP_TOLERANCE",
+    "TRANSPORT_TYPE_GRPC_RERE",
+    "AcquireTaskRequest",
+    "ConfigRecord",
+    "Context",
+    "ControlHttpClient",
+    "Error",
+    "Fab",
+    "Grid",
+    "HeartbeatSender",
+    "HttpGrid",
+    "ListNodesRequest",
+    "Message",
+    "NoOpControlAuthnPlugin",
+    "ProtobufClient",
+    "ProtobufClientInterceptor",
+    "PullTaskInputRequest",
+    "PushMessagesRequest",
+    "PushTaskOutputRequest",
+    "RecordDict",
+    "RegisterNodeRequest",
+    "RuntimeHttpClient",
+    "RuntimeTokenHttpInterceptor",
+    "RuntimeVersionHttpInterceptor",
+    "SendTaskHeartbeatRequest",
+    "ServerApp",
+    "StartRunRequest",
+    "Status",
+    "StopRunRequest",
+    "SubStatus",
+    "SuperLinkLifespan",
+    "SuperLinkLifespanConfig",
+    "TaskIdentity",
+    "TaskType",
+    "UnregisterNodeRequest",
+    "build_fab_from_files",
+    "bytes_to_public_key",
+    "context_from_proto",
+    "create_app",
+    "fab_to_proto",
+    "now",
+    "run_from_proto",
+    "verify_signature",
+]
