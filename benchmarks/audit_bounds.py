@@ -10,7 +10,7 @@ flags among cells with the failure and among the others. Two kinds of bound foll
   the two means in standard deviations, and one test shows it. So few runs say much about a small δ (Nasr et al. 2023).
 
 Cells are runs of their own because each has noise of its own (Steinke, Nasr & Jagielski 2023 need not even that, at the
-price of weaker bounds); `tests/test_noise.py` shows that samplers draw cells apart.
+price of weaker bounds); `tests/federation/test_noise.py` shows that samplers draw cells apart.
 """
 
 import math

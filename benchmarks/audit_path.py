@@ -2,7 +2,7 @@
 
 Every step is the product's function (`contribution`, `mask_cells`, `sum_of_masks`, `open_groups`, `release`), put
 together as `Tenant`, `Trustee`, `Round` and `Provider` put them; what is left out are signatures, ledgers and disks.
-`tests/test_audit.py` compares with the real parties, bit by bit.
+`tests/federation/test_audit.py` compares with the real parties, bit by bit.
 
 The attacker is the provider with all mask trustees but one and some tenants. With the masks that it knows taken off,
 single contributions are masked by the honest trustee alone (`benchmarks.audit_masks` audits those). From the releases

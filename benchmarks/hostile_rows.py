@@ -83,7 +83,7 @@ class Served:
 
 
 def _serve_trustee(certificate: Certificate, root: Path, line: Connection) -> None:
-    from tests.factories import Cast, keys
+    from tests.support.factories import Cast, keys
     from trustee.server import serve_trustee
 
     settle(min(os.sched_getaffinity(0)))
@@ -99,7 +99,7 @@ def _serve_trustee(certificate: Certificate, root: Path, line: Connection) -> No
 @contextmanager
 def trustee() -> Iterator[Served]:
     """A trustee that has just been enrolled; an honest call brings the directory that it has."""
-    from tests.factories import keys
+    from tests.support.factories import keys
 
     certificate = make_certificate([HOST], datetime.now(UTC))
     with TemporaryDirectory() as folder, process(_serve_trustee, certificate, Path(folder)) as line:

@@ -2,8 +2,8 @@
 
     python benchmarks/screenshots.py [--out docs/images]
 
-Three weeks are played and a fourth waits (`tests.pages`); both pages are served and looked at with headless Chromium.
-Tokens are random, so pictures differ from run to run in these, in dates and in little else.
+Three weeks are played and a fourth waits (`tests.support.pages`); both pages are served and looked at with headless
+Chromium. Tokens are random, so pictures differ from run to run in these, in dates and in little else.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from federation.runtime.clock import now_hour
 from provider_server.pages.login import set_password
 from provider_server.pages.serving import listening as provider_page
 from tenant_client.pages.serving import listening as tenant_page
-from tests import browsers
-from tests.pages import WEEKS, Shown, built
+from tests.support import browsers
+from tests.support.pages import WEEKS, Shown, built
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -3,10 +3,10 @@
     python benchmarks/slow_callers.py [--json] [--attackers 1000] [--calls 100]
 
 A SuperLink over TLS in this process, with the limits that it has by default; the attackers are another process. For
-each way of being slow (`tests.slow_callers.WAYS`) they connect from one address and hold what they have; whoever is cut
-off connects again at once in the rows that say so. Meanwhile ten registered nodes make the calls, each over a new
-connection, from another address and then from the attackers' own. Reported are the calls that were answered, the
-slowest of them, how many attackers were cut off, and the longest that one held its connection.
+each way of being slow (`tests.support.slow_callers.WAYS`) they connect from one address and hold what they have;
+whoever is cut off connects again at once in the rows that say so. Meanwhile ten registered nodes make the calls, each
+over a new connection, from another address and then from the attackers' own. Reported are the calls that were answered,
+the slowest of them, how many attackers were cut off, and the longest that one held its connection.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from provider_server.network.connections import DEFAULT_LIMITS
 from provider_server.network.listeners import FLEET
 from provider_server.network.superlink import SuperLink
 from tenant_client.network.flower_node import NodeKey, make_node_key
-from tests.slow_callers import WAYS, holding
-from tests.superlink import HOST, Certificates, activation, certificates, headers, post
+from tests.support.slow_callers import WAYS, holding
+from tests.support.superlink import HOST, Certificates, activation, certificates, headers, post
 
 NODES = 10
 ELSEWHERE = "127.0.0.2"

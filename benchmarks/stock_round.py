@@ -28,7 +28,7 @@ from provider_server.network.flower_app import server_app
 from provider_server.network.superlink import SuperLink
 from provider_server.week import Tenants
 from tenant_client.network.flower_node import NodeSettings, make_node_key, serve
-from tests.superlink import HOST, Certificates, certificates
+from tests.support.superlink import HOST, Certificates, certificates
 
 TARGET_S = 2.0
 

@@ -1,4 +1,4 @@
-"""Fixtures that several files share; what they hand out is made in `tests/factories.py`."""
+"""Fixtures that several files share; what they hand out is made in `tests/support/factories.py`."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from federation.runtime import tls
-from tests.factories import Cast
-from tests.postgres import postgresql as postgresql  # a fixture, for whoever asks for it
 from tests.selection import pytest_addoption as pytest_addoption, pytest_configure as pytest_configure
+from tests.support.factories import Cast
+from tests.support.postgres import postgresql as postgresql  # a fixture, for whoever asks for it
 
 tls.forbid_1_2()  # before any test imports gRPC
 collect_ignore = ["jobs"]  # programs that tests start, some under PyTorch; here they would be imported for doctests

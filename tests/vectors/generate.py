@@ -22,7 +22,7 @@ from crypto.signing import SigningKey
 from crypto.threshold import combine_dealings, combine_evaluations, deal, group_key
 from crypto.voprf import Evaluation, Proof, blind, blind_evaluate, finalize
 from federation.protocol.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Member, TrusteeRecord, next_entry
-from tests.changing import replace
+from tests.support.changing import replace
 from tests.vectors.hostile_entries import bad_entries, bad_founding, bad_returns
 from tests.vectors.hostile_keys import bad_exchange_keys, bad_possession, bad_verify_keys
 

@@ -1,6 +1,6 @@
 """The bad vectors of `directory.json`: entries with which no chain begins, and that lead on from none.
 
-Each case says by which error it is refused. Aliases of keys are computed in integers (`tests/curve25519.py`).
+Each case says by which error it is refused. Aliases of keys are computed in integers (`tests/support/curve25519.py`).
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from crypto.masking import MaskKey
 from crypto.possession import MaskKeyClaim
 from crypto.signing import Signed, SigningKey
 from federation.protocol.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Member, next_entry
-from tests import curve25519 as curve
-from tests.changing import replace
+from tests.support import curve25519 as curve
+from tests.support.changing import replace
 
 Cases = list[dict[str, object]]
 

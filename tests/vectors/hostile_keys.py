@@ -1,6 +1,6 @@
 """The bad vectors of `keys.json`: what is no public key, and what does not prove that a mask key is held.
 
-Small order, second encodings and aliases are computed on the curve in integers (`tests/curve25519.py`).
+Small order, second encodings and aliases are computed on the curve in integers (`tests/support/curve25519.py`).
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from crypto.ids import MaskPublicKey
 from crypto.masking import MaskKey
 from crypto.possession import MaskKeyClaim
 from crypto.signing import SigningKey
-from tests import curve25519 as curve
-from tests.changing import replace
+from tests.support import curve25519 as curve
+from tests.support.changing import replace
 
 Cases = list[dict[str, object]]
 

@@ -1,0 +1,147 @@
+"""Does this workload belong here: the verdict at its thresholds, its evidence, and a context that works."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from crypto.ids import Token
+from federation.protocol.bundle import Bundle, HazardEntry, Judgement, MismatchEntry
+from federation.protocol.check import Check, check
+from federation.protocol.service_messages import Verdict
+from tests.support.changing import replace
+from tests.support.factories import labels, ladder, token
+
+LEASE = labels(0, 0)
+
+
+def context(number: int) -> Token:
+    return Token(bytes.fromhex(labels(0, number)["context"]))
+
+
+def entry(
+    probability: float,
+    place: int = 0,
+    *,
+    workload: Token | None = None,
+    judgement: Judgement = Judgement.TOO_LITTLE,
+    better: Sequence[int] = (),
+) -> MismatchEntry:
+    own, other = workload or ladder(0).subarchetype, tuple(context(number) for number in better)
+    return MismatchEntry(own, context(place), probability, 4.0, 2.0, 8.0, 12.0, judgement, other)
+
+
+def mismatch(**more: Any) -> MismatchEntry:
+    return entry(1.0, judgement=Judgement.WORSE, **more)
+
+
+def hazard(place: int, band: str = "0") -> HazardEntry:
+    level = Token(bytes.fromhex(labels(0, place)["context_level"]))
+    return HazardEntry(level, band, 1.0, 0.5, 2.0)
+
+
+def checked(*entries: MismatchEntry, hazards: Sequence[HazardEntry] = (), lease: dict[str, str] = LEASE) -> Check:
+    return check(Bundle(7, 0, 168, (), entries, tuple(hazards), None), lease)
+
+
+# ---- verdicts ------------------------------------------------------------------------------------------------------
+
+
+def test_verdicts_are_the_exit_codes_of_the_command_line() -> None:
+    assert [(verdict.name, int(verdict)) for verdict in Verdict] == [
+        ("OK", 0),
+        ("WARNING", 1),
+        ("MISMATCH", 2),
+        ("UNKNOWN", 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("probability", "judgement", "verdict"),
+    [
+        (0.0, Judgement.NOT_WORSE, Verdict.OK),
+        (0.2, Judgement.TOO_LITTLE, Verdict.OK),
+        (0.9, Judgement.TOO_LITTLE, Verdict.OK),
+        (0.04, Judgement.SUSPECTED, Verdict.WARNING),
+        (0.9, Judgement.SUSPECTED, Verdict.WARNING),
+        (1.0, Judgement.CONFOUNDED, Verdict.WARNING),
+        (0.0, Judgement.CONFOUNDED, Verdict.WARNING),
+        (0.9, Judgement.WORSE, Verdict.MISMATCH),
+        (0.5, Judgement.WORSE, Verdict.MISMATCH),
+    ],
+)
+def test_the_verdict_is_the_judgement_of_the_bundle(probability: float, judgement: Judgement, verdict: Verdict) -> None:
+    found = checked(entry(probability, judgement=judgement))
+    assert found.verdict is verdict
+    assert found.evidence == entry(probability, judgement=judgement)
+
+
+def test_the_reason_gives_size_interval_and_evidence() -> None:
+    said = (
+        "fails 4.0 times as often as expected (95% interval 2.0–8.0; probability of a mismatch 97%;"
+        " 12 failures were expected)"
+    )
+    assert checked(entry(0.97, judgement=Judgement.WORSE)).reason == said
+    assert checked(entry(0.97, judgement=Judgement.CONFOUNDED)).reason.startswith(
+        f"{said}, but so do its script errors"
+    )
+    assert checked(entry(0.97, judgement=Judgement.SUSPECTED)).reason.startswith(f"{said}; that is not sure, but")
+    assert checked(entry(0.97)).reason == f"{said}; too little is known to say that this is normal"
+
+
+def test_without_a_bundle_nothing_is_known() -> None:
+    found = check(None, LEASE)
+    assert (found.verdict, found.evidence, found.better_context, found.hazards) == (Verdict.UNKNOWN, None, None, ())
+    assert found.reason == "no bundle has been received yet"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        checked(),
+        checked(entry(1.0, place=1)),
+        checked(entry(1.0, workload=token("another workload"))),
+        checked(entry(1.0), lease={}),
+        checked(entry(1.0), lease={name: value for name, value in LEASE.items() if name != "context"}),
+    ],
+    ids=["nothing", "another context", "another workload", "no labels", "no context"],
+)
+def test_what_the_bundle_does_not_say_is_unknown_and_not_fine(found: Check) -> None:
+    assert (found.verdict, found.evidence, found.better_context) == (Verdict.UNKNOWN, None, None)
+    assert found.reason == "bundle 7 knows nothing of this workload on this context"
+
+
+def test_the_finest_rung_that_the_bundle_knows_decides() -> None:
+    coarse = mismatch(workload=ladder(0).archetype)
+    coarsest = entry(0.6, workload=ladder(0).family, judgement=Judgement.SUSPECTED)
+    assert checked(coarsest).verdict is Verdict.WARNING
+    assert checked(coarsest, coarse).verdict is Verdict.MISMATCH
+    assert checked(coarsest, coarse, entry(0.0)).verdict is Verdict.OK
+
+
+# ---- a context that works ------------------------------------------------------------------------------------------
+
+
+def test_the_first_alternative_of_the_bundle_is_named() -> None:
+    assert checked(mismatch(better=(2, 1))).better_context == str(context(2))
+    assert checked(entry(0.6, judgement=Judgement.SUSPECTED, better=(1,))).better_context == str(context(1))
+    assert checked(mismatch()).better_context is None
+
+
+def test_a_fine_context_needs_no_other() -> None:
+    assert checked(entry(0.1, better=(1,))).better_context is None
+
+
+# ---- hazards -------------------------------------------------------------------------------------------------------
+
+
+def test_the_hazards_of_the_leases_own_context_and_level_come_along() -> None:
+    own = (hazard(0, "0"), hazard(0, "1"))
+    for entries in ((), (entry(0.0),)):
+        assert checked(*entries, hazards=(hazard(1), *own)).hazards == own
+    assert checked(hazards=own, lease={}).hazards == ()
+
+
+def test_a_check_changes_nothing_it_reads() -> None:
+    given = entry(1.0)
+    assert checked(given) == checked(replace(given))

@@ -1,0 +1,141 @@
+"""Settings: a key is known or refused by name, a value fits or is refused; the sample files say what the types say."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from federation.runtime.settings import BadSettings, load
+from provider_server.settings import ProviderSettings
+from tenant_client.settings import TenantSettings
+from trustee.settings import TrusteeSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = {
+    ProviderSettings: ROOT / "provider_server/provider.toml",
+    TenantSettings: ROOT / "tenant_client/tenant.toml",
+    TrusteeSettings: ROOT / "trustee/trustee.toml",
+}
+KINDS = list(SAMPLES)
+SECRET = "hunter2-correct-horse"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "settings.toml"
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_sample_holds_every_key_with_its_default(kind: type[msgspec.Struct]) -> None:
+    assert tomllib.loads(SAMPLES[kind].read_text()) == msgspec.to_builtins(kind())
+    assert load(kind, SAMPLES[kind], {}) == kind()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_is_not_there_counts_as_empty(kind: type[msgspec.Struct], tmp_path: Path) -> None:
+    assert load(kind, tmp_path / "none.toml", {}) == kind()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_key_can_come_from_the_environment(kind: type[msgspec.Struct], tmp_path: Path) -> None:
+    table = msgspec.to_builtins(kind())
+    values = {(section, key): value for section, keys in table.items() for key, value in keys.items()}
+    environ = {f"PHAROAH_{section}_{key}".upper(): str(value) for (section, key), value in values.items()}
+    assert load(kind, tmp_path / "none.toml", environ | {"PHAROAH_HOME": "elsewhere", "PATH": "x"}) == kind()
+
+
+@pytest.mark.parametrize(("text", "named"), [("[rounds]\nevry = 1\n", "evry"), ("[roundz]\nevery = 1\n", "roundz")])
+def test_an_unknown_key_is_refused_with_the_known_ones(text: str, named: str, tmp_path: Path) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(BadSettings, match=named) as caught:
+        load(ProviderSettings, file, {})
+    assert str(file) in caught.value.what
+    assert "[rounds] every, settle_hours" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["PHAROAH_ROUNDS_EVRY", "PHAROAH_LISTEN_", "PHAROAH_PLAN_HORIZON"])
+def test_an_unknown_variable_is_refused_with_the_known_ones(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match=f"{name} is set") as caught:
+        load(ProviderSettings, tmp_path / "none.toml", {name: "1"})
+    section = name.split("_")[1]
+    assert f"PHAROAH_{section}_" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_variables_that_name_homes_are_no_settings(kind: type[msgspec.Struct], tmp_path: Path) -> None:
+    homes = {"PHAROAH_HOME": "a", "PHAROAH_PROVIDER_HOME": "b", "PHAROAH_TRUSTEE_HOME": "c"}
+    assert load(kind, tmp_path / "none.toml", homes) == kind()
+
+
+@pytest.mark.parametrize(
+    ("kind", "section", "key", "value"),
+    [
+        (ProviderSettings, "listen", "tenants_port", "65536"),
+        (ProviderSettings, "listen", "tenants_port", '"8443"'),
+        (ProviderSettings, "listen", "host", "1"),
+        (ProviderSettings, "rounds", "every", '"day"'),
+        (ProviderSettings, "rounds", "settle_hours", "-1"),
+        (ProviderSettings, "rounds", "retry_s", "0.0"),
+        (ProviderSettings, "plan", "epsilon", "0.0"),
+        (ProviderSettings, "plan", "delta", "1.0"),
+        (ProviderSettings, "plan", "mechanism", '"gauss"'),
+        (ProviderSettings, "plan", "owners_minimum", "0"),
+        (ProviderSettings, "plan", "horizon_weeks", "1000"),
+        (ProviderSettings, "plan", "noise_shares", "11"),
+        (ProviderSettings, "plan", "delta", "0.0"),
+        (ProviderSettings, "live", "poll_s", "-1.0"),
+        (ProviderSettings, "live", "within_hours", "0.0"),
+        (ProviderSettings, "live", "within_hours", "169.0"),
+        (TenantSettings, "node", "heartbeat_s", "9.0"),
+        (TenantSettings, "node", "tick_s", "-1.0"),
+        (TrusteeSettings, "trustee", "cohort_minimum", "1"),
+        (TrusteeSettings, "trustee", "evaluations_per_epoch", "true"),
+    ],
+)
+def test_a_wrong_value_is_refused(kind: type[Any], section: str, key: str, value: str, tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match=section):
+        load(kind, written(tmp_path, f"[{section}]\n{key} = {value}\n"), {})
+    with pytest.raises(BadSettings, match="environment"):
+        load(kind, tmp_path / "none.toml", {f"PHAROAH_{section}_{key}".upper(): value})
+
+
+def test_laplace_noise_is_not_correlated(tmp_path: Path) -> None:
+    laplace = '[plan]\nmechanism = "discrete_laplace"\n'
+    with pytest.raises(BadSettings, match="horizon_weeks"):
+        load(ProviderSettings, written(tmp_path, laplace), {})
+    assert load(ProviderSettings, written(tmp_path, laplace + "horizon_weeks = 1\n"), {}).plan.horizon_weeks == 1
+
+
+def test_the_environment_overrides_the_file_key_by_key(tmp_path: Path) -> None:
+    file = written(tmp_path, '[rounds]\nevery = "manual"\nsettle_hours = 3\n')
+    environ = {"PHAROAH_ROUNDS_EVERY": "week", "PHAROAH_LISTEN_HOST": "::1", "PHAROAH_ROUNDS_RETRY_S": "2.5"}
+    read = load(ProviderSettings, file, environ)
+    assert (read.rounds.every, read.rounds.settle_hours, read.rounds.retry_s) == ("week", 3, 2.5)
+    assert read.listen.host == "::1"
+    quoted = load(ProviderSettings, file, {"PHAROAH_ROUNDS_EVERY": '"week"'})
+    assert quoted.rounds.every == "week"
+
+
+@pytest.mark.parametrize("data", [b"[rounds", b"\xff\xfe", b"a = " + b"[" * 2000])
+def test_what_is_no_toml_is_refused(data: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_bytes(data)
+    with pytest.raises(BadSettings, match="settings"):
+        load(ProviderSettings, file, {})
+
+
+@pytest.mark.parametrize("name", ["PHAROAH_ROUNDS_PASSWORD", "PHAROAH_ROUNDS_RETRY_S", "PHAROAH_PLAN_MECHANISM"])
+def test_no_error_shows_a_value(name: str, tmp_path: Path) -> None:
+    """Somebody may put a secret into the wrong variable."""
+    with pytest.raises(BadSettings) as caught:
+        load(ProviderSettings, tmp_path / "none.toml", {name: SECRET, "PHAROAH_DATABASE": SECRET})
+    assert SECRET not in caught.value.diagnostics()
+
+
+def test_a_value_in_the_file_is_not_shown_either(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings) as caught:
+        load(ProviderSettings, written(tmp_path, f'[rounds]\nretry_s = "{SECRET}"\n'), {})
+    assert SECRET not in caught.value.diagnostics()

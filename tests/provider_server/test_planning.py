@@ -1,0 +1,246 @@
+"""The plan: no row that fewer than K owners stand behind, and as much noise as the budget asks for."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from crypto.errors import Refusal
+from crypto.ids import LeaseId, TenantId
+from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.plan import Mechanism, Plan, check_continues
+from federation.protocol.privacy_cost import plan_loss
+from federation.protocol.round_messages import LADDER_LABELS, finest_row
+from provider_server.fleet.leases import Lease
+from provider_server.rounds.planning import MARGINALS, MarginalSpec, NothingToCount, PlanSettings
+from tests.support.changing import replace
+from tests.support.factories import SETTINGS, TENANTS, a_lease, a_plan, all_leases, labels
+
+LABELS = (*LADDER_LABELS, "context")
+
+
+def tokens(rung: str) -> st.SearchStrategy[str]:
+    return st.integers(0, 2).map(lambda number: f"{rung} {number}")
+
+
+leases = st.lists(
+    st.builds(
+        lambda number, tenant, named: Lease(
+            LeaseId(number.to_bytes(16)), TenantId(tenant.to_bytes(16)), 1, 0.0, 168.0, named
+        ),
+        st.integers(0, 10**6),
+        st.integers(0, 7),
+        st.fixed_dictionaries({}, optional={name: tokens(name) for name in LABELS}),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+def rows(plan: Plan, name: str) -> dict[str, int]:
+    """Rows of a dimension and the number of owners that the plan states for each."""
+    (dimension,) = (dimension for dimension in plan.dimensions if dimension.name == name)
+    return dict(zip(dimension.levels, dimension.owners, strict=True))
+
+
+def counted(name: str, held: Sequence[Lease], owners_minimum: int) -> Plan | None:
+    """A plan over one dimension; None where nobody stands behind any row."""
+    marginals = (MarginalSpec(name, (name,), (), 1.0),)
+    try:
+        return a_plan(leases=held, marginals=marginals, owners_minimum=owners_minimum)
+    except NothingToCount:
+        return None
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------------
+
+
+@given(held=leases, owners_minimum=st.integers(1, 5))
+def test_behind_every_row_of_a_workload_are_k_owners_of_what_is_counted_in_it(
+    held: list[Lease], owners_minimum: int
+) -> None:
+    """Counted as tenants will count: each lease in the finest row that it has, and in that one only."""
+    plan = counted("workload", held, owners_minimum)
+    stated = rows(plan, "workload") if plan else {}
+    owners: dict[str, set[TenantId]] = defaultdict(set)
+    for lease in held:
+        owners[finest_row(lease.labels, stated)].add(lease.tenant)
+    owners.pop("", None)
+    assert {row: len(tenants) for row, tenants in owners.items()} == stated
+    assert all(number >= owners_minimum for number in stated.values())
+
+
+@given(held=leases, owners_minimum=st.integers(1, 5))
+def test_a_workload_without_a_row_could_not_have_had_one(held: list[Lease], owners_minimum: int) -> None:
+    plan = counted("workload", held, owners_minimum)
+    stated = rows(plan, "workload") if plan else {}
+    left = [lease for lease in held if not finest_row(lease.labels, stated)]
+    for rung in LADDER_LABELS:
+        for token in {lease.labels[rung] for lease in left if rung in lease.labels}:
+            assert len({lease.tenant for lease in left if lease.labels.get(rung) == token}) < owners_minimum
+
+
+@given(held=leases, owners_minimum=st.integers(1, 5))
+def test_a_context_has_a_row_exactly_when_it_has_k_owners(held: list[Lease], owners_minimum: int) -> None:
+    plan = counted("context", held, owners_minimum)
+    owners: dict[str, set[TenantId]] = defaultdict(set)
+    for lease in held:
+        if "context" in lease.labels:
+            owners[lease.labels["context"]].add(lease.tenant)
+    expected = {token: len(held_by) for token, held_by in owners.items() if len(held_by) >= owners_minimum}
+    assert (rows(plan, "context") if plan else {}) == expected
+
+
+def test_many_leases_of_one_tenant_are_one_owner() -> None:
+    alone = [a_lease(0, number) for number in range(50)]
+    assert counted("workload", alone, 2) is None
+    with pytest.raises(NothingToCount, match="no workload token has 2 owners among 50 leases") as refusal:
+        a_plan(leases=alone, owners_minimum=2)
+    assert isinstance(refusal.value, Refusal)
+    assert "wait until more tenants" in refusal.value.diagnostics()
+
+
+def test_a_coarse_row_does_not_hide_a_tenant_behind_owners_that_have_rows_of_their_own() -> None:
+    """Tenants 0–2 run workload 0, tenant 3 its sibling: four hold the archetype, only one would be counted in it."""
+    held = [*(a_lease(tenant, 0, 0) for tenant in range(3)), a_lease(3, 0, 1)]
+    plan = counted("workload", held, 3)
+    assert plan is not None
+    assert rows(plan, "workload") == {labels(0)["subarchetype"]: 3}
+
+
+def test_rare_workloads_fall_back_to_the_finest_rung_with_owners_enough() -> None:
+    held = [a_lease(tenant, tenant, tenant % 2) for tenant in range(4)]  # two owners each of workloads 0 and 1
+    held += [a_lease(tenant, 9, workload) for tenant, workload in [(0, 4), (1, 5), (2, 6), (3, 6)]]
+    plan = counted("workload", held, 3)
+    assert plan is not None
+    assert rows(plan, "workload") == {labels(0)["archetype"]: 4, labels(4)["family"]: 4}
+
+
+def test_rows_do_not_tell_in_which_order_tenants_came() -> None:
+    assert a_plan(leases=all_leases()) == a_plan(leases=all_leases()[::-1])
+
+
+# ---- levels, noise, epoch ------------------------------------------------------------------------------------------
+
+
+def test_public_dimensions_have_all_their_levels_and_no_owners() -> None:
+    dimensions = {dimension.name: dimension for dimension in a_plan().dimensions}
+    assert dimensions["band"].levels == ("0", "1", "2", "3")
+    assert dimensions["domain"].levels == tuple(Domain)
+    assert dimensions["reason"].levels == tuple(CAUSES)
+    assert all(dimensions[name].owners == () for name in ("band", "domain", "reason"))
+    assert all(set(dimensions[name].owners) == {TENANTS} for name in ("workload", "context", "context_level"))
+
+
+def test_further_public_dimensions_have_the_levels_they_are_given() -> None:
+    marginals = (MarginalSpec("regions", ("region", "context"), (), 1.0),)
+    plan = a_plan(marginals=marginals, public_levels={"region": ("east", "west")})
+    assert plan.dimensions[0].levels == ("east", "west")
+    assert plan.tables[0].shape == (2, 2)
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+@pytest.mark.parametrize("changes", [{}, {"epsilon": 0.1}, {"failures_per_unit": 3}, {"delta": 1e-12}])
+def test_a_plan_costs_what_the_settings_allow_and_hardly_less(mechanism: Mechanism, changes: dict[str, Any]) -> None:
+    plan = a_plan(mechanism=mechanism, **changes)
+    cost = plan_loss(plan).at(plan.delta)
+    assert plan.epsilon * (1 - 1e-4) < cost <= plan.epsilon
+
+
+def test_the_budget_is_shared_out_by_weight() -> None:
+    """rho goes with the inverse square of a Gaussian's scale, epsilon with the inverse of a Laplace's."""
+    weights = np.array([spec.weight for spec in MARGINALS])
+    for mechanism, power in [(Mechanism.DISCRETE_GAUSSIAN, 2), (Mechanism.DISCRETE_LAPLACE, 1)]:
+        spent = np.array([marginal.noise_scale for marginal in a_plan(mechanism=mechanism).marginals]) ** -power
+        np.testing.assert_allclose(spent / spent.sum(), weights / weights.sum())
+
+
+def test_marginals_come_as_specified() -> None:
+    for marginal, spec in zip(a_plan().marginals, MARGINALS, strict=True):
+        assert (marginal.name, marginal.dimensions, marginal.domains) == (spec.name, spec.dimensions, spec.domains)
+
+
+@pytest.mark.parametrize(("week", "epoch"), [(0, 0), (12, 0), (13, 1), (25, 1), (26, 2)])
+def test_the_epoch_follows_from_the_window(week: int, epoch: int) -> None:
+    assert a_plan(window=(168 * week, 168 * (week + 1))).epoch == epoch
+
+
+def test_settings_that_would_leave_a_full_cohort_without_noise_make_no_plan() -> None:
+    with pytest.raises(ValueError, match="noise_shares"):
+        a_plan(cohort_minimum=3, noise_shares=4)
+
+
+# ---- series --------------------------------------------------------------------------------------------------------
+
+
+def week(number: int) -> tuple[int, int]:
+    return 168 * number, 168 * (number + 1)
+
+
+def test_a_series_goes_on_while_its_horizon_and_its_epoch_last() -> None:
+    plan, places = None, []
+    for number in [*range(8, 16), 17]:
+        plan = a_plan(number, window=week(number), horizon=3, earlier=plan)
+        assert plan.series is not None
+        places.append((number, plan.series.start_hour // 168, plan.position))
+        assert (plan.series.name == plan.round_id) == (plan.position == 0)
+    assert places == [
+        (8, 8, 0),
+        (9, 8, 1),
+        (10, 8, 2),
+        (11, 11, 0),
+        (12, 11, 1),
+        (13, 13, 0),  # another epoch
+        (14, 13, 1),
+        (15, 13, 2),
+        (17, 17, 0),
+    ]
+
+
+def test_without_a_horizon_there_is_no_series_and_another_horizon_is_another_one() -> None:
+    first = a_plan(1, window=week(0), horizon=3)
+    assert a_plan(2, window=week(1), earlier=first).series is None
+    longer = a_plan(3, window=week(1), horizon=4, earlier=first)
+    assert longer.series is not None
+    assert (longer.series.start_hour, longer.position) == (168, 0)
+
+
+def test_rows_of_a_series_stay_in_their_places_and_new_ones_follow() -> None:
+    """Later on a rarer workload has owners enough; by itself its token might sort before the others."""
+    for rare in range(4, 12):
+        held = [a_lease(tenant, workload, workload) for tenant in range(3) for workload in (0, 1)]
+        first = a_plan(1, leases=held, horizon=3)
+        held += [a_lease(tenant, 9, rare) for tenant in range(3)]
+        second = a_plan(2, window=week(1), leases=held, horizon=3, earlier=first)
+        assert list(rows(second, "workload")) == [*rows(first, "workload"), labels(rare)["subarchetype"]]
+        check_continues(first, second)
+
+
+def test_a_coarse_row_stays_beside_a_finer_one_that_comes_later_and_all_its_holders_own_it() -> None:
+    held = [a_lease(tenant, 0, tenant % 2) for tenant in range(4)]  # two owners each: the archetype has four
+    first = a_plan(1, leases=held, horizon=3)
+    assert rows(first, "workload") == {labels(0)["archetype"]: 4}
+    held.append(a_lease(4, 0, 0))
+    second = a_plan(2, window=week(1), leases=held, horizon=3, earlier=first)
+    assert rows(second, "workload") == {labels(0)["archetype"]: 5, labels(0)["subarchetype"]: 3}
+    check_continues(first, second)
+
+
+def test_a_series_costs_a_job_week_no_more_than_the_settings_allow() -> None:
+    """One payment for all rounds of the horizon; for that each has more noise than a round by itself."""
+    single, previous = a_plan(), 0.0
+    for horizon in (2, 4, 13):
+        plan = a_plan(horizon=horizon)
+        cost = plan_loss(plan).at(plan.delta)
+        assert plan.epsilon * (1 - 1e-4) < cost <= plan.epsilon
+        more = plan.marginals[0].noise_scale / single.marginals[0].noise_scale
+        assert more > max(1.0, previous)
+        previous = more
+
+
+def test_scales_are_those_of_the_plan() -> None:
+    settings = replace(PlanSettings(**SETTINGS), epsilon=0.7)
+    assert settings.scales() == tuple(marginal.noise_scale for marginal in a_plan(epsilon=0.7).marginals)

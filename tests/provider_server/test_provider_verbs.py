@@ -1,0 +1,317 @@
+"""The verbs of `pharoah-provider` that need no running server: what they make, print and refuse."""
+
+import json
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+import provider_server.cli
+import tenant_client.cli
+from crypto.ids import LeaseId
+from federation.protocol.invitation import accept
+from federation.runtime.settings import load
+from provider_server.settings import ProviderSettings
+from tests.support.federations import WEEKS, Grounds, begin, fail, hold
+
+CLI = {"provider": provider_server.cli.app, "tenant": tenant_client.cli.app}
+LINE = {"lease": "0a" * 16, "nodes": 2, "start_h": 1.0, "end_h": 30.0, "context": "rack 1", "level": 1}
+
+
+def call(program: str, *words: object) -> Result:
+    result = CliRunner().invoke(CLI[program], [str(word) for word in words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def told(program: str, *words: object) -> Any:
+    result = call(program, *words, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def committee(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What three trustees made."""
+    root = tmp_path_factory.mktemp("trustees")
+    homes = [root / str(number) for number in range(3)]
+    for home in homes:
+        told("trustee", "init", "--home", home, "--address", "localhost:7100")
+    cards, dealings = [home / "trustee.card" for home in homes], [root / f"{home.name}.dealing" for home in homes]
+    for home, dealing in zip(homes, dealings, strict=True):
+        told("trustee", "deal", *cards, "--home", home, "--threshold", 2, "--out", dealing)
+    for home in homes:
+        told("trustee", "combine", *cards, *dealings, "--home", home)
+    return homes[0] / "committee"
+
+
+@pytest.fixture
+def home(committee: Path, tmp_path: Path) -> Path:
+    made = tmp_path / "provider"
+    assert told("provider", "init", "--home", made, "--committee", committee)[0]["trustees"] == 3
+    return made
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> Path:
+    told("tenant", "enrol", "--home", tmp_path / "tenant", "--card", tmp_path / "tenant.card")
+    return tmp_path / "tenant.card"
+
+
+def enrolled(home: Path, card: Path) -> dict[str, Any]:
+    row: dict[str, Any] = told("provider", "enrol", "--home", home, "--out", home.parent / "invitation", card)[0]
+    return row
+
+
+def lines(home: Path, *changes: dict[str, object], tenant: str) -> Path:
+    file = home.parent / "leases.jsonl"
+    file.write_text("".join(json.dumps({**LINE, "tenant": tenant, **change}) + "\n" for change in changes))
+    return file
+
+
+def leases(home: Path) -> int:
+    with closing(sqlite3.connect(home / "provider.db")) as database:
+        (count,) = database.execute("SELECT count(*) FROM leases").fetchone()
+    return int(count)
+
+
+# ---- init and enrol --------------------------------------------------------------------------------------------------
+
+
+def test_init_makes_a_home_that_only_its_owner_reads(home: Path) -> None:
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    for name in ("signing.key", "context.key", "tls.key", "provider.db"):
+        assert stat.S_IMODE((home / name).stat().st_mode) == 0o600, name
+    assert load(ProviderSettings, home / "provider.toml", {}) == ProviderSettings()
+
+
+def test_init_overwrites_nothing(home: Path, committee: Path) -> None:
+    before = {file.name: file.read_bytes() for file in home.iterdir()}
+    again = call("provider", "init", "--home", home, "--committee", committee)
+    assert again.exit_code == 2
+    assert "is there already; nothing was changed" in again.stderr
+    assert {file.name: file.read_bytes() for file in home.iterdir()} == before
+
+
+def test_init_takes_no_database_of_another_federation(home: Path, committee: Path, tmp_path: Path) -> None:
+    database = f"sqlite:///{home / 'provider.db'}"
+    other = call("provider", "init", "--home", tmp_path / "b", "--committee", committee, "--database", database)
+    assert other.exit_code == 2
+    assert "directory of a federation already" in other.stderr
+
+
+def test_init_refuses_what_is_no_committee(card: Path, tmp_path: Path) -> None:
+    refused = call("provider", "init", "--home", tmp_path / "b", "--committee", card)
+    assert refused.exit_code == 2
+    assert "hint:" in refused.stderr
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_tenant_can_have_its_card_again(home: Path, card: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.card"
+    refused = call("tenant", "enrol", "--home", tmp_path / "tenant", "--card", tmp_path / "nowhere" / "card")
+    assert refused.exit_code == 2
+    assert "hint: name another file" in refused.stderr
+    told("tenant", "enrol", "--home", tmp_path / "tenant", "--card", again)
+    assert again.read_bytes() == card.read_bytes()
+    (tmp_path / "tenant" / "node.key").write_bytes(b"no key")
+    refused = call("tenant", "enrol", "--home", tmp_path / "tenant", "--card", again)
+    assert refused.exit_code == 2
+    assert "no private key in PEM form" in refused.stderr
+
+
+def test_enrolling_twice_is_harmless(home: Path, card: Path) -> None:
+    first, again = enrolled(home, card), enrolled(home, card)
+    assert (first["new"], again["new"]) == (True, False)
+    assert first["head"] == again["head"]
+    _, chain = accept((home.parent / "invitation").read_bytes())
+    assert [str(member.tenant) for member in chain.directory.members] == [first["tenant"]]
+
+
+def test_an_invitation_can_be_written_without_a_new_tenant(home: Path, card: Path) -> None:
+    head = enrolled(home, card)["head"]
+    assert told("provider", "enrol", "--home", home, "--out", home.parent / "another") == []
+    assert str(accept((home.parent / "another").read_bytes())[1].directory.head) == head
+
+
+def test_a_tenant_leaves_by_its_id_and_only_once(home: Path, card: Path) -> None:
+    tenant, out = enrolled(home, card)["tenant"], home.parent / "without"
+    assert told("provider", "enrol", "--home", home, "--out", out, "--remove", tenant) == []
+    assert accept(out.read_bytes())[1].directory.members == ()
+    for stranger in (tenant, "00", "tenant"):
+        refused = call("provider", "enrol", "--home", home, "--out", home.parent / "no", "--remove", stranger)
+        assert refused.exit_code == 2
+        assert "error:" in refused.stderr
+    assert not (home.parent / "no").exists()
+
+
+def test_a_bad_card_enrols_nobody(home: Path, card: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.card"
+    whole = card.read_bytes()
+    bad.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    refused = call("provider", "enrol", "--home", home, "--out", tmp_path / "invitation", card, bad)
+    assert refused.exit_code == 2
+    assert not (tmp_path / "invitation").exists()
+    assert enrolled(home, card)["new"]
+
+
+def test_an_invitation_that_cannot_be_written_says_so(home: Path, card: Path, tmp_path: Path) -> None:
+    refused = call("provider", "enrol", "--home", home, "--out", tmp_path / "no" / "such", card)
+    assert (refused.exit_code, "do it again" in refused.stderr) == (2, True)
+    assert not enrolled(home, card)["new"]
+
+
+# ---- what is missing or changed --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [("[plan]\nweeks_per_epoch = 4\n", "weeks_per_epoch"), ("[plan]\nepsilom = 1\n", "epsilom")]
+)
+def test_settings_that_cannot_be_are_named(text: str, named: str, home: Path, card: Path) -> None:
+    (home / "provider.toml").write_text(text)
+    for words in (["serve"], ["enrol", "--out", home.parent / "i", card]):
+        refused = call("provider", *words, "--home", home)
+        assert (refused.exit_code, named in refused.stderr, "hint:" in refused.stderr) == (2, True, True)
+
+
+def test_a_lost_key_is_named(home: Path) -> None:
+    (home / "signing.key").unlink()
+    refused = call("provider", "serve", "--home", home)
+    assert refused.exit_code == 2
+    assert "signing.key" in refused.stderr
+
+
+def test_an_empty_store_is_no_federation(home: Path, tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'empty.db'}"
+    with closing(sqlite3.connect(home / "provider.db")) as full, closing(sqlite3.connect(tmp_path / "empty.db")) as one:
+        full.backup(one)
+        one.execute("DROP TRIGGER IF EXISTS directory_stays")
+        for (name,) in one.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            one.execute(f"DROP TRIGGER {name}")
+        one.execute("DELETE FROM directory")
+        one.commit()
+    refused = call("provider", "serve", "--home", home, "--database", database)
+    assert (refused.exit_code, "pharoah-provider init" in refused.stderr) == (2, True)
+
+
+def test_log_lines_have_two_forms(home: Path) -> None:
+    refused = call("provider", "serve", "--home", home, "--log-format", "xml")
+    assert (refused.exit_code, "json" in refused.stderr) == (2, True)
+
+
+# ---- lease -----------------------------------------------------------------------------------------------------------
+
+
+def test_leases_are_recorded(home: Path, card: Path) -> None:
+    file = lines(home, {}, {"lease": "0b" * 16, "start_h": 2, "end_h": 3}, tenant=enrolled(home, card)["tenant"])
+    assert told("provider", "lease", file, "--home", home)[0]["leases"] == 2
+    assert leases(home) == 2
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"lease": "0a"},
+        {"lease": "xx" * 16},
+        {"lease": LINE["lease"]},
+        {"tenant": "00" * 32},
+        {"nodes": 0},
+        {"nodes": 1.5},
+        {"start_h": -1.0},
+        {"end_h": 1.0},
+        {"end_h": None},
+        {"level": -1},
+        {"rack": "unknown"},
+        {"context": 3},
+        {"context": ""},
+        {"node_names": ["n1"]},
+        {"nodes": 0, "context": "", "node_names": ["n1"]},
+    ],
+)
+def test_a_bad_line_is_named_and_nothing_is_recorded(bad: dict[str, object], home: Path, card: Path) -> None:
+    changes: list[dict[str, object]] = [{}, {"lease": "0b" * 16, **bad}, {"lease": "0c" * 16}]
+    refused = call("provider", "lease", lines(home, *changes, tenant=enrolled(home, card)["tenant"]), "--home", home)
+    assert refused.exit_code == 2
+    assert "leases.jsonl, line 2:" in refused.stderr
+    assert "nothing was recorded" in refused.stderr
+    assert leases(home) == 0
+
+
+def test_a_lease_is_recorded_once(home: Path, card: Path) -> None:
+    tenant = enrolled(home, card)["tenant"]
+    told("provider", "lease", lines(home, {}, tenant=tenant), "--home", home)
+    refused = call("provider", "lease", lines(home, {"lease": "0b" * 16}, {}, tenant=tenant), "--home", home)
+    assert (refused.exit_code, "on the books already" in refused.stderr) == (2, True)
+    assert leases(home) == 1
+    assert str(LeaseId(bytes.fromhex(str(LINE["lease"])))) not in refused.stdout
+
+
+# ---- round, release, ledger ------------------------------------------------------------------------------------------
+
+
+def test_a_round_needs_a_running_server(home: Path) -> None:
+    for words in (["round"], ["round", "--give-up"]):
+        refused = call("provider", *words, "--home", home)
+        assert refused.exit_code == 2
+        assert "is `pharoah-provider serve` running" in refused.stderr
+
+
+def test_half_a_window_is_refused(home: Path) -> None:
+    assert call("provider", "round", "--home", home, "--start", "168").exit_code == 2
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of a provider that held two weeks."""
+    root = tmp_path_factory.mktemp("held")
+    with Grounds.founded(root, 4).opened(root) as federation:
+        for number in range(4):
+            begin(federation, number)
+            fail(federation, number)
+        for window in WEEKS[:2]:
+            hold(federation, window)
+    return root / "provider"
+
+
+def test_releases_are_listed_and_one_shows_its_cells(held: Path) -> None:
+    listed = told("provider", "release", "--home", held)
+    assert [(row["start_hour"], row["contributors"]) for row in listed] == [(0, 4), (168, 4)]
+    cells = told("provider", "release", listed[0]["round_id"][:8].upper(), "--home", held)
+    assert len(cells) == sum(table["cells"] for table in listed[0]["tables"].values())
+    assert sum(cell["exposure_node_hours"] for cell in cells) > 0
+    assert {"marginal", "cell", "failures", "noise_sd", "exposure_node_hours"} == set(cells[0])
+    assert "node-hours" in call("provider", "release", listed[0]["round_id"], "--home", held).stdout
+
+
+@pytest.mark.parametrize("name", ["zz", "no-such"])
+def test_a_round_that_was_not_released_is_not_there(name: str, held: Path) -> None:
+    missing = call("provider", "release", name, "--home", held)
+    assert (missing.exit_code, missing.stdout) == (3, "")
+
+
+def test_the_ledger_adds_up_what_a_week_paid(held: Path, tmp_path: Path) -> None:
+    """Two plans over one week are paid twice, as tenants charge them; a week of its own is paid once."""
+    rows = told("provider", "ledger", "--home", held)
+    assert [(row["start_hour"], row["rounds"]) for row in rows] == [(0, 1), (168, 1)]
+    assert all(0.99 < row["epsilon"] <= 1.0 for row in rows)
+    twice = tmp_path / "provider.db"
+    with closing(sqlite3.connect(held / "provider.db")) as one, closing(sqlite3.connect(twice)) as copy:
+        one.backup(copy)
+        columns = [row[1] for row in copy.execute("PRAGMA table_info(rounds)")]
+        names = ", ".join(name for name in columns if name not in ("number", "round_id"))
+        doubled = f"INSERT INTO rounds (round_id, {names}) SELECT zeroblob(16), {names} FROM rounds LIMIT 1"  # noqa: S608
+        copy.execute(doubled)
+        copy.commit()
+    paid = told("provider", "ledger", "--home", tmp_path)
+    assert [row["rounds"] for row in paid] == [2, 1]
+    assert paid[0]["rho"] == pytest.approx(2 * paid[1]["rho"])
+    assert paid[1]["epsilon"] < paid[0]["epsilon"] < 2 * paid[1]["epsilon"]  # variances add up, not epsilons
+
+
+def test_a_ledger_without_rounds_is_empty(home: Path) -> None:
+    assert told("provider", "ledger", "--home", home) == []

@@ -1,0 +1,95 @@
+"""The publisher learns once for each week, says the same as one that remembers nothing, and numbers its bundles."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from crypto.ids import LeaseId
+from crypto.signing import open_signed
+from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
+from provider_server.fleet.leases import Lease
+from provider_server.learning import findings
+from provider_server.learning.findings import Findings
+from provider_server.learning.publisher import Publisher
+from provider_server.rounds.release import Release
+from simulation.run.federation import Federation
+from tests.support.changing import replace
+from tests.support.federations import WEEKS, Grounds, begin, fail, hold
+
+TENANTS = 4
+
+
+class Counting:
+    """The real learner, and how many releases it was asked about each time."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __call__(self, releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
+        self.asked.append(len(releases))
+        return findings.learn(releases, leases)
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> tuple[Grounds, Path]:
+    """Three weeks were released, and nothing is published that holds findings."""
+    root = tmp_path_factory.mktemp("held")
+    grounds = Grounds.founded(root, TENANTS)
+    with grounds.opened(root) as federation:
+        for number in range(TENANTS):
+            begin(federation, number)
+            fail(federation, number)
+        for window in WEEKS:
+            hold(federation, window)
+    return grounds, root
+
+
+@pytest.fixture
+def federation(held: tuple[Grounds, Path], tmp_path: Path) -> Iterator[Federation]:
+    grounds, root = held
+    with grounds.opened(shutil.copytree(root, tmp_path, dirs_exist_ok=True)) as federation:
+        yield federation
+
+
+def publisher(federation: Federation, learner: Counting) -> Publisher:
+    return Publisher(federation.provider.store, federation.provider._signing_key, learner)
+
+
+def test_each_week_is_learnt_once_and_reviewed_as_by_one_that_learns_anew(federation: Federation) -> None:
+    learner = Counting()
+    remembering = publisher(federation, learner)
+    releases = remembering.releases()
+    assert len(releases) == len(WEEKS)
+    for weeks in (1, 2, 3):
+        review = remembering.review(releases[:weeks])
+        assert review == publisher(federation, Counting()).review(releases[:weeks])
+        assert (review is None) == (weeks == 1)
+        remembering.publish(releases[:weeks], remembering.learn(releases[:weeks]))
+    assert learner.asked == [1, 2, 3]
+
+
+def test_a_lease_that_became_known_later_is_learnt_from(federation: Federation) -> None:
+    learner = Counting()
+    asked = publisher(federation, learner)
+    releases = asked.releases()[:1]
+    before = asked.learn(releases)
+    known = federation.provider.leases(0, WEEKS[0][1])[0]
+    federation.provider.record_leases([replace(known, lease=LeaseId(bytes([255]) * 16), nodes=100)])
+    after = asked.learn(releases)
+    assert learner.asked == [1, 1]
+    assert before.rates != after.rates
+
+
+def test_a_bundle_keeps_the_catalogue_of_the_one_before(federation: Federation) -> None:
+    asked = publisher(federation, Counting())
+    before = asked.newest()
+    assert before is not None
+    catalogue = (CatalogueEntry("a benchmark", bytes(SKETCH_BYTES)),)
+    asked.issue(replace(before, number=before.number + 1, catalogue=catalogue))
+    signed = asked.publish(asked.releases()[:1], Findings((), ()))
+    opened = open_signed(Bundle, signed, federation.provider.directory.provider)
+    assert (opened.number, opened.catalogue) == (before.number + 2, catalogue)
+    assert asked.newest() == opened
+    assert asked.unpublished()  # it says nothing of the last two weeks

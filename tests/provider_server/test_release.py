@@ -1,0 +1,302 @@
+"""The gate: what comes out is what went in, plus the noise that it states, and it never changes."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from crypto.codec import encode
+from crypto.continual_counting import WEIGHT_ONE, weights
+from crypto.errors import CohortTooSmall, DecodeError
+from federation.protocol.causes import CAUSES
+from federation.protocol.life_table import Floats, LifeTable
+from federation.protocol.noise import NoiseSampler, noise_variances, to_ring
+from federation.protocol.plan import Mechanism, Plan
+from provider_server.fleet.leases import Slices, expose
+from provider_server.rounds.release import (
+    Answered,
+    Release,
+    StoredRelease,
+    from_bytes,
+    newly_counted,
+    release,
+    to_bytes,
+)
+from provider_server.rounds.round import Past
+from provider_server.store.store import Store
+from tests.support.changing import replace
+from tests.support.factories import (
+    COHORT,
+    POLICY,
+    TENANTS,
+    WEEK,
+    Cast,
+    InsecureSilence,
+    a_failure,
+    a_plan,
+    a_round,
+    a_unit,
+    all_leases,
+    close,
+    endorse_all,
+    keys,
+    share_all,
+)
+from tests.support.plans import InsecureSeeded
+
+GENEROUS = replace(POLICY, epsilon_per_job_week=1000.0)
+COHORTS = [cohort for size in range(COHORT, TENANTS + 1) for cohort in combinations(range(TENANTS), size)]
+
+
+def exposed(plan: Plan) -> tuple[LifeTable, ...]:
+    return expose(plan, Slices.of(all_leases(), *WEEK, plan.band_edges_hours))
+
+
+def answered(size: int, start_hour: int = 0) -> tuple[Answered, ...]:
+    return tuple(Answered(keys().tenant_id(tenant), start_hour) for tenant in range(size))
+
+
+def played(cast: Cast, plan: Plan, cohort: tuple[int, ...], sampler: NoiseSampler) -> Release:
+    """A round in which only `cohort` answers, from journal to release."""
+    with closing(Store(cast.root / "provider.db")) as store:
+        round_ = a_round(plan, store.rounds)
+        for number in cohort:
+            round_.receive(cast.tenant(number, policy=GENEROUS, sampler=sampler).contribute(round_.signed_plan))
+        close(round_)
+        trustees = {trustee.index: cast.trustee(trustee.index) for trustee in plan.trustees}
+        endorse_all(round_, trustees)
+        share_all(round_, trustees)
+        (total,) = round_.open(Past())
+        return release(plan, total, answered(len(round_.contributors)), exposed(plan))
+
+
+def journalled(cast: Cast) -> None:
+    """Every tenant has leases of its own and failures of many kinds, some of them more than F."""
+    rng = np.random.default_rng(11)
+    for number in range(TENANTS):
+        units = [a_unit(lease, lease % 2, lease // 2 % 2, number) for lease in range(20)]
+        happened = [a_failure(unit, *drawn(rng)) for unit in units for _ in range(rng.integers(4))]
+        cast.tenant(number).journal.add(units, happened)
+
+
+def drawn(rng: np.random.Generator) -> tuple[float, str]:
+    return float(rng.uniform(0, 168)), str(rng.choice([*CAUSES, "unknown"]))
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cast]:
+    with closing(Cast(tmp_path_factory.mktemp("busy"))) as parties:
+        journalled(parties)
+        yield parties
+
+
+# ---- exactness -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(len(COHORTS)), ids=lambda number: "".join(map(str, COHORTS[number])))
+def test_without_noise_a_release_is_the_exact_sum_for_every_pattern_of_drop_outs(busy: Cast, number: int) -> None:
+    plan = a_plan(number + 100)
+    made = played(busy, plan, COHORTS[number], InsecureSilence())
+    counted = [busy.tenant(tenant).counts(plan) for tenant in COHORTS[number]]
+    for table, exact in zip(made.tables, zip(*counted, strict=True), strict=True):
+        np.testing.assert_array_equal(table.events, np.sum(exact, axis=0))
+        assert table.events.sum() > 0
+    assert made.contributors == len(COHORTS[number])
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_with_noise_a_release_is_off_by_what_it_says(cast: Cast, mechanism: Mechanism) -> None:
+    """Nothing failed, and there are 3,000 cells: noise 30% too wide or too narrow is beyond the bounds."""
+    errors = np.concatenate([relative_errors(cast, mechanism, number) for number in (1, 2)])
+    assert errors.size == 2 * (2 * 250 * 3)
+    assert abs(np.mean(errors)) < 5 / np.sqrt(errors.size)
+    kurtosis = 3.0 if mechanism is Mechanism.DISCRETE_GAUSSIAN else 6.0
+    bound = 5 * np.sqrt((kurtosis - 1) / errors.size)
+    assert abs(np.mean(errors**2) - 1) < bound
+    assert all(abs(factor**2 * np.mean(errors**2) - 1) > bound for factor in (0.7, 1.3))
+
+
+def relative_errors(
+    cast: Cast, mechanism: Mechanism, number: int
+) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+    plan = a_plan(number, mechanism=mechanism, band_edges_hours=tuple(map(float, range(251))), epsilon=1.0)
+    table = played(cast, plan, (0, 1, 2), InsecureSeeded(4 + number)).table("hazard")
+    return (table.events / np.sqrt(table.noise_variance)).ravel()
+
+
+def test_the_stated_variance_counts_every_share_that_came(busy: Cast) -> None:
+    plan = a_plan(7)
+    few, many = (
+        variances(release(plan, to_ring(plan, nothing(plan)), answered(size), exposed(plan))) for size in (3, 5)
+    )
+    assert few == pytest.approx([1.5 * marginal.noise_scale**2 for marginal in plan.marginals])
+    assert many == pytest.approx([2.5 * marginal.noise_scale**2 for marginal in plan.marginals])
+
+
+def test_negative_and_fractional_counts_come_through() -> None:
+    plan = a_plan(7)
+    total = to_ring(plan, [table - 3 for table in nothing(plan)])
+    made = release(plan, total + np.uint64(64), answered(COHORT), exposed(plan))
+    assert all(set(table.events.ravel()) == {-2.75} for table in made.tables)
+
+
+def test_exposure_passes_through_untouched(busy: Cast) -> None:
+    plan = a_plan(7)
+    made = release(plan, to_ring(plan, nothing(plan)), answered(COHORT), exposed(plan))
+    for table, given in zip(made.tables, exposed(plan), strict=True):
+        np.testing.assert_array_equal(table.exposure_node_hours, given.exposure_node_hours)
+        np.testing.assert_array_equal(table.at_risk, given.at_risk)
+        assert table.dimensions == given.dimensions
+
+
+def nothing(plan: Plan) -> list["np.ndarray[tuple[int, ...], np.dtype[np.int64]]"]:
+    return [np.zeros(table.shape, np.int64) for table in plan.tables]
+
+
+def variances(made: Release) -> list[float]:
+    assert all(len(set(table.noise_variance.ravel())) == 1 for table in made.tables)
+    return [float(table.noise_variance.ravel()[0]) for table in made.tables]
+
+
+# ---- series --------------------------------------------------------------------------------------------------------
+
+
+def a_week(number: int, earlier: Plan | None = None) -> Plan:
+    return a_plan(number, window=(168 * (number - 1), 168 * number), horizon=6, earlier=earlier)
+
+
+def in_series(
+    carries: Sequence[bool], counts: Sequence[Floats], noise: Sequence[Floats], contributors: int = COHORT
+) -> list[Release]:
+    """Releases of weeks whose counts and whose noise, in counts, are known: what came off the masks is made by hand."""
+    made: list[Release] = []
+    for week, carried in enumerate(carries):
+        plan = a_week(week + 1, made[-1].plan if made else None)
+        before = [weights(6)[week - then] * counts[then] for then in range(week)] if carried else []
+        opened = WEIGHT_ONE * counts[week] + sum(before) + WEIGHT_ONE * noise[week]
+        words = opened.round().astype(np.int64).astype(np.uint64)
+        made.append(release(plan, words, answered(contributors), exposed(plan), made, carries=carried))
+    return made
+
+
+def flat(made: Release) -> Floats:
+    return np.concatenate([table.events.ravel() for table in made.tables])
+
+
+CARRYING = [(True,) * 5, (True, True, False, True, True), (True, False, False, True, False), (True, False, True, True)]
+
+
+@pytest.mark.parametrize("carries", CARRYING, ids=str)
+def test_totals_are_exact_whichever_openings_carry_the_weeks_before(carries: tuple[bool, ...]) -> None:
+    rng = np.random.default_rng(3)
+    counts = [rng.integers(0, 9, a_week(1).cells).astype(float) for _ in carries]
+    made = in_series(carries, counts, [np.zeros(a_week(1).cells)] * len(carries))
+    for week, one in enumerate(made):
+        np.testing.assert_allclose(flat(one), sum(counts[: week + 1]), atol=1e-9)
+        assert from_bytes(to_bytes(one)).carries == carries[week]
+    for table, first in zip(made[-1].tables, made[0].tables, strict=True):
+        np.testing.assert_allclose(table.exposure_node_hours, first.exposure_node_hours * len(carries))
+
+
+@pytest.mark.parametrize("carries", CARRYING, ids=str)
+def test_the_stated_variance_is_that_of_the_decoded_noise(carries: tuple[bool, ...]) -> None:
+    """Each week's noise alone: the squares of what it adds to the total, times its variance, are what is stated."""
+    plan, zero = a_week(1), np.zeros(a_week(1).cells)
+    added: list[float] = []
+    for week in range(len(carries)):
+        added = []
+        for noisy in range(week + 1):
+            noise = [zero + 1.0 if then == noisy else zero for then in range(len(carries))]
+            added.append(flat(in_series(carries[: week + 1], [zero] * (week + 1), noise)[week])[0])
+        one = in_series(carries[: week + 1], [zero] * (week + 1), [zero] * (week + 1))[week]
+        for table, variance in zip(one.tables, noise_variances(plan, COHORT), strict=True):
+            expected = variance * np.sum(np.square(added))
+            np.testing.assert_allclose(table.noise_variance, expected)
+    assert added[-1] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("carries", [(True, True, True), (True, False, True), (True, False, False)], ids=str)
+def test_what_the_carrying_group_newly_counts_is_told_apart_from_the_weeks_before(carries: tuple[bool, ...]) -> None:
+    rng = np.random.default_rng(4)
+    plan = a_week(1)
+    counts = [rng.integers(0, 9, plan.cells).astype(float) for _ in range(4)]
+    earlier = in_series(carries, counts, [np.zeros(plan.cells)] * 3)
+    now = a_week(4, earlier[-1].plan)
+    opened = counts[3] + sum(weights(6)[3 - then] / WEIGHT_ONE * counts[then] for then in range(3))
+    found, factor = newly_counted(now, [opened], 2, earlier)
+    np.testing.assert_allclose(np.concatenate([table.ravel() for table in found]), counts[3], atol=1e-9)
+    assert factor > 1.0
+
+
+# ---- refusing ------------------------------------------------------------------------------------------------------
+
+
+def test_a_sum_of_too_few_never_passes_and_the_minimum_does() -> None:
+    plan = a_plan()
+    total = to_ring(plan, nothing(plan))
+    with pytest.raises(CohortTooSmall, match="a sum of 2 contributions is never released"):
+        release(plan, total, answered(COHORT - 1), exposed(plan))
+    assert release(plan, total, answered(COHORT), exposed(plan)).contributors == COHORT
+
+
+def test_tables_are_found_by_the_name_of_their_marginal() -> None:
+    plan = a_plan()
+    made = release(plan, to_ring(plan, nothing(plan)), answered(COHORT), exposed(plan))
+    for marginal, table in zip(plan.marginals, made.tables, strict=True):
+        assert made.table(marginal.name) is table
+    with pytest.raises(KeyError):
+        made.table("cube")
+
+
+# ---- keeping -------------------------------------------------------------------------------------------------------
+
+
+def a_release(number: int = 1) -> Release:
+    """Every number in it is different, so that none can take another's place."""
+    plan = a_plan(number)
+    rng = np.random.default_rng(number)
+    tables = []
+    for empty, variance in zip(plan.tables, noise_variances(plan, 4), strict=True):
+        events, exposure, at_risk = rng.normal(size=(3, *empty.shape))
+        tables.append(LifeTable(empty.dimensions, events, exposure, at_risk, np.full(empty.shape, variance)))
+    return Release(plan, answered(4, 3), tuple(tables), rng.normal(size=plan.cells), carries=number != 2)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_release_comes_back_as_it_was_stored(number: int) -> None:
+    made = a_release(number)
+    back = from_bytes(to_bytes(made))
+    assert (back.plan, back.answered, back.carries) == (made.plan, made.answered, made.carries)
+    np.testing.assert_array_equal(back.observed, made.observed)
+    for mine, theirs in zip(made.tables, back.tables, strict=True):
+        assert mine.dimensions == theirs.dimensions
+        for name in ("events", "exposure_node_hours", "at_risk", "noise_variance"):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
+    assert to_bytes(back) == to_bytes(made)
+
+
+COLUMNS = ("events", "exposure_node_hours", "at_risk", "noise_variance", "observed")
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("change", [lambda column: column[:-8], lambda column: column + bytes(8), lambda _: b"\0" * 7])
+def test_a_stored_release_that_does_not_fit_its_plan_is_not_read(name: str, change: object) -> None:
+    assert callable(change)
+    columns = {key: bytes(8 * a_plan().cells) for key in COLUMNS}
+    from_bytes(encode(StoredRelease(encode(a_plan()), answered(4), carries=True, **columns)))
+    columns[name] = change(columns[name])
+    with pytest.raises(DecodeError):
+        from_bytes(encode(StoredRelease(encode(a_plan()), answered(4), carries=True, **columns)))
+
+
+def test_anything_else_is_not_a_release() -> None:
+    for data in (
+        b"",
+        to_bytes(a_release())[:-1],
+        encode(a_plan()),
+        encode(StoredRelease(b"", (), b"", b"", b"", b"", b"", carries=True)),
+    ):
+        with pytest.raises(DecodeError):
+            from_bytes(data)

@@ -1,0 +1,880 @@
+"""The store keeps what it was given, on SQLite and on PostgreSQL alike, and a backup of either restores into both."""
+
+import hashlib
+import json
+import logging
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from threading import Barrier
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner
+
+from crypto.codec import encode
+from crypto.errors import Refusal
+from crypto.ids import LeaseId, RoundId, TenantId
+from federation.protocol.noise import from_ring
+from federation.protocol.round_messages import RegisteredWorkload, Registration
+from federation.protocol.service_messages import Action, HintState, Outcome as Answered, Suspicion
+from provider_server.cli import app
+from provider_server.rounds.round import Past, Round
+from provider_server.store import backup as backups
+from provider_server.store.backup import BadBackup, backup, restore, verify
+from provider_server.store.hint_store import NUMBERS, Draft
+from provider_server.store.migrations.upgrade import _LOCK, ForeignDatabase, NewerDatabase, NoStore, newest_version
+from provider_server.store.revocations import LIFETIME_S, SLACK_S
+from provider_server.store.round_store import Answer, LostStep, Outcome, State, Step
+from provider_server.store.store import BadDatabase, Store, StoreNotEmpty
+from provider_server.store.tables import metadata
+from tests.support.changing import replace
+from tests.support.factories import (
+    COHORT,
+    WEEK,
+    Cast,
+    InsecureSilence,
+    a_failure,
+    a_lease,
+    a_plan,
+    a_round,
+    a_unit,
+    close,
+    counting,
+    endorse_all,
+    keys,
+    ladder,
+    lease_id,
+    share_all,
+)
+from tests.support.postgres import Server
+
+CANARY = "canary-51d0"
+ON_POSTGRESQL = pytest.mark.xdist_group("postgresql")
+BOTH = ["sqlite", pytest.param("postgresql", marks=ON_POSTGRESQL)]
+ROOT = Path(__file__).resolve().parents[2]
+ROUND = RoundId(b"a" * 16)
+ROUND_UNDER_WAY = RoundId(b"u" * 16)
+
+# What the program made before there were migrations.
+OLD_TABLES = """
+CREATE TABLE leases (lease BLOB NOT NULL, tenant BLOB NOT NULL, nodes INTEGER NOT NULL, start_h FLOAT NOT NULL,
+    end_h FLOAT NOT NULL, contexts TEXT NOT NULL, ladder TEXT, PRIMARY KEY (lease));
+CREATE INDEX ix_leases_end_h ON leases (end_h);
+CREATE INDEX ix_leases_start_h ON leases (start_h);
+CREATE TABLE releases (number INTEGER NOT NULL, round_id BLOB NOT NULL, release BLOB NOT NULL,
+    PRIMARY KEY (number), UNIQUE (round_id));
+CREATE TABLE bundles (number INTEGER NOT NULL, bundle BLOB NOT NULL, PRIMARY KEY (number));
+"""
+
+NewPlace = Callable[[str], Path | str]
+
+
+def places(dialect: str, tmp_path: Path, request: pytest.FixtureRequest) -> NewPlace:
+    """Makes empty places for stores of one dialect, each by a name of its own."""
+
+    @cache
+    def place(name: str) -> Path | str:
+        if dialect == "sqlite":
+            return tmp_path / f"{name}.db"
+        server: Server = request.getfixturevalue("postgresql")
+        return server.new_place()
+
+    return place
+
+
+@pytest.fixture(params=BOTH)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> NewPlace:
+    return places(request.param, tmp_path, request)
+
+
+@pytest.fixture
+def store(place: NewPlace) -> Iterator[Store]:
+    with closing(Store(place("provider"))) as opened:
+        yield opened
+
+
+def add_release(store: Store, round_id: RoundId, data: bytes) -> None:
+    """A round of which nothing is told but its end."""
+    store.rounds.add(round_id, State.UNMASKING, b"plan")
+    store.rounds.finish(round_id, State.UNMASKING, State.RELEASED, Outcome(data))
+
+
+def registration(tenant: int, *workloads: RegisteredWorkload, epoch: int = 0, said: bytes = b"said") -> Registration:
+    return Registration(keys().tenant_id(tenant), epoch, workloads, said)
+
+
+def hinted(store: Store) -> None:
+    """A hint, the state that it came from, and what a test showed."""
+    suspicion, numbers = Suspicion.HOST, (4.0, 2.0, 8.0, 0.25, 24.0)
+    draft = Draft(5.5, lease_id(0, 1), HintState.RAISED, suspicion, *numbers, Action.MOVE, 1)
+    store.hints.append([(keys().tenant_id(0), draft)], None, b"state \0")
+    said = Answered(bytes(64), 1, lease_id(0, 1), suspicion, confirmed=True, shortfall_percent=12.5)
+    store.hints.take_outcome(keys().tenant_id(0), said)
+
+
+def filled(store: Store) -> Store:
+    """Something in every table: registered leases and others, odd numbers, any bytes, rounds in several states."""
+    first = replace(a_lease(0, 1), nodes=17, start_h=0.1, end_h=1 / 3)
+    store.add_leases([first, a_lease(1, 2)], {first.lease: ("node \u00fc",)})
+    hinted(store)
+    store.register(registration(0, RegisteredWorkload(ladder(3), (lease_id(0, 1),))))
+    for number in range(3):
+        add_release(store, RoundId(bytes([9 - number]) * 16), bytes(range(256)) * number)
+    store.add_bundle(0, b"")
+    store.add_bundle(7, b"bundle \0 seven")
+    for number in (0, 1):
+        store.add_entry(number, b"entry \0 %d" % number)
+    store.add_node_key(keys().tenant_id(1), "public key of a node")
+    store.add_node_key(keys().tenant_id(1), "the key after it")
+    store.revocations.add([keys().tenant_id(1)], 1_800_000_000.0)
+    in_series = RoundId(b"s" * 16)
+    store.rounds.add(in_series, State.UNMASKING, b"plan")
+    suspicion = {"\u00fc": [1.5, None]}
+    outcome = Outcome(b"total", [b"\0words", b""], frozenset({1}), suspicion)
+    store.rounds.finish(in_series, State.UNMASKING, State.RELEASED, outcome)
+    store.rounds.add(ROUND_UNDER_WAY, State.COLLECTING, b"plan \0 under way")
+    store.rounds.add_contribution(ROUND_UNDER_WAY, keys().tenant_id(1), bytes(range(256)))
+    store.rounds.move(ROUND_UNDER_WAY, State.COLLECTING, State.ENDORSING, b"request")
+    store.rounds.add_answer(ROUND_UNDER_WAY, Answer.ENDORSEMENT, 4, b"\0endorsement")
+    return store
+
+
+COUNTS = {
+    "leases": 2,
+    "releases": 4,
+    "bundles": 2,
+    "directory": 2,
+    "ownerships": 1,
+    "rounds": 5,
+    "contributions": 1,
+    "answers": 1,
+    "masked_counts": 2,
+    "notes": 1,
+    "node_keys": 2,
+    "placements": 1,
+    "hints": 1,
+    "episodes": 1,
+    "outcomes": 1,
+    "revoked": 1,
+}
+
+
+def contents(store: Store) -> list[object]:
+    with closing(store.rows()) as rows:
+        return list(rows)
+
+
+def restored(store: Store) -> list[object]:
+    """What a store holds that was filled from a backup, but for the note that the restore leaves."""
+    rows = contents(store)
+    (note,) = [row for row in rows if isinstance(row, tuple) and row[0] == "notes" and row[1]["name"] == NUMBERS]
+    return [row for row in rows if row is not note]
+
+
+def sql(store: Store, statement: str) -> None:
+    with store._engine.begin() as connection:
+        connection.execute(sa.text(statement))
+
+
+# ---- what is stored stays ------------------------------------------------------------------------------------------
+
+
+def test_a_round_is_stored_once_and_what_is_stored_stays(store: Store) -> None:
+    add_release(store, ROUND, b"one")
+    with pytest.raises(sa.exc.IntegrityError):
+        add_release(store, ROUND, b"other")
+    add_release(store, RoundId(b"0" * 16), b"other")
+    assert store.releases() == [b"one", b"other"]
+
+
+def test_releases_and_bundles_survive_reopening(store: Store, place: NewPlace) -> None:
+    add_release(store, ROUND, b"release")
+    assert store.newest_bundle() is None
+    for number in (0, 2, 1):
+        store.add_bundle(number, b"bundle %d" % number)
+    with closing(Store(place("provider"))) as later:
+        assert later.releases() == [b"release"]
+        assert later.newest_bundle() == (2, b"bundle 2")
+        with pytest.raises(sa.exc.IntegrityError):
+            later.add_bundle(2, b"another")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE releases SET release = round_id",
+        "UPDATE releases SET number = number + 100",
+        "DELETE FROM releases",
+        "DELETE FROM releases WHERE number = 1",
+        "UPDATE bundles SET bundle = NULL WHERE number = 7",
+        "DELETE FROM bundles",
+        "UPDATE directory SET entry = NULL WHERE number = 1",
+        "UPDATE directory SET number = 7 WHERE number = 1",
+        "DELETE FROM directory WHERE number = 1",
+        "UPDATE rounds SET request = signed_plan WHERE state = 'endorsing'",
+        "UPDATE rounds SET request = NULL WHERE state = 'endorsing'",
+        "DELETE FROM rounds WHERE state = 'endorsing'",
+    ],
+)
+def test_the_database_refuses_to_change_or_remove_what_is_final(store: Store, statement: str) -> None:
+    before = contents(filled(store))
+    with pytest.raises(sa.exc.IntegrityError, match="are final"):
+        sql(store, statement)
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "values"),
+    [
+        ("bundles", "number", "number, bundle"),
+        ("releases", "number", "number, round_id, release"),
+        ("releases", "round_id", "round_id, release"),
+        ("directory", "number", "number, entry"),
+    ],
+)
+def test_what_is_final_is_not_replaced_either(store: Store, table: str, key: str, values: str) -> None:
+    before = contents(filled(store))
+    same = f"INTO {table} ({values}) SELECT {values} FROM {table} WHERE true"  # noqa: S608  # our own names
+    on_postgresql = f"INSERT {same} ON CONFLICT ({key}) DO UPDATE SET {key} = excluded.{key}"
+    with pytest.raises(sa.exc.IntegrityError, match="are final"):
+        sql(store, on_postgresql if store._engine.name == "postgresql" else f"INSERT OR REPLACE {same}")
+    assert contents(store) == before
+
+
+@ON_POSTGRESQL
+def test_what_is_final_is_not_emptied_at_a_stroke(postgresql: Server) -> None:
+    with closing(Store(postgresql.new_place())) as store:
+        for table in ("releases", "bundles", "directory", "rounds"):
+            with pytest.raises(sa.exc.IntegrityError, match="are final"):
+                sql(store, f"TRUNCATE {table}")
+
+
+# ---- leases --------------------------------------------------------------------------------------------------------
+
+
+def test_a_revocation_is_kept_for_as_long_as_the_sessions_that_it_ends(store: Store) -> None:
+    first, second, noon_s = keys().tenant_id(0), keys().tenant_id(1), 1_800_000_000
+    lasts_s = LIFETIME_S + SLACK_S
+    store.revocations.add([first, first], noon_s + 0.5)
+    store.revocations.add([second], noon_s + lasts_s - 1.0)
+    assert store.revocations.all() == {first: noon_s + lasts_s, second: noon_s + 2 * lasts_s - 1}
+    store.revocations.add([], noon_s + lasts_s)
+    assert store.revocations.all() == {second: noon_s + 2 * lasts_s - 1}
+
+
+def test_leases_are_found_by_the_hours_that_they_overlap(store: Store) -> None:
+    store.add_leases([])
+    store.add_leases(
+        [a_lease(0, 1, hours=(0.0, 10.0)), a_lease(0, 2, hours=(5.0, 20.0)), a_lease(0, 3, hours=(10.0, 30.0))]
+    )
+    found = {
+        (begin, end): [lease.lease for lease in store.leases(begin, end)] for begin, end in [(0, 5), (10, 20), (30, 40)]
+    }
+    assert found == {(0, 5): [lease_id(0, 1)], (10, 20): [lease_id(0, 2), lease_id(0, 3)], (30, 40): []}
+
+
+def test_a_lease_comes_back_as_it_was_stored_and_is_stored_once(store: Store) -> None:
+    lease = replace(a_lease(1, 1, hours=(0.1, 10.5)), nodes=17)
+    store.add_leases([lease])
+    assert store.leases(0, 1) == [lease]
+    with pytest.raises(sa.exc.IntegrityError):
+        store.add_leases([a_lease(1, 2), lease])
+    assert store.leases(0, 168) == [lease]
+
+
+def test_tokens_are_attached_to_the_senders_own_leases_only(store: Store) -> None:
+    granted = [replace(a_lease(tenant, 1), labels={"context": "c"}) for tenant in (0, 1)]
+    store.add_leases(granted)
+    named = (lease_id(0, 1), lease_id(1, 1), LeaseId(b"nobody's lease!!"))
+    store.register(registration(0, RegisteredWorkload(ladder(3), named)))
+    by_tenant = {lease.tenant: lease.labels for lease in store.leases(*WEEK)}
+    assert by_tenant == {
+        keys().tenant_id(0): {"context": "c", **ladder(3).labels},
+        keys().tenant_id(1): {"context": "c"},
+    }
+    store.register(Registration(TenantId(bytes(16)), 0, (), b""))
+    assert {lease.tenant: lease.labels for lease in store.leases(*WEEK)} == by_tenant
+
+
+def test_what_tenants_say_that_they_own_is_kept_by_epoch_as_it_was_last_said(store: Store) -> None:
+    for tenant, epoch, said in [(0, 0, b"first"), (0, 1, b"of another epoch"), (1, 0, b"other"), (0, 0, b"last")]:
+        store.register(registration(tenant, epoch=epoch, said=said))
+    assert sorted(store.ownerships(0)) == [b"last", b"other"]
+    assert store.ownerships(1) == [b"of another epoch"]
+    assert store.ownerships(2) == []
+
+
+def test_a_tenants_leases_are_found_by_their_beginning_and_nobody_elses(store: Store) -> None:
+    hours = [(0.0, 10.0), (5.0, 20.0), (10.0, 30.0)]
+    store.add_leases([a_lease(tenant, number, hours=hours[number]) for tenant in (0, 1) for number in range(3)])
+    found = [lease.lease for lease in store.leases_of(keys().tenant_id(1), 5, 10)]
+    assert found == [lease_id(1, 1)]
+    assert [lease.lease for lease in store.leases_of(keys().tenant_id(0), 0, 10)] == [lease_id(0, 0), lease_id(0, 1)]
+
+
+# ---- rounds --------------------------------------------------------------------------------------------------------
+
+
+def test_a_round_is_kept_once_and_rounds_come_in_order(store: Store) -> None:
+    store.rounds.add(ROUND_UNDER_WAY, State.COLLECTING, b"plan")
+    store.rounds.add(ROUND, State.COLLECTING, b"other plan")
+    with pytest.raises(sa.exc.IntegrityError):
+        store.rounds.add(ROUND_UNDER_WAY, State.COLLECTING, b"a third")
+    assert [kept.round_id for kept in store.rounds.rounds()] == [ROUND_UNDER_WAY, ROUND]
+    with pytest.raises(KeyError):
+        store.rounds.get(RoundId(b"0" * 16))
+
+
+def test_a_step_is_taken_from_the_state_that_was_seen_and_by_one(store: Store, place: NewPlace) -> None:
+    store.rounds.add(ROUND, State.COLLECTING, b"plan")
+    with closing(Store(place("provider"))) as other:
+        store.rounds.move(ROUND, State.COLLECTING, State.ENDORSING, b"request")
+        with pytest.raises(LostStep, match="no longer collecting"):
+            other.rounds.move(ROUND, State.COLLECTING, State.ENDORSING, b"another")
+        with pytest.raises(LostStep):
+            other.rounds.finish(ROUND, State.UNMASKING, State.RELEASED, Outcome(b"release", [b"words"]))
+        assert other.rounds.get(ROUND).request == b"request"
+        assert other.releases() == []
+        assert other.rounds.masked_counts(ROUND) == []
+
+
+def test_the_request_of_a_round_is_fixed_once(store: Store) -> None:
+    store.rounds.add(ROUND, State.COLLECTING, b"plan")
+    store.rounds.move(ROUND, State.COLLECTING, State.ENDORSING, b"request")
+    store.rounds.drop_contribution(ROUND, TenantId(bytes(16)), b"a request that every trustee refused")
+    store.rounds.drop_contribution(ROUND, TenantId(bytes(16)), b"request")
+    store.rounds.add_answer(ROUND, Answer.ENDORSEMENT, 3, b"said")
+    with pytest.raises(sa.exc.IntegrityError, match="are final"):
+        store.rounds.drop_contribution(ROUND, TenantId(bytes(16)), b"another")
+    with pytest.raises(sa.exc.IntegrityError, match="are final"):
+        store.rounds.move(ROUND, State.ENDORSING, State.UNMASKING, b"another")
+    assert (store.rounds.get(ROUND).state, store.rounds.get(ROUND).request) == (State.ENDORSING, b"request")
+    store.rounds.move(ROUND, State.ENDORSING, State.UNMASKING, b"request")
+
+
+def test_the_last_answer_that_was_wanted_takes_the_step_with_it(store: Store) -> None:
+    store.rounds.add(ROUND, State.ENDORSING, b"plan")
+    step = Step(State.ENDORSING, State.UNMASKING, frozenset({3, 4}))
+    for trustee, state in [(3, State.ENDORSING), (5, State.ENDORSING), (4, State.UNMASKING)]:
+        store.rounds.add_answer(ROUND, Answer.ENDORSEMENT, trustee, b"said", step)
+        assert store.rounds.get(ROUND).state == state
+    with pytest.raises(LostStep):
+        store.rounds.add_answer(ROUND, Answer.ENDORSEMENT, 6, b"too late", step)
+    assert set(store.rounds.answers(ROUND, Answer.ENDORSEMENT)) == {3, 4, 5}
+    assert store.rounds.answers(ROUND, Answer.SHARE) == {}
+
+
+def test_processes_that_bring_the_last_two_answers_at_once_take_the_step_once(store: Store, place: NewPlace) -> None:
+    """Without a lock each might miss the answer of the other, and the round would wait for ever."""
+    step = Step(State.ENDORSING, State.UNMASKING, frozenset({3, 4}))
+    with closing(Store(place("provider"))) as other, ThreadPoolExecutor(2) as pool:
+        for number in range(20):
+            name = RoundId(bytes([number]) * 16)
+            store.rounds.add(name, State.ENDORSING, b"plan")
+            barrier = Barrier(2, timeout=30)
+
+            def bring(where: Store, trustee: int, name: RoundId = name, barrier: Barrier = barrier) -> None:
+                barrier.wait()
+                where.rounds.add_answer(name, Answer.ENDORSEMENT, trustee, b"said", step)
+
+            list(pool.map(bring, [store, other], [3, 4]))
+            assert store.rounds.get(name).state == State.UNMASKING
+
+
+def test_of_two_contributions_of_a_tenant_the_first_is_kept(store: Store) -> None:
+    store.rounds.add(ROUND, State.COLLECTING, b"plan")
+    tenant = keys().tenant_id(0)
+    assert store.rounds.add_contribution(ROUND, tenant, b"first") == b"first"
+    assert store.rounds.add_contribution(ROUND, tenant, b"second") == b"first"
+    assert store.rounds.contribution(ROUND, tenant) == b"first"
+    assert store.rounds.contributors(ROUND) == {tenant}
+
+
+def test_the_end_of_a_round_leaves_all_that_it_should_and_drops_the_contributions(store: Store) -> None:
+    for name, words in ((ROUND_UNDER_WAY, []), (ROUND, [b"one", b"two"])):
+        store.rounds.add(name, State.UNMASKING, b"plan")
+        store.rounds.add_contribution(name, keys().tenant_id(0), b"said")
+        outcome = Outcome(b"release of " + bytes(name), words, frozenset({1}), {"of": str(name)})
+        store.rounds.finish(name, State.UNMASKING, State.RELEASED, outcome)
+    assert store.rounds.contributors(ROUND) == set()
+    assert store.rounds.masked_counts(ROUND) == [(0, False, b"one"), (1, True, b"two")]
+    assert store.rounds.masked_counts(ROUND_UNDER_WAY) == []
+    assert store.rounds.suspicion() == {"of": str(ROUND)}
+    assert len(store.releases()) == 2
+
+
+# ---- opening -------------------------------------------------------------------------------------------------------
+
+
+def test_the_schema_of_the_migrations_is_the_schema_of_the_code(store: Store) -> None:
+    inspector = sa.inspect(store._engine)
+    assert set(inspector.get_table_names()) == {*metadata.tables, "alembic_version"}
+    for table in metadata.sorted_tables:
+        made = {
+            column["name"]: (column["type"]._type_affinity, column["nullable"])
+            for column in inspector.get_columns(table.name)
+        }
+        assert made == {column.name: (column.type._type_affinity, column.nullable) for column in table.columns}
+        assert {str(index["name"]) for index in inspector.get_indexes(table.name)} >= {i.name for i in table.indexes}
+
+
+def test_threads_may_open_new_stores_at_once(place: NewPlace) -> None:
+    where = [place(name) for name in ("first", "second", "first", "second")]
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(Store, where))
+    add_release(stores[0], ROUND, b"release")
+    assert [store.releases() for store in stores] == [[b"release"], [], [b"release"], []]
+    for store in stores:
+        store.close()
+
+
+def test_processes_may_open_a_new_store_at_once(place: NewPlace) -> None:
+    where = place("provider")
+    source = "import sys; from provider_server.store.store import Store; Store(sys.argv[1]).close()"
+    url = f"sqlite:///{where}" if isinstance(where, Path) else where
+    command = [sys.executable, "-c", source, url]
+    openers = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
+    assert [opener.wait(60) for opener in openers] == [0, 0, 0]
+
+
+@ON_POSTGRESQL
+def test_an_opener_waits_for_another_that_takes_the_steps(postgresql: Server) -> None:
+    where = postgresql.new_place()
+    engine = sa.create_engine(where)
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as connection:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+            opening = pool.submit(Store, where)
+            with pytest.raises(TimeoutError):
+                opening.result(0.5)
+        opening.result(60).close()
+    engine.dispose()
+
+
+def test_a_newer_database_is_refused_and_not_touched(store: Store, place: NewPlace) -> None:
+    sql(store, "UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(NewerDatabase, match=rf"'9999'.*'{newest_version()}'"):
+        Store(place("provider"))
+    with store._engine.connect() as connection:
+        assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == "9999"
+
+
+@pytest.mark.parametrize("table", ["releases", "evaluations"])
+def test_a_database_of_something_else_is_refused_and_not_touched(place: NewPlace, table: str) -> None:
+    where = place("other")
+    url = sa.URL.create("sqlite", database=str(where)) if isinstance(where, Path) else sa.make_url(where)
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"CREATE TABLE {table} (number INTEGER)"))
+    with pytest.raises(ForeignDatabase):
+        Store(where)
+    assert sa.inspect(engine).get_table_names() == [table]
+    engine.dispose()
+
+
+def test_a_store_that_must_be_there_is_not_made(place: NewPlace) -> None:
+    where = place("nowhere")
+    with pytest.raises((BadDatabase, NoStore)):
+        Store(where, create=False)
+    assert not isinstance(where, Path) or not where.exists()
+    Store(where).close()
+    Store(where, create=False).close()
+
+
+def schema(file: Path) -> set[tuple[str, str, str]]:
+    with closing(sqlite3.connect(file)) as database:
+        listed = database.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master").fetchall()
+    return {(kind, name, "".join(text.split())) for kind, name, text in listed}
+
+
+def test_a_file_from_before_there_were_migrations_keeps_its_rows(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "old.db")) as old:
+        old.executescript(OLD_TABLES)
+        old.execute("INSERT INTO releases VALUES (5, ?, ?)", (bytes(ROUND), b"release"))
+        old.commit()
+    with closing(Store(tmp_path / "old.db")) as adopted, closing(Store(tmp_path / "new.db")):
+        assert adopted.releases() == [b"release"]
+        with pytest.raises(sa.exc.IntegrityError, match="are final"):
+            sql(adopted, "DELETE FROM releases")
+    assert schema(tmp_path / "old.db") == schema(tmp_path / "new.db")
+
+
+def test_a_step_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(sqlite3.connect(tmp_path / "old.db")) as old:
+        old.executescript(OLD_TABLES + "CREATE TRIGGER bundles_stay AFTER DELETE ON bundles BEGIN SELECT 1; END;")
+    before = schema(tmp_path / "old.db")
+    with pytest.raises(BadDatabase, match="bundles_stay already exists"):
+        Store(tmp_path / "old.db")
+    assert schema(tmp_path / "old.db") == before
+
+
+def test_sqlite_writes_ahead_synchronously_for_its_owner_only(tmp_path: Path) -> None:
+    with closing(Store(tmp_path / "provider.db")) as store, store._engine.connect() as connection:
+        names = ("journal_mode", "synchronous", "foreign_keys")
+        values = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names]
+    assert values == ["wal", 2, 1]
+    assert stat.S_IMODE((tmp_path / "provider.db").stat().st_mode) == 0o600
+
+
+def test_a_path_may_hold_any_characters(tmp_path: Path) -> None:
+    path = tmp_path / "a b?c#d%41@e.db"
+    Store(path).close()
+    assert path.exists()
+
+
+def test_a_file_that_is_no_database_is_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / "provider.db").write_text("Not SQLite. " * 100)
+    with pytest.raises(BadDatabase, match="not a database"):
+        Store(tmp_path / "provider.db")
+    with pytest.raises(BadDatabase, match="no such file"):
+        Store(tmp_path / "nowhere" / "provider.db")
+
+
+# ---- URLs and their secrets ----------------------------------------------------------------------------------------
+
+WRONG = [
+    f"canary://provider:{CANARY}@host/name",
+    f"postgresql://provider:{CANARY}@host:port/name",
+    f"postgresql://provider:half@{CANARY}@host/name",
+    f"postgresql://provider:half@a/{CANARY}@host/name",
+    f"provider:{CANARY}@host",
+    f"mysql://provider:{CANARY}@host/name",
+    f"postgresql+asyncpg://provider:{CANARY}@host/name",
+    "sqlite://",
+    "sqlite:///:memory:",
+    f"sqlite:///file:{CANARY}?uri=true",
+    "provider.db",
+    "",
+]
+
+
+@pytest.mark.parametrize("url", WRONG)
+def test_a_wrong_url_is_refused_and_never_quoted(url: str) -> None:
+    with pytest.raises(BadDatabase) as caught:
+        Store(url)
+    assert CANARY not in everything_said(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://provider:{CANARY}@/name?host=%2Fnowhere",
+        f"postgresql://provider@/name?host=%2Fnowhere&password={CANARY}",
+        f"postgresql://provider:{CANARY}@/name?host=%2Fnowhere%2F{CANARY}",
+        f"postgresql://provider@/name?host=%2Fnowhere&{CANARY}=1",
+    ],
+)
+def test_a_server_that_does_not_answer_is_named_without_secrets(url: str) -> None:
+    with pytest.raises(BadDatabase, match=r"postgresql.*cannot be opened") as caught:
+        Store(url)
+    assert "=1" in url or CANARY not in everything_said(caught.value)
+
+
+@ON_POSTGRESQL
+def test_a_password_is_in_no_error_and_no_log(postgresql: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(BadDatabase, match="password authentication failed") as caught:
+        Store(postgresql.url(password=CANARY))
+    assert CANARY not in everything_said(caught.value) + caplog.text
+    with closing(Store(postgresql.new_place())) as store:
+        assert postgresql.password not in repr(store._engine) + caplog.text
+
+
+def test_values_of_a_row_are_in_no_error(store: Store) -> None:
+    add_release(store, ROUND, b"one")
+    with pytest.raises(sa.exc.IntegrityError) as caught:
+        add_release(store, ROUND, CANARY.encode())
+    assert CANARY not in str(caught.value)
+
+
+def test_without_the_driver_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(BadDatabase, match="driver") as caught:
+        Store("postgresql://host/name")
+    assert "pharoah[postgresql]" in caught.value.hint
+
+
+@ON_POSTGRESQL
+def test_a_store_survives_lost_connections(postgresql: Server) -> None:
+    with closing(Store(postgresql.new_place() + "&application_name=lost")) as store:
+        add_release(store, ROUND, b"release")
+        postgresql.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lost'")
+        assert store.releases() == [b"release"]
+
+
+def everything_said(error: BaseException | None) -> str:
+    """What a log of this exception would show, causes included."""
+    said = ""
+    while error is not None:
+        said += repr(error) + str(error) + getattr(error, "hint", "")
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return said
+
+
+# ---- backup and restore --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("to", BOTH)
+@pytest.mark.parametrize("of", BOTH)
+def test_a_backup_of_either_restores_into_both(
+    of: str, to: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    first, second = places(of, tmp_path, request)("first"), places(to, tmp_path, request)("second")
+    with closing(Store(first)) as source, closing(Store(second)) as target:
+        kept = backup(filled(source), tmp_path / "backup")
+        assert kept == restore(tmp_path / "backup", target) == COUNTS
+        assert restored(target) == contents(source)
+        assert target.leases(*WEEK) == source.leases(*WEEK)
+        add_release(target, ROUND, b"the next one")
+        assert target.releases() == [*source.releases(), b"the next one"]
+        backup(source, tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "backup").read_bytes()
+    assert stat.S_IMODE((tmp_path / "backup").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("state", [State.COLLECTING, State.ENDORSING, State.UNMASKING])
+@pytest.mark.parametrize(("of", "to"), list(zip(BOTH, reversed(BOTH), strict=True)))
+def test_a_round_that_was_under_way_goes_on_from_a_backup(
+    of: str, to: str, state: State, tmp_path: Path, request: pytest.FixtureRequest, cast: Cast
+) -> None:
+    first, second = places(of, tmp_path, request)("first"), places(to, tmp_path, request)("second")
+    plan, trustees = a_plan(), {index: cast.trustee(index) for index in (3, 4, 5)}
+    tenants = [cast.tenant(number, sampler=InsecureSilence()) for number in range(COHORT)]
+    unit = a_unit(1)
+    tenants[0].journal.add([unit], [a_failure(unit)])
+    with closing(Store(first)) as source, closing(Store(second)) as target:
+        begun = a_round(plan, source.rounds)
+        begun.receive(tenants[0].contribute(begun.signed_plan))
+        if state is not State.COLLECTING:
+            for tenant in tenants[1:]:
+                begun.receive(tenant.contribute(begun.signed_plan))
+            close(begun)
+            begun.endorse(3, trustees[3].endorse(begun.request))
+        if state is State.UNMASKING:
+            endorse_all(begun, trustees)
+            begun.share(4, trustees[4].unmask(begun.call()))
+        assert begun.state is state
+        backup(source, tmp_path / "backup")
+        restore(tmp_path / "backup", target)
+        goes_on = Round(target.rounds, keys().provider, keys().directory, begun.signed_plan)
+        if state is State.COLLECTING:
+            for tenant in tenants:
+                goes_on.receive(tenant.contribute(begun.signed_plan))
+            close(goes_on)
+        if goes_on.state is State.ENDORSING:
+            endorse_all(goes_on, trustees)
+        share_all(goes_on, trustees)
+        (opened,) = goes_on.open(Past())
+        assert sum(int(table.sum()) for table in from_ring(plan, opened)) == counting(plan)
+
+
+def test_an_empty_store_may_be_kept_too(store: Store, place: NewPlace, tmp_path: Path) -> None:
+    assert backup(store, tmp_path / "backup") == {}
+    with closing(Store(place("second"))) as target:
+        restore(tmp_path / "backup", target)
+        add_release(target, ROUND, b"the first one")
+        assert target.releases() == [b"the first one"]
+
+
+def test_every_column_is_in_the_backup() -> None:
+    kept = {table: [field.name for field in msgspec.structs.fields(kind)] for table, kind in backups.KINDS.items()}
+    assert kept == {table.name: [column.name for column in table.columns] for table in metadata.sorted_tables}
+
+
+def test_a_backup_is_of_one_moment_while_others_write(store: Store, place: NewPlace, tmp_path: Path) -> None:
+    before, releases_before = contents(filled(store)), store.releases()
+    with closing(Store(place("provider"))) as other, closing(Store(place("second"))) as target:
+
+        def write(_: object, __: object, statement: str, *___: object) -> None:
+            if "SELECT" in statement and other.releases() == releases_before:
+                other.add_leases([a_lease(1, 9)])
+                add_release(other, ROUND, b"later")
+                other.add_bundle(9, b"later")
+
+        sa.event.listen(store._engine, "after_cursor_execute", write)
+        backup(store, tmp_path / "backup")
+        assert len(contents(store)) == len(before) + 4  # the note of the last round stands in place of the one before
+        restore(tmp_path / "backup", target)
+        assert restored(target) == before
+
+
+def test_a_backup_is_read_while_another_process_has_the_store_locked(tmp_path: Path) -> None:
+    with closing(Store(tmp_path / "provider.db")) as store, closing(sqlite3.connect(tmp_path / "provider.db")) as other:
+        before = contents(filled(store))
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("INSERT INTO bundles VALUES (99, x'00')")
+        assert backup(store, tmp_path / "backup").total() == len(before)
+
+
+def test_only_an_empty_store_is_restored_into(store: Store, tmp_path: Path) -> None:
+    backup(store, tmp_path / "backup")
+    store.add_bundle(0, b"bundle")
+    with pytest.raises(StoreNotEmpty):
+        restore(tmp_path / "backup", store)
+    assert contents(store) == [("bundles", {"number": 0, "bundle": b"bundle"})]
+
+
+def test_a_backup_never_replaces_a_file_and_leaves_no_half_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Store(tmp_path / "provider.db")) as store:
+        backup(filled(store), tmp_path / "backup")
+        before = (tmp_path / "backup").read_bytes()
+        with pytest.raises(BadBackup, match="File exists"):
+            backup(store, tmp_path / "backup")
+        monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
+        with pytest.raises(BadBackup, match="No space left"):
+            backup(store, tmp_path / "second")
+    assert (tmp_path / "backup").read_bytes() == before
+    assert not (tmp_path / "second").exists()
+
+
+@pytest.fixture(scope="module")
+def a_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """One row of each kind, so that every byte of it can be tried."""
+    folder = tmp_path_factory.mktemp("backup")
+    with closing(Store(folder / "provider.db")) as store:
+        store.add_leases([replace(a_lease(0, 1), labels={"context": "c"})], {lease_id(0, 1): ("n1",)})
+        hinted(store)
+        store.register(registration(0))
+        store.add_bundle(1, b"bundle")
+        store.add_entry(0, b"entry")
+        store.add_node_key(keys().tenant_id(0), "key")
+        store.revocations.add([keys().tenant_id(0)], 1_800_000_000.0)
+        store.rounds.add(ROUND_UNDER_WAY, State.COLLECTING, b"plan")
+        store.rounds.add_contribution(ROUND_UNDER_WAY, keys().tenant_id(0), b"said")
+        store.rounds.add_answer(ROUND_UNDER_WAY, Answer.SHARE, 3, b"said")
+        store.rounds.add(ROUND, State.UNMASKING, b"plan")
+        store.rounds.finish(ROUND, State.UNMASKING, State.RELEASED, Outcome(b"release", [b"words"]))
+        backup(store, folder / "backup")
+    return (folder / "backup").read_bytes()
+
+
+def test_a_backup_that_was_altered_in_any_byte_is_refused(a_backup: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "backup"
+    for position in range(len(a_backup)):
+        altered = bytearray(a_backup)
+        altered[position] ^= 1 << position % 8
+        file.write_bytes(altered)
+        with pytest.raises(BadBackup):
+            verify(file)
+    file.write_bytes(a_backup)
+    assert verify(file) == {table.name: 2 if table.name == "rounds" else 1 for table in metadata.sorted_tables}
+
+
+def test_a_backup_that_was_cut_short_or_lengthened_is_refused(a_backup: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "backup"
+    for other in (*(a_backup[:size] for size in range(len(a_backup))), a_backup + b"\0", a_backup * 2):
+        file.write_bytes(other)
+        with pytest.raises(BadBackup):
+            verify(file)
+
+
+def test_a_backup_that_is_refused_changes_nothing(
+    store: Store, a_backup: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "backup"
+    file.write_bytes(a_backup[:-1] + bytes([a_backup[-1] ^ 1]))
+    monkeypatch.setattr(backups, "verify", lambda _: None)  # as if the file had changed after it was verified
+    with pytest.raises(BadBackup):
+        restore(file, store)
+    assert contents(store) == []
+
+
+def forged(*rows: tuple[int, bytes]) -> bytes:
+    """A whole backup of any rows, by somebody who can count and digest."""
+    frames = b"".join(bytes([kind]) + len(body).to_bytes(4, "big") + body for kind, body in rows)
+    data = backups.MAGIC + frames + b"\0"
+    return data + hashlib.sha256(data).digest()
+
+
+LEASE = backups.LeaseRow(lease_id(0, 1), keys().tenant_id(0), 1, 0.0, 1.0, b"{}", None)
+A_ROUND = backups.RoundRow(1, ROUND, State.ENDORSING, b"plan", b"request")
+AN_ANSWER = backups.AnswerRow(ROUND, Answer.SHARE, 3, b"said")
+A_NOTE = backups.NoteRow("suspicion", b"{}")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(99, encode(LEASE))],
+        [(2, encode(LEASE))],
+        [(6, encode(A_ROUND).replace(b"endorsing", b"wondering"))],
+        [(6, encode(A_ROUND)), (6, encode(replace(A_ROUND, number=2)))],
+        [(8, encode(AN_ANSWER).replace(b"share", b"guess"))],
+        [(10, encode(A_NOTE).replace(b"{}", b"[]"))],
+        [(1, encode(replace(LEASE, start_h=float("inf"))))],
+        [(1, b"")],
+        [(3, encode(backups.BundleRow(0, b"bundle")))] * 2,
+    ],
+)
+def test_a_whole_file_with_rows_that_do_not_fit_changes_nothing(
+    store: Store, tmp_path: Path, rows: list[tuple[int, bytes]]
+) -> None:
+    (tmp_path / "backup").write_bytes(forged(*rows))
+    with pytest.raises(BadBackup):
+        restore(tmp_path / "backup", store)
+    assert contents(store) == []
+
+
+@pytest.mark.parametrize("labels", [b"", b"{", b"[]", b'{"a": 1}', b'{"a": "\xff"}', b"[" * 100_000])
+def test_labels_that_are_no_labels_are_refused(labels: bytes) -> None:
+    with pytest.raises(ValueError, match=r"labels|utf-8"):
+        replace(LEASE, contexts=labels)
+    with pytest.raises(ValueError, match=r"labels|utf-8"):
+        replace(LEASE, ladder=labels)
+
+
+# ---- the verbs -----------------------------------------------------------------------------------------------------
+
+
+def called(*words: object, code: int = 0, **environment: str) -> str:
+    """Output of a command that must end with `code`; an error must be told on the standard error only."""
+    result = CliRunner().invoke(app, [str(word) for word in words], env=environment)
+    assert result.exit_code == code, result.output
+    assert not (code and result.stdout)
+    return result.stdout if code == 0 else result.stderr
+
+
+def test_verbs_take_a_home_or_a_url(place: NewPlace, tmp_path: Path) -> None:
+    where, home = place("provider"), tmp_path / "new" / "home"
+    url = f"sqlite:///{where}" if isinstance(where, Path) else where
+    with closing(Store(where)) as store:
+        filled(store)
+    said = called("backup", tmp_path / "backup", "--json", "--database", url)
+    counts = {"file": str(tmp_path / "backup"), "leases": 2, "rounds": 5, "releases": 4, "bundles": 2}
+    assert json.loads(said) == [counts]
+    said = called("restore", tmp_path / "backup", "--home", home)
+    assert said == f"{tmp_path / 'backup'}: 2 leases, 5 rounds, 4 releases, 2 bundles\n"
+    called("backup", tmp_path / "again", PHAROAH_PROVIDER_HOME=str(home))
+    before, after = backups.verify(tmp_path / "backup"), backups.verify(tmp_path / "again")
+    assert after - before <= Counter(notes=1)  # above which number hints go on
+    assert before <= after
+    assert "is not empty" in called("restore", tmp_path / "backup", "--home", "x", code=2, PHAROAH_DATABASE=url)
+
+
+def test_a_refused_backup_makes_no_store(a_backup: bytes, tmp_path: Path) -> None:
+    (tmp_path / "backup").write_bytes(a_backup[:-1])
+    assert "cut short" in called("restore", tmp_path / "backup", "--home", tmp_path / "home", code=2)
+    assert not (tmp_path / "home").exists()
+
+
+def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
+    assert "--home or --database" in called("release", code=2)
+    assert "no such file" in called("release", "--home", tmp_path, code=2)
+    assert not list(tmp_path.iterdir())
+    for url in (*WRONG[:-1], f"postgresql://provider:{CANARY}@/name?host=%2Fnowhere"):
+        assert CANARY not in called("backup", tmp_path / "backup", code=2, PHAROAH_DATABASE=url)
+
+
+def test_refusals_of_a_database_are_refusals() -> None:
+    assert all(issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, StoreNotEmpty))
+    assert newest_version() == "0008"

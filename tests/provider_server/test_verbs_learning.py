@@ -1,0 +1,320 @@
+"""From telemetry and releases to answers, by the verbs of a platform engineer: contexts, learn, explain, publish."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from crypto.signing import open_signed
+from federation.protocol.bundle import Bundle
+from federation.runtime.key_files import write_secret
+from provider_server import home as homes
+from provider_server.analysis.buildup import BuildUp
+from provider_server.analysis.contexts import Context
+from provider_server.cli import app
+from provider_server.learning.hardware import keep, load
+from tests.support.changing import replace
+from tests.support.federations import CONTEXT, WEEKS, Grounds, begin, fail, hold, lease_id
+
+START, HOURS, STEP_S = 480_000, 72, 600
+NODES = 40
+
+
+def call(*words: object) -> Result:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def told(*words: object) -> Any:
+    result = call(*words, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+# ---- contexts --------------------------------------------------------------------------------------------------------
+
+
+def inventory(file: Path) -> Path:
+    """Every other node is an H100; racks hold eight nodes and have nothing to do with failures."""
+    nodes = [f'[[node]]\nname = "n{n}"\nmodel = "{model_of(n)}"\nrack = "r{n // 8}"\n' for n in range(NODES)]
+    file.write_text("\n".join(nodes))
+    return file
+
+
+def model_of(node: int) -> str:
+    return "H100" if node % 2 else "A100"
+
+
+def telemetry(file: Path, *, garbage: bool = False) -> Path:
+    """Temperatures, and an Xid 79 now and then on H100 nodes; with `garbage`, also what means nothing."""
+    rng = np.random.default_rng(7)
+    times = np.arange(START * 3600 + 5, (START + HOURS) * 3600, STEP_S)
+    frames = []
+    for node in range(NODES):
+        codes = np.zeros(len(times))
+        if node % 2:
+            hours = np.array([4, 30, 56]) + rng.integers(0, 12, 3)
+            codes[hours * (3600 // STEP_S)] = 79.0
+        for metric, values in (
+            ("DCGM_FI_DEV_GPU_TEMP", rng.normal(60, 1, len(times))),
+            ("DCGM_FI_DEV_XID_ERRORS", codes),
+        ):
+            columns = {"time_s": times, "metric": metric, "value": values, "Hostname": f"n{node}", "gpu": "0"}
+            frames.append(pl.DataFrame(columns))
+    table = pl.concat(frames).sort("time_s", maintain_order=True)
+    if garbage:
+        temperature = pl.col("metric") == "DCGM_FI_DEV_GPU_TEMP"
+        bad = [
+            table.filter(temperature).head(200).with_columns(value=pl.lit(2147483632.0), time_s=pl.col("time_s") + 1),
+            table.filter(temperature).head(300).with_columns(value=pl.lit(float("nan")), time_s=pl.col("time_s") + 2),
+            table.filter(temperature).head(100).with_columns(time_s=pl.col("time_s") + 10**9),
+            table.filter(temperature).head(50),
+        ]
+        table = pl.concat([table, *bad]).sort("time_s", maintain_order=True)
+    table.write_parquet(file)
+    return file
+
+
+def contexts(root: Path, *more: object, garbage: bool = False) -> Any:
+    root.mkdir(exist_ok=True)
+    (root / "provider.toml").touch()
+    feed = telemetry(root / "telemetry.parquet", garbage=garbage), inventory(root / "inventory.toml")
+    window = "--start", START, "--end", START + HOURS
+    return call("contexts", "--home", root, "--file", feed[0], "--inventory", feed[1], *window, *more, "--json")
+
+
+def test_contexts_are_told_apart_by_what_tells_failures(tmp_path: Path) -> None:
+    result = contexts(tmp_path / "home", "--out", tmp_path / "pictures")
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)
+    assert [row["nodes"] for row in rows] == [20, 20]
+    assert {("A100" in row["description"]) for row in rows} == {True, False}
+    assert all("rack" not in row["description"] for row in rows)
+    assert "contexts differ in model" in result.stderr
+    kept = load(tmp_path / "home")
+    assert kept is not None
+    assert len({kept.contexts.of(f"n{node}") for node in range(0, NODES, 2)}) == 1
+    assert {file.name for file in (tmp_path / "pictures").iterdir()} == {"contexts.png", "contexts.svg"}
+
+
+def test_garbage_in_the_feed_changes_no_context_and_is_counted(tmp_path: Path) -> None:
+    clean, dirty = contexts(tmp_path / "clean"), contexts(tmp_path / "dirty", garbage=True)
+    assert dirty.exit_code == 0, dirty.stderr
+    assert json.loads(dirty.stdout) == json.loads(clean.stdout)
+    for reason, count in (("blank", 200), ("not_a_number", 300), ("future", 100), ("repeated", 50)):
+        (line,) = (line for line in dirty.stderr.splitlines() if reason in line)
+        assert line.split()[-1] == str(count)
+        assert reason not in clean.stderr
+
+
+def test_numbers_of_contexts_stay_in_the_next_stretch(tmp_path: Path) -> None:
+    first = json.loads(contexts(tmp_path).stdout)
+    kept = load(tmp_path)
+    assert kept is not None
+    swapped = replace(kept.contexts, contexts=tuple(_renumbered(one, 8 - one.number) for one in kept.contexts.contexts))
+    fresh = BuildUp().state()
+    keep(tmp_path, replace(kept, contexts=replace(swapped, next_number=9), build_up=fresh))
+    again = json.loads(contexts(tmp_path).stdout)
+    numbers = {row["description"]: row["context"] for row in first}
+    assert {row["description"]: row["context"] for row in again} == {text: 8 - one for text, one in numbers.items()}
+
+
+def _renumbered(context: Context, number: int) -> Context:
+    return replace(context, number=number)
+
+
+def test_a_job_is_where_most_of_its_nodes_are_at_the_worst_of_their_levels(tmp_path: Path) -> None:
+    contexts(tmp_path)
+    kept = load(tmp_path)
+    assert kept is not None
+    worn = replace(kept, levels={**kept.levels, "n2": 2})
+    even, odd = kept.contexts.of("n0"), kept.contexts.of("n1")
+    assert worn.place(["n1", "n3", "n0"]) == (odd, 0)
+    assert worn.place(["n1", "n0", "n2"]) == (even, 2)
+    with pytest.raises(ValueError, match="node n99 has no context"):
+        worn.place(["n0", "n99"])
+
+
+def test_without_telemetry_it_is_said_what_to_name(tmp_path: Path) -> None:
+    (tmp_path / "provider.toml").touch()
+    result = call("contexts", "--home", tmp_path)
+    assert result.exit_code == 2
+    assert "prometheus_url" in result.stderr
+
+
+# ---- releases --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of a provider that held two weeks."""
+    root = tmp_path_factory.mktemp("held")
+    grounds = Grounds.founded(root, 4)
+    with grounds.opened(root) as federation:
+        for number in range(4):
+            begin(federation, number)
+            fail(federation, number)
+        for window in WEEKS[:2]:
+            hold(federation, window)
+        secret = federation.provider._signing_key._private.private_bytes_raw()
+        write_secret(root / "provider" / "signing.key", secret)
+        write_secret(root / "provider" / "context.key", federation.provider._context_secret)
+    (root / "provider" / "provider.toml").touch()
+    return root / "provider"
+
+
+def test_learning_publishes_nothing_and_shows_everything(held: Path, tmp_path: Path) -> None:
+    before = (held / "provider.db").read_bytes()
+    (row,) = told("learn", "--home", held, "--out", tmp_path)
+    assert (row["releases"], row["alarms"]) == (2, [])
+    assert row["pairs"] >= 1
+    assert row["rates"] >= 1
+    assert [one["level"] for one in row["factors"] if one["dimension"] == "size"] == ["4-7"]  # nothing else ran
+    assert len([one for one in row["factors"] if one["dimension"] == "week"]) == 2
+    assert all(one["low"] <= one["ratio"] <= one["high"] for one in row["factors"])
+    assert all(len(one["alike"]) == len(one["versions"]) > 1 for one in row["versions"])
+    assert (held / "provider.db").read_bytes() == before
+    page = (tmp_path / "findings.html").read_text()
+    assert "<svg" in page
+    assert "<script" not in page
+    pictures = {"mismatches.png", "mismatches.svg", "hazards.svg", "risk-ratios.png", "size-and-season.png"}
+    assert pictures <= {file.name for file in tmp_path.iterdir()}
+    assert "Size and season" in page
+    assert "Rules" not in page
+
+
+def test_a_pair_is_explained_by_the_first_digits_of_its_tokens(held: Path, tmp_path: Path) -> None:
+    held = shutil.copytree(held, tmp_path / "provider")
+    told("publish", "--home", held)
+    (bundled, *_) = told("findings", "--home", held, "--probability", 0)
+    (row,) = told("explain", bundled["workload"][:10], bundled["context"][:10], "--home", held)
+    assert (row["workload"], row["context"]) == (bundled["workload"], bundled["context"])
+    assert row["reason"].startswith("fails ")
+    assert row["risk_ratio_low"] <= row["risk_ratio"] <= row["risk_ratio_high"]
+    said = call("explain", bundled["workload"], bundled["context"], "--home", held).stdout
+    assert "net outcome" in said
+    assert "negative control" in said
+    assert (row["version"] is None) == ("of archetype" not in said and "only version" not in said)
+
+
+def test_a_lease_is_explained_with_how_probably_it_fails(held: Path) -> None:
+    lease = lease_id(1, WEEKS[0], 0)
+    (row,) = told("explain", "--home", held, "--lease", lease, "--within", 48, "--age", 10)
+    assert (row["forecast"]["nodes"], row["forecast"]["age_h"], row["forecast"]["within_h"]) == (4, 10.0, 48.0)
+    assert 0 < row["forecast"]["low"] < row["forecast"]["probability"] < row["forecast"]["high"] <= 1
+    pair = row["workload"], row["context"]
+    (one,) = told("explain", *pair, "--home", held, "--within", 48, "--age", 10)
+    assert one["forecast"]["nodes"] == 1
+    assert 0 < one["forecast"]["probability"] < row["forecast"]["probability"]
+    said = call("explain", *pair, "--home", held, "--within", 48).stdout
+    assert "on 1 node, 0 hours old, it fails within 48 hours with probability" in said
+    assert told("explain", *pair, "--home", held)[0]["forecast"] is None
+    assert call("explain", "--home", held, "--lease", "ff" * 16).exit_code == 3
+
+
+def test_a_pair_that_is_not_there_is_not_explained(held: Path) -> None:
+    result = call("explain", "zz", "00", "--home", held)
+    assert (result.exit_code, result.stdout) == (3, "")
+
+
+def test_a_bundle_is_published_by_hand_and_the_old_ones_stay(held: Path, tmp_path: Path) -> None:
+    home = shutil.copytree(held, tmp_path / "provider")
+    (first,) = told("publish", "--home", home)
+    (second,) = told("publish", "--home", home)
+    assert second["bundle"] == first["bundle"] + 1
+    listed = [told("findings", "--home", home, "--probability", 0, "--bundle", n["bundle"]) for n in (first, second)]
+    assert listed[0] == listed[1] != []
+
+
+# ---- benchmark jobs --------------------------------------------------------------------------------------------------
+
+
+def benchmark_jobs(file: Path, *, lift: float = 6.0) -> Path:
+    """Jobs on a context that tenants use and on others that they do not; NCCL 2.18 fails `lift` times as often."""
+    rng, lines = np.random.default_rng(1), []
+    for number in range(2400):
+        nccl, place = str(rng.choice(["2.17.1", "2.18.3", "2.20.5"])), int(rng.integers(8))
+        failed = rng.random() < 0.02 * (lift if nccl == "2.18.3" else 1.0)
+        lines.append(
+            {
+                "job": str(number),
+                "context": f"new {place}" if place else CONTEXT,
+                "nodes": 2,
+                "start_h": 5.0,
+                "hours": 6.0,
+                "outcome": "nvlink_error" if failed else "ok",
+                "versions": {"nccl": nccl},
+                "archetype": str(rng.choice(["bert", "gpt"])),
+            }
+        )
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+def test_benchmark_jobs_give_rules_and_first_rates(held: Path, tmp_path: Path) -> None:
+    file = benchmark_jobs(tmp_path / "jobs.jsonl")
+    (row,) = told("learn", "--home", held, "--benchmarks", file)
+    assert [one["conditions"] for one in row["rules"]] == [["nccl in [2.18, 2.20)"]]
+    assert row["rules"][0]["low"] > 3.0
+    assert [one["context"] for one in row["newcomers"]] == [f"new {place}" for place in range(1, 8)]
+    for one in row["newcomers"]:
+        assert 0 < one["low"] < one["rate_per_1000_node_hours"] < one["high"]
+        assert f"{CONTEXT}, at distance 1" in one["basis"]
+    said = call("learn", "--home", held, "--benchmarks", file).stdout
+    assert "rule: with nccl in [2.18, 2.20), benchmark jobs fail" in said
+    assert "new: new 1: " in said
+    (without,) = told("learn", "--home", held)
+    assert (without["rules"], without["newcomers"]) == ([], [])
+    assert without["rates"] == row["rates"]
+
+
+def test_rules_are_on_the_page(held: Path, tmp_path: Path) -> None:
+    told("learn", "--home", held, "--benchmarks", benchmark_jobs(tmp_path / "jobs.jsonl"), "--out", tmp_path)
+    assert "nccl in [2.18, 2.20)" in (tmp_path / "findings.html").read_text()
+    assert (tmp_path / "rules.svg").exists()
+
+
+def test_rules_and_first_rates_are_published_and_rules_stay(held: Path, tmp_path: Path) -> None:
+    home = shutil.copytree(held, tmp_path / "provider")
+    file = benchmark_jobs(tmp_path / "jobs.jsonl")
+    bundles = []
+    for more in ((), ("--benchmarks", file), (), ("--benchmarks", benchmark_jobs(tmp_path / "even.jsonl", lift=1.0))):
+        assert call("publish", "--home", home, *more).exit_code == 0
+        provider = homes.open_provider(home, None, homes.settings_of(home))
+        bundles.append(open_signed(Bundle, provider.newest_bundle() or b"", provider.directory.provider))
+        provider.close()
+    rule = ("nccl in [2.18, 2.20)",)
+    assert [[one.conditions for one in bundle.rules] for bundle in bundles] == [[], [rule], [rule], []]
+    plain, first, again, _ = (len({one.context_level for one in bundle.hazards}) for bundle in bundles)
+    assert (first, again) == (plain + 7, plain)
+    assert all(bundle.factors for bundle in bundles)
+
+
+def test_a_bad_file_of_benchmark_jobs_publishes_nothing(held: Path, tmp_path: Path) -> None:
+    file = benchmark_jobs(tmp_path / "jobs.jsonl")
+    file.write_text(file.read_text().replace('"ok"', '"gremlins"', 1))
+    before = (held / "provider.db").read_bytes()
+    result = call("publish", "--home", held, "--benchmarks", file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'gremlins' is neither ok nor a known cause" in result.stderr
+    assert (held / "provider.db").read_bytes() == before
+
+
+def test_before_the_first_release_there_is_nothing_to_learn(tmp_path: Path) -> None:
+    root = tmp_path / "new"
+    grounds = Grounds.founded(root, 4)
+    write_secret(
+        root / "provider" / "signing.key", grounds.federation.provider._signing_key._private.private_bytes_raw()
+    )
+    write_secret(root / "provider" / "context.key", bytes(32))
+    (root / "provider" / "provider.toml").touch()
+    for verb in ("learn", "publish"):
+        result = call(verb, "--home", root / "provider")
+        assert (result.exit_code, result.stdout) == (3, ""), result.stderr

@@ -1,0 +1,128 @@
+"""From model and quasi-experiment to a verdict: which pairs are accused, which acquitted, and where to go instead."""
+
+import numpy as np
+import pytest
+
+from federation.protocol.bundle import Judgement
+from federation.protocol.life_table import Dimension, Floats, LifeTable
+from provider_server.analysis.mismatch import find_mismatches
+from provider_server.learning.verdicts import PairFinding, judge_pairs, surest, suspected
+from tests.support.changing import replace
+
+WORKLOADS, CONTEXTS = 20, 10
+PLANTED = {(3, 4), (7, 1), (12, 8)}
+DIMENSIONS = (
+    Dimension("workload", tuple(f"w{number}" for number in range(WORKLOADS))),
+    Dimension("context", tuple(f"c{number}" for number in range(CONTEXTS))),
+)
+
+
+def counts(rng: np.random.Generator, expected: Floats, noise_sd: float, job_weeks: Floats | None = None) -> LifeTable:
+    events = rng.poisson(expected) + noise_sd * rng.standard_normal(expected.shape)
+    nothing = np.zeros(expected.shape)
+    exposure = expected if job_weeks is None else job_weeks
+    return LifeTable(DIMENSIONS, events.astype(np.float64), exposure, nothing, nothing + noise_sd**2)
+
+
+def verdicts(
+    seed: int, *, factor: float = 8.0, noise_sd: float = 0.0, confounded: bool = False, per_pair: float = 20.0
+) -> list[PairFinding]:
+    """Verdicts on a cloud whose planted pairs fail `factor` times as often; if `confounded`, so do their scripts."""
+    rng = np.random.default_rng(seed)
+    explained = rng.gamma(4.0, per_pair / 4.0, (WORKLOADS, CONTEXTS))
+    ratio = np.ones(explained.shape)
+    for pair in PLANTED:
+        ratio[pair] = factor
+    counted = replace(counts(rng, explained * ratio, noise_sd), exposure_node_hours=explained)
+    job_weeks = 10.0 * explained
+    scripts = counts(rng, explained * (ratio if confounded else 1.0), noise_sd, job_weeks)
+    return judge_pairs(find_mismatches(counted), counted, scripts, 100.0 * explained)
+
+
+def accused(found: list[PairFinding], judgement: Judgement) -> set[tuple[int, int]]:
+    return {(int(one.workload[1:]), int(one.context[1:])) for one in found if one.judgement is judgement}
+
+
+def test_the_surest_are_likely_and_expected_to_be_right() -> None:
+    assert surest(np.array([0.2, 0.99, 0.95, 0.6, 1.0])).tolist() == [4, 1, 2]
+    assert surest(np.array([1.0] * 36 + [0.06] * 10)).tolist() == list(range(36))  # room left, but acquitted
+    assert surest(np.array([0.94, 0.4])).tolist() == []
+
+
+@pytest.mark.parametrize("noise_sd", [0.0, 9.0])
+def test_planted_pairs_are_called_worse_and_no_others(noise_sd: float) -> None:
+    found = verdicts(1, noise_sd=noise_sd)
+    assert accused(found, Judgement.WORSE) == PLANTED
+    assert not accused(found, Judgement.CONFOUNDED)
+
+
+def test_where_script_errors_differ_as_well_hardware_is_not_accused() -> None:
+    found = verdicts(2, confounded=True)
+    assert accused(found, Judgement.CONFOUNDED) == PLANTED
+    assert not accused(found, Judgement.WORSE)
+    assert {"script errors differ too" in one.reason for one in found if one.judgement is Judgement.CONFOUNDED} == {
+        True
+    }
+
+
+def test_without_a_control_a_pair_can_still_be_accused_and_says_so() -> None:
+    rng = np.random.default_rng(3)
+    explained = np.full((WORKLOADS, CONTEXTS), 30.0)
+    ratio = np.ones(explained.shape)
+    ratio[3, 4] = 8.0
+    counted = replace(counts(rng, explained * ratio, 0.0), exposure_node_hours=explained)
+    found = judge_pairs(find_mismatches(counted), counted, LifeTable.zeros(DIMENSIONS), 100.0 * explained)
+    (worse,) = (one for one in found if one.judgement is Judgement.WORSE)
+    assert (worse.workload, worse.context) == ("w3", "c4")
+    assert "script errors are too few to check" in worse.reason
+
+
+def test_nothing_is_acquitted_for_want_of_data() -> None:
+    assert not accused(verdicts(4, factor=1.0, per_pair=0.2, noise_sd=9.0), Judgement.NOT_WORSE)
+    rich = verdicts(4, factor=1.0, per_pair=80.0)
+    assert len(accused(rich, Judgement.NOT_WORSE)) > 0.98 * len(rich)
+
+
+def test_a_counter_proposal_is_a_context_where_the_workload_fails_less() -> None:
+    found = verdicts(5)
+    by_pair = {(one.workload, one.context): one for one in found}
+    for one in found:
+        if one.judgement is not Judgement.WORSE:
+            assert one.alternatives == () or one.judgement in (Judgement.SUSPECTED, Judgement.CONFOUNDED)
+            continue
+        better = [by_pair[one.workload, context] for context in one.alternatives]
+        assert len(better) == 3
+        assert [other.rate_high for other in better] == sorted(other.rate_high for other in better)
+        assert all(other.rate_high < one.rate and other.probability_worse < 0.5 for other in better)
+
+
+def test_rates_are_those_of_the_pair() -> None:
+    found = verdicts(6, factor=1.0, per_pair=200.0)
+    assert np.median([one.rate for one in found]) == pytest.approx(0.01, rel=0.1)
+    assert all(one.rate < one.rate_high for one in found)
+
+
+def test_the_same_counts_give_the_same_verdicts() -> None:
+    assert verdicts(7, noise_sd=9.0) == verdicts(7, noise_sd=9.0)
+
+
+def test_suspected_are_the_likeliest_within_a_bounded_share_of_vain_moves() -> None:
+    rng = np.random.default_rng(8)
+    probability, hours = rng.beta(0.05, 1.0, 2000), rng.gamma(2.0, 1.0, 2000)
+    chosen = suspected(probability, hours)
+    right, wrong = hours * probability, hours * (1.0 - probability)
+    assert 0.035 < wrong[chosen].sum() / wrong.sum() <= 0.045
+    assert right[chosen].sum() > 0.7 * right.sum()
+    assert probability[chosen].min() > probability[~chosen].max()
+    worth = rng.random(2000) < probability  # as often worse as said
+    assert hours[chosen & ~worth].sum() < 0.06 * hours[~worth].sum()
+    assert not suspected(np.full(2000, 0.029), hours).any()  # nobody is left for next to nothing
+    assert suspected(np.array([0.5, 0.9]), np.array([1.0, 1e6])).all()  # but for what is likely, whatever it costs
+
+
+def test_what_is_suspected_is_proposed_another_context() -> None:
+    found = verdicts(9, factor=3.0, per_pair=8.0, noise_sd=9.0)
+    doubted = [one for one in found if one.judgement is Judgement.SUSPECTED]
+    assert doubted
+    assert np.mean([bool(one.alternatives) for one in doubted]) > 0.5
+    assert all("go elsewhere where that costs little" in one.reason for one in doubted)

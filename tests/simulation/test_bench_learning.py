@@ -1,0 +1,131 @@
+"""The benchmark of learning has its keys, lives the same year twice, and its noise is that of the law and scale."""
+
+import json
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+from unittest.mock import patch
+
+import click.testing
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from federation.protocol.causes import CAUSES, Domain
+from provider_server.learning.findings import learn
+from simulation.bench import learning
+from simulation.bench.learning import EPSILONS, Year, judge, live, releases, settings_for, small, true_rates
+from simulation.cli import app
+from simulation.cloud.scenario import load
+from tests.support.factories import InsecureSilence
+from tests.support.plans import InsecureSeeded
+
+KEYS = [
+    "auroc",
+    "average_precision",
+    "false_discovery_rate",
+    "interval_coverage",
+    "planted_ratio_coverage",
+    "found_share",
+]
+QUICK = small(load("standard"))
+
+
+@cache
+def quick() -> click.testing.Result:
+    with patch("federation.protocol.noise.SystemSampler", lambda: InsecureSeeded(3)):
+        words = ["bench", "learning", "--quick", "--seeds", "1", "--json"]
+        return CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+@cache
+def a_year() -> Year:
+    return live(QUICK, 0)
+
+
+def figures() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(quick().stdout)
+    return found
+
+
+def test_every_level_has_every_key_and_shares_are_shares() -> None:
+    assert quick().exit_code == 0
+    assert list(figures()) == ["without_privacy", "epsilon_1", "epsilon_2"]
+    for level in figures().values():
+        assert list(level) == KEYS
+        assert all(0.0 <= figure <= 1.0 for figure in level.values())
+
+
+def test_without_privacy_is_no_worse_than_with() -> None:
+    exact, *private = figures().values()
+    for level in private:
+        assert exact["auroc"] > level["auroc"]
+        assert exact["average_precision"] > level["average_precision"]
+        assert exact["found_share"] >= level["found_share"]
+
+
+def test_a_seed_is_a_year_and_another_seed_is_another() -> None:
+    again, other = live(QUICK, 0), live(QUICK, 1)
+    assert again.plans == a_year().plans
+    for one, two in zip(a_year().exact, again.exact, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+    assert a_year().exact[0][0].sum() != other.exact[0][0].sum()
+
+
+def test_without_noise_the_opened_series_holds_the_exact_totals() -> None:
+    silent = releases(a_year(), 1.0, InsecureSilence())[-1]
+    exact = releases(a_year(), None, InsecureSilence())[-1]
+    for opened, table in zip(silent.tables, exact.tables, strict=True):
+        assert np.allclose(opened.events, table.events, atol=1e-6)
+        assert not table.noise_variance.any()
+    assert exact.tables[0].events.sum() > 100
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 2.0])
+def test_noise_has_the_variance_that_the_release_states_and_no_other(epsilon: float) -> None:
+    noisy = releases(a_year(), epsilon, InsecureSeeded(3))[-1]
+    exact = releases(a_year(), None, InsecureSilence())[-1]
+    for opened, table in zip(noisy.tables, exact.tables, strict=True):
+        ratio = float(np.mean((opened.events - table.events) ** 2 / opened.noise_variance))
+        assert ratio == pytest.approx(1.0, abs=5.0 * np.sqrt(2.0 / table.events.size))
+        assert abs(ratio * 0.7**2 - 1.0) > 5.0 * np.sqrt(2.0 / table.events.size)  # a scale 30% off would show
+
+
+def test_twice_the_epsilon_is_about_half_the_noise() -> None:
+    one, two = (settings_for(QUICK, epsilon).scales() for epsilon in (1.0, 2.0))
+    assert np.array(one) / np.array(two) == pytest.approx(1.93, abs=0.03)
+
+
+def test_the_truth_is_what_the_cloud_was_drawn_from() -> None:
+    """Expected failures add up to about those that happened, cap or no cap."""
+    year = a_year()
+    expected = 0.0
+    for slices in year.slices:
+        for lease, hours in zip(slices.leases, slices.node_hours, strict=True):
+            place = lease.labels["context_level"]
+            expected += sum(hours[b] * true_rates_of_year().get((place, str(b)), 0.0) for b in range(len(hours)))
+    happened = sum(reason_is_infrastructure(year, row) for row in range(len(year.cloud.failures.reason)))
+    assert expected == pytest.approx(happened, abs=5.0 * np.sqrt(happened))
+
+
+@cache
+def true_rates_of_year() -> MappingProxyType[tuple[str, str], float]:
+    return MappingProxyType(true_rates(a_year()))
+
+
+def reason_is_infrastructure(year: Year, row: int) -> bool:
+    return bool(tuple(CAUSES.values())[year.cloud.failures.reason[row]].domain == Domain.INFRASTRUCTURE)
+
+
+def test_the_judge_counts_what_was_planted() -> None:
+    year = a_year()
+    judged = judge(year, true_rates_of_year(), learn(releases(year, None, InsecureSilence()), year.leases))
+    assert len(judged.planted_covered) == len(year.cloud.mismatched) == QUICK.mismatches
+    assert judged.auroc > 0.8
+    assert np.mean(judged.hazards_covered) > 0.9
+
+
+def test_without_json_there_is_a_line_per_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "EPSILONS", {"without_privacy": EPSILONS["without_privacy"]})
+    told = CliRunner().invoke(app, ["bench", "learning", "--quick", "--seeds", "1"], catch_exceptions=False).stdout
+    assert [line.split(": ")[0] for line in told.splitlines()] == [f"without_privacy {key}" for key in KEYS]

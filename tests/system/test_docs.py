@@ -1,0 +1,275 @@
+"""What the documents say about commands, files, keys, columns and tests is so: each statement is looked up or run."""
+
+import re
+import shlex
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import click.testing
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import provider_server.cli
+import simulation.cli
+import tenant_client.cli
+from crypto.ids import LeaseId
+from provider_server.rounds.planning import PlanSettings
+from provider_server.store.store import Store
+from simulation.cloud.scenario import Scenario, names
+from simulation.run.federation import found
+from tenant_client.records.database import SCHEMA
+from tenant_client.records.journal import Unit
+from trustee import trustee
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+README = ROOT / "README.md"
+PROGRAMS = {
+    "pharoah-tenant": tenant_client.cli.app,
+    "pharoah-provider": provider_server.cli.app,
+    "pharoah-sim": simulation.cli.app,
+}
+HOMES = Path("out/quickstart/homes")
+
+LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"^ {4}\S.*$", re.MULTILINE)
+SPAN = re.compile(r"`([^`]+)`")
+TESTS = {
+    name for file in ROOT.glob("tests/*.py") for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
+}
+TESTS |= {file.stem for file in ROOT.glob("tests/test_*.py")}
+TEST_FILE = re.compile(r"tests/[\w/]+\.py")
+
+# Spelt in parts, or this file would be the first to break its own rule.
+MACHINE_PATHS = ["/" + folder + "/" for folder in ("work", "root", "home", "tmp", "Users")]
+REGISTRIES = ["py" + "pi.", "python" + "hosted.", "ana" + "conda.", "artif" + "actory", "dev" + "pi", "npm" + "js."]
+
+
+# ---- reading documents ---------------------------------------------------------------------------------------------
+
+
+def blocks(document: Path) -> Iterator[str]:
+    """Lines of code blocks."""
+    text = document.read_text(encoding="utf-8")
+    for fenced in FENCED.findall(text):
+        yield from fenced.splitlines()[1:-1]
+    yield from (line.strip() for line in INDENTED.findall(FENCED.sub("", text)))
+
+
+def spans(document: Path) -> Iterator[str]:
+    """Code within sentences, on one line each."""
+    text = FENCED.sub("", document.read_text(encoding="utf-8"))
+    yield from (" ".join(span.split()) for span in SPAN.findall(text))
+
+
+def slug(heading: str) -> str:
+    """The anchor that a heading gets."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(document: Path) -> set[str]:
+    text = FENCED.sub("", document.read_text(encoding="utf-8"))
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
+def table(document: Path, section: str) -> list[list[str]]:
+    """Cells of the first table below a heading, without its head."""
+    below = re.split(rf"^#+ {re.escape(section)}.*$", document.read_text(encoding="utf-8"), flags=re.MULTILINE)[1]
+    rows = re.findall(r"^\|(.+)\|$", below.split("\n#")[0], re.MULTILINE)
+    return [[cell.strip() for cell in row.split(" | ")] for row in rows[2:]]
+
+
+def commands(lines: Iterator[str]) -> list[list[str]]:
+    """Command lines of this project's programs, without brackets around options and without what a pipe feeds."""
+    own = (line.split(" | ")[0] for line in lines if line.startswith(tuple(PROGRAMS)))
+    found_here = [shlex.split(re.sub(r"[\[\]]", "", line), comments=True) for line in own]
+    return [words for words in found_here if words[0] in PROGRAMS]
+
+
+# ---- links and names -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_relative_links_resolve(document: Path) -> None:
+    for link in ("".join(groups) for groups in LINK.findall(document.read_text(encoding="utf-8"))):
+        if "://" in link:
+            continue
+        file, _, anchor = link.partition("#")
+        target = (document.parent / file).resolve() if file else document
+        assert target.exists(), f"{document.name} links to {link}, which is not there"
+        assert not anchor or anchor in anchors(target), f"{document.name} links to {link}, a heading that is not there"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_tests_that_are_named_exist(document: Path) -> None:
+    for file in TEST_FILE.findall(document.read_text(encoding="utf-8")):
+        assert (ROOT / file).exists(), f"{document.name} names {file}, which is not there"
+    for name in filter(re.compile(r"test_\w+").fullmatch, spans(document)):
+        assert name in TESTS, f"{document.name} names {name}, which is no test"
+
+
+def test_every_decision_is_in_the_index() -> None:
+    index = (ROOT / "docs/adr/README.md").read_text(encoding="utf-8")
+    records = sorted((ROOT / "docs/adr").glob("[0-9]*.md"))
+    assert [record.name[:4] for record in records] == [f"{number:04d}" for number in range(1, len(records) + 1)]
+    for record in records:
+        title = record.read_text(encoding="utf-8").splitlines()[0]
+        number, _, decision = title.removeprefix("# ").partition(": ")
+        assert f"| [{number}]({record.name}) | {decision} |" in index
+
+
+def test_make_targets_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = {
+        word
+        for document in (README, ROOT / "CONTRIBUTING.md")
+        for code in (*blocks(document), *spans(document))
+        for word in re.findall(r"^make ([a-z]+)", code)
+    }
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_nothing_names_a_machine_or_a_registry() -> None:
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("this is no git checkout")
+    listed = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        data = (ROOT / name).read_bytes() if (ROOT / name).is_file() else b""
+        leaks = [leak for leak in (*MACHINE_PATHS, *REGISTRIES) if leak.encode() in data and b"\0" not in data]
+        assert not leaks, f"{name} contains {leaks}"
+
+
+# ---- commands ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_are_what_the_programs_understand(document: Path) -> None:
+    for words in commands(spans(document)):
+        parse(words)
+    if document.parent.name == "tutorials":
+        return  # tests/system/test_tutorials.py runs them
+    for words in commands(blocks(document)):
+        command, values = parse(words)
+        missing = [p.name for p in command.params if p.required and p.name and values.get(p.name) is None]
+        assert not missing, f"{document.name}: {shlex.join(words)} lacks {missing}"
+
+
+def test_every_verb_of_the_readme_has_help() -> None:
+    for words in commands(blocks(README)):
+        verbs = words[1 : 3 if words[1] == "replay" else 2]
+        result = CliRunner().invoke(PROGRAMS[words[0]], [*verbs, "--help"])
+        assert result.exit_code == 0
+        assert "Usage" in result.stdout
+
+
+def test_the_readme_shows_every_verb() -> None:
+    shown = {" ".join(words[:2]) for words in commands(blocks(README))}
+    for program, app in PROGRAMS.items():
+        group = get_command(app)
+        assert isinstance(group, click.Group)
+        assert {f"{program} {verb}" for verb in group.commands} <= shown
+
+
+def test_cheap_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = PlanSettings(epsilon=1.0, delta=1e-8, cohort_minimum=1, noise_shares=1)
+    lease = str(LeaseId(bytes(16)))
+    with closing(found(HOMES, 1, settings, {"epsilon_per_job_week": 1.0})) as federation:
+        federation.tenants[0].journal.add([Unit(lease, 0.0, {})], [])
+    cheap = [words for words in commands(blocks(README)) if str(HOMES) in " ".join(words) or words[1] == "scenarios"]
+    codes = {" ".join(words[:2]): called(words, lease).exit_code for words in cheap}
+    assert codes == {
+        "pharoah-tenant budget": 0,
+        "pharoah-tenant preview": 3,
+        "pharoah-tenant sent": 3,
+        "pharoah-tenant check": 3,
+        "pharoah-provider ledger": 0,
+        "pharoah-provider release": 0,
+        "pharoah-provider findings": 3,
+        "pharoah-provider backup": 0,
+        "pharoah-provider restore": 0,
+        "pharoah-sim scenarios": 0,
+    }
+    (line,) = [line for line in blocks(README) if line.startswith("LEASE=")]
+    script = shlex.split(line.removeprefix("LEASE=$(python ").removesuffix(")"))
+    shown = subprocess.run([sys.executable, *script], capture_output=True, check=True, text=True)
+    assert shown.stdout.strip() == lease
+
+
+def called(words: list[str], lease: str) -> click.testing.Result:
+    result = CliRunner().invoke(PROGRAMS[words[0]], [word.replace("$LEASE", lease) for word in words[1:]])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def parse(words: list[str]) -> tuple[click.Command, Mapping[str, object]]:
+    """The verb that a command line names, and what it gives for each parameter; UsageError for what is unknown."""
+    command, rest = get_command(PROGRAMS[words[0]]), words[1:]
+    while isinstance(command, click.Group) and rest:
+        _, below, rest = command.resolve_command(click.Context(command), rest)
+        assert below is not None
+        command = below
+    values, left, _ = command.make_parser(click.Context(command)).parse_args(list(rest))
+    assert not left, f"{shlex.join(words)} has arguments too many: {left}"
+    return command, values
+
+
+def test_an_unknown_option_or_verb_is_noticed() -> None:
+    with pytest.raises(click.UsageError):
+        parse(["pharoah-tenant", "budget", "--hom", "x"])
+    with pytest.raises(click.UsageError):
+        parse(["pharoah-sim", "reply"])
+    with pytest.raises(AssertionError, match="too many"):
+        parse(["pharoah-sim", "scenarios", "x"])
+
+
+# ---- tables of keys and columns ------------------------------------------------------------------------------------
+
+
+def test_scenario_keys_are_documented_and_no_others() -> None:
+    documented = [cells[0].strip("`") for cells in table(ROOT / "docs/scenarios.md", "Keys of a scenario")]
+    assert documented == [field.name for field in fields(Scenario) if field.name != "name"]
+
+
+def test_scenarios_that_come_with_the_program_are_named() -> None:
+    assert set(names()) <= set(spans(ROOT / "docs/scenarios.md"))
+
+
+def test_columns_are_documented_and_no_others(tmp_path: Path) -> None:
+    model = ROOT / "docs/data-model.md"
+    provider_file = tmp_path / "provider.db"
+    Store(provider_file).close()
+    with closing(sqlite3.connect(":memory:")) as tenant_db, closing(sqlite3.connect(":memory:")) as trustee_db:
+        tenant_db.executescript(SCHEMA)
+        trustee_db.executescript(trustee._SCHEMA)
+        assert documented_columns(model, "A tenant's home") == columns(tenant_db)
+        assert documented_columns(model, "A trustee") == columns(trustee_db)
+    with closing(sqlite3.connect(provider_file)) as provider_db:
+        assert documented_columns(model, "The provider") == columns(provider_db)
+
+
+def documented_columns(model: Path, section: str) -> dict[str, list[str]]:
+    found_here: dict[str, list[str]] = {}
+    name = ""
+    for first, second, _ in table(model, section):
+        name = first.strip("` |") or name
+        found_here.setdefault(name, []).extend(SPAN.findall(second))
+    return found_here
+
+
+def columns(database: sqlite3.Connection) -> dict[str, list[str]]:
+    tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    return {
+        name: [column for _, column, *_ in database.execute("SELECT * FROM pragma_table_info(?)", (name,))]
+        for (name,) in tables
+    }

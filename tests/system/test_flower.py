@@ -1,0 +1,657 @@
+"""Provider and tenants over Flower: what arrives, what is left out, what must not cross; in process and over HTTP."""
+
+import importlib
+import inspect
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given, strategies as st
+
+from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PharoahError
+from federation.protocol.queries import BLOB, RECORD, Fault, Verb, unwrap, wrap
+from provider_server.network.flower_app import server_app, task_identity
+from provider_server.network.grid_tenants import FLOWER_ERRORS, PULL_AT_ONCE, GridTenants, NodeId, Silence, Why
+from provider_server.network.superlink import NO_CODE, bundle, run_server_app
+from provider_server.week import Tenants
+from simulation.run.local_grid import ClientAppFailed, LocalGrid, local_task
+from tenant_client.network.flower_app import client_app
+from tests.support.superlink import SuperLink, pinned_node, run_stock_server_app, superlink
+from tests.support.waiting import PATIENCE_S
+
+SECRET = "shape 4096x11008 of tenant seven"
+SHORT_S = 1.5  # for a deadline that passes; over HTTP, many times what one answer takes
+ALL_BYTES = bytes(range(256))
+Run = Callable[[Tenants], None]
+Play = Callable[[Sequence[ClientApp | None], Run, float], list[int]]
+
+
+def echo(verb: Verb, payload: bytes) -> bytes:
+    return verb.encode() + b":" + payload
+
+
+def fail(error: Exception) -> Callable[[Verb, bytes], bytes]:
+    def answer(_verb: Verb, _payload: bytes) -> bytes:
+        raise error
+
+    return answer
+
+
+def says(reply: Callable[[], RecordDict | Error]) -> ClientApp:
+    """A node that is not ours and replies to a contribution with whatever it likes."""
+    app = ClientApp()
+
+    @app.query(Verb.CONTRIBUTION.value)
+    def answer(message: Message, _context: Context) -> Message:
+        return Message(reply(), reply_to=message)
+
+    return app
+
+
+def blob(payload: Any = b"x") -> RecordDict:
+    return RecordDict({RECORD: ConfigRecord({BLOB: wrap(payload) if isinstance(payload, bytes) else payload})})
+
+
+@pytest.fixture(scope="module")
+def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SuperLink]:
+    with superlink(tmp_path_factory.mktemp("superlink")) as running:
+        yield running
+
+
+def play_locally(apps: Sequence[ClientApp | None], run: Run, deadline_s: float) -> list[int]:
+    """Runs a ServerApp in process; an app that is None is a node that never answers. Returns the node ids in order."""
+    nodes = dict(enumerate((app or client_app(echo) for app in apps), start=1001))
+    silent = [node_id for node_id, app in zip(nodes, apps, strict=True) if app is None]
+    LocalGrid(nodes, silent=silent).start(server_app(run, wanted=len(apps), deadline_s=deadline_s))
+    return list(nodes)
+
+
+def play_over(link: SuperLink) -> Play:
+    def play(apps: Sequence[ClientApp | None], run: Run, deadline_s: float) -> list[int]:
+        """The same over HTTP, for two nodes."""
+        first, second = apps
+        with pinned_node(link.address, first) as one, pinned_node(link.address, second) as two:
+            run_server_app(link.address, server_app(run, wanted=2, deadline_s=deadline_s))
+        return [one, two]
+
+    return play
+
+
+@pytest.fixture(params=["local", pytest.param("superlink", marks=pytest.mark.xdist_group("superlink"))])
+def play(request: pytest.FixtureRequest) -> Play:
+    return play_locally if request.param == "local" else play_over(request.getfixturevalue("link"))
+
+
+def ask_all(payloads: Sequence[bytes], answers: list[list[bytes]]) -> Run:
+    def run(tenants: Tenants) -> None:
+        answers.extend(sorted(tenants.ask(verb, payload)) for verb in Verb for payload in payloads)
+
+    return run
+
+
+def ask_once(answers: list[bytes], silences: list[Silence], seconds: list[float]) -> Run:
+    """Asks for a contribution and notes what came, what was left out and how long that took."""
+
+    def run(tenants: Tenants) -> None:
+        assert isinstance(tenants, GridTenants)
+        begin_s = time.monotonic()
+        answers.extend(tenants.ask(Verb.CONTRIBUTION, b"plan"))
+        seconds.append(time.monotonic() - begin_s)
+        silences.extend(tenants.silences)
+
+    return run
+
+
+def left_out(play: Play, app: ClientApp | None, deadline_s: float = PATIENCE_S) -> tuple[list[Silence], int, float]:
+    """Plays `app` beside a tenant that answers; the latter must get through. Returns silences, node id, seconds."""
+    answers: list[bytes] = []
+    silences: list[Silence] = []
+    seconds: list[float] = []
+    node_id = play([app, client_app(echo)], ask_once(answers, silences, seconds), deadline_s)[0]
+    assert answers == [b"contribution:plan"]
+    return silences, node_id, seconds[0]
+
+
+# ---- both transports
+
+
+def test_the_same_bytes_come_out_of_every_verb(play: Play) -> None:
+    payloads = [b"", ALL_BYTES, ALL_BYTES * 512]
+    answers: list[list[bytes]] = []
+    play([client_app(echo), client_app(lambda verb, payload: b"2" + payload)], ask_all(payloads, answers), PATIENCE_S)
+    assert answers == [[b"2" + payload, echo(verb, payload)] for verb in Verb for payload in payloads]
+
+
+def test_a_node_that_never_answers_is_late_and_holds_nobody_up(play: Play) -> None:
+    _, _, answered_s = left_out(play, client_app(fail(BudgetExceeded("no"))), PATIENCE_S)
+    deadline_s = max(SHORT_S, 10 * answered_s)  # the other node must answer in time however busy the machine is
+    silences, node_id, seconds = left_out(play, None, deadline_s)
+    assert silences == [Silence(Verb.CONTRIBUTION, NodeId(node_id), Why.LATE)]
+    assert deadline_s <= seconds < PATIENCE_S
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "name"),
+    [
+        (BudgetExceeded(SECRET, hint=SECRET), Fault.REFUSAL, "BudgetExceeded"),
+        (BadSignature(SECRET), Fault.PEER, "BadSignature"),
+        (KeyError(SECRET), Fault.BUG, "Bug"),
+    ],
+)
+def test_of_an_error_only_the_class_name_crosses(
+    play: Play, caplog: pytest.LogCaptureFixture, error: Exception, code: Fault, name: str
+) -> None:
+    replies: list[Message] = []
+    ours = client_app(fail(error))
+
+    def spied(message: Message, context: Context) -> Message:
+        replies.append(ours(message, context))
+        return replies[-1]
+
+    theirs = ClientApp()
+    theirs.query(Verb.CONTRIBUTION.value)(spied)
+    silences, node_id, seconds = left_out(play, theirs)
+    assert silences == [Silence(Verb.CONTRIBUTION, NodeId(node_id), Why.FAILED, name)]
+    assert seconds < PATIENCE_S
+    assert (replies[0].error.code, replies[0].error.reason) == (code, name)
+    assert SECRET.encode() not in replies[0].deflate()
+    seen = [record.getMessage() for record in caplog.records if record.name == "provider_server.network.grid_tenants"]
+    assert seen == [f"node {node_id} has no answer to contribution: failed {name}"]
+    assert SECRET in caplog.text  # the tenant's own log does say what happened
+
+
+def test_a_malformed_reply_is_dropped_and_reported(play: Play) -> None:
+    silences, node_id, seconds = left_out(play, says(lambda: RecordDict({"other": ConfigRecord({BLOB: b"x"})})))
+    assert silences == [Silence(Verb.CONTRIBUTION, NodeId(node_id), Why.MALFORMED, "DecodeError")]
+    assert seconds < PATIENCE_S
+
+
+# ---- a SuperLink alone
+
+
+@pytest.mark.xdist_group("superlink")
+def test_a_pinned_node_refuses_the_run_of_another_bundle(link: SuperLink) -> None:
+    answers: list[bytes] = []
+    silences: list[Silence] = []
+    app = client_app(echo)
+    right, wrong = bundle(NO_CODE).hash_str, bundle("app = 1").hash_str
+    with (
+        pinned_node(link.address, app, fab_hash=right),
+        pinned_node(link.address, app, fab_hash=wrong) as refusing,
+    ):
+        run_server_app(link.address, server_app(ask_once(answers, silences, []), wanted=2, deadline_s=PATIENCE_S))
+    assert answers == [b"contribution:plan"]
+    assert silences == [Silence(Verb.CONTRIBUTION, NodeId(refusing), Why.FAILED, "INVALID_FAB")]
+
+
+@pytest.mark.xdist_group("superlink")
+def test_the_stock_command_runs_the_server_app_of_a_bundle(link: SuperLink, tmp_path: Path) -> None:
+    module = f"""
+from pathlib import Path
+from crypto.verbs import Verb
+from provider_server.flower_server import server_app, task_identity
+
+def run(tenants):
+    Path({str(tmp_path / "answers")!r}).write_bytes(b" ".join(tenants.ask(Verb.BUNDLE, b"week 7")))
+
+app = server_app(run, wanted=2)
+"""
+    app, fab_hash = client_app(echo), bundle(module).hash_str
+    with pinned_node(link.address, app, fab_hash=fab_hash), pinned_node(link.address, app, fab_hash=fab_hash):
+        run_stock_server_app(link.address, module, tmp_path / "serverapp.log")
+    assert (tmp_path / "answers").read_bytes() == b"bundle:week 7 bundle:week 7"
+
+
+@pytest.mark.xdist_group("superlink")
+def test_the_harness_hides_neither_a_failing_run_nor_a_failing_node(link: SuperLink) -> None:
+    def run(_tenants: Tenants) -> None:
+        raise BudgetExceeded("no")
+
+    with pytest.raises(BudgetExceeded), pinned_node(link.address, client_app(echo)):
+        run_server_app(link.address, server_app(run, wanted=1))
+    with pytest.raises(ValueError, match="No query function"), pinned_node(link.address, ClientApp()):
+        run_server_app(link.address, server_app(ask_once([], [], []), wanted=1, deadline_s=0.5))
+
+
+# ---- the provider's side
+
+
+def ask_grid(grid: Grid, deadline_s: float = 0.0) -> tuple[list[bytes], tuple[Silence, ...]]:
+    tenants = GridTenants(grid, deadline_s, poll_s=0.01)
+    with local_task():
+        return list(tenants.ask(Verb.CONTRIBUTION, b"plan")), tenants.silences
+
+
+def numbered(count: int) -> dict[int, ClientApp]:
+    def app(number: int) -> ClientApp:
+        return client_app(lambda _verb, _payload: str(number).encode())
+
+    return {number: app(number) for number in range(2, count + 2)}
+
+
+def test_replies_delivered_twice_and_out_of_order_are_yielded_once() -> None:
+    seen: list[Message] = []
+
+    def deliver(replies: list[Message]) -> Iterable[Message]:
+        seen.extend(replies)
+        return [*reversed(seen), *replies]  # everything again, with every pull
+
+    answers, silences = ask_grid(LocalGrid(numbered(3 * PULL_AT_ONCE), deliver=deliver))
+    assert sorted(map(int, answers)) == list(range(2, 3 * PULL_AT_ONCE + 2))
+    assert answers[:2] == [str(PULL_AT_ONCE + 1).encode(), str(PULL_AT_ONCE).encode()]
+    assert silences == ()
+
+
+def test_a_reply_to_another_question_is_ignored() -> None:
+    kept: list[Message] = []
+
+    def hold_back_one_round(replies: list[Message]) -> Iterable[Message]:
+        stale = [*kept]
+        kept[:] = replies
+        return stale
+
+    grid = LocalGrid(numbered(1), deliver=hold_back_one_round)
+    assert ask_grid(grid) == ([], (Silence(Verb.CONTRIBUTION, NodeId(2), Why.LATE),))
+    assert ask_grid(grid) == ([], (Silence(Verb.CONTRIBUTION, NodeId(2), Why.LATE),))
+    assert len(kept) == 1
+
+
+def test_answers_that_are_there_at_the_deadline_are_all_taken() -> None:
+    held: list[Message] = []
+
+    def one_by_one(replies: list[Message]) -> Iterable[Message]:
+        held.extend(replies)
+        return [held.pop()] if held else []
+
+    count = 2 * PULL_AT_ONCE + 1
+    answers, silences = ask_grid(LocalGrid(numbered(count), deliver=one_by_one), deadline_s=0.0)
+    assert len(answers) == count
+    assert silences == ()
+
+
+def test_an_answer_is_yielded_before_the_others_have_come() -> None:
+    tenants = GridTenants(LocalGrid(numbered(2), silent=[3]), deadline_s=PATIENCE_S)
+    begin_s = time.monotonic()
+    with local_task():
+        assert next(tenants.ask(Verb.CONTRIBUTION, b"plan")) == b"2"
+    assert time.monotonic() - begin_s < PATIENCE_S
+    assert tenants.silences == ()
+
+
+def test_a_question_is_sent_even_if_nobody_reads_the_answers() -> None:
+    class Recording(LocalGrid):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            sent.extend(message.metadata.message_type for message in messages)
+            return []
+
+    sent: list[str] = []
+    with local_task():
+        GridTenants(Recording(numbered(2)), 0.0).ask(Verb.BUNDLE, b"bundle")
+    assert sent == ["query.bundle", "query.bundle"]
+
+
+def test_silences_add_up_over_the_questions_of_a_week() -> None:
+    tenants = GridTenants(LocalGrid(numbered(2), silent=[3]), 0.0)
+    with local_task():
+        for verb in Verb:
+            list(tenants.ask(verb, b""))
+    assert tenants.silences == tuple(Silence(verb, NodeId(3), Why.LATE) for verb in Verb)
+
+
+def test_a_node_that_left_before_the_question_is_unsent() -> None:
+    class Stale(LocalGrid):
+        def get_node_ids(self) -> Iterable[int]:
+            return [2, 999]
+
+    assert ask_grid(Stale(numbered(1))) == ([b"2"], (Silence(Verb.CONTRIBUTION, NodeId(999), Why.UNSENT),))
+
+
+def test_all_nodes_are_unsent_when_the_grid_takes_none() -> None:
+    class Full(LocalGrid):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            return []  # what Flower's grid does with a request that is too large
+
+    answers, silences = ask_grid(Full(numbered(2)))
+    assert answers == []
+    assert [silence.why for silence in silences] == [Why.UNSENT, Why.UNSENT]
+
+
+def test_replies_that_cannot_be_inflated_cost_one_pull_and_not_the_round(caplog: pytest.LogCaptureFixture) -> None:
+    class Poisoned(LocalGrid):
+        pulls = 0
+
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            self.pulls += 1
+            replies = super().pull_messages(message_ids)
+            if self.pulls == 1:
+                raise ValueError(SECRET)
+            return replies
+
+    answers, silences = ask_grid(Poisoned(numbered(PULL_AT_ONCE + 1)))
+    assert answers == [str(PULL_AT_ONCE + 2).encode()]
+    assert [silence.why for silence in silences] == [Why.LATE] * PULL_AT_ONCE
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (Error(Fault.REFUSAL, "fine\nERROR forged log line"), "unnamed"),
+        (Error(Fault.REFUSAL, SECRET), "unnamed"),
+        (Error(Fault.REFUSAL, "A" * 65), "unnamed"),
+        (Error(Fault.REFUSAL, "Bürger"), "unnamed"),
+        (Error(Fault.REFUSAL), "unnamed"),
+        (
+            Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"<class 'KeyError'>:<'{SECRET}'>"),
+            "CLIENT_APP_RAISED_EXCEPTION",
+        ),
+        (Error(ErrorCode.NODE_UNAVAILABLE, "gone"), "NODE_UNAVAILABLE"),
+        (Error(-3, SECRET), "code -3"),
+    ],
+)
+def test_the_text_of_a_hostile_error_is_not_taken_over(
+    caplog: pytest.LogCaptureFixture, error: Error, detail: str
+) -> None:
+    _, silences = ask_grid(LocalGrid({2: says(lambda: error)}))
+    assert silences == (Silence(Verb.CONTRIBUTION, NodeId(2), Why.FAILED, detail),)
+    assert SECRET not in caplog.text
+    assert "forged" not in caplog.text
+
+
+def joining(grid: LocalGrid, counts: Sequence[int]) -> LocalGrid:
+    """Nodes that come one by one: each look sees the next count, the last for good."""
+    left = list(counts)
+
+    class Joining(LocalGrid):
+        def get_node_ids(self) -> Iterable[int]:
+            return list(grid.get_node_ids())[: left.pop(0) if len(left) > 1 else left[0]]
+
+    return Joining(numbered(len(list(grid.get_node_ids()))))
+
+
+@pytest.mark.parametrize(("counts", "present"), [([0, 1, 1, 3], 3), ([0, 1, 2], 2)])
+def test_the_server_waits_for_the_nodes_it_wants_and_then_goes_on(counts: list[int], present: int) -> None:
+    answers: list[bytes] = []
+    app = server_app(ask_once(answers, [], []), wanted=3, join_s=0.2, deadline_s=0.0, poll_s=0.01)
+    joining(LocalGrid(numbered(3)), counts).start(app)
+    assert len(answers) == present
+
+
+# ---- the tenant's side
+
+
+def asked(app: ClientApp, content: RecordDict) -> Message:
+    with local_task():
+        question = Message(content, 2, f"query.{Verb.CONTRIBUTION}")
+    return app(question, Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={}))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict(),
+        RecordDict({"other": ConfigRecord({BLOB: b"x"})}),
+        RecordDict({RECORD: ConfigRecord({BLOB: b"x"}), "more": ConfigRecord()}),
+        RecordDict({RECORD: ConfigRecord({BLOB: b"x", "more": 1})}),
+        RecordDict({RECORD: ConfigRecord({"other": b"x"})}),
+        RecordDict({RECORD: ConfigRecord()}),
+        blob("text"),
+        blob([b"x"]),
+        RecordDict({RECORD: MetricRecord({BLOB: 1})}),
+        RecordDict({RECORD: ArrayRecord()}),
+    ],
+)
+def test_a_question_in_any_other_layout_is_refused_unread(content: RecordDict) -> None:
+    reply = asked(client_app(fail(AssertionError("was asked"))), content)
+    assert (reply.error.code, reply.error.reason) == (Fault.DECODE, "DecodeError")
+
+
+def test_an_error_in_place_of_a_question_is_refused() -> None:
+    with local_task():
+        question = Message(Error(1, "x"), reply_to=Message(blob(), 2, f"query.{Verb.CONTRIBUTION}"))
+    context = Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={})
+    assert client_app(echo)(question, context).error.code == Fault.DECODE
+
+
+def test_an_answer_that_is_not_bytes_is_a_bug_of_the_tenant(caplog: pytest.LogCaptureFixture) -> None:
+    answer: Any = lambda _verb, _payload: object()  # noqa: E731
+    with caplog.at_level(logging.ERROR, logger="tenant_client"):
+        assert asked(client_app(answer), blob()).error.code == Fault.BUG
+    assert "a bug of the tenant client" in caplog.text
+
+
+def test_an_answer_gets_the_verb_and_the_payload() -> None:
+    assert unwrap(asked(client_app(echo), blob(ALL_BYTES)).content) == b"contribution:" + ALL_BYTES
+
+
+# ---- the shared contract
+
+
+def test_every_error_has_the_code_of_its_family() -> None:
+    families = [PharoahError("x"), DecodeError("x"), BadSignature("x"), BudgetExceeded("x")]
+    assert [Fault.of(error) for error in families] == [1000, 1001, 1002, 1003]
+    assert min(Fault) > max(FLOWER_ERRORS)
+
+
+anything = st.recursive(
+    st.none() | st.binary() | st.text() | st.integers(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from([RECORD, BLOB, "x"]) | st.integers(), inner),
+)
+
+
+@given(anything)
+def test_any_object_is_a_blob_or_a_decode_error(content: object) -> None:
+    try:
+        value = unwrap(content)
+    except DecodeError:
+        return
+    assert content == {RECORD: {BLOB: value}}
+    assert type(value) is bytes
+
+
+# ---- the local grid
+
+
+def test_apps_cannot_reach_into_what_others_hold() -> None:
+    held: list[RecordDict] = []
+
+    def greedy(message: Message, _context: Context) -> Message:
+        held.append(message.content)
+        assert unwrap(message.content) == b"plan"
+        message.content.pop(RECORD)
+        reply = blob(b"mine")
+        held.append(reply)
+        return Message(reply, reply_to=message)
+
+    def meddle(replies: list[Message]) -> Iterable[Message]:
+        for content in held:
+            content.clear()
+        return replies
+
+    app = ClientApp()
+    app.query(Verb.CONTRIBUTION.value)(greedy)
+    assert ask_grid(LocalGrid({2: app, 3: app}, deliver=meddle)) == ([b"mine", b"mine"], ())
+
+
+def test_a_node_keeps_its_own_context_from_message_to_message() -> None:
+    def count(message: Message, context: Context) -> Message:
+        seen = context.state.setdefault("seen", MetricRecord({"n": 0}))
+        assert isinstance(seen, MetricRecord)
+        seen["n"] = int(str(seen["n"])) + 1
+        return Message(blob(f"{context.node_id}:{seen['n']}".encode()), reply_to=message)
+
+    app = ClientApp()
+    app.query(Verb.CONTRIBUTION.value)(count)
+    grid = LocalGrid({2: app, 3: app})
+    ask_grid(grid)
+    assert ask_grid(grid)[0] == [b"2:2", b"3:2"]
+
+
+def test_what_a_client_app_raises_stops_the_simulation() -> None:
+    with pytest.raises(ClientAppFailed, match="No query function"):
+        LocalGrid({2: ClientApp()}).start(server_app(ask_once([], [], []), wanted=1))
+
+
+def test_the_rest_of_the_grid_interface_works() -> None:
+    grid = LocalGrid(numbered(2), silent=[3])
+    with local_task():
+        questions = [grid.create_message(blob(), "query.bundle", node_id, "week") for node_id in grid.get_node_ids()]
+        replies = list(grid.send_and_receive(questions, timeout=1.0))
+    assert [unwrap(reply.content) for reply in replies] == [b"2"]
+    assert replies[0].metadata.group_id == "week"
+    assert [node.node_id for node in grid.get_nodes()] == [2, 3]
+    run = grid.run
+    grid.set_run(run)
+    assert grid.run is run
+
+
+def test_the_identity_of_a_task_does_not_outlive_it() -> None:
+    with task_identity(5, 1, 1):
+        with pytest.raises(KeyError), task_identity(6, 1, 1):
+            raise KeyError(TaskIdentity.run_id)
+        assert TaskIdentity.run_id == 5
+    with pytest.raises(RuntimeError):
+        _ = TaskIdentity.run_id
+
+
+def test_a_message_costs_less_than_a_millisecond() -> None:
+    grid = LocalGrid(numbered(200))
+
+    def once() -> float:
+        begin_s = time.thread_time()
+        ask_grid(grid)
+        return (time.thread_time() - begin_s) / 200
+
+    assert min(once() for _ in range(3)) < 1e-3
+
+
+# ---- Flower's own interfaces: this version and no other
+
+
+def parameters(function: Callable[..., object]) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def test_flower_is_the_version_whose_insides_are_used() -> None:
+    assert version("flwr") == "1.41.0"
+
+
+def test_flower_error_codes_are_as_written_down() -> None:
+    codes = {code: name for name, code in vars(ErrorCode).items() if isinstance(code, int)}
+    assert codes == FLOWER_ERRORS
+
+
+def test_flower_keeps_the_task_identity_where_the_local_grid_looks() -> None:
+    assert [name for name in vars(TaskIdentity) if name.endswith("_id")] == ["_task_id", "_run_id", "_node_id"]
+
+
+def test_flower_names_a_message_where_the_grids_write_it() -> None:
+    with local_task():
+        message = Message(blob(), 2, "query.bundle")
+    vars(message.metadata)["_message_id"] = "named"
+    assert message.metadata.message_id == "named"
+
+
+def test_flower_has_an_empty_run() -> None:
+    module = importlib.import_module("flwr.supercore.run")
+    assert module.Run.create_empty(7).run_id == 7
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("flwr.cli.build:build_fab_from_files", ["files"]),
+        ("flwr.common.serde:context_from_proto", ["context_proto"]),
+        ("flwr.common.serde:fab_to_proto", ["fab"]),
+        ("flwr.common.serde:message_from_proto", ["message_proto"]),
+        ("flwr.common.serde:message_to_proto", ["message"]),
+        ("flwr.common.serde:run_from_proto", ["run_proto"]),
+        ("flwr.app.message:remove_content_from_message", ["message"]),
+        ("flwr.proto.control_pb2:ListNodesRequest", []),
+        ("flwr.proto.control_pb2:ListNodesResponse", ["nodes_info"]),
+        ("flwr.proto.control_pb2:RegisterNodeRequest", ["public_key"]),
+        ("flwr.proto.control_pb2:StartRunRequest", ["fab"]),
+        ("flwr.proto.control_pb2:StartRunResponse", ["run_id"]),
+        ("flwr.proto.control_pb2:StopRunRequest", ["run_id"]),
+        ("flwr.proto.control_pb2:UnregisterNodeRequest", ["node_id"]),
+        ("flwr.proto.fleet_pb2:ActivateNodeRequest", ["public_key", "heartbeat_interval"]),
+        ("flwr.proto.fleet_pb2:DeactivateNodeRequest", ["node_id"]),
+        ("flwr.proto.fleet_pb2:PullMessagesRequest", ["node"]),
+        (
+            "flwr.proto.fleet_pb2:PushMessagesRequest",
+            ["node", "messages_list", "message_object_trees", "clientapp_runtime_list"],
+        ),
+        ("flwr.proto.fleet_pb2:RegisterNodeFleetRequest", ["public_key"]),
+        ("flwr.proto.heartbeat_pb2:SendNodeHeartbeatRequest", ["node", "heartbeat_interval"]),
+        ("flwr.proto.message_pb2:Metadata", ["src_node_id", "reply_to_message_id"]),
+        ("flwr.proto.node_pb2:NodeInfo", ["node_id", "status", "public_key"]),
+        ("flwr.proto.run_pb2:GetRunRequest", ["node", "run_id"]),
+        ("flwr.proto.message_pb2:ObjectTree", ["object_id", "children"]),
+        ("flwr.proto.runtime_pb2:AcquireTaskRequest", ["supported_task_types"]),
+        ("flwr.proto.runtime_pb2:AcquireTaskResponse", ["task", "token"]),
+        ("flwr.proto.runtime_pb2:SendTaskHeartbeatRequest", []),
+        ("flwr.proto.runtime_pb2:PullTaskInputRequest", []),
+        ("flwr.proto.runtime_pb2:PushTaskOutputRequest", ["context", "sub_status"]),
+        ("flwr.supercore.control.control_http_client:ControlHttpClient.StartRun", ["self", "request"]),
+        ("flwr.supercore.fab:Fab", ["hash_str", "content", "verifications"]),
+        ("flwr.supercore.heartbeat:HeartbeatSender", ["heartbeat_fn"]),
+        ("flwr.supercore.inflatable.inflatable_object:get_all_nested_objects", ["obj"]),
+        ("flwr.supercore.inflatable.inflatable_object:get_object_tree", ["obj"]),
+        ("flwr.supercore.inflatable.inflatable_object:no_object_id_recompute", []),
+        (
+            "flwr.supercore.inflatable.inflatable_protobuf_utils:make_confirm_message_received_fn_protobuf",
+            ["confirm_message_received_protobuf", "node", "run_id"],
+        ),
+        (
+            "flwr.supercore.inflatable.inflatable_protobuf_utils:make_pull_object_fn_protobuf",
+            ["pull_object_protobuf", "node", "run_id"],
+        ),
+        (
+            "flwr.supercore.inflatable.inflatable_protobuf_utils:make_push_object_fn_protobuf",
+            ["push_object_protobuf", "node", "run_id", "session_id"],
+        ),
+        (
+            "flwr.supercore.inflatable.inflatable_utils:pull_and_inflate_object_from_tree",
+            ["object_tree", "pull_object_fn", "confirm_object_received_fn", "return_type"],
+        ),
+        (
+            "flwr.supercore.inflatable.inflatable_utils:push_objects",
+            ["objects", "push_object_fn", "object_ids_to_push"],
+        ),
+        ("flwr.supercore.interceptors:RuntimeTokenHttpInterceptor", ["token"]),
+        ("flwr.supercore.interceptors:RuntimeVersionHttpInterceptor", ["component_name"]),
+        ("flwr.supercore.protobuf.client:ProtobufClient", ["base_url", "interceptors", "verify", "timeout"]),
+        ("flwr.supercore.protobuf.client:ProtobufClientInterceptor.intercept", ["self", "context", "call_next"]),
+        ("flwr.supercore.runtime:RuntimeHttpClient.AcquireTask", ["self", "request"]),
+        ("flwr.supercore.runtime:RuntimeHttpClient.PullTaskInput", ["self", "request"]),
+        ("flwr.supercore.runtime:RuntimeHttpClient.PushTaskOutput", ["self", "request"]),
+        ("flwr.supercore.runtime:RuntimeHttpClient.SendTaskHeartbeat", ["self", "request"]),
+        ("flwr.superlink.config_loader:SuperLinkLifespanConfig", ["enable_supernode_auth", "database", "isolation"]),
+        ("flwr.superlink.grid:HttpGrid", ["runtime_api_address", "insecure", "token"]),
+        ("flwr.superlink.main:create_app", ["config", "superlink_lifespan_class"]),
+        ("flwr.supernode.node_auth_http_interceptor:NodeAuthHttpInterceptor", ["private_key", "public_key"]),
+    ],
+)
+def test_what_is_used_of_flowers_insides_is_still_there(place: str, expected: list[str]) -> None:
+    module, _, path = place.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    fields = getattr(found, "DESCRIPTOR", None)
+    names = list(fields.fields_by_name) if fields else parameters(found)
+    assert [name for name in names if name in expected] == expected
+
+
+def test_flower_constants_are_what_the_api_expects() -> None:
+    task = importlib.import_module("flwr.supercore.constant").TaskType
+    status = importlib.import_module("flwr.common.constant").SubStatus
+    assert (task.SERVER_APP, status.COMPLETED, status.FAILED) == ("flwr-serverapp", "completed", "failed")

@@ -1,0 +1,79 @@
+"""The tutorials: every command of them is run, in one shell and an empty folder, and prints what they show."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
+BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+END = "--- end of block {} ---"
+PROGRAMS = {
+    "pharoah-tenant": "tenant_client",
+    "pharoah-provider": "provider_server",
+    "pharoah-sim": "simulation",
+}
+pytestmark = pytest.mark.xdist_group("programs")  # one federation of real programs at a time
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """The programs by name, whatever environment the tests run in."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, package in PROGRAMS.items():
+        call = f"from {package}.cli import app; app(prog_name='{name}')"
+        (folder / name).write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -c "{call}" "$@"\n')
+        (folder / name).chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_every_command_runs_and_prints_what_the_tutorial_shows(tutorial: Path, tools: Path, tmp_path: Path) -> None:
+    parts = BLOCK.findall(tutorial.read_text(encoding="utf-8"))
+    scripts = [text for kind, text in parts if kind == "sh"]
+    said = run("\n".join(f"{text}\necho; echo '{END.format(n)}'" for n, text in enumerate(scripts)), tools, tmp_path)
+    outputs = [block.rpartition(END.format(n))[0] for n, block in enumerate(re.split(r"(?<= ---)\n", said))]
+    number = -1
+    for kind, text in parts:
+        number += kind == "sh"
+        for line in text.splitlines() if kind == "text" else ():
+            pattern = ".*".join(re.escape(piece) for piece in line.strip().split("…"))
+            assert re.search(pattern, outputs[number]), f"{tutorial.name} shows {line!r}, but:\n{outputs[number]}"
+
+
+def run(script: str, tools: Path, folder: Path) -> str:
+    """What a script prints, errors among it; it must end well."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PHAROAH_")}
+    env = kept | {"PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    (folder / "simulation").symlink_to(ROOT / "simulation")
+    done = subprocess.run(
+        ["/bin/bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=1800,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_there_is_one_for_each_of_the_three_who_use_it() -> None:
+    assert [path.stem for path in TUTORIALS] == ["engineer", "operator", "researcher"]
+
+
+def test_a_line_that_is_not_printed_is_noticed(tools: Path, tmp_path: Path) -> None:
+    tutorial = tmp_path / "false.md"
+    tutorial.write_text("```sh\necho one\n```\n\n```text\ntwo\n```\n")
+    with pytest.raises(AssertionError, match="shows 'two'"):
+        test_every_command_runs_and_prints_what_the_tutorial_shows(tutorial, tools, tmp_path)
+    tutorial.write_text("```sh\nfalse\n```\n")
+    with pytest.raises(AssertionError):
+        run("false", tools, tmp_path / "bin")

@@ -1,0 +1,133 @@
+"""What changed between the run that worked and this one: relations, in few lines, the likeliest first."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+from typer.testing import CliRunner
+
+from tenant_client.advice.changes import NothingToCompare, Run, changes, last_that_worked, relations
+from tenant_client.cli import app
+from tenant_client.records.attempts import Attempts, Cause, State
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
+from tests.support.changing import replace
+from tests.support.factories import a_descriptor, labels, token
+
+LLAMA = a_descriptor()
+
+
+def run(unit: str = "a", place: int = 0, level: int = 0, **differing: Any) -> Run:
+    own = labels(0, place) | ({"context_level": str(token("drifted"))} if level else {})
+    return Run(unit, own, replace(LLAMA, **differing))
+
+
+def texts(before: Run, after: Run) -> list[str]:
+    return [f"{change.kind}: {change.text}" for change in changes(before, after)]
+
+
+# ---- relations -----------------------------------------------------------------------------------------------------
+
+
+def test_equal_runs_have_no_changes_and_unknown_workloads_none_that_are_made_up() -> None:
+    assert changes(run(), run("b")) == ()
+    assert changes(Run("a", {}, None), Run("b", labels(0), LLAMA)) == ()
+
+
+def test_another_context_comes_first_and_another_level_is_told_from_it() -> None:
+    moved = changes(run(), run(place=1, precision="fp8"))
+    assert [change.kind for change in moved] == ["context", "precision"]
+    assert moved[0].text.startswith("another hardware context: ")
+    assert texts(run(), run(level=1)) == ["context: the same hardware context at another build-up level"]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "text"),
+    [
+        ("2.9.1", "2.10.0", "nccl 2.9.1 → 2.10.0, newer"),
+        ("2.21.5", "2.19.3", "nccl 2.21.5 → 2.19.3, older"),
+        ("2.1", "2.1.post1", "nccl 2.1 → 2.1.post1, newer"),
+        (None, "2.19.3", "nccl 2.19.3 is new"),
+        ("2.19.3", None, "nccl 2.19.3 is gone"),
+    ],
+)
+def test_versions_are_ordered_as_versions(was: str | None, now: str | None, text: str) -> None:
+    one, other = (run(versions=(("nccl", version),) if version else ()) for version in (was, now))
+    assert texts(one, other) == [f"version: {text}"]
+
+
+def test_a_collective_over_twice_the_ranks_is_said_so() -> None:
+    one, other = (run(collectives=(("all_reduce", ranks, 20), ("all_reduce", ranks, 24))) for ranks in (3, 4))
+    assert texts(one, other) == ["collective: all_reduce: ranks × 2"]
+    assert texts(other, one) == ["collective: all_reduce: ranks ÷ 2"]
+
+
+def test_operators_of_one_factor_are_one_line() -> None:
+    small, large = (
+        run(structure=frozenset((name, (0, size, -1, size)) for name in ("a", "b", "c", "d", "e"))) for size in (9, 10)
+    )
+    assert texts(small, large) == ["operator: a, b, c and 2 more: 2 sizes × 2"]
+
+
+def test_what_has_no_one_factor_is_counted() -> None:
+    assert list(relations("mm", {(1,), (2,)}, {(1,), (3, 3)})) == ["mm: 1 of 2 sizes are gone, 1 are new"]
+    assert list(relations("mm", set(), {(1,)})) == ["mm: is new"]
+
+
+sizes = st.sets(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=5)
+
+
+@given(sizes, st.integers(1, 4))
+def test_a_common_factor_is_found_whatever_the_sizes(was: set[tuple[int, ...]], by: int) -> None:
+    now: set[tuple[int, ...]] = {(one + 20 * by, other) for one, other in was}
+    assert list(relations("mm", was, now)) == [f"mm: 1 sizes × {2 ** (20 * by)}"]
+
+
+# ---- which run to compare with -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Three runs in order: of the same model, of another model, and one that failed with a newer NCCL."""
+    connection = open_database(tmp_path / "tenant.db")
+    attempts, journal = Attempts(connection), Journal(connection)
+    other = replace(LLAMA, structure=frozenset({("aten::conv2d", (3, 3))}))
+    newer = replace(LLAMA, versions=(*LLAMA.versions, ("nccl", "2.21.5")))
+    runs = [("old", LLAMA, State.SUCCEEDED), ("other", other, State.SUCCEEDED), ("new", newer, State.FAILED)]
+    for number, (unit, descriptor, state) in enumerate(runs):
+        attempts.begin(unit, 3600.0 * number)
+        journal.describe(unit, 0.0, descriptor)
+        attempts.end(unit, 1, state, 3600.0 * number + 60.0)
+    attempts.explain("new", 1, Cause("nccl_timeout_error"))
+    connection.close()
+    return tmp_path
+
+
+def asked(home: Path, *words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["changes", *words, "--home", str(home)])
+    return done.exit_code, done.output
+
+
+def test_the_last_run_of_the_same_structure_that_worked_is_the_one_to_compare_with(home: Path) -> None:
+    code, said = asked(home, "new")
+    assert code == 1
+    assert "old" in said.splitlines()[0]
+    assert "version: nccl 2.21 → 2.21.5, newer" in said
+    assert len(said.splitlines()) == 2
+
+
+def test_another_run_can_be_named_and_equal_ones_say_so(home: Path) -> None:
+    assert "operator" in asked(home, "new", "--from", "other")[1]
+    code, said = asked(home, "old", "--from", "old")
+    assert (code, "nothing" in said) == (0, True)
+
+
+def test_names_that_are_not_there_are_refused(home: Path) -> None:
+    code, said = asked(home, "nobody")
+    assert (code, "no lease 'nobody'" in said) == (2, True)
+
+
+def test_without_a_run_that_worked_there_is_nothing_to_compare() -> None:
+    with pytest.raises(NothingToCompare):
+        last_that_worked([], {"a": run()}, "a")

@@ -1,0 +1,157 @@
+"""The cue table and the Xid catalogue: valid as shipped, refused when wrong, and gated without gaps."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from federation.protocol.causes import CAUSES
+from tenant_client.sources.cues import Level, level_of, match_exception, match_line, parse, table
+from tenant_client.sources.reading import CappedReader, Limits
+from tenant_client.sources.scanning import Scanner, gate_of
+from tenant_client.sources.xid import XIDS, parse as parse_xids
+
+ROOT = Path(__file__).resolve().parents[2]
+CATALOG = ROOT.parent / "shared" / "data" / "xid" / "xid_catalog.json"
+TABLE = (ROOT / "tenant_client" / "sources" / "cues.toml").read_text(encoding="utf-8")
+LINE_SECTIONS = ("kernel", "nccl", "job")
+
+
+def test_every_reason_has_a_cue_for_a_root_or_is_a_symptom_by_nature() -> None:
+    cues = [cue for section in table().sections.values() for cue in section]
+    roots = {cue.reason for cue in cues if cue.role == "root"}
+    assert set(CAUSES) - roots == {"nccl_timeout_error", "nccl_remote_error"}
+    assert {cue.reason for cue in cues} - {"unknown"} == set(CAUSES)
+
+
+@pytest.mark.parametrize("section", LINE_SECTIONS)
+def test_of_a_section_the_first_cue_that_matches_an_example_is_its_own(section: str) -> None:
+    for cue in table().sections[section]:
+        assert match_line(cue.example, [section]) is cue, cue.example
+
+
+def test_of_exceptions_the_first_cue_that_matches_an_example_is_its_own_where_no_frame_is_asked() -> None:
+    for cue in table().sections["exception"]:
+        if cue.frames is None:
+            assert match_exception(cue.example, ()) is cue, cue.example
+
+
+def test_the_module_of_a_frame_tells_a_checkpoint_from_a_dictionary() -> None:
+    inside = match_exception("KeyError: 'w'", ("train.py:main", "engine/checkpoint.py:load_checkpoint"))
+    outside = match_exception("KeyError: 'w'", ("train.py:main",))
+    assert inside is not None
+    assert outside is not None
+    assert (inside.reason, outside.reason) == ("model_loading_error", "key_error")
+
+
+def test_levels_order_hardware_before_network_before_programs() -> None:
+    assert level_of("nvlink_error") < level_of("cuda_error") < level_of("network_error") < level_of("key_error")
+    assert level_of("unknown") is Level.PROGRAM
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ('reason = "key_error"', 'reason = "keyerror"', "'keyerror' is no reason"),
+        ('role = "teardown"', 'role = "end"', "'end' is not a valid Role"),
+        ('level = "worker"', 'level = "nowhere"', "'nowhere' is no level"),
+        ("example = \"KeyError: 'input_ids'\"", 'example = "nothing"', "does not match its own example"),
+        ('literals = ["fallen off"]', 'literals = ["GPU has"]', "holds no gate word"),
+        ('"Kill", "Kernel panic",', '"Kill",', "holds no gate word"),
+        ("[[kernel]]", "[[colonel]]", "this one has"),
+    ],
+)
+def test_a_wrong_table_is_refused(before: str, after: str, says: str) -> None:
+    assert before in TABLE
+    with pytest.raises(ValueError, match=re.escape(says)):
+        parse(TABLE.replace(before, after, 1) if before != "[[kernel]]" else TABLE.replace(before, after))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        'text = "t"\nimmediate = ""\ninvestigate = ""\nreason = "no_reason"\nrole = "root"',
+        'text = "t"\nimmediate = ""\ninvestigate = ""\nreason = ""\nrole = "cause"',
+        'text = "t"\nimmediate = ""\nreason = ""\nrole = "root"',
+    ],
+)
+def test_a_wrong_xid_row_is_refused(row: str) -> None:
+    with pytest.raises(ValueError, match=r"no_reason|XidRole|columns"):
+        parse_xids(f"[13]\n{row}\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "role"),
+    [
+        (48, "ecc_error", "root"), (94, "ecc_error", "sympathetic"), (74, "nvlink_error", "root"),
+        (149, "nvlink_error", "by_severity"), (79, "cuda_error", "root"), (45, "cuda_error", "symptom"),
+        (154, "", "symptom"),
+    ],
+)  # fmt: skip
+def test_what_the_catalogue_says_of_well_known_codes(code: int, reason: str, role: str) -> None:
+    assert (XIDS[code].reason, XIDS[code].role) == (reason, role)
+
+
+@pytest.mark.skipif(not CATALOG.exists(), reason="../shared/data/xid/xid_catalog.json is missing")
+def test_codes_and_actions_are_those_of_nvidias_catalogue() -> None:
+    theirs = {row["code"]: row for row in json.loads(CATALOG.read_text())["catalog"] if row["description"] != "Unused"}
+    assert set(XIDS) == set(theirs)
+    assert {code: xid.immediate for code, xid in XIDS.items()} == {
+        code: row["immediate_resolution"] for code, row in theirs.items()
+    }
+
+
+# ---- the gate ------------------------------------------------------------------------------------------------------
+
+
+class Pieces:
+    """A source that gives as few bytes at a time as it is told."""
+
+    def __init__(self, data: bytes, sizes: list[int]) -> None:
+        self._stream = io.BytesIO(data)
+        self._sizes = sizes
+
+    def read(self, size: int, /) -> bytes:
+        wanted = self._sizes.pop(0) if self._sizes else size
+        return self._stream.read(min(size, wanted))
+
+
+def hits(data: bytes, sizes: list[int], limits: Limits) -> list[tuple[int, str]]:
+    scanner = Scanner(CappedReader(Pieces(data, sizes), "a.log", len(data)), gate_of(["Xid (", "needle"]), limits)
+    found = []
+    while (line := scanner.hit()) is not None:
+        found.append((line.number, line.text))
+    return found
+
+
+@given(
+    st.lists(st.sampled_from(["straw", "a needle in it", "Xid (1", "", "x" * 90, "bar\rneedle\rbar"]), max_size=30),
+    st.lists(st.integers(1, 40), max_size=60),
+)
+def test_no_word_is_missed_wherever_blocks_end(rows: list[str], sizes: list[int]) -> None:
+    data = "\n".join(rows).encode()
+    wanted = [
+        (number, piece)
+        for number, row in enumerate(rows, 1)
+        for piece in row.split("\r")
+        if "needle" in piece or "Xid (" in piece
+    ]
+    assert hits(data, list(sizes), Limits()) == wanted
+
+
+@pytest.mark.parametrize("before", range(0, 1400, 13))
+def test_a_word_within_a_line_beyond_the_cap_is_found(before: int) -> None:
+    data = b"." * before + b"needle" + b"." * (3000 - before) + b"\nnext needle\n"
+    found = hits(data, [700, 700, 700], Limits(line_bytes=600))
+    assert found[-1] == (2, "next needle")
+    assert {number for number, text in found[:-1] if "needle" in text} == {1}
+
+
+def test_a_word_across_the_edge_of_real_blocks_is_found() -> None:
+    line = b"a needle here\n"
+    for shift in range(len(line)):
+        data = b"\n" * ((1 << 20) - shift) + line
+        assert hits(data, [], Limits()) == [((1 << 20) - shift + 1, "a needle here")]

@@ -1,0 +1,371 @@
+"""The tenant's page: it shows what is so, to its owner's browser alone, and every byte that left."""
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from crypto.ids import LeaseId
+from federation.protocol.check import Checker
+from federation.protocol.service_messages import Action, Hint, HintState, Suspicion, Verdict
+from federation.runtime.key_files import HomeError
+from federation.runtime.sqlite import StorageFailed
+from tenant_client.advice.hints import STANDS_H, HintLog
+from tenant_client.cli import app
+from tenant_client.disclosure import owner_view
+from tenant_client.pages.app import ROWS_AT_ONCE
+from tenant_client.pages.key import Key
+from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
+from tenant_client.pages.serving import NotOnThisMachine, PageNotServed, listening
+from tenant_client.pages.views import House, house, opened, pairs
+from tenant_client.records.database import open_database
+from tests.support import browsers
+from tests.support.changing import replace
+from tests.support.pages import WEEKS, Shown, built
+from tests.support.waiting import PATIENCE_S
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.xdist_group("pages")
+
+ROOT = Path(__file__).resolve().parents[2]
+NOW_H = 700.0
+HINT = Hint(
+    number=1,
+    at_h=NOW_H - 1,
+    lease=LeaseId(bytes(16)),
+    state=HintState.RAISED,
+    suspicion=Suspicion.MEMORY,
+    ratio=4.0,
+    ratio_low=2.0,
+    ratio_high=8.0,
+    probability=0.3,
+    within_hours=24.0,
+    action=Action.CONFIRM,
+    times=1,
+)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    return built(tmp_path_factory.getbasetemp() / "pages")
+
+
+@pytest.fixture(scope="module")
+def home(shown: Shown, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy with a hint in it."""
+    copy = shutil.copytree(shown.tenant, tmp_path_factory.mktemp("tenant") / "home")
+    with closing(open_database(copy / "tenant.db")) as connection:
+        HintLog(connection).take(HINT, 0.0)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def seen(home: Path) -> House:
+    return house(home, NOW_H)
+
+
+@pytest.fixture(scope="module")
+def sent(home: Path) -> Message:
+    with closing(opened(home)) as tenant:
+        newest = str(tenant.plans()[-1].round_id)
+    found = message(home, newest)
+    assert found is not None
+    return found
+
+
+# ---- what it shows ---------------------------------------------------------------------------------------------------
+
+
+def test_leases_are_checked_as_the_verb_checks_them(home: Path, seen: House) -> None:
+    with closing(opened(home)) as tenant:
+        bundle = tenant.bundle()
+        assert bundle is not None
+        checker = Checker(bundle)
+        units = {unit.unit: checker.check(unit.labels) for unit in tenant.journal.units()}
+    assert seen.bundle == bundle.number == WEEKS
+    assert len(seen.leases) == len(units) > ROWS_AT_ONCE
+    for lease in seen.leases:
+        made = units[lease.lease]
+        assert (lease.verdict, lease.reason) == (made.verdict.name.lower(), made.reason)
+        assert (lease.low is None) == (made.evidence is None)
+    counted = {verdict.name.lower(): 0 for verdict in Verdict}
+    for made in units.values():
+        counted[made.verdict.name.lower()] += 1
+    assert dict(seen.verdicts) == counted
+    assert counted["mismatch"] > 0
+    assert [lease.verdict for lease in seen.leases][: counted["mismatch"]] == ["mismatch"] * counted["mismatch"]
+
+
+def test_leases_of_one_workload_on_one_context_are_one_row(seen: House) -> None:
+    rows = pairs(seen.leases)
+    assert sum(row.leases for row in rows) == len(seen.leases) > 2 * len(rows)
+    assert len({(row.workload, row.context) for row in rows}) == len(rows)
+    assert rows[0].newest.verdict == "mismatch"
+    counts = [row.leases for row in pairs(seen.leases, order="leases")]
+    assert counts == sorted(counts, reverse=True)
+    worse = pairs(seen.leases, "mismatch")
+    assert sum(row.leases for row in worse) == dict(seen.verdicts)["mismatch"] < len(seen.leases)
+
+
+def test_attempts_failures_and_budget_are_those_of_the_owner(home: Path, seen: House) -> None:
+    with closing(opened(home)) as tenant:
+        assert seen.budget == owner_view.budget(tenant)
+        assert seen.sent == owner_view.sent(tenant)
+    (attempt,) = seen.attempts
+    assert attempt.cause.reason == "nvlink_error"
+    assert seen.budget is not None
+    assert len(seen.budget.lines) == WEEKS + 1
+    assert sum(count for _, count in seen.failures) > 0
+
+
+def test_a_hint_stands_until_it_is_cleared_or_old(home: Path, tmp_path: Path, seen: House) -> None:
+    (hint,) = seen.hints
+    assert hint.stands
+    assert "confirm" in hint.action
+    assert not house(home, NOW_H + STANDS_H).hints[0].stands
+    copy = shutil.copytree(home, tmp_path / "home")
+    with closing(open_database(copy / "tenant.db")) as connection:
+        HintLog(connection).take(replace(HINT, number=2, at_h=NOW_H, state=HintState.CLEARED), 0.0)
+    (cleared,) = house(copy, NOW_H).hints
+    assert not cleared.stands
+
+
+def test_a_home_without_federation_shows_its_journal(tmp_path: Path) -> None:
+    with pytest.raises(HomeError, match="nothing is journalled"):
+        house(tmp_path, NOW_H)
+    open_database(tmp_path / "tenant.db").close()
+    bare = house(tmp_path, NOW_H)
+    assert bare.away
+    assert (bare.bundle, bare.budget, bare.sent, bare.leases) == (None, None, None, ())
+
+
+def test_long_tables_go_on_and_show_every_row_once(home: Path, seen: House) -> None:
+    assert seen.sent is not None
+    wanted = {"/": [one.lease for one in seen.leases], "/sent": [one.lease for one in seen.sent.registrations]}
+    with visitor(home) as (client, token):
+        client.get("/", params={"token": token})
+        for path, leases in wanted.items():
+            found: list[str] = []
+            for first in range(0, len(leases), ROWS_AT_ONCE):
+                text = client.get(path, params={"first": first}).text
+                found += re.findall(r'<th scope="row" class="code">([0-9a-f]{12})</th>', text)
+                assert (f"?first={first + ROWS_AT_ONCE}" in text) == (first + ROWS_AT_ONCE < len(leases))
+            assert [one for one in found if one != "0" * 12] == [lease[:12] for lease in leases]
+
+
+def test_the_parts_of_a_message_are_all_of_it(sent: Message) -> None:
+    assert bytes.fromhex("".join(row.hex for row in sent.parts)) == sent.data
+    assert hashlib.sha256(sent.data).hexdigest() == sent.sha256
+    for one, other in pairwise(sent.parts):
+        assert one.part.offset + one.part.length == other.part.offset
+
+
+def test_every_word_of_counts_is_shown_once_with_its_own_cell(sent: Message) -> None:
+    cells = 0
+    for number, row in enumerate(sent.parts):
+        found = [
+            word
+            for first in range(0, row.part.length // WORD_BYTES + 1, WORDS_AT_ONCE)
+            for word in words(sent, number, first)
+        ]
+        if not row.part.field.startswith("cells of "):
+            assert found == []
+            continue
+        assert "".join(word.hex for word in found) == row.hex
+        assert len({word.cell for word in found}) == len(found) == row.part.length // WORD_BYTES
+        assert all(sent.data[word.offset : word.offset + WORD_BYTES].hex() == word.hex for word in found)
+        cells += len(found)
+    assert cells == sent.plan.cells
+    pairs = next(n for n, row in enumerate(sent.parts) if row.part.field == "cells of pairs")
+    levels = {dimension.name: dimension.levels for dimension in sent.plan.dimensions}
+    second = f"workload {levels['workload'][0][:12]}, context {levels['context'][1][:12]}"
+    assert words(sent, pairs, 1)[0].cell == second
+    assert words(sent, pairs, 10**6) == ()
+
+
+def test_a_round_that_was_not_answered_has_no_message(home: Path) -> None:
+    assert message(home, "00" * 16) is None
+
+
+# ---- who may see it --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def visitor(home: Path) -> Iterator[tuple[httpx.Client, str]]:
+    with listening(home, "127.0.0.1", 0) as address:
+        base, _, token = address.partition("/?token=")
+        with httpx.Client(base_url=base, trust_env=False, timeout=PATIENCE_S) as client:
+            yield client, token
+
+
+def test_the_printed_address_opens_once_for_one_browser(home: Path) -> None:
+    with visitor(home) as (client, token):
+        assert client.get("/").status_code == 403
+        assert client.get("/", params={"token": "0" * 64}).status_code == 403
+        client.cookies.set("pharoah-tenant", token)
+        assert client.get("/").status_code == 403  # the address's secret is not the browser's
+        client.cookies.clear()
+        opened_once = client.get("/", params={"token": token})
+        assert (opened_once.status_code, opened_once.headers["location"]) == (303, "/")
+        cookie = opened_once.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        assert token not in cookie
+        assert client.get("/").status_code == 200
+        with httpx.Client(base_url=client.base_url, trust_env=False, timeout=PATIENCE_S) as other:
+            assert other.get("/", params={"token": token}).status_code == 403
+            assert other.get("/sent").status_code == 403
+
+
+def test_before_the_exchange_no_secret_fits() -> None:
+    key = Key("address", "browser")
+    assert not key.fits("browser")
+    assert key.exchange("browser") is None
+    assert key.exchange("address") == "browser"
+    assert key.exchange("address") is None
+    assert key.fits("browser")
+    assert not key.fits("address")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", ""])
+def test_a_foreign_name_for_this_machine_is_not_served(home: Path, host: str) -> None:
+    with visitor(home) as (client, token):
+        assert client.get("/", params={"token": token}, headers={"host": host}).status_code == 421
+        assert client.get("/", params={"token": token}, headers={"host": "localhost"}).status_code == 303
+
+
+def test_the_page_takes_nothing_and_carries_its_rules(home: Path) -> None:
+    with visitor(home) as (client, token):
+        client.get("/", params={"token": token})
+        for method in ("POST", "PUT", "DELETE"):
+            assert client.request(method, "/").status_code == 405
+        answer = client.get("/")
+        assert answer.headers["content-security-policy"].startswith("default-src 'none';")
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cache-control"] == "no-store"
+        assert "<script" not in answer.text
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org", "::", ""])  # noqa: S104
+def test_other_machines_are_refused(home: Path, host: str) -> None:
+    with pytest.raises(NotOnThisMachine), listening(home, host, 0):
+        pass
+    result = CliRunner().invoke(app, ["page", "--home", str(home), "--host", host])
+    assert result.exit_code == 2
+    assert "127.0.0.1" in result.stderr
+
+
+def test_a_taken_port_is_said(home: Path) -> None:
+    with listening(home, "127.0.0.1", 0) as address:
+        port = int(re.findall(r":(\d+)/", address)[0])
+        with pytest.raises(PageNotServed, match=str(port)), listening(home, "127.0.0.1", port):
+            pass
+
+
+def test_what_cannot_be_shown_is_said(home: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(home, tmp_path / "home")
+    with visitor(copy) as (client, token):
+        client.get("/", params={"token": token})
+        for path in ("/sent/00", "/sent/00/1", "/nothing"):
+            assert client.get(path).status_code == 404
+        (copy / "tenant.db").write_bytes(b"no database at all, but long enough to be looked at" * 100)
+        for file in copy.glob("tenant.db-*"):
+            file.unlink()
+        answer = client.get("/")
+        assert answer.status_code == 503
+        assert StorageFailed.default_hint.split(",")[0] in answer.text
+
+
+def test_the_message_can_be_taken_away_byte_for_byte(home: Path, sent: Message) -> None:
+    with visitor(home) as (client, token):
+        client.get("/", params={"token": token})
+        answer = client.get(f"/sent/{sent.round_id}/bytes")
+        assert answer.content == sent.data
+        assert answer.headers["content-disposition"].startswith("attachment")
+        assert client.get(f"/sent/{sent.round_id}/99").status_code == 404
+        assert client.get(f"/sent/{sent.round_id}/1?first=-1").status_code == 422
+
+
+def test_texts_of_logs_are_text_and_never_markup(home: Path) -> None:
+    with visitor(home) as (client, token):
+        client.get("/", params={"token": token})
+        assert "lost its NVLink &lt;to GPU 5&gt;" in client.get("/attempts").text
+
+
+def test_the_verb_prints_an_address_and_serves_until_it_is_told_to_end(home: Path) -> None:
+    command = [sys.executable, "-m", "tenant_client", "page", "--home", str(home)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
+        assert running.stderr is not None
+        assert "it opens once" in running.stderr.readline()
+        address = running.stderr.readline().strip()
+        with httpx.Client(trust_env=False, timeout=PATIENCE_S, follow_redirects=True) as client:
+            assert "leases" in client.get(address).text
+            assert client.get(address).status_code == 403
+        running.terminate()
+        assert running.wait(PATIENCE_S) == 0
+
+
+# ---- in a browser ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    with browsers.chromium() as started:
+        yield started
+
+
+@contextmanager
+def looked_at(
+    browser: "Browser", home: Path, width: int = browsers.WIDE, scheme: browsers.Scheme = "light"
+) -> Iterator[tuple[browsers.Watched, str]]:
+    with listening(home, "127.0.0.1", 0) as address:
+        base = address.partition("/?")[0]
+        with browsers.watched(browser, base.removeprefix("http://"), width=width, scheme=scheme) as watched:
+            watched.page.goto(address)
+            yield watched, base
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 320), ("dark", 320), ("light", 1100), ("dark", 1100)])
+def test_every_page_is_whole_for_everybody(
+    browser: "Browser", home: Path, sent: Message, scheme: browsers.Scheme, width: int
+) -> None:
+    with looked_at(browser, home, width, scheme) as (watched, base):
+        page = watched.page
+        assert page.url == f"{base}/"  # the token is gone from the address
+        cells = next(n for n, row in enumerate(sent.parts) if row.part.field.startswith("cells of "))
+        for path in ("/", "/attempts", "/sent", f"/sent/{sent.round_id}", f"/sent/{sent.round_id}/{cells}"):
+            page.goto(base + path)
+            assert page.locator("h1").count() == 1
+            assert browsers.overflow(page) <= 0, path
+            assert browsers.barriers(page) == [], path
+        assert (watched.errors, watched.elsewhere) == ([], [])
+
+
+def test_the_bytes_of_a_message_are_reached_by_keyboard_alone(browser: "Browser", home: Path, sent: Message) -> None:
+    with looked_at(browser, home, 400) as (watched, base):
+        page = watched.page
+        at = ""
+        for wanted in ("/sent", f"/sent/{sent.round_id}", rf"/sent/{sent.round_id}/\d+"):
+            for _ in range(40):
+                page.keyboard.press("Tab")
+                at = page.evaluate("document.activeElement.getAttribute('href') || ''")
+                if re.fullmatch(wanted, at):
+                    break
+            assert re.fullmatch(wanted, at)
+            page.keyboard.press("Enter")
+            page.wait_for_url(base + at)
+        number = int(page.url.rpartition("/")[2])
+        shown = page.locator("tbody td.code").all_inner_texts()
+        assert shown == [word.hex for word in words(sent, number, 0)]

@@ -1,0 +1,357 @@
+"""What a tenant refuses: each limit holds at its value, gives way nowhere beyond it, and says so."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crypto.errors import PlanRefused
+from crypto.masking import MaskKey
+from federation.protocol.directory import Directory
+from federation.protocol.plan import HOURS_PER_WEEK, LONGEST_HORIZON, MaskTrustee, Mechanism, Plan, PlanDimension
+from federation.protocol.privacy_cost import plan_loss
+from provider_server.rounds.planning import MarginalSpec
+from tenant_client.rounds.policy import CLOCKS_DIFFER_H, Policy, PolicyError, check_plan, load_policy
+from tests.support.changing import replace
+from tests.support.factories import COHORT, POLICY as LIMITS, a_plan, keys, mask_trustees
+
+LENIENT = "the provider must change the plan; loosen policy.toml only if its owner agrees"
+POLICY = replace(LIMITS, horizon_weeks_maximum=13)
+PLAN = a_plan()
+NOW = 1000.0 * HOURS_PER_WEEK  # by then all windows are over but the one that is not
+STRANGE_KEY = MaskKey(bytes(32)).public
+
+
+def noise_scaled(plan: Plan, factor: float) -> Plan:
+    return replace(plan, marginals=tuple(replace(m, noise_scale=factor * m.noise_scale) for m in plan.marginals))
+
+
+def owned(plan: Plan, owners: int) -> Plan:
+    """The last row of the first dimension has that many owners."""
+    first, *rest = plan.dimensions
+    return replace(plan, dimensions=(replace(first, owners=(*first.owners[:-1], owners)), *rest))
+
+
+def counted_by(plan: Plan, name: str) -> Plan:
+    return replace(plan, dimensions=(*plan.dimensions, PlanDimension(name, ("east", "west"), ())))
+
+
+def masked_by(*trustees: MaskTrustee) -> Plan:
+    return replace(PLAN, trustees=trustees)
+
+
+def foreign_key(trustee: MaskTrustee) -> MaskTrustee:
+    return replace(trustee, mask_key=STRANGE_KEY)
+
+
+def in_week(week: int) -> Plan:
+    """The plan for a later week, under the epoch that it has to name."""
+    start = week * HOURS_PER_WEEK
+    return replace(PLAN, start_hour=start, end_hour=start + HOURS_PER_WEEK, epoch=keys().directory.epoch(start))
+
+
+def checked(plan: Plan, policy: Policy = POLICY, directory: Directory | None = None, now_hour: float = NOW) -> None:
+    check_plan(plan, policy, directory or keys().directory, now_hour)
+
+
+# (what is refused, the change of policy that would allow it or None, what the refusal says, what it advises)
+REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
+    "too little noise": (
+        noise_scaled(PLAN, 1 - 1e-5),
+        None,
+        "it says epsilon 1 and its noise gives 1.00000",
+        "the provider must raise the noise scales",
+    ),
+    "epsilon": (
+        a_plan(epsilon=1.001),
+        {"epsilon_per_job_week": 1.001},
+        "epsilon 1.001 is above the policy's 1",
+        LENIENT,
+    ),
+    "delta": (a_plan(delta=1.1e-8), {"delta": 1.1e-8}, "delta 1.1e-08 is above the policy's 1e-08", LENIENT),
+    "rare row": (
+        owned(PLAN, 2),
+        {"owners_minimum": 2},
+        f"row workload: {PLAN.dimensions[0].levels[-1]} has 2 owners, the policy wants 3",
+        "rows held by too few tenants must be folded into a coarser rung",
+    ),
+    "owners promised": (
+        a_plan(owners_minimum=2),
+        {"owners_minimum": 2},
+        "it promises 2 owners per row, the policy wants 3",
+        "trustees hold the provider to the number in the plan; it must be raised there",
+    ),
+    "epoch": (
+        replace(PLAN, epoch=1),
+        None,
+        "it names epoch 1, and its window begins in epoch 0 of the directory",
+        "the provider must name the epoch of the window; owners are counted by epoch",
+    ),
+    "window": (
+        a_plan(window=(0, 169)),
+        {"window_hours_maximum": 169},
+        "its window has 169 hours, the policy allows 168",
+        "a unit is a lease within the window; the provider must cut the window into weeks",
+    ),
+    "not over": (
+        in_week(1000),
+        None,
+        "its window ends at hour 168168, and by the clock here it is hour 168000",
+        "a week is counted when it is over; compare the clocks, if one may be wrong",
+    ),
+    "cohort": (
+        a_plan(cohort_minimum=COHORT - 1, noise_shares=1),
+        {"cohort_minimum": COHORT - 1},
+        "its cohort minimum 2 is below the policy's 3",
+        LENIENT,
+    ),
+    "colluders": (
+        a_plan(noise_shares=3),
+        {"colluding_share": 0.0},
+        "its noise is complete only with 3 honest tenants of 3",
+        "the provider must lower noise_shares, which raises each tenant's noise",
+    ),
+    "few trustees": (
+        masked_by(*mask_trustees()[:2]),
+        {"mask_trustees_minimum": 2},
+        "it has 2 mask trustees, the policy asks for 3",
+        LENIENT,
+    ),
+    "trustee with another key": (
+        masked_by(foreign_key(mask_trustees()[0]), *mask_trustees()[1:]),
+        None,
+        "trustees [3] are not in the directory with these keys",
+        "compare the directories",
+    ),
+    "failures": (
+        a_plan(failures_per_unit=2),
+        {"failures_per_unit_maximum": 2},
+        "it counts 2 failures per job-week, above the policy's 1",
+        LENIENT,
+    ),
+    "horizon": (
+        a_plan(horizon=14),
+        {"horizon_weeks_maximum": 14},
+        "its series has 14 rounds, the policy allows 13",
+        LENIENT,
+    ),
+    "dimension": (
+        counted_by(PLAN, "region"),
+        {"dimensions": (*POLICY.dimensions, "region")},
+        "it counts by ['region'], which the policy does not list",
+        LENIENT,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_says_what_is_wrong_with_which_plan_and_what_to_do(name: str) -> None:
+    plan, _, reason, hint = REFUSED[name]
+    with pytest.raises(PlanRefused) as refusal:
+        checked(plan)
+    fact, advice = refusal.value.diagnostics().split("\n")
+    assert fact.startswith(f"plan {plan.round_id} refused: {reason}")
+    assert advice == f"hint: {hint}"
+
+
+@pytest.mark.parametrize("name", [name for name, (_, change, _, _) in REFUSED.items() if change])
+def test_nothing_but_its_own_limit_stands_against_a_refused_plan(name: str) -> None:
+    """So every objection is reached by one plan, and at its bound it gives way."""
+    plan, change, _, _ = REFUSED[name]
+    assert change is not None
+    checked(plan, replace(POLICY, **change))
+
+
+def test_nothing_but_the_noise_stands_against_a_plan_with_too_little_of_it() -> None:
+    checked(noise_scaled(PLAN, 1))
+    checked(noise_scaled(PLAN, 1.5))
+
+
+def test_nothing_but_the_directory_stands_against_a_trustee_with_another_key() -> None:
+    plan = REFUSED["trustee with another key"][0]
+    checked(plan, POLICY, with_trustees(foreign_key(mask_trustees()[0]), *mask_trustees()[1:]))
+
+
+@pytest.mark.parametrize("trustee", [MaskTrustee(6, mask_trustees()[0].mask_key), replace(mask_trustees()[0], index=1)])
+def test_a_trustee_is_known_by_number_and_key_together(trustee: MaskTrustee) -> None:
+    with pytest.raises(PlanRefused, match=rf"trustees \[{trustee.index}\] are not in the directory"):
+        checked(masked_by(trustee, *mask_trustees()[1:]))
+
+
+def test_a_trustee_of_the_plan_that_nobody_else_names_is_enough_to_refuse_it() -> None:
+    stranger = MaskTrustee(9, STRANGE_KEY)
+    with pytest.raises(PlanRefused, match=r"trustees \[9\]"):
+        checked(masked_by(*mask_trustees(), stranger))
+
+
+@pytest.mark.parametrize("week", [0, 1, 500])
+def test_a_window_is_over_by_the_clock_here_or_by_one_that_is_an_hour_ahead(week: int) -> None:
+    plan = in_week(week)
+    for early in (0.0, 0.5, CLOCKS_DIFFER_H):
+        checked(plan, now_hour=plan.end_hour - early)
+    for early in (1.001, 2.0, float(HOURS_PER_WEEK)):
+        with pytest.raises(PlanRefused, match=f"its window ends at hour {plan.end_hour}, and by the clock here"):
+            checked(plan, now_hour=plan.end_hour - early)
+    assert CLOCKS_DIFFER_H == 1.0
+
+
+def test_nothing_but_the_clock_stands_against_a_plan_for_the_year_2966() -> None:
+    plan = in_week((2966 - 1970) * 365 // 7)
+    with pytest.raises(PlanRefused, match="by the clock here it is hour 490000"):
+        checked(plan, now_hour=490_000.0)
+    checked(plan, now_hour=float(plan.end_hour))
+
+
+@pytest.mark.parametrize("hour", [0, 13 * 168 - 1, 13 * 168, 5 * 13 * 168 + 1])
+def test_nothing_but_the_window_stands_against_an_epoch(hour: int) -> None:
+    """An epoch has 13 weeks in the directory; the plan of a window names the one that the window begins in."""
+    right = hour // (13 * 168)
+    checked(replace(PLAN, start_hour=hour, end_hour=hour + 168, epoch=right))
+    for wrong in {right + 1, right - 1} - {-1}:
+        with pytest.raises(PlanRefused, match=f"it names epoch {wrong}, and its window begins in epoch {right}"):
+            checked(replace(PLAN, start_hour=hour, end_hour=hour + 168, epoch=wrong))
+    assert keys().directory.epoch(hour) == right
+
+
+def test_the_epoch_is_that_of_the_directory_and_of_nobody_else() -> None:
+    weekly = replace(keys().directory, weeks_per_epoch=1)
+    later = replace(PLAN, start_hour=168, end_hour=336)
+    checked(later)
+    with pytest.raises(PlanRefused, match="begins in epoch 1"):
+        checked(later, POLICY, weekly)
+    checked(replace(later, epoch=1), POLICY, weekly)
+
+
+def test_owners_are_promised_in_the_plan_and_not_only_counted_in_its_rows() -> None:
+    """Trustees hold the provider to `Plan.owners_minimum`: with 0 there, no word of an owner is asked for."""
+    plan = replace(PLAN, owners_minimum=0)
+    assert plan.rarest_row is not None
+    assert plan.rarest_row[1] >= POLICY.owners_minimum
+    with pytest.raises(PlanRefused, match="it promises 0 owners per row, the policy wants 3"):
+        checked(plan)
+
+
+def test_every_horizon_within_the_limit_is_as_good_as_a_single_round() -> None:
+    for horizon in (1, 2, 13):
+        checked(a_plan(horizon=horizon))
+    checked(a_plan(horizon=104), replace(POLICY, horizon_weeks_maximum=104))
+    with pytest.raises(PlanRefused, match="its series has 2 rounds, the policy allows 1"):
+        checked(a_plan(horizon=2), replace(POLICY, horizon_weeks_maximum=1))
+    assert Policy().horizon_weeks_maximum == LONGEST_HORIZON
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_a_plan_made_for_a_budget_is_accepted_at_that_budget_and_not_below(mechanism: Mechanism) -> None:
+    plan = a_plan(mechanism=mechanism)
+    assert plan_loss(plan).at(plan.delta) == pytest.approx(1.0, rel=1e-4)
+    checked(plan)
+    with pytest.raises(PlanRefused, match=r"is above the policy's 0\.999"):
+        checked(plan, replace(POLICY, epsilon_per_job_week=0.999))
+
+
+def test_gaussian_noise_gives_no_pure_guarantee() -> None:
+    with pytest.raises(PlanRefused, match="its noise gives inf"):
+        checked(replace(PLAN, delta=0.0))
+
+
+def test_every_share_counts_towards_the_noise_of_a_plan() -> None:
+    """Many tiny shares of discrete Gaussian noise hide nothing, whatever their sum's variance says."""
+    plan = noise_scaled(a_plan(cohort_minimum=10**6, noise_shares=9 * 10**5), 0.1)
+    with pytest.raises(PlanRefused, match="its noise gives inf"):
+        checked(replace(plan, epsilon=1e6))
+
+
+def test_rows_of_public_levels_need_no_owners() -> None:
+    plan = a_plan(marginals=(MarginalSpec("causes", ("domain", "band"), (), 1.0),))
+    assert plan.rarest_row is None
+    checked(replace(plan, owners_minimum=10**6), replace(POLICY, owners_minimum=10**6))
+
+
+def with_trustees(*trustees: MaskTrustee) -> Directory:
+    """The directory with other mask keys for some trustees."""
+    others = {trustee.index: trustee.mask_key for trustee in trustees}
+    records = keys().directory.trustees
+    return replace(
+        keys().directory,
+        trustees=tuple(replace(record, mask_key=others.get(record.index, record.mask_key)) for record in records),
+    )
+
+
+# ---- policy.toml ---------------------------------------------------------------------------------------------------
+
+
+def load(tmp_path: Path, text: str) -> Policy:
+    path = tmp_path / "policy.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_policy(path)
+
+
+def test_an_empty_policy_is_the_default_one(tmp_path: Path) -> None:
+    assert load(tmp_path, "") == Policy()
+
+
+def test_every_limit_can_be_set(tmp_path: Path) -> None:
+    text = """
+        epsilon_per_job_week = 2
+        delta = 1e-9
+        owners_minimum = 7
+        cohort_minimum = 12
+        window_hours_maximum = 24
+        mask_trustees_minimum = 2
+        failures_per_unit_maximum = 3
+        horizon_weeks_maximum = 26
+        carry_over_weeks_maximum = 4
+        colluding_share = 0.25
+        dimensions = ["context", "band"]
+    """
+    policy = load(tmp_path, text)
+    assert policy == Policy(
+        epsilon_per_job_week=2,
+        delta=1e-9,
+        owners_minimum=7,
+        cohort_minimum=12,
+        window_hours_maximum=24,
+        mask_trustees_minimum=2,
+        failures_per_unit_maximum=3,
+        horizon_weeks_maximum=26,
+        carry_over_weeks_maximum=4,
+        colluding_share=0.25,
+        dimensions=("context", "band"),
+    )
+    assert all(getattr(policy, field.name) != field.default for field in fields(Policy))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint", "hint"),
+    [
+        ("epsilon = 1.0", "unknown key 'epsilon'", "known keys: epsilon_per_job_week, delta, "),
+        ("epsilon_per_job_week = '1'", "epsilon_per_job_week must be a finite number from 0", "the default is 1.0"),
+        ("epsilon_per_job_week = true", "epsilon_per_job_week must be a finite number", "the default is 1.0"),
+        ("epsilon_per_job_week = nan", "epsilon_per_job_week must be a finite number", "the default is 1.0"),
+        ("epsilon_per_job_week = inf", "epsilon_per_job_week must be a finite number", "the default is 1.0"),
+        ("delta = -1e-8", "delta must be a finite number from 0", "the default is 1e-08"),
+        ("colluding_share = nan", "colluding_share must be a finite number", "the default is 0.1"),
+        ("owners_minimum = 2.5", "owners_minimum must be a whole number from 0", "the default is 5"),
+        ("cohort_minimum = true", "cohort_minimum must be a whole number", "the default is 10"),
+        ("cohort_minimum = -1", "cohort_minimum must be a whole number", "the default is 10"),
+        ("dimensions = 'band'", "dimensions must be a list of names", "the default is ('workload', "),
+        ("dimensions = [1]", "dimensions must be a list of names", "the default is ('workload', "),
+        ("owners_minimum = ", "Invalid value", "write it as TOML"),
+    ],
+)
+def test_a_policy_that_cannot_be_used_is_refused_by_name(tmp_path: Path, text: str, complaint: str, hint: str) -> None:
+    with pytest.raises(PolicyError) as error:
+        load(tmp_path, text)
+    fact, advice = error.value.diagnostics().split("\n")
+    assert fact.startswith(f"{tmp_path / 'policy.toml'}: {complaint}")
+    assert advice.startswith(f"hint: {hint}")
+
+
+def test_a_policy_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=r"absent\.toml"):
+        load_policy(tmp_path / "absent.toml")
+    (tmp_path / "latin.toml").write_bytes("# Ägypten".encode("latin-1"))
+    with pytest.raises(PolicyError, match=r"latin\.toml"):
+        load_policy(tmp_path / "latin.toml")

@@ -1,0 +1,206 @@
+"""`status`, `leases`, `reasons` and `serve --check`: what is said of a home, by name, and by exit code."""
+
+import json
+import socket
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+import provider_server.cli
+import provider_server.operations.overview
+import provider_server.operations.preflight
+import simulation.cli
+import tenant_client.cli
+import tenant_client.disclosure.overview
+from crypto.ids import LeaseId
+from federation.protocol.causes import CAUSES
+from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
+from federation.runtime.clock import now_hour
+from tenant_client.advice.hints import HintLog
+from tenant_client.records.attempts import Attempts, Cause, State
+from tenant_client.records.database import open_database
+from tests.provider_server.test_provider_verbs import committee as committee, held as held, home as home
+from tests.support.federations import WEEKS
+
+CLI = {"tenant": tenant_client.cli.app, "provider": provider_server.cli.app, "sim": simulation.cli.app}
+
+
+def call(program: str, *words: object) -> Result:
+    return CliRunner().invoke(CLI[program], [str(word) for word in words])
+
+
+SCHEMAS = {
+    ("tenant", "status"): tenant_client.disclosure.overview.Status,
+    ("tenant", "leases"): tenant_client.disclosure.overview.Leases,
+    ("tenant", "reasons"): tenant_client.disclosure.overview.Reasons,
+    ("provider", "status"): provider_server.operations.overview.Status,
+    ("provider", "serve"): provider_server.operations.preflight.Preflight,
+}
+
+
+def told(program: str, *words: object) -> tuple[int, Any]:
+    """The exit code and the view, which has the documented form: no key less, none more, and the types."""
+    result = call(program, *words, "--json")
+    view = json.loads(result.stdout)
+    if kind := SCHEMAS.get((program, str(words[0]))):
+        assert json.loads(msgspec.json.encode(msgspec.convert(view, kind))) == view
+    return result.exit_code, view
+
+
+def attempt(home: Path, lease: str, job: str, state: State, at_s: float = 1e6) -> None:
+    """An attempt that has ended, unless it runs."""
+    home.mkdir(exist_ok=True)
+    with closing(open_database(home / "tenant.db")) as connection:
+        attempts = Attempts(connection)
+        number = attempts.begin(lease, at_s)
+        attempts.name(lease, job)
+        if state is not State.RUNNING:
+            attempts.end(lease, number, state, at_s + 1)
+        if state is State.FAILED:
+            attempts.explain(lease, number, Cause("ecc_error"))
+
+
+# ---- a tenant --------------------------------------------------------------------------------------------------------
+
+
+def test_status_of_nothing_is_nothing_yet_and_makes_nothing(tmp_path: Path) -> None:
+    code, view = told("tenant", "status", "--home", tmp_path / "none")
+    assert (code, view["exists"], view["federation"], view["last_round"]) == (3, False, None, None)
+    assert not (tmp_path / "none").exists()
+
+
+def test_status_names_what_runs_and_what_failed(tmp_path: Path) -> None:
+    attempt(tmp_path, "aa11", "python pretrain.py", State.RUNNING)
+    assert "aa11 (python pretrain.py)" in call("tenant", "status", "--home", tmp_path).stdout
+    assert told("tenant", "status", "--home", tmp_path)[0] == 0
+    attempt(tmp_path, "aa22", "python finetune.py", State.FAILED, 2e6)
+    code, view = told("tenant", "status", "--home", tmp_path)
+    assert (code, [row["lease"] for row in view["running"]]) == (1, ["aa11"])
+    assert (view["last_attempt"]["job"], view["last_attempt"]["reason"]) == ("python finetune.py", "ecc_error")
+
+
+def test_a_hint_that_stands_waits_for_the_owner(tmp_path: Path) -> None:
+    attempt(tmp_path, "aa11", "python pretrain.py", State.RUNNING)
+    with closing(open_database(tmp_path / "tenant.db")) as connection:
+        HintLog(connection).take(hint_now(), 0.0)
+    code, view = told("tenant", "status", "--home", tmp_path)
+    assert (code, view["hints_standing"]) == (1, 1)
+    assert "watch" in view["due"]
+
+
+def test_status_of_a_tenant_says_the_last_round_and_what_is_left(held: Path) -> None:
+    code, view = told("tenant", "status", "--home", held.parent / "tenants/000")
+    last = view["last_round"]
+    assert (code, view["federation"]["members"], last["start_hour"], last["end_hour"]) == (0, 4, *WEEKS[1])
+    assert last["epsilon_left"] == pytest.approx(view["epsilon_limit"] - last["epsilon_spent"], abs=1e-9)
+    assert last["epsilon_spent"] > 0.9
+
+
+def hint_now() -> Hint:
+    return Hint(
+        number=1,
+        at_h=now_hour(),
+        lease=LeaseId(bytes(16)),
+        state=HintState.RAISED,
+        suspicion=Suspicion.UNCLEAR,
+        ratio=3.0,
+        ratio_low=2.0,
+        ratio_high=4.0,
+        probability=0.5,
+        within_hours=24.0,
+        action=Action.CHECKPOINT,
+        times=1,
+    )
+
+
+def test_leases_are_found_by_their_first_letters(tmp_path: Path) -> None:
+    attempt(tmp_path, "aa11", "train", State.SUCCEEDED)
+    attempt(tmp_path, "aa22", "eval", State.SUCCEEDED, 2e6)
+    code, view = told("tenant", "leases", "--home", tmp_path)
+    assert (code, [(row["lease"], row["job"]) for row in view["leases"]]) == (0, [("aa11", "train"), ("aa22", "eval")])
+    assert told("tenant", "leases", "aa2", "--home", tmp_path)[1]["leases"] == view["leases"][1:]
+    ambiguous = call("tenant", "changes", "aa", "--home", tmp_path)
+    assert ambiguous.exit_code == 2
+    assert "aa11, aa22" in ambiguous.stderr
+    assert told("tenant", "changes", "--latest", "--home", tmp_path)[1]["after"] == "aa22"
+    assert told("tenant", "changes", "aa2", "--home", tmp_path)[1]["after"] == "aa22"
+    assert call("tenant", "leases", "b", "--home", tmp_path).exit_code == 3
+
+
+def test_a_lease_is_named_or_the_latest_but_not_both(tmp_path: Path) -> None:
+    for words in ([], ["aa11", "--latest"]):
+        assert call("tenant", "changes", *words, "--home", tmp_path).exit_code == 2
+        assert call("tenant", "check", *words, "--home", tmp_path).exit_code == 3
+
+
+def test_the_journal_printed_is_no_error(tmp_path: Path) -> None:
+    attempt(tmp_path, "aa11", "train", State.FAILED)
+    shown = call("tenant", "journal", "--home", tmp_path)
+    assert shown.exit_code == 0
+    assert "aa11 (train)" in shown.stdout
+    assert "1 lease;" in shown.stdout
+
+
+def test_reasons_are_the_taxonomy() -> None:
+    _, view = told("tenant", "reasons")
+    assert [row["slug"] for row in view["reasons"]] == list(CAUSES)
+    assert all(row["counts"] and row["title"] and row["domain"] for row in view["reasons"])
+    shown = call("tenant", "reasons").stdout
+    assert all(slug in shown for slug in CAUSES)
+
+
+# ---- a provider ------------------------------------------------------------------------------------------------------
+
+
+def test_status_of_a_new_provider_says_who_is_missing(home: Path) -> None:
+    code, view = told("provider", "status", "--home", home)
+    assert (code, view["tenants"], view["trustees"], view["serving"], view["last_round"]) == (1, 0, 3, False, None)
+    assert "no tenant is enrolled" in view["attention"][0]
+    assert "no tenant is enrolled" in call("provider", "status", "--home", home).stdout
+
+
+def test_status_of_a_provider_says_the_last_round(held: Path) -> None:
+    code, view = told("provider", "status", "--home", held)
+    assert (view["tenants"], view["rounds"], view["releases"]) == (4, 2, 2)
+    last = view["last_round"]
+    assert (last["start_hour"], last["end_hour"], last["state"], last["contributions"]) == (*WEEKS[1], "released", 4)
+    assert view["due_window"] == [336, 504]
+    assert code == 1
+    assert "are due and nothing serves" in view["attention"][0]
+
+
+def test_a_provider_that_can_start_is_told_so_and_one_that_cannot_why(home: Path) -> None:
+    settings = home / "provider.toml"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = "[listen]\ntenants_port = 0\nonline_port = 0\nmetrics_port = {}\n"
+        settings.write_text(free.format(0))
+        assert told("provider", "serve", "--check", "--home", home)[0] == 0
+        settings.write_text(free.format(taken.getsockname()[1]))
+        code, view = told("provider", "serve", "--check", "--home", home)
+    assert (code, [one["name"] for one in view["checks"] if not one["fine"]]) == (2, ["metrics_port"])
+    settings.write_text("[listen]\nport = 1\n")
+    (home / "context.key").chmod(0o644)
+    (home / "tls.key").write_text("none")
+    code, view = told("provider", "serve", "--check", "--home", home)
+    wrong = [one["name"] for one in view["checks"] if not one["fine"]]
+    assert (code, wrong) == (2, ["settings", "keys", "certificate"])
+    assert not (home / "control.sock").exists()
+
+
+def test_an_output_folder_says_what_it_holds(tmp_path: Path) -> None:
+    assert told("sim", "status", tmp_path)[0] == 3
+    (tmp_path / "homes/provider").mkdir(parents=True)
+    assert told("sim", "status", tmp_path)[0] == 1
+    (tmp_path / "outcome.json").write_text('{"scenario": "quickstart", "seed": 7}')
+    code, view = told("sim", "status", tmp_path)
+    assert (code, view["scenario"], view["seed"], view["homes"]) == (
+        0,
+        "quickstart",
+        7,
+        [str(tmp_path / "homes/provider")],
+    )
