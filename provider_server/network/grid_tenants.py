@@ -74,7 +74,7 @@ class Silence:
 
 
 class GridTenants:
-    """`provider_server.week.Tenants` over a Flower grid; needs the identity of a Flower task, as every ServerApp has it."""
+    """`provider_server.week.Tenants` over a Flower grid; needs a Flower task's identity, as every ServerApp has it."""
 
     def __init__(self, grid: "Grid", deadline_s: float, poll_s: float = 0.1) -> None:
         self._grid = grid

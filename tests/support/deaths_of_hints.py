@@ -1,6 +1,6 @@
 """Kills a process that looks at leases and keeps hints, at one of its writes; then another one goes on.
 
-    $ python -m tests.support.deaths_of_hints       # then, line by line, the URL of an empty store and the number of a write
+    $ python -m tests.support.deaths_of_hints   # then, line by line: the URL of an empty store, the number of a write
     sqlite:////somewhere/provider.db 3      # 0: nobody dies
 
 Each line is answered by one JSON object: the points that were passed, whether the process died, and the hints of each
