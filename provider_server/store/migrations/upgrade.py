@@ -100,7 +100,7 @@ def _is_first(connection: sa.Connection, *, create: bool) -> bool:
 
 def _config() -> Config:
     config = Config()
-    config.set_main_option("script_location", "provider_server:migrations")
+    config.set_main_option("script_location", "provider_server.store:migrations")
     return config
 
 
