@@ -1,6 +1,6 @@
 """A provider that serves its online service and has something to say all the time, until it is killed.
 
-    $ python -m tests.support.hinting_provider HOME PORT LEASE TENANT COUNT  # HOME: provider.db, *.key, tls.pem, tls.key
+    $ python -m tests.support.hinting_provider HOME PORT LEASE TENANT COUNT  # HOME: *.db, *.key, tls.*
 
 It appends hints about LEASE of TENANT, and as many about a lease of another one, until there are COUNT; started again,
 it goes on from what is in the store. It prints `ready` once it serves.
