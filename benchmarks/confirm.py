@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random import Generator
 
 from benchmarks.figures import Figure, main
-from federation.protocol.service_messages import Verdict
+from federation.protocol.service_messages import CheckVerdict
 from tenant_client.confirm.criteria import BOUND, Criterion, NoCriterion, judge, learn, one_sided, published_distance
 from tenant_client.confirm.machine import CPU, Target
 from tenant_client.confirm.sample import Rates, Sample
@@ -87,7 +87,7 @@ def here() -> Figure:
             "repeats": criterion.repeats,
             "spread": round(criterion.spread, 4),
             "finds": round(criterion.finds(), 2),
-            "accused": sum(judge(sample, criterion).verdict is Verdict.MISMATCH for sample in samples),
+            "accused": sum(judge(sample, criterion).verdict is CheckVerdict.MISMATCH for sample in samples),
         }
     return found
 

@@ -192,7 +192,7 @@ def _step_ms(command: list[str]) -> float:
 
 def main() -> None:
     """Runs the job and prints the figures, those of one run by both clocks."""
-    from tenant_client.run.hook.pacing import Settings
+    from tenant_client.run.hook.pacing import PacingSettings
 
     parser = argparse.ArgumentParser(description="overhead of the hook on examples/ddp.py")
     parser.add_argument("--rounds", type=int, default=20, help="each takes one sample (default: 20)")
@@ -206,7 +206,7 @@ def main() -> None:
     sys.stderr.write(f"load average {os.getloadavg()[0]:.1f} at the end; the job itself is 2 of it\n")
     for clock in ("wall_s", "cpu_s"):
         size = {"rounds": options.rounds, "pairs": options.rounds * options.pairs}
-        figure = figures(found, clock, Settings().budget)
+        figure = figures(found, clock, PacingSettings().budget)
         show([{"figure": "overhead"} | size | figure])
 
 

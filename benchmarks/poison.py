@@ -28,14 +28,14 @@ from federation.protocol.noise import noise_variances
 from federation.protocol.plan import Marginal, MaskTrustee, Plan, PlanDimension
 from provider_server.fleet.leases import Lease
 from provider_server.rounds.ceilings import GroupSum, JobWeeks, job_weeks
-from provider_server.rounds.grouping import Limits, Suspicion, accepted, assign, judge
+from provider_server.rounds.grouping import GroupLimits, TenantScores, accepted, assign, judge
 from provider_server.rounds.planning import PlanSettings
 
 TENANTS, GROUPS, MINIMUM, JOB_WEEKS = 60, 6, 10, 12_000
 WORKLOADS, CONTEXTS, LEVELS = 24, 8, 3
 FAILURES = {Domain.INFRASTRUCTURE: 934, Domain.FRAMEWORK: 500, Domain.SCRIPT: 500}
 WEEK_H, WEEKS = 168.0, 52
-USUAL = Limits()
+USUAL = GroupLimits()
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,10 +137,10 @@ def play(
     liar: int | None,
     factor: float,
     weeks: int = WEEKS,
-    limits: Limits = USUAL,
+    limits: GroupLimits = USUAL,
 ) -> Year:
     """Weeks until the liar, who reports `factor` times its failures, is named; all weeks if there is none."""
-    suspicion, out = Suspicion(limits), set[TenantId]()
+    suspicion, out = TenantScores(limits), set[TenantId]()
     villain = None if liar is None else world.tenants[liar]
     biases, suspected = [0.0], None
     for week in range(1, weeks + 1):

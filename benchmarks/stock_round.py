@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from provider_server.network.flower_app import server_app
 from provider_server.network.superlink import SuperLink
 from provider_server.week import Tenants
@@ -59,7 +59,7 @@ def measure(nodes: int, rounds: int, answer_bytes: int) -> dict[str, Any]:
     def run(tenants: Tenants) -> None:
         for number in range(rounds + 1):
             began_s = time.perf_counter()
-            answers = sum(len(answer) == answer_bytes for answer in tenants.ask(Verb.CONTRIBUTION, b"plan"))
+            answers = sum(len(answer) == answer_bytes for answer in tenants.ask(Query.CONTRIBUTION, b"plan"))
             if answers != nodes:
                 raise RuntimeError(f"{answers} answers of {nodes} nodes in round {number}")
             seconds.append(time.perf_counter() - began_s)

@@ -43,10 +43,10 @@ PROGRAMS = {
 }
 SETTINGS = {"provider.toml": ProviderSettings, "tenant.toml": TenantSettings, "trustee.toml": TrusteeSettings}
 JSON = {
-    "pharoah-tenant status": tenant_client.disclosure.overview.Status,
+    "pharoah-tenant status": tenant_client.disclosure.overview.TenantStatus,
     "pharoah-tenant leases": tenant_client.disclosure.overview.Leases,
     "pharoah-tenant reasons": tenant_client.disclosure.overview.Reasons,
-    "pharoah-provider status": provider_server.operations.overview.Status,
+    "pharoah-provider status": provider_server.operations.overview.ProviderStatus,
     "pharoah-provider serve --check": provider_server.operations.preflight.Preflight,
 }
 WRITTEN = "Written by `make reference` from the code; do not edit.\n"

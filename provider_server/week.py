@@ -10,13 +10,13 @@ from enum import StrEnum
 from typing import Protocol
 
 from crypto.errors import MemberRefused, PharoahError
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from provider_server.learning.publication_gate import HeldBack, check
 from provider_server.learning.publisher import Publisher
 from provider_server.rounds.provider import Provider, Window
 from provider_server.rounds.release import Release
 from provider_server.rounds.round import Round
-from provider_server.store.round_store import Answer, State
+from provider_server.store.round_store import Answer, RoundState
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class Tenants(Protocol):
     """All that the federated week knows of the transport."""
 
-    def ask(self, verb: Verb, payload: bytes) -> Iterator[bytes]:
+    def ask(self, verb: Query, payload: bytes) -> Iterator[bytes]:
         """Sends `payload` to all connected tenants, yields answers as they arrive; silent or failing ones give none."""
 
 
@@ -75,13 +75,13 @@ def federated_week(
     """
     announce(Stage.DIRECTORY)
     tell_directory(provider, trustees)
-    for _receipt in tenants.ask(Verb.DIRECTORY, provider.directory_update()):
+    for _receipt in tenants.ask(Query.DIRECTORY, provider.directory_update()):
         pass
 
     round_ = provider.unfinished()
     if round_ is None:
         announce(Stage.REGISTER)
-        for answer in tenants.ask(Verb.REGISTRATIONS, provider.registration_request(window)):
+        for answer in tenants.ask(Query.REGISTRATIONS, provider.registration_request(window)):
             provider.register(answer)
 
         announce(Stage.PLAN)
@@ -109,7 +109,7 @@ def publish(publisher: Publisher, tenants: Tenants, announce: Callable[[Stage], 
     findings = publisher.learn(releases)
 
     announce(Stage.PUBLISH)
-    for _receipt in tenants.ask(Verb.BUNDLE, publisher.publish(releases, findings)):
+    for _receipt in tenants.ask(Query.BUNDLE, publisher.publish(releases, findings)):
         pass
     return True
 
@@ -139,13 +139,13 @@ def federated_round(
     masking = {trustee.index for trustee in round_.plan.trustees}
     holders = {trustee.index: trustee for trustee in trustees if trustee.index in masking}
 
-    if round_.state is State.COLLECTING:
+    if round_.state is RoundState.COLLECTING:
         announce(Stage.CONTRIBUTE)
-        for answer in tenants.ask(Verb.CONTRIBUTION, round_.signed_plan):
+        for answer in tenants.ask(Query.CONTRIBUTION, round_.signed_plan):
             provider.receive(round_, answer)
         provider.close_round(round_)
 
-    if round_.state is State.ENDORSING:
+    if round_.state is RoundState.ENDORSING:
         announce(Stage.ENDORSE)
         while refusals := _endorsed(provider, round_, holders):
             provider.drop_refused(round_, refusals)

@@ -16,7 +16,7 @@ from crypto.errors import PharoahError
 from crypto.roots import root_of
 from crypto.signing import SigningKey, reopened
 from federation.protocol.noise import SystemSampler
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from federation.protocol.round_messages import RegistrationRequest
 from federation.protocol.services import ProviderMethod
 from federation.runtime.key_files import read, read_key
@@ -56,8 +56,8 @@ def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
     """Answers the provider until told to stop."""
     with connected(home, settings) as (tenant, provider):
 
-        def answer(verb: Verb, payload: bytes) -> bytes:
-            if verb is Verb.REGISTRATIONS:
+        def answer(verb: Query, payload: bytes) -> bytes:
+            if verb is Query.REGISTRATIONS:
                 _take_leases(tenant, provider, payload)
             said = tenant.answer(verb, payload)
             logger.info("answered %s", verb, extra={"event": "answer", "verb": verb.value, "bytes": len(said)})

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from federation.protocol.services import TRUSTEE, TrusteeMethod
 from federation.transport.introductions import Known
-from federation.transport.server import DEFAULT_LIMITS, Limits, Method, Server, serve
+from federation.transport.server import DEFAULT_LIMITS, Method, Server, ServerLimits, serve
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def serve_trustee(
     address: str,
     certificate_pem: bytes,
     key_pem: bytes,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: ServerLimits = DEFAULT_LIMITS,
     *,
     known: Known | None = None,
 ) -> Server:

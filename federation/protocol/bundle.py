@@ -35,7 +35,7 @@ class Catalogue(Message, frozen=True, tag="pharoah/catalogue/1"):
             raise ValueError("entries are sorted and each name is there once")
 
 
-class Judgement(StrEnum):
+class PairJudgement(StrEnum):
     """What is said of a workload on a context.
 
     `CONFOUNDED`: something that hardware cannot cause differs there too. `SUSPECTED`: not sure, but probable enough to
@@ -64,7 +64,7 @@ class MismatchEntry(Record, frozen=True):
     risk_ratio_low: Number
     risk_ratio_high: Number
     expected_failures: Number
-    judgement: Judgement
+    judgement: PairJudgement
     alternatives: Few[Token]
 
     def __post_init__(self) -> None:

@@ -11,16 +11,16 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from federation.protocol.bundle import Bundle, HazardEntry, Judgement, MismatchEntry
+from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement
 from federation.protocol.round_messages import finest_row
-from federation.protocol.service_messages import Verdict
+from federation.protocol.service_messages import CheckVerdict
 
 
 @dataclass(frozen=True)
 class Check:
     """A verdict with its evidence; `better_context` is the token of a context where this workload does well."""
 
-    verdict: Verdict
+    verdict: CheckVerdict
     reason: str
     evidence: MismatchEntry | None
     better_context: str | None
@@ -31,9 +31,9 @@ class Check:
         """What follows from what bundle number `bundle` says of the pair; None where it says nothing."""
         if evidence is None:
             reason = f"bundle {bundle} knows nothing of this workload on this context"
-            return cls(Verdict.UNKNOWN, reason, None, None, hazards)
+            return cls(CheckVerdict.UNKNOWN, reason, None, None, hazards)
         verdict = _verdict(evidence)
-        better = str(evidence.alternatives[0]) if verdict is not Verdict.OK and evidence.alternatives else None
+        better = str(evidence.alternatives[0]) if verdict is not CheckVerdict.OK and evidence.alternatives else None
         return cls(verdict, _reason(evidence), evidence, better, hazards)
 
 
@@ -59,14 +59,18 @@ class Checker:
 def check(bundle: Bundle | None, labels: Mapping[str, str]) -> Check:
     """One check, as by `Checker`; without a bundle nothing is known."""
     if bundle is None:
-        return Check(Verdict.UNKNOWN, "no bundle has been received yet", None, None, ())
+        return Check(CheckVerdict.UNKNOWN, "no bundle has been received yet", None, None, ())
     return Checker(bundle).check(labels)
 
 
-def _verdict(entry: MismatchEntry) -> Verdict:
-    if entry.judgement is Judgement.WORSE:
-        return Verdict.MISMATCH
-    return Verdict.WARNING if entry.judgement in (Judgement.CONFOUNDED, Judgement.SUSPECTED) else Verdict.OK
+def _verdict(entry: MismatchEntry) -> CheckVerdict:
+    if entry.judgement is PairJudgement.WORSE:
+        return CheckVerdict.MISMATCH
+    return (
+        CheckVerdict.WARNING
+        if entry.judgement in (PairJudgement.CONFOUNDED, PairJudgement.SUSPECTED)
+        else CheckVerdict.OK
+    )
 
 
 def _reason(entry: MismatchEntry) -> str:
@@ -78,9 +82,9 @@ def _reason(entry: MismatchEntry) -> str:
 
 
 _SAID = {
-    Judgement.WORSE: "",
-    Judgement.CONFOUNDED: ", but so do its script errors: the context need not be the cause",
-    Judgement.SUSPECTED: "; that is not sure, but go elsewhere if it costs little",
-    Judgement.NOT_WORSE: "",
-    Judgement.TOO_LITTLE: "; too little is known to say that this is normal",
+    PairJudgement.WORSE: "",
+    PairJudgement.CONFOUNDED: ", but so do its script errors: the context need not be the cause",
+    PairJudgement.SUSPECTED: "; that is not sure, but go elsewhere if it costs little",
+    PairJudgement.NOT_WORSE: "",
+    PairJudgement.TOO_LITTLE: "; too little is known to say that this is normal",
 }

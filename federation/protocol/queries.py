@@ -19,7 +19,7 @@ _LENGTH_BYTES = 4
 ROUND_BUNDLE_SHA256 = "1a80d3fad4d1cb2004189f2e3ec4f5e3026612852cba4c80f2c8b7132699b559"
 
 
-class Verb(StrEnum):
+class Query(StrEnum):
     """The questions, in the order of a week."""
 
     DIRECTORY = "directory"
@@ -28,7 +28,7 @@ class Verb(StrEnum):
     BUNDLE = "bundle"
 
 
-Answer = Callable[[Verb, bytes], bytes]
+Answer = Callable[[Query, bytes], bytes]
 
 
 class Fault(IntEnum):

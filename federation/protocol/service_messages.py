@@ -23,7 +23,7 @@ from federation.protocol.bundle import HazardEntry, MismatchEntry
 SESSION_BYTES = 64
 
 
-class Verdict(IntEnum):
+class CheckVerdict(IntEnum):
     """What a check says, and the exit codes of `pharoah-tenant check`."""
 
     OK = 0
@@ -89,7 +89,7 @@ class CheckRequest(Secret, frozen=True, tag="pharoah/check-request/1"):
 
 
 class CheckAnswer(Message, frozen=True, tag="pharoah/check-answer/1"):
-    """A verdict (a value of `Verdict`) by bundle `bundle`, with its evidence; alternatives are within the evidence."""
+    """A `CheckVerdict` by bundle `bundle`, with its evidence; alternatives are within the evidence."""
 
     bundle: Count
     verdict: Count
@@ -97,7 +97,7 @@ class CheckAnswer(Message, frozen=True, tag="pharoah/check-answer/1"):
     hazards: Many[HazardEntry]
 
     def __post_init__(self) -> None:
-        Verdict(self.verdict)
+        CheckVerdict(self.verdict)
 
 
 class WatchRequest(Secret, frozen=True, tag="pharoah/watch-request/1"):

@@ -30,7 +30,7 @@ Method = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """What one server bears. Each of these many places is described above; `standard` are of the standard services.
 
     A handshake, the first part of a question, and each further part have `begin_s`; a whole question has `receive_s`; a
@@ -59,7 +59,7 @@ class Limits:
     tls_record_bytes: int = 16_384
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = ServerLimits()
 
 
 def half(places: int) -> int:
@@ -81,7 +81,7 @@ def answered(method: Method, request: bytes) -> bytes | Told:
 class Gate:
     """Lets blocking methods into threads: `workers` at a time, while `waiting` more wait. Used on one loop."""
 
-    def __init__(self, limits: Limits, name: str) -> None:
+    def __init__(self, limits: ServerLimits, name: str) -> None:
         self._limits = limits
         self._threads = ThreadPoolExecutor(limits.workers, thread_name_prefix=name)
         self._workers = asyncio.Semaphore(limits.workers)
@@ -150,7 +150,7 @@ async def _acquire(turns: Sequence[asyncio.Semaphore]) -> None:
 class Watchers:
     """Counts those who watch. Used on one loop."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self._most = limits.watchers
         self._tasks: set[asyncio.Task[object] | None] = set()
         self.is_closing = False

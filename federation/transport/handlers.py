@@ -17,7 +17,7 @@ import grpc
 from crypto.errors import DecodeError, PharoahError
 from crypto.ids import VerifyKey
 from federation.protocol.services import BUG, Told, told
-from federation.transport.admission import Gate, Limits, Method, Watchers, answered, half
+from federation.transport.admission import Gate, Method, ServerLimits, Watchers, answered, half
 from federation.transport.connections import Connections
 from federation.transport.health import Standard
 from federation.transport.introductions import METADATA_KEY, Introductions
@@ -38,7 +38,7 @@ class Handlers:
     """Makes them for one server. `ceilings` has the longest question of each path; one part where it has none."""
 
     def __init__(
-        self, service: str, limits: Limits, ceilings: Mapping[str, int], introductions: Introductions | None
+        self, service: str, limits: ServerLimits, ceilings: Mapping[str, int], introductions: Introductions | None
     ) -> None:
         self.gate = Gate(limits, service)
         self.watchers = Watchers(limits)

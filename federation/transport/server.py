@@ -1,8 +1,8 @@
 """The server's side of every online service: methods that take bytes and give bytes, behind TLS 1.3.
 
-Three kinds of methods. One that blocks runs in a worker thread; `Limits` says how many at once, how many more may wait,
-and for how long. One that is quick, microseconds without any wait, is answered on the event loop itself. A stream is an
-asynchronous generator and costs no thread for as long as it lasts.
+Three kinds of methods. One that blocks runs in a worker thread; `ServerLimits` says how many at once, how many more may
+wait, and for how long. One that is quick, microseconds without any wait, is answered on the event loop itself. A stream
+is an asynchronous generator and costs no thread for as long as it lasts.
 
 A question is refused by its announced length, before it is read, above the ceiling of its method
 (`federation.transport.question`; DecodeError). Beyond its limits a call is turned away at once (RESOURCE_EXHAUSTED),
@@ -43,13 +43,13 @@ import grpc
 
 from federation.protocol.services import CEILINGS
 from federation.runtime import tls
-from federation.transport.admission import DEFAULT_LIMITS, Limits, Method
+from federation.transport.admission import DEFAULT_LIMITS, Method, ServerLimits
 from federation.transport.handlers import Handler, Handlers, Stream
 from federation.transport.health import StandardServices
 from federation.transport.introductions import Introductions, Known, server_digest
 from federation.transport.question import MESSAGE_BYTES
 
-__all__ = ["DEFAULT_LIMITS", "Limits", "Method", "Server", "Stream", "serve"]
+__all__ = ["DEFAULT_LIMITS", "Method", "Server", "ServerLimits", "Stream", "serve"]
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def serve(
     address: str,
     certificate_pem: bytes,
     key_pem: bytes,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: ServerLimits = DEFAULT_LIMITS,
     *,
     quick: Mapping[str, Method] = NONE,
     streams: Mapping[str, Stream] = NONE,
@@ -102,7 +102,7 @@ class Server:
         handlers: Handlers,
         address: str,
         credentials: grpc.ServerCredentials,
-        limits: Limits,
+        limits: ServerLimits,
         beside: Beside | None,
     ) -> None:
         self._limits = limits
@@ -173,7 +173,7 @@ def _on_loop(what: Coroutine[Any, Any, T]) -> T:
     return asyncio.run_coroutine_threadsafe(what, _loop()).result()
 
 
-def _connections(limits: Limits) -> int:
+def _connections(limits: ServerLimits) -> int:
     """How many connections this process can bear, after it has allowed itself the files for them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.connections + OTHER_FILES
@@ -187,7 +187,7 @@ def _connections(limits: Limits) -> int:
     return fewer
 
 
-def _options(limits: Limits) -> list[tuple[str, int]]:
+def _options(limits: ServerLimits) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
         ("grpc.max_send_message_length", limits.message_bytes),

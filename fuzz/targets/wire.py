@@ -146,7 +146,7 @@ def some_messages() -> list[Any]:
 def some_online_messages(tenant: TenantId, token: Token) -> Iterator[Any]:
     """What a tenant says to the online service and hears from it."""
     session, lease = bytes(service_messages.SESSION_BYTES), LeaseId(bytes(16))
-    evidence = bundle.MismatchEntry(token, token, 0.9, 4.0, 2.0, 8.0, 12.0, bundle.Judgement.WORSE, (token,))
+    evidence = bundle.MismatchEntry(token, token, 0.9, 4.0, 2.0, 8.0, 12.0, bundle.PairJudgement.WORSE, (token,))
     yield service_messages.SignIn(tenant, 1_800_000_000)
     yield service_messages.Session(session, 1_800_003_600)
     yield service_messages.CheckRequest(session, (token, token, token), token, token)

@@ -252,7 +252,7 @@ def _log_law(mean: Floats, variance: Floats, most: int) -> Floats:
 # ---- the gate --------------------------------------------------------------------------------------------------------
 
 
-class Verdict(StrEnum):
+class PredictionVerdict(StrEnum):
     """Of a candidate against the model in force; better and worse are beyond two standard errors."""
 
     BETTER = "better"
@@ -269,11 +269,15 @@ class Comparison:
     cells: int
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> PredictionVerdict:
         """What the difference says, given its standard error."""
         if self.difference < -TWO_STANDARD_ERRORS * self.standard_error:
-            return Verdict.WORSE
-        return Verdict.BETTER if self.difference > TWO_STANDARD_ERRORS * self.standard_error else Verdict.NO_WORSE
+            return PredictionVerdict.WORSE
+        return (
+            PredictionVerdict.BETTER
+            if self.difference > TWO_STANDARD_ERRORS * self.standard_error
+            else PredictionVerdict.NO_WORSE
+        )
 
 
 def compare(candidate: Scores, incumbent: Scores) -> Comparison:
@@ -295,4 +299,4 @@ def compare(candidate: Scores, incumbent: Scores) -> Comparison:
 
 def is_no_worse(comparison: Comparison) -> bool:
     """The gate: whether a candidate may be published; not if it is worse by more than two standard errors."""
-    return comparison.verdict is not Verdict.WORSE
+    return comparison.verdict is not PredictionVerdict.WORSE

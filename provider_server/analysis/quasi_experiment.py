@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, norm
 
-from federation.protocol.bundle import Judgement
+from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.matching import Arm, Places, SignTest, sign_test_of_cells, upper_tail
 
@@ -71,7 +71,7 @@ class RateRatio:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class PairEvidence:
     """Failures and node-hours on the context, failures elsewhere, and pairs of matched node-hours; matched strata only.
 
     Released counts carry noise, so failures may be fractional, or negative.
@@ -103,7 +103,7 @@ class Alternative:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PairVerdict:
     """A workload on a context; `ratio` is its rate there over that on other contexts, with its 95% interval.
 
     `p` is one-sided, `q` after Benjamini–Hochberg (1 where failures are too few); `net_outcome`, `spread`, `sign_p` and
@@ -112,8 +112,8 @@ class Verdict:
 
     workload: str
     context: str
-    judgement: Judgement
-    evidence: Evidence
+    judgement: PairJudgement
+    evidence: PairEvidence
     ratio: float
     low: float
     high: float
@@ -131,16 +131,16 @@ class Verdict:
         """The verdict in a sentence."""
         seen = f"{self.evidence.failures:.0f} failures in {self.evidence.exposure_node_hours:.0f} matched node-hours"
         interval = f"95% interval {self.low:.2g} to {self.high:.2g}"
-        if self.judgement is Judgement.TOO_LITTLE:
+        if self.judgement is PairJudgement.TOO_LITTLE:
             return f"{self.workload} on {self.context} cannot be judged yet: {seen}, {interval}."
         compared = f"{self.workload} on {self.context} fails {self.ratio:.2g} times as often as on other contexts"
         said = f"{compared} ({interval}; {seen}; q = {self.q:.2g})"
         return f"{said}{self._doubt()}{self._proposal()}."
 
     def _doubt(self) -> str:
-        if self.judgement is Judgement.NOT_WORSE:
+        if self.judgement is PairJudgement.NOT_WORSE:
             return ", which is not worse than it should be"
-        if self.judgement is Judgement.CONFOUNDED:
+        if self.judgement is PairJudgement.CONFOUNDED:
             return (
                 f", but so do its script errors ({self.control.ratio:.2g} times), so the context need not be the cause"
             )
@@ -245,7 +245,7 @@ def _elsewhere(cube: Floats) -> Floats:
 
 def judge(
     table: LifeTable, control: LifeTable, rng: np.random.Generator, criteria: Criteria | None = None
-) -> tuple[Verdict, ...]:
+) -> tuple[PairVerdict, ...]:
     """Verdicts on all pairs with exposure, from tables over the same (workload, context, strata …).
 
     `table` counts the failures in question, `control` script errors in exposure of its own; where it has none, it sees
@@ -273,12 +273,12 @@ class _Compared:
     control: RateRatio
     criteria: Criteria
 
-    def verdicts(self, workloads: Sequence[str], contexts: Sequence[str]) -> tuple[Verdict, ...]:
+    def verdicts(self, workloads: Sequence[str], contexts: Sequence[str]) -> tuple[PairVerdict, ...]:
         q, enough = self._q(), self._enough(self.ratio)
         return tuple(
             self._verdict(
                 place,
-                self._judgement(place, float(q[place])) if enough[place] else Judgement.TOO_LITTLE,
+                self._judgement(place, float(q[place])) if enough[place] else PairJudgement.TOO_LITTLE,
                 float(q[place]),
                 workloads,
                 contexts,
@@ -304,11 +304,11 @@ class _Compared:
         p, sees = float(self.control.p[place]), bool(self._enough(self.control)[place])
         return Control(float(self.control.value[place]), p, sees and p <= self.criteria.control_level, sees)
 
-    def _judgement(self, place: int, q: float) -> Judgement:
+    def _judgement(self, place: int, q: float) -> PairJudgement:
         if q <= self.criteria.level:
-            return Judgement.CONFOUNDED if self._control(place).fires else Judgement.WORSE
+            return PairJudgement.CONFOUNDED if self._control(place).fires else PairJudgement.WORSE
         settled = self.ratio.high[place] < self.criteria.harmful_ratio
-        return Judgement.NOT_WORSE if settled else Judgement.TOO_LITTLE
+        return PairJudgement.NOT_WORSE if settled else PairJudgement.TOO_LITTLE
 
     def _alternatives(self, place: int, contexts: Sequence[str]) -> tuple[Alternative, ...]:
         """Contexts of the same workload whose upper bound is below what it suffers here, the lowest first."""
@@ -322,16 +322,16 @@ class _Compared:
         )
 
     def _verdict(
-        self, place: int, judgement: Judgement, q: float, workloads: Sequence[str], contexts: Sequence[str]
-    ) -> Verdict:
+        self, place: int, judgement: PairJudgement, q: float, workloads: Sequence[str], contexts: Sequence[str]
+    ) -> PairVerdict:
         ratio, signs = self.ratio, self.signs
-        accused = judgement in (Judgement.WORSE, Judgement.CONFOUNDED)
+        accused = judgement in (PairJudgement.WORSE, PairJudgement.CONFOUNDED)
         counts = (signs.pairs, ratio.failures, ratio.failures_elsewhere, ratio.exposure_node_hours)
-        return Verdict(
+        return PairVerdict(
             workload=workloads[self.pairs[0][place]],
             context=contexts[self.pairs[1][place]],
             judgement=judgement,
-            evidence=Evidence(*(float(column[place]) for column in counts)),
+            evidence=PairEvidence(*(float(column[place]) for column in counts)),
             ratio=float(ratio.value[place]),
             low=float(ratio.low[place]),
             high=float(ratio.high[place]),

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from federation.protocol.bundle import Judgement
+from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis import quasi_experiment
 from provider_server.analysis.mismatch import Mismatches
@@ -60,8 +60,8 @@ class PairFinding:
     expected_failures: float
     rate: float
     rate_high: float
-    judgement: Judgement
-    compared: quasi_experiment.Verdict
+    judgement: PairJudgement
+    compared: quasi_experiment.PairVerdict
     alternatives: tuple[str, ...]
 
     @property
@@ -75,9 +75,9 @@ class PairFinding:
 
     def _doubt(self) -> str:
         control, gamma = self.compared.control, self.compared.gamma
-        if self.judgement is Judgement.CONFOUNDED:
+        if self.judgement is PairJudgement.CONFOUNDED:
             return f": script errors differ too, {control.ratio:.1f} times"
-        if self.judgement is not Judgement.WORSE:
+        if self.judgement is not PairJudgement.WORSE:
             return ""
         checked = "script errors do not differ" if control.sees else "script errors are too few to check"
         hidden = f"a hidden cause would have to change the odds {gamma:.1f}-fold" if gamma > 1 else ""
@@ -85,11 +85,11 @@ class PairFinding:
 
 
 _SAID = {
-    Judgement.WORSE: "it does not suit this context",
-    Judgement.CONFOUNDED: "the context need not be the cause",
-    Judgement.SUSPECTED: "not sure, but probable enough to go elsewhere where that costs little",
-    Judgement.NOT_WORSE: "not worse than it should be",
-    Judgement.TOO_LITTLE: "too little is known to say that this is normal",
+    PairJudgement.WORSE: "it does not suit this context",
+    PairJudgement.CONFOUNDED: "the context need not be the cause",
+    PairJudgement.SUSPECTED: "not sure, but probable enough to go elsewhere where that costs little",
+    PairJudgement.NOT_WORSE: "not worse than it should be",
+    PairJudgement.TOO_LITTLE: "too little is known to say that this is normal",
 }
 
 
@@ -168,14 +168,14 @@ def _judgement(
     doubted: bool,  # noqa: FBT001
     found: Mismatches,
     place: int,
-    compared: quasi_experiment.Verdict,
-) -> Judgement:
+    compared: quasi_experiment.PairVerdict,
+) -> PairJudgement:
     if doubted and not compared.control.fires:
-        return Judgement.WORSE if accused else Judgement.SUSPECTED
+        return PairJudgement.WORSE if accused else PairJudgement.SUSPECTED
     if found.probability_worse[place] >= LIKELY:
-        return Judgement.CONFOUNDED
-    settled = compared.judgement is Judgement.NOT_WORSE and found.ratio_high[place] < HARMFUL_RATIO
-    return Judgement.NOT_WORSE if settled else Judgement.TOO_LITTLE
+        return PairJudgement.CONFOUNDED
+    settled = compared.judgement is PairJudgement.NOT_WORSE and found.ratio_high[place] < HARMFUL_RATIO
+    return PairJudgement.NOT_WORSE if settled else PairJudgement.TOO_LITTLE
 
 
 def _per_average_hour(counted: LifeTable, scale: float) -> LifeTable:

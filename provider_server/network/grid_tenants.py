@@ -11,7 +11,7 @@ with it (tenants repeat the same bytes when asked again), and one that is announ
 until Flower gives it up, about three minutes.
 
     tenants = GridTenants(grid, deadline_s=600.0)
-    for answer in tenants.ask(Verb.CONTRIBUTION, plan):
+    for answer in tenants.ask(Query.CONTRIBUTION, plan):
         ...
     late = [silence for silence in tenants.silences if silence.why is Why.LATE]
 """
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NewType
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from crypto.errors import DecodeError
-from federation.protocol.queries import BLOB, RECORD, Fault, Verb, unwrap, wrap
+from federation.protocol.queries import BLOB, RECORD, Fault, Query, unwrap, wrap
 
 if TYPE_CHECKING:  # Flower takes half a second to import, and the federated week needs only the protocol
     from provider_server.network.flower import Error, Grid, Message
@@ -67,7 +67,7 @@ class Why(StrEnum):
 class Silence:
     """One node without an answer to one question; `detail` is the class of error that it or Flower reported."""
 
-    verb: Verb
+    verb: Query
     node_id: NodeId
     why: Why
     detail: str = ""
@@ -87,12 +87,12 @@ class GridTenants:
         """Everything left out so far, in the order in which it became known; complete once the answers are consumed."""
         return tuple(self._silences)
 
-    def ask(self, verb: Verb, payload: bytes) -> Iterator[bytes]:
+    def ask(self, verb: Query, payload: bytes) -> Iterator[bytes]:
         """Sends before it returns, and the deadline runs from then; what was there in time is yielded even after it."""
         end_s = time.monotonic() + self._deadline_s
         return self._answers(verb, self._send(verb, payload), end_s)
 
-    def _send(self, verb: Verb, payload: bytes) -> dict[MessageId, NodeId]:
+    def _send(self, verb: Query, payload: bytes) -> dict[MessageId, NodeId]:
         node_ids = [NodeId(node_id) for node_id in sorted(self._grid.get_node_ids())]
         questions = _questions(verb, payload, node_ids, ttl_s=self._deadline_s + DRAIN_S)
         sent = [MessageId(message_id or "") for message_id in self._grid.push_messages(questions)]
@@ -102,7 +102,7 @@ class GridTenants:
                 self._leave_out(Silence(verb, node_id, Why.UNSENT))
         return {message_id: node_id for message_id, node_id in zip(sent, node_ids, strict=True) if message_id}
 
-    def _answers(self, verb: Verb, waiting: dict[MessageId, NodeId], end_s: float) -> Iterator[bytes]:
+    def _answers(self, verb: Query, waiting: dict[MessageId, NodeId], end_s: float) -> Iterator[bytes]:
         while waiting:
             before = len(waiting)
             for reply in self._arrived(list(waiting)):
@@ -129,7 +129,7 @@ class GridTenants:
             logger.warning("answers that Flower cannot read: %s", type(error).__name__)
             return []
 
-    def _opened(self, verb: Verb, node_id: NodeId, reply: "Message") -> Iterator[bytes]:
+    def _opened(self, verb: Query, node_id: NodeId, reply: "Message") -> Iterator[bytes]:
         if reply.has_error():
             self._leave_out(Silence(verb, node_id, Why.FAILED, _name(reply.error)))
             return
@@ -145,7 +145,7 @@ class GridTenants:
         logger.warning("node %d has no answer to %s: %s %s", silence.node_id, silence.verb, silence.why, silence.detail)
 
 
-def _questions(verb: Verb, payload: bytes, node_ids: list[NodeId], *, ttl_s: float) -> list["Message"]:
+def _questions(verb: Query, payload: bytes, node_ids: list[NodeId], *, ttl_s: float) -> list["Message"]:
     from provider_server.network.flower import ConfigRecord, Message, RecordDict
 
     content = RecordDict({RECORD: ConfigRecord({BLOB: wrap(payload)})})  # one object for all: Flower stores it once

@@ -32,7 +32,7 @@ from crypto.signing import open_signed_by
 from federation.protocol.round_messages import LADDER_LABELS, LeaseRequest
 from federation.protocol.service_messages import CheckRequest, Hint, Outcome, SignIn, WatchRequest
 from federation.protocol.services import PROVIDER, ProviderMethod
-from federation.transport.admission import Limits
+from federation.transport.admission import ServerLimits
 from federation.transport.introductions import parties
 from federation.transport.server import Method, Server, serve
 from provider_server.online.bundle_cache import Shelf
@@ -61,7 +61,7 @@ class HintSource(Protocol):
 class OnlineLimits:
     """What the service bears in all, and what each tenant may do: calls, sign-ins, and watches at a time."""
 
-    all: Limits
+    all: ServerLimits
     calls: Rate
     sign_ins: Rate
     watches: int
@@ -69,7 +69,9 @@ class OnlineLimits:
 
 
 DEFAULT_LIMITS = OnlineLimits(
-    all=Limits(silent=1024, waiting=64, unread=256, connections=16_384, connection_age_s=3600.0, tls_record_bytes=1024),
+    all=ServerLimits(
+        silent=1024, waiting=64, unread=256, connections=16_384, connection_age_s=3600.0, tls_record_bytes=1024
+    ),
     calls=Rate(per_s=50.0, burst=200),
     sign_ins=Rate(per_s=0.1, burst=10),
     watches=16,

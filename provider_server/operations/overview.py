@@ -19,7 +19,7 @@ from provider_server.home import CONTROL, founded, founded_hour
 from provider_server.rounds import release as gate
 from provider_server.rounds.schedule import Window, due
 from provider_server.settings import ProviderSettings
-from provider_server.store.round_store import State
+from provider_server.store.round_store import RoundState
 from provider_server.store.store import Store
 
 EXPIRES_SOON_D, SECONDS_PER_DAY = 30.0, 86_400.0
@@ -39,7 +39,7 @@ class LastRound:
 
 
 @dataclass(frozen=True)
-class Status:
+class ProviderStatus:
     """All of it. A window is due where `serve` would hold it now; `bundle` is the number of the newest."""
 
     version: int
@@ -62,7 +62,7 @@ class Status:
         return 1 if self.attention else 0
 
 
-def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) -> Status:
+def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) -> ProviderStatus:
     """The state of a provider; HomeError where there is none."""
     founded(home)
     entries = store.entries()
@@ -91,7 +91,7 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
         (ends(read(home / "tls.pem")) - now).total_seconds() / SECONDS_PER_DAY if (home / "tls.pem").exists() else None
     )
     serving, bundle = is_serving(home), store.newest_bundle()
-    return Status(
+    return ProviderStatus(
         version=1,
         home=str(home),
         serving=serving,
@@ -116,7 +116,7 @@ def _attention(
         wrong.append("no tenant is enrolled: `pharoah-provider enrol`")
     if waits and tenants and not serving:
         wrong.append(f"hours {waits[0]}–{waits[1]} are due and nothing serves: `pharoah-provider serve`")
-    if last and State(last.state) not in (State.RELEASED, State.REFUSED):
+    if last and RoundState(last.state) not in (RoundState.RELEASED, RoundState.REFUSED):
         wrong.append(f"round {last.round_id[:12]} waits, {last.state}: `pharoah-provider round` goes on with it")
     if days is not None and days < EXPIRES_SOON_D:
         wrong.append(f"the certificate in tls.pem ends in {days:.0f} days")

@@ -26,7 +26,7 @@ from provider_server.rounds.provider import Provider
 from provider_server.rounds.release import Release
 from provider_server.rounds.schedule import Window, check_window, due, last_whole_week
 from provider_server.settings import ProviderSettings
-from provider_server.store.round_store import State
+from provider_server.store.round_store import RoundState
 from provider_server.store.store import reporting
 from provider_server.week import MaskHolder, Stage, Tenants, federated_week, publish, tell_directory
 
@@ -235,7 +235,7 @@ class Rounds:
     def _note_failure(self, error: PharoahError, clock: "_Clock") -> None:
         """What stops a round: somebody is away and it waits, or it is over without a release."""
         round_ = self._provider.unfinished()
-        collecting = round_ is not None and round_.state is State.COLLECTING
+        collecting = round_ is not None and round_.state is RoundState.COLLECTING
         waits = not isinstance(error, Refusal) or (collecting and isinstance(error, CohortTooSmall))
         if round_ is not None and not waits:
             round_.refuse()

@@ -25,7 +25,7 @@ from starlette.staticfiles import StaticFiles
 from crypto.errors import PharoahError
 from federation.runtime.visible import json_text
 from federation.runtime.web import STYLE, Asgi, guarded
-from provider_server.pages.findings import ORDERS, Finding, filtered
+from provider_server.pages.findings import ORDERS, FindingRow, filtered
 from provider_server.pages.html import renderer
 from provider_server.pages.login import Door, TooManyAttempts, WrongPassword
 from provider_server.pages.views import View
@@ -185,7 +185,7 @@ async def _form(request: Request) -> dict[str, str]:
     return {name: values[-1] for name, values in parse_qs(body.decode("latin-1"), encoding="utf-8").items()}
 
 
-def _one(view: View, key: str) -> Finding:
+def _one(view: View, key: str) -> FindingRow:
     for one in view.findings:
         if one.key == key:
             return one

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from types import MappingProxyType
 
-from federation.protocol.bundle import Bundle, Judgement, MismatchEntry
+from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
 from federation.protocol.check import Check
 from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.pages.snapshot import SHORT, Snapshot, natural
 
 MOST_WORKLOADS, MOST_CONTEXTS = 60, 40
-ACCUSED = (Judgement.WORSE, Judgement.CONFOUNDED)
+ACCUSED = (PairJudgement.WORSE, PairJudgement.CONFOUNDED)
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Day:
 
 
 @dataclass(frozen=True)
-class Finding:
+class FindingRow:
     """What the newest bundle says of a workload on a context. `key` names it in addresses: /finding/<key>."""
 
     key: str
@@ -54,9 +54,9 @@ class Finding:
     @property
     def tone(self) -> str:
         """The class of colour of its cell."""
-        if self.judgement == Judgement.WORSE:
+        if self.judgement == PairJudgement.WORSE:
             return "worse"
-        return "doubt" if self.judgement in (Judgement.CONFOUNDED, Judgement.SUSPECTED) else "plain"
+        return "doubt" if self.judgement in (PairJudgement.CONFOUNDED, PairJudgement.SUSPECTED) else "plain"
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Matrix:
     """Findings by workload, the likeliest mismatches first, and context; None where nothing is said."""
 
     contexts: tuple[tuple[str, str], ...]
-    rows: tuple[tuple[str, tuple[Finding | None, ...]], ...]
+    rows: tuple[tuple[str, tuple[FindingRow | None, ...]], ...]
     workloads_left_out: int
     contexts_left_out: int
 
@@ -127,7 +127,7 @@ def _key(entry: MismatchEntry) -> str:
     return f"{entry.workload}-{entry.context}"
 
 
-def findings(seen: Snapshot) -> tuple[Finding, ...]:
+def findings(seen: Snapshot) -> tuple[FindingRow, ...]:
     """All pairs of the newest bundle, the likeliest mismatch first."""
     if not seen.bundles:
         return ()
@@ -139,10 +139,10 @@ def findings(seen: Snapshot) -> tuple[Finding, ...]:
 
 def _finding(
     seen: Snapshot, number: int, entry: MismatchEntry, past: Sequence[tuple[Bundle, dict[Pair, MismatchEntry]]]
-) -> Finding:
+) -> FindingRow:
     pair = str(entry.workload), str(entry.context)
     before = [(bundle, entries[pair]) for bundle, entries in past if pair in entries]
-    return Finding(
+    return FindingRow(
         key=_key(entry),
         workload=pair[0],
         context=pair[1],
@@ -164,7 +164,7 @@ def _past(bundle: Bundle, entry: MismatchEntry) -> Past:
     return Past(bundle.number, bundle.until_hour, entry.judgement.value, entry.probability_worse, *interval)
 
 
-def matrix(findings: Sequence[Finding]) -> Matrix:
+def matrix(findings: Sequence[FindingRow]) -> Matrix:
     """Findings, the likeliest mismatch first, as a table; what has no room is counted."""
     workloads = list(dict.fromkeys(one.workload for one in findings))  # the likeliest mismatch first, as findings are
     contexts = sorted({(one.context_name, one.context) for one in findings}, key=lambda one: natural(one[0]))
@@ -181,7 +181,7 @@ def matrix(findings: Sequence[Finding]) -> Matrix:
     )
 
 
-ORDERS: Mapping[str, Callable[[Finding], object]] = MappingProxyType(
+ORDERS: Mapping[str, Callable[[FindingRow], object]] = MappingProxyType(
     {
         "probability": lambda one: -one.probability_worse,
         "times as often": lambda one: -one.risk_ratio,
@@ -191,7 +191,9 @@ ORDERS: Mapping[str, Callable[[Finding], object]] = MappingProxyType(
 )
 
 
-def filtered(findings: Sequence[Finding], judgement: str, text: str, order: str = "probability") -> tuple[Finding, ...]:
+def filtered(
+    findings: Sequence[FindingRow], judgement: str, text: str, order: str = "probability"
+) -> tuple[FindingRow, ...]:
     """Findings of a judgement, or any if it is empty, whose tokens or context contain a text, in one of `ORDERS`."""
     wanted = text.strip().lower()
     found = [

@@ -12,7 +12,7 @@ from statistics import fmean, median
 from provider_server.analysis.contexts import Context
 from provider_server.learning.hardware import Kept
 from provider_server.pages.hazards import UNKNOWN, is_known
-from provider_server.pages.snapshot import Place, Snapshot, natural
+from provider_server.pages.snapshot import ContextPlace, Snapshot, natural
 
 MOST_NODES = 400  # of a context: the worst are shown, the rest is counted
 STEPS = ((0.5, "far below usual"), (0.8, "below usual"), (1.25, "usual"), (2.0, "above usual"))
@@ -59,18 +59,18 @@ def fleet(seen: Snapshot) -> tuple[ContextView, ...]:
     return tuple(_context(seen.kept, context, rates, usual) for context in seen.kept.contexts.contexts)
 
 
-def _places(kept: Kept, context: Context) -> list[Place]:
-    return [Place(context.number, kept.levels.get(node, 0)) for node in context.nodes]
+def _places(kept: Kept, context: Context) -> list[ContextPlace]:
+    return [ContextPlace(context.number, kept.levels.get(node, 0)) for node in context.nodes]
 
 
-def _rates(seen: Snapshot, kept: Kept) -> dict[Place, float | None]:
+def _rates(seen: Snapshot, kept: Kept) -> dict[ContextPlace, float | None]:
     """Hazard by context and level: all from the newest bundle, or, if it names none, all from telemetry."""
-    said: defaultdict[Place, list[float]] = defaultdict(list)
+    said: defaultdict[ContextPlace, list[float]] = defaultdict(list)
     for entry in seen.bundles[-1].hazards if seen.bundles else ():
         place = seen.places.get(str(entry.context_level))
         if place is not None and is_known(entry):
             said[place].append(entry.rate)
-    rates: dict[Place, float | None] = {}
+    rates: dict[ContextPlace, float | None] = {}
     for context in kept.contexts.contexts:
         for place in _places(kept, context):
             bands = said.get(place)
@@ -78,7 +78,7 @@ def _rates(seen: Snapshot, kept: Kept) -> dict[Place, float | None]:
     return rates
 
 
-def _context(kept: Kept, context: Context, rates: dict[Place, float | None], usual: float | None) -> ContextView:
+def _context(kept: Kept, context: Context, rates: dict[ContextPlace, float | None], usual: float | None) -> ContextView:
     placed = zip(context.nodes, _places(kept, context), strict=True)
     nodes = [_node(name, place, rates[place], usual) for name, place in placed]
     nodes.sort(key=lambda node: (-(node.ratio or 0.0), -node.level, natural(node.name)))
@@ -95,7 +95,7 @@ def _context(kept: Kept, context: Context, rates: dict[Place, float | None], usu
     )
 
 
-def _node(name: str, place: Place, rate: float | None, usual: float | None) -> NodeView:
+def _node(name: str, place: ContextPlace, rate: float | None, usual: float | None) -> NodeView:
     level = place.level or 0
     if rate is None or not usual:
         return NodeView(name, level, None, UNKNOWN)

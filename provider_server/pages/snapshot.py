@@ -24,9 +24,9 @@ from provider_server.fleet.leases import context_tokens
 from provider_server.learning import hardware
 from provider_server.learning.hardware import Kept, label_of
 from provider_server.learning.publication_gate import outlook
-from provider_server.rounds.grouping import Suspicion
+from provider_server.rounds.grouping import TenantScores
 from provider_server.rounds.release import Release, from_bytes
-from provider_server.store.round_store import Answer, KeptRound, State
+from provider_server.store.round_store import Answer, KeptRound, RoundState
 from provider_server.store.store import Store, reporting
 
 SHORT = 8  # digits of a token or an id that are shown
@@ -34,7 +34,7 @@ LEAST_LEVELS = 4  # build-up levels that tokens are named for, whether or not a 
 
 
 @dataclass(frozen=True)
-class Place:
+class ContextPlace:
     """What a context's token stands for: its number, and the build-up level where the token says one."""
 
     context: int
@@ -46,7 +46,7 @@ class SeenRound:
     """A round: its plan, where it is, and, while it is open, who has answered it."""
 
     plan: Plan
-    state: State
+    state: RoundState
     answered: frozenset[TenantId]
     trustees_answered: frozenset[int]
 
@@ -62,7 +62,7 @@ class Snapshot:
     alarms: tuple[Alarm, ...]
     suspects: frozenset[TenantId]
     kept: Kept | None
-    places: Mapping[str, Place]
+    places: Mapping[str, ContextPlace]
 
     def name(self, token: str) -> str:
         """A context for a person: what tells it from others, or the beginning of its token."""
@@ -71,7 +71,7 @@ class Snapshot:
             return f"context {token[:SHORT]}…"
         return self.context_name(place) + ("" if place.level is None else f", level {place.level}")
 
-    def context_name(self, place: Place) -> str:
+    def context_name(self, place: ContextPlace) -> str:
         """The context of a place, without the level."""
         return self._context_names.get(place.context, f"context {place.context}")
 
@@ -129,7 +129,7 @@ class Reader:
             releases=learnt.releases,
             bundles=learnt.bundles,
             alarms=learnt.alarms,
-            suspects=Suspicion.from_dict(note).suspects() if note else frozenset(),
+            suspects=TenantScores.from_dict(note).suspects() if note else frozenset(),
             kept=kept,
             places=places(self._context_secret, learnt.epochs, kept),
         )
@@ -137,16 +137,16 @@ class Reader:
     def _as_learnt(self, rounds: Sequence[KeptRound]) -> "_Learnt":
         """Releases and bundles only grow, so their number tells whether they have changed."""
         newest = self._store.newest_bundle()
-        state = newest[0] if newest else None, sum(one.state == State.RELEASED for one in rounds)
+        state = newest[0] if newest else None, sum(one.state == RoundState.RELEASED for one in rounds)
         if self._learnt is None or self._learnt[0] != state:
             self._learnt = state, _Learnt.of(self._store)
         return self._learnt[1]
 
     def _seen(self, kept: KeptRound) -> SeenRound:
-        plan, state = reopened(Plan, kept.signed_plan), State(kept.state)
-        kind = {State.ENDORSING: Answer.ENDORSEMENT, State.UNMASKING: Answer.SHARE}.get(state)
+        plan, state = reopened(Plan, kept.signed_plan), RoundState(kept.state)
+        kind = {RoundState.ENDORSING: Answer.ENDORSEMENT, RoundState.UNMASKING: Answer.SHARE}.get(state)
         answers = self._store.rounds.answers(kept.round_id, kind) if kind else {}
-        is_open = state not in (State.RELEASED, State.REFUSED)
+        is_open = state not in (RoundState.RELEASED, RoundState.REFUSED)
         answered = self._store.rounds.contributors(kept.round_id) if is_open else set()
         return SeenRound(plan, state, frozenset(answered), frozenset(answers))
 
@@ -173,9 +173,9 @@ class _Learnt:
         return frozenset(one.epoch for one in self.bundles) | frozenset(one.plan.epoch for one in self.releases)
 
 
-def places(secret: bytes, epochs: Iterable[int], kept: Kept | None) -> dict[str, Place]:
+def places(secret: bytes, epochs: Iterable[int], kept: Kept | None) -> dict[str, ContextPlace]:
     """What the tokens of the provider's own contexts stand for; those of contexts in other words stay tokens."""
-    found: dict[str, Place] = {}
+    found: dict[str, ContextPlace] = {}
     if kept is None:
         return found
     levels = max([LEAST_LEVELS - 1, *kept.levels.values()]) + 1
@@ -183,8 +183,8 @@ def places(secret: bytes, epochs: Iterable[int], kept: Kept | None) -> dict[str,
         for context in kept.contexts.contexts:
             for level in range(levels):
                 tokens = context_tokens(secret, epoch, label_of(context.number), level)
-                found[tokens["context"]] = Place(context.number, None)
-                found[tokens["context_level"]] = Place(context.number, level)
+                found[tokens["context"]] = ContextPlace(context.number, None)
+                found[tokens["context_level"]] = ContextPlace(context.number, level)
     return found
 
 

@@ -8,14 +8,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from crypto.ids import TenantId
-from federation.protocol.bundle import Bundle, FactorEntry, Judgement, RuleEntry
+from federation.protocol.bundle import Bundle, FactorEntry, PairJudgement, RuleEntry
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.privacy_cost import NO_LOSS, PrivacyLoss, plan_loss
-from provider_server.pages.findings import Event, Finding, Matrix, events, findings, matrix
+from provider_server.pages.findings import Event, FindingRow, Matrix, events, findings, matrix
 from provider_server.pages.fleet import ContextView, fleet
 from provider_server.pages.hazards import Curve, hazard_curves
 from provider_server.pages.snapshot import SHORT, SeenRound, Snapshot
-from provider_server.store.round_store import State
+from provider_server.store.round_store import RoundState
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class View:
 
     overview: Overview
     fleet: tuple[ContextView, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[FindingRow, ...]
     matrix: Matrix
     hazards: tuple[Curve, ...]
     factors: tuple[FactorEntry, ...]
@@ -130,7 +130,7 @@ def view(seen: Snapshot, now_hour: float, settle_hours: int) -> View:
 
 def _now(seen: Snapshot) -> RoundNow | None:
     for one in seen.rounds:
-        if one.state not in (State.RELEASED, State.REFUSED):
+        if one.state not in (RoundState.RELEASED, RoundState.REFUSED):
             return _open(seen, one)
     return None
 
@@ -139,7 +139,7 @@ def _open(seen: Snapshot, one: SeenRound) -> RoundNow:
     members = [member.tenant for member in seen.directory.members]
     late = [tenant for tenant in members if tenant not in one.answered]
     asked = [trustee.index for trustee in one.plan.trustees]
-    collecting = one.state is State.COLLECTING
+    collecting = one.state is RoundState.COLLECTING
     return RoundNow(
         round_id=str(one.plan.round_id),
         state=one.state.value,
@@ -214,8 +214,8 @@ def _bundle(one: Bundle) -> BundleView:
         one.number,
         one.until_hour,
         len(judged),
-        judged.count(Judgement.WORSE),
-        judged.count(Judgement.CONFOUNDED),
+        judged.count(PairJudgement.WORSE),
+        judged.count(PairJudgement.CONFOUNDED),
         len(one.hazards),
         one.statement.epsilon if one.statement else None,
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from federation.protocol.bundle import Judgement
+from federation.protocol.bundle import PairJudgement
 from provider_server.analysis.factors import Factor
 from provider_server.analysis.rules import Rule
 from provider_server.analysis.versions import Group
@@ -27,7 +27,7 @@ def learnt_row(
     findings: Findings, newcomers: Sequence[NewContext], seen: Outlook, names: Mapping[str, str]
 ) -> dict[str, Any]:
     """Everything in one row: counts, what is accused, and all that is below."""
-    worse = [pair for pair in findings.pairs if pair.judgement in (Judgement.WORSE, Judgement.CONFOUNDED)]
+    worse = [pair for pair in findings.pairs if pair.judgement in (PairJudgement.WORSE, PairJudgement.CONFOUNDED)]
     return {
         "pairs": len(findings.pairs),
         "rates": len(findings.rates),

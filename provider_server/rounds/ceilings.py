@@ -39,7 +39,7 @@ class GroupSum:
 
 
 @dataclass(frozen=True)
-class Finding:
+class CeilingFinding:
     """A group's sum that honest members would not have: where, how far off in counts, and what would be allowed."""
 
     group: int
@@ -170,7 +170,7 @@ def _counts(dimension: str, level: str, marginal: Marginal) -> bool:
 # ---- what exceeds a ceiling ----------------------------------------------------------------------------------------
 
 
-def impossible(held: JobWeeks, groups: Sequence[GroupSum], false_alarm: float) -> Iterator[Finding]:
+def impossible(held: JobWeeks, groups: Sequence[GroupSum], false_alarm: float) -> Iterator[CeilingFinding]:
     """Cells and totals that are beyond the ceiling of their group, or below zero, by more than noise.
 
     Honest groups have any such finding with probability at most `false_alarm` (Bonferroni).
@@ -200,8 +200,8 @@ def noise_reach(plan: Plan, contributors: int, cells: int, false_alarm: float) -
     return float(np.min((-copies * np.log1p(-(at**2)) - math.log(false_alarm)) / at) / math.sqrt(2 * copies))
 
 
-def outside(groups: Sequence[int], where: str, values: Floats, low: Floats, high: Floats) -> Iterator[Finding]:
+def outside(groups: Sequence[int], where: str, values: Floats, low: Floats, high: Floats) -> Iterator[CeilingFinding]:
     """A finding for each of `values`, shape (groups, places), that is not between `low` and `high`."""
     for group, place in np.argwhere((values < low) | (values > high)).tolist():
         count, least, most = (float(array[group, place]) for array in (values, low, high))
-        yield Finding(groups[group], f"{where} {place}", count, least, most)
+        yield CeilingFinding(groups[group], f"{where} {place}", count, least, most)

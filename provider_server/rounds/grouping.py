@@ -1,7 +1,7 @@
 """Groups of contributors, so that a lie shows, is bounded, and is traced to its source over some rounds.
 
 Each round's contributors are split at random and each group's sum is unmasked by itself. `judge` compares what came out
-with what is possible (`provider_server.rounds.ceilings`) and with the other groups; `Suspicion` adds up over rounds
+with what is possible (`provider_server.rounds.ceilings`) and with the other groups; `TenantScores` adds up over rounds
 what that says about each tenant; `assign` spreads suspects over the G groups of the next round: an alarm leaves one in
 G of them.
 
@@ -33,7 +33,7 @@ from crypto.errors import Refusal
 from crypto.ids import TenantId
 from federation.protocol.life_table import Floats
 from federation.protocol.plan import Plan
-from provider_server.rounds.ceilings import Finding, GroupSum, JobWeeks, impossible, noise_reach, outside
+from provider_server.rounds.ceilings import CeilingFinding, GroupSum, JobWeeks, impossible, noise_reach, outside
 
 SLOPES = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0])  # rates beyond the tolerated one that are looked for
 HIT = 0.8  # how often the group of a liar is taken to be among the alarmed ones, if any is
@@ -48,7 +48,7 @@ class PoisonedRound(Refusal):
 
 
 @dataclass(frozen=True)
-class Limits:
+class GroupLimits:
     """How sure an accusation must be, and how much honest tenants may differ.
 
     `false_alarm`: of a group being left out, per round. `alarm`: of an alarm, per round, that only counts as evidence.
@@ -66,7 +66,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class TenantScore:
     """What one round says about a tenant: by how much its cells exceed the tolerated rate, and the variance."""
 
     score: float = 0.0
@@ -74,13 +74,13 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class GroupJudgement:
     """What one round says: `findings` leave their groups out, `alarmed` groups are only more likely to hold a liar."""
 
     groups: tuple[tuple[TenantId, ...], ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[CeilingFinding, ...]
     alarmed: frozenset[int]
-    evidence: Mapping[TenantId, Evidence]
+    evidence: Mapping[TenantId, TenantScore]
     totals: Mapping[str, tuple[float, float]]
 
     @property
@@ -93,7 +93,7 @@ def assign(
     contributors: Sequence[TenantId],
     groups: int,
     minimum: int,
-    suspicion: "Suspicion",
+    suspicion: "TenantScores",
     random_bytes: Callable[[int], bytes],
 ) -> tuple[tuple[TenantId, ...], ...]:
     """Up to `groups` random groups of at least `minimum` contributors, whose sizes differ by one at most.
@@ -129,8 +129,8 @@ def _below(bound: int, random_bytes: Callable[[int], bytes]) -> int:
 
 
 def judge(
-    groups: Sequence[GroupSum], held: JobWeeks, rates: Mapping[str, float], limits: Limits = Limits()
-) -> Judgement:
+    groups: Sequence[GroupSum], held: JobWeeks, rates: Mapping[str, float], limits: GroupLimits = GroupLimits()
+) -> GroupJudgement:
     """Judges the groups of one round; `held` knows the round's plan and all members.
 
     `rates` gives failures per job-week and cell for each marginal, from `Suspicion.rates`; the median of the round's
@@ -143,7 +143,7 @@ def judge(
     loose = {f.group for layer, own in views for f in _unlike(layer, own, limits.alarm / len(layers))}
     findings += [f for layer, own in views for f in _unlike(layer, own, limits.false_alarm / (2 * len(layers)))]
     layers = _without(layers, findings)
-    return Judgement(
+    return GroupJudgement(
         groups=tuple(group.members for group in groups),
         findings=tuple(findings),
         alarmed=frozenset(loose | {finding.group for finding in findings}),
@@ -152,7 +152,7 @@ def judge(
     )
 
 
-def accepted(groups: Sequence[GroupSum], judgement: Judgement) -> tuple[int, ...]:
+def accepted(groups: Sequence[GroupSum], judgement: GroupJudgement) -> tuple[int, ...]:
     """Positions of the groups that a release sums; PoisonedRound if more than half are flagged, or all."""
     flagged = judgement.flagged
     if 2 * len(flagged) > len(groups):
@@ -228,7 +228,7 @@ class _Layer:
         yield "cell", np.arange(size), 1
 
 
-def _without(layers: Sequence[_Layer], findings: Sequence[Finding]) -> list[_Layer]:
+def _without(layers: Sequence[_Layer], findings: Sequence[CeilingFinding]) -> list[_Layer]:
     flagged = {finding.group for finding in findings}
     return [layer.only([group for group in layer.groups if group not in flagged]) for layer in layers]
 
@@ -244,7 +244,7 @@ class _View:
     deviation: Floats
 
 
-def _views(layer: _Layer, limits: Limits) -> Iterator[_View]:
+def _views(layer: _Layer, limits: GroupLimits) -> Iterator[_View]:
     """All ways of adding up; none for fewer than three groups, where no majority could be right."""
     groups = len(layer.members)
     for what, bins, cells in layer.bins() if groups >= 3 else ():
@@ -259,7 +259,7 @@ def _views(layer: _Layer, limits: Limits) -> Iterator[_View]:
         yield _View(what, cells, values, rate * weeks, np.sqrt(variance + of_median * weeks**2))
 
 
-def _unlike(layer: _Layer, views: Sequence[_View], false_alarm: float) -> Iterator[Finding]:
+def _unlike(layer: _Layer, views: Sequence[_View], false_alarm: float) -> Iterator[CeilingFinding]:
     """Sums that differ from what the median of groups leads to expect."""
     for view in views:
         least = min(map(len, layer.members), default=0)
@@ -278,9 +278,9 @@ def _binned(values: Floats, bins: NDArray[np.intp]) -> Floats:
     return np.bincount(flat, values.reshape(-1), len(values) * width).reshape(len(values), width).astype(np.float64)
 
 
-def _evidence(layers: Sequence[_Layer], limits: Limits) -> dict[TenantId, Evidence]:
+def _evidence(layers: Sequence[_Layer], limits: GroupLimits) -> dict[TenantId, TenantScore]:
     """Per member of a sound group: how much more its cells count than without it, beyond the tolerated rate."""
-    found: dict[TenantId, Evidence] = {}
+    found: dict[TenantId, TenantScore] = {}
     groups = len(layers[0].groups)
     for own in range(groups if groups >= 2 else 0):
         parts = [_scores(layer, own, limits.overdispersion * len(layers)) for layer in layers]
@@ -291,7 +291,7 @@ def _evidence(layers: Sequence[_Layer], limits: Limits) -> dict[TenantId, Eviden
         usable = np.divide(information, variance, out=np.zeros_like(information), where=variance > 0)
         beyond = usable * (score - (limits.tolerated - 1) * information)
         for tenant, excess, spread in zip(layers[0].members[own], beyond, usable * information, strict=True):
-            found[tenant] = Evidence(float(excess), float(spread))
+            found[tenant] = TenantScore(float(excess), float(spread))
     return found
 
 
@@ -315,20 +315,20 @@ def _scores(layer: _Layer, own: int, overdispersion: float) -> tuple[Floats, Flo
 
 
 @dataclass(frozen=True)
-class Suspicion:
+class TenantScores:
     """The rounds so far: `excess`, `alarms` (of every member) by tenant, `totals` (failures, job-weeks) by marginal."""
 
-    limits: Limits = Limits()
-    excess: Mapping[TenantId, Evidence] = field(default_factory=dict)
+    limits: GroupLimits = GroupLimits()
+    excess: Mapping[TenantId, TenantScore] = field(default_factory=dict)
     alarms: Mapping[TenantId, float] = field(default_factory=dict)
     totals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
-    def after(self, judgement: Judgement) -> "Suspicion":
+    def after(self, judgement: GroupJudgement) -> "TenantScores":
         """With one more round."""
         excess, totals = dict(self.excess), dict(self.totals)
         for tenant, new in judgement.evidence.items():
-            old = excess.get(tenant, Evidence())
-            excess[tenant] = Evidence(old.score + new.score, old.variance + new.variance)
+            old = excess.get(tenant, TenantScore())
+            excess[tenant] = TenantScore(old.score + new.score, old.variance + new.variance)
         for name, (failures, weeks) in judgement.totals.items():
             before = totals.get(name, (0.0, 0.0))
             totals[name] = before[0] + failures, before[1] + weeks
@@ -340,7 +340,7 @@ class Suspicion:
 
     def score(self, tenant: TenantId) -> float:
         """Natural logarithm of the tenant's e-value; honest tenants exceed log(n/α) with probability α/n, ever."""
-        evidence = self.excess.get(tenant, Evidence())
+        evidence = self.excess.get(tenant, TenantScore())
         slopes = SLOPES * evidence.score - SLOPES**2 * evidence.variance / 2
         matched = float(np.logaddexp.reduce(slopes)) - math.log(len(SLOPES))
         return float(np.logaddexp(matched, self.alarms.get(tenant, 0.0))) - math.log(2)
@@ -374,17 +374,17 @@ class Suspicion:
         }
 
     @classmethod
-    def from_dict(cls, kept: Mapping[str, Any], limits: Limits = Limits()) -> "Suspicion":
+    def from_dict(cls, kept: Mapping[str, Any], limits: GroupLimits = GroupLimits()) -> "TenantScores":
         """Inverse of `to_dict`; limits are the provider's settings and not kept."""
         return cls(
             limits,
-            {TenantId(bytes.fromhex(tenant)): Evidence(*pair) for tenant, pair in kept["excess"].items()},
+            {TenantId(bytes.fromhex(tenant)): TenantScore(*pair) for tenant, pair in kept["excess"].items()},
             {TenantId(bytes.fromhex(tenant)): float(score) for tenant, score in kept["alarms"].items()},
             {name: (float(pair[0]), float(pair[1])) for name, pair in kept["totals"].items()},
         )
 
 
-def _alarms(scores: Mapping[TenantId, float], judgement: Judgement) -> dict[TenantId, float]:
+def _alarms(scores: Mapping[TenantId, float], judgement: GroupJudgement) -> dict[TenantId, float]:
     """Likelihood ratio of being where the alarm was, for a liar over an honest tenant that chance put there."""
     after = dict(scores)
     everybody = sum(len(members) for members in judgement.groups)

@@ -41,11 +41,11 @@ from provider_server.fleet import leases as exposure
 from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
 from provider_server.rounds.ceilings import GroupSum, job_weeks
-from provider_server.rounds.grouping import Judgement, Suspicion, accepted, assign, judge
+from provider_server.rounds.grouping import GroupJudgement, TenantScores, accepted, assign, judge
 from provider_server.rounds.planning import PlanSettings, make_plan, next_series
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
 from provider_server.store.hint_store import HintStore
-from provider_server.store.round_store import State
+from provider_server.store.round_store import RoundState
 from provider_server.store.store import NOWHERE, Store
 
 logger = logging.getLogger(__name__)
@@ -253,7 +253,7 @@ class Provider:
     def unfinished(self) -> Round | None:
         """The round that is neither released nor refused, if there is one."""
         for kept in self.store.rounds.rounds():
-            if kept.state not in (State.RELEASED, State.REFUSED):
+            if kept.state not in (RoundState.RELEASED, RoundState.REFUSED):
                 plan = reopened(Plan, kept.signed_plan)
                 return Round(self.store.rounds, self._signing_key, self.chain.at(plan.directory), kept.signed_plan)
         return None
@@ -314,10 +314,10 @@ class Provider:
         request = self.store.rounds.get(made.plan.round_id).request or b""
         return len(reopened(UnmaskRequest, request).contributors) - made.contributors
 
-    def suspicion(self) -> Suspicion:
+    def suspicion(self) -> TenantScores:
         """What the rounds so far say about tenants."""
         kept = self.store.rounds.suspicion()
-        return Suspicion.from_dict(kept) if kept else Suspicion()
+        return TenantScores.from_dict(kept) if kept else TenantScores()
 
     def releases(self) -> list[gate.Release]:
         """Everything that went through the gate, oldest first."""
@@ -362,7 +362,7 @@ class Provider:
         earlier: Sequence[gate.Release],
         hours: dict[TenantId, int],
         leases: Sequence[Lease],
-    ) -> tuple[Judgement, tuple[int, ...]]:
+    ) -> tuple[GroupJudgement, tuple[int, ...]]:
         """What the groups of a round say, and which of them count."""
         plan = round_.plan
         held = job_weeks(plan, leases, hours, plan.end_hour)

@@ -38,7 +38,7 @@ from federation.protocol.round_messages import (
     UnmaskShare,
     opened_contribution,
 )
-from provider_server.store.round_store import TRANSITIONS, Answer, KeptRound, Outcome, RoundStore, State, Step
+from provider_server.store.round_store import TRANSITIONS, Answer, KeptRound, Outcome, RoundState, RoundStore, Step
 
 Grouping = Callable[[Sequence[TenantId]], Sequence[Sequence[TenantId]]]
 
@@ -64,9 +64,9 @@ class Round:
         self._digest = digest(encode(self.plan))
 
     @property
-    def state(self) -> State:
+    def state(self) -> RoundState:
         """Where it is."""
-        return State(self._store.get(self.plan.round_id).state)
+        return RoundState(self._store.get(self.plan.round_id).state)
 
     @property
     def contributors(self) -> tuple[TenantId, ...]:
@@ -85,7 +85,7 @@ class Round:
 
     def receive(self, data: bytes) -> None:
         """Keeps a signed contribution. The same bytes twice are harmless; PeerFault for anything that does not fit."""
-        self._require(State.COLLECTING)
+        self._require(RoundState.COLLECTING)
         header, contribution = opened_contribution(data, self._directory.verify_key)
         tenant = header.tenant
         if header.plan != self._digest or header.round_id != self.plan.round_id:
@@ -110,10 +110,10 @@ class Round:
 
         A round with too few contributions stays open: more may come, or it is refused by `refuse`.
         """
-        self._require(State.COLLECTING)
+        self._require(RoundState.COLLECTING)
         contributors = self.contributors
         self._require_cohort(len(contributors))
-        self._move(State.ENDORSING, self._asked(group(contributors), past, ownerships))
+        self._move(RoundState.ENDORSING, self._asked(group(contributors), past, ownerships))
 
     def _asked(self, groups: Sequence[Sequence[TenantId]], past: Past, ownerships: Iterable[bytes]) -> bytes:
         headers = tuple(tuple(self._contribution(tenant).header for tenant in sorted(members)) for members in groups)
@@ -125,7 +125,7 @@ class Round:
 
         No trustee has endorsed the request that named it, so that another one takes its place.
         """
-        self._require(State.ENDORSING)
+        self._require(RoundState.ENDORSING)
         left = [other for other in self.contributors if other != tenant]
         self._require_cohort(len(left))
         self._store.drop_contribution(self.plan.round_id, tenant, self._asked(group(left), past, ownerships))
@@ -138,7 +138,7 @@ class Round:
 
     def refuse(self) -> None:
         """Gives the round up: its contributions stay masked for good."""
-        self._move(State.REFUSED)
+        self._move(RoundState.REFUSED)
 
     @property
     def request(self) -> bytes:
@@ -154,11 +154,11 @@ class Round:
 
     def endorse(self, trustee: int, data: bytes) -> None:
         """Keeps a trustee's endorsement; PeerFault for anything else. With the last one, unmasking may begin."""
-        self._require(State.ENDORSING)
+        self._require(RoundState.ENDORSING)
         word = open_signed(Endorsement, data, self._directory.trustee(trustee).verify_key)
         self._check_answer(trustee, word)
         wanted = frozenset(trustee.index for trustee in self.plan.trustees)
-        step = Step(State.ENDORSING, State.UNMASKING, wanted)
+        step = Step(RoundState.ENDORSING, RoundState.UNMASKING, wanted)
         self._store.add_answer(self.plan.round_id, Answer.ENDORSEMENT, trustee, data, step)
 
     def call(self) -> bytes:
@@ -168,7 +168,7 @@ class Round:
 
     def share(self, trustee: int, data: bytes) -> None:
         """Keeps a trustee's share; PeerFault for anything else."""
-        self._require(State.UNMASKING)
+        self._require(RoundState.UNMASKING)
         share = open_signed(UnmaskShare, data, self._directory.trustee(trustee).verify_key)
         self._check_answer(trustee, share)
         if [len(words) for words in share.mask_sums] != [8 * self.plan.cells] * len(self.groups):
@@ -192,7 +192,7 @@ class Round:
         counts = [words_to_bytes(self._sum(members)[: self.plan.cells]) for members in self.groups]
         kept = counts if self.plan.series else []
         outcome = Outcome(data, kept, left_out, suspicion)
-        self._store.finish(self.plan.round_id, State.UNMASKING, State.RELEASED, outcome)
+        self._store.finish(self.plan.round_id, RoundState.UNMASKING, RoundState.RELEASED, outcome)
 
     def _past_counts(self, past: Past) -> list[Words]:
         return [self._counted(plan) for plan in past.plans]
@@ -228,16 +228,16 @@ class Round:
         if (answer.trustee, answer.round_id, answer.request) != wanted:
             raise PeerFault(f"trustee {trustee} answered another request", hint="ask it again, and tell its owner")
 
-    def _require(self, state: State) -> None:
+    def _require(self, state: RoundState) -> None:
         if self.state is not state:
             raise RuntimeError(f"round {self.plan.round_id} is {self.state}, not {state}")
 
     def _require_shares(self) -> None:
-        self._require(State.UNMASKING)
+        self._require(RoundState.UNMASKING)
         if missing := self.missing(Answer.SHARE):
             raise RuntimeError(f"round {self.plan.round_id} lacks the shares of the trustees {sorted(missing)}")
 
-    def _move(self, state: State, request: bytes | None = None) -> None:
+    def _move(self, state: RoundState, request: bytes | None = None) -> None:
         before = self.state
         if state not in TRANSITIONS[before]:
             raise RuntimeError(f"round {self.plan.round_id} cannot go from {before} to {state}")
@@ -247,7 +247,7 @@ class Round:
 def new_round(store: RoundStore, signing_key: SigningKey, directory: Directory, plan: Plan) -> Round:
     """Signs a plan and keeps the round that it opens."""
     signed_plan = signing_key.sign(plan)
-    store.add(plan.round_id, State.COLLECTING, signed_plan)
+    store.add(plan.round_id, RoundState.COLLECTING, signed_plan)
     return Round(store, signing_key, directory, signed_plan)
 
 
@@ -271,7 +271,8 @@ def past_of(store: RoundStore, plan: Plan) -> Past:
 def is_broken(store: RoundStore, plan: Plan) -> bool:
     """Whether a round of the plan's series was given up after trustees were asked: the series cannot go on."""
     return plan.series is not None and any(
-        kept.state == State.REFUSED and kept.request and _series(kept) == plan.series.name for kept in store.rounds()
+        kept.state == RoundState.REFUSED and kept.request and _series(kept) == plan.series.name
+        for kept in store.rounds()
     )
 
 
@@ -281,6 +282,6 @@ def _series(kept: KeptRound) -> RoundId | None:
 
 
 def _goes_before(kept: KeptRound, earlier: Plan, plan: Plan) -> bool:
-    if plan.series is None or earlier.series is None or kept.state != State.RELEASED:
+    if plan.series is None or earlier.series is None or kept.state != RoundState.RELEASED:
         return False
     return earlier.series.name == plan.series.name and earlier.position < plan.position

@@ -32,7 +32,7 @@ import sqlalchemy as sa
 from crypto.codec import MAX_MESSAGE_BYTES, Count, Message, Number, Text, decode, encode
 from crypto.errors import DecodeError, PharoahError
 from crypto.ids import LeaseId, RoundId, TenantId
-from provider_server.store.round_store import Answer, State
+from provider_server.store.round_store import Answer, RoundState
 from provider_server.store.store import Store
 
 MAGIC = b"pharoah-backup 1\n"
@@ -100,7 +100,7 @@ class RoundRow(Message, frozen=True, tag="pharoah/backup-round/1"):
 
     number: Count
     round_id: RoundId
-    state: State
+    state: RoundState
     signed_plan: bytes
     request: bytes | None
 

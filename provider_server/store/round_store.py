@@ -20,7 +20,7 @@ from provider_server.store import tables
 SUSPICION = "suspicion"
 
 
-class State(StrEnum):
+class RoundState(StrEnum):
     """Where a round is."""
 
     COLLECTING = "collecting"
@@ -31,11 +31,11 @@ class State(StrEnum):
 
 
 TRANSITIONS = {
-    State.COLLECTING: {State.ENDORSING, State.REFUSED},
-    State.ENDORSING: {State.UNMASKING, State.REFUSED},
-    State.UNMASKING: {State.RELEASED, State.REFUSED},
-    State.RELEASED: set[State](),
-    State.REFUSED: set[State](),
+    RoundState.COLLECTING: {RoundState.ENDORSING, RoundState.REFUSED},
+    RoundState.ENDORSING: {RoundState.UNMASKING, RoundState.REFUSED},
+    RoundState.UNMASKING: {RoundState.RELEASED, RoundState.REFUSED},
+    RoundState.RELEASED: set[RoundState](),
+    RoundState.REFUSED: set[RoundState](),
 }
 
 

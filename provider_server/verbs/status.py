@@ -13,7 +13,7 @@ from provider_server.verbs.console import Database, Home, opened, required
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from provider_server.operations.overview import Status
+    from provider_server.operations.overview import ProviderStatus
 
 
 def status(home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
@@ -36,7 +36,7 @@ def status(home: Home = None, database: Database = None, *, as_json: AsJson = Fa
     raise typer.Exit(found.exit_code)
 
 
-def _lines(found: "Status") -> "Iterator[str]":
+def _lines(found: "ProviderStatus") -> "Iterator[str]":
     yield f"home        {short(Path(found.home))}, {'serving' if found.serving else 'not serving'}"
     trustees = f"{counted_as(found.trustees, 'trustee')}, {found.threshold} of whom sign"
     yield f"federation  {counted_as(found.tenants, 'tenant')}, {trustees}"

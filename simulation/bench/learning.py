@@ -33,7 +33,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from crypto.ids import LeaseId, RoundId, TenantId
 from crypto.masking import MaskKey, Words
 from federation.protocol import life_table, noise
-from federation.protocol.bundle import Judgement
+from federation.protocol.bundle import PairJudgement
 from federation.protocol.noise import Integers, NoiseSampler
 from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
 from provider_server.fleet.leases import Lease, Slices, expose
@@ -265,7 +265,7 @@ def judge(year: Year, truth: Mapping[tuple[str, str], float], findings: Findings
     pairs = [pair for pair in findings.pairs if pair.workload.startswith("workload ")]
     planted = np.array([(_number(pair.workload), _number(pair.context)) in year.cloud.mismatched for pair in pairs])
     said = np.array([pair.probability_worse for pair in pairs])
-    chosen = np.array([pair.judgement is Judgement.WORSE for pair in pairs])
+    chosen = np.array([pair.judgement is PairJudgement.WORSE for pair in pairs])
     factor = year.cloud.scenario.mismatch_factor
     return Judged(
         float(roc_auc_score(planted, said)),

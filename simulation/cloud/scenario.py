@@ -32,7 +32,7 @@ _MOST_FAILING = 0.7
 class ScenarioError(PharoahError):
     """A scenario cannot be found, read or played."""
 
-    default_hint = "simulation/scenarios/quickstart.toml shows every key"
+    default_hint = "simulation/cloud/scenarios/quickstart.toml shows every key"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from federation.protocol.bundle import Bundle, Judgement
+from federation.protocol.bundle import Bundle, PairJudgement
 from federation.protocol.check import Check, Checker
 from federation.protocol.plan import HOURS_PER_WEEK
-from federation.protocol.service_messages import Verdict
+from federation.protocol.service_messages import CheckVerdict
 from simulation.cloud.cloud import Cloud
 from simulation.cloud.profiles import Ints
 from simulation.judge.hint_evaluation import foresee
@@ -27,13 +27,13 @@ Heeds = Callable[[Check], bool]
 
 def on_mismatch(check: Check) -> bool:
     """Whether to go elsewhere: where the verdict is a mismatch."""
-    return check.verdict is Verdict.MISMATCH
+    return check.verdict is CheckVerdict.MISMATCH
 
 
 def on_warning(check: Check) -> bool:
     """Whether to go elsewhere: at a warning too, unless it says that the context need not be the cause."""
     found = check.evidence
-    return found is not None and found.judgement in (Judgement.WORSE, Judgement.SUSPECTED)
+    return found is not None and found.judgement in (PairJudgement.WORSE, PairJudgement.SUSPECTED)
 
 
 @dataclass(frozen=True)

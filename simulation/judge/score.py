@@ -34,7 +34,7 @@ _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Judgement:
+class TruthScore:
     """How a bundle compares with the truth; None where there was nothing to compare."""
 
     auroc: float | None
@@ -92,14 +92,14 @@ class Judge:
             "detail": detail,
         }
 
-    def judge(self, bundle: Bundle) -> Judgement:
+    def judge(self, bundle: Bundle) -> TruthScore:
         """Compares a bundle with the truth."""
         pairs = self._pairs(bundle)
         planted = [pair in self._played.cloud.mismatched for pair in pairs]
         scores = [entry.probability_worse for entry in pairs.values()]
         both = 0 < sum(planted) < len(planted)
         errors, covered = self._rate_errors(bundle)
-        return Judgement(
+        return TruthScore(
             float(roc_auc_score(planted, scores)) if both else None,
             float(average_precision_score(planted, scores)) if both else None,
             float(np.mean(errors)),
@@ -149,7 +149,7 @@ class Judge:
             covered.append(entry.rate_low <= truth <= entry.rate_high)
         return errors, covered
 
-    def _detail(self, private: Bundle, others: "_Others", judged: Judgement) -> dict[str, Any]:
+    def _detail(self, private: Bundle, others: "_Others", judged: TruthScore) -> dict[str, Any]:
         played, scenario = self._played, self._scenario
         return {
             "workloads": [profile.name for profile in played.cloud.workloads],
@@ -216,7 +216,7 @@ class Judge:
         weeks = range(1, len(self._played.releases) + 1)
         return [{"weeks": count, "epsilon": loss.of_group(count).at(self._scenario.delta)} for count in weeks]
 
-    def _error_by_epsilon(self, judged: Judgement, others: "_Others") -> list[dict[str, float | None]]:
+    def _error_by_epsilon(self, judged: TruthScore, others: "_Others") -> list[dict[str, float | None]]:
         """What other budgets would have given: the same counts, with fresh noise of the variance that they allow."""
         points = []
         for epsilon in EPSILONS:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from crypto.ids import EncodedElement, LeaseId, TenantId, Token
 from crypto.masking import MaskKey
 from crypto.signing import SigningKey, tenant_id
-from federation.protocol.bundle import Bundle, HazardEntry, Judgement, MismatchEntry
+from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement
 from federation.protocol.directory import Member, TrusteeRecord
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
 from federation.transport.certificates import make_certificate
@@ -107,10 +107,10 @@ def a_bundle() -> Bundle:
     return Bundle(1, 0, 168, (), mismatches, hazards, None)
 
 
-def _told(workload: int, context: int) -> tuple[float, float, float, float, float, Judgement, tuple[Token, ...]]:
+def _told(workload: int, context: int) -> tuple[float, float, float, float, float, PairJudgement, tuple[Token, ...]]:
     worse = (workload + context) % 7 == 0
     others = tuple(token("context", (context + step) % CONTEXTS) for step in (1, 2, 3)) if worse else ()
-    return 0.9 * worse, 1.0 + worse, 0.5, 4.0, 20.0, Judgement.WORSE if worse else Judgement.NOT_WORSE, others
+    return 0.9 * worse, 1.0 + worse, 0.5, 4.0, 20.0, PairJudgement.WORSE if worse else PairJudgement.NOT_WORSE, others
 
 
 def token(kind: str, number: int) -> Token:
@@ -142,7 +142,7 @@ class OneHint:
 
 
 @dataclass(frozen=True)
-class State:
+class ServerLoad:
     """How large a server is, and how much CPU it has used."""
 
     resident_mib: float
@@ -171,7 +171,7 @@ def _serve(grounds: Grounds, core: int, line: Connection) -> None:
         line.send(server.port)
         while line.recv():
             gc.collect()
-            line.send(State(_resident_mib(), time.process_time()))
+            line.send(ServerLoad(_resident_mib(), time.process_time()))
 
 
 def settle(core: int) -> None:
@@ -193,9 +193,9 @@ class ServerProcess:
     port: int
     line: Connection
 
-    def state(self) -> State:
+    def state(self) -> ServerLoad:
         """How it is now."""
-        found: State = asked(self.line, ask=True)
+        found: ServerLoad = asked(self.line, ask=True)
         return found
 
 

@@ -18,7 +18,7 @@ from crypto.ids import LeaseId
 from federation.protocol.bundle import Bundle, CatalogueEntry
 from federation.protocol.noise import Integers
 from federation.protocol.plan import HOURS_PER_WEEK, Plan
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from provider_server.fleet.leases import Lease
 from provider_server.learning.hardware import keep
 from provider_server.network.grid_tenants import GridTenants
@@ -121,7 +121,7 @@ class Player:
         grid = LocalGrid({n: client_app(tenant.answer) for n, tenant in enumerate(of.tenants)})
         with local_task():
             tenants = MeteredTenants(GridTenants(grid, DEADLINE_S, poll_s=0.0), self._tally)
-            for _receipt in tenants.ask(Verb.BUNDLE, of.publisher.publish_catalogue(self._catalogue())):
+            for _receipt in tenants.ask(Query.BUNDLE, of.publisher.publish_catalogue(self._catalogue())):
                 pass
             for number in range(self.scenario.weeks):
                 self._happen(number)
@@ -234,7 +234,7 @@ class MeteredTenants:
         self._inner = inner
         self._tally = tally
 
-    def ask(self, verb: Verb, payload: bytes) -> Iterator[bytes]:
+    def ask(self, verb: Query, payload: bytes) -> Iterator[bytes]:
         """As the tenants within."""
         for answer in self._inner.ask(verb, payload):
             self._tally.count(len(payload) + len(answer))

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from crypto.errors import PharoahError
-from tenant_client.records.attempts import Attempt, State
+from tenant_client.records.attempts import Attempt, AttemptState
 from tenant_client.records.journal import Journal
 from tenant_client.workload.descriptor import Descriptor
 
@@ -49,7 +49,9 @@ class Change:
 
 def last_that_worked(attempts: Sequence[Attempt], runs: Mapping[str, Run], unit: str) -> Run:
     """The newest other run that succeeded, one of the same structure before any other; else NothingToCompare."""
-    ended = [one.unit for one in attempts if one.state is State.SUCCEEDED and one.unit != unit and one.unit in runs]
+    ended = [
+        one.unit for one in attempts if one.state is AttemptState.SUCCEEDED and one.unit != unit and one.unit in runs
+    ]
     own = runs[unit].descriptor
     alike = [one for one in ended if own and _structure(runs[one]) == own.structure]
     if not ended:

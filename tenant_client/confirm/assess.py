@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from federation.protocol.service_messages import Suspicion, Verdict
-from tenant_client.confirm.criteria import BOUND, Criterion, Judgement, judge
+from federation.protocol.service_messages import CheckVerdict, Suspicion
+from tenant_client.confirm.criteria import BOUND, Criterion, SampleJudgement, judge
 from tenant_client.confirm.sample import CannotMeasure, Sample, WrongResult
 
 MOST_BUSY = 0.25
@@ -27,16 +27,16 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Finding:
+class TestFinding:
     """What one benchmark said. `compared_with` is fleet, own or nothing; `wrong` says that results were wrong."""
 
     suspicion: Suspicion
     benchmark: str
-    verdict: Verdict
+    verdict: CheckVerdict
     reason: str
     compared_with: str
     samples: tuple[Sample, ...]
-    judgement: Judgement | None = None
+    judgement: SampleJudgement | None = None
     criterion: Criterion | None = None
     wrong: bool = False
 
@@ -59,11 +59,11 @@ def assess(
     *,
     undisturbed: bool = False,
     bound: float = BOUND,
-) -> Finding:
+) -> TestFinding:
     """Measures, compares with the criterion that `find` gives for the sample, and repeats what looks slow."""
     samples: list[Sample] = []
     judgement, criterion, compared = None, None, "nothing"
-    verdict, reason = Verdict.UNKNOWN, "there is nothing to compare with"
+    verdict, reason = CheckVerdict.UNKNOWN, "there is nothing to compare with"
     try:
         for number in (1, 2):
             measured = measure()
@@ -74,33 +74,38 @@ def assess(
                 break
             judgement = judge(measured.sample, criterion, bound)
             verdict, reason = _lenient(judgement, measured, undisturbed=undisturbed, again=number == 2)
-            if judgement.verdict is not Verdict.MISMATCH:
+            if judgement.verdict is not CheckVerdict.MISMATCH:
                 break
     except CannotMeasure as error:
-        verdict, reason = Verdict.UNKNOWN, f"{error.what}; {error.hint}"
+        verdict, reason = CheckVerdict.UNKNOWN, f"{error.what}; {error.hint}"
     except WrongResult as error:
-        return Finding(
-            suspicion, benchmark, Verdict.MISMATCH, error.what, "what must come out", tuple(samples), wrong=True
+        return TestFinding(
+            suspicion, benchmark, CheckVerdict.MISMATCH, error.what, "what must come out", tuple(samples), wrong=True
         )
-    return Finding(suspicion, benchmark, verdict, reason, compared, tuple(samples), judgement, criterion)
+    return TestFinding(suspicion, benchmark, verdict, reason, compared, tuple(samples), judgement, criterion)
 
 
-def _lenient(judgement: Judgement, measured: Measured, *, undisturbed: bool, again: bool) -> tuple[Verdict, str]:
+def _lenient(
+    judgement: SampleJudgement, measured: Measured, *, undisturbed: bool, again: bool
+) -> tuple[CheckVerdict, str]:
     """A verdict, lowered where others kept the machine busy, or where the run before said something else."""
-    if judgement.verdict is Verdict.MISMATCH and not undisturbed and measured.busy > MOST_BUSY:
-        return Verdict.WARNING, f"slow, while others used {measured.busy:.0%} of the processors; repeat it without them"
-    if again and judgement.verdict is not Verdict.MISMATCH:
-        return Verdict.WARNING, "slow in a first run and not in a second one"
+    if judgement.verdict is CheckVerdict.MISMATCH and not undisturbed and measured.busy > MOST_BUSY:
+        return (
+            CheckVerdict.WARNING,
+            f"slow, while others used {measured.busy:.0%} of the processors; repeat it without them",
+        )
+    if again and judgement.verdict is not CheckVerdict.MISMATCH:
+        return CheckVerdict.WARNING, "slow in a first run and not in a second one"
     return judgement.verdict, judgement.reason
 
 
-def overall(findings: list[Finding]) -> Verdict:
+def overall(findings: list[TestFinding]) -> CheckVerdict:
     """Confirmed if any is, else a warning if any is, else fine if anything was found fine and nothing stayed open."""
     said = {one.verdict for one in findings}
-    for verdict in (Verdict.MISMATCH, Verdict.WARNING, Verdict.UNKNOWN):
+    for verdict in (CheckVerdict.MISMATCH, CheckVerdict.WARNING, CheckVerdict.UNKNOWN):
         if verdict in said:
             return verdict
-    return Verdict.OK if said else Verdict.UNKNOWN
+    return CheckVerdict.OK if said else CheckVerdict.UNKNOWN
 
 
 def bars(sample: Sample, low: float, high: float) -> str:
@@ -109,7 +114,7 @@ def bars(sample: Sample, low: float, high: float) -> str:
     return "".join(BARS[int(np.ceil((len(BARS) - 1) * count / counts.max()))] for count in counts)
 
 
-def rows(finding: Finding) -> list[str]:
+def rows(finding: TestFinding) -> list[str]:
     """Quantiles and histograms, as a person reads them: usual first, then each run."""
     shown = [("usual", Sample("", "", "", np.array(finding.criterion.centre)))] if finding.criterion else []
     shown += [(f"run {number}", sample) for number, sample in enumerate(finding.samples, 1)]

@@ -28,7 +28,7 @@ import numpy as np
 from scipy import special, stats
 
 from crypto.errors import PharoahError
-from federation.protocol.service_messages import Verdict
+from federation.protocol.service_messages import CheckVerdict
 from tenant_client.confirm.sample import Rates, Sample
 
 BOUND = 1e-4
@@ -108,10 +108,10 @@ class Criterion:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class SampleJudgement:
     """What a sample says. `shortfall` is 1 - median / usual with its 95% interval; `finds` as in Criterion."""
 
-    verdict: Verdict
+    verdict: CheckVerdict
     reason: str
     shortfall: float
     shortfall_low: float
@@ -205,7 +205,7 @@ def _similar(curves: Rates, levels: Rates) -> tuple[list[int], int]:
 # ---- verdict -------------------------------------------------------------------------------------------------------
 
 
-def judge(sample: Sample, criterion: Criterion, bound: float = BOUND) -> Judgement:
+def judge(sample: Sample, criterion: Criterion, bound: float = BOUND) -> SampleJudgement:
     """The verdict on a run; ValueError where the criterion is that of another benchmark or device."""
     if (sample.benchmark, sample.device, sample.unit) != (criterion.benchmark, criterion.device, criterion.unit):
         raise ValueError("sample and criterion are of different kinds")
@@ -213,23 +213,23 @@ def judge(sample: Sample, criterion: Criterion, bound: float = BOUND) -> Judgeme
     verdict, reason = _verdict(sample.values, median, criterion, bound)
     low, high = median_interval(sample.values)
     short, least, most = (1 - rate / criterion.usual for rate in (median, high, low))
-    return Judgement(verdict, reason, short, least, most, criterion.p_value(median), criterion.finds(bound))
+    return SampleJudgement(verdict, reason, short, least, most, criterion.p_value(median), criterion.finds(bound))
 
 
-def _verdict(values: Rates, median: float, criterion: Criterion, bound: float) -> tuple[Verdict, str]:
+def _verdict(values: Rates, median: float, criterion: Criterion, bound: float) -> tuple[CheckVerdict, str]:
     full = 2 * len(values) >= criterion.repeats
     for probability, verdict, reason in (
-        (bound, Verdict.MISMATCH, "slower than a healthy machine is"),
-        (CHANCE, Verdict.WARNING, "slower than healthy machines are, and not by enough to be sure"),
+        (bound, CheckVerdict.MISMATCH, "slower than a healthy machine is"),
+        (CHANCE, CheckVerdict.WARNING, "slower than healthy machines are, and not by enough to be sure"),
     ):
         floor = criterion.floor(probability)
         if median < floor and (full or sign_test(values, floor) <= probability / 2):
             return verdict, reason
     if criterion.finds(bound) > USEFUL:
-        return Verdict.UNKNOWN, f"{criterion.units} samples to compare with are too few, or differ too much"
+        return CheckVerdict.UNKNOWN, f"{criterion.units} samples to compare with are too few, or differ too much"
     if not full and 0.5 ** effective(values) > bound / 2:
-        return Verdict.UNKNOWN, "too few repeats; measure for as long as the others"
-    return Verdict.OK, "as fast as healthy machines are"
+        return CheckVerdict.UNKNOWN, "too few repeats; measure for as long as the others"
+    return CheckVerdict.OK, "as fast as healthy machines are"
 
 
 def sign_test(values: Rates, level: float, independent: float | None = None) -> float:

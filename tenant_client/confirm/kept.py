@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from crypto.errors import PharoahError
-from federation.protocol.service_messages import Verdict
+from federation.protocol.service_messages import CheckVerdict
 from federation.runtime.visible import json_text
 from tenant_client.confirm.criteria import Criterion, NoCriterion, learn
 from tenant_client.confirm.sample import Sample
@@ -22,7 +22,7 @@ from tenant_client.confirm.sample import Sample
 VERSION = 1
 FOLDER = "confirm"
 MOST_OWN = 64
-HEALTHY = {Verdict.OK.name.lower(), Verdict.UNKNOWN.name.lower()}
+HEALTHY = {CheckVerdict.OK.name.lower(), CheckVerdict.UNKNOWN.name.lower()}
 Kind = tuple[str, str, str]
 T = TypeVar("T", "Run", "CriteriaFile")
 
@@ -66,7 +66,7 @@ class CriteriaFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return next((one for one in self.criteria if (one.benchmark, one.device, one.unit) == kind), None)
 
 
-def keep(home: Path, sample: Sample, machine: str, at_s: float, verdict: Verdict) -> Path:
+def keep(home: Path, sample: Sample, machine: str, at_s: float, verdict: CheckVerdict) -> Path:
     """Writes a run into the home, readable by its owner only; UnusableSamples where that cannot be done."""
     kind, values = (sample.benchmark, sample.device, sample.unit), tuple(sample.values.tolist())
     run = Run(VERSION, at_s, machine, *kind, values=values, verdict=verdict.name.lower())

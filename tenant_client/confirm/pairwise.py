@@ -73,7 +73,7 @@ class BadLink:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class NodeVerdict:
     """Nodes and links that are named, and what is still open: suspected nodes, and nodes of which nothing is known."""
 
     nodes: tuple[BadNode, ...]
@@ -130,7 +130,7 @@ class PairwiseTest:
         self._results += results
         self._rounds += 1
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> NodeVerdict:
         """What is known by now."""
         usual = self._usual()
         found = _Found(self._nodes, self._results, usual, self._slow_factor)
@@ -144,7 +144,7 @@ class PairwiseTest:
         ]
         links = [BadLink(pair, *_badness([found.times[pair]], usual)) for pair in found.bad_links()]
         unknown = set(found.open_nodes) - set(named) - set(suspected)
-        return Verdict(tuple(nodes), tuple(links), tuple(suspected), tuple(sorted(unknown)), self._rounds)
+        return NodeVerdict(tuple(nodes), tuple(links), tuple(suspected), tuple(sorted(unknown)), self._rounds)
 
     def _usual(self) -> float:
         if self._usual_s is not None:

@@ -10,10 +10,10 @@ from contextlib import closing
 from pathlib import Path
 
 from crypto.errors import PharoahError
-from federation.protocol.service_messages import Hint, Verdict
+from federation.protocol.service_messages import CheckVerdict, Hint
 from federation.runtime.sqlite import reporting
 from tenant_client.advice.hints import HintLog
-from tenant_client.confirm.assess import Finding
+from tenant_client.confirm.assess import TestFinding
 from tenant_client.network.connect import connected
 from tenant_client.records.database import open_database
 from tenant_client.records.outcomes import SentOutcome, note
@@ -37,11 +37,11 @@ def hint(home: Path, number: int = 0, lease: str = "") -> Hint:
     return matching[-1]
 
 
-def tell(home: Path, about: Hint, finding: Finding) -> bool:
+def tell(home: Path, about: Hint, finding: TestFinding) -> bool:
     """Notes the outcome and sends it, if the finding says anything; whether it did."""
-    if finding.verdict is Verdict.UNKNOWN:
+    if finding.verdict is CheckVerdict.UNKNOWN:
         return False
-    confirmed, shortfall = finding.verdict is Verdict.MISMATCH, finding.shortfall_percent
+    confirmed, shortfall = finding.verdict is CheckVerdict.MISMATCH, finding.shortfall_percent
     told = SentOutcome(time.time(), about.number, str(about.lease), finding.suspicion, confirmed, shortfall)
     with connected(home) as online:
         with reporting(), closing(open_database(home / "tenant.db")) as connection:

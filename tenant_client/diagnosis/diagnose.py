@@ -25,7 +25,7 @@ from tenant_client.sources.cues import UNKNOWN, Level, level_of
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.flight_recorder import Dump
 from tenant_client.sources.job_log import Leftover
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, SourceError, open_inputs
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
 from tenant_client.sources.scanning import Line
 
 _HEAD = 16 << 10
@@ -99,7 +99,7 @@ class Gathered:
 
 
 @dataclass(frozen=True)
-class Hint:
+class UnknownLine:
     """A kind of line that may say why, for the owner's eyes: its template, an example, and how often it came."""
 
     template: str
@@ -111,7 +111,7 @@ class Hint:
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
-def gather(paths: Iterable[Path], limits: Limits = DEFAULT_LIMITS) -> Gathered:
+def gather(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Gathered:
     """Read files, and directories with all that is in them. What cannot be read is a fault and stops nothing.
 
     What a file is, its content tells. In directories, files that are no text are passed over; named ones are faults.
@@ -154,7 +154,7 @@ def _attempt(file: Path) -> tuple[str, int]:
     return "", -1
 
 
-def _read(file: Path, limits: Limits, gathered: Gathered, *, named: bool) -> None:
+def _read(file: Path, limits: ReadLimits, gathered: Gathered, *, named: bool) -> None:
     with open_inputs(file, limits) as inputs:
         for reader in inputs:
             head = reader.peek()[:_HEAD]
@@ -172,7 +172,7 @@ def _is_text(head: bytes) -> bool:
     return bool(head.strip(b"\0")) and odd * 50 < len(head) and head.count(0) * 2 < len(head)
 
 
-def _evidence(reader: CappedReader, head: bytes, limits: Limits, gathered: Gathered) -> Iterator[Evidence]:
+def _evidence(reader: CappedReader, head: bytes, limits: ReadLimits, gathered: Gathered) -> Iterator[Evidence]:
     text = head.decode("utf-8", "replace")
     if elastic.looks_like(text):
         yield from elastic.read(reader, limits)
@@ -267,7 +267,7 @@ def explain(gathered: Gathered, lessons: Lessons) -> Diagnosis:
     return found
 
 
-def hints(gathered: Gathered, most: int = _HINTS) -> tuple[Hint, ...]:
+def hints(gathered: Gathered, most: int = _HINTS) -> tuple[UnknownLine, ...]:
     """The rarest kinds of lines that look like errors; without any, the last lines. Hints for a person, no reasons."""
     templates, examples = Templates(), dict[int, tuple[str, Line]]()
     suspicious = [(file, line) for file, left in gathered.leftovers.items() for line in left.suspicious]
@@ -276,7 +276,7 @@ def hints(gathered: Gathered, most: int = _HINTS) -> tuple[Hint, ...]:
     for file, line in suspicious:
         examples[templates.learn(line.text)] = (file, line)
     return tuple(
-        Hint(templates.text(one), examples[one][1].text.strip()[:400], templates.count(one), examples[one][0])
+        UnknownLine(templates.text(one), examples[one][1].text.strip()[:400], templates.count(one), examples[one][0])
         for one in templates.rarest(most)
     )
 

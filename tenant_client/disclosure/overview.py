@@ -15,7 +15,7 @@ from federation.runtime.pinned_directory import NotEnrolled
 from federation.runtime.sqlite import Connection, reporting
 from tenant_client.advice.hints import HintLog, standing
 from tenant_client.home import MEMORY, joined
-from tenant_client.records.attempts import Attempts, State
+from tenant_client.records.attempts import Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal
 from tenant_client.records.ledger import Ledger
@@ -92,7 +92,7 @@ class LastRound:
 
 
 @dataclass(frozen=True)
-class Status:
+class TenantStatus:
     """All of it. `due` says what to do next, empty where nothing waits for this tenant."""
 
     version: int
@@ -114,7 +114,10 @@ class Status:
         """0: nothing waits. 1: a hint stands, or the last attempt failed. 3: there is nothing yet."""
         if not (self.has_keys or self.leases):
             return 3
-        failed = self.last_attempt is not None and self.last_attempt.state in (State.FAILED, State.INTERRUPTED)
+        failed = self.last_attempt is not None and self.last_attempt.state in (
+            AttemptState.FAILED,
+            AttemptState.INTERRUPTED,
+        )
         return 1 if self.hints_standing or failed else 0
 
 
@@ -133,14 +136,14 @@ def leases(connection: Connection) -> list[LeaseRow]:
                 workload=" ".join(filter(None, (what.precision, what.parallelism))) if what else "",
                 attempts=one.attempt if one else 0,
                 state=one.state if one else "",
-                reason=one.cause.reason if one and one.state is State.FAILED else "",
+                reason=one.cause.reason if one and one.state is AttemptState.FAILED else "",
                 since_s=one.started_at_s if one else unit.start_h * SECONDS_PER_HOUR,
             )
         )
     return rows
 
 
-def status(home: Path, now_hour: float) -> Status:
+def status(home: Path, now_hour: float) -> TenantStatus:
     """The state of a home."""
     has_keys, policy_file = (home / "signing.key").exists(), home / "policy.toml"
     policy = load_policy(policy_file) if policy_file.exists() else Policy()
@@ -153,14 +156,14 @@ def status(home: Path, now_hour: float) -> Status:
             spent = _last_round(Ledger(connection), policy)
     federation = _federation(home)
     tried = [row for row in rows if row.attempts]
-    return Status(
+    return TenantStatus(
         version=1,
         home=str(home),
         exists=home.is_dir(),
         has_keys=has_keys,
         federation=federation,
         leases=len(rows),
-        running=tuple(row for row in rows if row.state == State.RUNNING),
+        running=tuple(row for row in rows if row.state == AttemptState.RUNNING),
         last_attempt=max(tried, key=lambda row: row.since_s, default=None),
         hints_standing=hints,
         epsilon_limit=policy.epsilon_per_job_week,

@@ -13,7 +13,7 @@ that a refusal looks like an answer. A message whose type is no verb at all is f
 import logging
 
 from crypto.errors import DecodeError, PharoahError
-from federation.protocol.queries import BLOB, RECORD, Answer, Fault, Verb, unwrap, wrap
+from federation.protocol.queries import BLOB, RECORD, Answer, Fault, Query, unwrap, wrap
 from tenant_client.network.flower import ClientApp, ConfigRecord, Context, Error, Message, RecordDict
 
 logger = logging.getLogger(__name__)
@@ -22,19 +22,19 @@ logger = logging.getLogger(__name__)
 def client_app(answer: Answer) -> ClientApp:
     """The ClientApp that puts every question to `answer`, one at a time."""
     app = ClientApp()
-    for verb in Verb:
+    for verb in Query:
         _register(app, verb, answer)
     return app
 
 
-def _register(app: ClientApp, verb: Verb, answer: Answer) -> None:
+def _register(app: ClientApp, verb: Query, answer: Answer) -> None:
     @app.query(verb.value)
     def reply(message: Message, _context: Context) -> Message:
         said = _said(verb, message, answer)
         return Message(said, reply_to=message)
 
 
-def _said(verb: Verb, message: Message, answer: Answer) -> RecordDict | Error:
+def _said(verb: Query, message: Message, answer: Answer) -> RecordDict | Error:
     try:
         return RecordDict({RECORD: ConfigRecord({BLOB: wrap(answer(verb, _payload(message)))})})
     except PharoahError as error:

@@ -51,7 +51,7 @@ from cryptography.hazmat.primitives.serialization import (
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from crypto.errors import PharoahError
-from federation.protocol.queries import ROUND_BUNDLE_SHA256, Answer, Fault, Verb
+from federation.protocol.queries import ROUND_BUNDLE_SHA256, Answer, Fault, Query
 from tenant_client.network.flower import (
     ActivateNodeRequest,
     ClientApp,
@@ -90,7 +90,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Reply = Callable[[Message], Message]
-QUESTIONS = frozenset(f"query.{verb}" for verb in Verb)
+QUESTIONS = frozenset(f"query.{verb}" for verb in Query)
 UNREADABLE = (ProtobufDecodeError, ValueError, TypeError, LookupError, AttributeError, RecursionError)  # by inflating
 LOST = (ObjectPullError, ObjectPushError)  # its run is over, or the SuperLink no longer has it
 FIRST_PAUSE_S = 0.5

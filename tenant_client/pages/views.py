@@ -14,7 +14,7 @@ from types import MappingProxyType
 from crypto.errors import PharoahError
 from federation.protocol.check import Checker, check
 from federation.protocol.noise import SystemSampler
-from federation.protocol.service_messages import Hint, Verdict
+from federation.protocol.service_messages import CheckVerdict, Hint
 from federation.runtime.key_files import HomeError
 from federation.runtime.sqlite import reporting
 from tenant_client.advice.hints import HintLog, action_of, episodes, reason_of
@@ -26,7 +26,7 @@ from tenant_client.records.database import open_database
 from tenant_client.rounds.tenant import Tenant
 
 SHORT = 12  # digits of a token that are shown
-_WORST_FIRST = (Verdict.MISMATCH, Verdict.WARNING, Verdict.OK, Verdict.UNKNOWN)
+_WORST_FIRST = (CheckVerdict.MISMATCH, CheckVerdict.WARNING, CheckVerdict.OK, CheckVerdict.UNKNOWN)
 WORST_FIRST = tuple(verdict.name.lower() for verdict in _WORST_FIRST)
 
 
@@ -193,5 +193,5 @@ def pairs(leases: Sequence[LeaseView], verdict: str = "", order: str = "check") 
     return tuple(sorted(found, key=ORDERS.get(order, ORDERS["check"])))  # type: ignore[arg-type]
 
 
-def _said(verdict: Verdict) -> str:
+def _said(verdict: CheckVerdict) -> str:
     return verdict.name.lower()

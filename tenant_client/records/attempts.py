@@ -24,7 +24,7 @@ INTERRUPTED = "interrupted: the wrapper was killed before the job ended, so how 
 _HOUR_S = 3600.0
 
 
-class State(StrEnum):
+class AttemptState(StrEnum):
     """Where an attempt stands."""
 
     RUNNING = "running"
@@ -35,7 +35,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Cause:
+class AttemptCause:
     """Why an attempt failed, as far as it is known; `place` is the file and line that says so."""
 
     reason: str = UNKNOWN
@@ -52,12 +52,12 @@ class Attempt:
 
     unit: str
     attempt: int
-    state: State
+    state: AttemptState
     started_at_s: float
     ended_at_s: float | None
     exit_code: int | None
     signal: int | None
-    cause: Cause
+    cause: AttemptCause
     steps: int
     findings: tuple[Mapping[str, Any], ...]
 
@@ -97,7 +97,7 @@ class Attempts:
         self,
         unit: str,
         attempt: int,
-        state: State,
+        state: AttemptState,
         ended_at_s: float | None,
         *,
         exit_code: int | None = None,
@@ -120,7 +120,7 @@ class Attempts:
         """What the jobs are called, by unit."""
         return dict(self._connection.execute("SELECT unit, job FROM jobs"))
 
-    def explain(self, unit: str, attempt: int, cause: Cause) -> None:
+    def explain(self, unit: str, attempt: int, cause: AttemptCause) -> None:
         """Adds the cause."""
         self._connection.execute(
             "UPDATE attempts SET reason = ?, rank = ?, host = ?, gpu = ?, place = ?, sentence = ?"
@@ -160,12 +160,12 @@ def _attempt(row: tuple[Any, ...]) -> Attempt:
     return Attempt(
         unit,
         number,
-        State(state),
+        AttemptState(state),
         started_at_s,
         ended_at_s,
         exit_code,
         signal,
-        Cause(*cause),
+        AttemptCause(*cause),
         steps,
         tuple(json.loads(findings)),
     )

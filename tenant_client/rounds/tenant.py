@@ -22,7 +22,7 @@ from federation.protocol import noise
 from federation.protocol.bundle import Bundle, CatalogueEntry
 from federation.protocol.plan import MaskTrustee, Plan, check_continues
 from federation.protocol.privacy_cost import plan_loss
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from federation.protocol.round_messages import (
     Contribution,
     ContributionHeader,
@@ -97,13 +97,13 @@ class Tenant:
         self._connection.close()
 
     @reporting()
-    def answer(self, verb: Verb, payload: bytes) -> bytes:
+    def answer(self, verb: Query, payload: bytes) -> bytes:
         """The reply to one of the provider's questions. PharoahError when it is refused, malformed, or not kept."""
-        if verb is Verb.DIRECTORY:
+        if verb is Query.DIRECTORY:
             return self.follow(payload)
-        if verb is Verb.REGISTRATIONS:
+        if verb is Query.REGISTRATIONS:
             return self.register(payload)
-        if verb is Verb.CONTRIBUTION:
+        if verb is Query.CONTRIBUTION:
             return self.contribute(payload)
         return self.accept(payload)
 

@@ -18,7 +18,7 @@ from tenant_client.run.attempt_recorder import Record
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.observe import Observer
 from tenant_client.run.run_directory import RUN_DIR, held, make_place
-from tenant_client.run.settings import Settings
+from tenant_client.run.settings import RunSettings
 from tenant_client.run.supervise import Ending, ending_of
 
 _EXIT_CODE_FIELD = 49  # of /proc/<pid>/stat, counted from after the name in parentheses
@@ -30,7 +30,7 @@ class NothingToAttachTo(PharoahError):
     default_hint = "name the id of a running process of yours, or torchrun's --log-dir"
 
 
-def attach(target: str, settings: Settings) -> None:
+def attach(target: str, settings: RunSettings) -> None:
     """Follows a process until it ends, or reads a log directory; NothingToAttachTo where `target` is neither."""
     if target.isdecimal():
         attach_process(int(target), settings)
@@ -38,7 +38,7 @@ def attach(target: str, settings: Settings) -> None:
         attach_directory(Path(target), settings)
 
 
-def attach_process(pid: int, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+def attach_process(pid: int, settings: RunSettings, clock: Callable[[], float] = time.time) -> None:
     """Follows process `pid` until it ends."""
     try:
         pidfd = os.pidfd_open(pid)
@@ -54,7 +54,7 @@ def attach_process(pid: int, settings: Settings, clock: Callable[[], float] = ti
     observer.end(None if status is None else ending_of(status), clock())
 
 
-def attach_directory(log_dir: Path, settings: Settings) -> None:
+def attach_directory(log_dir: Path, settings: RunSettings) -> None:
     """Journals the attempts that a log directory of torchrun shows."""
     found = restarts.attempt_dirs(log_dir)
     if not found:
@@ -85,7 +85,7 @@ def exit_status(pid: int) -> int | None:
     return int(fields[_EXIT_CODE_FIELD])
 
 
-def _observer_of(pid: int, settings: Settings, now_s: float) -> Observer:
+def _observer_of(pid: int, settings: RunSettings, now_s: float) -> Observer:
     env = _environment_of(pid)
     told = {"elastic_dir": env.get("PET_LOG_DIR", ""), "elastic_is_ours": "False"}
     if RUN_DIR in env:

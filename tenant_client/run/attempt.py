@@ -14,17 +14,17 @@ from tenant_client.run import streams as laying, supervise
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.observer_pipe import Link
 from tenant_client.run.restarts import is_torchrun
-from tenant_client.run.run_directory import Place, environment, make_place, remove
-from tenant_client.run.settings import Settings
+from tenant_client.run.run_directory import RunDirectory, environment, make_place, remove
+from tenant_client.run.settings import RunSettings
 from tenant_client.run.streams import Streams
 from tenant_client.run.supervise import Ending, Job
 
 
-def run(command: Sequence[str], settings: Settings) -> NoReturn:
+def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
     """Runs the job under watch and ends this process as the job ended."""
     ours = FailOpen(quiet=settings.quiet)
     mask = supervise.block()
-    place: Place | None = None
+    place: RunDirectory | None = None
     streams: Streams | None = None
     link: Link | None = None
     env = dict(os.environ)

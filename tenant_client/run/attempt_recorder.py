@@ -11,14 +11,14 @@ from pathlib import Path
 from signal import SIGPIPE
 
 from federation.runtime.sqlite import Connection
-from tenant_client.records.attempts import INTERRUPTED, Attempts, Cause, State
+from tenant_client.records.attempts import INTERRUPTED, AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal
 from tenant_client.run import diagnose_attempt, restarts
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.run_directory import held
 from tenant_client.run.supervise import Ending
-from tenant_client.run.watchdog import Finding, Kind
+from tenant_client.run.watchdog import Kind, WatchFinding
 from tenant_client.sources.scheduler import placement
 from tenant_client.workload.descriptor import Descriptor
 
@@ -61,14 +61,16 @@ class Record:
             if self._attempts is not None and job:
                 self._attempts.name(self._unit, job)
 
-    def restarted(self, found: dict[int, Path], at_s: float, steps: int, findings: Sequence[Finding]) -> None:
+    def restarted(self, found: dict[int, Path], at_s: float, steps: int, findings: Sequence[WatchFinding]) -> None:
         """Ends the current attempt and begins the next ones, for as many times as torchrun has started again."""
         for restart in sorted(number for number in found if number > self.restart):
             before = found.get(restart - 1)
             began_s = found[restart].stat().st_mtime
-            self._end(State.FAILED, min(began_s, at_s), None, steps, findings)
+            self._end(AttemptState.FAILED, min(began_s, at_s), None, steps, findings)
             paths = _of_restart(self._run_dir, restart - 1, before)
-            cause = diagnose_attempt.cause_of(paths, findings, None, self._lessons, self._ours) if paths else Cause()
+            cause = (
+                diagnose_attempt.cause_of(paths, findings, None, self._lessons, self._ours) if paths else AttemptCause()
+            )
             self._explain(cause, counted=True)
             self.restart = restart
             self.begin(min(began_s, at_s), self.number + 1)
@@ -79,27 +81,31 @@ class Record:
             if self._journal is not None:
                 self._journal.describe(self._unit, at_s, descriptor)
 
-    def ended(self, how: Ending, at_s: float, steps: int, findings: Sequence[Finding], found: dict[int, Path]) -> None:
+    def ended(
+        self, how: Ending, at_s: float, steps: int, findings: Sequence[WatchFinding], found: dict[int, Path]
+    ) -> None:
         """The job is over: how at once, then why."""
         state = _state(how)
         self._end(state, at_s, how, steps, findings)
-        if state is State.SUCCEEDED:
+        if state is AttemptState.SUCCEEDED:
             return
         hangs = any(finding.kind is Kind.HANG and finding.cleared_at_s is None for finding in findings)
-        if state is State.STOPPED and not hangs:
-            self._explain(Cause(sentence="stopped from outside"), counted=False)
+        if state is AttemptState.STOPPED and not hangs:
+            self._explain(AttemptCause(sentence="stopped from outside"), counted=False)
             return
         paths = self._paths(found)
         cause = diagnose_attempt.cause_of(paths, findings, _status(how), self._lessons, self._ours)
         self._explain(cause, counted=True)
         self._ours.say(f"attempt {self.number} of {self._unit} failed: {cause.sentence or cause.reason}")
 
-    def interrupted(self, at_s: float, steps: int, findings: Sequence[Finding]) -> None:
+    def interrupted(self, at_s: float, steps: int, findings: Sequence[WatchFinding]) -> None:
         """The job is over and nobody was told how."""
-        self._end(State.INTERRUPTED, at_s, None, steps, findings)
-        self._explain(Cause(sentence=INTERRUPTED), counted=False)
+        self._end(AttemptState.INTERRUPTED, at_s, None, steps, findings)
+        self._explain(AttemptCause(sentence=INTERRUPTED), counted=False)
 
-    def _end(self, state: State, at_s: float, how: Ending | None, steps: int, findings: Sequence[Finding]) -> None:
+    def _end(
+        self, state: AttemptState, at_s: float, how: Ending | None, steps: int, findings: Sequence[WatchFinding]
+    ) -> None:
         with self._ours.guard("the journal cannot be written"):
             if self._attempts is not None:
                 self._attempts.end(
@@ -113,7 +119,7 @@ class Record:
                     findings=[asdict(finding) for finding in findings],
                 )
 
-    def _explain(self, cause: Cause, *, counted: bool) -> None:
+    def _explain(self, cause: AttemptCause, *, counted: bool) -> None:
         if counted:
             cause = replace(cause, host=cause.host or self._only_node)
         with self._ours.guard("no note beside the logs"):
@@ -148,10 +154,10 @@ def _opened(home: Path) -> Connection:
     return connection
 
 
-def _state(how: Ending) -> State:
+def _state(how: Ending) -> AttemptState:
     if how.exit_code == 0:
-        return State.SUCCEEDED
-    return State.STOPPED if how.asked_by or how.signal == SIGPIPE else State.FAILED  # as in `job | head`
+        return AttemptState.SUCCEEDED
+    return AttemptState.STOPPED if how.asked_by or how.signal == SIGPIPE else AttemptState.FAILED  # as in `job | head`
 
 
 def _status(how: Ending) -> int | None:

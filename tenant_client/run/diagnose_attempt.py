@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tenant_client.records.attempts import UNKNOWN, Cause
+from tenant_client.records.attempts import UNKNOWN, AttemptCause
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.run_directory import DUMPS
-from tenant_client.run.watchdog import Finding, Kind
+from tenant_client.run.watchdog import Kind, WatchFinding
 from tenant_client.sources.evidence import Evidence, Role
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def dumps_of(run_dir: Path) -> list[Path]:
 
 
 def cause_of(
-    paths: Sequence[Path], findings: Iterable[Finding], status: int | None, lessons: Path, ours: FailOpen
-) -> Cause:
+    paths: Sequence[Path], findings: Iterable[WatchFinding], status: int | None, lessons: Path, ours: FailOpen
+) -> AttemptCause:
     """The cause of one attempt's failure. `status` as a shell puts it, None where nobody saw it."""
     with ours.guard("the diagnosis"):
         from tenant_client.diagnosis.diagnose import explain, gather
@@ -52,7 +52,7 @@ def cause_of(
         gathered.evidence[:0] = watched(findings)
         gathered.evidence += [ended] if ended else []
         return _cause(explain(gathered, _lessons(lessons, ours)))
-    return Cause()
+    return AttemptCause()
 
 
 def _lessons(file: Path, ours: FailOpen) -> "Lessons":
@@ -63,7 +63,7 @@ def _lessons(file: Path, ours: FailOpen) -> "Lessons":
     return Lessons({})
 
 
-def watched(findings: Iterable[Finding]) -> list[Evidence]:
+def watched(findings: Iterable[WatchFinding]) -> list[Evidence]:
     """What our own watchers saw and what had not passed when the job ended, as evidence that names no cause."""
     return [
         Evidence(
@@ -81,12 +81,12 @@ def watched(findings: Iterable[Finding]) -> list[Evidence]:
     ]
 
 
-def _only(finding: Finding) -> int | None:
+def _only(finding: WatchFinding) -> int | None:
     return finding.ranks[0] if len(finding.ranks) == 1 else None
 
 
-def _cause(diagnosis: "Diagnosis") -> Cause:
-    cause = Cause(diagnosis.reason, sentence=diagnosis.sentence)
+def _cause(diagnosis: "Diagnosis") -> AttemptCause:
+    cause = AttemptCause(diagnosis.reason, sentence=diagnosis.sentence)
     if diagnosis.root is None:
         return cause
     return replace(cause, rank=diagnosis.rank, host=diagnosis.host, gpu=diagnosis.gpu, place=diagnosis.root.where)

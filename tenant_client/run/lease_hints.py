@@ -14,7 +14,7 @@ from pathlib import Path
 from crypto.codec import decode
 from federation.protocol.service_messages import Hint, HintState, Suspicion
 from tenant_client.advice.hints import Episode, action_of, episodes, line_of, said_of
-from tenant_client.run.watchdog import Finding, Kind
+from tenant_client.run.watchdog import Kind, WatchFinding
 
 EVERY_S = 10.0
 _BUSY_S = 0.2
@@ -43,7 +43,7 @@ class Hinted:
         self._hints += new
         return new
 
-    def word_of(self, hint: Hint, own: Sequence[Finding]) -> str:
+    def word_of(self, hint: Hint, own: Sequence[WatchFinding]) -> str:
         """What is said of a new hint: what is seen of the job already belongs to it."""
         for finding in own:
             joined = join(finding, [] if hint.state is HintState.CLEARED else [Episode(hint, hint)])
@@ -51,16 +51,16 @@ class Hinted:
                 return f"{joined.kind}: {joined.text}"
         return line_of(hint)
 
-    def text_of(self, finding: Finding, now_s: float) -> str:
+    def text_of(self, finding: WatchFinding, now_s: float) -> str:
         """What is said of a new finding of our own."""
         return join(finding, _standing(self._hints, now_s)).text
 
-    def findings(self, own: Sequence[Finding], now_s: float) -> list[Finding]:
+    def findings(self, own: Sequence[WatchFinding], now_s: float) -> list[WatchFinding]:
         """Everything that was noticed of the attempt, for the journal."""
         return fuse(own, episodes(self._hints), now_s)
 
 
-def fuse(own: Sequence[Finding], hinted: Sequence[Episode], now_s: float) -> list[Finding]:
+def fuse(own: Sequence[WatchFinding], hinted: Sequence[Episode], now_s: float) -> list[WatchFinding]:
     """Own findings, each joined to the hint that stands; and the episodes that nothing of our own agrees with."""
     standing = [one for one in hinted if one.stands(now_s / _S_PER_H)]
     joined = [join(finding, standing) for finding in own]
@@ -68,7 +68,7 @@ def fuse(own: Sequence[Finding], hinted: Sequence[Episode], now_s: float) -> lis
     return [*joined, *(_finding(one) for one in hinted if one not in told)]
 
 
-def join(finding: Finding, standing: Sequence[Episode]) -> Finding:
+def join(finding: WatchFinding, standing: Sequence[Episode]) -> WatchFinding:
     """The finding with what the provider suspects, where a hint stands and both may have one cause."""
     if not standing or finding.kind not in _JOINED or finding.cleared_at_s is not None:
         return finding
@@ -77,11 +77,11 @@ def join(finding: Finding, standing: Sequence[Episode]) -> Finding:
     return replace(finding, text=f"{finding.text}; the provider {seen}: {action_of(hint)}")
 
 
-def _finding(episode: Episode) -> Finding:
+def _finding(episode: Episode) -> WatchFinding:
     is_over = episode.last.state is HintState.CLEARED
     text = said_of(episode.first if is_over else episode.last)
     cleared_at_s = episode.last.at_h * _S_PER_H if is_over else None
-    return Finding(Kind.HINT, episode.first.at_h * _S_PER_H, 0, (), text, cleared_at_s)
+    return WatchFinding(Kind.HINT, episode.first.at_h * _S_PER_H, 0, (), text, cleared_at_s)
 
 
 def _standing(hints: Iterable[Hint], now_s: float) -> list[Episode]:

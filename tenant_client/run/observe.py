@@ -21,9 +21,9 @@ from tenant_client.run.attempt_recorder import Record
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.lease_hints import Hinted
 from tenant_client.run.run_directory import hold, prune
-from tenant_client.run.settings import Settings
+from tenant_client.run.settings import RunSettings
 from tenant_client.run.supervise import Ending
-from tenant_client.run.watchdog import Finding, Sample, Watch
+from tenant_client.run.watchdog import Sample, Watch, WatchFinding
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGPIPE")
 _NICE = 5
@@ -33,7 +33,7 @@ _LAST_TRACE_S = 5.0
 class Observer:
     """One attempt, seen from beside."""
 
-    def __init__(self, settings: Settings, told: dict[str, str], ours: FailOpen) -> None:
+    def __init__(self, settings: RunSettings, told: dict[str, str], ours: FailOpen) -> None:
         self._settings = settings
         self._run_dir = Path(told["run_dir"])
         self._attempt = int(told["attempt"])
@@ -79,11 +79,11 @@ class Observer:
                 restarts.keep_errors(found, self._run_dir)
                 self._record.restarted(found, now_s, self._watch.steps, self._findings(now_s))
 
-    def _say(self, findings: Sequence[Finding], now_s: float) -> None:
+    def _say(self, findings: Sequence[WatchFinding], now_s: float) -> None:
         for finding in findings:
             self._ours.say(f"{finding.kind}: {self._hinted.text_of(finding, now_s)}")
 
-    def _findings(self, now_s: float) -> Sequence[Finding]:
+    def _findings(self, now_s: float) -> Sequence[WatchFinding]:
         with self._ours.guard("the provider's hints"):
             return self._hinted.findings(self._watch.findings, now_s)
         return self._watch.findings
@@ -142,7 +142,7 @@ def complete_traces(run_dir: Path, now_s: float) -> list[Path]:
     return traces if now_s - newest_s >= _LAST_TRACE_S else []
 
 
-def main(settings: Settings, told: dict[str, str]) -> None:
+def main(settings: RunSettings, told: dict[str, str]) -> None:
     """Observes until the job is over."""
     ours = FailOpen(quiet=settings.quiet)
     observer = Observer(settings, told, ours)
@@ -188,4 +188,4 @@ if __name__ == "__main__":
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     os.nice(_NICE)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # what the job was given is not ours to hold open
-    main(Settings.from_json(sys.argv[1]), json.loads(sys.argv[2]))
+    main(RunSettings.from_json(sys.argv[1]), json.loads(sys.argv[2]))

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tenant_client.run.run_directory import Place
-from tenant_client.run.settings import Settings
+from tenant_client.run.run_directory import RunDirectory
+from tenant_client.run.settings import RunSettings
 from tenant_client.run.supervise import ENDING_SIGNALS, Ending
 
 _MODULE = "tenant_client.run.observe"
@@ -24,7 +24,7 @@ _ONE_CORE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # th
 class Link:
     """A running observer."""
 
-    def __init__(self, settings: Settings, place: Place) -> None:
+    def __init__(self, settings: RunSettings, place: RunDirectory) -> None:
         elastic = place.elastic_dir or os.environ.get("PET_LOG_DIR")
         told = {"run_dir": str(place.run_dir), "attempt": place.attempt, "elastic_dir": str(elastic or "")}
         told["elastic_is_ours"] = str(place.elastic_dir is not None)

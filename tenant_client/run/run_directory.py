@@ -37,7 +37,7 @@ _DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 @dataclass(frozen=True)
-class Place:
+class RunDirectory:
     """An attempt's run directory, and where torchrun will put its own (None: where the user wants it)."""
 
     run_dir: Path
@@ -63,7 +63,7 @@ def job_name(command: Sequence[str], env: Mapping[str, str]) -> str:
     return (env.get("SLURM_JOB_NAME") or shlex.join(command))[:_MOST_LETTERS]
 
 
-def make_place(home: Path, lease: str, *, elastic: bool, wanted_bytes: int = 0) -> Place:
+def make_place(home: Path, lease: str, *, elastic: bool, wanted_bytes: int = 0) -> RunDirectory:
     """A fresh run directory below `home`, or a temporary one where there is no room; OSError if that fails too."""
     try:
         run_dir, attempt = _numbered(home / "runs", _plain(lease), wanted_bytes)
@@ -74,10 +74,10 @@ def make_place(home: Path, lease: str, *, elastic: bool, wanted_bytes: int = 0) 
     elastic_dir: Path | None = None
     with suppress(OSError):  # then torchrun will tell
         elastic_dir = Path(tempfile.mkdtemp(prefix="pharoah-elastic-")) if elastic else None
-    return Place(run_dir, attempt, elastic_dir)
+    return RunDirectory(run_dir, attempt, elastic_dir)
 
 
-def environment(env: Mapping[str, str], place: Place, *, sample: bool) -> dict[str, str]:
+def environment(env: Mapping[str, str], place: RunDirectory, *, sample: bool) -> dict[str, str]:
     """The job's environment: the user's own, and ours where the user set nothing."""
     job = dict(env)
     job[RUN_DIR] = str(place.run_dir)
@@ -90,7 +90,7 @@ def environment(env: Mapping[str, str], place: Place, *, sample: bool) -> dict[s
     return job
 
 
-def remove(place: Place | None) -> None:
+def remove(place: RunDirectory | None) -> None:
     """Takes back what `make_place` made: there was nothing to run."""
     for folder in (place.run_dir, place.elastic_dir) if place is not None else ():
         if folder is not None:

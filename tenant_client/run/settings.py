@@ -4,11 +4,11 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tenant_client.run.watchdog import Limits
+from tenant_client.run.watchdog import WatchLimits
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """Options of `pharoah-tenant run`. `logs` are further files to look into after a failure; `job` names it."""
 
     home: Path
@@ -18,7 +18,7 @@ class Settings:
     sample: bool = True
     quiet: bool = False
     logs: tuple[Path, ...] = ()
-    limits: Limits = field(default_factory=Limits)
+    limits: WatchLimits = field(default_factory=WatchLimits)
     spool_bytes: int = 4 << 20
     poll_s: float = 1.0
     drain_s: float = 30.0
@@ -29,8 +29,8 @@ class Settings:
         return json.dumps(asdict(self), default=str)
 
     @classmethod
-    def from_json(cls, text: str) -> "Settings":
+    def from_json(cls, text: str) -> "RunSettings":
         """The inverse of `to_json`."""
         told = json.loads(text)
         paths = {"home": Path(told["home"]), "logs": tuple(map(Path, told["logs"]))}
-        return cls(**told | paths | {"limits": Limits(**told["limits"])})
+        return cls(**told | paths | {"limits": WatchLimits(**told["limits"])})

@@ -46,7 +46,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Limits:
+class WatchLimits:
     """Every constant of the judgement.
 
     A rank may stand still for `start_s` until a few steps are done, for `aside_s` in a checkpoint or an evaluation,
@@ -64,7 +64,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Finding:
+class WatchFinding:
     """One thing that was noticed, for a person. `cleared_at_s` is None for as long as it lasts."""
 
     kind: Kind
@@ -100,7 +100,7 @@ class _Rank:
             self.step_s.append((new.updated_at_s - before.updated_at_s) / steps)
         return steps > 0 and new.loss is not None
 
-    def allowed_s(self, limits: Limits) -> float:
+    def allowed_s(self, limits: WatchLimits) -> float:
         if self.last.phase == "end":
             return math.inf
         if self.last.phase in ("eval", "checkpoint"):
@@ -113,8 +113,8 @@ class _Rank:
 class Watch:
     """Judges one attempt. `findings` holds everything that was noticed, in the order in which it began."""
 
-    def __init__(self, limits: Limits, started_at_s: float) -> None:
-        self.findings: list[Finding] = []
+    def __init__(self, limits: WatchLimits, started_at_s: float) -> None:
+        self.findings: list[WatchFinding] = []
         self._limits = limits
         self._started_at_s = started_at_s
         self._ranks: dict[int, _Rank] = {}
@@ -126,7 +126,7 @@ class Watch:
         """Steps that every rank has done."""
         return min((rank.last.step for rank in self._ranks.values()), default=0)
 
-    def feed(self, now_s: float, samples: Iterable[Sample]) -> list[Finding]:
+    def feed(self, now_s: float, samples: Iterable[Sample]) -> list[WatchFinding]:
         """Takes in what the ranks say at `now_s`; returns the findings that are new."""
         known = len(self.findings)
         for sample in samples:
@@ -136,7 +136,7 @@ class Watch:
             self._judge_lag(now_s)
         return self.findings[known:]
 
-    def finish(self, now_s: float) -> list[Finding]:
+    def finish(self, now_s: float) -> list[WatchFinding]:
         """The job is over: one bad loss is enough now, since no second one can come."""
         known = len(self.findings)
         for number, rank in self._ranks.items():
@@ -235,7 +235,7 @@ class Watch:
 
     def _set(self, kind: Kind, now_s: float, ranks: tuple[int, ...], text: str) -> None:
         if not any(finding.kind is kind and finding.cleared_at_s is None for finding in self.findings):
-            self.findings.append(Finding(kind, now_s, self.steps, ranks, text))
+            self.findings.append(WatchFinding(kind, now_s, self.steps, ranks, text))
 
     def _clear(self, kind: Kind, now_s: float) -> None:
         self.findings = [

@@ -16,7 +16,7 @@ from typing import Any
 from tenant_client.sources.cues import UNKNOWN, match_exception
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.job_log import spokesman
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, SourceError
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError
 from tenant_client.sources.tracebacks import Tracebacks
 
 SOURCE = "elastic"
@@ -38,7 +38,7 @@ def rank_of(file: str) -> int | None:
     return None
 
 
-def read(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> Iterator[Evidence]:
+def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[Evidence]:
     """One piece of evidence, or SourceError for what is no error file."""
     data = reader.read(min(_MOST_BYTES, limits.total_bytes) + 1)
     if len(data) > _MOST_BYTES:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, SourceError
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError
 from tenant_client.sources.trace import Call, Timeline, Trace, arguments, strings, tensor_bytes
 
 _MOST_BYTES = 1 << 32  # the file is decoded as a whole
@@ -40,7 +40,7 @@ def recognises(head: bytes) -> bool:
     return b'"schema"' in head and (b'"nodes"' in head or b'"pid"' in head)
 
 
-def read(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> Trace:
+def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Trace:
     """The trace in `reader`; SourceError where it is not one, is cut off, or goes beyond a cap."""
     data = reader.read(_MOST_BYTES)
     if reader.read(1):

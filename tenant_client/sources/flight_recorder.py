@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tenant_client.sources.flight_recorder_file import Count, Entry, File, Frame, Status, decode
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, SourceError, open_inputs
+from tenant_client.sources.flight_recorder_file import Count, DumpStatus, Entry, File, Frame, decode
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
 
 # Whose `state` never leaves "scheduled"; the others retire a work that timed out, which is not completion.
 _BACKENDS_THAT_ONLY_RETIRE = ("gloo:", "mpi:", "ucc:")
@@ -34,7 +34,7 @@ _ENDS = re.compile(r"(\d{1,7})(->|<-)(\d{1,7})")
 _RANK = re.compile(r"(?:^|[_.\-])(?:rank)?(\d{1,7})(?:\.(?:json|pkl|pickle|bin|gz))*$")
 
 
-class State(IntEnum):
+class CollectiveState(IntEnum):
     """How far a rank saw its own work get."""
 
     SCHEDULED = 0
@@ -42,7 +42,7 @@ class State(IntEnum):
     COMPLETED = 2
 
 
-_STATES = {state.name.lower(): state for state in State}
+_STATES = {state.name.lower(): state for state in CollectiveState}
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def looks_like(head: bytes, name: str) -> bool:
 
 
 def read_dumps(
-    path: Path, limits: Limits = DEFAULT_LIMITS, *, refused: Callable[[SourceError], None] | None = None
+    path: Path, limits: ReadLimits = DEFAULT_LIMITS, *, refused: Callable[[SourceError], None] | None = None
 ) -> Iterator[Dump]:
     """The dumps of a folder (the files whose name ends in a rank), of an archive, or of one file.
 
@@ -135,7 +135,7 @@ def read_dumps(
 
 
 def _read_unless_refused(
-    reader: CappedReader, limits: Limits, refused: Callable[[SourceError], None] | None
+    reader: CappedReader, limits: ReadLimits, refused: Callable[[SourceError], None] | None
 ) -> Dump | None:
     try:
         return read_dump(reader, limits)
@@ -146,7 +146,7 @@ def _read_unless_refused(
         return None
 
 
-def read_dump(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> Dump:
+def read_dump(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Dump:
     """One dump; its rank is what it says itself, or what its name ends in."""
     data = reader.read(_DUMP_BYTES)
     if reader.read(1):
@@ -212,9 +212,9 @@ def _call(entry: Entry) -> tuple[Any, ...]:
     return entry.profiling_name, entry.input_sizes, entry.output_sizes, entry.input_dtypes, entry.output_dtypes
 
 
-def _state(entry: Entry, file: str) -> State:
+def _state(entry: Entry, file: str) -> CollectiveState:
     if entry.retired and entry.profiling_name.startswith(_BACKENDS_THAT_ONLY_RETIRE):
-        return State.COMPLETED
+        return CollectiveState.COMPLETED
     state = _STATES.get(entry.state)
     if state is None:
         raise SourceError(file, f"record {entry.record_id}", f"state {entry.state[:40]!r}")
@@ -264,7 +264,7 @@ def _configured(
     return configs.get(key) or (configs.get(("", "")) if key[1] == "default_pg" else None)
 
 
-def _status(status: Status, file: str) -> tuple[int, int]:
+def _status(status: DumpStatus, file: str) -> tuple[int, int]:
     told = status.last_enqueued_collective, status.last_completed_collective
     try:
         return msgspec.convert(told, tuple[Count, Count], strict=False)  # a number, or one in a string

@@ -59,7 +59,7 @@ class Config(msgspec.Struct):
     ranks: str | tuple[Count, ...] = ""
 
 
-class Status(msgspec.Struct):
+class DumpStatus(msgspec.Struct):
     """Last sequence numbers of a process group, also as strings."""
 
     last_enqueued_collective: int | str = -1
@@ -72,7 +72,7 @@ class File(msgspec.Struct):
     version: str
     entries: list[Entry] = []
     pg_config: dict[str, Config] = {}
-    pg_status: dict[str, Status] = {}
+    pg_status: dict[str, DumpStatus] = {}
     rank: Count | None = None
 
 

@@ -16,8 +16,8 @@ from tenant_client.sources.cues import UNKNOWN, Cue, Level, match_exception, mat
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.kernel_log import KernelLines
 from tenant_client.sources.nccl_log import RANK_WORD, NcclLines
-from tenant_client.sources.prefixes import NCCL_LINE, Place, place, stamp
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits
+from tenant_client.sources.prefixes import NCCL_LINE, LineOrigin, place, stamp
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
 from tenant_client.sources.scanning import Line, Scanner, gate_of
 from tenant_client.sources.tracebacks import Raised, Tracebacks
 
@@ -45,7 +45,9 @@ class Leftover:
     tail: list[Line] = field(default_factory=list)
 
 
-def read(reader: CappedReader, limits: Limits = DEFAULT_LIMITS, leftover: Leftover | None = None) -> Iterator[Evidence]:
+def read(
+    reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS, leftover: Leftover | None = None
+) -> Iterator[Evidence]:
     """Evidence in the log's order, the first of each kind; `leftover` takes what stayed unexplained."""
     job = _Job(reader.file, leftover or Leftover())
     scanner = Scanner(reader, _gate(), limits)
@@ -131,7 +133,7 @@ class _Job:
         reason, role = (cue.reason, cue.role) if cue else (UNKNOWN, Role.ROOT)
         where, text, at_s = place(head), text.strip()[:_TEXT], stamp(head)
         if where.rank is None and NCCL_LINE.search(head[:256]):
-            where = Place(self._nccl.rank_of(head), where.host, where.gpu)
+            where = LineOrigin(self._nccl.rank_of(head), where.host, where.gpu)
         return Evidence(reason, role, SOURCE, self._file, number, text, at_s, where.rank, where.host, where.gpu)
 
     def _keep(self, seen: Evidence) -> None:

@@ -12,7 +12,7 @@ from functools import cache
 from tenant_client.sources.cues import UNKNOWN, match_line, table
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.prefixes import place, stamp
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
 from tenant_client.sources.scanning import Line, Scanner, gate_of
 from tenant_client.sources.xid import XIDS, Xid, XidRole
 
@@ -98,7 +98,7 @@ def _gate() -> re.Pattern[bytes]:
     return gate_of(table().words)
 
 
-def read(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> Iterator[Evidence]:
+def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[Evidence]:
     """Evidence in the log's order, the first of each kind (reason, role, GPU, code)."""
     scanner, lines = Scanner(reader, _gate(), limits), KernelLines(reader.file)
     seen: set[tuple[object, ...]] = set()

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, SourceError
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError
 from tenant_client.sources.trace import Call, Timeline, Trace, arguments, item_bytes, strings, tensor_bytes
 
 _PIECE, _LONGEST = 1 << 18, 1 << 28  # a piece and what is made of it fit into a cache of the processor
@@ -84,7 +84,7 @@ def recognises(head: bytes) -> bool:
     return b'"traceEvents"' in head or b'"schemaVersion"' in head or b'"ph"' in head
 
 
-def read(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> Trace:
+def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Trace:
     """The trace in `reader`; SourceError where it is not one, is cut off, or goes beyond a cap."""
     builder, count = _Builder(Trace(reader.file)), 0
     for events, beside in _pieces(reader):

@@ -11,7 +11,7 @@ from functools import cache
 from tenant_client.sources.cues import match_line, table
 from tenant_client.sources.evidence import Evidence
 from tenant_client.sources.prefixes import NCCL_LINE, place, stamp
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, lines
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, lines
 from tenant_client.sources.scanning import Line, Scanner, gate_of
 
 SOURCE = "nccl_log"
@@ -64,7 +64,7 @@ def _gate() -> re.Pattern[bytes]:
     return gate_of((*table().words, RANK_WORD))
 
 
-def read(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> Iterator[Evidence]:
+def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[Evidence]:
     """Evidence in the log's order, the first of each kind (reason, role, host, device)."""
     scanner, known = Scanner(reader, _gate(), limits), NcclLines(reader.file)
     seen: set[tuple[object, ...]] = set()
@@ -79,7 +79,7 @@ def read(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> Iterator[Evid
             yield found
 
 
-def version(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> str:
+def version(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> str:
     """The version of NCCL as its log names it, "" where it does not."""
     for _, raw in lines(reader, limits):
         found = _VERSION.search(raw[:4096].decode("utf-8", "replace")) if b"NCCL version" in raw else None

@@ -46,7 +46,7 @@ _GPU = re.compile(
 
 
 @dataclass(frozen=True)
-class Place:
+class LineOrigin:
     """Where a line comes from, as far as it says."""
 
     rank: int | None = None
@@ -54,13 +54,13 @@ class Place:
     gpu: str = ""
 
 
-def place(text: str) -> Place:
+def place(text: str) -> LineOrigin:
     """Rank, host and GPU of a line."""
     head = text[:_LOOKED_AT]
     nccl = NCCL_LINE.search(head)
     host, gpu = (nccl["host"], nccl["gpu"]) if nccl else ("", "")
     rank = _first(_RANK, head)
-    return Place(int(rank) if rank else None, host or _first(_HOST, head), gpu or _first(_GPU, head))
+    return LineOrigin(int(rank) if rank else None, host or _first(_HOST, head), gpu or _first(_GPU, head))
 
 
 def stamp(text: str) -> float | None:

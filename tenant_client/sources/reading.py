@@ -36,7 +36,7 @@ class SourceError(PharoahError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class ReadLimits:
     """Caps on one input: bytes after unpacking, bytes of one line, files in one archive, records."""
 
     total_bytes: int = 64 << 30
@@ -45,7 +45,7 @@ class Limits:
     records: int = 100_000_000
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = ReadLimits()
 
 
 class Readable(Protocol):
@@ -103,7 +103,7 @@ class CappedReader:
 
 
 @contextmanager
-def open_inputs(path: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[Iterator[CappedReader]]:
+def open_inputs(path: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[Iterator[CappedReader]]:
     """The files that `path` holds: itself, unpacked if gzipped, or each regular member of a tar archive in its order.
 
     A member must be read before the next one is asked for.
@@ -138,7 +138,7 @@ class _Header(tarfile.TarInfo):
         return header
 
 
-def _members(stream: gzip.GzipFile | io.BufferedReader, path: Path, limits: Limits) -> Iterator[CappedReader]:
+def _members(stream: gzip.GzipFile | io.BufferedReader, path: Path, limits: ReadLimits) -> Iterator[CappedReader]:
     at = 0
     try:
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as archive:
@@ -155,7 +155,7 @@ def _members(stream: gzip.GzipFile | io.BufferedReader, path: Path, limits: Limi
         raise SourceError(str(path), at, f"broken archive: {error}") from error
 
 
-def lines(reader: CappedReader, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[int, bytes]]:
+def lines(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[tuple[int, bytes]]:
     """Numbered lines without their ends, counted from 1; a line beyond the cap is cut, never refused."""
     number, kept, too_long = 0, b"", False
     while block := reader.read(1 << 20):

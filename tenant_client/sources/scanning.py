@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tenant_client.sources.reading import CappedReader, Limits
+from tenant_client.sources.reading import CappedReader, ReadLimits
 
 _BLOCK = 1 << 20
 _OVERLAP = 256
@@ -37,7 +37,7 @@ def gate_of(words: Iterable[str]) -> re.Pattern[bytes]:
 class Scanner:
     """Walks a log once, forwards: to the next line that holds a word, or just to the next line."""
 
-    def __init__(self, reader: CappedReader, gate: re.Pattern[bytes], limits: Limits) -> None:
+    def __init__(self, reader: CappedReader, gate: re.Pattern[bytes], limits: ReadLimits) -> None:
         self._reader = reader
         self._gate = gate
         self._cap = max(limits.line_bytes, 2 * _OVERLAP)

@@ -41,11 +41,11 @@ def check(
     """
     from federation.protocol import check as checking
     from federation.protocol.round_messages import LADDER_LABELS
-    from federation.protocol.service_messages import Verdict
+    from federation.protocol.service_messages import CheckVerdict
 
     _require(lease, latest=latest)
     # An error is not a mismatch: who starts jobs by this exit code must not refuse one for it.
-    with opened(home, failed=Verdict.UNKNOWN) as tenant:
+    with opened(home, failed=CheckVerdict.UNKNOWN) as tenant:
         labels = tenant.journal.labels(tenant.journal.find(lease))
         if like:
             known = tenant.journal.labels(tenant.journal.find(like))

@@ -15,14 +15,14 @@ import typer
 from typer.core import TyperGroup
 
 from crypto.errors import PharoahError
-from federation.protocol.service_messages import Suspicion, Verdict
+from federation.protocol.service_messages import CheckVerdict, Suspicion
 from federation.runtime.console import AsJson, AskingVerb, InputFile, Verb, group
 from federation.runtime.screen import say, show, show_json
 from tenant_client.verbs.console import Home, failing, warn
 
 if TYPE_CHECKING:
     from federation.protocol.service_messages import Hint
-    from tenant_client.confirm.assess import Finding
+    from tenant_client.confirm.assess import TestFinding
     from tenant_client.confirm.criteria import Criterion
     from tenant_client.confirm.kept import CriteriaFile
     from tenant_client.confirm.machine import Target
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 DEFAULT = "test"
 MOST_SHOWN = 4.0
 ADVICE = {
-    Verdict.OK: "go on: what was tested is as fast as healthy machines are",
-    Verdict.WARNING: "keep checkpoints fresh, and test again later",
-    Verdict.MISMATCH: "checkpoint, leave this machine, and tell the provider with --hint and --tell",
-    Verdict.UNKNOWN: "nobody is accused: name --criteria of a fleet, or test some more while all is well",
+    CheckVerdict.OK: "go on: what was tested is as fast as healthy machines are",
+    CheckVerdict.WARNING: "keep checkpoints fresh, and test again later",
+    CheckVerdict.MISMATCH: "checkpoint, leave this machine, and tell the provider with --hint and --tell",
+    CheckVerdict.UNKNOWN: "nobody is accused: name --criteria of a fleet, or test some more while all is well",
 }
 
 
@@ -102,7 +102,7 @@ def confirm(
 
     if tell and not (hint or lease):
         raise typer.BadParameter("name the hint or the lease whose outcome is to be told", param_hint="--hint")
-    with failing(Verdict.UNKNOWN):  # an error confirms nothing: who acts on exit code 2 must not act on it
+    with failing(CheckVerdict.UNKNOWN):  # an error confirms nothing: who acts on exit code 2 must not act on it
         about = telling.hint(home, hint, lease) if hint or lease else None
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         target = machine.Target(device or machine.default_device(), folder or home, partner or pair.LOOPBACK)
@@ -173,9 +173,9 @@ def _chosen(suspicion: Suspicion, risk: float, target: "Target") -> list[Suspici
 
 def _test(
     suspicion: Suspicion, target: "Target", seconds: float, home: Path, known: "CriteriaFile | None"
-) -> "Finding":
+) -> "TestFinding":
     from tenant_client.confirm import kept, machine
-    from tenant_client.confirm.assess import Finding, assess
+    from tenant_client.confirm.assess import TestFinding, assess
     from tenant_client.confirm.sample import CannotMeasure
 
     def find(sample: "Sample") -> "tuple[Criterion | None, str]":
@@ -186,7 +186,7 @@ def _test(
     try:
         benchmark, _, _ = target.benchmark(suspicion)
     except CannotMeasure as error:
-        return Finding(suspicion, "", Verdict.UNKNOWN, f"{error.what}; {error.hint}", "nothing", ())
+        return TestFinding(suspicion, "", CheckVerdict.UNKNOWN, f"{error.what}; {error.hint}", "nothing", ())
     measure = partial(target.measure, suspicion, seconds)
     finding = assess(suspicion, benchmark.name, measure, find, undisturbed=benchmark.undisturbed)
     for sample in finding.samples:
@@ -194,7 +194,7 @@ def _test(
     return finding
 
 
-def _plain(finding: "Finding") -> dict[str, Any]:
+def _plain(finding: "TestFinding") -> dict[str, Any]:
     judged = finding.judgement
     return {
         "suspicion": finding.suspicion.value,
@@ -209,10 +209,10 @@ def _plain(finding: "Finding") -> dict[str, Any]:
     }
 
 
-def _show(finding: "Finding") -> None:
+def _show(finding: "TestFinding") -> None:
     from tenant_client.confirm.assess import rows
 
-    word = "confirmed" if finding.verdict is Verdict.MISMATCH else finding.verdict.name.lower()
+    word = "confirmed" if finding.verdict is CheckVerdict.MISMATCH else finding.verdict.name.lower()
     show(f"{finding.suspicion}: {word}: {finding.reason}")
     if finding.samples:
         sample = finding.samples[-1]
@@ -225,7 +225,7 @@ def _show(finding: "Finding") -> None:
         show(f"  {abs(judged.shortfall):.1%} {word} than usual ({low:.1%} to {high:.1%}); this test finds {finds}")
 
 
-def _tell(home: Path, about: "Hint", findings: "list[Finding]") -> None:
+def _tell(home: Path, about: "Hint", findings: "list[TestFinding]") -> None:
     """Tells what was found. That the provider cannot be reached changes no verdict."""
     from tenant_client.confirm import telling
 
@@ -235,6 +235,6 @@ def _tell(home: Path, about: "Hint", findings: "list[Finding]") -> None:
         warn(f"the provider was not told: {error.what}", error.hint)
         return
     for finding in told:
-        word = "confirmed" if finding.verdict is Verdict.MISMATCH else "not confirmed"
+        word = "confirmed" if finding.verdict is CheckVerdict.MISMATCH else "not confirmed"
         what = f"{finding.suspicion} {word}, {finding.shortfall_percent:.1f}% short"
         say(f"told the provider, about hint {about.number}: {what}")

@@ -142,12 +142,12 @@ def run(
     """
     from tenant_client.run.attempt import run as narrated
     from tenant_client.run.run_directory import job_name, lease_name
-    from tenant_client.run.settings import Settings
-    from tenant_client.run.watchdog import Limits
+    from tenant_client.run.settings import RunSettings
+    from tenant_client.run.watchdog import WatchLimits
 
     narrated(
         command,
-        Settings(
+        RunSettings(
             home=home.absolute(),
             lease=lease or lease_name(os.environ),
             job=job_name(command, os.environ),
@@ -155,7 +155,7 @@ def run(
             sample=sample,
             quiet=quiet,
             logs=tuple(path.absolute() for path in logs or ()),
-            limits=Limits(start_timeout_s, hang_floor_s, hang_factor, aside_timeout_s),
+            limits=WatchLimits(start_timeout_s, hang_floor_s, hang_factor, aside_timeout_s),
             spool_bytes=spool_mib << 20,
             poll_s=poll_s,
             grace_s=grace_s,
@@ -179,10 +179,10 @@ def attach(
     """
     from tenant_client.run.attach import attach as attached
     from tenant_client.run.run_directory import lease_name
-    from tenant_client.run.settings import Settings
+    from tenant_client.run.settings import RunSettings
 
     name = lease or lease_name(os.environ)
-    settings = Settings(home.absolute(), name, watch=watch, quiet=quiet, logs=tuple(logs or ()), poll_s=poll_s)
+    settings = RunSettings(home.absolute(), name, watch=watch, quiet=quiet, logs=tuple(logs or ()), poll_s=poll_s)
     with failing():
         attached(target, settings)
 

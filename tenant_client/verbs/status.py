@@ -14,7 +14,7 @@ from tenant_client.verbs.console import Home, journalled
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tenant_client.disclosure.overview import LeaseRow, Status
+    from tenant_client.disclosure.overview import LeaseRow, TenantStatus
 
 UNKNOWN = "the logs that were read show no error pattern that is known"
 
@@ -35,7 +35,7 @@ def status(home: Home, *, as_json: AsJson = False) -> None:
     raise typer.Exit(found.exit_code)
 
 
-def _lines(found: "Status") -> "Iterator[str]":
+def _lines(found: "TenantStatus") -> "Iterator[str]":
     yield f"home        {short(Path(found.home))}{'' if found.exists else ' (not there yet)'}"
     if found.federation:
         members, trustees = (

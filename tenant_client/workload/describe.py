@@ -22,7 +22,7 @@ from pathlib import Path
 
 from crypto.errors import PharoahError
 from tenant_client.sources import execution_trace, kineto, nccl_log
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits, SourceError, open_inputs
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
 from tenant_client.sources.trace import Argument, Call, Dims, Trace
 from tenant_client.workload.descriptor import Descriptor, Operator
 from tenant_client.workload.iteration import skeleton
@@ -41,7 +41,7 @@ class NothingToDescribe(PharoahError):
     default_hint = "name traces of torch.profiler or ExecutionTraceObserver that cover at least one training step"
 
 
-def read_traces(paths: Iterable[Path], limits: Limits = DEFAULT_LIMITS) -> list[Trace]:
+def read_traces(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> list[Trace]:
     """Every trace and NCCL log in the files, archives included; SourceError at the first that cannot be read."""
     traces = []
     for path in paths:
@@ -50,7 +50,7 @@ def read_traces(paths: Iterable[Path], limits: Limits = DEFAULT_LIMITS) -> list[
     return traces
 
 
-def _read(reader: CappedReader, limits: Limits) -> Trace:
+def _read(reader: CappedReader, limits: ReadLimits) -> Trace:
     head = reader.peek()
     if execution_trace.recognises(head):
         return execution_trace.read(reader, limits)
@@ -64,7 +64,7 @@ def _read(reader: CappedReader, limits: Limits) -> Trace:
     )
 
 
-def describe_files(paths: Iterable[Path], limits: Limits = DEFAULT_LIMITS) -> Descriptor:
+def describe_files(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Descriptor:
     """The descriptor of one workload, from the traces of some of its ranks and steps."""
     return describe(read_traces(paths, limits))
 

@@ -71,8 +71,8 @@ from federation.protocol.bundle import (
     CatalogueEntry,
     FactorEntry,
     HazardEntry,
-    Judgement,
     MismatchEntry,
+    PairJudgement,
     RuleEntry,
     Statement,
 )
@@ -167,7 +167,7 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
     (backup.PlacementRow, "node_names"): lambda: NODE_NAMES,
     (service_messages.Session, "token"): lambda: st.binary(min_size=SESSION_BYTES, max_size=SESSION_BYTES),
     (service_messages.CheckAnswer, "verdict"): lambda: st.sampled_from(
-        [int(verdict) for verdict in service_messages.Verdict]
+        [int(verdict) for verdict in service_messages.CheckVerdict]
     ),
     (service_messages.Outcome, "hint"): lambda: st.integers(1, INTEGER_END - 1),
     (service_messages.Outcome, "shortfall_percent"): lambda: st.floats(0, 100),
@@ -257,7 +257,7 @@ def intervals() -> st.SearchStrategy[list[float]]:
 def mismatches(draw: st.DrawFn) -> MismatchEntry:
     low, middle, high = draw(intervals())
     workload, context = draw(from_hint(Token)), draw(from_hint(Token))
-    judgement, better = draw(st.sampled_from(Judgement)), draw(st.lists(from_hint(Token), max_size=2).map(tuple))
+    judgement, better = draw(st.sampled_from(PairJudgement)), draw(st.lists(from_hint(Token), max_size=2).map(tuple))
     told = draw(NOT_NEGATIVE), judgement, better
     return MismatchEntry(workload, context, draw(st.floats(0, 1)), middle, low, high, *told)
 

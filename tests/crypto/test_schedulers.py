@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from crypto.ids import LeaseId, Token
-from federation.protocol.bundle import Bundle, Judgement, MismatchEntry
+from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
 from tests.support.federations import WEEKS, Grounds, begin, lease_id
 from tests.support.waiting import PATIENCE_S
 
@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 OTHER = Token(bytes(range(16)))
 VERDICTS = {
-    Judgement.NOT_WORSE: ("ok", 0.0),
-    Judgement.SUSPECTED: ("warning", 0.7),
-    Judgement.WORSE: ("mismatch", 1.0),
+    PairJudgement.NOT_WORSE: ("ok", 0.0),
+    PairJudgement.SUSPECTED: ("warning", 0.7),
+    PairJudgement.WORSE: ("mismatch", 1.0),
 }
 
 

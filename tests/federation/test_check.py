@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from crypto.ids import Token
-from federation.protocol.bundle import Bundle, HazardEntry, Judgement, MismatchEntry
+from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement
 from federation.protocol.check import Check, check
-from federation.protocol.service_messages import Verdict
+from federation.protocol.service_messages import CheckVerdict
 from tests.support.changing import replace
 from tests.support.factories import labels, ladder, token
 
@@ -24,7 +24,7 @@ def entry(
     place: int = 0,
     *,
     workload: Token | None = None,
-    judgement: Judgement = Judgement.TOO_LITTLE,
+    judgement: PairJudgement = PairJudgement.TOO_LITTLE,
     better: Sequence[int] = (),
 ) -> MismatchEntry:
     own, other = workload or ladder(0).subarchetype, tuple(context(number) for number in better)
@@ -32,7 +32,7 @@ def entry(
 
 
 def mismatch(**more: Any) -> MismatchEntry:
-    return entry(1.0, judgement=Judgement.WORSE, **more)
+    return entry(1.0, judgement=PairJudgement.WORSE, **more)
 
 
 def hazard(place: int, band: str = "0") -> HazardEntry:
@@ -48,7 +48,7 @@ def checked(*entries: MismatchEntry, hazards: Sequence[HazardEntry] = (), lease:
 
 
 def test_verdicts_are_the_exit_codes_of_the_command_line() -> None:
-    assert [(verdict.name, int(verdict)) for verdict in Verdict] == [
+    assert [(verdict.name, int(verdict)) for verdict in CheckVerdict] == [
         ("OK", 0),
         ("WARNING", 1),
         ("MISMATCH", 2),
@@ -59,18 +59,20 @@ def test_verdicts_are_the_exit_codes_of_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("probability", "judgement", "verdict"),
     [
-        (0.0, Judgement.NOT_WORSE, Verdict.OK),
-        (0.2, Judgement.TOO_LITTLE, Verdict.OK),
-        (0.9, Judgement.TOO_LITTLE, Verdict.OK),
-        (0.04, Judgement.SUSPECTED, Verdict.WARNING),
-        (0.9, Judgement.SUSPECTED, Verdict.WARNING),
-        (1.0, Judgement.CONFOUNDED, Verdict.WARNING),
-        (0.0, Judgement.CONFOUNDED, Verdict.WARNING),
-        (0.9, Judgement.WORSE, Verdict.MISMATCH),
-        (0.5, Judgement.WORSE, Verdict.MISMATCH),
+        (0.0, PairJudgement.NOT_WORSE, CheckVerdict.OK),
+        (0.2, PairJudgement.TOO_LITTLE, CheckVerdict.OK),
+        (0.9, PairJudgement.TOO_LITTLE, CheckVerdict.OK),
+        (0.04, PairJudgement.SUSPECTED, CheckVerdict.WARNING),
+        (0.9, PairJudgement.SUSPECTED, CheckVerdict.WARNING),
+        (1.0, PairJudgement.CONFOUNDED, CheckVerdict.WARNING),
+        (0.0, PairJudgement.CONFOUNDED, CheckVerdict.WARNING),
+        (0.9, PairJudgement.WORSE, CheckVerdict.MISMATCH),
+        (0.5, PairJudgement.WORSE, CheckVerdict.MISMATCH),
     ],
 )
-def test_the_verdict_is_the_judgement_of_the_bundle(probability: float, judgement: Judgement, verdict: Verdict) -> None:
+def test_the_verdict_is_the_judgement_of_the_bundle(
+    probability: float, judgement: PairJudgement, verdict: CheckVerdict
+) -> None:
     found = checked(entry(probability, judgement=judgement))
     assert found.verdict is verdict
     assert found.evidence == entry(probability, judgement=judgement)
@@ -81,17 +83,22 @@ def test_the_reason_gives_size_interval_and_evidence() -> None:
         "fails 4.0 times as often as expected (95% interval 2.0–8.0; probability of a mismatch 97%;"
         " 12 failures were expected)"
     )
-    assert checked(entry(0.97, judgement=Judgement.WORSE)).reason == said
-    assert checked(entry(0.97, judgement=Judgement.CONFOUNDED)).reason.startswith(
+    assert checked(entry(0.97, judgement=PairJudgement.WORSE)).reason == said
+    assert checked(entry(0.97, judgement=PairJudgement.CONFOUNDED)).reason.startswith(
         f"{said}, but so do its script errors"
     )
-    assert checked(entry(0.97, judgement=Judgement.SUSPECTED)).reason.startswith(f"{said}; that is not sure, but")
+    assert checked(entry(0.97, judgement=PairJudgement.SUSPECTED)).reason.startswith(f"{said}; that is not sure, but")
     assert checked(entry(0.97)).reason == f"{said}; too little is known to say that this is normal"
 
 
 def test_without_a_bundle_nothing_is_known() -> None:
     found = check(None, LEASE)
-    assert (found.verdict, found.evidence, found.better_context, found.hazards) == (Verdict.UNKNOWN, None, None, ())
+    assert (found.verdict, found.evidence, found.better_context, found.hazards) == (
+        CheckVerdict.UNKNOWN,
+        None,
+        None,
+        (),
+    )
     assert found.reason == "no bundle has been received yet"
 
 
@@ -107,16 +114,16 @@ def test_without_a_bundle_nothing_is_known() -> None:
     ids=["nothing", "another context", "another workload", "no labels", "no context"],
 )
 def test_what_the_bundle_does_not_say_is_unknown_and_not_fine(found: Check) -> None:
-    assert (found.verdict, found.evidence, found.better_context) == (Verdict.UNKNOWN, None, None)
+    assert (found.verdict, found.evidence, found.better_context) == (CheckVerdict.UNKNOWN, None, None)
     assert found.reason == "bundle 7 knows nothing of this workload on this context"
 
 
 def test_the_finest_rung_that_the_bundle_knows_decides() -> None:
     coarse = mismatch(workload=ladder(0).archetype)
-    coarsest = entry(0.6, workload=ladder(0).family, judgement=Judgement.SUSPECTED)
-    assert checked(coarsest).verdict is Verdict.WARNING
-    assert checked(coarsest, coarse).verdict is Verdict.MISMATCH
-    assert checked(coarsest, coarse, entry(0.0)).verdict is Verdict.OK
+    coarsest = entry(0.6, workload=ladder(0).family, judgement=PairJudgement.SUSPECTED)
+    assert checked(coarsest).verdict is CheckVerdict.WARNING
+    assert checked(coarsest, coarse).verdict is CheckVerdict.MISMATCH
+    assert checked(coarsest, coarse, entry(0.0)).verdict is CheckVerdict.OK
 
 
 # ---- a context that works ------------------------------------------------------------------------------------------
@@ -124,7 +131,7 @@ def test_the_finest_rung_that_the_bundle_knows_decides() -> None:
 
 def test_the_first_alternative_of_the_bundle_is_named() -> None:
     assert checked(mismatch(better=(2, 1))).better_context == str(context(2))
-    assert checked(entry(0.6, judgement=Judgement.SUSPECTED, better=(1,))).better_context == str(context(1))
+    assert checked(entry(0.6, judgement=PairJudgement.SUSPECTED, better=(1,))).better_context == str(context(1))
     assert checked(mismatch()).better_context is None
 
 

@@ -15,7 +15,7 @@ from benchmarks.hostile_peer import HostilePeer
 from federation.transport.certificates import Certificate, make_certificate
 from federation.transport.client import Peer
 from federation.transport.connections import connected, from_the_fullest, shut
-from federation.transport.server import Limits, serve
+from federation.transport.server import ServerLimits, serve
 
 HOST, PATH, WATCH = "127.0.0.1", "/pharoah.Test/Ask", "/pharoah.Test/Watch"
 SOON_S = 20.0
@@ -100,7 +100,7 @@ def test_connections_that_nobody_uses_make_way_and_used_ones_stay(opened: ExitSt
         yield request
 
     pem = own().certificate_pem, own().key_pem
-    limits = Limits(connections=200)
+    limits = ServerLimits(connections=200)
     served = serve("pharoah.Test", {PATH: bytes}, f"{HOST}:0", *pem, limits, streams={WATCH: listen})
     server = opened.enter_context(served)
 

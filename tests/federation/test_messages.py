@@ -14,7 +14,14 @@ from crypto.errors import BadSignature, DecodeError, PeerFault, PharoahError, Re
 from crypto.ids import Digest, EncodedElement, EncodedProof, Id, LeaseId, Nonce, RoundId, TenantId, Token, VerifyKey
 from crypto.signing import SigningKey
 from crypto.voprf import MAX_BATCH
-from federation.protocol.bundle import SKETCH_BYTES, CatalogueEntry, HazardEntry, Judgement, MismatchEntry, Statement
+from federation.protocol.bundle import (
+    SKETCH_BYTES,
+    CatalogueEntry,
+    HazardEntry,
+    MismatchEntry,
+    PairJudgement,
+    Statement,
+)
 from federation.protocol.round_messages import (
     LADDER_LABELS,
     Contribution,
@@ -209,7 +216,7 @@ def test_a_lease_is_granted_with_its_context_tokens_and_no_others() -> None:
 
 # ---- findings ------------------------------------------------------------------------------------------------------
 
-MISMATCH = MismatchEntry(Token(bytes(16)), Token(bytes(16)), 1.0, 2.0, 2.0, 2.0, 0.0, Judgement.WORSE, ())
+MISMATCH = MismatchEntry(Token(bytes(16)), Token(bytes(16)), 1.0, 2.0, 2.0, 2.0, 0.0, PairJudgement.WORSE, ())
 HAZARD = HazardEntry(Token(bytes(16)), "0", 0.0, 0.0, 0.0)
 STATEMENT = Statement(1.0, 0.0, "discrete_laplace", 1, 3)
 

@@ -39,7 +39,7 @@ from federation.transport.certificates import Certificate, make_certificate
 from federation.transport.client import Peer
 from federation.transport.introductions import METADATA_KEY, Introducing, server_digest
 from federation.transport.question import LENGTH_BYTES, MESSAGE_BYTES, PART_BYTES, in_parts
-from federation.transport.server import DEFAULT_LIMITS, Limits, Server, serve
+from federation.transport.server import DEFAULT_LIMITS, Server, ServerLimits, serve
 
 HOST = "127.0.0.1"
 PATH, QUICK, LONG = "/pharoah.Test/Ask", "/pharoah.Test/AskQuickly", "/pharoah.Test/AskAtLength"
@@ -83,7 +83,9 @@ def opened() -> Iterator[ExitStack]:
         yield stack
 
 
-def serving(opened: ExitStack, limits: Limits = DEFAULT_LIMITS, method: Callable[[bytes], bytes] = length) -> Server:
+def serving(
+    opened: ExitStack, limits: ServerLimits = DEFAULT_LIMITS, method: Callable[[bytes], bytes] = length
+) -> Server:
     """Methods that say how much they were sent, for whom `MEMBER` is known."""
     return opened.enter_context(
         serve(
@@ -258,7 +260,7 @@ def test_a_caller_cannot_fill_the_memory_with_what_nobody_reads(opened: ExitStac
 
 def test_strangers_do_not_take_the_workers_that_are_kept_for_members(opened: ExitStack) -> None:
     method = Blocking()
-    server = serving(opened, Limits(workers=2, waiting=2), method)
+    server = serving(opened, ServerLimits(workers=2, waiting=2), method)
     opened.callback(method.may_end.set)
     pool = opened.enter_context(ThreadPoolExecutor(4))
     stranger, member = peer_of(opened, server), peer_of(opened, server, is_known=True)

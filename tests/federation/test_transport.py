@@ -47,7 +47,7 @@ from federation.protocol.services import CLASSES, ProviderMethod, heard, one_lin
 from federation.transport.certificates import Certificate, fingerprint, make_certificate
 from federation.transport.client import Peer
 from federation.transport.question import in_parts
-from federation.transport.server import DEFAULT_LIMITS, Limits, Method, Server, serve
+from federation.transport.server import DEFAULT_LIMITS, Method, Server, ServerLimits, serve
 from provider_server.network import trustee_service as providers_side
 from simulation.run.processes import free_ports
 from tenant_client.network.trustee_service import RemoteTrustee
@@ -65,7 +65,7 @@ PATH = "/pharoah.Test/Ask"
 OTHER_PATH = "/pharoah.Test/AskOther"
 LONG_S = PATIENCE_S
 REPOSITORY = Path(__file__).resolve().parents[2]
-NARROW = Limits(workers=1, waiting=1)
+NARROW = ServerLimits(workers=1, waiting=1)
 
 Serve = Callable[..., Server]
 _Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
@@ -104,7 +104,7 @@ def serving(opened: ExitStack) -> Serve:
 
     def start(
         methods: Mapping[str, Method] | Method | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: ServerLimits = DEFAULT_LIMITS,
         certificate: Certificate | None = None,
         port: int = 0,
         **others: Any,
@@ -488,7 +488,7 @@ def until(attempt: Callable[[], bytes], within_s: float = LONG_S) -> bytes:
 def test_a_caller_who_waits_too_long_for_a_worker_is_sent_home(
     serving: Serve, connect: Connect, blocking: Blocking, threads: ThreadPoolExecutor
 ) -> None:
-    peer = connect(serving(blocking, Limits(workers=1, waiting=4, deadline_s=0.3)))
+    peer = connect(serving(blocking, ServerLimits(workers=1, waiting=4, deadline_s=0.3)))
     threads.submit(peer.call, PATH, b"first")
     blocking.wait_until_running()
     with pytest.raises(Unreachable, match="no worker was free in time"):
@@ -545,7 +545,7 @@ def test_threads_share_a_peer(serving: Serve, connect: Connect, threads: ThreadP
 
 def test_an_answer_beyond_the_limit_of_server_or_caller_is_refused(serving: Serve, connect: Connect) -> None:
     most, doubled = 4096, serving(lambda request: request * 2)
-    limited = serving(lambda request: request * 2, Limits(message_bytes=most))
+    limited = serving(lambda request: request * 2, ServerLimits(message_bytes=most))
     for peer in (connect(limited), connect(doubled, message_bytes=most)):
         assert peer.call(PATH, bytes(most // 2)) == bytes(most)
         with pytest.raises(PeerFault, match="larger than max") as fault:
@@ -570,7 +570,7 @@ def test_stopping_lets_a_call_end_and_takes_no_new_one(
 
 
 def test_connections_are_renewed_and_no_call_is_lost(serving: Serve, connect: Connect) -> None:
-    peer = connect(serving(limits=Limits(connection_age_s=0.2)))
+    peer = connect(serving(limits=ServerLimits(connection_age_s=0.2)))
     end_s = time.monotonic() + 1.5
     while time.monotonic() < end_s:
         assert peer.call(PATH, b"hello") == b"hello"
@@ -603,7 +603,7 @@ def test_the_health_check_answers_even_when_all_workers_are_busy(
 
 
 def test_a_watch_of_the_health_hears_of_the_end(serving: Serve, opened: ExitStack, threads: ThreadPoolExecutor) -> None:
-    server = serving(limits=Limits(stop_s=1.0))
+    server = serving(limits=ServerLimits(stop_s=1.0))
     health = health_pb2_grpc.HealthStub(secure_channel(opened, server))
     heard_of = health.Watch(health_pb2.HealthCheckRequest(service="pharoah.Test"), timeout=LONG_S)
     assert next(heard_of).status == health_pb2.HealthCheckResponse.SERVING
@@ -692,7 +692,7 @@ def listeners() -> Listeners:
 def test_watchers_have_places_of_their_own_and_cost_no_thread(
     serving: Serve, connect: Connect, listeners: Listeners
 ) -> None:
-    limits = Limits(workers=1, waiting=1, silent=4, watchers=200, streams=256)
+    limits = ServerLimits(workers=1, waiting=1, silent=4, watchers=200, streams=256)
     peer = connect(serving(limits=limits, streams={OTHER_PATH: listeners}))
     streams = [peer.stream(OTHER_PATH, b"") for _ in range(2)]
     for number in range(2, 200):

@@ -24,7 +24,7 @@ from provider_server.analysis.prediction import (
     Comparison,
     Expected,
     Prediction,
-    Verdict,
+    PredictionVerdict,
     compare,
     is_no_worse,
     log_score,
@@ -342,11 +342,11 @@ def test_the_truth_beats_every_other_model_and_they_are_refused(epsilon: float |
     truth = score(cloud.truth[-span:], tables)
     for name, model in rival_models(cloud, np.random.default_rng(4)).items():
         found = compare(score(model[-span:], tables), truth)
-        assert found.verdict is Verdict.WORSE, name
+        assert found.verdict is PredictionVerdict.WORSE, name
         assert not is_no_worse(found)
-        assert compare(truth, score(model[-span:], tables)).verdict is Verdict.BETTER
+        assert compare(truth, score(model[-span:], tables)).verdict is PredictionVerdict.BETTER
     assert is_no_worse(compare(truth, truth))
-    assert compare(truth, truth).verdict is Verdict.NO_WORSE
+    assert compare(truth, truth).verdict is PredictionVerdict.NO_WORSE
 
 
 def test_one_noisy_week_cannot_tell_what_eight_can() -> None:
@@ -390,7 +390,7 @@ def test_scores_of_other_cells_are_not_compared() -> None:
 def test_the_gate_is_at_two_standard_errors() -> None:
     assert is_no_worse(Comparison(-1.99, 1.0, 5))
     assert not is_no_worse(Comparison(-2.01, 1.0, 5))
-    assert Comparison(2.01, 1.0, 5).verdict is Verdict.BETTER
+    assert Comparison(2.01, 1.0, 5).verdict is PredictionVerdict.BETTER
 
 
 # ---- drift -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from federation.protocol.bundle import Bundle
-from provider_server.analysis.prediction import Comparison, Verdict
+from provider_server.analysis.prediction import Comparison, PredictionVerdict
 from provider_server.fleet.leases import Lease
 from provider_server.learning import publication_gate
 from provider_server.learning.bundle import compose
@@ -57,7 +57,7 @@ def test_the_same_learner_is_no_worse_than_its_own_bundle(history: History) -> N
     found = publication_gate.review(releases, leases, bundle(releases[:1], leases), learner(leases))
     assert found is not None
     assert found.difference == pytest.approx(0.0, abs=1e-9)
-    assert found.verdict is Verdict.NO_WORSE
+    assert found.verdict is PredictionVerdict.NO_WORSE
     check(found)
 
 

@@ -18,11 +18,11 @@ from federation.protocol.noise import noise_variances
 from federation.protocol.plan import Mechanism
 from provider_server.rounds.ceilings import GroupSum
 from provider_server.rounds.grouping import (
-    Evidence,
-    Judgement,
-    Limits,
+    GroupJudgement,
+    GroupLimits,
     PoisonedRound,
-    Suspicion,
+    TenantScore,
+    TenantScores,
     accepted,
     assign,
     judge,
@@ -30,7 +30,7 @@ from provider_server.rounds.grouping import (
 )
 from tests.support.changing import replace
 
-NOBODY = Suspicion()
+NOBODY = TenantScores()
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_draws_that_would_favour_small_numbers_are_thrown_away() -> None:
 
 def test_suspects_are_dealt_out_evenly() -> None:
     suspects = set(everybody(12))
-    suspicion = Suspicion(alarms={one: 8.0 if one in suspects else -20.0 for one in everybody()})
+    suspicion = TenantScores(alarms={one: 8.0 if one in suspects else -20.0 for one in everybody()})
     assert suspicion.suspects() == suspects
     for groups in (2, 6):
         made = assign(everybody(), groups, MINIMUM, suspicion, np.random.default_rng(1).bytes)
@@ -112,7 +112,7 @@ def test_an_alarm_leaves_at_most_half_of_the_suspects_each_round() -> None:
     for _ in range(6):
         groups = assign(everybody(), 2, MINIMUM, suspicion, rng.bytes)
         guilty = next(number for number, group in enumerate(groups) if liar in group)
-        suspicion = suspicion.after(Judgement(groups, (), frozenset({guilty}), {}, {}))
+        suspicion = suspicion.after(GroupJudgement(groups, (), frozenset({guilty}), {}, {}))
         left &= set(groups[guilty])
     assert max(everybody(), key=suspicion.score) == liar
     assert len(left) <= 2
@@ -207,7 +207,7 @@ def test_laplace_noise_has_longer_tails_and_wider_limits(world: World) -> None:
             )
             for group in a_round(world, seed)
         ]
-        loose = Limits(false_alarm=1e-2)
+        loose = GroupLimits(false_alarm=1e-2)
         right += bool(judge(groups, laplace, {}, loose).findings)
         wrong += bool(judge(groups, world.held, {}, loose).findings)
     assert right == 0
@@ -235,7 +235,7 @@ def test_honest_federations_accuse_nobody_in_a_year_and_would_under_a_laxer_rule
         rng = np.random.default_rng(100 + seed)
         world = make_world(rng)
         named += play(world, rng, None, 1.0).innocent
-        lax += play(world, rng, None, 1.0, weeks=26, limits=Limits(tolerated=1.0, accused=10.0)).innocent
+        lax += play(world, rng, None, 1.0, weeks=26, limits=GroupLimits(tolerated=1.0, accused=10.0)).innocent
     assert named == 0
     assert lax >= 1  # honest tenants do have different rates
 
@@ -275,7 +275,7 @@ def test_an_honest_score_is_an_e_value_and_a_threshold_of_half_its_size_is_too_l
         score, peak = 0.0, -math.inf
         for week in range(1, 53):
             score += rng.normal(0.0, math.sqrt(0.1))
-            one = Suspicion(excess={tenant(1): Evidence(score, 0.1 * week)}, alarms={tenant(1): -math.inf})
+            one = TenantScores(excess={tenant(1): TenantScore(score, 0.1 * week)}, alarms={tenant(1): -math.inf})
             peak = max(peak, one.score(tenant(1)))
         beyond += peak > bound - math.log(2)  # half of the weight lies on alarms, which are silent here
         half += peak > bound / 2 - math.log(2)
@@ -287,7 +287,7 @@ def test_suspicion_survives_json(world: World) -> None:
     groups = a_round(world)
     groups[2] = lying(groups[2], 2**40)
     suspicion = NOBODY.after(judge(groups, world.held, {}))
-    again = Suspicion.from_dict(json.loads(json.dumps(suspicion.to_dict())))
+    again = TenantScores.from_dict(json.loads(json.dumps(suspicion.to_dict())))
     assert again == suspicion
     assert {again.score(member) > 0 for member in groups[2].members} == {True}
     assert again.suspects() == suspicion.suspects()

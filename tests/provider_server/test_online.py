@@ -37,8 +37,8 @@ from federation.protocol.bundle import (
     Catalogue,
     CatalogueEntry,
     HazardEntry,
-    Judgement,
     MismatchEntry,
+    PairJudgement,
 )
 from federation.protocol.check import Checker, check
 from federation.protocol.directory import Chain
@@ -48,13 +48,13 @@ from federation.protocol.service_messages import (
     Action,
     CheckAnswer,
     CheckRequest,
+    CheckVerdict,
     Hint,
     HintState,
     Outcome,
     Session,
     SignIn,
     Suspicion,
-    Verdict,
     WatchRequest,
 )
 from federation.protocol.services import PROVIDER, ProviderMethod
@@ -230,8 +230,8 @@ def a_bundle(number: int, ratio: float = 4.0) -> Bundle:
     places = [Token(bytes.fromhex(labels(0, place)["context"])) for place in range(2)]
     level = Token(bytes.fromhex(labels(0, 0)["context_level"]))
     own = ladder(0).subarchetype
-    worse = MismatchEntry(own, places[0], 0.99, ratio, ratio / 2, 2 * ratio, 12.0, Judgement.WORSE, (places[1],))
-    well = MismatchEntry(own, places[1], 0.01, 1.0, 0.9, 1.1, 12.0, Judgement.NOT_WORSE, ())
+    worse = MismatchEntry(own, places[0], 0.99, ratio, ratio / 2, 2 * ratio, 12.0, PairJudgement.WORSE, (places[1],))
+    well = MismatchEntry(own, places[1], 0.01, 1.0, 0.9, 1.1, 12.0, PairJudgement.NOT_WORSE, ())
     catalogue = tuple(CatalogueEntry(name, bytes(SKETCH_BYTES)) for name in ("resnet", "bert"))
     return Bundle(number, 0, 168, catalogue, (worse, well), (HazardEntry(level, "0", 1.0, 0.5, 2.0),), None)
 
@@ -325,9 +325,14 @@ def test_the_catalogue_is_that_of_the_bundle_in_order(start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("workload", "context", "verdict"),
-    [(0, 0, Verdict.MISMATCH), (0, 1, Verdict.OK), (0, 2, Verdict.UNKNOWN), (5, 0, Verdict.UNKNOWN)],
+    [
+        (0, 0, CheckVerdict.MISMATCH),
+        (0, 1, CheckVerdict.OK),
+        (0, 2, CheckVerdict.UNKNOWN),
+        (5, 0, CheckVerdict.UNKNOWN),
+    ],
 )
-def test_a_check_online_is_the_check_at_home(start: Start, workload: int, context: int, verdict: Verdict) -> None:
+def test_a_check_online_is_the_check_at_home(start: Start, workload: int, context: int, verdict: CheckVerdict) -> None:
     lease = labels(workload, context)
     found = start().online().check(lease)
     assert found.verdict is verdict
@@ -342,7 +347,7 @@ def test_before_the_first_bundle_nothing_is_known(tmp_path: Path, start: Start) 
         with pytest.raises(NothingPublished):
             place.peer.call(ProviderMethod.CATALOGUE, b"")
         parties.publisher.issue(a_bundle(1))
-        until(lambda: place.online().check(labels()).verdict is Verdict.MISMATCH)
+        until(lambda: place.online().check(labels()).verdict is CheckVerdict.MISMATCH)
 
 
 def test_a_ladder_that_is_too_long_is_refused(start: Start) -> None:
@@ -633,9 +638,9 @@ def test_another_key_of_the_provider_only_costs_a_sign_in(learnt: Federation, op
     with serving(learnt, Served(), port):
         peer = opened.enter_context(calling(port))
         online = opened.enter_context(Online(peer, tenant._signing_key, tenant.id, time.time))
-        assert online.check(labels()).verdict is Verdict.MISMATCH
+        assert online.check(labels()).verdict is CheckVerdict.MISMATCH
     with serving(learnt, Served(key=bytes(32)), port):
-        assert online.check(labels()).verdict is Verdict.MISMATCH
+        assert online.check(labels()).verdict is CheckVerdict.MISMATCH
 
 
 def test_whose_clock_is_wrong_is_told_so(start: Start) -> None:
@@ -703,7 +708,7 @@ def test_of_what_is_not_its_own_a_tenant_learns_nothing(start: Start) -> None:
 
 def test_a_verdict_that_does_not_follow_from_its_evidence_is_a_fault(learnt: Federation, opened: ExitStack) -> None:
     found = Checker(a_bundle(1)).check(labels())
-    tenant, told = learnt.tenants[0], [Verdict.MISMATCH]
+    tenant, told = learnt.tenants[0], [CheckVerdict.MISMATCH]
     quick: dict[str, Method] = {
         ProviderMethod.SIGN_IN: lambda _: encode(Session(bytes(SESSION_BYTES), 2**40)),
         ProviderMethod.CHECK: lambda _: encode(CheckAnswer(1, told[0], found.evidence, found.hazards)),
@@ -712,7 +717,7 @@ def test_a_verdict_that_does_not_follow_from_its_evidence_is_a_fault(learnt: Fed
     server = opened.enter_context(serve(PROVIDER, {}, f"{HOST}:0", *pem, quick=quick))
     online = Online(opened.enter_context(calling(server)), tenant._signing_key, tenant.id, time.time)
     assert online.check(labels()) == found
-    told[0] = Verdict.OK
+    told[0] = CheckVerdict.OK
     with pytest.raises(PeerFault, match="does not follow"):
         online.check(labels())
 

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from crypto.errors import AlreadyAnswered, PlanRefused, Refusal, Unreachable
 from crypto.signing import SigningKey
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from federation.runtime.logs import Format, JsonLines, configure
 from federation.runtime.web import Asgi
 from provider_server.metrics import Metrics
@@ -242,10 +242,10 @@ def forms(secret: bytes) -> set[str]:
 
 
 def test_no_secret_is_in_the_log_of_a_week(running: Running, tmp_path: Path, records: pytest.LogCaptureFixture) -> None:
-    def refuse(verb: Verb, payload: bytes) -> bytes:
+    def refuse(verb: Query, payload: bytes) -> bytes:
         raise PlanRefused(f"{CANARY}: {verb}")
 
-    def crash(verb: Verb, payload: bytes) -> bytes:
+    def crash(verb: Query, payload: bytes) -> bytes:
         raise ValueError(CANARY)
 
     running.link.answers = {0: refuse}

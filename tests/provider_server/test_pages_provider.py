@@ -19,7 +19,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from federation.protocol.bundle import FactorEntry, Judgement, RuleEntry
+from federation.protocol.bundle import FactorEntry, PairJudgement, RuleEntry
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.privacy_cost import plan_loss
 from federation.runtime.key_files import HomeError
@@ -49,7 +49,7 @@ from provider_server.pages.login import (
 from provider_server.pages.serving import PageInTheClear, listening
 from provider_server.pages.snapshot import Reader, Snapshot, context_names
 from provider_server.pages.views import View, view
-from provider_server.store.round_store import State
+from provider_server.store.round_store import RoundState
 from provider_server.store.store import Store
 from provider_server.verbs.console import opened
 from tests.support import browsers
@@ -129,7 +129,7 @@ def test_rounds_are_those_of_the_store_and_the_late_are_named(seen: Snapshot, to
 def test_of_trustees_those_are_late_that_have_not_answered(seen: Snapshot) -> None:
     *before, last = seen.rounds
     asked = sorted(trustee.index for trustee in last.plan.trustees)
-    endorsing = replace(last, state=State.ENDORSING, trustees_answered=frozenset(asked[:1]))
+    endorsing = replace(last, state=RoundState.ENDORSING, trustees_answered=frozenset(asked[:1]))
     now = view(replace(seen, rounds=(*before, endorsing)), NOW, 24).overview.now
     assert now is not None
     assert (now.late_trustees, now.late_tenants) == (tuple(asked[1:]), ())
@@ -180,7 +180,7 @@ def test_findings_are_those_of_the_newest_bundle(seen: Snapshot, told: View) -> 
         )
         assert f"{entry.risk_ratio:.1f} times" in finding.reason
     first = told.findings[0]
-    assert (first.judgement, first.tone) == (Judgement.WORSE, "worse")
+    assert (first.judgement, first.tone) == (PairJudgement.WORSE, "worse")
     assert [past.bundle for past in first.history] == list(range(1, WEEKS))
     assert first.context_name in NAMES
 
@@ -200,7 +200,7 @@ def test_every_finding_has_its_cell_and_no_other(told: View) -> None:
 def test_changes_between_bundles_are_events_with_their_finding(seen: Snapshot, told: View) -> None:
     new = [event for event in told.overview.events if event.kind == "new"]
     assert told.findings[0].key in {event.finding for event in new}
-    cleared = tuple(replace(one, judgement=Judgement.NOT_WORSE) for one in seen.bundles[-1].mismatches)
+    cleared = tuple(replace(one, judgement=PairJudgement.NOT_WORSE) for one in seen.bundles[-1].mismatches)
     later = replace(seen.bundles[-1], number=9, until_hour=900, mismatches=cleared)
     events = view(replace(seen, bundles=(*seen.bundles, later)), NOW, 24).overview.events
     assert {(event.kind, event.hour) for event in events} >= {("gone", 900)}
@@ -530,7 +530,7 @@ def test_the_page_follows_the_store(shown: Shown, tmp_path: Path) -> None:
         assert "A round waits" in client.get("/").text
         with opened(home, None) as store:
             kept = store.rounds.rounds()[-1]
-            store.rounds.move(kept.round_id, kept.state, State.REFUSED)
+            store.rounds.move(kept.round_id, kept.state, RoundState.REFUSED)
         assert "A round waits" not in client.get("/").text
         (home / "contexts.json").write_text("{")
         damaged = client.get("/fleet")
@@ -700,7 +700,7 @@ def test_findings_are_filtered_by_a_form(browser: "Browser", site: str, told: Vi
         page = watched.page
         page.goto(f"{site}/findings")
         assert page.locator("tbody tr").count() == len(told.findings)
-        page.get_by_label("Judgement").select_option("worse")
+        page.get_by_label("PairJudgement").select_option("worse")
         page.get_by_role("button", name="Show").click()
         worse = filtered(told.findings, "worse", "")
         assert page.locator("tbody tr").count() == len(worse)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy.stats import binom, binomtest, norm
 
-from federation.protocol.bundle import Judgement
+from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.matching import (
     Arm,
@@ -19,7 +19,7 @@ from provider_server.analysis.matching import (
     strata_of,
     upper_tail,
 )
-from provider_server.analysis.quasi_experiment import Criteria, Verdict, judge, mantel_haenszel
+from provider_server.analysis.quasi_experiment import Criteria, PairVerdict, judge, mantel_haenszel
 from tests import needs
 from tests.support.changing import replace
 
@@ -314,7 +314,7 @@ def cloud(
     return tables[0], tables[1]
 
 
-def at(verdicts: tuple[Verdict, ...], pair: tuple[int, int]) -> Verdict:
+def at(verdicts: tuple[PairVerdict, ...], pair: tuple[int, int]) -> PairVerdict:
     return next(v for v in verdicts if (v.workload, v.context) == (f"w{pair[0]}", f"c{pair[1]}"))
 
 
@@ -325,17 +325,17 @@ def test_the_planted_pair_is_worse_and_the_confounded_one_is_not_blamed_on_its_c
     tables = cloud(10, noise_sd=noise_sd, ratio=ratio, hidden=6.0)
     verdicts = judge(*tables, np.random.default_rng(0))
     worse, confounded = at(verdicts, WORSE), at(verdicts, CONFOUNDED)
-    assert worse.judgement is Judgement.WORSE
+    assert worse.judgement is PairJudgement.WORSE
     assert worse.low <= ratio <= worse.high
     assert worse.q <= 0.05
     assert worse.sign_p < 0.01
     assert worse.gamma > 1.2
     assert not worse.control.fires
-    assert confounded.judgement is Judgement.CONFOUNDED
+    assert confounded.judgement is PairJudgement.CONFOUNDED
     assert confounded.q <= 0.05
     assert confounded.control.fires
     assert "script errors" in confounded.reason
-    assert sum(v.judgement is Judgement.WORSE for v in verdicts) <= 3
+    assert sum(v.judgement is PairJudgement.WORSE for v in verdicts) <= 3
     assert len(verdicts) == SHAPE[0] * SHAPE[1]
 
 
@@ -361,7 +361,7 @@ def test_the_same_seed_gives_the_same_verdicts_and_the_pairing_hardly_matters() 
 
 def test_without_effects_hardly_any_table_has_a_pair_called_worse() -> None:
     accused = [
-        any(v.judgement is Judgement.WORSE for v in judge(*cloud(seed, noise_sd=sd), np.random.default_rng(seed)))
+        any(v.judgement is PairJudgement.WORSE for v in judge(*cloud(seed, noise_sd=sd), np.random.default_rng(seed)))
         for sd in (0.0, 9.4)
         for seed in range(100, 110)
     ]
@@ -370,11 +370,11 @@ def test_without_effects_hardly_any_table_has_a_pair_called_worse() -> None:
 
 def test_few_failures_give_no_verdict_and_many_an_acquittal() -> None:
     sparse = judge(*cloud(12, per_cell=0.02), np.random.default_rng(0))
-    assert {verdict.judgement for verdict in sparse} == {Judgement.TOO_LITTLE}
+    assert {verdict.judgement for verdict in sparse} == {PairJudgement.TOO_LITTLE}
     assert "cannot be judged yet" in sparse[0].reason
     assert sparse[0].alternatives == ()
     dense = judge(*cloud(12, per_cell=60.0), np.random.default_rng(0))
-    assert np.mean([verdict.judgement is Judgement.NOT_WORSE for verdict in dense]) > 0.98
+    assert np.mean([verdict.judgement is PairJudgement.NOT_WORSE for verdict in dense]) > 0.98
 
 
 def test_a_workload_on_one_context_alone_is_not_judged() -> None:
@@ -385,7 +385,7 @@ def test_a_workload_on_one_context_alone_is_not_judged() -> None:
     for table in tables:
         table.events[7, 1:], table.exposure_node_hours[7, 1:] = 0.0, 0.0
     alone = [v for v in judge(tables[0], tables[1], np.random.default_rng(0)) if v.workload == "w7"]
-    assert [v.judgement for v in alone] == [Judgement.TOO_LITTLE]
+    assert [v.judgement for v in alone] == [PairJudgement.TOO_LITTLE]
 
 
 @pytest.mark.parametrize(("noise_sd", "failures"), [(0.0, 80.0), (5.0, 400.0)])

@@ -30,7 +30,7 @@ from federation.protocol.round_messages import (
     UnmaskShare,
 )
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
-from provider_server.store.round_store import TRANSITIONS, Answer, LostStep, RoundStore, State
+from provider_server.store.round_store import TRANSITIONS, Answer, LostStep, RoundState, RoundStore
 from provider_server.store.store import Store
 from tests.support.changing import replace
 from tests.support.factories import (
@@ -127,45 +127,45 @@ def in_halves(contributors: Sequence[TenantId]) -> list[Sequence[TenantId]]:
 # ---- states --------------------------------------------------------------------------------------------------------
 
 
-def at(store: RoundStore, state: State) -> Round:
+def at(store: RoundStore, state: RoundState) -> Round:
     """A round in `state`, as far as the store goes; shares are all in where it may be released."""
     return again(taken_to(filled(store), state))
 
 
-def taken_to(round_: Round, state: State) -> Round:
-    if state is not State.COLLECTING:
+def taken_to(round_: Round, state: RoundState) -> Round:
+    if state is not RoundState.COLLECTING:
         close(round_)
-    if state in (State.UNMASKING, State.RELEASED):
+    if state in (RoundState.UNMASKING, RoundState.RELEASED):
         for trustee in MASKING:
             round_.endorse(trustee, an_endorsement(round_, trustee))
         for trustee in MASKING:
             round_.share(trustee, a_share(round_, trustee))
-    if state is State.RELEASED:
+    if state is RoundState.RELEASED:
         round_.release(b"release", frozenset(), {})
-    if state is State.REFUSED:
+    if state is RoundState.REFUSED:
         round_.refuse()
     assert round_.state is state
     return round_
 
 
-METHODS: dict[str, tuple[set[State], Callable[[Round], object]]] = {
-    "receive": ({State.COLLECTING}, lambda round_: round_.receive(a_contribution(0))),
-    "close": ({State.COLLECTING}, close),
-    "endorse": ({State.ENDORSING}, lambda round_: round_.endorse(3, an_endorsement(round_, 3))),
-    "share": ({State.UNMASKING}, lambda round_: round_.share(3, a_share(round_, 3))),
-    "open": ({State.UNMASKING}, lambda round_: round_.open(Past())),
-    "release": ({State.UNMASKING}, lambda round_: round_.release(b"again", frozenset(), {})),
-    "refuse": ({State.COLLECTING, State.ENDORSING, State.UNMASKING}, Round.refuse),
-    "request": (set(State) - {State.COLLECTING}, lambda round_: round_.request),
-    "groups": (set(State) - {State.COLLECTING}, lambda round_: round_.groups),
-    "call": (set(State) - {State.COLLECTING}, Round.call),
+METHODS: dict[str, tuple[set[RoundState], Callable[[Round], object]]] = {
+    "receive": ({RoundState.COLLECTING}, lambda round_: round_.receive(a_contribution(0))),
+    "close": ({RoundState.COLLECTING}, close),
+    "endorse": ({RoundState.ENDORSING}, lambda round_: round_.endorse(3, an_endorsement(round_, 3))),
+    "share": ({RoundState.UNMASKING}, lambda round_: round_.share(3, a_share(round_, 3))),
+    "open": ({RoundState.UNMASKING}, lambda round_: round_.open(Past())),
+    "release": ({RoundState.UNMASKING}, lambda round_: round_.release(b"again", frozenset(), {})),
+    "refuse": ({RoundState.COLLECTING, RoundState.ENDORSING, RoundState.UNMASKING}, Round.refuse),
+    "request": (set(RoundState) - {RoundState.COLLECTING}, lambda round_: round_.request),
+    "groups": (set(RoundState) - {RoundState.COLLECTING}, lambda round_: round_.groups),
+    "call": (set(RoundState) - {RoundState.COLLECTING}, Round.call),
 }
 
 
-@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("state", list(RoundState))
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_works_in_its_states_and_changes_nothing_in_any_other(
-    store: RoundStore, method: str, state: State
+    store: RoundStore, method: str, state: RoundState
 ) -> None:
     works_in, use = METHODS[method]
     round_ = at(store, state)
@@ -180,14 +180,14 @@ def test_every_method_works_in_its_states_and_changes_nothing_in_any_other(
 
 def test_the_table_of_transitions_is_what_the_methods_do(store: RoundStore) -> None:
     """Every method from every state: the states that it leads to, and no other, are in the table."""
-    seen: dict[State, set[State]] = {state: set() for state in State}
+    seen: dict[RoundState, set[RoundState]] = {state: set() for state in RoundState}
     names = (RoundId(number.to_bytes(16)) for number in range(1000, 2000))
-    for state in State:
+    for state in RoundState:
         for name, (works_in, use) in METHODS.items():
             if state not in works_in:
                 continue
             round_ = renamed(store, next(names), state)
-            if state is State.ENDORSING:
+            if state is RoundState.ENDORSING:
                 for trustee in MASKING[1:]:
                     round_.endorse(trustee, an_endorsement(round_, trustee))
             if name != "receive":
@@ -197,23 +197,23 @@ def test_the_table_of_transitions_is_what_the_methods_do(store: RoundStore) -> N
     assert seen == TRANSITIONS
 
 
-def renamed(store: RoundStore, name: RoundId, state: State) -> Round:
+def renamed(store: RoundStore, name: RoundId, state: RoundState) -> Round:
     """A round of another name that was taken to `state` by its own methods."""
     return taken_to(filled(store, plan=replace(PLAN, round_id=name)), state)
 
 
 def test_states_only_lead_forward() -> None:
     """Whoever follows the table never sees a state again, and every state is on a way from the first one."""
-    reachable = {State.COLLECTING}
+    reachable = {RoundState.COLLECTING}
 
-    def follow(state: State, passed: tuple[State, ...]) -> None:
+    def follow(state: RoundState, passed: tuple[RoundState, ...]) -> None:
         assert state not in passed
         reachable.add(state)
         for further in TRANSITIONS[state]:
             follow(further, (*passed, state))
 
-    follow(State.COLLECTING, ())
-    assert reachable == set(State) == set(TRANSITIONS)
+    follow(RoundState.COLLECTING, ())
+    assert reachable == set(RoundState) == set(TRANSITIONS)
 
 
 def test_a_round_goes_on_after_a_restart_at_any_moment(store: RoundStore, cast: Cast) -> None:
@@ -229,7 +229,7 @@ def test_a_round_goes_on_after_a_restart_at_any_moment(store: RoundStore, cast: 
     close(restarted())
     request = restarted().request
     for index in MASKING:
-        assert restarted().state is State.ENDORSING
+        assert restarted().state is RoundState.ENDORSING
         restarted().endorse(index, cast.trustee(index).endorse(restarted().request))
     for index in MASKING:
         assert restarted().missing(Answer.SHARE) == {one for one in MASKING if one >= index}
@@ -238,7 +238,7 @@ def test_a_round_goes_on_after_a_restart_at_any_moment(store: RoundStore, cast: 
     (opened,) = restarted().open(Past())
     assert set(opened.tolist()) == {31}
     restarted().release(b"release", frozenset(), {})
-    assert restarted().state is State.RELEASED
+    assert restarted().state is RoundState.RELEASED
 
 
 def test_the_last_endorsement_and_the_step_that_it_allows_are_kept_together(
@@ -253,9 +253,9 @@ def test_the_last_endorsement_and_the_step_that_it_allows_are_kept_together(
         with pytest.raises(KeyboardInterrupt):
             round_.endorse(5, an_endorsement(round_, 5))
     resumed = again(round_)
-    assert (resumed.state, resumed.missing(Answer.ENDORSEMENT)) == (State.ENDORSING, {5})
+    assert (resumed.state, resumed.missing(Answer.ENDORSEMENT)) == (RoundState.ENDORSING, {5})
     resumed.endorse(5, an_endorsement(round_, 5))
-    assert resumed.state is State.UNMASKING
+    assert resumed.state is RoundState.UNMASKING
 
 
 def test_of_two_processes_on_one_store_the_second_loses_the_step(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_of_two_processes_on_one_store_the_second_loses_the_step(tmp_path: Path)
             second.refuse()
         for trustee in MASKING:
             first.endorse(trustee, an_endorsement(first, trustee))
-        assert first.state is State.UNMASKING
+        assert first.state is RoundState.UNMASKING
 
 
 class Stale(RoundStore):
@@ -282,7 +282,7 @@ class Stale(RoundStore):
         super().__init__(real._engine)
 
     def get(self, round_id: RoundId):  # type: ignore[no-untyped-def]
-        return replace(super().get(round_id), state=State.COLLECTING)
+        return replace(super().get(round_id), state=RoundState.COLLECTING)
 
 
 # ---- collecting ----------------------------------------------------------------------------------------------------
@@ -400,7 +400,7 @@ def test_the_request_names_plan_groups_past_and_owners_under_the_providers_key(s
 def test_a_minimal_cohort_is_enough(store: RoundStore) -> None:
     enough = filled(store, COHORT)
     close(enough)
-    assert enough.state is State.ENDORSING
+    assert enough.state is RoundState.ENDORSING
 
 
 def test_below_the_minimum_a_round_waits_for_more_or_is_refused_for_good(store: RoundStore) -> None:
@@ -409,7 +409,7 @@ def test_below_the_minimum_a_round_waits_for_more_or_is_refused_for_good(store: 
         close(few)
     few.receive(a_contribution(4))
     close(few)
-    assert few.state is State.ENDORSING
+    assert few.state is RoundState.ENDORSING
     other = a_round(a_plan(2), store)
     with pytest.raises(CohortTooSmall):
         close(other)
@@ -527,7 +527,7 @@ def test_nothing_opens_while_a_share_is_missing(store: RoundStore) -> None:
         assert left in str(error.value)
         with pytest.raises(RuntimeError, match="lacks the shares"):
             round_.release(b"release", frozenset(), {})
-    assert round_.state is State.UNMASKING
+    assert round_.state is RoundState.UNMASKING
 
 
 def test_one_missing_mask_hides_everything(store: RoundStore, cast: Cast) -> None:
@@ -583,7 +583,7 @@ def test_a_round_of_a_series_leaves_the_masked_counts_of_its_groups(store: Round
 
 
 def test_a_round_outside_a_series_leaves_its_release_only(store: RoundStore) -> None:
-    assert store.masked_counts(at(store, State.RELEASED).plan.round_id) == []
+    assert store.masked_counts(at(store, RoundState.RELEASED).plan.round_id) == []
     assert past_of(store, a_plan(2)) == Past()
 
 

@@ -25,7 +25,7 @@ from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.noise import Integers, NoiseSampler
 from federation.protocol.plan import HOURS_PER_WEEK, Plan
 from federation.protocol.privacy_cost import plan_loss
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from federation.protocol.round_messages import (
     ContributionHeader,
     LeaseGrants,
@@ -40,7 +40,7 @@ from provider_server.rounds.planning import PlanSettings
 from provider_server.rounds.provider import Provider, RoundUnderWay, WeekHeld
 from provider_server.rounds.release import Release
 from provider_server.rounds.round import Round
-from provider_server.store.round_store import Answer, State
+from provider_server.store.round_store import Answer, RoundState
 from provider_server.store.store import Store
 from provider_server.week import federated_round, federated_week
 from tenant_client.records.journal import Failure, Unit
@@ -75,7 +75,7 @@ class Here:
     tenants: Sequence[Tenant]
     refusals: list[PharoahError]
 
-    def ask(self, verb: Verb, payload: bytes) -> Iterator[bytes]:
+    def ask(self, verb: Query, payload: bytes) -> Iterator[bytes]:
         for tenant in self.tenants:
             try:
                 yield tenant.answer(verb, payload)
@@ -420,13 +420,13 @@ def changed(world: World, round_: Round, **changes: object) -> bytes:
 def collected(world: World, plan: Plan, present: Sequence[int] = EVERYBODY) -> Round:
     """A round for which everybody was asked."""
     round_ = world.provider.open_round(plan)
-    for answer in world.here(present).ask(Verb.CONTRIBUTION, round_.signed_plan):
+    for answer in world.here(present).ask(Query.CONTRIBUTION, round_.signed_plan):
         world.provider.receive(round_, answer)
     return round_
 
 
 def registered(world: World, week: int, present: Sequence[int] = EVERYBODY) -> None:
-    for answer in world.here(present).ask(Verb.REGISTRATIONS, world.provider.registration_request(window(week))):
+    for answer in world.here(present).ask(Query.REGISTRATIONS, world.provider.registration_request(window(week))):
         world.provider.register(answer)
 
 
@@ -501,7 +501,7 @@ def test_after_a_round_that_was_given_up_while_endorsing_a_new_series_begins(wor
     round_ = collected(world, world.provider.plan(window(2)))
     world.provider.close_round(round_)
     round_.endorse(3, world.trustees[3].endorse(round_.request))
-    assert round_.state is State.ENDORSING
+    assert round_.state is RoundState.ENDORSING
     round_.refuse()
     world.happen_to_all(3)
     made = world.play(3)
@@ -559,7 +559,7 @@ def test_a_provider_that_was_killed_goes_on_with_its_round(world: World, tmp_pat
         successor = Provider(keys().provider, b"context secret", settings, reopened, in_given_order)
         found = successor.unfinished()
         assert found is not None
-        assert (found.state, found.request) == (State.ENDORSING, round_.request)
+        assert (found.state, found.request) == (RoundState.ENDORSING, round_.request)
         made = federated_round(successor, world.here([]), tuple(world.trustees.values()), found)
     for tenant in EVERYBODY:
         world.count(tenant, [0, 1])
@@ -678,7 +678,7 @@ def test_a_trustee_that_was_away_delays_a_round_and_loses_nothing(world: World) 
     world.provider.close_round(round_)
     for index in (3, 5):
         round_.endorse(index, world.trustees[index].endorse(round_.request))
-    assert (round_.state, round_.missing(Answer.ENDORSEMENT)) == (State.ENDORSING, {4})
+    assert (round_.state, round_.missing(Answer.ENDORSEMENT)) == (RoundState.ENDORSING, {4})
     made = world.play(0)  # goes on with the round that is under way
     for tenant in EVERYBODY:
         world.count(tenant, [0])

@@ -34,7 +34,7 @@ from provider_server.store.backup import BadBackup, backup, restore, verify
 from provider_server.store.hint_store import NUMBERS, Draft
 from provider_server.store.migrations.upgrade import _LOCK, ForeignDatabase, NewerDatabase, NoStore, newest_version
 from provider_server.store.revocations import LIFETIME_S, SLACK_S
-from provider_server.store.round_store import Answer, LostStep, Outcome, State, Step
+from provider_server.store.round_store import Answer, LostStep, Outcome, RoundState, Step
 from provider_server.store.store import BadDatabase, Store, StoreNotEmpty
 from provider_server.store.tables import metadata
 from tests.support.changing import replace
@@ -105,8 +105,8 @@ def store(place: NewPlace) -> Iterator[Store]:
 
 def add_release(store: Store, round_id: RoundId, data: bytes) -> None:
     """A round of which nothing is told but its end."""
-    store.rounds.add(round_id, State.UNMASKING, b"plan")
-    store.rounds.finish(round_id, State.UNMASKING, State.RELEASED, Outcome(data))
+    store.rounds.add(round_id, RoundState.UNMASKING, b"plan")
+    store.rounds.finish(round_id, RoundState.UNMASKING, RoundState.RELEASED, Outcome(data))
 
 
 def registration(tenant: int, *workloads: RegisteredWorkload, epoch: int = 0, said: bytes = b"said") -> Registration:
@@ -138,13 +138,13 @@ def filled(store: Store) -> Store:
     store.add_node_key(keys().tenant_id(1), "the key after it")
     store.revocations.add([keys().tenant_id(1)], 1_800_000_000.0)
     in_series = RoundId(b"s" * 16)
-    store.rounds.add(in_series, State.UNMASKING, b"plan")
+    store.rounds.add(in_series, RoundState.UNMASKING, b"plan")
     suspicion = {"\u00fc": [1.5, None]}
     outcome = Outcome(b"total", [b"\0words", b""], frozenset({1}), suspicion)
-    store.rounds.finish(in_series, State.UNMASKING, State.RELEASED, outcome)
-    store.rounds.add(ROUND_UNDER_WAY, State.COLLECTING, b"plan \0 under way")
+    store.rounds.finish(in_series, RoundState.UNMASKING, RoundState.RELEASED, outcome)
+    store.rounds.add(ROUND_UNDER_WAY, RoundState.COLLECTING, b"plan \0 under way")
     store.rounds.add_contribution(ROUND_UNDER_WAY, keys().tenant_id(1), bytes(range(256)))
-    store.rounds.move(ROUND_UNDER_WAY, State.COLLECTING, State.ENDORSING, b"request")
+    store.rounds.move(ROUND_UNDER_WAY, RoundState.COLLECTING, RoundState.ENDORSING, b"request")
     store.rounds.add_answer(ROUND_UNDER_WAY, Answer.ENDORSEMENT, 4, b"\0endorsement")
     return store
 
@@ -326,46 +326,46 @@ def test_a_tenants_leases_are_found_by_their_beginning_and_nobody_elses(store: S
 
 
 def test_a_round_is_kept_once_and_rounds_come_in_order(store: Store) -> None:
-    store.rounds.add(ROUND_UNDER_WAY, State.COLLECTING, b"plan")
-    store.rounds.add(ROUND, State.COLLECTING, b"other plan")
+    store.rounds.add(ROUND_UNDER_WAY, RoundState.COLLECTING, b"plan")
+    store.rounds.add(ROUND, RoundState.COLLECTING, b"other plan")
     with pytest.raises(sa.exc.IntegrityError):
-        store.rounds.add(ROUND_UNDER_WAY, State.COLLECTING, b"a third")
+        store.rounds.add(ROUND_UNDER_WAY, RoundState.COLLECTING, b"a third")
     assert [kept.round_id for kept in store.rounds.rounds()] == [ROUND_UNDER_WAY, ROUND]
     with pytest.raises(KeyError):
         store.rounds.get(RoundId(b"0" * 16))
 
 
 def test_a_step_is_taken_from_the_state_that_was_seen_and_by_one(store: Store, place: NewPlace) -> None:
-    store.rounds.add(ROUND, State.COLLECTING, b"plan")
+    store.rounds.add(ROUND, RoundState.COLLECTING, b"plan")
     with closing(Store(place("provider"))) as other:
-        store.rounds.move(ROUND, State.COLLECTING, State.ENDORSING, b"request")
+        store.rounds.move(ROUND, RoundState.COLLECTING, RoundState.ENDORSING, b"request")
         with pytest.raises(LostStep, match="no longer collecting"):
-            other.rounds.move(ROUND, State.COLLECTING, State.ENDORSING, b"another")
+            other.rounds.move(ROUND, RoundState.COLLECTING, RoundState.ENDORSING, b"another")
         with pytest.raises(LostStep):
-            other.rounds.finish(ROUND, State.UNMASKING, State.RELEASED, Outcome(b"release", [b"words"]))
+            other.rounds.finish(ROUND, RoundState.UNMASKING, RoundState.RELEASED, Outcome(b"release", [b"words"]))
         assert other.rounds.get(ROUND).request == b"request"
         assert other.releases() == []
         assert other.rounds.masked_counts(ROUND) == []
 
 
 def test_the_request_of_a_round_is_fixed_once(store: Store) -> None:
-    store.rounds.add(ROUND, State.COLLECTING, b"plan")
-    store.rounds.move(ROUND, State.COLLECTING, State.ENDORSING, b"request")
+    store.rounds.add(ROUND, RoundState.COLLECTING, b"plan")
+    store.rounds.move(ROUND, RoundState.COLLECTING, RoundState.ENDORSING, b"request")
     store.rounds.drop_contribution(ROUND, TenantId(bytes(16)), b"a request that every trustee refused")
     store.rounds.drop_contribution(ROUND, TenantId(bytes(16)), b"request")
     store.rounds.add_answer(ROUND, Answer.ENDORSEMENT, 3, b"said")
     with pytest.raises(sa.exc.IntegrityError, match="are final"):
         store.rounds.drop_contribution(ROUND, TenantId(bytes(16)), b"another")
     with pytest.raises(sa.exc.IntegrityError, match="are final"):
-        store.rounds.move(ROUND, State.ENDORSING, State.UNMASKING, b"another")
-    assert (store.rounds.get(ROUND).state, store.rounds.get(ROUND).request) == (State.ENDORSING, b"request")
-    store.rounds.move(ROUND, State.ENDORSING, State.UNMASKING, b"request")
+        store.rounds.move(ROUND, RoundState.ENDORSING, RoundState.UNMASKING, b"another")
+    assert (store.rounds.get(ROUND).state, store.rounds.get(ROUND).request) == (RoundState.ENDORSING, b"request")
+    store.rounds.move(ROUND, RoundState.ENDORSING, RoundState.UNMASKING, b"request")
 
 
 def test_the_last_answer_that_was_wanted_takes_the_step_with_it(store: Store) -> None:
-    store.rounds.add(ROUND, State.ENDORSING, b"plan")
-    step = Step(State.ENDORSING, State.UNMASKING, frozenset({3, 4}))
-    for trustee, state in [(3, State.ENDORSING), (5, State.ENDORSING), (4, State.UNMASKING)]:
+    store.rounds.add(ROUND, RoundState.ENDORSING, b"plan")
+    step = Step(RoundState.ENDORSING, RoundState.UNMASKING, frozenset({3, 4}))
+    for trustee, state in [(3, RoundState.ENDORSING), (5, RoundState.ENDORSING), (4, RoundState.UNMASKING)]:
         store.rounds.add_answer(ROUND, Answer.ENDORSEMENT, trustee, b"said", step)
         assert store.rounds.get(ROUND).state == state
     with pytest.raises(LostStep):
@@ -376,11 +376,11 @@ def test_the_last_answer_that_was_wanted_takes_the_step_with_it(store: Store) ->
 
 def test_processes_that_bring_the_last_two_answers_at_once_take_the_step_once(store: Store, place: NewPlace) -> None:
     """Without a lock each might miss the answer of the other, and the round would wait for ever."""
-    step = Step(State.ENDORSING, State.UNMASKING, frozenset({3, 4}))
+    step = Step(RoundState.ENDORSING, RoundState.UNMASKING, frozenset({3, 4}))
     with closing(Store(place("provider"))) as other, ThreadPoolExecutor(2) as pool:
         for number in range(20):
             name = RoundId(bytes([number]) * 16)
-            store.rounds.add(name, State.ENDORSING, b"plan")
+            store.rounds.add(name, RoundState.ENDORSING, b"plan")
             barrier = Barrier(2, timeout=30)
 
             def bring(where: Store, trustee: int, name: RoundId = name, barrier: Barrier = barrier) -> None:
@@ -388,11 +388,11 @@ def test_processes_that_bring_the_last_two_answers_at_once_take_the_step_once(st
                 where.rounds.add_answer(name, Answer.ENDORSEMENT, trustee, b"said", step)
 
             list(pool.map(bring, [store, other], [3, 4]))
-            assert store.rounds.get(name).state == State.UNMASKING
+            assert store.rounds.get(name).state == RoundState.UNMASKING
 
 
 def test_of_two_contributions_of_a_tenant_the_first_is_kept(store: Store) -> None:
-    store.rounds.add(ROUND, State.COLLECTING, b"plan")
+    store.rounds.add(ROUND, RoundState.COLLECTING, b"plan")
     tenant = keys().tenant_id(0)
     assert store.rounds.add_contribution(ROUND, tenant, b"first") == b"first"
     assert store.rounds.add_contribution(ROUND, tenant, b"second") == b"first"
@@ -402,10 +402,10 @@ def test_of_two_contributions_of_a_tenant_the_first_is_kept(store: Store) -> Non
 
 def test_the_end_of_a_round_leaves_all_that_it_should_and_drops_the_contributions(store: Store) -> None:
     for name, words in ((ROUND_UNDER_WAY, []), (ROUND, [b"one", b"two"])):
-        store.rounds.add(name, State.UNMASKING, b"plan")
+        store.rounds.add(name, RoundState.UNMASKING, b"plan")
         store.rounds.add_contribution(name, keys().tenant_id(0), b"said")
         outcome = Outcome(b"release of " + bytes(name), words, frozenset({1}), {"of": str(name)})
-        store.rounds.finish(name, State.UNMASKING, State.RELEASED, outcome)
+        store.rounds.finish(name, RoundState.UNMASKING, RoundState.RELEASED, outcome)
     assert store.rounds.contributors(ROUND) == set()
     assert store.rounds.masked_counts(ROUND) == [(0, False, b"one"), (1, True, b"two")]
     assert store.rounds.masked_counts(ROUND_UNDER_WAY) == []
@@ -642,10 +642,10 @@ def test_a_backup_of_either_restores_into_both(
     assert stat.S_IMODE((tmp_path / "backup").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("state", [State.COLLECTING, State.ENDORSING, State.UNMASKING])
+@pytest.mark.parametrize("state", [RoundState.COLLECTING, RoundState.ENDORSING, RoundState.UNMASKING])
 @pytest.mark.parametrize(("of", "to"), list(zip(BOTH, reversed(BOTH), strict=True)))
 def test_a_round_that_was_under_way_goes_on_from_a_backup(
-    of: str, to: str, state: State, tmp_path: Path, request: pytest.FixtureRequest, cast: Cast
+    of: str, to: str, state: RoundState, tmp_path: Path, request: pytest.FixtureRequest, cast: Cast
 ) -> None:
     first, second = places(of, tmp_path, request)("first"), places(to, tmp_path, request)("second")
     plan, trustees = a_plan(), {index: cast.trustee(index) for index in (3, 4, 5)}
@@ -655,23 +655,23 @@ def test_a_round_that_was_under_way_goes_on_from_a_backup(
     with closing(Store(first)) as source, closing(Store(second)) as target:
         begun = a_round(plan, source.rounds)
         begun.receive(tenants[0].contribute(begun.signed_plan))
-        if state is not State.COLLECTING:
+        if state is not RoundState.COLLECTING:
             for tenant in tenants[1:]:
                 begun.receive(tenant.contribute(begun.signed_plan))
             close(begun)
             begun.endorse(3, trustees[3].endorse(begun.request))
-        if state is State.UNMASKING:
+        if state is RoundState.UNMASKING:
             endorse_all(begun, trustees)
             begun.share(4, trustees[4].unmask(begun.call()))
         assert begun.state is state
         backup(source, tmp_path / "backup")
         restore(tmp_path / "backup", target)
         goes_on = Round(target.rounds, keys().provider, keys().directory, begun.signed_plan)
-        if state is State.COLLECTING:
+        if state is RoundState.COLLECTING:
             for tenant in tenants:
                 goes_on.receive(tenant.contribute(begun.signed_plan))
             close(goes_on)
-        if goes_on.state is State.ENDORSING:
+        if goes_on.state is RoundState.ENDORSING:
             endorse_all(goes_on, trustees)
         share_all(goes_on, trustees)
         (opened,) = goes_on.open(Past())
@@ -749,11 +749,11 @@ def a_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         store.add_entry(0, b"entry")
         store.add_node_key(keys().tenant_id(0), "key")
         store.revocations.add([keys().tenant_id(0)], 1_800_000_000.0)
-        store.rounds.add(ROUND_UNDER_WAY, State.COLLECTING, b"plan")
+        store.rounds.add(ROUND_UNDER_WAY, RoundState.COLLECTING, b"plan")
         store.rounds.add_contribution(ROUND_UNDER_WAY, keys().tenant_id(0), b"said")
         store.rounds.add_answer(ROUND_UNDER_WAY, Answer.SHARE, 3, b"said")
-        store.rounds.add(ROUND, State.UNMASKING, b"plan")
-        store.rounds.finish(ROUND, State.UNMASKING, State.RELEASED, Outcome(b"release", [b"words"]))
+        store.rounds.add(ROUND, RoundState.UNMASKING, b"plan")
+        store.rounds.finish(ROUND, RoundState.UNMASKING, RoundState.RELEASED, Outcome(b"release", [b"words"]))
         backup(store, folder / "backup")
     return (folder / "backup").read_bytes()
 
@@ -797,7 +797,7 @@ def forged(*rows: tuple[int, bytes]) -> bytes:
 
 
 LEASE = backups.LeaseRow(lease_id(0, 1), keys().tenant_id(0), 1, 0.0, 1.0, b"{}", None)
-A_ROUND = backups.RoundRow(1, ROUND, State.ENDORSING, b"plan", b"request")
+A_ROUND = backups.RoundRow(1, ROUND, RoundState.ENDORSING, b"plan", b"request")
 AN_ANSWER = backups.AnswerRow(ROUND, Answer.SHARE, 3, b"said")
 A_NOTE = backups.NoteRow("suspicion", b"{}")
 

@@ -36,7 +36,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.control.control_http_client import ControlHttpClient
 
 from crypto.errors import PharoahError
-from federation.protocol.queries import ROUND_BUNDLE_SHA256, Verb
+from federation.protocol.queries import ROUND_BUNDLE_SHA256, Query
 from federation.runtime.web import Receive, Scope, Send
 from provider_server.network.flower_app import server_app
 from provider_server.network.grid_tenants import GridTenants, Silence, Why
@@ -64,7 +64,7 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.xdist_group("superlink")
 
 
-def echo(verb: Verb, payload: bytes) -> bytes:
+def echo(verb: Query, payload: bytes) -> bytes:
     return verb.encode() + b":" + payload
 
 
@@ -96,7 +96,7 @@ def joined(stack: ExitStack, link: SuperLink, pem: Certificates, key: NodeKey) -
 
 def asked(link: SuperLink, wanted: int, payload: bytes = b"plan") -> list[bytes]:
     answers: list[bytes] = []
-    link.run(server_app(lambda tenants: answers.extend(tenants.ask(Verb.CONTRIBUTION, payload)), wanted=wanted))
+    link.run(server_app(lambda tenants: answers.extend(tenants.ask(Query.CONTRIBUTION, payload)), wanted=wanted))
     return answers
 
 
@@ -117,7 +117,7 @@ def test_four_authenticated_nodes_answer_over_tls(link: SuperLink, pem: Certific
     answers: list[list[bytes]] = []
 
     def run(tenants: Tenants) -> None:
-        answers.extend(sorted(tenants.ask(verb, b"\0" * 300_000)) for verb in Verb)
+        answers.extend(sorted(tenants.ask(verb, b"\0" * 300_000)) for verb in Query)
 
     with ExitStack() as stack:
         ids = {joined(stack, link, pem, make_node_key())[0] for _ in range(4)}
@@ -125,7 +125,7 @@ def test_four_authenticated_nodes_answer_over_tls(link: SuperLink, pem: Certific
         online = {node.node_id for node in link.nodes() if node.online}
     assert len(ids) == 4
     assert online == ids
-    assert answers == [[echo(verb, b"\0" * 300_000)] * 4 for verb in Verb]
+    assert answers == [[echo(verb, b"\0" * 300_000)] * 4 for verb in Query]
     assert not any(node.online for node in link.nodes())  # they said goodbye
 
 
@@ -139,7 +139,7 @@ def test_a_run_with_another_bundle_gets_no_answer(link: SuperLink, pem: Certific
 
     def run(tenants: Tenants) -> None:
         assert isinstance(tenants, GridTenants)
-        assert list(tenants.ask(Verb.CONTRIBUTION, b"plan")) == []
+        assert list(tenants.ask(Query.CONTRIBUTION, b"plan")) == []
         silences.extend(tenants.silences)
 
     with ExitStack() as stack:
@@ -434,8 +434,8 @@ link = SuperLink(SuperLinkSettings(state, socket_, certificate, key, "127.0.0.1"
 print(link.address, flush=True)
 
 def run(tenants):
-    print(len(list(tenants.ask(Verb.REGISTRATIONS, b""))), flush=True)
-    list(tenants.ask(Verb.CONTRIBUTION, b"wait"))
+    print(len(list(tenants.ask(Query.REGISTRATIONS, b""))), flush=True)
+    list(tenants.ask(Query.CONTRIBUTION, b"wait"))
 
 for public in sys.stdin.readline().split(","):
     link.register(public)
@@ -449,7 +449,7 @@ def test_nodes_come_back_after_the_provider_was_killed_in_the_middle_of_a_run(
     state, keys = tmp_path / "link.sqlite", [make_node_key(), make_node_key()]
     begun, go_on = threading.Semaphore(0), threading.Event()
 
-    def answer(verb: Verb, payload: bytes) -> bytes:
+    def answer(verb: Query, payload: bytes) -> bytes:
         if payload == b"wait":
             begun.release()
             go_on.wait(PATIENCE_S)
@@ -500,7 +500,7 @@ def test_the_time_of_a_reply_does_not_tell_how_long_counting_took(
     now = 1000.0
     slept: list[float] = []
 
-    def answer(_verb: Verb, _payload: bytes) -> bytes:
+    def answer(_verb: Query, _payload: bytes) -> bytes:
         nonlocal now
         now += counting_s
         return b"counted"

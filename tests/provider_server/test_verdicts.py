@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from federation.protocol.bundle import Judgement
+from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.mismatch import find_mismatches
 from provider_server.learning.verdicts import PairFinding, judge_pairs, surest, suspected
@@ -39,7 +39,7 @@ def verdicts(
     return judge_pairs(find_mismatches(counted), counted, scripts, 100.0 * explained)
 
 
-def accused(found: list[PairFinding], judgement: Judgement) -> set[tuple[int, int]]:
+def accused(found: list[PairFinding], judgement: PairJudgement) -> set[tuple[int, int]]:
     return {(int(one.workload[1:]), int(one.context[1:])) for one in found if one.judgement is judgement}
 
 
@@ -52,15 +52,15 @@ def test_the_surest_are_likely_and_expected_to_be_right() -> None:
 @pytest.mark.parametrize("noise_sd", [0.0, 9.0])
 def test_planted_pairs_are_called_worse_and_no_others(noise_sd: float) -> None:
     found = verdicts(1, noise_sd=noise_sd)
-    assert accused(found, Judgement.WORSE) == PLANTED
-    assert not accused(found, Judgement.CONFOUNDED)
+    assert accused(found, PairJudgement.WORSE) == PLANTED
+    assert not accused(found, PairJudgement.CONFOUNDED)
 
 
 def test_where_script_errors_differ_as_well_hardware_is_not_accused() -> None:
     found = verdicts(2, confounded=True)
-    assert accused(found, Judgement.CONFOUNDED) == PLANTED
-    assert not accused(found, Judgement.WORSE)
-    assert {"script errors differ too" in one.reason for one in found if one.judgement is Judgement.CONFOUNDED} == {
+    assert accused(found, PairJudgement.CONFOUNDED) == PLANTED
+    assert not accused(found, PairJudgement.WORSE)
+    assert {"script errors differ too" in one.reason for one in found if one.judgement is PairJudgement.CONFOUNDED} == {
         True
     }
 
@@ -72,23 +72,23 @@ def test_without_a_control_a_pair_can_still_be_accused_and_says_so() -> None:
     ratio[3, 4] = 8.0
     counted = replace(counts(rng, explained * ratio, 0.0), exposure_node_hours=explained)
     found = judge_pairs(find_mismatches(counted), counted, LifeTable.zeros(DIMENSIONS), 100.0 * explained)
-    (worse,) = (one for one in found if one.judgement is Judgement.WORSE)
+    (worse,) = (one for one in found if one.judgement is PairJudgement.WORSE)
     assert (worse.workload, worse.context) == ("w3", "c4")
     assert "script errors are too few to check" in worse.reason
 
 
 def test_nothing_is_acquitted_for_want_of_data() -> None:
-    assert not accused(verdicts(4, factor=1.0, per_pair=0.2, noise_sd=9.0), Judgement.NOT_WORSE)
+    assert not accused(verdicts(4, factor=1.0, per_pair=0.2, noise_sd=9.0), PairJudgement.NOT_WORSE)
     rich = verdicts(4, factor=1.0, per_pair=80.0)
-    assert len(accused(rich, Judgement.NOT_WORSE)) > 0.98 * len(rich)
+    assert len(accused(rich, PairJudgement.NOT_WORSE)) > 0.98 * len(rich)
 
 
 def test_a_counter_proposal_is_a_context_where_the_workload_fails_less() -> None:
     found = verdicts(5)
     by_pair = {(one.workload, one.context): one for one in found}
     for one in found:
-        if one.judgement is not Judgement.WORSE:
-            assert one.alternatives == () or one.judgement in (Judgement.SUSPECTED, Judgement.CONFOUNDED)
+        if one.judgement is not PairJudgement.WORSE:
+            assert one.alternatives == () or one.judgement in (PairJudgement.SUSPECTED, PairJudgement.CONFOUNDED)
             continue
         better = [by_pair[one.workload, context] for context in one.alternatives]
         assert len(better) == 3
@@ -122,7 +122,7 @@ def test_suspected_are_the_likeliest_within_a_bounded_share_of_vain_moves() -> N
 
 def test_what_is_suspected_is_proposed_another_context() -> None:
     found = verdicts(9, factor=3.0, per_pair=8.0, noise_sd=9.0)
-    doubted = [one for one in found if one.judgement is Judgement.SUSPECTED]
+    doubted = [one for one in found if one.judgement is PairJudgement.SUSPECTED]
     assert doubted
     assert np.mean([bool(one.alternatives) for one in doubted]) > 0.5
     assert all("go elsewhere where that costs little" in one.reason for one in doubted)

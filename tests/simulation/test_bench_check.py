@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.protocol.check import Checker
-from federation.protocol.service_messages import Verdict
+from federation.protocol.service_messages import CheckVerdict
 from simulation.bench import check as bench_check
 from simulation.bench.check import Generator
 from simulation.cli import app
@@ -38,7 +38,7 @@ def test_every_figure_is_there_and_of_its_unit() -> None:
 def test_the_bundle_says_something_of_every_pair_and_not_always_the_same() -> None:
     checker = Checker(a_bundle())
     found = [checker.check(labels(workload, context)) for workload in range(WORKLOADS) for context in range(CONTEXTS)]
-    assert {one.verdict for one in found} == {Verdict.OK, Verdict.MISMATCH}
+    assert {one.verdict for one in found} == {CheckVerdict.OK, CheckVerdict.MISMATCH}
     assert all(len(one.hazards) == 5 for one in found)
 
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from crypto.ids import LeaseId, Token
-from federation.protocol.bundle import Bundle, HazardEntry, Judgement, MismatchEntry, Statement
+from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement, Statement
 from federation.protocol.check import Check
 from federation.protocol.service_messages import Action, HintState, Suspicion
 from provider_server.analysis.buildup import BuildUp
@@ -71,9 +71,9 @@ def bundle_that_says(planted: frozenset[tuple[int, int]], probability: float = 1
             4.0,
             16.0,
             10.0,
-            (Judgement.WORSE if probability > 0.9 else Judgement.SUSPECTED)
+            (PairJudgement.WORSE if probability > 0.9 else PairJudgement.SUSPECTED)
             if (workload, context) in planted
-            else Judgement.NOT_WORSE,
+            else PairJudgement.NOT_WORSE,
             (),
         )
         for workload in range(24)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tenant_client.diagnosis.collectives import Findings, analyse
-from tenant_client.sources.flight_recorder import Dump, Group, Operation, Records, State
+from tenant_client.diagnosis.collectives import CollectiveFindings, analyse
+from tenant_client.sources.flight_recorder import CollectiveState, Dump, Group, Operation, Records
 
-S, R, C = State.SCHEDULED, State.STARTED, State.COMPLETED
+S, R, C = CollectiveState.SCHEDULED, CollectiveState.STARTED, CollectiveState.COMPLETED
 
 
 def call(
@@ -24,13 +24,13 @@ class Rank:
     """What one rank records, in its order; ids and times follow from the place in the list."""
 
     rank: int
-    rows: list[tuple[Group, int, Operation, State]] = field(default_factory=list)
+    rows: list[tuple[Group, int, Operation, CollectiveState]] = field(default_factory=list)
     first_id: int = 0
     late_s: float = 0.0
     status: dict[Group, tuple[int, int]] = field(default_factory=dict)
     knows: tuple[Group, ...] = ()
 
-    def add(self, group: Group, seq: int, operation: Operation, state: State = C) -> "Rank":
+    def add(self, group: Group, seq: int, operation: Operation, state: CollectiveState = C) -> "Rank":
         self.rows.append((group, seq, operation, state))
         return self
 
@@ -62,7 +62,7 @@ def world(size: int) -> Group:
     return Group("0", "default_pg", tuple(range(size)))
 
 
-def judged(ranks: Sequence[Rank]) -> Findings:
+def judged(ranks: Sequence[Rank]) -> CollectiveFindings:
     """The findings, which no order of the dumps changes."""
     dumps = [rank.dump() for rank in ranks]
     found = analyse(dumps)
@@ -73,7 +73,7 @@ def judged(ranks: Sequence[Rank]) -> Findings:
     return found
 
 
-def cluster(size: int, calls: int, state: State = C) -> list[Rank]:
+def cluster(size: int, calls: int, state: CollectiveState = C) -> list[Rank]:
     group = world(size)
     ranks = [Rank(rank, knows=(group,)) for rank in range(size)]
     for rank in ranks:

@@ -33,7 +33,7 @@ import sqlalchemy as sa
 
 from crypto.errors import PharoahError, Unreachable
 from federation.protocol.plan import Plan
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from federation.runtime import sqlite
 from provider_server.rounds.provider import Provider
 from provider_server.week import MaskHolder
@@ -236,7 +236,7 @@ class Alone:
                 os._exit(1)
         theirs.close()
 
-    def answer(self, verb: Verb, payload: bytes) -> bytes:
+    def answer(self, verb: Query, payload: bytes) -> bytes:
         """As a tenant."""
         return bytes(self._ask("answer", verb, payload))
 

@@ -26,7 +26,7 @@ from federation.protocol.bundle import Bundle
 from federation.protocol.directory import Member
 from federation.protocol.noise import Integers, NoiseSampler
 from federation.protocol.plan import Plan
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from federation.protocol.round_messages import UnmaskCall, UnmaskRequest
 from provider_server.fleet.leases import Lease
 from provider_server.learning.findings import Findings
@@ -47,7 +47,7 @@ from tests.support.factories import a_descriptor, header_of
 from trustee.trustee import Trustee, TrusteeLimits
 
 Window = tuple[int, int]
-Answerer = Callable[[Verb, bytes], bytes]
+Answerer = Callable[[Query, bytes], bytes]
 
 WEEKS: tuple[Window, ...] = ((0, 168), (168, 336), (336, 504))
 COHORT = 3
@@ -201,9 +201,9 @@ class Witness:
     def answerer(self, number: int, answer: Answerer) -> Answerer:
         """A tenant's answers, its contributions noted."""
 
-        def noted(verb: Verb, payload: bytes) -> bytes:
+        def noted(verb: Query, payload: bytes) -> bytes:
             said = answer(verb, payload)
-            if verb is Verb.CONTRIBUTION:
+            if verb is Query.CONTRIBUTION:
                 round_id = header_of(said).round_id
                 self._note(f"contribution {number} {round_id}", said)
             return said

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from federation.protocol.causes import Domain
 from federation.protocol.plan import HOURS_PER_WEEK
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from provider_server.analysis.buildup import BuildUp
 from provider_server.analysis.contexts import Context, ContextMap
 from provider_server.learning.hardware import Kept, keep
 from simulation.cloud.scenario import load
 from simulation.run.play import Player
-from tenant_client.records.attempts import Attempts, Cause, State
+from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
 from tests.support.changing import replace
 
 WEEKS, TENANTS, ANSWERED, CONTEXTS, NODES = 3, 10, 6, 4, 12
@@ -72,10 +72,10 @@ def _wait(player: Player, start: int) -> None:
     provider, tenants = player._federation.provider, player._federation.tenants
     window = (start, start + HOURS_PER_WEEK)
     for tenant in tenants:
-        provider.register(tenant.answer(Verb.REGISTRATIONS, provider.registration_request(window)))
+        provider.register(tenant.answer(Query.REGISTRATIONS, provider.registration_request(window)))
     round_ = provider.open_round(provider.plan(window))
     for tenant in tenants[:ANSWERED]:
-        provider.receive(round_, tenant.answer(Verb.CONTRIBUTION, round_.signed_plan))
+        provider.receive(round_, tenant.answer(Query.CONTRIBUTION, round_.signed_plan))
 
 
 def _attempt(player: Player, began_s: float) -> None:
@@ -83,8 +83,8 @@ def _attempt(player: Player, began_s: float) -> None:
     tenant = player._federation.tenants[0]
     unit, attempts = tenant.journal.units()[0].unit, Attempts(tenant._connection)
     number = attempts.begin(unit, began_s + 3600.0)
-    attempts.end(unit, number, State.FAILED, began_s + 9000.0, exit_code=1, steps=412)
-    cause = Cause("nvlink_error", 3, "gpu-07", "GPU 5", "train.log:812", "rank 3 lost its NVLink <to GPU 5>")
+    attempts.end(unit, number, AttemptState.FAILED, began_s + 9000.0, exit_code=1, steps=412)
+    cause = AttemptCause("nvlink_error", 3, "gpu-07", "GPU 5", "train.log:812", "rank 3 lost its NVLink <to GPU 5>")
     attempts.explain(unit, number, cause)
 
 

@@ -13,7 +13,7 @@ from benchmarks.audit_parties import Parties, Party
 from crypto.ids import LeaseId
 from federation.protocol.noise import Integers, NoiseSampler
 from federation.protocol.plan import HOURS_PER_WEEK
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from federation.runtime.pinned_directory import pin
 from provider_server.fleet.leases import Lease
 from provider_server.rounds.planning import PlanSettings
@@ -68,7 +68,7 @@ class RealFederation:
         window = week * HOURS_PER_WEEK, (week + 1) * HOURS_PER_WEEK
         for number, tenant in enumerate(self.tenants):
             self._happen(tenant, window[0] + 1.0, (BY_HARDWARE, BY_SCRIPT) if number == 0 else ())
-            self.provider.register(tenant.answer(Verb.REGISTRATIONS, self.provider.registration_request(window)))
+            self.provider.register(tenant.answer(Query.REGISTRATIONS, self.provider.registration_request(window)))
         round_ = self.provider.open_round(self.provider.plan(window))
         counts = [tenant.counts(round_.plan) for tenant in self.tenants]
         shares: dict[int, bytes] = {}
@@ -92,7 +92,7 @@ class Here:
 
     tenants: Sequence[Tenant]
 
-    def ask(self, verb: Verb, payload: bytes) -> Iterator[bytes]:
+    def ask(self, verb: Query, payload: bytes) -> Iterator[bytes]:
         return (tenant.answer(verb, payload) for tenant in self.tenants)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tenant_client.sources import execution_trace as execution, kineto as chrome
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, Limits
+from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
 from tenant_client.sources.trace import Trace
 
 Event = dict[str, Any]
@@ -37,12 +37,12 @@ def dumped(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
-def read_kineto(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Trace:
+def read_kineto(data: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> Trace:
     """The trace in `data`, a file named `rank0`."""
     return chrome.read(CappedReader(io.BytesIO(data), "rank0", limits.total_bytes), limits)
 
 
-def read_execution_trace(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Trace:
+def read_execution_trace(data: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> Trace:
     """The trace in `data`, a file named `rank0`."""
     return execution.read(CappedReader(io.BytesIO(data), "rank0", limits.total_bytes), limits)
 

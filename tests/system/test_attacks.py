@@ -43,7 +43,7 @@ from crypto.signing import Signed, SigningKey, name_of, open_signed, reopened
 from federation.protocol.directory import DirectoryEntry, Fork, Member, TrustChanged, UnknownHead, next_entry
 from federation.protocol.noise import from_ring
 from federation.protocol.plan import MaskTrustee, Plan
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from federation.protocol.round_messages import (
     Contribution,
     ContributionHeader,
@@ -363,13 +363,13 @@ def test_two_answers_under_one_mask_are_never_there_to_subtract(busy: Cast) -> N
     """Between two askings something fails: the difference of the answers would tell, were there two."""
     plan = a_plan(1)
     tenant = busy.tenant(0, sampler=InsecureSilence())
-    first = tenant.answer(Verb.CONTRIBUTION, signed(plan))
+    first = tenant.answer(Query.CONTRIBUTION, signed(plan))
     another = a_unit(99)
     tenant.journal.add([another], [a_failure(another)])
     for asked in (tenant, busy.tenant(0)):  # the second one is a process of its own, and draws real noise
-        assert asked.answer(Verb.CONTRIBUTION, signed(plan)) == first
+        assert asked.answer(Query.CONTRIBUTION, signed(plan)) == first
         with pytest.raises(PlanRefused, match="answered for another plan"):
-            asked.answer(Verb.CONTRIBUTION, signed(replace(plan, band_edges_hours=(0.0, 1e5), end_hour=167)))
+            asked.answer(Query.CONTRIBUTION, signed(replace(plan, band_edges_hours=(0.0, 1e5), end_hour=167)))
     assert honest_failures(busy, plan) == 15
 
 
@@ -427,7 +427,7 @@ def test_a_plan_under_the_providers_own_mask_keys_is_refused_and_the_pinned_ones
     own = tuple(MaskTrustee(index, MaskKey.generate(os.urandom).public) for index in MASKING)
     for trustees in (own, (*plan.trustees[:2], own[2]), tuple(replace(own[0], index=index) for index in (6, 7, 8))):
         with pytest.raises(PlanRefused, match="not in the directory with these keys"):
-            busy.tenant(0).answer(Verb.CONTRIBUTION, signed(replace(plan, trustees=trustees)))
+            busy.tenant(0).answer(Query.CONTRIBUTION, signed(replace(plan, trustees=trustees)))
     assert busy.tenant(0).ledger.charges() == []
     assert honest_failures(busy, plan) == 15
 
@@ -453,7 +453,7 @@ def test_a_mask_key_that_the_provider_swaps_is_refused_when_its_entry_comes(busy
         assert party.chain.directory.head == keys().directory.head
     under_it = replace(plan, directory=digest(encode(entry)))
     with pytest.raises(UnknownHead):
-        busy.tenant(1).answer(Verb.CONTRIBUTION, signed(under_it))
+        busy.tenant(1).answer(Query.CONTRIBUTION, signed(under_it))
     with pytest.raises(UnknownHead):
         busy.trustee(3).endorse(asking_for(under_it, EVERYBODY))
     assert honest_failures(busy, plan) == 15
@@ -519,9 +519,9 @@ def test_a_round_under_a_directory_that_tenants_were_not_shown_does_not_happen(b
     head = digest(encode(for_trustees))
     busy.tenant(0).follow(shown(for_tenants))
     with pytest.raises(UnknownHead, match=f"no directory with the head {head.hex()[:16]}…"):
-        busy.tenant(0).answer(Verb.CONTRIBUTION, signed(replace(a_plan(1), directory=head)))
+        busy.tenant(0).answer(Query.CONTRIBUTION, signed(replace(a_plan(1), directory=head)))
     with pytest.raises(Fork):
-        busy.tenant(0).answer(Verb.DIRECTORY, shown(for_trustees))
+        busy.tenant(0).answer(Query.DIRECTORY, shown(for_trustees))
     assert busy.tenant(0).ledger.charges() == []
     assert honest_failures(busy, a_plan(1)) == 15
 
@@ -557,7 +557,7 @@ def test_a_forged_plan_costs_no_budget_and_opens_no_round(busy: Cast, how: str) 
     forged = forgeries(plan)[how]
     tenant = busy.tenant(0)
     with pytest.raises(BadSignature):
-        tenant.answer(Verb.CONTRIBUTION, forged)
+        tenant.answer(Query.CONTRIBUTION, forged)
     asked = UnmaskRequest(forged, (headers(plan, EVERYBODY),), None, (), ownerships())
     with pytest.raises(BadSignature):
         busy.trustee(3).endorse(keys().provider.sign(asked))
@@ -578,7 +578,7 @@ def owned_by(plan: Plan, owners: int) -> Plan:
 def test_a_row_with_too_few_owners_is_refused_with_its_plan(busy: Cast, owners: int) -> None:
     plan = a_plan(1)
     with pytest.raises(PlanRefused, match=f"has {owners} owners, the policy wants {POLICY.owners_minimum}"):
-        busy.tenant(0).answer(Verb.CONTRIBUTION, signed(owned_by(plan, owners)))
+        busy.tenant(0).answer(Query.CONTRIBUTION, signed(owned_by(plan, owners)))
     assert busy.tenant(0).ledger.charges() == []
     assert honest_failures(busy, plan) == 15
 
@@ -598,7 +598,7 @@ def test_a_row_of_one_owner_under_a_false_number_is_refused_by_every_trustee(bus
     """Tenants cannot know how many hold a token, so they answer; trustees count the owners' own signed words."""
     lie = with_a_row_for_one(a_plan(1))
     for number in EVERYBODY:
-        busy.tenant(number, sampler=InsecureSilence()).answer(Verb.CONTRIBUTION, signed(lie))
+        busy.tenant(number, sampler=InsecureSilence()).answer(Query.CONTRIBUTION, signed(lie))
     for index in MASKING:
         with pytest.raises(TooFewOwners, match=r"1 tenants say that they hold row workload: .*, 3 are needed"):
             busy.trustee(index).endorse(asking_for(lie, EVERYBODY, ownerships(RARE)))
@@ -631,14 +631,14 @@ def test_a_plan_that_promises_fewer_owners_to_trustees_is_refused_by_tenants(bus
     lie = replace(with_a_row_for_one(a_plan(1)), owners_minimum=1)
     busy.trustee(3).endorse(asking_for(lie, EVERYBODY, ownerships(RARE)))
     with pytest.raises(PlanRefused, match="it promises 1 owners per row, the policy wants 3"):
-        busy.tenant(0).answer(Verb.CONTRIBUTION, signed(lie))
+        busy.tenant(0).answer(Query.CONTRIBUTION, signed(lie))
     assert honest_failures(busy, a_plan(2, window=(168, 336))) == 0
 
 
 def test_a_plan_that_names_another_epoch_to_count_other_owners_is_refused_by_tenants(busy: Cast) -> None:
     lie = replace(a_plan(1), epoch=7)
     with pytest.raises(PlanRefused, match="it names epoch 7, and its window begins in epoch 0"):
-        busy.tenant(0).answer(Verb.CONTRIBUTION, signed(lie))
+        busy.tenant(0).answer(Query.CONTRIBUTION, signed(lie))
     assert honest_failures(busy, a_plan(1)) == 15
 
 
@@ -657,7 +657,7 @@ def test_owners_that_the_provider_enrols_itself_are_believed_and_stand_in_everyb
         party.follow(shown(entry))
         assert set(members) < set(party.chain.directory.members)
     assert trustee.endorse(asking_for(lie, EVERYBODY, (*ownerships(RARE), *words)))
-    assert tenant.answer(Verb.CONTRIBUTION, signed(lie))
+    assert tenant.answer(Query.CONTRIBUTION, signed(lie))
 
 
 # ---- guessing descriptors through the trustees ---------------------------------------------------------------------
@@ -742,7 +742,7 @@ def a_guess(name: TenantId, epoch: int = 0) -> EvaluationRequest:
 
 # ---- a whole week over the grid, with a node that attacks ----------------------------------------------------------
 
-Answerer = Callable[[Verb, bytes], bytes]
+Answerer = Callable[[Query, bytes], bytes]
 
 
 @pytest.fixture
@@ -800,8 +800,8 @@ def test_a_strangers_node_contributes_nothing(eight: Federation, caplog: pytest.
     own = Member.of(key, MaskKey.generate(os.urandom), 0).tenant
 
     def under(name: TenantId) -> Answerer:
-        def answer(verb: Verb, payload: bytes) -> bytes:
-            if verb is not Verb.CONTRIBUTION:
+        def answer(verb: Query, payload: bytes) -> bytes:
+            if verb is not Query.CONTRIBUTION:
                 raise DecodeError("says nothing")
             plan = reopened(Plan, payload)
             said = ContributionHeader(
@@ -823,7 +823,7 @@ def test_a_forged_plan_is_answered_by_the_name_of_an_error_alone(eight: Federati
     apps = {number: client_app(tenant.answer) for number, tenant in enumerate(eight.tenants)}
     with local_task():
         tenants = GridTenants(LocalGrid(apps), 0.0, 0.0)
-        assert list(tenants.ask(Verb.CONTRIBUTION, stranger.sign(a_plan(1)))) == []
+        assert list(tenants.ask(Query.CONTRIBUTION, stranger.sign(a_plan(1)))) == []
     assert {(silence.why, silence.detail) for silence in tenants.silences} == {(Why.FAILED, "BadSignature")}
     release, _ = a_week(eight)
     assert pairs(release) == 8.0
@@ -848,9 +848,9 @@ def test_a_damaged_answer_costs_its_sender_its_place_and_nobody_else(
 ) -> None:
     victim = eight.tenants[3]
 
-    def damaged(verb: Verb, payload: bytes) -> bytes:
+    def damaged(verb: Query, payload: bytes) -> bytes:
         said = victim.answer(verb, payload)
-        return damage(said) if verb is Verb.CONTRIBUTION else said
+        return damage(said) if verb is Query.CONTRIBUTION else said
 
     release, _ = a_week(eight, {3: damaged})
     assert (release.contributors, pairs(release)) == (7, 7.0)
@@ -866,7 +866,7 @@ def test_a_damaged_question_is_refused_by_tenant_and_trustee_and_the_whole_one_a
 ) -> None:
     plan = a_plan(1)
     with pytest.raises(DecodeError):
-        busy.tenant(0).answer(Verb.CONTRIBUTION, damage(signed(plan)))
+        busy.tenant(0).answer(Query.CONTRIBUTION, damage(signed(plan)))
     with pytest.raises(DecodeError):
         busy.trustee(3).endorse(damage(asking_for(plan, EVERYBODY)))
     assert honest_failures(busy, plan) == 15
@@ -893,9 +893,9 @@ def adding(federation: Federation, liar: int, value: int, words: slice = slice(1
     """A member's answers, with `value` added to the first words of its contribution, mod 2^64."""
     tenant = federation.tenants[liar]
 
-    def answer(verb: Verb, payload: bytes) -> bytes:
+    def answer(verb: Query, payload: bytes) -> bytes:
         said = tenant.answer(verb, payload)
-        if verb is not Verb.CONTRIBUTION:
+        if verb is not Query.CONTRIBUTION:
             return said
         sent = words_from_bytes(contribution_in(said).cells).copy()
         sent[words] += np.array([value], np.uint64)
@@ -978,9 +978,9 @@ def test_a_contribution_of_last_week_signed_anew_costs_its_group_and_the_others_
     first, _ = a_week(twelve)
     old = contribution_in(liar.outbox.sent(first.plan.round_id) or b"")
 
-    def replaying(verb: Verb, payload: bytes) -> bytes:
+    def replaying(verb: Query, payload: bytes) -> bytes:
         said = liar.answer(verb, payload)
-        if verb is not Verb.CONTRIBUTION:
+        if verb is not Query.CONTRIBUTION:
             return said
         return forged_contribution(liar._signing_key, header_of(said), bytes(old.cells))
 

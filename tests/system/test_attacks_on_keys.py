@@ -20,7 +20,7 @@ from federation.protocol.directory import Chain, DirectoryEntry, Member, next_en
 from federation.protocol.enrolment import TrusteeCard, open_trustee_card
 from federation.protocol.round_messages import UnmaskRequest
 from provider_server.network.grid_tenants import GridTenants
-from provider_server.store.round_store import State
+from provider_server.store.round_store import RoundState
 from provider_server.week import MaskHolder, federated_week
 from simulation.run.federation import Federation
 from simulation.run.local_grid import LocalGrid, local_task
@@ -202,5 +202,5 @@ def test_a_member_that_some_trustees_refuse_is_no_reason_to_drop_it(eight: Feder
         a_week_with(eight, lambda trustee: Refusing(trustee, victim) if trustee.index == 5 else trustee)
     waiting = eight.provider.unfinished()
     assert waiting is not None
-    assert (waiting.state, len(waiting.contributors)) == (State.ENDORSING, 8)
+    assert (waiting.state, len(waiting.contributors)) == (RoundState.ENDORSING, 8)
     assert a_week_with(eight, lambda trustee: trustee) == 8

@@ -21,12 +21,12 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import Phase, given, settings, strategies as st
 
 from crypto.errors import CohortTooSmall, PeerFault, PharoahError, Unreachable
-from federation.protocol.queries import BLOB, RECORD, Verb
+from federation.protocol.queries import BLOB, RECORD, Query
 from federation.runtime.sqlite import StorageFailed, reporting
 from provider_server.network.grid_tenants import Why
 from provider_server.rounds.provider import RoundUnderWay
 from provider_server.rounds.release import Release
-from provider_server.store.round_store import State
+from provider_server.store.round_store import RoundState
 from provider_server.week import MaskHolder
 from simulation.run.federation import Federation
 from tenant_client.records.database import open_database
@@ -64,9 +64,9 @@ def founded(root: Path, tenants: int, *, horizon: int = 1, large: bool = False) 
 def unheard(answer: Answerer) -> Answerer:
     """Contributes, and nobody gets it."""
 
-    def lost(verb: Verb, payload: bytes) -> bytes:
+    def lost(verb: Query, payload: bytes) -> bytes:
         said = answer(verb, payload)
-        if verb is Verb.CONTRIBUTION:
+        if verb is Query.CONTRIBUTION:
             raise Unreachable("the answer is lost")
         return said
 
@@ -76,8 +76,8 @@ def unheard(answer: Answerer) -> Answerer:
 def gone(answer: Answerer) -> Answerer:
     """Registers, and is not there any more when contributions are collected."""
 
-    def away(verb: Verb, payload: bytes) -> bytes:
-        if verb is Verb.CONTRIBUTION:
+    def away(verb: Query, payload: bytes) -> bytes:
+        if verb is Query.CONTRIBUTION:
             raise Unreachable("nobody is there")
         return answer(verb, payload)
 
@@ -157,8 +157,8 @@ class Away:
         return answer
 
 
-@pytest.mark.parametrize(("at", "state"), [("endorse", State.ENDORSING), ("unmask", State.UNMASKING)])
-def test_a_trustee_is_away_for_an_hour_and_the_round_waits_for_it(tmp_path: Path, at: str, state: State) -> None:
+@pytest.mark.parametrize(("at", "state"), [("endorse", RoundState.ENDORSING), ("unmask", RoundState.UNMASKING)])
+def test_a_trustee_is_away_for_an_hour_and_the_round_waits_for_it(tmp_path: Path, at: str, state: RoundState) -> None:
     hour = [500.0]
     limits = dict.fromkeys(range(1, 6), TrusteeLimits(now_hour=lambda: hour[0]))
     grounds = founded(tmp_path, COHORT)
@@ -386,7 +386,7 @@ class Faulty:
     def __call__(self, messages: list[Message]) -> Iterable[Message]:
         if not messages:
             return []
-        if messages[0].metadata.message_type != f"query.{Verb.CONTRIBUTION}":
+        if messages[0].metadata.message_type != f"query.{Query.CONTRIBUTION}":
             late, self._late = self._late, []  # when something else is asked for
             return [*late, *messages]
         self.own |= {node(one): blob(one) for one in messages}

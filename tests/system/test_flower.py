@@ -18,7 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given, strategies as st
 
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PharoahError
-from federation.protocol.queries import BLOB, RECORD, Fault, Verb, unwrap, wrap
+from federation.protocol.queries import BLOB, RECORD, Fault, Query, unwrap, wrap
 from provider_server.network.flower_app import server_app, task_identity
 from provider_server.network.grid_tenants import FLOWER_ERRORS, PULL_AT_ONCE, GridTenants, NodeId, Silence, Why
 from provider_server.network.superlink import NO_CODE, bundle, run_server_app
@@ -35,12 +35,12 @@ Run = Callable[[Tenants], None]
 Play = Callable[[Sequence[ClientApp | None], Run, float], list[int]]
 
 
-def echo(verb: Verb, payload: bytes) -> bytes:
+def echo(verb: Query, payload: bytes) -> bytes:
     return verb.encode() + b":" + payload
 
 
-def fail(error: Exception) -> Callable[[Verb, bytes], bytes]:
-    def answer(_verb: Verb, _payload: bytes) -> bytes:
+def fail(error: Exception) -> Callable[[Query, bytes], bytes]:
+    def answer(_verb: Query, _payload: bytes) -> bytes:
         raise error
 
     return answer
@@ -50,7 +50,7 @@ def says(reply: Callable[[], RecordDict | Error]) -> ClientApp:
     """A node that is not ours and replies to a contribution with whatever it likes."""
     app = ClientApp()
 
-    @app.query(Verb.CONTRIBUTION.value)
+    @app.query(Query.CONTRIBUTION.value)
     def answer(message: Message, _context: Context) -> Message:
         return Message(reply(), reply_to=message)
 
@@ -93,7 +93,7 @@ def play(request: pytest.FixtureRequest) -> Play:
 
 def ask_all(payloads: Sequence[bytes], answers: list[list[bytes]]) -> Run:
     def run(tenants: Tenants) -> None:
-        answers.extend(sorted(tenants.ask(verb, payload)) for verb in Verb for payload in payloads)
+        answers.extend(sorted(tenants.ask(verb, payload)) for verb in Query for payload in payloads)
 
     return run
 
@@ -104,7 +104,7 @@ def ask_once(answers: list[bytes], silences: list[Silence], seconds: list[float]
     def run(tenants: Tenants) -> None:
         assert isinstance(tenants, GridTenants)
         begin_s = time.monotonic()
-        answers.extend(tenants.ask(Verb.CONTRIBUTION, b"plan"))
+        answers.extend(tenants.ask(Query.CONTRIBUTION, b"plan"))
         seconds.append(time.monotonic() - begin_s)
         silences.extend(tenants.silences)
 
@@ -128,14 +128,14 @@ def test_the_same_bytes_come_out_of_every_verb(play: Play) -> None:
     payloads = [b"", ALL_BYTES, ALL_BYTES * 512]
     answers: list[list[bytes]] = []
     play([client_app(echo), client_app(lambda verb, payload: b"2" + payload)], ask_all(payloads, answers), PATIENCE_S)
-    assert answers == [[b"2" + payload, echo(verb, payload)] for verb in Verb for payload in payloads]
+    assert answers == [[b"2" + payload, echo(verb, payload)] for verb in Query for payload in payloads]
 
 
 def test_a_node_that_never_answers_is_late_and_holds_nobody_up(play: Play) -> None:
     _, _, answered_s = left_out(play, client_app(fail(BudgetExceeded("no"))), PATIENCE_S)
     deadline_s = max(SHORT_S, 10 * answered_s)  # the other node must answer in time however busy the machine is
     silences, node_id, seconds = left_out(play, None, deadline_s)
-    assert silences == [Silence(Verb.CONTRIBUTION, NodeId(node_id), Why.LATE)]
+    assert silences == [Silence(Query.CONTRIBUTION, NodeId(node_id), Why.LATE)]
     assert deadline_s <= seconds < PATIENCE_S
 
 
@@ -158,9 +158,9 @@ def test_of_an_error_only_the_class_name_crosses(
         return replies[-1]
 
     theirs = ClientApp()
-    theirs.query(Verb.CONTRIBUTION.value)(spied)
+    theirs.query(Query.CONTRIBUTION.value)(spied)
     silences, node_id, seconds = left_out(play, theirs)
-    assert silences == [Silence(Verb.CONTRIBUTION, NodeId(node_id), Why.FAILED, name)]
+    assert silences == [Silence(Query.CONTRIBUTION, NodeId(node_id), Why.FAILED, name)]
     assert seconds < PATIENCE_S
     assert (replies[0].error.code, replies[0].error.reason) == (code, name)
     assert SECRET.encode() not in replies[0].deflate()
@@ -171,7 +171,7 @@ def test_of_an_error_only_the_class_name_crosses(
 
 def test_a_malformed_reply_is_dropped_and_reported(play: Play) -> None:
     silences, node_id, seconds = left_out(play, says(lambda: RecordDict({"other": ConfigRecord({BLOB: b"x"})})))
-    assert silences == [Silence(Verb.CONTRIBUTION, NodeId(node_id), Why.MALFORMED, "DecodeError")]
+    assert silences == [Silence(Query.CONTRIBUTION, NodeId(node_id), Why.MALFORMED, "DecodeError")]
     assert seconds < PATIENCE_S
 
 
@@ -190,7 +190,7 @@ def test_a_pinned_node_refuses_the_run_of_another_bundle(link: SuperLink) -> Non
     ):
         run_server_app(link.address, server_app(ask_once(answers, silences, []), wanted=2, deadline_s=PATIENCE_S))
     assert answers == [b"contribution:plan"]
-    assert silences == [Silence(Verb.CONTRIBUTION, NodeId(refusing), Why.FAILED, "INVALID_FAB")]
+    assert silences == [Silence(Query.CONTRIBUTION, NodeId(refusing), Why.FAILED, "INVALID_FAB")]
 
 
 @pytest.mark.xdist_group("superlink")
@@ -201,7 +201,7 @@ from crypto.verbs import Verb
 from provider_server.flower_server import server_app, task_identity
 
 def run(tenants):
-    Path({str(tmp_path / "answers")!r}).write_bytes(b" ".join(tenants.ask(Verb.BUNDLE, b"week 7")))
+    Path({str(tmp_path / "answers")!r}).write_bytes(b" ".join(tenants.ask(Query.BUNDLE, b"week 7")))
 
 app = server_app(run, wanted=2)
 """
@@ -228,7 +228,7 @@ def test_the_harness_hides_neither_a_failing_run_nor_a_failing_node(link: SuperL
 def ask_grid(grid: Grid, deadline_s: float = 0.0) -> tuple[list[bytes], tuple[Silence, ...]]:
     tenants = GridTenants(grid, deadline_s, poll_s=0.01)
     with local_task():
-        return list(tenants.ask(Verb.CONTRIBUTION, b"plan")), tenants.silences
+        return list(tenants.ask(Query.CONTRIBUTION, b"plan")), tenants.silences
 
 
 def numbered(count: int) -> dict[int, ClientApp]:
@@ -260,8 +260,8 @@ def test_a_reply_to_another_question_is_ignored() -> None:
         return stale
 
     grid = LocalGrid(numbered(1), deliver=hold_back_one_round)
-    assert ask_grid(grid) == ([], (Silence(Verb.CONTRIBUTION, NodeId(2), Why.LATE),))
-    assert ask_grid(grid) == ([], (Silence(Verb.CONTRIBUTION, NodeId(2), Why.LATE),))
+    assert ask_grid(grid) == ([], (Silence(Query.CONTRIBUTION, NodeId(2), Why.LATE),))
+    assert ask_grid(grid) == ([], (Silence(Query.CONTRIBUTION, NodeId(2), Why.LATE),))
     assert len(kept) == 1
 
 
@@ -282,7 +282,7 @@ def test_an_answer_is_yielded_before_the_others_have_come() -> None:
     tenants = GridTenants(LocalGrid(numbered(2), silent=[3]), deadline_s=PATIENCE_S)
     begin_s = time.monotonic()
     with local_task():
-        assert next(tenants.ask(Verb.CONTRIBUTION, b"plan")) == b"2"
+        assert next(tenants.ask(Query.CONTRIBUTION, b"plan")) == b"2"
     assert time.monotonic() - begin_s < PATIENCE_S
     assert tenants.silences == ()
 
@@ -295,16 +295,16 @@ def test_a_question_is_sent_even_if_nobody_reads_the_answers() -> None:
 
     sent: list[str] = []
     with local_task():
-        GridTenants(Recording(numbered(2)), 0.0).ask(Verb.BUNDLE, b"bundle")
+        GridTenants(Recording(numbered(2)), 0.0).ask(Query.BUNDLE, b"bundle")
     assert sent == ["query.bundle", "query.bundle"]
 
 
 def test_silences_add_up_over_the_questions_of_a_week() -> None:
     tenants = GridTenants(LocalGrid(numbered(2), silent=[3]), 0.0)
     with local_task():
-        for verb in Verb:
+        for verb in Query:
             list(tenants.ask(verb, b""))
-    assert tenants.silences == tuple(Silence(verb, NodeId(3), Why.LATE) for verb in Verb)
+    assert tenants.silences == tuple(Silence(verb, NodeId(3), Why.LATE) for verb in Query)
 
 
 def test_a_node_that_left_before_the_question_is_unsent() -> None:
@@ -312,7 +312,7 @@ def test_a_node_that_left_before_the_question_is_unsent() -> None:
         def get_node_ids(self) -> Iterable[int]:
             return [2, 999]
 
-    assert ask_grid(Stale(numbered(1))) == ([b"2"], (Silence(Verb.CONTRIBUTION, NodeId(999), Why.UNSENT),))
+    assert ask_grid(Stale(numbered(1))) == ([b"2"], (Silence(Query.CONTRIBUTION, NodeId(999), Why.UNSENT),))
 
 
 def test_all_nodes_are_unsent_when_the_grid_takes_none() -> None:
@@ -362,7 +362,7 @@ def test_the_text_of_a_hostile_error_is_not_taken_over(
     caplog: pytest.LogCaptureFixture, error: Error, detail: str
 ) -> None:
     _, silences = ask_grid(LocalGrid({2: says(lambda: error)}))
-    assert silences == (Silence(Verb.CONTRIBUTION, NodeId(2), Why.FAILED, detail),)
+    assert silences == (Silence(Query.CONTRIBUTION, NodeId(2), Why.FAILED, detail),)
     assert SECRET not in caplog.text
     assert "forged" not in caplog.text
 
@@ -391,7 +391,7 @@ def test_the_server_waits_for_the_nodes_it_wants_and_then_goes_on(counts: list[i
 
 def asked(app: ClientApp, content: RecordDict) -> Message:
     with local_task():
-        question = Message(content, 2, f"query.{Verb.CONTRIBUTION}")
+        question = Message(content, 2, f"query.{Query.CONTRIBUTION}")
     return app(question, Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={}))
 
 
@@ -417,7 +417,7 @@ def test_a_question_in_any_other_layout_is_refused_unread(content: RecordDict) -
 
 def test_an_error_in_place_of_a_question_is_refused() -> None:
     with local_task():
-        question = Message(Error(1, "x"), reply_to=Message(blob(), 2, f"query.{Verb.CONTRIBUTION}"))
+        question = Message(Error(1, "x"), reply_to=Message(blob(), 2, f"query.{Query.CONTRIBUTION}"))
     context = Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={})
     assert client_app(echo)(question, context).error.code == Fault.DECODE
 
@@ -478,7 +478,7 @@ def test_apps_cannot_reach_into_what_others_hold() -> None:
         return replies
 
     app = ClientApp()
-    app.query(Verb.CONTRIBUTION.value)(greedy)
+    app.query(Query.CONTRIBUTION.value)(greedy)
     assert ask_grid(LocalGrid({2: app, 3: app}, deliver=meddle)) == ([b"mine", b"mine"], ())
 
 
@@ -490,7 +490,7 @@ def test_a_node_keeps_its_own_context_from_message_to_message() -> None:
         return Message(blob(f"{context.node_id}:{seen['n']}".encode()), reply_to=message)
 
     app = ClientApp()
-    app.query(Verb.CONTRIBUTION.value)(count)
+    app.query(Query.CONTRIBUTION.value)(count)
     grid = LocalGrid({2: app, 3: app})
     ask_grid(grid)
     assert ask_grid(grid)[0] == [b"2:2", b"3:2"]

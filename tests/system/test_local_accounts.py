@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from flwr.proto.control_pb2 import ListNodesRequest, StartRunRequest, StopRunRequest, UnregisterNodeRequest
 
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from provider_server.metrics import Metrics
 from provider_server.network.connections import DEFAULT_LIMITS
 from provider_server.network.listeners import Listener
@@ -77,7 +77,7 @@ def obeyed(answers: list[Answer]) -> set[tuple[str, str]]:
     return {(answer.path, answer.host) for answer in answers if answer.was_obeyed}
 
 
-def echo(verb: Verb, payload: bytes) -> bytes:
+def echo(verb: Query, payload: bytes) -> bytes:
     return payload
 
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tenant_client.cli import app
-from tenant_client.records.attempts import State
+from tenant_client.records.attempts import AttemptState
 from tenant_client.run.attach import exit_status
 from tests.jobs.wrapped import LEASE, PROGRAM, attempts, environment, failures, start
 from tests.support.waiting import PATIENCE_S, until
@@ -38,7 +38,7 @@ def test_a_process_that_its_parent_has_not_reaped_says_how_it_ended(tmp_path: Pa
     client.communicate()
     assert job.wait() == 7
     (attempt,) = attempts(tmp_path / "home")
-    assert (attempt.state, attempt.exit_code, attempt.cause.reason) == (State.FAILED, 7, "unknown")
+    assert (attempt.state, attempt.exit_code, attempt.cause.reason) == (AttemptState.FAILED, 7, "unknown")
 
 
 def test_a_process_that_was_reaped_ended_in_an_unknown_way(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_process_that_was_reaped_ended_in_an_unknown_way(tmp_path: Path) -> No
     client.communicate()
     shell.communicate()
     (attempt,) = attempts(tmp_path / "home")
-    assert (attempt.state, attempt.exit_code, attempt.cause.reason) == (State.INTERRUPTED, None, "unknown")
+    assert (attempt.state, attempt.exit_code, attempt.cause.reason) == (AttemptState.INTERRUPTED, None, "unknown")
     assert failures(tmp_path / "home") == []
 
 
@@ -98,7 +98,7 @@ def test_a_log_directory_tells_its_attempts(tmp_path: Path, *, whole: bool) -> N
     assert client.communicate() is not None
     assert client.returncode == 0
     rows = attempts(tmp_path / "home")
-    known = [State.FAILED, State.FAILED, State.FAILED if whole else State.INTERRUPTED]
+    known = [AttemptState.FAILED, AttemptState.FAILED, AttemptState.FAILED if whole else AttemptState.INTERRUPTED]
     assert [row.state for row in rows] == known
     assert [row.attempt for row in rows] == [1, 2, 3]
     assert [row.cause.reason for row in rows] == ["value_error", "key_error", "index_error" if whole else "unknown"]

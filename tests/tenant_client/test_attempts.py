@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from federation.runtime.sqlite import Connection
-from tenant_client.records.attempts import Attempts, Cause, State
+from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal, Unit
 
@@ -27,16 +27,16 @@ def reasons(connection: Connection) -> list[tuple[float, float, str]]:
 def test_restarts_of_one_lease_are_numbered_and_explained(connection: Connection) -> None:
     attempts = Attempts(connection)
     assert attempts.begin("a", 10 * HOUR_S) == 1
-    attempts.end("a", 1, State.FAILED, 12 * HOUR_S, signal=9, steps=7, findings=[{"kind": "hang"}])
-    cause = Cause("ecc_error", 3, "node-1", "0000:3b:00", "dmesg, line 4", "ecc_error: …")
+    attempts.end("a", 1, AttemptState.FAILED, 12 * HOUR_S, signal=9, steps=7, findings=[{"kind": "hang"}])
+    cause = AttemptCause("ecc_error", 3, "node-1", "0000:3b:00", "dmesg, line 4", "ecc_error: …")
     attempts.explain("a", 1, cause)
     attempts.count("a", 1)
     assert attempts.begin("a", 13 * HOUR_S) == 2
     assert attempts.begin("b", 13 * HOUR_S) == 1
     first, second = attempts.list("a")
-    assert (first.state, first.signal, first.exit_code, first.cause) == (State.FAILED, 9, None, cause)
+    assert (first.state, first.signal, first.exit_code, first.cause) == (AttemptState.FAILED, 9, None, cause)
     assert (first.steps, first.findings) == (7, ({"kind": "hang"},))
-    assert (second.state, second.ended_at_s, second.cause.reason) == (State.RUNNING, None, "unknown")
+    assert (second.state, second.ended_at_s, second.cause.reason) == (AttemptState.RUNNING, None, "unknown")
     assert [(row.unit, row.attempt) for row in attempts.list()] == [("a", 1), ("a", 2), ("b", 1)]
     assert reasons(connection) == [(12.0, 2.0, "ecc_error")]
 
@@ -45,7 +45,7 @@ def test_the_age_counts_from_the_leases_start_not_the_attempts(connection: Conne
     Journal(connection).add([Unit("a", 5.0, {"context": "token"})], [])
     attempts = Attempts(connection)
     attempts.begin("a", 10 * HOUR_S)
-    attempts.end("a", 1, State.FAILED, 12 * HOUR_S, exit_code=1)
+    attempts.end("a", 1, AttemptState.FAILED, 12 * HOUR_S, exit_code=1)
     attempts.count("a", 1)
     assert reasons(connection) == [(12.0, 7.0, "unknown")]
     assert Journal(connection).labels("a") == {"context": "token"}
@@ -57,10 +57,10 @@ def test_an_attempt_that_nobody_ended_is_interrupted_at_the_next_start(connectio
     attempts.begin("other", 0.0)
     attempts.begin("a", 60.0)
     first, second = attempts.list("a")
-    assert (first.state, first.cause.reason, first.ended_at_s) == (State.INTERRUPTED, "unknown", None)
+    assert (first.state, first.cause.reason, first.ended_at_s) == (AttemptState.INTERRUPTED, "unknown", None)
     assert first.cause.sentence.startswith("interrupted")
-    assert second.state is State.RUNNING
-    assert attempts.list("other")[0].state is State.RUNNING
+    assert second.state is AttemptState.RUNNING
+    assert attempts.list("other")[0].state is AttemptState.RUNNING
     assert reasons(connection) == []
 
 
@@ -68,7 +68,7 @@ def test_an_attempt_whose_observer_lives_is_not_interrupted(connection: Connecti
     attempts = Attempts(connection)
     attempts.begin("a", 0.0)
     attempts.begin("a", 60.0, lives=lambda number: number == 1)
-    assert [row.state for row in attempts.list("a")] == [State.RUNNING, State.RUNNING]
+    assert [row.state for row in attempts.list("a")] == [AttemptState.RUNNING, AttemptState.RUNNING]
 
 
 def test_a_number_is_taken_once(connection: Connection) -> None:
@@ -81,10 +81,10 @@ def test_wrappers_of_one_allocation_count_one_failure(connection: Connection) ->
     for _ in range(2):
         attempts.begin("a", 0.0, lives=lambda _: True)
     for number in (1, 2):
-        attempts.end("a", number, State.FAILED, 10.0 + number, exit_code=1)
+        attempts.end("a", number, AttemptState.FAILED, 10.0 + number, exit_code=1)
         attempts.count("a", number)
     assert len(reasons(connection)) == 1
     attempts.begin("a", 20.0)
-    attempts.end("a", 3, State.FAILED, 30.0, exit_code=1)
+    attempts.end("a", 3, AttemptState.FAILED, 30.0, exit_code=1)
     attempts.count("a", 3)
     assert len(reasons(connection)) == 2

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tenant_client.advice.changes import NothingToCompare, Run, changes, last_that_worked, relations
 from tenant_client.cli import app
-from tenant_client.records.attempts import Attempts, Cause, State
+from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal
 from tests.support.changing import replace
@@ -94,12 +94,16 @@ def home(tmp_path: Path) -> Path:
     attempts, journal = Attempts(connection), Journal(connection)
     other = replace(LLAMA, structure=frozenset({("aten::conv2d", (3, 3))}))
     newer = replace(LLAMA, versions=(*LLAMA.versions, ("nccl", "2.21.5")))
-    runs = [("old", LLAMA, State.SUCCEEDED), ("other", other, State.SUCCEEDED), ("new", newer, State.FAILED)]
+    runs = [
+        ("old", LLAMA, AttemptState.SUCCEEDED),
+        ("other", other, AttemptState.SUCCEEDED),
+        ("new", newer, AttemptState.FAILED),
+    ]
     for number, (unit, descriptor, state) in enumerate(runs):
         attempts.begin(unit, 3600.0 * number)
         journal.describe(unit, 0.0, descriptor)
         attempts.end(unit, 1, state, 3600.0 * number + 60.0)
-    attempts.explain("new", 1, Cause("nccl_timeout_error"))
+    attempts.explain("new", 1, AttemptCause("nccl_timeout_error"))
     connection.close()
     return tmp_path
 

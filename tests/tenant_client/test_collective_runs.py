@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tenant_client.diagnosis.collectives import Cause, Verdict, analyse, evidence
+from tenant_client.diagnosis.collectives import CollectiveCause, CollectiveVerdict, analyse, evidence
 from tenant_client.sources.evidence import Role
 from tenant_client.sources.flight_recorder import Group, Operation, read_dumps
 from tests import needs
@@ -67,7 +67,7 @@ def members(group: Group) -> tuple[int, ...]:
 def test_a_clean_run_accuses_nobody(schedule: tuple[int, list[tuple[Group, Operation]]]) -> None:
     size, steps = schedule
     found = judged(played(size, steps, {}))
-    assert (found.verdict, found.culprits, found.groups) == (Verdict.CLEAN, (), ())
+    assert (found.verdict, found.culprits, found.groups) == (CollectiveVerdict.CLEAN, (), ())
 
 
 @settings(max_examples=300, deadline=None)
@@ -78,7 +78,7 @@ def test_one_rank_that_stops_is_named_and_nobody_else(
     size, steps = schedule
     bad, at, ahead = (data.draw(st.integers(0, top)) for top in (size - 1, len(steps) - 1, 3))
     found = judged(played(size, steps, {bad: at}, ahead))
-    assert (found.verdict, found.culprits) == (Verdict.MISSING, (bad,))
+    assert (found.verdict, found.culprits) == (CollectiveVerdict.MISSING, (bad,))
 
 
 # ---- what the world writes -----------------------------------------------------------------------------------------
@@ -87,9 +87,14 @@ def test_one_rank_that_stops_is_named_and_nobody_else(
 @pytest.mark.skipif(not RUNS.exists(), reason=f"{RUNS} is missing")
 @pytest.mark.parametrize(
     ("run", "verdict", "cause"),
-    [("gpu_error_1st", Verdict.STOPPED, Cause.DEVICE), ("lock_gil_1st", Verdict.MISSING, Cause.HOST)],
+    [
+        ("gpu_error_1st", CollectiveVerdict.STOPPED, CollectiveCause.DEVICE),
+        ("lock_gil_1st", CollectiveVerdict.MISSING, CollectiveCause.HOST),
+    ],
 )
-def test_recorded_runs_name_the_injected_ranks_in_any_order(run: str, verdict: Verdict, cause: Cause) -> None:
+def test_recorded_runs_name_the_injected_ranks_in_any_order(
+    run: str, verdict: CollectiveVerdict, cause: CollectiveCause
+) -> None:
     """NVIDIA's own analysis, in reference_output.txt, finds the first of the two in gpu_error_1st."""
     first = (RUNS / run / "fault_injection.log").read_text().splitlines()[0]
     injected = tuple(json.loads(first.partition(":")[2]))
@@ -109,7 +114,7 @@ def test_recorded_runs_name_the_injected_ranks_in_any_order(run: str, verdict: V
 def test_without_the_dumps_of_the_injected_ranks_nobody_healthy_is_accused(run: str) -> None:
     found = analyse(list(read_dumps(RUNS / run)))
     left = analyse([dump for dump in read_dumps(RUNS / run) if dump.rank not in found.culprits])
-    assert (left.culprits, left.no_dump, left.verdict) == ((), found.culprits, Verdict.UNDECIDED)
+    assert (left.culprits, left.no_dump, left.verdict) == ((), found.culprits, CollectiveVerdict.UNDECIDED)
 
 
 GLOO = """

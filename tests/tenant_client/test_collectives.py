@@ -1,6 +1,6 @@
 import pytest
 
-from tenant_client.diagnosis.collectives import Cause, Verdict, analyse, evidence
+from tenant_client.diagnosis.collectives import CollectiveCause, CollectiveVerdict, analyse, evidence
 from tenant_client.sources.evidence import Role
 from tenant_client.sources.flight_recorder import Group, Operation
 from tests.support.clusters import C, R, Rank, S, call, cluster, judged, world
@@ -10,13 +10,13 @@ from tests.support.clusters import C, R, Rank, S, call, cluster, judged, world
 
 def test_nothing_is_found_where_nothing_is_wrong() -> None:
     found = judged(cluster(4, 5))
-    assert (found.verdict, found.culprits, found.groups) == (Verdict.CLEAN, (), ())
+    assert (found.verdict, found.culprits, found.groups) == (CollectiveVerdict.CLEAN, (), ())
     assert found.sentence == "nothing found"
     assert evidence(found) == []
 
 
 def test_no_dumps_at_all_are_nothing_found() -> None:
-    assert analyse([]).verdict is Verdict.CLEAN
+    assert analyse([]).verdict is CollectiveVerdict.CLEAN
 
 
 @pytest.mark.parametrize("bad", range(4))
@@ -26,9 +26,9 @@ def test_a_rank_that_does_not_join_is_named_with_call_source_line_and_age(bad: i
         if rank.rank != bad:
             rank.add(world(4), 6, call("all_gather", 8, 32), R)
     found = judged(ranks)
-    assert (found.verdict, found.culprits) == (Verdict.MISSING, (bad,))
+    assert (found.verdict, found.culprits) == (CollectiveVerdict.MISSING, (bad,))
     assert found.sentence.splitlines()[0] == f"rank {bad}: all_gather, seq 6, group default_pg (0), train.py:9"
-    assert found.accused[0].cause is Cause.HOST
+    assert found.accused[0].cause is CollectiveCause.HOST
     assert found.accused[0].age_s == 1.0
     assert found.groups[0].waiting == tuple(rank for rank in range(4) if rank != bad)
     (root,) = evidence(found)
@@ -54,15 +54,15 @@ def test_the_odd_one_out_is_named_and_not_those_that_the_first_dump_disagrees_wi
     for rank in ranks:
         rank.add(world(5), 4, wrong if rank.rank == bad else right, S)
     found = judged(ranks)
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, (bad,))
-    assert found.accused[0].cause is Cause.PROGRAM
+    assert (found.verdict, found.culprits) == (CollectiveVerdict.MISMATCH, (bad,))
+    assert found.accused[0].cause is CollectiveCause.PROGRAM
     assert f"rank {bad}: {wrong.kind}" in found.accused[0].reason
 
 
 def test_a_tie_of_two_calls_names_nobody() -> None:
     ranks = [Rank(0).add(world(2), 1, call(), S), Rank(1).add(world(2), 1, call("broadcast"), S)]
     found = judged(ranks)
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    assert (found.verdict, found.culprits) == (CollectiveVerdict.MISMATCH, ())
     assert "no majority" in found.sentence
     assert [one.role for one in evidence(found)] == [Role.SYMPTOM]
 
@@ -73,8 +73,8 @@ def test_of_two_calls_the_one_that_cannot_be_right_by_itself_loses() -> None:
     assert found.culprits == (0,)
 
 
-@pytest.mark.parametrize(("last", "verdict"), [(4, Verdict.CLEAN), (5, Verdict.MISMATCH)])
-def test_all_to_all_may_be_uneven_but_must_add_up(last: int, verdict: Verdict) -> None:
+@pytest.mark.parametrize(("last", "verdict"), [(4, CollectiveVerdict.CLEAN), (5, CollectiveVerdict.MISMATCH)])
+def test_all_to_all_may_be_uneven_but_must_add_up(last: int, verdict: CollectiveVerdict) -> None:
     outs = [6, 2, 8, last + 12]
     ranks = [Rank(at).add(world(4), 1, call("all_to_all", 8, out)) for at, out in enumerate(outs)]
     found = judged(ranks)
@@ -85,7 +85,7 @@ def test_roots_may_have_more_than_the_others() -> None:
     ranks = [Rank(at).add(world(3), 1, call("scatter", 24 if at == 1 else 0, 8)) for at in range(3)]
     for rank in ranks:
         rank.add(world(3), 2, call("gather", 8, 24 if rank.rank == 1 else 0))
-    assert judged(ranks).verdict is Verdict.CLEAN
+    assert judged(ranks).verdict is CollectiveVerdict.CLEAN
 
 
 @pytest.mark.parametrize("bad", range(4))
@@ -95,15 +95,15 @@ def test_a_rank_whose_work_is_unfinished_though_its_peers_saw_it_complete_is_sto
         rank.add(world(4), 4, call(), S if rank.rank == bad else C)
         rank.add(world(4), 5, call(), S)
     found = judged(ranks)
-    assert (found.verdict, found.culprits) == (Verdict.STOPPED, (bad,))
-    assert found.accused[0].cause is Cause.DEVICE
+    assert (found.verdict, found.culprits) == (CollectiveVerdict.STOPPED, (bad,))
+    assert found.accused[0].cause is CollectiveCause.DEVICE
 
 
 def test_a_rank_that_is_behind_but_keeps_nobody_waiting_is_not_accused() -> None:
     ranks = cluster(3, 2)
     for rank in ranks:
         rank.add(world(3), 3, call(), S if rank.rank == 1 else C)
-    assert judged(ranks).verdict is Verdict.CLEAN
+    assert judged(ranks).verdict is CollectiveVerdict.CLEAN
 
 
 def test_a_broadcast_may_complete_at_its_root_first() -> None:
@@ -116,19 +116,19 @@ def test_work_that_did_not_start_where_the_others_did_is_stopped() -> None:
     for rank in ranks:
         rank.add(world(4), 4, call(), S if rank.rank == 2 else R)
     found = judged(ranks)
-    assert (found.verdict, found.culprits) == (Verdict.STOPPED, (2,))
+    assert (found.verdict, found.culprits) == (CollectiveVerdict.STOPPED, (2,))
 
 
 def test_all_started_and_none_complete_is_the_network() -> None:
     found = judged(cluster(4, 1, R))
-    assert (found.verdict, found.culprits) == (Verdict.NETWORK, ())
+    assert (found.verdict, found.culprits) == (CollectiveVerdict.NETWORK, ())
     assert found.sentence.startswith("no rank can be named: all_reduce, seq 1")
     assert [one.role for one in evidence(found)] == [Role.SYMPTOM]
 
 
 def test_a_rank_without_a_dump_is_suspected_and_not_accused() -> None:
     found = judged([rank.add(world(4), 3, call(), S) for rank in cluster(4, 2)[:3]])
-    assert (found.verdict, found.culprits, found.no_dump) == (Verdict.UNDECIDED, (), (3,))
+    assert (found.verdict, found.culprits, found.no_dump) == (CollectiveVerdict.UNDECIDED, (), (3,))
     assert "without a dump, cannot decide: rank 3" in found.sentence
 
 
@@ -136,7 +136,7 @@ def test_who_waits_for_a_rank_without_a_dump_is_not_accused_elsewhere() -> None:
     pair, other = Group("p", "PIPELINE", (2, 3)), Group("t", "TENSOR", (0, 1, 2))
     ranks = [Rank(at).add(other, 1, call(), S) for at in (0, 1)] + [Rank(2, knows=(other,)).add(pair, 1, call(), S)]
     found = judged(ranks)
-    assert (found.verdict, found.culprits, found.no_dump) == (Verdict.UNDECIDED, (), (3,))
+    assert (found.verdict, found.culprits, found.no_dump) == (CollectiveVerdict.UNDECIDED, (), (3,))
 
 
 # ---- several groups ------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_the_rank_that_everybody_waits_for_is_named_and_not_those_that_wait_in_b
     for at in range(3):
         ranks[at].add(links[at], 1, call(), S)
     found = judged(ranks)
-    assert (found.verdict, found.culprits) == (Verdict.MISSING, (3,))
+    assert (found.verdict, found.culprits) == (CollectiveVerdict.MISSING, (3,))
     assert found.groups[0].call.group == links[2]
     assert [one.role for one in evidence(found)] == [Role.ROOT, Role.SYMPTOM, Role.SYMPTOM]
 
@@ -167,7 +167,7 @@ def test_ranks_that_wait_for_each_other_are_named_and_not_those_that_wait_for_th
 def test_of_two_groups_of_one_name_each_is_judged_by_its_own_ranks() -> None:
     left, right = Group("5", "TENSOR", (0, 1)), Group("5", "TENSOR", (2, 3))
     ranks = [Rank(at).add(left if at < 2 else right, 1, call(into=8 if at < 2 else 9)) for at in range(4)]
-    assert judged(ranks).verdict is Verdict.CLEAN
+    assert judged(ranks).verdict is CollectiveVerdict.CLEAN
 
 
 # ---- what a dump does not hold -------------------------------------------------------------------------------------
@@ -186,14 +186,14 @@ def test_unfinished_records_only_and_the_status_tells_that_the_others_are_done()
     others = [Rank(at, status={group: (10, 9)}, first_id=41).add(group, 10, call(), S) for at in (0, 1)]
     late = Rank(2, status={group: (9, 8)}, first_id=40).add(group, 9, call(), S)
     found = judged([*others, late])
-    assert (found.verdict, found.culprits) == (Verdict.STOPPED, (2,))
+    assert (found.verdict, found.culprits) == (CollectiveVerdict.STOPPED, (2,))
 
 
 def test_a_status_that_disagrees_with_the_records_is_not_believed() -> None:
     ranks = cluster(3, 2)
     for rank in ranks:
         rank.status = {world(3): (90 + rank.rank, 90)}
-    assert judged(ranks).verdict is Verdict.CLEAN
+    assert judged(ranks).verdict is CollectiveVerdict.CLEAN
 
 
 def test_a_rank_whose_own_status_is_ahead_of_its_record_is_not_stopped() -> None:
@@ -215,7 +215,7 @@ def test_where_most_show_no_record_nobody_is_accused() -> None:
     group = world(4)
     ranks = [Rank(at, knows=(group,)) for at in range(3)] + [Rank(3, first_id=40).add(group, 9, call(), S)]
     found = judged(ranks)
-    assert (found.verdict, found.culprits) == (Verdict.UNDECIDED, ())
+    assert (found.verdict, found.culprits) == (CollectiveVerdict.UNDECIDED, ())
 
 
 # ---- sends, receives and coalesced calls ---------------------------------------------------------------------------
@@ -225,14 +225,14 @@ def test_a_send_that_was_never_posted_is_named() -> None:
     stages = Group("43", "PIPELINE", (4, 8))
     ranks = [Rank(4, knows=(stages,)), Rank(8).add(stages, 1, call("recv", ends=(0, 1)), S)]
     found = judged(ranks)
-    assert (found.verdict, found.culprits) == (Verdict.MISSING, (4,))
+    assert (found.verdict, found.culprits) == (CollectiveVerdict.MISSING, (4,))
     assert found.accused[0].call.operation == "recv 4 -> 8"
 
 
-@pytest.mark.parametrize(("received", "verdict"), [(8, Verdict.CLEAN), (9, Verdict.MISMATCH)])
-def test_sends_and_receives_match_on_their_size(received: int, verdict: Verdict) -> None:
+@pytest.mark.parametrize(("received", "verdict"), [(8, CollectiveVerdict.CLEAN), (9, CollectiveVerdict.MISMATCH)])
+def test_sends_and_receives_match_on_their_size(received: int, verdict: CollectiveVerdict) -> None:
     stages = Group("43", "PIPELINE", (4, 8))
-    state = C if verdict is Verdict.CLEAN else S
+    state = C if verdict is CollectiveVerdict.CLEAN else S
     ranks = [
         Rank(4).add(stages, 1, call("send", ends=(0, 1)), state),
         Rank(8).add(stages, 1, call("recv", received, ends=(0, 1)), state),

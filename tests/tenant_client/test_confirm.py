@@ -30,7 +30,7 @@ from typer.testing import CliRunner
 
 from crypto.errors import NotYours
 from crypto.ids import LeaseId, TenantId
-from federation.protocol.service_messages import Action, Hint, HintState, Outcome, Suspicion, Verdict
+from federation.protocol.service_messages import Action, CheckVerdict, Hint, HintState, Outcome, Suspicion
 from federation.transport.certificates import make_certificate
 from provider_server.online.service import serve_online
 from provider_server.online.sessions import Sessions, session_key
@@ -39,7 +39,7 @@ from simulation.run.processes import free_ports
 from tenant_client.advice.hints import HintLog
 from tenant_client.cli import app
 from tenant_client.confirm import cpu, cuda, kept, machine, pair, storage, telling
-from tenant_client.confirm.assess import Finding, Measured, assess, overall, rows
+from tenant_client.confirm.assess import Measured, TestFinding, assess, overall, rows
 from tenant_client.confirm.criteria import GRID, Criterion, judge, learn
 from tenant_client.confirm.machine import Busy, Target, default_device
 from tenant_client.confirm.sample import Benchmark, CannotMeasure, Once, Rates, Sample, WrongResult
@@ -242,11 +242,11 @@ def test_a_gemm_that_does_a_third_more_work_is_found_and_healthy_ones_are_not(cl
     for trial in range(400):
         order = generator.permutation(10)
         criterion = learn({str(at): [bootstrapped(generator, good[at][0])] for at in order[:8]})
-        accused += judge(bootstrapped(generator, good[order[8]][0]), criterion).verdict is Verdict.MISMATCH
+        accused += judge(bootstrapped(generator, good[order[8]][0]), criterion).verdict is CheckVerdict.MISMATCH
         if trial % 10 == 0:
             found.append(judge(bootstrapped(generator, bad[trial % 3]), criterion))
     assert accused == 0
-    assert np.mean([one.verdict is Verdict.MISMATCH for one in found]) > 0.95
+    assert np.mean([one.verdict is CheckVerdict.MISMATCH for one in found]) > 0.95
     assert np.median([one.shortfall for one in found]) == pytest.approx(1 - 1 / SLOWER, abs=0.05)
 
 
@@ -254,9 +254,9 @@ def test_a_slow_link_is_found(clock: WorkClock) -> None:
     turns = Turns(2)
     with link(clock) as healthy, link(clock) as other, link(clock, 0.4e9) as slow:
         criterion = learn(turns.runs(healthy, other, 8))
-        assert judge(turns.ratios(healthy, other), criterion).verdict is not Verdict.MISMATCH
+        assert judge(turns.ratios(healthy, other), criterion).verdict is not CheckVerdict.MISMATCH
         found = judge(turns.ratios(slow, other), criterion)
-    assert found.verdict is Verdict.MISMATCH
+    assert found.verdict is CheckVerdict.MISMATCH
     assert found.shortfall == pytest.approx(0.6, abs=0.05)
 
 
@@ -264,9 +264,9 @@ def test_a_throttled_disk_is_found(clock: WorkClock, on_disk: Path) -> None:
     turns = Turns(3)
     with disk(clock, on_disk) as healthy, disk(clock, on_disk) as other, disk(clock, on_disk, throttled) as slow:
         criterion = learn(turns.runs(healthy, other, 8, 16))
-        assert judge(turns.ratios(healthy, other, 16), criterion).verdict is not Verdict.MISMATCH
+        assert judge(turns.ratios(healthy, other, 16), criterion).verdict is not CheckVerdict.MISMATCH
         found = judge(turns.ratios(slow, other, 16), criterion)
-    assert found.verdict is Verdict.MISMATCH
+    assert found.verdict is CheckVerdict.MISMATCH
     assert found.shortfall == pytest.approx(0.5, abs=0.05)
 
 
@@ -344,7 +344,7 @@ def test_a_wrong_result_is_confirmed_without_anything_to_compare_with() -> None:
         raise WrongResult("a sum is wrong")
 
     found = assess(Suspicion.COMPUTE, "gemm", measure, lambda _: (None, ""))
-    assert (found.verdict, found.shortfall_percent, found.wrong) == (Verdict.MISMATCH, 100.0, True)
+    assert (found.verdict, found.shortfall_percent, found.wrong) == (CheckVerdict.MISMATCH, 100.0, True)
 
 
 # ---- partners ------------------------------------------------------------------------------------------------------
@@ -451,7 +451,7 @@ def measuring(*levels: float, busy: float = 0.0) -> Callable[[], Measured]:
     return lambda: Measured(sample(left.pop(0) * np.exp(0.01 * generator.standard_normal(60))), busy)
 
 
-def assessed(measure: Callable[[], Measured], *, undisturbed: bool = False) -> Finding:
+def assessed(measure: Callable[[], Measured], *, undisturbed: bool = False) -> TestFinding:
     known = healthy()
     return assess(Suspicion.MEMORY, "test", measure, lambda _: (known, "fleet"), undisturbed=undisturbed)
 
@@ -459,30 +459,30 @@ def assessed(measure: Callable[[], Measured], *, undisturbed: bool = False) -> F
 def test_what_is_slow_is_measured_twice() -> None:
     assert len(assessed(measuring(100.0)).samples) == 1
     twice = assessed(measuring(70.0, 71.0))
-    assert (twice.verdict, len(twice.samples)) == (Verdict.MISMATCH, 2)
+    assert (twice.verdict, len(twice.samples)) == (CheckVerdict.MISMATCH, 2)
     assert twice.shortfall_percent == pytest.approx(29, abs=2)
     once = assessed(measuring(70.0, 100.0))
-    assert (once.verdict, len(once.samples)) == (Verdict.WARNING, 2)
+    assert (once.verdict, len(once.samples)) == (CheckVerdict.WARNING, 2)
 
 
 def test_nobody_is_accused_on_a_busy_machine_unless_that_cannot_matter() -> None:
-    assert assessed(measuring(70.0, 70.0, busy=0.5)).verdict is Verdict.WARNING
-    assert assessed(measuring(70.0, 70.0, busy=0.5), undisturbed=True).verdict is Verdict.MISMATCH
-    assert assessed(measuring(100.0, busy=0.5)).verdict is Verdict.OK
+    assert assessed(measuring(70.0, 70.0, busy=0.5)).verdict is CheckVerdict.WARNING
+    assert assessed(measuring(70.0, 70.0, busy=0.5), undisturbed=True).verdict is CheckVerdict.MISMATCH
+    assert assessed(measuring(100.0, busy=0.5)).verdict is CheckVerdict.OK
 
 
 def test_without_a_criterion_nothing_is_said() -> None:
     found = assess(Suspicion.MEMORY, "test", measuring(100.0), lambda _: (None, "own"))
-    assert (found.verdict, found.compared_with, found.shortfall_percent) == (Verdict.UNKNOWN, "nothing", 0.0)
+    assert (found.verdict, found.compared_with, found.shortfall_percent) == (CheckVerdict.UNKNOWN, "nothing", 0.0)
 
 
 def test_the_gravest_finding_counts() -> None:
     ok, slow, unknown = (assessed(measuring(*levels)) for levels in ((100.0,), (70.0, 70.0), (100.0,)))
     nothing = assess(Suspicion.MEMORY, "test", measuring(100.0), lambda _: (None, "own"))
-    assert overall([ok, unknown]) is Verdict.OK
-    assert overall([ok, nothing]) is Verdict.UNKNOWN
-    assert overall([ok, nothing, slow]) is Verdict.MISMATCH
-    assert overall([]) is Verdict.UNKNOWN
+    assert overall([ok, unknown]) is CheckVerdict.OK
+    assert overall([ok, nothing]) is CheckVerdict.UNKNOWN
+    assert overall([ok, nothing, slow]) is CheckVerdict.MISMATCH
+    assert overall([]) is CheckVerdict.UNKNOWN
 
 
 def test_quantiles_and_histograms_are_shown() -> None:
@@ -514,7 +514,7 @@ def test_what_others_use_is_seen() -> None:
 
 
 def keep(
-    home: Path, machine: str, level: float, *, seed: int, verdict: Verdict = Verdict.OK, at_s: float = 0.0
+    home: Path, machine: str, level: float, *, seed: int, verdict: CheckVerdict = CheckVerdict.OK, at_s: float = 0.0
 ) -> Path:
     generator = np.random.default_rng(seed)
     rates = level * np.exp(0.01 * generator.standard_normal(60))
@@ -537,7 +537,7 @@ def test_a_machine_is_compared_with_its_own_healthy_runs_only(tmp_path: Path) ->
     for seed in range(8):
         keep(tmp_path, "m1", 100.0, seed=1 + seed)
         keep(tmp_path, "m2", 200.0, seed=50 + seed)
-        keep(tmp_path, "m1", 50.0, seed=100 + seed, verdict=Verdict.MISMATCH)
+        keep(tmp_path, "m1", 50.0, seed=100 + seed, verdict=CheckVerdict.MISMATCH)
     found = kept.own(tmp_path, "m1", KIND)
     assert found is not None
     assert (found.units, found.dropped) == (8, 0)
@@ -730,11 +730,14 @@ def test_a_hint_says_what_to_test_and_its_outcome_is_told_only_if_asked_to(
 def test_an_outcome_that_left_is_listed_also_when_the_call_failed(*, told: tuple[Path, Provided], takes: bool) -> None:
     home, provided = told
     provided.takes = takes
-    found = {verdict: Finding(Suspicion.COMPUTE, "gemm", verdict, "", "fleet", (), wrong=True) for verdict in Verdict}
-    assert not telling.tell(home, hinted(1), found[Verdict.UNKNOWN])
+    found = {
+        verdict: TestFinding(Suspicion.COMPUTE, "gemm", verdict, "", "fleet", (), wrong=True)
+        for verdict in CheckVerdict
+    }
+    assert not telling.tell(home, hinted(1), found[CheckVerdict.UNKNOWN])
     assert listed(home) == []
     with nullcontext() if takes else pytest.raises(NotYours):
-        telling.tell(home, hinted(1), found[Verdict.MISMATCH])
+        telling.tell(home, hinted(1), found[CheckVerdict.MISMATCH])
     (left,) = provided.outcomes
     (row,) = listed(home)
     assert row == {

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from numpy.random import Generator
 from scipy.stats import kstest
 
-from federation.protocol.service_messages import Verdict
+from federation.protocol.service_messages import CheckVerdict
 from tenant_client.confirm.criteria import (
     BOUND,
     Criterion,
@@ -134,7 +134,7 @@ def test_half_of_them_bad_is_no_criterion() -> None:
         learn(half(2.0))
     unsure = learn(half(1.3))  # nothing tells which half is right
     assert unsure.finds() > 2
-    assert judge(machine(generator, even, slower=1.3), unsure).verdict is Verdict.UNKNOWN
+    assert judge(machine(generator, even, slower=1.3), unsure).verdict is CheckVerdict.UNKNOWN
 
 
 def test_a_machine_counts_once_however_often_it_ran() -> None:
@@ -164,9 +164,11 @@ def test_of_a_thousand_healthy_machines_none_is_accused(noise: Noise, levels: Ca
         for _ in range(50)
     )
     assert found.total() == 1000
-    assert found[Verdict.MISMATCH] <= (levels is laplace)  # 2 in 10,000 expected; seed 7 has a machine 6 spreads off
-    assert found[Verdict.WARNING] <= 10
-    assert found[Verdict.OK] >= 980 - 20 * (noise is sluggish)
+    assert found[CheckVerdict.MISMATCH] <= (
+        levels is laplace
+    )  # 2 in 10,000 expected; seed 7 has a machine 6 spreads off
+    assert found[CheckVerdict.WARNING] <= 10
+    assert found[CheckVerdict.OK] >= 980 - 20 * (noise is sluggish)
 
 
 @pytest.mark.parametrize("noise", [even, spiky])
@@ -180,8 +182,8 @@ def test_slow_machines_are_found(noise: Noise, machines: int, slower: float, lea
         for criterion in (fleet(generator, noise, normal, machines) for _ in range(20))
         for _ in range(10)
     )
-    assert found[Verdict.MISMATCH] >= least * found.total()
-    assert found[Verdict.OK] <= 0.02 * found.total()
+    assert found[CheckVerdict.MISMATCH] >= least * found.total()
+    assert found[CheckVerdict.OK] <= 0.02 * found.total()
 
 
 def test_the_published_rule_would_accuse_the_same_healthy_machines() -> None:
@@ -194,17 +196,17 @@ def test_few_samples_give_no_verdict_rather_than_a_wrong_one() -> None:
     generator = np.random.default_rng(9)
     for machines in (2, 3):
         criterion = fleet(generator, even, normal, machines)
-        assert judge(machine(generator, even), criterion).verdict is Verdict.UNKNOWN
-        assert judge(machine(generator, even, slower=1.1), criterion).verdict is not Verdict.MISMATCH
+        assert judge(machine(generator, even), criterion).verdict is CheckVerdict.UNKNOWN
+        assert judge(machine(generator, even, slower=1.1), criterion).verdict is not CheckVerdict.MISMATCH
 
 
 def test_few_repeats_give_no_verdict() -> None:
     generator = np.random.default_rng(9)
     criterion = fleet(generator, even, normal, 16)
     assert criterion.repeats == 100
-    assert judge(machine(generator, even, slower=1.5, repeats=12), criterion).verdict is not Verdict.MISMATCH
-    assert judge(machine(generator, even, slower=1.5, repeats=30), criterion).verdict is Verdict.MISMATCH
-    assert judge(machine(generator, even, repeats=10), criterion).verdict is Verdict.UNKNOWN
+    assert judge(machine(generator, even, slower=1.5, repeats=12), criterion).verdict is not CheckVerdict.MISMATCH
+    assert judge(machine(generator, even, slower=1.5, repeats=30), criterion).verdict is CheckVerdict.MISMATCH
+    assert judge(machine(generator, even, repeats=10), criterion).verdict is CheckVerdict.UNKNOWN
 
 
 def test_a_floor_holds_its_bound_and_rises_with_it() -> None:

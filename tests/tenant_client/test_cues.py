@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from federation.protocol.causes import CAUSES
 from tenant_client.sources.cues import Level, level_of, match_exception, match_line, parse, table
-from tenant_client.sources.reading import CappedReader, Limits
+from tenant_client.sources.reading import CappedReader, ReadLimits
 from tenant_client.sources.scanning import Scanner, gate_of
 from tenant_client.sources.xid import XIDS, parse as parse_xids
 
@@ -119,7 +119,7 @@ class Pieces:
         return self._stream.read(min(size, wanted))
 
 
-def hits(data: bytes, sizes: list[int], limits: Limits) -> list[tuple[int, str]]:
+def hits(data: bytes, sizes: list[int], limits: ReadLimits) -> list[tuple[int, str]]:
     scanner = Scanner(CappedReader(Pieces(data, sizes), "a.log", len(data)), gate_of(["Xid (", "needle"]), limits)
     found = []
     while (line := scanner.hit()) is not None:
@@ -139,13 +139,13 @@ def test_no_word_is_missed_wherever_blocks_end(rows: list[str], sizes: list[int]
         for piece in row.split("\r")
         if "needle" in piece or "Xid (" in piece
     ]
-    assert hits(data, list(sizes), Limits()) == wanted
+    assert hits(data, list(sizes), ReadLimits()) == wanted
 
 
 @pytest.mark.parametrize("before", range(0, 1400, 13))
 def test_a_word_within_a_line_beyond_the_cap_is_found(before: int) -> None:
     data = b"." * before + b"needle" + b"." * (3000 - before) + b"\nnext needle\n"
-    found = hits(data, [700, 700, 700], Limits(line_bytes=600))
+    found = hits(data, [700, 700, 700], ReadLimits(line_bytes=600))
     assert found[-1] == (2, "next needle")
     assert {number for number, text in found[:-1] if "needle" in text} == {1}
 
@@ -154,4 +154,4 @@ def test_a_word_across_the_edge_of_real_blocks_is_found() -> None:
     line = b"a needle here\n"
     for shift in range(len(line)):
         data = b"\n" * ((1 << 20) - shift) + line
-        assert hits(data, [], Limits()) == [((1 << 20) - shift + 1, "a needle here")]
+        assert hits(data, [], ReadLimits()) == [((1 << 20) - shift + 1, "a needle here")]

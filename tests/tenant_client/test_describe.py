@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tenant_client.sources.reading import Limits, SourceError
+from tenant_client.sources.reading import ReadLimits, SourceError
 from tenant_client.sources.trace import Call, Collective, Trace
 from tenant_client.workload.compare import jaccard
 from tenant_client.workload.describe import (
@@ -313,4 +313,4 @@ def test_files_that_are_no_traces_are_named(tmp_path: Path) -> None:
             read_traces([path])
     path.write_bytes(profiled([GPT.step()]))
     with pytest.raises(SourceError, match="events"):
-        read_traces([path], Limits(records=5))
+        read_traces([path], ReadLimits(records=5))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from tenant_client.sources import execution_trace as module
-from tenant_client.sources.reading import CappedReader, Limits, SourceError
+from tenant_client.sources.reading import CappedReader, ReadLimits, SourceError
 from tenant_client.sources.trace import Call, Collective
 from tests.support.traces import Op, dumped, kineto, nodes, read_execution_trace
 
@@ -51,9 +51,9 @@ def test_what_is_no_execution_trace_is_refused() -> None:
         refused(data)
 
 
-def refused(data: bytes, limits: Limits | None = None) -> str:
+def refused(data: bytes, limits: ReadLimits | None = None) -> str:
     with pytest.raises(SourceError) as failure:
-        read_execution_trace(data, limits or Limits())
+        read_execution_trace(data, limits or ReadLimits())
     assert failure.value.what.startswith("rank0, byte ")
     return failure.value.what
 
@@ -66,8 +66,8 @@ def test_a_trace_that_is_cut_off_anywhere_is_refused() -> None:
 
 def test_there_may_be_as_many_nodes_and_bytes_as_the_caps_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     data = nodes([[LINEAR] * 10])
-    assert read_execution_trace(data, Limits(records=10)).calls == {CALL: 10}
-    assert refused(data, Limits(records=9)).endswith("more than 9 nodes")
+    assert read_execution_trace(data, ReadLimits(records=10)).calls == {CALL: 10}
+    assert refused(data, ReadLimits(records=9)).endswith("more than 9 nodes")
     monkeypatch.setattr(module, "_MOST_BYTES", len(data))
     assert read_execution_trace(data).calls == {CALL: 10}
     assert refused(data + b" ").endswith(f"more than {len(data)} bytes")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.records.attempts import Attempt, State
+from tenant_client.records.attempts import Attempt, AttemptState
 from tests import needs
 from tests.jobs.wrapped import JOBS, Outcome, attempts, failures, run, start
 from tests.support.gloo import tried_again_without_gloo
@@ -54,7 +54,7 @@ def lines(path: Path) -> int:
 def test_no_fault(tmp_path: Path) -> None:
     done, attempt = watched(tmp_path, "none")
     assert done.code == 0, done.stderr
-    assert (attempt.state, attempt.exit_code) == (State.SUCCEEDED, 0)
+    assert (attempt.state, attempt.exit_code) == (AttemptState.SUCCEEDED, 0)
     assert (attempt.findings, failures(tmp_path / "home")) == ((), [])
     assert attempt.steps == STEPS
     assert "pharoah-tenant" not in done.stderr
@@ -112,7 +112,7 @@ def test_a_hang_that_its_owner_ends(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
     process.communicate()
     (attempt,) = attempts(tmp_path / "home")
-    assert (attempt.state, kinds(attempt)) == (State.STOPPED, {"hang"})
+    assert (attempt.state, kinds(attempt)) == (AttemptState.STOPPED, {"hang"})
     assert attempt.exit_code == process.returncode != 0
     assert failures(tmp_path / "home") == [attempt.cause.reason]
 
@@ -121,7 +121,7 @@ def test_a_hang_that_its_owner_ends(tmp_path: Path) -> None:
 def test_a_slow_rank_is_named(tmp_path: Path) -> None:
     done, attempt = watched(tmp_path, "slow")
     assert done.code == 0, done.stderr
-    assert (attempt.state, failures(tmp_path / "home")) == (State.SUCCEEDED, [])
+    assert (attempt.state, failures(tmp_path / "home")) == (AttemptState.SUCCEEDED, [])
     assert [(finding["kind"], finding["ranks"]) for finding in attempt.findings] == [("slow_rank", [1])]
 
 
@@ -129,7 +129,7 @@ def test_a_slow_rank_is_named(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
     done, attempt = watched(tmp_path, "nan", steps=45)
     assert done.code == 0, done.stderr
-    assert attempt.state is State.SUCCEEDED
+    assert attempt.state is AttemptState.SUCCEEDED
     assert kinds(attempt) == {"nan_loss"}
     assert "nan_loss: rank" in done.stderr
 
@@ -140,8 +140,8 @@ def test_a_restart_by_torchrun_is_an_attempt(tmp_path: Path) -> None:
     done = run(tmp_path / "home", job, ["--poll-s", 0.1], env=A_STORE_FOR_EACH_TRY)
     assert done.code == 0, done.stderr
     first, second = attempts(tmp_path / "home")
-    assert (first.state, first.cause.reason, first.cause.rank) == (State.FAILED, "value_error", 1)
-    assert (second.attempt, second.state) == (2, State.SUCCEEDED)
+    assert (first.state, first.cause.reason, first.cause.rank) == (AttemptState.FAILED, "value_error", 1)
+    assert (second.attempt, second.state) == (2, AttemptState.SUCCEEDED)
     assert failures(tmp_path / "home") == ["value_error"]
 
 
@@ -200,9 +200,9 @@ def test_the_disk_fills_while_the_job_runs(tmp_path: Path, small_disk: Path) -> 
     assert lines(tmp_path / "output-0") == lines(tmp_path / "output-1") == STEPS
     (small_disk / "ballast").unlink()
     (attempt,) = attempts(small_disk / tmp_path.name)
-    assert attempt.state is State.SUCCEEDED or b"the journal cannot be written" in said
+    assert attempt.state is AttemptState.SUCCEEDED or b"the journal cannot be written" in said
     assert run(small_disk / tmp_path.name, ["true"]).code == 0
-    assert attempts(small_disk / tmp_path.name)[0].state in (State.SUCCEEDED, State.INTERRUPTED)
+    assert attempts(small_disk / tmp_path.name)[0].state in (AttemptState.SUCCEEDED, AttemptState.INTERRUPTED)
 
 
 @tried_again_without_gloo
@@ -227,8 +227,8 @@ def test_the_client_is_killed_and_the_job_finishes(tmp_path: Path) -> None:
     process.communicate()
     until(lambda: (tmp_path / "marker-0").exists() and (tmp_path / "marker-1").exists())
     assert lines(tmp_path / "output-0") == lines(tmp_path / "output-1") == STEPS
-    until(lambda: attempts(tmp_path / "home")[0].state is State.INTERRUPTED)
+    until(lambda: attempts(tmp_path / "home")[0].state is AttemptState.INTERRUPTED)
     (attempt,) = attempts(tmp_path / "home")
     assert (attempt.cause.reason, attempt.exit_code, failures(tmp_path / "home")) == ("unknown", None, [])
     assert run(tmp_path / "home", ["true"]).code == 0
-    assert [each.state for each in attempts(tmp_path / "home")] == [State.INTERRUPTED, State.SUCCEEDED]
+    assert [each.state for each in attempts(tmp_path / "home")] == [AttemptState.INTERRUPTED, AttemptState.SUCCEEDED]

@@ -14,16 +14,24 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tenant_client.sources import closed_pickle
-from tenant_client.sources.flight_recorder import Dump, Group, Operation, State, rank_in_name, read_dump, read_dumps
-from tenant_client.sources.reading import CappedReader, Limits, SourceError
+from tenant_client.sources.flight_recorder import (
+    CollectiveState,
+    Dump,
+    Group,
+    Operation,
+    rank_in_name,
+    read_dump,
+    read_dumps,
+)
+from tenant_client.sources.reading import CappedReader, ReadLimits, SourceError
 from tests.support.waiting import PATIENCE_S
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 RUNS = DATA / "flight_recorder"
 
 
-def of_bytes(data: bytes, name: str = "dump_3", limits: Limits | None = None) -> Dump:
-    return read_dump(CappedReader(io.BytesIO(data), name, 1 << 30), limits or Limits())
+def of_bytes(data: bytes, name: str = "dump_3", limits: ReadLimits | None = None) -> Dump:
+    return read_dump(CappedReader(io.BytesIO(data), name, 1 << 30), limits or ReadLimits())
 
 
 def an_entry(**changes: Any) -> dict[str, Any]:
@@ -80,7 +88,7 @@ def test_every_form_of_a_dump_reads_the_same(data: bytes) -> None:
     size = ((4096, 5120),)
     assert dump.operations == (Operation("nccl", "all_reduce", None, size, size, ("BFloat16",), ("BFloat16",)),)
     assert dump.places == ("", "train.py:88 in step")
-    assert dump.records.state.tolist() == [State.STARTED]
+    assert dump.records.state.tolist() == [CollectiveState.STARTED]
     assert dump.records.seq.tolist() == [41]
     assert (dict(dump.status), dump.numbers, dump.complete) == ({2: (41, 40)}, (2,), False)
 
@@ -116,12 +124,12 @@ def test_sends_and_receives_name_source_and_target() -> None:
 def test_gloo_work_that_is_retired_is_complete_and_its_nameless_group_is_the_default_one() -> None:
     gloo = an_entry(profiling_name="gloo:barrier", state="scheduled", retired=True, process_group=("0", "default_pg"))
     dump = of_bytes(as_json(a_dump(gloo, pg_config={"": {"name": "", "desc": "", "ranks": "[0, 1]"}})))
-    assert dump.records.state.tolist() == [State.COMPLETED]
+    assert dump.records.state.tolist() == [CollectiveState.COMPLETED]
     assert Group("0", "default_pg", (0, 1)) in dump.groups
 
 
 def test_nccl_work_that_was_retired_by_a_timeout_is_not_complete() -> None:
-    assert of_bytes(as_json(a_dump(an_entry(retired=True)))).records.state.tolist() == [State.STARTED]
+    assert of_bytes(as_json(a_dump(an_entry(retired=True)))).records.state.tolist() == [CollectiveState.STARTED]
 
 
 def test_a_folder_is_read_by_rank_names_only_and_a_broken_dump_can_be_passed_over(tmp_path: Path) -> None:
@@ -245,7 +253,7 @@ def test_fields_of_another_shape_are_refused_by_name(change: dict[str, Any], whe
 
 def test_a_dump_of_too_many_records_is_refused() -> None:
     with pytest.raises(SourceError, match="more than 1 records"):
-        of_bytes(as_json(a_dump(an_entry(), an_entry(record_id=8))), limits=Limits(records=1))
+        of_bytes(as_json(a_dump(an_entry(), an_entry(record_id=8))), limits=ReadLimits(records=1))
 
 
 @pytest.mark.parametrize("data", every_form())

@@ -13,7 +13,7 @@ from federation.protocol.service_messages import Action, Hint, HintState, Suspic
 from tenant_client.advice.hints import STANDS_H, Episode, HintLog, episodes
 from tenant_client.records.database import open_database
 from tenant_client.run.lease_hints import EVERY_S, Hinted, fuse, join
-from tenant_client.run.watchdog import Finding, Kind
+from tenant_client.run.watchdog import Kind, WatchFinding
 from tests.jobs.wrapped import LEASE as NO_LEASE, PROGRAM, Outcome, attempts, run, start
 from tests.tenant_client.test_watch_verb import LEASE, OTHER, hint
 
@@ -35,8 +35,8 @@ sys.exit(5)
 """
 
 
-def slow(ranks: Sequence[int] = (3,), cleared_at_s: float | None = None) -> Finding:
-    return Finding(Kind.SLOW_RANK, NOW_S, 10, tuple(ranks), "rank 3 keeps the others waiting", cleared_at_s)
+def slow(ranks: Sequence[int] = (3,), cleared_at_s: float | None = None) -> WatchFinding:
+    return WatchFinding(Kind.SLOW_RANK, NOW_S, 10, tuple(ranks), "rank 3 keeps the others waiting", cleared_at_s)
 
 
 def told(*hints: Hint) -> list[Episode]:
@@ -75,11 +75,11 @@ def test_a_hint_without_a_sign_of_the_job_is_a_finding_of_its_own() -> None:
     "own",
     [
         slow(cleared_at_s=NOW_S),
-        Finding(Kind.NAN_LOSS, NOW_S, 10, (0,), "rank 0 has a loss of nan"),
-        Finding(Kind.LOSS_SPIKE, NOW_S, 10, (0,), "the loss rose"),
+        WatchFinding(Kind.NAN_LOSS, NOW_S, 10, (0,), "rank 0 has a loss of nan"),
+        WatchFinding(Kind.LOSS_SPIKE, NOW_S, 10, (0,), "the loss rose"),
     ],
 )
-def test_what_is_over_or_of_another_kind_is_not_joined(own: Finding) -> None:
+def test_what_is_over_or_of_another_kind_is_not_joined(own: WatchFinding) -> None:
     assert [found.kind for found in fuse([own], told(raised()), NOW_S)] == [own.kind, Kind.HINT]
     assert join(own, told(raised())) is own
 

@@ -17,7 +17,7 @@ from tenant_client.run.hook import hook as hooks
 from tenant_client.run.hook.follow import PATIENCE_STEPS, Follower, StepCounter
 from tenant_client.run.hook.hook import Hook, current_hook, pharoah_hook
 from tenant_client.run.hook.loss import LossReader
-from tenant_client.run.hook.pacing import Pacer, Settings
+from tenant_client.run.hook.pacing import Pacer, PacingSettings
 from tenant_client.run.hook.progress import Progress, file_name, read
 from tenant_client.run.hook.sampler import Sampler
 from tests import needs
@@ -73,7 +73,7 @@ def traces(run_dir: Path) -> list[str]:
 def test_ranks_of_different_speed_sample_at_the_same_steps() -> None:
     sampled = []
     for step_s, cost_s in ((0.1, 0.2), (0.11, 0.25)):
-        pacer, steps = Pacer(Settings(), 0.0), []
+        pacer, steps = Pacer(PacingSettings(), 0.0), []
         for step in range(1, 20_000):
             if pacer.due(step, step * step_s, load_per_core=0.1):
                 steps.append(step)
@@ -84,7 +84,7 @@ def test_ranks_of_different_speed_sample_at_the_same_steps() -> None:
 
 @pytest.mark.parametrize("cost_s", [0.01, 0.3, 20.0])
 def test_after_the_first_sample_the_budget_holds_at_every_step(cost_s: float) -> None:
-    pacer = Pacer(Settings(samples=100), 0.0)
+    pacer = Pacer(PacingSettings(samples=100), 0.0)
     for step in range(1, 200_000):
         if pacer.due(step, step * 0.05, load_per_core=0.1):
             pacer.charge(cost_s)
@@ -93,11 +93,11 @@ def test_after_the_first_sample_the_budget_holds_at_every_step(cost_s: float) ->
 
 
 def test_a_busy_host_is_asked_again_later_and_then_left_alone() -> None:
-    pacer = Pacer(Settings(), 0.0)
+    pacer = Pacer(PacingSettings(), 0.0)
     assert not any(pacer.due(step, float(step), load_per_core=9.0) for step in range(1, 100))
     assert not pacer.stopped
     assert pacer.due(160, 160.0, load_per_core=0.1)
-    pacer = Pacer(Settings(busy_findings=3), 0.0)
+    pacer = Pacer(PacingSettings(busy_findings=3), 0.0)
     assert not any(pacer.due(step, float(step), load_per_core=9.0) for step in range(1, 41))
     assert pacer.stopped
     assert not any(pacer.due(step, float(step), load_per_core=0.1) for step in range(41, 10_000))
@@ -105,7 +105,7 @@ def test_a_busy_host_is_asked_again_later_and_then_left_alone() -> None:
 
 @pytest.mark.parametrize(("durations_s", "due"), [([0.1, 0.11] * 8, True), ([0.1, 0.9] * 8, False), ([], True)])
 def test_steps_of_very_different_length_count_as_busy(durations_s: list[float], *, due: bool) -> None:
-    pacer = Pacer(Settings(), 0.0)
+    pacer = Pacer(PacingSettings(), 0.0)
     for duration_s in durations_s:
         pacer.saw(duration_s)
     assert pacer.due(10, 10.0, load_per_core=0.1) is due
@@ -113,9 +113,9 @@ def test_steps_of_very_different_length_count_as_busy(durations_s: list[float], 
 
 def test_settings_come_from_the_environment() -> None:
     given = {"PHAROAH_SAMPLE_ACTIVE": "3", "PHAROAH_SAMPLE_BUDGET": "0.01", "PHAROAH_SAMPLE_LOAD": "", "OTHER": "1"}
-    assert Settings.from_environment(given) == Settings(active=3, budget=0.01)
+    assert PacingSettings.from_environment(given) == PacingSettings(active=3, budget=0.01)
     with pytest.raises(ValueError, match="many"):
-        Settings.from_environment({"PHAROAH_SAMPLE_SAMPLES": "many"})
+        PacingSettings.from_environment({"PHAROAH_SAMPLE_SAMPLES": "many"})
 
 
 # ---- what it writes ------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from hypothesis import example, given, strategies as st
 
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.job_log import Leftover, read
-from tenant_client.sources.reading import CappedReader, Limits, SourceError
+from tenant_client.sources.reading import CappedReader, ReadLimits, SourceError
 from tenant_client.sources.tracebacks import Tracebacks
 from tests.support.logs_of_our_own import reader
 
@@ -193,7 +193,7 @@ def test_a_file_that_breaks_while_it_is_read_is_a_fault_of_that_file() -> None:
 
 def test_the_cap_holds() -> None:
     with pytest.raises(SourceError, match="more than 10 bytes"):
-        list(read(CappedReader(reader(b"x" * 11), "b.log", 10), Limits(total_bytes=10)))
+        list(read(CappedReader(reader(b"x" * 11), "b.log", 10), ReadLimits(total_bytes=10)))
 
 
 def test_an_unfinished_traceback_is_given_up_after_a_while() -> None:

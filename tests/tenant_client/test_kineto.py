@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from tenant_client.sources import kineto as module
-from tenant_client.sources.reading import CappedReader, Limits, SourceError
+from tenant_client.sources.reading import CappedReader, ReadLimits, SourceError
 from tenant_client.sources.trace import Call, Collective, Trace
 from tests.support.traces import Event, Op, annotation, collective, dumped, kernel, kineto, operator, read_kineto
 
@@ -221,11 +221,11 @@ def test_pieces_of_any_size_give_the_same_trace(
 # ---- broken traces -------------------------------------------------------------------------------------------------
 
 
-def refused(data: bytes, limits: Limits | None = None, size: int = 1 << 22) -> SourceError:
+def refused(data: bytes, limits: ReadLimits | None = None, size: int = 1 << 22) -> SourceError:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_PIECE", size)
         with pytest.raises(SourceError) as failure:
-            read_kineto(data, limits or Limits())
+            read_kineto(data, limits or ReadLimits())
     assert failure.value.file == "rank0"
     assert failure.value.what.startswith("rank0, byte ")
     return failure.value
@@ -270,8 +270,8 @@ def test_there_may_be_as_many_events_as_the_cap_and_no_more() -> None:
     data = kineto([operator(LINEAR, number) for number in range(50)])
     for size in (64, 1 << 22):
         assert in_pieces(data, size).calls == {CALL: 50}
-        assert refused(data, Limits(records=49), size).what.endswith("more than 49 events")
-    assert read_kineto(data, Limits(records=50)).calls == {CALL: 50}
+        assert refused(data, ReadLimits(records=49), size).what.endswith("more than 49 events")
+    assert read_kineto(data, ReadLimits(records=50)).calls == {CALL: 50}
 
 
 def test_an_event_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from crypto.ids import LeaseId
 from federation.protocol.check import Checker
-from federation.protocol.service_messages import Action, Hint, HintState, Suspicion, Verdict
+from federation.protocol.service_messages import Action, CheckVerdict, Hint, HintState, Suspicion
 from federation.runtime.key_files import HomeError
 from federation.runtime.sqlite import StorageFailed
 from tenant_client.advice.hints import STANDS_H, HintLog
@@ -100,7 +100,7 @@ def test_leases_are_checked_as_the_verb_checks_them(home: Path, seen: House) -> 
         made = units[lease.lease]
         assert (lease.verdict, lease.reason) == (made.verdict.name.lower(), made.reason)
         assert (lease.low is None) == (made.evidence is None)
-    counted = {verdict.name.lower(): 0 for verdict in Verdict}
+    counted = {verdict.name.lower(): 0 for verdict in CheckVerdict}
     for made in units.values():
         counted[made.verdict.name.lower()] += 1
     assert dict(seen.verdicts) == counted

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from benchmarks.pairwise import CASES, Tally, World, adaptive, draw, neighbours, peer, table
-from tenant_client.confirm.pairwise import Kind, Pair, PairResult, PairwiseTest, Verdict, usual
+from tenant_client.confirm.pairwise import Kind, NodeVerdict, Pair, PairResult, PairwiseTest, usual
 
 
-def run(test: PairwiseTest, world: World, random: Random) -> Verdict:
+def run(test: PairwiseTest, world: World, random: Random) -> NodeVerdict:
     while pairs := test.next_round():
         nodes = [node for pair in pairs for node in pair]
         assert len(nodes) == len(set(nodes)), "a node takes part in one pair of a round"
@@ -24,7 +24,7 @@ def tallied(nodes: int, share: float, links: int, slow: float | None, trials: in
     return tally
 
 
-def named(verdict: Verdict) -> set[int]:
+def named(verdict: NodeVerdict) -> set[int]:
     return {one.node for one in verdict.nodes}
 
 

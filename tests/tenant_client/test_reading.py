@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from crypto.errors import PharoahError
-from tenant_client.sources.reading import CappedReader, Limits, SourceError, lines, open_inputs
+from tenant_client.sources.reading import CappedReader, ReadLimits, SourceError, lines, open_inputs
 
 RANKS = ("rank0.json", b'{"a": 1}' * 500), ("rank1.json", b'{"b": 2}' * 700)
 HEADER, BLOCK = 512, 512
@@ -29,8 +29,8 @@ def archive(members: Sequence[tuple[str, bytes]] = RANKS, **options: str) -> byt
     return out.getvalue()
 
 
-def contents(path: Path, limits: Limits | None = None) -> dict[str, bytes]:
-    with open_inputs(path, limits or Limits()) as readers:
+def contents(path: Path, limits: ReadLimits | None = None) -> dict[str, bytes]:
+    with open_inputs(path, limits or ReadLimits()) as readers:
         return {reader.file.removeprefix(f"{path}"): reader.read() for reader in readers}
 
 
@@ -87,7 +87,7 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
 # ---- caps ----------------------------------------------------------------------------------------------------------
 
 
-def refusal(path: Path, limits: Limits | None = None) -> SourceError:
+def refusal(path: Path, limits: ReadLimits | None = None) -> SourceError:
     with pytest.raises(SourceError) as failure:
         contents(path, limits)
     assert failure.value.file.startswith(str(path))
@@ -97,8 +97,8 @@ def refusal(path: Path, limits: Limits | None = None) -> SourceError:
 
 def test_a_file_may_have_as_many_bytes_as_the_cap_and_no_more(tmp_path: Path) -> None:
     path = written(tmp_path, "trace.json", b"x" * 1000)
-    assert contents(path, Limits(total_bytes=1000)) == {"": b"x" * 1000}
-    assert refusal(path, Limits(total_bytes=999)).what == f"{path}, byte 1000: unpacks to more than 999 bytes"
+    assert contents(path, ReadLimits(total_bytes=1000)) == {"": b"x" * 1000}
+    assert refusal(path, ReadLimits(total_bytes=999)).what == f"{path}, byte 1000: unpacks to more than 999 bytes"
 
 
 @pytest.mark.parametrize("size", [-1, 1 << 40])
@@ -113,14 +113,14 @@ def test_a_bomb_is_unpacked_to_the_cap_and_no_further(tmp_path: Path, size: int)
 
 def test_a_bomb_in_an_archive_is_named_with_its_archive(tmp_path: Path) -> None:
     path = written(tmp_path, "job.tar", archive([RANKS[0], ("bomb.gz", gzip.compress(bytes(1 << 20)))]))
-    found = refusal(path, Limits(total_bytes=1 << 16))
+    found = refusal(path, ReadLimits(total_bytes=1 << 16))
     assert (found.file, found.position) == (f"{path}:bomb.gz", (1 << 16) + 1)
 
 
 def test_an_archive_may_have_as_many_members_as_the_cap_and_no_more(tmp_path: Path) -> None:
     path = written(tmp_path, "job.tar", archive([(str(number), b"") for number in range(5)]))
-    assert len(contents(path, Limits(archive_members=5))) == 5
-    assert refusal(path, Limits(archive_members=4)).what == f"{path}, 4: more than 4 members"
+    assert len(contents(path, ReadLimits(archive_members=5))) == 5
+    assert refusal(path, ReadLimits(archive_members=4)).what == f"{path}, 4: more than 4 members"
 
 
 def test_a_header_does_not_fill_the_memory(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_fault_below_is_told_with_its_position() -> None:
 
 
 def numbered(data: bytes, line_bytes: int = 1 << 16) -> list[tuple[int, bytes]]:
-    return list(lines(reader(data), Limits(line_bytes=line_bytes)))
+    return list(lines(reader(data), ReadLimits(line_bytes=line_bytes)))
 
 
 def test_lines_are_counted_from_one_and_lose_their_ends() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.records.attempts import State
+from tenant_client.records.attempts import AttemptState
 from tenant_client.run import relay, streams
 from tests.jobs.wrapped import JOBS, ROOT, attempts, command, environment, failures, run, start
 from tests.support.waiting import PATIENCE_S, until
@@ -43,7 +43,7 @@ def test_the_exit_code_is_the_jobs(tmp_path: Path, code: int) -> None:
     assert run(tmp_path / "home", ["sh", "-c", f"exit {code}"]).code == code
     (attempt,) = attempts(tmp_path / "home")
     assert (attempt.exit_code, attempt.signal) == (code, None)
-    assert attempt.state is (State.FAILED if code else State.SUCCEEDED)
+    assert attempt.state is (AttemptState.FAILED if code else AttemptState.SUCCEEDED)
     assert failures(tmp_path / "home") == (["unknown"] if code else [])
 
 
@@ -51,7 +51,7 @@ def test_the_exit_code_is_the_jobs(tmp_path: Path, code: int) -> None:
 def test_death_by_a_signal_is_the_jobs(tmp_path: Path, number: signal.Signals) -> None:
     assert run(tmp_path / "home", ["sh", "-c", f"kill -{number:d} $$"]).code == -number
     (attempt,) = attempts(tmp_path / "home")
-    assert (attempt.exit_code, attempt.signal, attempt.state) == (None, number, State.FAILED)
+    assert (attempt.exit_code, attempt.signal, attempt.state) == (None, number, AttemptState.FAILED)
 
 
 def test_a_missing_program_ends_as_in_a_shell(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_signals_are_forwarded_once(tmp_path: Path) -> None:
     assert process.communicate()[0] == b""
     assert process.returncode == 9
     (attempt,) = attempts(tmp_path / "home")
-    assert (attempt.state, attempt.exit_code, attempt.cause.reason) == (State.STOPPED, 9, "unknown")
+    assert (attempt.state, attempt.exit_code, attempt.cause.reason) == (AttemptState.STOPPED, 9, "unknown")
     assert failures(tmp_path / "home") == []
 
 
@@ -166,7 +166,7 @@ def test_the_jobs_reader_may_leave(tmp_path: Path) -> None:
     assert process.wait(PATIENCE_S) == -signal.SIGPIPE
     assert process.stderr is not None
     process.stderr.close()
-    assert attempts(tmp_path / "home")[0].state is State.STOPPED
+    assert attempts(tmp_path / "home")[0].state is AttemptState.STOPPED
 
 
 def test_a_terminal_stays_a_terminal(tmp_path: Path) -> None:
@@ -270,11 +270,11 @@ def test_our_helpers_may_be_killed(tmp_path: Path, victims: list[str]) -> None:
     assert process.wait() == 5
     process.communicate()
     (attempt,) = attempts(tmp_path / "home")
-    assert attempt.state is (State.RUNNING if "observe" in victims else State.FAILED)
+    assert attempt.state is (AttemptState.RUNNING if "observe" in victims else AttemptState.FAILED)
     assert run(tmp_path / "home", ["true"]).code == 0
     first, second = attempts(tmp_path / "home")
-    assert first.state is (State.INTERRUPTED if "observe" in victims else State.FAILED)
-    assert (first.cause.reason, second.attempt, second.state) == ("unknown", 2, State.SUCCEEDED)
+    assert first.state is (AttemptState.INTERRUPTED if "observe" in victims else AttemptState.FAILED)
+    assert (first.cause.reason, second.attempt, second.state) == ("unknown", 2, AttemptState.SUCCEEDED)
 
 
 def test_without_any_relay_a_thread_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +309,7 @@ def test_all_of_us_may_be_killed(tmp_path: Path) -> None:
     assert len(process.stdout.read().split()) == 50000
     until((tmp_path / "marker").exists)
     process.communicate()
-    until(lambda: attempts(tmp_path / "home")[0].state is State.INTERRUPTED)
+    until(lambda: attempts(tmp_path / "home")[0].state is AttemptState.INTERRUPTED)
     assert failures(tmp_path / "home") == []
 
 

@@ -22,7 +22,7 @@ from federation.protocol.causes import CAUSES
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
 from federation.runtime.clock import now_hour
 from tenant_client.advice.hints import HintLog
-from tenant_client.records.attempts import Attempts, Cause, State
+from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tests.provider_server.test_provider_verbs import committee as committee, held as held, home as home
 from tests.support.federations import WEEKS
@@ -35,10 +35,10 @@ def call(program: str, *words: object) -> Result:
 
 
 SCHEMAS = {
-    ("tenant", "status"): tenant_client.disclosure.overview.Status,
+    ("tenant", "status"): tenant_client.disclosure.overview.TenantStatus,
     ("tenant", "leases"): tenant_client.disclosure.overview.Leases,
     ("tenant", "reasons"): tenant_client.disclosure.overview.Reasons,
-    ("provider", "status"): provider_server.operations.overview.Status,
+    ("provider", "status"): provider_server.operations.overview.ProviderStatus,
     ("provider", "serve"): provider_server.operations.preflight.Preflight,
 }
 
@@ -52,17 +52,17 @@ def told(program: str, *words: object) -> tuple[int, Any]:
     return result.exit_code, view
 
 
-def attempt(home: Path, lease: str, job: str, state: State, at_s: float = 1e6) -> None:
+def attempt(home: Path, lease: str, job: str, state: AttemptState, at_s: float = 1e6) -> None:
     """An attempt that has ended, unless it runs."""
     home.mkdir(exist_ok=True)
     with closing(open_database(home / "tenant.db")) as connection:
         attempts = Attempts(connection)
         number = attempts.begin(lease, at_s)
         attempts.name(lease, job)
-        if state is not State.RUNNING:
+        if state is not AttemptState.RUNNING:
             attempts.end(lease, number, state, at_s + 1)
-        if state is State.FAILED:
-            attempts.explain(lease, number, Cause("ecc_error"))
+        if state is AttemptState.FAILED:
+            attempts.explain(lease, number, AttemptCause("ecc_error"))
 
 
 # ---- a tenant --------------------------------------------------------------------------------------------------------
@@ -75,17 +75,17 @@ def test_status_of_nothing_is_nothing_yet_and_makes_nothing(tmp_path: Path) -> N
 
 
 def test_status_names_what_runs_and_what_failed(tmp_path: Path) -> None:
-    attempt(tmp_path, "aa11", "python pretrain.py", State.RUNNING)
+    attempt(tmp_path, "aa11", "python pretrain.py", AttemptState.RUNNING)
     assert "aa11 (python pretrain.py)" in call("tenant", "status", "--home", tmp_path).stdout
     assert told("tenant", "status", "--home", tmp_path)[0] == 0
-    attempt(tmp_path, "aa22", "python finetune.py", State.FAILED, 2e6)
+    attempt(tmp_path, "aa22", "python finetune.py", AttemptState.FAILED, 2e6)
     code, view = told("tenant", "status", "--home", tmp_path)
     assert (code, [row["lease"] for row in view["running"]]) == (1, ["aa11"])
     assert (view["last_attempt"]["job"], view["last_attempt"]["reason"]) == ("python finetune.py", "ecc_error")
 
 
 def test_a_hint_that_stands_waits_for_the_owner(tmp_path: Path) -> None:
-    attempt(tmp_path, "aa11", "python pretrain.py", State.RUNNING)
+    attempt(tmp_path, "aa11", "python pretrain.py", AttemptState.RUNNING)
     with closing(open_database(tmp_path / "tenant.db")) as connection:
         HintLog(connection).take(hint_now(), 0.0)
     code, view = told("tenant", "status", "--home", tmp_path)
@@ -119,8 +119,8 @@ def hint_now() -> Hint:
 
 
 def test_leases_are_found_by_their_first_letters(tmp_path: Path) -> None:
-    attempt(tmp_path, "aa11", "train", State.SUCCEEDED)
-    attempt(tmp_path, "aa22", "eval", State.SUCCEEDED, 2e6)
+    attempt(tmp_path, "aa11", "train", AttemptState.SUCCEEDED)
+    attempt(tmp_path, "aa22", "eval", AttemptState.SUCCEEDED, 2e6)
     code, view = told("tenant", "leases", "--home", tmp_path)
     assert (code, [(row["lease"], row["job"]) for row in view["leases"]]) == (0, [("aa11", "train"), ("aa22", "eval")])
     assert told("tenant", "leases", "aa2", "--home", tmp_path)[1]["leases"] == view["leases"][1:]
@@ -139,7 +139,7 @@ def test_a_lease_is_named_or_the_latest_but_not_both(tmp_path: Path) -> None:
 
 
 def test_the_journal_printed_is_no_error(tmp_path: Path) -> None:
-    attempt(tmp_path, "aa11", "train", State.FAILED)
+    attempt(tmp_path, "aa11", "train", AttemptState.FAILED)
     shown = call("tenant", "journal", "--home", tmp_path)
     assert shown.exit_code == 0
     assert "aa11 (train)" in shown.stdout

@@ -26,7 +26,7 @@ from federation.protocol.directory import Member, UnknownHead, next_entry
 from federation.protocol.noise import Integers, SystemSampler, from_ring
 from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import plan_loss
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from federation.protocol.round_messages import (
     ContributionHeader,
     DirectoryUpdate,
@@ -178,7 +178,7 @@ def test_a_plan_under_a_directory_that_is_not_known_yet_is_refused_until_it_is(c
         tenant.contribute(signed(plan))
     assert tenant.ledger.charges() == []
     update = encode(DirectoryUpdate((keys().provider.sign(entry),)))
-    assert decode(Receipt, tenant.answer(Verb.DIRECTORY, update)).held == plan.directory
+    assert decode(Receipt, tenant.answer(Query.DIRECTORY, update)).held == plan.directory
     assert opened(tenant.contribute(signed(plan)))[0].plan == plan_digest(signed(plan))
     assert tenant.contribute(signed(replace(a_plan(2, window=(168, 336)))))  # the older head is known still
 
@@ -397,7 +397,7 @@ def test_registration_tells_of_the_window_and_the_epoch_asked_for_and_repeats_it
     tenant = cast.tenant(trustees=cast.trustees())
     tenant.start_leases([started(1, 0.0), started(2, 167.9), started(3, 168.0)], epoch=0)
     asked = keys().provider.sign(RegistrationRequest(0, 0, 168))
-    assert tenant.answer(Verb.REGISTRATIONS, asked) == tenant.answer(Verb.REGISTRATIONS, asked)
+    assert tenant.answer(Query.REGISTRATIONS, asked) == tenant.answer(Query.REGISTRATIONS, asked)
     assert set(registered(tenant, 0, 0, 168)) == {lease_id(0, 1), lease_id(0, 2)}
     assert set(registered(tenant, 0, 168, 336)) == {lease_id(0, 3)}
     assert registered(tenant, 1, 0, 168) == {}
@@ -491,7 +491,7 @@ def test_a_bundle_is_kept_and_the_newest_is_used(cast: Cast) -> None:
     assert tenant.catalogue() == ()
     for number in (1, 3, 2):
         message = keys().provider.sign(a_bundle(number))
-        assert decode(Receipt, tenant.answer(Verb.BUNDLE, message)).held == digest(message)
+        assert decode(Receipt, tenant.answer(Query.BUNDLE, message)).held == digest(message)
     assert tenant.bundle() == a_bundle(3)
     assert tenant.catalogue() == a_bundle(3).catalogue
 

@@ -17,7 +17,7 @@ from federation.protocol.directory import Chain
 from federation.protocol.noise import Integers, SystemSampler
 from federation.protocol.plan import HOURS_PER_WEEK, Plan, PublishedBundle, Series
 from federation.protocol.privacy_cost import NO_LOSS
-from federation.protocol.queries import Verb
+from federation.protocol.queries import Query
 from federation.protocol.round_messages import ContributionHeader, Receipt
 from tenant_client.rounds.policy import CLOCKS_DIFFER_H, Policy
 from tenant_client.rounds.tenant import Tenant
@@ -148,7 +148,7 @@ def test_a_tenant_that_holds_what_the_plan_names_answers_and_so_does_one_that_wa
     told.accept(TOLD)
     for tenant in (told, away):
         assert tenant.contribute(signed(naming(TOLD)))
-    assert decode(Receipt, away.answer(Verb.BUNDLE, TOLD)).held == digest(TOLD)
+    assert decode(Receipt, away.answer(Query.BUNDLE, TOLD)).held == digest(TOLD)
     for tenant in (told, away):
         tenant.accept(a_bundle(2))
         assert tenant.contribute(signed(naming(a_bundle(2), 2, of=2)))
@@ -169,7 +169,7 @@ def test_a_tenant_that_is_told_another_bundle_after_the_plan_finds_out_and_answe
     tenant.contribute(signed(naming(TOLD)))
     again = cast.tenant(sampler=NoMoreNoise())
     with pytest.raises(PeerFault, match="names another bundle 1 than"):
-        again.answer(Verb.BUNDLE, OTHER)
+        again.answer(Query.BUNDLE, OTHER)
     with pytest.raises(PeerFault, match="names another bundle 1 than"):
         again.contribute(signed(naming(TOLD, 2)))
     assert [charge.round_id for charge in again.ledger.charges()] == [naming(TOLD).round_id]

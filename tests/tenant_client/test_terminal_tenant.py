@@ -11,7 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from tenant_client.cli import app
-from tenant_client.records.attempts import Attempts, Cause, State
+from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal
 from tests.jobs import wrapped
@@ -69,9 +69,9 @@ def run_away(home: Path, *, honest: bool = False) -> None:
         for number, (unit, descriptor) in enumerate({"good": a_descriptor(), "bad": hostile}.items()):
             attempts.begin(unit, 3600.0 * number)
             journal.describe(unit, 0.0, descriptor)
-            state = State.SUCCEEDED if unit == "good" else State.FAILED
+            state = AttemptState.SUCCEEDED if unit == "good" else AttemptState.FAILED
             attempts.end(unit, 1, state, 3600.0 * number + 60.0, steps=7)
-        cause = Cause("ecc_error", 3, text, text, text, f"ecc_error: {text}\n{FORGED}")
+        cause = AttemptCause("ecc_error", 3, text, text, text, f"ecc_error: {text}\n{FORGED}")
         attempts.explain("bad", 1, cause)
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tenant_client.cli import app
 from tenant_client.diagnosis.diagnose import diagnose, gather
-from tenant_client.records.attempts import Attempts, Cause, State
+from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal
 from tests.support.factories import a_descriptor
@@ -93,15 +93,19 @@ def test_the_journal_of_an_untouched_home_is_unknown(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []  # looking leaves nothing behind
 
 
-@pytest.mark.parametrize(("state", "code"), [(State.SUCCEEDED, 0), (State.STOPPED, 0), (State.FAILED, 1)])
+@pytest.mark.parametrize(
+    ("state", "code"), [(AttemptState.SUCCEEDED, 0), (AttemptState.STOPPED, 0), (AttemptState.FAILED, 1)]
+)
 def test_the_journal_shows_what_happened_and_status_how_the_last_attempt_ended(
-    tmp_path: Path, state: State, code: int
+    tmp_path: Path, state: AttemptState, code: int
 ) -> None:
     with closing(open_database(tmp_path / "tenant.db")) as connection:
         attempts = Attempts(connection)
         attempts.begin("lease-1", 1e9)
         attempts.end("lease-1", 1, state, 1e9 + 60, exit_code=0 if code == 0 else 1, steps=7)
-        attempts.explain("lease-1", 1, Cause("ecc_error", 3, "node-1", "0000:3b:00", "dmesg, line 4", "a sentence"))
+        attempts.explain(
+            "lease-1", 1, AttemptCause("ecc_error", 3, "node-1", "0000:3b:00", "dmesg, line 4", "a sentence")
+        )
         Journal(connection).describe("lease-1", 1e9, a_descriptor())
         if code:
             attempts.count("lease-1", 1)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tenant_client.run.hook.progress import PHASES
-from tenant_client.run.watchdog import Finding, Kind, Limits, Sample, Watch
+from tenant_client.run.watchdog import Kind, Sample, Watch, WatchFinding, WatchLimits
 
-LIMITS = Limits(start_s=100.0, floor_s=20.0, factor=5.0, aside_s=200.0)
+LIMITS = WatchLimits(start_s=100.0, floor_s=20.0, factor=5.0, aside_s=200.0)
 
 
 def steady(watch: Watch, *, steps: int = 10, step_s: float = 1.0, ranks: int = 2, from_s: float = 0.0) -> float:
@@ -21,7 +21,7 @@ def steady(watch: Watch, *, steps: int = 10, step_s: float = 1.0, ranks: int = 2
     return from_s + steps * step_s
 
 
-def kinds(findings: list[Finding]) -> list[str]:
+def kinds(findings: list[WatchFinding]) -> list[str]:
     return [finding.kind for finding in findings]
 
 
@@ -90,9 +90,9 @@ def test_no_ranks_no_findings() -> None:
 # ---- slow ranks ----------------------------------------------------------------------------------------------------
 
 
-def lagging(lag_steps: float, *, feeds: int, watch: Watch, from_feed: int = 0) -> list[Finding]:
+def lagging(lag_steps: float, *, feeds: int, watch: Watch, from_feed: int = 0) -> list[WatchFinding]:
     """Rank 1 of 4 is `lag_steps` behind in each feed; steps take one second."""
-    found: list[Finding] = []
+    found: list[WatchFinding] = []
     for feed in range(from_feed, from_feed + feeds):
         late = [0.0, lag_steps, 0.0, 0.0]
         found += watch.feed(feed + 50.0, [Sample(r, 40 + feed, "train", feed + 50.0 + late[r]) for r in range(4)])
@@ -134,7 +134,7 @@ def test_a_report_that_is_late_is_no_slow_rank() -> None:
 # ---- losses --------------------------------------------------------------------------------------------------------
 
 
-def trained(watch: Watch, losses: list[float], *, from_step: int = 1) -> list[Finding]:
+def trained(watch: Watch, losses: list[float], *, from_step: int = 1) -> list[WatchFinding]:
     """One loss in ten steps, as the hook reads them."""
     found = []
     for number, loss in enumerate(losses, start=from_step):

@@ -21,7 +21,7 @@ import pytest
 from crypto.errors import NothingPublished, Unreachable
 from crypto.ids import LeaseId, TenantId
 from crypto.signing import SigningKey
-from federation.protocol.bundle import Bundle, Judgement, MismatchEntry
+from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
 from federation.protocol.services import ProviderMethod
 from federation.transport.certificates import make_certificate
@@ -318,7 +318,7 @@ def test_a_check_by_the_provider_says_what_its_newest_bundle_says(place: Place) 
     own = labels(0, 0) | {"context": str(token("here"))}
     with closing(open_database(place.tenant / "tenant.db")) as connection:
         Journal(connection).add([Unit("lease", 1.0, own), Unit("bare", 1.0, {})], [])
-    entry = MismatchEntry(ladder(0).subarchetype, token("here"), 1.0, 8.0, 4.0, 16.0, 3.0, Judgement.WORSE, ())
+    entry = MismatchEntry(ladder(0).subarchetype, token("here"), 1.0, 8.0, 4.0, 16.0, 3.0, PairJudgement.WORSE, ())
     key = SigningKey((place.provider / "signing.key").read_bytes())
     with closing(Store(place.provider / "provider.db")) as store:
         store.add_bundle(4, key.sign(Bundle(4, 0, 168, (), (entry,), (), None)))

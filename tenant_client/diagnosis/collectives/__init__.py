@@ -24,7 +24,24 @@ Sources: `torch.distributed.flight_recorder` of PyTorch 2.13 for the comparisons
 non-communication and communication hang; NVIDIA Resiliency Extension for the order of groups (there by path length).
 """
 
-from tenant_client.diagnosis.collectives.findings import Call, Cause, Culprit, Findings, GroupFinding, Verdict, evidence
+from tenant_client.diagnosis.collectives.findings import (
+    Call,
+    CollectiveCause,
+    CollectiveFindings,
+    CollectiveVerdict,
+    Culprit,
+    GroupFinding,
+    evidence,
+)
 from tenant_client.diagnosis.collectives.root_cause import analyse
 
-__all__ = ["Call", "Cause", "Culprit", "Findings", "GroupFinding", "Verdict", "analyse", "evidence"]
+__all__ = [
+    "Call",
+    "CollectiveCause",
+    "CollectiveFindings",
+    "CollectiveVerdict",
+    "Culprit",
+    "GroupFinding",
+    "analyse",
+    "evidence",
+]

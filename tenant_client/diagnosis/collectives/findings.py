@@ -1,7 +1,7 @@
 """What the analysis says: a verdict, the ranks it rests on, and every group that does not advance.
 
-Frozen, comparable and in an order of their own, so that the same dumps give equal `Findings`, and the same text for a
-person, however they were handed in. `evidence` is the same for the diagnosis of a job.
+Frozen, comparable and in an order of their own, so that the same dumps give equal `CollectiveFindings`, and the same
+text for a person, however they were handed in. `evidence` is the same for the diagnosis of a job.
 
 >>> Findings(Verdict.CLEAN, (), (), ()).sentence
 'nothing found'
@@ -20,7 +20,7 @@ SHOWN = 10  # ranks, culprits and deviating calls in a text
 _REASON, _SOURCE = "nccl_timeout_error", "flight_recorder"
 
 
-class Verdict(StrEnum):
+class CollectiveVerdict(StrEnum):
     """What is wrong, the most telling first."""
 
     MISMATCH = "mismatch"
@@ -33,10 +33,10 @@ class Verdict(StrEnum):
     @property
     def order(self) -> int:
         """0 for the most telling."""
-        return list(Verdict).index(self)
+        return list(CollectiveVerdict).index(self)
 
 
-class Cause(StrEnum):
+class CollectiveCause(StrEnum):
     """Where to look on an accused rank, one for each verdict that accuses."""
 
     PROGRAM = "the program: it calls something else than its group"
@@ -44,7 +44,11 @@ class Cause(StrEnum):
     HOST = "the host: the process stopped calling (data loader, lock, checkpoint, crash)"
 
 
-CAUSES = {Verdict.MISMATCH: Cause.PROGRAM, Verdict.STOPPED: Cause.DEVICE, Verdict.MISSING: Cause.HOST}
+CAUSES = {
+    CollectiveVerdict.MISMATCH: CollectiveCause.PROGRAM,
+    CollectiveVerdict.STOPPED: CollectiveCause.DEVICE,
+    CollectiveVerdict.MISSING: CollectiveCause.HOST,
+}
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Call:
 class GroupFinding:
     """One group that does not advance: where, by whose doing as far as this group shows, and who waits there."""
 
-    verdict: Verdict
+    verdict: CollectiveVerdict
     call: Call
     file: str
     ranks: tuple[int, ...]
@@ -87,7 +91,7 @@ class Culprit:
 
     rank: int
     file: str
-    cause: Cause
+    cause: CollectiveCause
     call: Call
     reason: str
     last: Call | None
@@ -100,10 +104,10 @@ class Culprit:
 
 
 @dataclass(frozen=True)
-class Findings:
+class CollectiveFindings:
     """The verdict, the ranks it rests on, and every group that does not advance: the culprits' first, then by time."""
 
-    verdict: Verdict
+    verdict: CollectiveVerdict
     accused: tuple[Culprit, ...]
     groups: tuple[GroupFinding, ...]
     no_dump: tuple[int, ...]
@@ -123,10 +127,10 @@ class Findings:
             lines.append(f"culprits: {listed(self.culprits)}")
         if self.no_dump:
             lines.append(f"without a dump, cannot decide: {listed(self.no_dump)}")
-        return "\n".join(lines) or Verdict.CLEAN.value
+        return "\n".join(lines) or CollectiveVerdict.CLEAN.value
 
 
-def evidence(findings: Findings) -> list[Evidence]:
+def evidence(findings: CollectiveFindings) -> list[Evidence]:
     """A root per culprit; the groups that merely wait are symptoms."""
     named = set(findings.culprits)
     waiting = [found for found in findings.groups if named.isdisjoint(found.ranks)]

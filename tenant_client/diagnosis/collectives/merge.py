@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tenant_client.diagnosis.collectives.findings import Call, GroupFinding, Verdict
-from tenant_client.sources.flight_recorder import Dump, Group, Operation, Positions, State
+from tenant_client.diagnosis.collectives.findings import Call, CollectiveVerdict, GroupFinding
+from tenant_client.sources.flight_recorder import CollectiveState, Dump, Group, Operation, Positions
 from tenant_client.sources.reading import SourceError
 
 NO_STATUS = (-1, -1)
@@ -42,7 +42,7 @@ class Job:
         self.members = self._members()
         self.no_dump = tuple(sorted({rank for ranks in self.members for rank in ranks} - self.dumps.keys()))
         self.top = self._last_seq(self.rows)
-        self.pending = self._last_seq(self.rows[self.state[self.rows] != State.COMPLETED])
+        self.pending = self._last_seq(self.rows[self.state[self.rows] != CollectiveState.COMPLETED])
         self.status = self._trusted_status(_numbers(self.dumps.values(), groups))
 
     def _one_per_call(self, operations: Positions) -> Rows:
@@ -112,7 +112,7 @@ class Job:
             f"{operation.kind} {peers[0]} -> {peers[1]}" if peers else operation.kind,
             self.groups[self.group[row]],
             int(self.seq[row]),
-            State(int(self.state[row])).name.lower(),
+            CollectiveState(int(self.state[row])).name.lower(),
             self.places[self.place[row]],
             float(self.ns[row]) / 1e9,
         )
@@ -127,7 +127,7 @@ class Job:
         return self.dumps[int(self.rank[row])].file
 
     def finding(
-        self, verdict: Verdict, row: int, ranks: Iterable[int], reason: str, *, excusable: bool = False
+        self, verdict: CollectiveVerdict, row: int, ranks: Iterable[int], reason: str, *, excusable: bool = False
     ) -> GroupFinding:
         """`verdict` on `ranks` at a record, with the others whose own call there or later is unfinished."""
         group, seq, named = int(self.group[row]), int(self.seq[row]), set(ranks)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tenant_client.diagnosis.collectives.findings import SHOWN, GroupFinding, Verdict, listed
+from tenant_client.diagnosis.collectives.findings import SHOWN, CollectiveVerdict, GroupFinding, listed
 from tenant_client.diagnosis.collectives.merge import Job, Rows
 from tenant_client.sources.flight_recorder import Operation, Positions
 
@@ -99,11 +99,11 @@ def _vote(job: Job, rows: Rows, size: int) -> GroupFinding:
     most = _majority(calls)
     if most is None:
         texts = "; ".join(shown(job, these) for these in calls.values())
-        return job.finding(Verdict.MISMATCH, rows[0], (), f"{_undecided(calls)}: {texts}")
+        return job.finding(CollectiveVerdict.MISMATCH, rows[0], (), f"{_undecided(calls)}: {texts}")
     odd = [(terms, these) for terms, these in calls.items() if terms != most]
     ranks = [int(job.rank[row]) for _, these in odd for row in these]
     texts = "; ".join(shown(job, these) + (f" ({terms.fault})" if terms.fault else "") for terms, these in odd[:SHOWN])
-    return job.finding(Verdict.MISMATCH, odd[0][1][0], ranks, f"{texts}, but {shown(job, calls[most])}")
+    return job.finding(CollectiveVerdict.MISMATCH, odd[0][1][0], ranks, f"{texts}, but {shown(job, calls[most])}")
 
 
 def _majority(calls: Mapping[Terms, Sequence[int]]) -> Terms | None:

@@ -9,10 +9,10 @@ from math import prod
 
 import numpy as np
 
-from tenant_client.diagnosis.collectives.findings import GroupFinding, Verdict
+from tenant_client.diagnosis.collectives.findings import CollectiveVerdict, GroupFinding
 from tenant_client.diagnosis.collectives.merge import Job
 from tenant_client.diagnosis.collectives.mismatch import shown
-from tenant_client.sources.flight_recorder import State
+from tenant_client.sources.flight_recorder import CollectiveState
 
 
 def unmatched(job: Job) -> Iterator[GroupFinding]:
@@ -46,12 +46,12 @@ def _unmatched_pair(job: Job, ends: tuple[int, int], sends: list[int], receives:
         if _put_in(job, pair[0]) != _taken_out(job, pair[1]) and _pending(job, pair):
             reason = f"no majority of two: {shown(job, [pair[0]])}; {shown(job, [pair[1]])}"
             waiting = tuple(sorted(ends))
-            yield GroupFinding(Verdict.MISMATCH, job.call(pair[0]), job.file(pair[0]), (), waiting, reason)
+            yield GroupFinding(CollectiveVerdict.MISMATCH, job.call(pair[0]), job.file(pair[0]), (), waiting, reason)
             return
 
 
 def _pending(job: Job, rows: Sequence[int]) -> list[int]:
-    return [row for row in rows if job.state[row] != State.COMPLETED]
+    return [row for row in rows if job.state[row] != CollectiveState.COMPLETED]
 
 
 def _put_in(job: Job, row: int) -> int:
@@ -65,6 +65,6 @@ def _taken_out(job: Job, row: int) -> int:
 def _not_posted(job: Job, row: int, *, absent: int, waiting: int) -> GroupFinding:
     here = job.call(row), job.file(row), (absent,), (waiting,)
     if absent not in job.dumps:
-        return GroupFinding(Verdict.UNDECIDED, *here, f"no dump of rank {absent}", excusable=True)
+        return GroupFinding(CollectiveVerdict.UNDECIDED, *here, f"no dump of rank {absent}", excusable=True)
     reason = f"rank {absent} did not post its side, rank {waiting} waits"
-    return GroupFinding(Verdict.MISSING, *here, reason, excusable=True)
+    return GroupFinding(CollectiveVerdict.MISSING, *here, reason, excusable=True)

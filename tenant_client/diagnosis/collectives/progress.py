@@ -8,10 +8,10 @@ from collections.abc import Iterator, Set as AbstractSet
 import numpy as np
 from numpy.typing import NDArray
 
-from tenant_client.diagnosis.collectives.findings import GroupFinding, Verdict, listed
+from tenant_client.diagnosis.collectives.findings import CollectiveVerdict, GroupFinding, listed
 from tenant_client.diagnosis.collectives.merge import NO_STATUS, Job, Rows
 from tenant_client.diagnosis.collectives.mismatch import NEEDS_ALL
-from tenant_client.sources.flight_recorder import State
+from tenant_client.sources.flight_recorder import CollectiveState
 
 
 def behind(job: Job, group: int, rows: Rows) -> Iterator[GroupFinding]:
@@ -22,7 +22,7 @@ def behind(job: Job, group: int, rows: Rows) -> Iterator[GroupFinding]:
     after = _unfinished_after(job, rows, done)
     absent = [rank for rank in job.members[group] if rank not in job.dumps]
     if absent and len(after):
-        yield job.finding(Verdict.UNDECIDED, after[0], absent, f"no dump of {listed(absent)}", excusable=True)
+        yield job.finding(CollectiveVerdict.UNDECIDED, after[0], absent, f"no dump of {listed(absent)}", excusable=True)
     yield from _not_started(job, group, after)
 
 
@@ -30,9 +30,11 @@ def stalled(job: Job, group: int, rows: Rows, elsewhere: AbstractSet[int]) -> It
     """The group, if all have joined, it does not advance, and none of its ranks is concerned `elsewhere`."""
     rows, members = _unfinished_after(job, rows, _completed_by_somebody(job, group, rows)), job.members[group]
     if len(rows) and elsewhere.isdisjoint(members):
-        started = (job.state[rows] == State.STARTED).any()
+        started = (job.state[rows] == CollectiveState.STARTED).any()
         begun = "started" if started else "joined, whether it began is not recorded,"
-        yield job.finding(Verdict.NETWORK, rows[0], (), f"all {len(members)} ranks {begun} and none completes it")
+        yield job.finding(
+            CollectiveVerdict.NETWORK, rows[0], (), f"all {len(members)} ranks {begun} and none completes it"
+        )
 
 
 def _needs_all(job: Job, rows: Rows) -> NDArray[np.bool_]:
@@ -46,17 +48,17 @@ def _completed_by_somebody(job: Job, group: int, rows: Rows) -> int:
     rows = rows[_needs_all(job, rows)]
     seq = job.seq[rows]
     told = max((job.status.get((group, rank), NO_STATUS)[1] for rank in job.members[group]), default=-1)
-    return int(seq[(job.state[rows] == State.COMPLETED) | (seq <= told)].max(initial=-1))
+    return int(seq[(job.state[rows] == CollectiveState.COMPLETED) | (seq <= told)].max(initial=-1))
 
 
 def _unfinished_after(job: Job, rows: Rows, done: int) -> Rows:
-    after: Rows = rows[(job.seq[rows] > done) & (job.state[rows] != State.COMPLETED)]
+    after: Rows = rows[(job.seq[rows] > done) & (job.state[rows] != CollectiveState.COMPLETED)]
     return after
 
 
 def _stopped(job: Job, group: int, rows: Rows, done: int) -> Iterator[GroupFinding]:
     """Ranks that did not finish what a peer saw complete."""
-    late = rows[(job.seq[rows] <= done) & (job.state[rows] != State.COMPLETED) & _needs_all(job, rows)]
+    late = rows[(job.seq[rows] <= done) & (job.state[rows] != CollectiveState.COMPLETED) & _needs_all(job, rows)]
     told = np.array([job.status.get((group, rank), NO_STATUS)[1] for rank in job.rank[late].tolist()], np.int64)
     late = late[told < job.seq[late]]
     ranks = sorted(set(job.rank[late].tolist()))
@@ -64,9 +66,9 @@ def _stopped(job: Job, group: int, rows: Rows, done: int) -> Iterator[GroupFindi
         return
     reason = f"unfinished there on {listed(ranks)}, while peers completed up to seq {done}"
     if 2 * len(ranks) > len(job.members[group]):
-        yield job.finding(Verdict.NETWORK, late[0], (), f"{reason}; too many to be at fault themselves")
+        yield job.finding(CollectiveVerdict.NETWORK, late[0], (), f"{reason}; too many to be at fault themselves")
     else:
-        yield job.finding(Verdict.STOPPED, late[0], ranks, reason)
+        yield job.finding(CollectiveVerdict.STOPPED, late[0], ranks, reason)
 
 
 def _missing(job: Job, group: int, rows: Rows, done: int) -> Iterator[GroupFinding]:
@@ -81,10 +83,10 @@ def _missing(job: Job, group: int, rows: Rows, done: int) -> Iterator[GroupFindi
     ranks = [rank for rank, seq in late.items() if seq == last]
     if last == -1 and 2 * len(ranks) > len(joined) and not all(job.dumps[rank].complete for rank in ranks):
         reason = f"most of the group, {listed(ranks)}, shows no record, and none of having left it out"
-        yield job.finding(Verdict.UNDECIDED, row, (), reason)
+        yield job.finding(CollectiveVerdict.UNDECIDED, row, (), reason)
     else:
         reason = f"{listed(ranks)} did not join, {len(joined) - len(late)} of {len(joined)} ranks did"
-        yield job.finding(Verdict.MISSING, row, ranks, reason, excusable=True)
+        yield job.finding(CollectiveVerdict.MISSING, row, ranks, reason, excusable=True)
 
 
 def _joined(job: Job, group: int, done: int) -> dict[int, int]:
@@ -105,7 +107,7 @@ def _not_started(job: Job, group: int, after: Rows) -> Iterator[GroupFinding]:
     if len(after) == 0:
         return
     first = after[job.seq[after] == job.seq[after[0]]]
-    idle = sorted(job.rank[first][job.state[first] == State.SCHEDULED].tolist())
+    idle = sorted(job.rank[first][job.state[first] == CollectiveState.SCHEDULED].tolist())
     if len(first) == len(job.members[group]) and 0 < 2 * len(idle) <= len(first):
         reason = f"scheduled but not started on {listed(idle)}, started on the others"
-        yield job.finding(Verdict.STOPPED, first[0], idle, reason, excusable=True)
+        yield job.finding(CollectiveVerdict.STOPPED, first[0], idle, reason, excusable=True)

@@ -11,17 +11,23 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from tenant_client.diagnosis.collectives.findings import CAUSES, Culprit, Findings, GroupFinding, Verdict
+from tenant_client.diagnosis.collectives.findings import (
+    CAUSES,
+    CollectiveFindings,
+    CollectiveVerdict,
+    Culprit,
+    GroupFinding,
+)
 from tenant_client.diagnosis.collectives.merge import Job, Rows
 from tenant_client.diagnosis.collectives.mismatch import mismatches
 from tenant_client.diagnosis.collectives.pairs import unmatched
 from tenant_client.diagnosis.collectives.progress import behind, stalled
 from tenant_client.sources.flight_recorder import Dump
 
-_BEHIND = {Verdict.MISSING, Verdict.STOPPED}
+_BEHIND = {CollectiveVerdict.MISSING, CollectiveVerdict.STOPPED}
 
 
-def analyse(dumps: Iterable[Dump]) -> Findings:
+def analyse(dumps: Iterable[Dump]) -> CollectiveFindings:
     """Who stopped the job, from one dump per rank; ranks of the groups that have none are named in `no_dump`."""
     job = Job(dumps)
     groups = [(group, rows) for group in range(len(job.groups)) if len(rows := job.rows_of(group))]
@@ -33,16 +39,16 @@ def analyse(dumps: Iterable[Dump]) -> Findings:
         found += [one for group, rows in groups for one in stalled(job, group, rows, elsewhere)]
     found.sort(key=lambda one: (culprits.isdisjoint(one.ranks), one.call.at_s, one.call.group.name, one.call.seq))
     accused = sorted((_culprit(job, rank, found) for rank in culprits), key=lambda one: (one.call.at_s, one.rank))
-    return Findings(_verdict(accused, found), tuple(accused), tuple(found), job.no_dump)
+    return CollectiveFindings(_verdict(accused, found), tuple(accused), tuple(found), job.no_dump)
 
 
-def _verdict(accused: Sequence[Culprit], found: Sequence[GroupFinding]) -> Verdict:
+def _verdict(accused: Sequence[Culprit], found: Sequence[GroupFinding]) -> CollectiveVerdict:
     """The most telling; who is missing is not known if each of them waits for a rank without a dump."""
     causes = {culprit.cause for culprit in accused}
     verdicts = [verdict for verdict, cause in CAUSES.items() if cause in causes]
     if not causes:
-        verdicts = [Verdict.UNDECIDED if one.verdict in _BEHIND else one.verdict for one in found]
-    return min(verdicts, key=lambda verdict: verdict.order, default=Verdict.CLEAN)
+        verdicts = [CollectiveVerdict.UNDECIDED if one.verdict in _BEHIND else one.verdict for one in found]
+    return min(verdicts, key=lambda verdict: verdict.order, default=CollectiveVerdict.CLEAN)
 
 
 def _waited_for(found: Sequence[GroupFinding]) -> list[GroupFinding]:
@@ -73,7 +79,7 @@ def _edges(found: Sequence[GroupFinding]) -> Rows:
 
 def _culprit(job: Job, rank: int, found: Sequence[GroupFinding]) -> Culprit:
     """The worst that any group says of the rank, by verdict and then by time."""
-    mine = [one for one in found if rank in one.ranks and one.verdict is not Verdict.UNDECIDED]
+    mine = [one for one in found if rank in one.ranks and one.verdict is not CollectiveVerdict.UNDECIDED]
     mine.sort(key=lambda one: (one.verdict.order, one.call.point_to_point, one.call.at_s))
     worst, *others = (next(these) for _, these in groupby(mine, key=lambda one: one.verdict))
     reason = "; ".join([worst.reason, *(f"{one.call}: {one.reason}" for one in others)])

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tenant_client.run.hook.loss import LossReader
-from tenant_client.run.hook.pacing import Pacer, Settings
+from tenant_client.run.hook.pacing import Pacer, PacingSettings
 from tenant_client.run.hook.progress import Phase, Progress, Writer, file_name, read
 from tenant_client.run.hook.sampler import Sampler
 
@@ -159,7 +159,7 @@ class Hook:
         self._open()
         os.environ[_OWNER] = f"{_rank()}:{self._pid}"
         _call_at_the_end_of_a_child(self.close)
-        torch, settings = sys.modules.get("torch"), Settings.from_environment(os.environ)
+        torch, settings = sys.modules.get("torch"), PacingSettings.from_environment(os.environ)
         if torch is None or self._writer is None or self._run_dir is None:
             return
         self._losses = LossReader(torch)

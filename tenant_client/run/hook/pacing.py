@@ -25,7 +25,7 @@ HISTORY_STEPS = 32
 
 
 @dataclass(frozen=True)
-class Settings:
+class PacingSettings:
     """How the hook samples; each field can be set as `PHAROAH_SAMPLE_<FIELD>`.
 
     `first_step` is the first candidate, and `warmup` and `active` steps follow it; `budget` is a share of elapsed time;
@@ -45,7 +45,7 @@ class Settings:
     local_ranks: int = 0
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> "Settings":
+    def from_environment(cls, environment: Mapping[str, str]) -> "PacingSettings":
         """The defaults, but for what the environment sets; ValueError where that is no number."""
         names = {field.name: f"PHAROAH_SAMPLE_{field.name.upper()}" for field in fields(cls)}
         given = {name: environment[variable] for name, variable in names.items() if environment.get(variable)}
@@ -55,7 +55,7 @@ class Settings:
 class Pacer:
     """Decides whether to sample, and adds up what that cost; reads no clock. `next_step` is the coming candidate."""
 
-    def __init__(self, settings: Settings, began_s: float) -> None:
+    def __init__(self, settings: PacingSettings, began_s: float) -> None:
         self.settings = settings
         self.spent_s = 0.0
         self.samples = 0
