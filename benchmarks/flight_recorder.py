@@ -28,7 +28,7 @@ STOPS_BEFORE_END = 10
 OURS = """
 import sys
 from pathlib import Path
-from tenant_client.collectives import analyse
+from tenant_client.diagnosis.collectives import analyse
 from tenant_client.sources.flight_recorder import read_dumps
 print(*analyse(read_dumps(Path(sys.argv[1]))).culprits)
 """

@@ -8,7 +8,7 @@ its condition ended, so one that flickers is one finding. What is found warns th
 Not promised: ranks that wait for each other in every step finish it together, so a slow one among them does not show
 here; it shows in traces and flight recorder dumps.
 
->>> watch = Watch(Limits(start_s=10.0), started_at_s=0.0)
+>>> watch = Watch(WatchLimits(start_s=10.0), started_at_s=0.0)
 >>> watch.feed(5.0, [Sample(0, 0, "start", 0.0)])
 []
 >>> watch.feed(11.0, [Sample(0, 0, "start", 0.0)])[0].text

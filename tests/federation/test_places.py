@@ -316,11 +316,11 @@ def test_a_member_that_sends_slowly_keeps_its_place(opened: ExitStack, *, is_kno
 PROGRAM = """
 import logging, resource, sys
 from datetime import UTC, datetime
-from transport.certificates import make_certificate
-from transport.server import Limits, serve
+from federation.transport.certificates import make_certificate
+from federation.transport.server import ServerLimits, serve
 logging.basicConfig()
 own = make_certificate(["127.0.0.1"], datetime.now(UTC))
-serve("pharoah.Test", {}, "127.0.0.1:0", own.certificate_pem, own.key_pem, Limits(connections=1000)).stop()
+serve("pharoah.Test", {}, "127.0.0.1:0", own.certificate_pem, own.key_pem, ServerLimits(connections=1000)).stop()
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
 

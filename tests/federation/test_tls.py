@@ -102,8 +102,8 @@ def test_no_server_begins_where_tls_1_2_is_possible(first: str, complaint: str) 
     program = f"""
 {first}
 from datetime import UTC, datetime
-from transport.certificates import make_certificate
-from transport.server import serve
+from federation.transport.certificates import make_certificate
+from federation.transport.server import serve
 own = make_certificate(["{HOST}"], datetime.now(UTC))
 serve("pharoah.Test", {{}}, "{HOST}:0", own.certificate_pem, own.key_pem).stop()
 """

@@ -788,7 +788,7 @@ def test_what_runs_beside_ends_with_the_server(serving: Serve) -> None:
 SERVER = """
 import sys, time
 from pathlib import Path
-from transport.server import serve
+from federation.transport.server import serve
 folder, port = Path(sys.argv[1]), sys.argv[2]
 certificate, key = (folder / "certificate.pem").read_bytes(), (folder / "key.pem").read_bytes()
 methods = {"/pharoah.Test/Ask": lambda request: request[::-1]}

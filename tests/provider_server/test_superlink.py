@@ -425,9 +425,9 @@ def test_nodes_come_back_by_themselves_when_the_provider_restarts(pem: Certifica
 PROVIDER = """
 import sys, time
 from pathlib import Path
-from crypto.verbs import Verb
-from provider_server.flower_server import server_app
-from provider_server.superlink import SuperLink, SuperLinkSettings
+from federation.protocol.queries import Query
+from provider_server.network.flower_app import server_app
+from provider_server.network.superlink import SuperLink, SuperLinkSettings
 
 state, socket_, certificate, key = map(Path, sys.argv[1:5])
 link = SuperLink(SuperLinkSettings(state, socket_, certificate, key, "127.0.0.1", int(sys.argv[5])))
@@ -533,8 +533,8 @@ def watch(event, arguments):
         print("starts", arguments[1], flush=True)
 sys.addaudithook(watch)
 from pathlib import Path
-from provider_server.flower_server import server_app
-from provider_server.superlink import SuperLink, SuperLinkSettings
+from provider_server.network.flower_app import server_app
+from provider_server.network.superlink import SuperLink, SuperLinkSettings
 with SuperLink(SuperLinkSettings(*map(Path, sys.argv[1:5]), "127.0.0.1")) as link:
     link.run(server_app(lambda tenants: print("ran"), wanted=0))
 """

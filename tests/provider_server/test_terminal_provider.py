@@ -223,7 +223,7 @@ def test_a_report_obeys_nothing() -> None:
 def test_bars_move_the_cursor_and_foreign_words_beside_them_do_not() -> None:
     program = (
         "import sys\n"
-        "from transport import screen\n"
+        "from federation.runtime import screen\n"
         "screen.guard()\n"
         "with screen.progress() as bars:\n"
         "    for _ in bars.track(range(3), description='weeks'):\n"

@@ -197,8 +197,8 @@ def test_a_pinned_node_refuses_the_run_of_another_bundle(link: SuperLink) -> Non
 def test_the_stock_command_runs_the_server_app_of_a_bundle(link: SuperLink, tmp_path: Path) -> None:
     module = f"""
 from pathlib import Path
-from crypto.verbs import Verb
-from provider_server.flower_server import server_app, task_identity
+from federation.protocol.queries import Query
+from provider_server.network.flower_app import server_app, task_identity
 
 def run(tenants):
     Path({str(tmp_path / "answers")!r}).write_bytes(b" ".join(tenants.ask(Query.BUNDLE, b"week 7")))

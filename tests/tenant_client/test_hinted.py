@@ -26,7 +26,7 @@ STANDS = """
 import os, sys, time
 from pathlib import Path
 from typing import Any
-from tenant_client.live.progress import Progress, Writer
+from tenant_client.run.hook.progress import Progress, Writer
 Writer(Path(os.environ["PHAROAH_RUN_DIR"]), Progress(0, os.getpid(), 0, time.time(), "start", None, 0))
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.1)
