@@ -8,14 +8,14 @@ G of them.
 Guarantees, each under its stated model:
 
 - An honest group is left out of a release with probability at most `GroupLimits.false_alarm` per round (Bonferroni).
-- Honest tenants are named, ever, with probability at most `GroupLimits.accused` all told. A tenant's evidence is an e-value,
-  the mean of two likelihood ratios with expectation at most 1 while it is honest, so by Ville's inequality (1939) it
-  exceeds n/α at any time with probability at most α/n. One ratio rests on the random assignment alone: an honest tenant
-  is in an alarmed group no more often than chance has it. The other asks whether groups count more with the tenant than
-  without, in the cells where it has leases, beyond `GroupLimits.tolerated` times the average rate; noise is known
-  there, and companions differ with coefficient of variation `GroupLimits.heterogeneity`. Sums are taken for Gaussian,
-  as they nearly are where noise has a standard deviation of some counts; one liar that is not yet found may add to
-  others' variance.
+- Honest tenants are named, ever, with probability at most `GroupLimits.accused` all told. A tenant's evidence is an
+  e-value, the mean of two likelihood ratios with expectation at most 1 while it is honest, so by Ville's inequality
+  (1939) it exceeds n/α at any time with probability at most α/n. One ratio rests on the random assignment alone: an
+  honest tenant is in an alarmed group no more often than chance has it. The other asks whether groups count more with
+  the tenant than without, in the cells where it has leases, beyond `GroupLimits.tolerated` times the average rate;
+  noise is known there, and companions differ with coefficient of variation `GroupLimits.heterogeneity`. Sums are
+  taken for Gaussian, as they nearly are where noise has a standard deviation of some counts; one liar that is not yet
+  found may add to others' variance.
 
 Not promised: finding a lie below the ceilings that stays small beside the noise, or several members that lie in turn.
 E-values: Vovk & Wang, *E-values: calibration, combination and applications*, Annals of Statistics 2021.
