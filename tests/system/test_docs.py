@@ -23,7 +23,7 @@ import provider_server.cli
 import simulation.cli
 import tenant_client.cli
 from crypto.ids import LeaseId, Token
-from federation.protocol.bundle import Judgement, MismatchEntry
+from federation.protocol.bundle import MismatchEntry, PairJudgement
 from federation.protocol.check import Check
 from provider_server.rounds.planning import PlanSettings
 from provider_server.store.store import Store
@@ -50,9 +50,11 @@ FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^ {4}\S.*$", re.MULTILINE)
 SPAN = re.compile(r"`([^`]+)`")
 TESTS = {
-    name for file in ROOT.glob("tests/*.py") for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
+    name
+    for file in ROOT.glob("tests/**/*.py")
+    for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
 }
-TESTS |= {file.stem for file in ROOT.glob("tests/test_*.py")}
+TESTS |= {file.stem for file in ROOT.glob("tests/**/test_*.py")}
 NAMED = re.compile(r"\[`(?![\w.]+\.py`)([\w.]+)`\]\(([^)\s]+\.py)\)")  # a name in a file of ours, as a link to it
 TEST_FILE = re.compile(r"tests/[\w/]+\.py")
 
@@ -246,7 +248,15 @@ def test_readme_shows_what_diagnose_prints(monkeypatch: pytest.MonkeyPatch) -> N
 def test_readme_shows_what_check_says() -> None:
     asked, verdict, better = next(block for block in outputs(README) if "check" in block[0])
     pair = MismatchEntry(
-        Token(bytes(16)), Token(bytes(16)), 0.999, 7.2, 3.6, 14.8, 31.0, Judgement.WORSE, (Token.fromhex(better[-32:]),)
+        Token(bytes(16)),
+        Token(bytes(16)),
+        0.999,
+        7.2,
+        3.6,
+        14.8,
+        31.0,
+        PairJudgement.WORSE,
+        (Token.fromhex(better[-32:]),),
     )
     made = Check.of(1, pair, ())
     assert parse(shlex.split(asked.removeprefix("$ ")))
