@@ -525,7 +525,7 @@ def refusal(kind: Any, data: bytes) -> str:
 
 
 def test_the_messages_of_this_test_are_all_that_there_are() -> None:
-    root = Path(codec.__file__).parents[2]
+    root = Path(codec.__file__).parents[1]
     sources = [
         path
         for package in ("crypto", "federation", "trustee", "tenant_client", "provider_server")
