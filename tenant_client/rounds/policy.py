@@ -8,34 +8,31 @@
 The other keys are the fields of `Policy`.
 """
 
-import math
-import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from crypto.errors import PharoahError, PlanRefused
 from federation.protocol.directory import Directory
 from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import plan_loss
+from federation.protocol.toml_tables import convert, loads
 
 CLOCKS_DIFFER_H = 1.0
 _SLACK = 1 + 1e-9
-# A NaN would compare as false with everything and so lift the limit that it stands for.
-_KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {
-    float: ("a finite number from 0", lambda value: type(value) in (int, float) and 0 <= value < math.inf),
-    int: ("a whole number from 0", lambda value: type(value) is int and value >= 0),
-    tuple: ("a list of names", lambda value: type(value) is list and all(type(name) is str for name in value)),
-}
+Limit = Annotated[int, Meta(ge=0)]
+# A NaN, which lies in no range, would compare as false with everything and so lift the limit that it stands for.
+RealLimit = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
 class PolicyError(PharoahError):
     """The policy file cannot be used."""
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits. `epsilon_per_job_week` holds for the sum of all plans over the same job-week, at `delta`.
 
     `colluding_share` is the share of a minimal cohort that may know its own noise without harm to the others.
@@ -43,35 +40,26 @@ class Policy:
     `carry_over_weeks_maximum` how many weeks that were missed one answer may count, and pay for, besides its own.
     """
 
-    epsilon_per_job_week: float = 1.0
-    delta: float = 1e-8
-    owners_minimum: int = 5
-    cohort_minimum: int = 10
-    window_hours_maximum: int = 168
-    mask_trustees_minimum: int = 3
-    failures_per_unit_maximum: int = 1
-    horizon_weeks_maximum: int = 104
-    carry_over_weeks_maximum: int = 13
-    colluding_share: float = 0.1
+    epsilon_per_job_week: RealLimit = 1.0
+    delta: RealLimit = 1e-8
+    owners_minimum: Limit = 5
+    cohort_minimum: Limit = 10
+    window_hours_maximum: Limit = 168
+    mask_trustees_minimum: Limit = 3
+    failures_per_unit_maximum: Limit = 1
+    horizon_weeks_maximum: Limit = 104
+    carry_over_weeks_maximum: Limit = 13
+    colluding_share: RealLimit = 0.1
     dimensions: tuple[str, ...] = ("workload", "context", "context_level", "band", "domain", "reason")
 
 
 def load_policy(path: Path) -> Policy:
     """The policy at `path`; unknown keys, wrong types and numbers that are no limit are refused by name."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
         raise PolicyError(f"{path}: {error}", hint="write it as TOML, or leave it out for the defaults") from error
-    known = {field.name: getattr(Policy, field.name) for field in fields(Policy)}
-    given: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in known:
-            raise PolicyError(f"{path}: unknown key {key!r}", hint=f"known keys: {', '.join(known)}")
-        wanted, fits = _KINDS[type(known[key])]
-        if not fits(value):
-            raise PolicyError(f"{path}: {key} must be {wanted}", hint=f"the default is {known[key]!r}")
-        given[key] = tuple(value) if isinstance(value, list) else value
-    return Policy(**given)
+    return convert(loads(text, path, PolicyError), Policy, path, PolicyError)
 
 
 def check_plan(plan: Plan, policy: Policy, directory: Directory, now_hour: float) -> None:

@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import fields
 from pathlib import Path
 
 import click
 import click.testing
 import pytest
+from msgspec.structs import fields
 from typer.main import get_command
 from typer.testing import CliRunner
 
