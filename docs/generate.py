@@ -191,7 +191,8 @@ def _by_module() -> dict[str, list[Any]]:
                 continue
             kinds = vars(import_module(info.name)).values()
             own = [kind for kind in kinds if isinstance(kind, type) and kind.__module__ == info.name]
-            labelled = [kind for kind in own if issubclass(kind, Message) and kind not in (Message, Secret)]
+            messages = [kind for kind in own if issubclass(kind, Message) and kind not in (Message, Secret)]
+            labelled = [leaf for kind in messages for leaf in kind.__subclasses__() or [kind]]
             if labelled:
                 found[info.name] = labelled
     return found

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+PER_NODE_HOURS = 1000.0  # people read rates per so many node-hours
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ too, since a misspelt setting that does nothing is the worst kind. No error show
     every = "week"          # or PHAROAH_ROUNDS_EVERY=week
 """
 
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,10 +17,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from crypto.errors import PharoahError
+from federation.protocol.toml_tables import convert, loads
 
 PREFIX = "PHAROAH_"
 HOMES = ("PHAROAH_PROVIDER_HOME", "PHAROAH_TRUSTEE_HOME")  # begin like a section, and are options of the command line
-_QUOTED = re.compile(r" '.*'(?= - at )", re.DOTALL)  # a value that may be a secret in the wrong place
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -37,26 +36,17 @@ def load(kind: type[S], path: Path, environ: Mapping[str, str]) -> S:
     """
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        table = tomllib.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise BadSettings(f"{path}: {error}", hint="write it as TOML") from error
-    settings = _converted(kind, table, str(path))
+    table = loads(text, path, BadSettings)
+    settings = convert(table, kind, path, BadSettings)
     overrides = _overrides(kind, environ)
     if not overrides:
         return settings
     merged = {**table}
     for section, keys in overrides.items():
         merged[section] = {**merged.get(section, {}), **keys}
-    return _converted(kind, merged, "the environment")
-
-
-def _converted(kind: type[S], table: Mapping[str, Any], where: str) -> S:
-    try:
-        return msgspec.convert(table, kind, strict=True)
-    except msgspec.ValidationError as error:
-        sections = "; ".join(f"[{name}] {', '.join(keys)}" for name, keys in _sections(kind).items())
-        said = _QUOTED.sub("", str(error))
-        raise BadSettings(f"{where}: {said}", hint=f"known keys: {sections}") from error
+    return convert(merged, kind, "the environment", BadSettings)
 
 
 def _sections(kind: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:

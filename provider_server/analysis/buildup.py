@@ -22,21 +22,20 @@ are compared with none, and gauges not at all.
 """
 
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from types import MappingProxyType
 from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 import polars as pl
+from msgspec import Meta
 
 from crypto.errors import DecodeError
 from federation.protocol.life_table import Floats
+from federation.protocol.toml_tables import loads, rows, shipped
 from provider_server.fleet.telemetry.catalogue import METRICS
 from provider_server.fleet.telemetry.summaries import MISSING, HourSummary
 
@@ -54,29 +53,14 @@ STATUS = pl.Enum([FRESH, STALE, SILENT, UNKNOWN])
 STREAM = ("node", "device", "metric")
 
 
-@dataclass(frozen=True)
-class Signal:
+Positive = Annotated[float, Meta(gt=0)]
+Text = Annotated[str, Meta(min_length=1)]
+
+
+class Signal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A metric that drifts before hardware fails; the head of `buildup.toml` tells what each field means."""
 
     metric: str
-    summary: Literal["increase", "mean"]
-    half_life_h: float
-    unit: float
-    words: str
-    reason: str
-    source: str
-
-    @property
-    def kept(self) -> float:
-        """Share of a total that an hour leaves."""
-        return math.exp2(-1.0 / self.half_life_h)
-
-
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-Text = Annotated[str, msgspec.Meta(min_length=1)]
-
-
-class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     summary: Literal["increase", "mean"]
     half_life_h: Positive
     unit: Positive
@@ -84,28 +68,28 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: Text
     source: Text
 
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS or self.summary not in METRICS[self.metric].summarise:
+            raise ValueError(f"telemetry has no {self.summary} of it")
+
+    @property
+    def kept(self) -> float:
+        """Share of a total that an hour leaves."""
+        return math.exp2(-1.0 / self.half_life_h)
+
 
 def parse(text: str) -> tuple[Signal, ...]:
-    """Reads a table of signals; ValueError for what it cannot mean, as a metric without that summary."""
-    found = []
-    for metric, row in tomllib.loads(text).items():
-        try:
-            read = msgspec.convert(row, _Row)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"signal {metric}: {error}") from error
-        if metric not in METRICS or read.summary not in METRICS[metric].summarise:
-            raise ValueError(f"signal {metric}: telemetry has no {read.summary} of it")
-        found.append(Signal(metric, **msgspec.structs.asdict(read)))
-    return tuple(found)
+    """Reads a table of signals; BadTable for what it cannot mean, as a metric without that summary."""
+    return tuple(rows(loads(text, "buildup.toml"), Signal, "buildup.toml", "metric"))
 
 
 @cache
 def signals() -> tuple[Signal, ...]:
     """The table of `buildup.toml`, read when it is first asked."""
-    return parse(resources.files(__package__).joinpath("buildup.toml").read_text(encoding="utf-8"))
+    return parse(shipped("provider_server.analysis", "buildup.toml"))
 
 
-Natural = Annotated[int, msgspec.Meta(ge=0)]
+Natural = Annotated[int, Meta(ge=0)]
 
 
 class _Streams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

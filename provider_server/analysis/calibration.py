@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2, norm
+from scipy.stats import chi2
 
 from federation.protocol.life_table import Floats, LifeTable
+from provider_server.analysis.intervals import NORMAL_95
 from provider_server.analysis.prediction import Expected, Prediction, Rows
 from provider_server.fleet.leases import rows_of
 
 BINS = 10
-REACH = float(norm.ppf(0.975))
 WIDTH = 0.05  # of the numerical derivatives
 LARGEST_STEP, SETTLED, MOST_STEPS = 0.5, 1e-3, 30
 STEEPEST = 5.0  # slopes beyond say no more
@@ -68,10 +68,10 @@ def calibrate(predictions: Sequence[Prediction], tables: Sequence[LifeTable], bi
     sums = [np.bincount(bin_of, values, bins).astype(np.float64) for values in of_counts]
     predicted, observed, variance, noise = sums
     scatter = variance * np.maximum(observed / np.maximum(predicted, 1e-9), 1.0)
-    reach = REACH * np.sqrt(scatter + noise)
+    reach = NORMAL_95 * np.sqrt(scatter + noise)
     misfit = (observed - predicted) ** 2 / np.maximum(variance + noise, 1e-9)
     total, ratio = predicted.sum(), observed.sum() / predicted.sum()
-    wide = REACH * np.sqrt(variance.sum() * max(ratio, 1.0 / total) + noise.sum()) / total
+    wide = NORMAL_95 * np.sqrt(variance.sum() * max(ratio, 1.0 / total) + noise.sum()) / total
     slope, slope_sd = _slope(cells)
     return Calibration(
         predicted=predicted,
@@ -82,8 +82,8 @@ def calibrate(predictions: Sequence[Prediction], tables: Sequence[LifeTable], bi
         ratio_low=float(max(ratio - wide, 0.0)),
         ratio_high=float(ratio + wide),
         slope=slope,
-        slope_low=slope - REACH * slope_sd,
-        slope_high=slope + REACH * slope_sd,
+        slope_low=slope - NORMAL_95 * slope_sd,
+        slope_high=slope + NORMAL_95 * slope_sd,
         p=float(chi2.sf(misfit.sum(), bins)),
     )
 

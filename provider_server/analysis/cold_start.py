@@ -34,6 +34,7 @@ from scipy.stats import norm
 
 from crypto.errors import PharoahError
 from federation.protocol.life_table import Floats
+from provider_server.analysis.intervals import NORMAL_95
 
 LEAST_VARIANCE = 1e-6
 TRANSFER_SD = 0.25  # of the log rate between benchmark jobs and what tenants run
@@ -252,6 +253,6 @@ def _basis(
         words.append("no released count")
     else:
         count, variance, exposure = released
-        noise = f" (noise ± {1.96 * np.sqrt(variance):.0f})" if variance else ""
+        noise = f" (noise ± {NORMAL_95 * np.sqrt(variance):.0f})" if variance else ""
         words.append(f"a released count of {count:.0f}{noise} in an exposure of {exposure:,.0f}")
     return "; ".join(words)

@@ -37,12 +37,12 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from federation.protocol.life_table import Floats
+from provider_server.analysis.intervals import NORMAL_95
 from provider_server.analysis.partition import MOST, Feature, Fleet, Group, rates, told_by_failures, told_by_look
 from provider_server.analysis.selection import LEAST_FAILURES, NodeTable, Selected
 
 LEAST_NODES = 5
 LEVELS_SHOWN = 3
-NORMAL_95 = 1.96
 LEAST_SPREAD = float(np.log(2.0))  # of log rates between contexts, for hardware that nobody has seen
 PUSHES = 200
 UNKNOWN = ""

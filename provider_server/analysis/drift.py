@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
 
 from federation.protocol.life_table import Floats
+from provider_server.analysis.intervals import NORMAL_95
 
 RATIOS = np.array([0.25, 0.5, 0.7, 0.85, 1.2, 1.5, 2.0, 4.0])
 WEEKS_BETWEEN = 104.0  # from one false alarm to the next, on average
@@ -169,5 +169,5 @@ def _ratio(thing: Watched, first: int, last: int) -> tuple[float, float, float]:
         factor = np.where(np.arange(len(thing.hours)) >= first, max(ratio, LEAST_RATIO), 1.0)
         weight = np.linalg.solve(_covariance(thing, factor)[till, till], moved)
         ratio, sd = 1.0 + float(weight @ missed) / float(weight @ moved), float(weight @ moved) ** -0.5
-    reach = float(norm.ppf(0.975)) * sd
+    reach = NORMAL_95 * sd
     return max(ratio, 0.0), max(ratio - reach, 0.0), max(ratio + reach, 0.0)

@@ -25,9 +25,9 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from federation.protocol.life_table import Floats, LifeTable
+from provider_server.analysis.intervals import NORMAL_95
 from provider_server.analysis.prediction import Prediction
 from provider_server.fleet.leases import rows_of
 
@@ -39,7 +39,6 @@ LEVEL_SD, ROW_SD, SIZE_SD, WEEK_SD = 5.0, 0.5, 1.0, 0.5  # of log factors: of ev
 WALK_SD = 0.2  # of the step from week to week
 BEND = 0.05  # of the log hazard, to see by how much what counts moves
 LARGEST_STEP, SETTLED, MOST_STEPS = 0.5, 1e-3, 40
-REACH = float(norm.ppf(0.975))
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def _ratios(name: str, levels: Sequence[str], seen: "_Seen", at: Floats, spread:
     places, share = seen.places(name), seen.share(name)
     contrast = np.eye(len(levels)) - share
     middle = contrast @ at[places]
-    reach = REACH * np.sqrt(np.diag(contrast @ spread[places, places] @ contrast.T))
+    reach = NORMAL_95 * np.sqrt(np.diag(contrast @ spread[places, places] @ contrast.T))
     columns = np.exp(np.stack([middle, middle - reach, middle + reach], axis=1)).tolist()
     return [Factor(name, level, *column) for level, column in zip(levels, columns, strict=True)]
 

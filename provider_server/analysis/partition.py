@@ -25,7 +25,7 @@ from scipy.special import gammaln, xlogy
 from scipy.stats import gamma
 from sklearn.mixture import GaussianMixture
 
-from federation.protocol.life_table import Floats
+from federation.protocol.life_table import PER_NODE_HOURS, Floats
 from provider_server.analysis.selection import Ints, NodeTable, Selected
 
 MOST = 40
@@ -264,6 +264,6 @@ def rates(fleet: Fleet, groups: Sequence[Group]) -> Floats:
     failures, hours = (np.array([of[group.places].sum() for group in groups]) for of in (fleet.failures, fleet.hours))
     squares = np.array([np.sum(fleet.hours[group.places] ** 2) for group in groups])
     clustering = 1.0 + fleet.variance * failures * squares / np.maximum(hours, 1e-300) ** 2
-    effective, unit = failures / clustering, 1000.0 * clustering / np.maximum(hours, 1e-300)
+    effective, unit = failures / clustering, PER_NODE_HOURS * clustering / np.maximum(hours, 1e-300)
     low = np.where(failures > 0.0, gamma.ppf(0.025, np.maximum(effective, 1e-9)), 0.0)
     return np.asarray(np.array([effective, low, gamma.ppf(0.975, effective + 1.0)]) * unit, np.float64)

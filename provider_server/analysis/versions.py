@@ -40,6 +40,7 @@ from scipy.special import gammaln, logsumexp, softmax
 from scipy.stats import norm
 
 from federation.protocol.life_table import Floats, LifeTable
+from provider_server.analysis.intervals import NORMAL_95
 from provider_server.analysis.mismatch import LOG_FACTOR, WORSE_FROM, WORSE_TO
 
 Block = frozenset[int]  # of the places of versions
@@ -299,7 +300,7 @@ def _groups(cells: _Cells, marginals: _Marginals, blocks: Blocks, settings: Floa
     share = failures / failures.sum()
     ratio = np.exp(log_rate) * cells.expected.sum() / failures.sum()
     moved = (np.eye(len(blocks)) - share) ** 2 @ variance
-    factor = np.exp(norm.ppf(0.975) * np.sqrt(moved))
+    factor = np.exp(NORMAL_95 * np.sqrt(moved))
     groups = [
         Group(
             tuple(cells.versions[version] for version in sorted(block)),

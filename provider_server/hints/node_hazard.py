@@ -23,11 +23,10 @@ import polars as pl
 
 from crypto.ids import LeaseId
 from federation.protocol.bundle import Bundle
+from federation.protocol.life_table import PER_NODE_HOURS
 from federation.protocol.service_messages import Suspicion
 from provider_server.analysis.buildup import SILENT, UNKNOWN
 from provider_server.hints.episodes import LeaseHazard, NodeHazard, lease_hazard
-
-PER_NODE_HOURS = 1000.0
 
 # By signal of `analysis/buildup.toml`: which test would confirm it. Heat throttles before it breaks, so it is compute.
 SUSPICIONS: Mapping[str, Suspicion] = MappingProxyType(

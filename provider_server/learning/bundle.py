@@ -13,11 +13,10 @@ from federation.protocol.bundle import (
     RuleEntry,
     Statement,
 )
+from federation.protocol.life_table import PER_NODE_HOURS
 from provider_server.analysis.rules import Rule
 from provider_server.learning.findings import Findings
 from provider_server.rounds.release import Release
-
-PER_NODE_HOURS = 1000.0
 
 
 def compose(

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
 
 from federation.protocol.life_table import Floats
 from federation.protocol.round_messages import finest_row
+from provider_server.analysis.intervals import NORMAL_95
 from provider_server.analysis.mismatch import MAIN_EFFECT_SD
 from provider_server.fleet.leases import Lease
 from provider_server.learning.findings import Findings, RateFinding
@@ -28,7 +28,6 @@ from provider_server.learning.verdicts import PairFinding
 from provider_server.learning.weekly import predict_week
 from provider_server.rounds.release import Release
 
-REACH = float(norm.ppf(0.975))
 NO_ROW = "no row"  # which no token begins with
 
 
@@ -79,7 +78,7 @@ def chance_of_failure(
     edges = releases[-1].plan.band_edges_hours
     expected = job.nodes * float(_hours(job.age_h, within_h, edges) @ rates)
     of_hazard = max(np.log(one.high / one.low) / 2.0 for one in findings.rates if one.context_level in levels)
-    shared = np.hypot(of_hazard, REACH * _workload_sd(pair, findings, releases))
+    shared = np.hypot(of_hazard, NORMAL_95 * _workload_sd(pair, findings, releases))
     down, up = (np.hypot(shared, np.log(by)) for by in (pair.risk_ratio / pair.low, pair.high / pair.risk_ratio))
     middle, low, high = (-np.expm1(-expected * factor) for factor in (1.0, np.exp(-down), np.exp(up)))
     return Chance(float(middle), float(low), float(high))

@@ -14,18 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
 
 from federation.protocol.causes import Domain
 from federation.protocol.life_table import Floats
 from provider_server.analysis.cold_start import Known, Newcomer, bootstrap
 from provider_server.analysis.contexts import ContextMap, Look
+from provider_server.analysis.intervals import NORMAL_95
 from provider_server.learning.benchmark_jobs import BenchmarkJob
 from provider_server.learning.findings import RateFinding
 from provider_server.learning.hardware import label_of
 
 FARTHEST = 1.0
-WIDTH_95 = 2.0 * float(norm.ppf(0.975))
+WIDTH_95 = 2.0 * NORMAL_95
 
 
 @dataclass(frozen=True)

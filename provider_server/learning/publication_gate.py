@@ -18,12 +18,11 @@ import numpy as np
 from crypto.errors import Refusal
 from federation.protocol.bundle import Bundle
 from federation.protocol.causes import Domain
-from federation.protocol.life_table import LifeTable
+from federation.protocol.life_table import PER_NODE_HOURS, LifeTable
 from provider_server.analysis.calibration import Calibration, calibrate
 from provider_server.analysis.drift import Alarm, alarms
 from provider_server.analysis.prediction import Comparison, Prediction, compare, is_no_worse, score
 from provider_server.fleet.leases import Lease
-from provider_server.learning.bundle import PER_NODE_HOURS
 from provider_server.learning.findings import Findings
 from provider_server.learning.weekly import infrastructure, mean_risks, predict_week, watched, week_tables
 from provider_server.rounds.release import Release

@@ -26,7 +26,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from federation.runtime.web import Asgi, Receive, Scope, Send
+from federation.runtime.web.guard import Asgi, Receive, Scope, Send
 
 CONNECTION = "pharoah.connection"  # where a request's scope has it
 

@@ -29,7 +29,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from starlette.concurrency import run_in_threadpool
 
 from crypto.errors import PharoahError
-from federation.runtime.web import Asgi, Event, Receive, Scope, Send
+from federation.runtime.web.guard import Asgi, Event, Receive, Scope, Send
 from provider_server.network.connections import CONNECTION, ConnectionLimits, Places, TimedProtocol
 from provider_server.network.flower import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,

@@ -49,7 +49,7 @@ from cryptography.hazmat.primitives.serialization import (
 from fastapi import FastAPI
 
 from crypto.errors import PharoahError, Refusal
-from federation.runtime.web import Asgi
+from federation.runtime.web.guard import Asgi
 from provider_server.network.connections import DEFAULT_LIMITS, ConnectionLimits
 from provider_server.network.flower import (
     ISOLATION_MODE_PROCESS,

@@ -11,7 +11,7 @@ On the loopback, for Prometheus and for any account, changing nothing:
     GET  /pharoah/readyz    200 while it can hold rounds, else 503 with the reason
     GET  /pharoah/metrics   Prometheus' text format
 
-The loopback answers requests that name it as their host and no others (`federation.runtime.web`).
+The loopback answers requests that name it as their host and no others (`federation.runtime.web.guard`).
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from crypto.errors import PharoahError
-from federation.runtime.web import Asgi, guarded
+from federation.runtime.web.guard import Asgi, guarded
 from provider_server.metrics import Metrics
 from provider_server.rounds.schedule import BadWindow, Window
 

@@ -24,7 +24,7 @@ from starlette.staticfiles import StaticFiles
 
 from crypto.errors import PharoahError
 from federation.runtime.visible import json_text
-from federation.runtime.web import STYLE, Asgi, guarded
+from federation.runtime.web.guard import STYLE, Asgi, guarded
 from provider_server.pages.findings import ORDERS, FindingRow, filtered
 from provider_server.pages.html import renderer
 from provider_server.pages.login import Door, TooManyAttempts, WrongPassword

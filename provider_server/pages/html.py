@@ -1,32 +1,30 @@
-"""From views to HTML: Jinja2 with everything escaped, and the few filters by which numbers become words."""
+"""The provider's pages: the filters by which numbers become words, and what every template knows."""
 
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from math import log2
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from federation.runtime.web.html import NOTHING, renderer as web_renderer
 from provider_server.pages.findings import days
 from provider_server.pages.fleet import HAZARDS
 from provider_server.pages.hazards import KNOWN_WITHIN, UNKNOWN
 from provider_server.pages.snapshot import SHORT
 
+PAGES = (
+    ("/", "Overview"),
+    ("/fleet", "Fleet"),
+    ("/mismatches", "Mismatches"),
+    ("/hazards", "Hazards"),
+    ("/findings", "Findings"),
+)
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def renderer() -> Callable[..., str]:
     """A function that renders a template by its name, with what it is given."""
-    loader = PackageLoader("provider_server.pages")
-    jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters |= {one.__name__: one for one in (date, dated, short, number, ratio, percent, many, place, days)}
-
-    jinja.globals |= {"steps": HAZARDS, "unknown": UNKNOWN, "known_within": f"{KNOWN_WITHIN:g}"}
-
-    def page(name: str, **given: object) -> str:
-        return jinja.get_template(f"{name}.html").render(given)
-
-    return page
+    names = {"pages": PAGES, "steps": HAZARDS, "unknown": UNKNOWN, "known_within": f"{KNOWN_WITHIN:g}"}
+    return web_renderer("provider_server.pages", date, dated, short, number, percent, place, days, names=names)
 
 
 def date(hour: int) -> str:
@@ -60,17 +58,8 @@ def number(value: float | None) -> str:
     ('0.123', '12,346', '–')
     """
     if value is None:
-        return "–"
+        return NOTHING
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def ratio(value: float) -> str:
-    """Two digits, or all before the point.
-
-    >>> ratio(0.971), ratio(13.3), ratio(1234.5)
-    ('0.97', '13', '1,234')
-    """
-    return f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}"
 
 
 def percent(value: float) -> str:
@@ -82,15 +71,6 @@ def percent(value: float) -> str:
     if 0.995 <= value < 1.0:
         return "over 99%"
     return "under 1%" if 0.0 < value < 0.005 else f"{value:.0%}"
-
-
-def many(count: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> many(1, "tenant"), many(2, "tenant")
-    ('1 tenant', '2 tenants')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def place(ratio: float) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 
+from federation.protocol.life_table import PER_NODE_HOURS
 from provider_server.learning.findings import Findings
 from provider_server.learning.publication_gate import Outlook
 from provider_server.learning.verdicts import PairFinding
@@ -64,7 +65,7 @@ def _sections(
                 (
                     _named(one.context_level, names),
                     one.band,
-                    *(1000.0 * value for value in (one.rate, one.low, one.high)),
+                    *(PER_NODE_HOURS * value for value in (one.rate, one.low, one.high)),
                 )
                 for one in rates[:MOST_ROWS]
             ],

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from federation.protocol.bundle import PairJudgement
+from federation.protocol.life_table import PER_NODE_HOURS
 from provider_server.analysis.factors import Factor
 from provider_server.analysis.rules import Rule
 from provider_server.analysis.versions import Group
@@ -81,8 +82,8 @@ def explanation_row(pair: PairFinding, findings: Findings, names: Mapping[str, s
     """A verdict with all of its evidence, and what is known of the workload as a version."""
     twin = pair.compared
     return pair_row(pair, names) | {
-        "rate_per_1000_node_hours": 1000.0 * pair.rate,
-        "rate_high": 1000.0 * pair.rate_high,
+        "rate_per_1000_node_hours": PER_NODE_HOURS * pair.rate,
+        "rate_high": PER_NODE_HOURS * pair.rate_high,
         "failures": twin.evidence.failures,
         "failures_elsewhere": twin.evidence.failures_elsewhere,
         "ratio_to_elsewhere": twin.ratio,
@@ -198,9 +199,9 @@ def newcomer_rows(newcomers: Sequence[NewContext]) -> list[dict[str, Any]]:
     return [
         {
             "context": one.name,
-            "rate_per_1000_node_hours": 1000.0 * one.newcomer.rate,
-            "low": 1000.0 * one.newcomer.low,
-            "high": 1000.0 * one.newcomer.high,
+            "rate_per_1000_node_hours": PER_NODE_HOURS * one.newcomer.rate,
+            "low": PER_NODE_HOURS * one.newcomer.low,
+            "high": PER_NODE_HOURS * one.newcomer.high,
             "basis": one.newcomer.basis,
         }
         for one in newcomers

@@ -9,14 +9,13 @@ from typing import Any
 
 import polars as pl
 
-from federation.protocol.life_table import Floats
+from federation.protocol.life_table import PER_NODE_HOURS, Floats
 from provider_server.analysis.buildup import LEVELS
 from provider_server.analysis.contexts import ContextMap
 from provider_server.analysis.fleet_curves import Curve, OwnHazards, Ratios
 from provider_server.analysis.fleet_events import QUIET_H, silent_together
 from provider_server.analysis.hazard import Estimate
 
-PER_NODE_HOURS = 1000.0
 NO_CONTEXT = -1  # the number of all nodes that have none
 UNSORTED = "nodes that `pharoah-provider contexts` has not sorted"
 NOTHING = {"failures": 0, "node_hours": 0, "nodes": 0}

@@ -1,9 +1,10 @@
 """Backups of the store: one file, the same for SQLite and PostgreSQL, so that either restores what the other kept.
 
-    pharoah-backup 1 ⏎ | frame | frame | … | 0 | SHA-256 of all bytes before
+    pharoah-backup 2 ⏎ | frame | frame | … | 0 | SHA-256 of all bytes before
 
-A frame is a kind (1 byte), a length (4 bytes, big-endian) and one row, encoded by `crypto.codec`. The rows are those
-of one moment, whoever writes meanwhile. A file that was cut short or altered anywhere is refused before a row counts.
+A frame is a kind (1 byte), a length (4 bytes, big-endian) and one row: a message of `crypto.codec` whose fields are
+the columns of a table in their order, typed as in `provider_server.store.tables`. The rows are those of one moment,
+whoever writes meanwhile. A file that was cut short or altered anywhere is refused before a row counts.
 
 A round that is under way goes on from a backup as from the store. What happened since is lost: tenants and trustees
 remember it, repeat what they answered, and refuse to answer anything else for the same round. A step that the store
@@ -24,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import sqlalchemy as sa
@@ -32,10 +33,11 @@ import sqlalchemy as sa
 from crypto.codec import MAX_MESSAGE_BYTES, Count, Message, Number, Text, decode, encode
 from crypto.errors import DecodeError, PharoahError
 from crypto.ids import LeaseId, RoundId, TenantId
+from provider_server.store import tables
 from provider_server.store.round_store import Answer, RoundState
 from provider_server.store.store import Store
 
-MAGIC = b"pharoah-backup 1\n"
+MAGIC = b"pharoah-backup 2\n"
 _END = b"\0"
 _LENGTH = struct.Struct(">I")
 
@@ -46,196 +48,51 @@ class BadBackup(PharoahError):
     default_hint = "nothing was changed; use another backup"
 
 
-class LeaseRow(Message, frozen=True, tag="pharoah/backup-lease/1"):
-    """A lease. The JSON of its labels travels as bytes, which have no limit of length but the codec's."""
-
-    lease: LeaseId
-    tenant: TenantId
-    nodes: Count
-    start_h: Number
-    end_h: Number
-    contexts: bytes
-    ladder: bytes | None
+class Row(Message, frozen=True, tag="pharoah/backup-row/2"):
+    """What the rows of all tables have in common; `ROWS` has the type of each table's rows."""
 
     def __post_init__(self) -> None:
-        for labels in (self.contexts, b"{}" if self.ladder is None else self.ladder):
+        for column, kind in _JSON.items():
+            text = getattr(self, column, None)
+            if text is None:
+                continue
             try:
-                msgspec.json.decode(labels, type=dict[str, str])
+                msgspec.json.decode(text, type=kind)
             except msgspec.MsgspecError as error:
-                raise ValueError("labels must be a JSON object of strings") from error
+                raise ValueError(f"{column} must be the JSON of a {kind}") from error
 
 
-class ReleaseRow(Message, frozen=True, tag="pharoah/backup-release/1"):
-    """A release."""
-
-    number: Count
-    round_id: RoundId
-    release: bytes
-
-
-class BundleRow(Message, frozen=True, tag="pharoah/backup-bundle/1"):
-    """A signed bundle."""
-
-    number: Count
-    bundle: bytes
-
-
-class EntryRow(Message, frozen=True, tag="pharoah/backup-entry/1"):
-    """A signed entry of the directory."""
-
-    number: Count
-    entry: bytes
-
-
-class OwnershipRow(Message, frozen=True, tag="pharoah/backup-ownership/1"):
-    """What a tenant said that it owns in an epoch, signed."""
-
-    tenant: TenantId
-    epoch: Count
-    ownership: bytes
-
-
-class RoundRow(Message, frozen=True, tag="pharoah/backup-round/1"):
-    """A round, at the state in which it was."""
-
-    number: Count
-    round_id: RoundId
-    state: RoundState
-    signed_plan: bytes
-    request: bytes | None
-
-
-class ContributionRow(Message, frozen=True, tag="pharoah/backup-contribution/1"):
-    """A contribution to a round that was not over, as it came."""
-
-    round_id: RoundId
-    tenant: TenantId
-    message: bytes
-
-
-class AnswerRow(Message, frozen=True, tag="pharoah/backup-answer/1"):
-    """What a trustee answered in a round, as it came."""
-
-    round_id: RoundId
-    kind: Answer
-    trustee: Count
-    message: bytes
-
-
-class MaskedCountsRow(Message, frozen=True, tag="pharoah/backup-masked-counts/1"):
-    """The masked counts of a group of a round, which the weeks to come go on from."""
-
-    round_id: RoundId
-    group: Count
-    left_out: bool
-    words: bytes
-
-
-class NoteRow(Message, frozen=True, tag="pharoah/backup-note/1"):
-    """A note by its name. Its JSON travels as bytes, as labels do."""
-
-    name: Text
-    note: bytes
-
-    def __post_init__(self) -> None:
-        try:
-            msgspec.json.decode(self.note, type=dict[str, Any])
-        except msgspec.MsgspecError as error:
-            raise ValueError("a note must be a JSON object") from error
-
-
-class NodeKeyRow(Message, frozen=True, tag="pharoah/backup-node-key/1"):
-    """A public key of a tenant's node, in use or retired."""
-
-    node_key: Text
-    tenant: TenantId
-    retired: bool
-
-
-class PlacementRow(Message, frozen=True, tag="pharoah/backup-placement/1"):
-    """The names of a lease's nodes, as a JSON array."""
-
-    lease: LeaseId
-    node_names: bytes
-
-    def __post_init__(self) -> None:
-        try:
-            msgspec.json.decode(self.node_names, type=list[str])
-        except msgspec.MsgspecError as error:
-            raise ValueError("names of nodes must be a JSON array of strings") from error
-
-
-class HintRow(Message, frozen=True, tag="pharoah/backup-hint/1"):
-    """A hint to a tenant."""
-
-    tenant: TenantId
-    number: Count
-    at_h: Number
-    hint: bytes
-
-
-class EpisodesRow(Message, frozen=True, tag="pharoah/backup-episodes/1"):
-    """How far the episodes that hints tell of have got."""
-
-    name: Text
-    state: bytes
-
-
-class OutcomeRow(Message, frozen=True, tag="pharoah/backup-outcome/1"):
-    """What a tenant's test showed after a hint."""
-
-    tenant: TenantId
-    number: Count
-    outcome: bytes
-
-
-class RevokedRow(Message, frozen=True, tag="pharoah/backup-revoked/1"):
-    """Up to when sessions of a tenant were called back."""
-
-    tenant: TenantId
-    until_s: Count
-
-
-Row = (
-    LeaseRow
-    | ReleaseRow
-    | BundleRow
-    | EntryRow
-    | OwnershipRow
-    | RoundRow
-    | ContributionRow
-    | AnswerRow
-    | MaskedCountsRow
-    | NoteRow
-    | NodeKeyRow
-    | PlacementRow
-    | HintRow
-    | EpisodesRow
-    | OutcomeRow
-    | RevokedRow
-)
-# A kind is written as its place in this list: it stays, and new ones follow.
-KINDS: dict[str, Any] = {
-    "leases": LeaseRow,
-    "releases": ReleaseRow,
-    "bundles": BundleRow,
-    "directory": EntryRow,
-    "ownerships": OwnershipRow,
-    "rounds": RoundRow,
-    "contributions": ContributionRow,
-    "answers": AnswerRow,
-    "masked_counts": MaskedCountsRow,
-    "notes": NoteRow,
-    "node_keys": NodeKeyRow,
-    "placements": PlacementRow,
-    "hints": HintRow,
-    "episodes": EpisodesRow,
-    "outcomes": OutcomeRow,
-    "revoked": RevokedRow,
+_CODEC = {int: Count, float: Number, str: Text}
+_JSON = {"contexts": dict[str, str], "ladder": dict[str, str], "note": dict[str, Any], "node_names": list[str]}
+# Columns that hold other values than most of their SQL type. JSON has no limit of length but the codec's.
+_SPECIAL: dict[str, Any] = {
+    **dict.fromkeys(_JSON, str),
+    "lease": LeaseId,
+    "tenant": TenantId,
+    "round_id": RoundId,
+    "rounds.state": RoundState,
+    "answers.kind": Answer,
 }
-_BYTE_OF = {kind: bytes([number]) for number, kind in enumerate(KINDS.values(), start=1)}
-_TABLE_OF = {_BYTE_OF[kind]: (table, kind) for table, kind in KINDS.items()}
-_TEXTS = ("contexts", "ladder", "note", "node_names")
+
+
+def _row_type(table: sa.Table) -> type[Row]:
+    fields = [(str(column.name), _type(column)) for column in table.columns]
+    tag = f"pharoah/backup-{table.name}/2"
+    names = {"__doc__": f"A row of `{table.name}`; docs/data-model.md has its columns."}
+    kind = msgspec.defstruct(f"{table.name}_row", fields, bases=(Row,), namespace=names, frozen=True, tag=tag)
+    return cast(type[Row], kind)
+
+
+def _type(column: "sa.Column[Any]") -> Any:
+    plain = column.type.python_type
+    kind = _SPECIAL.get(str(column)) or _SPECIAL.get(column.name) or _CODEC.get(plain, plain)
+    return kind | None if column.nullable else kind
+
+
+# A kind of row is written as the place of its table in `tables.py`: new tables follow the ones that are there.
+ROWS: Mapping[str, type[Row]] = {name: _row_type(table) for name, table in tables.metadata.tables.items()}
+_BYTE_OF = {table: bytes([number]) for number, table in enumerate(ROWS, start=1)}
+_TABLE_OF = {byte: table for table, byte in _BYTE_OF.items()}
 
 
 def backup(store: Store, file: Path) -> Counter[str]:
@@ -274,7 +131,7 @@ def restore(file: Path, store: Store, now_s: Callable[[], float] = time.time) ->
     found = verify(file)
     with closing(_rows(file)) as rows:
         try:
-            store.fill(((table, _to_columns(row)) for table, row in rows), now_s())
+            store.fill(((table, msgspec.structs.asdict(row)) for table, row in rows), now_s())
         except (sa.exc.IntegrityError, sa.exc.DataError) as error:
             raise BadBackup(f"{file} holds a row twice, or one that this database cannot hold") from error
     return found
@@ -290,9 +147,8 @@ def _write(store: Store, opened: BinaryIO) -> None:
     put(MAGIC)
     with closing(store.rows()) as rows:
         for table, columns in rows:
-            row = _from_columns(table, columns)
-            body = encode(row)
-            put(_BYTE_OF[type(row)] + _LENGTH.pack(len(body)) + body)
+            body = encode(ROWS[table](**columns))
+            put(_BYTE_OF[table] + _LENGTH.pack(len(body)) + body)
     put(_END)
     opened.write(digest.digest())
     opened.flush()
@@ -339,20 +195,8 @@ def _row(reader: _Reader, kind: bytes) -> tuple[str, Row]:
     (length,) = _LENGTH.unpack(reader.take(_LENGTH.size))
     if kind not in _TABLE_OF or length > MAX_MESSAGE_BYTES:
         raise reader.bad("it was altered")
-    table, row_type = _TABLE_OF[kind]
+    table = _TABLE_OF[kind]
     try:
-        row: Row = decode(row_type, reader.take(length))
+        return table, decode(ROWS[table], reader.take(length))
     except DecodeError as error:
         raise reader.bad(error.what) from error
-    return table, row
-
-
-def _from_columns(table: str, columns: Mapping[str, Any]) -> Row:
-    values = dict(columns) | {name: columns[name].encode() for name in _TEXTS if columns.get(name) is not None}
-    row: Row = KINDS[table](**values)
-    return row
-
-
-def _to_columns(row: Row) -> dict[str, Any]:
-    values = msgspec.structs.asdict(row)
-    return values | {name: values[name].decode() for name in _TEXTS if values.get(name) is not None}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from federation.runtime.clock import now_hour
 from federation.runtime.console import AsJson, Force, InputFile, check_new
 from federation.runtime.screen import say
 from provider_server.verbs.console import Home, failing, nothing_yet, print_rows, required
@@ -34,7 +35,6 @@ Start = Annotated[int | None, typer.Option(help="First hour since 1970; by defau
 End = Annotated[int | None, typer.Option(help="Hour after the last; by default the current one.")]
 HOURS = 168
 WARM_UP_H = 72  # hours read before those that count, so that levels are there when they begin
-PER_NODE_HOURS = 1000.0
 NONE_SEEN = 3.69  # the mean of a Poisson count that is 0 in one of forty draws
 
 
@@ -57,7 +57,7 @@ def _feed(home: Path, files: Sequence[Path], inventory: Path | None, start: int 
 
     settings = homes.settings_of(home).telemetry
     listed = inventory or (Path(settings.inventory) if settings.inventory else None)
-    last = int(time.time() // 3600) if end is None else end
+    last = int(now_hour()) if end is None else end
     first = last - HOURS if start is None else start
     if not 0 <= first < last:
         raise typer.BadParameter(f"no hour lies between --start {first} and --end {last}")
@@ -229,6 +229,8 @@ def _with_levels(feed: _Feed, kept: "Kept | None", repairs: "Sequence[Repair]") 
 def _without_failure(node_hours: int) -> str:
     if not node_hours:
         return "no hour at risk: telemetry shows no node in two hours that follow one another"
+    from federation.protocol.life_table import PER_NODE_HOURS
+
     most = PER_NODE_HOURS * NONE_SEEN / node_hours
     return f"no failure in {node_hours:,} node-hours at risk: at most {most:.2g} in 1,000 (95% interval)"
 
@@ -265,8 +267,6 @@ def repaired(
     as_json: AsJson = False,
 ) -> None:
     """Say that hardware of nodes was replaced: they begin again at build-up level 0, with the next full hour."""
-    import time
-
     from provider_server.learning import hardware
 
     place = required(home)
@@ -274,7 +274,7 @@ def repaired(
         kept = hardware.load(place)
         if kept is None:
             raise nothing_yet("no node is known yet: run `pharoah-provider contexts`")
-        from_hour = int(time.time() // 3600) + 1
+        from_hour = int(now_hour()) + 1
         new = hardware.record_repairs(place, node, from_hour, kept)
     rows = [{"node": one.node, "from_hour": one.from_hour, "level_before": kept.levels.get(one.node)} for one in new]
     print_rows(rows, _repaired_line, as_json=as_json)

@@ -120,7 +120,7 @@ def small(scenario: Scenario) -> Scenario:
 
 def settings_for(scenario: Scenario, epsilon: float) -> PlanSettings:
     """The scenario's settings at that epsilon."""
-    return settings_of(replace(scenario, epsilon=epsilon))
+    return settings_of(msgspec.structs.replace(scenario, epsilon=epsilon))
 
 
 def live(scenario: Scenario, seed: int) -> Year:

@@ -8,16 +8,17 @@ the leases that ran there, in the same shares. Nodes are made up: a simulated le
 import numpy as np
 
 from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.life_table import PER_NODE_HOURS
 from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.analysis.buildup import BuildUp
 from provider_server.analysis.contexts import Context, ContextMap
+from provider_server.analysis.intervals import NORMAL_95
 from provider_server.learning.hardware import Kept, label_of
 from simulation.cloud.cloud import Cloud
 from simulation.cloud.profiles import Ints
 
 NODES = 12  # of each context
 MODELS = ("A100", "H100", "H200", "B200")
-NORMAL_95 = 1.96
 
 
 def context_names(contexts: int) -> tuple[str, ...]:
@@ -70,6 +71,6 @@ def _rates(cloud: Cloud) -> list[tuple[float, float, float]]:
     infrastructure = np.array([cause.domain is Domain.INFRASTRUCTURE for cause in CAUSES.values()])
     struck = leases.context[failures.lease[infrastructure[failures.reason]]]
     counts = np.bincount(struck, minlength=contexts) + 0.5  # so that none is zero
-    rate = 1000.0 * counts / (np.bincount(leases.context, hours, contexts) + 1.0)
+    rate = PER_NODE_HOURS * counts / (np.bincount(leases.context, hours, contexts) + 1.0)
     reach = np.exp(NORMAL_95 / np.sqrt(counts))
     return list(zip(rate.tolist(), (rate / reach).tolist(), (rate * reach).tolist(), strict=True))

@@ -10,19 +10,20 @@ these by name and anything else by path. Every key must be present and within it
     ('quickstart', 'standard', 'tiny')
 """
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from importlib import resources
 from itertools import pairwise
-from math import isfinite, log2
+from math import log2
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
+import msgspec
+
+from crypto.codec import Number
 from crypto.errors import PharoahError
 from federation.protocol.causes import Domain
 from federation.protocol.plan import Mechanism
+from federation.protocol.toml_tables import convert, loads
 
 _FOLDER = resources.files(__package__) / "scenarios"
 # A larger share of job-weeks with a counted infrastructure failure would need job-weeks that fail many times over.
@@ -35,8 +36,7 @@ class ScenarioError(PharoahError):
     default_hint = "simulation/cloud/scenarios/quickstart.toml shows every key"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scenario:
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One simulated cloud; durations are in hours or weeks as the names say.
 
     `jobs_per_week` is the expected number of job-weeks (a lease within one week) in each week. `failures_per_week` has
@@ -57,24 +57,24 @@ class Scenario:
     weeks: int
     jobs_per_week: int
     largest_job_nodes: int
-    private_share: float
+    private_share: Number
     buildup_levels: int
-    buildup_factors: tuple[float, ...]
-    age_band_edges_h: tuple[float, ...]
-    age_band_factors: tuple[float, ...]
-    mismatch_share: float
+    buildup_factors: tuple[Number, ...]
+    age_band_edges_h: tuple[Number, ...]
+    age_band_factors: tuple[Number, ...]
+    mismatch_share: Number
     mismatch_minimum: int
-    mismatch_factor: float
+    mismatch_factor: Number
     failures_per_job_week: int
-    epsilon: float
-    delta: float
+    epsilon: Number
+    delta: Number
     mechanism: Mechanism
     horizon_weeks: int
     groups: int
     owners_minimum: int
     cohort_minimum: int
     acme_mix: bool
-    failures_per_week: Mapping[Domain, float]
+    failures_per_week: Mapping[Domain, Number]
 
     def __post_init__(self) -> None:
         for key, (lowest, highest) in _RANGES.items():
@@ -165,51 +165,5 @@ def load(name_or_path: str | Path) -> Scenario:
 
 def parse(text: str, file: str) -> Scenario:
     """A scenario from TOML; `file` appears in messages and, without folder and suffix, as the scenario's name."""
-    try:
-        values = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError of another kind
-        raise ScenarioError(f"{file}: not TOML: {error}") from error
-    kinds = {field.name: field.type for field in fields(Scenario) if field.name != "name"}
-    _refuse_keys(file, values, kinds)
-    read = {key: _read(file, key, kind, values[key]) for key, kind in kinds.items()}
-    return Scenario(name=Path(file).stem, **read)
-
-
-def _refuse_keys(file: str, given: Mapping[str, Any], allowed: Mapping[str, Any]) -> None:
-    listed = f"the keys are {', '.join(allowed)}"
-    for key in given:
-        if key not in allowed:
-            raise ScenarioError(f"{file}: unknown key {key!r}", hint=listed)
-    if missing := [key for key in allowed if key not in given]:
-        raise ScenarioError(f"{file}: missing {', '.join(missing)}", hint=listed)
-
-
-def _read(file: str, key: str, kind: Any, value: Any) -> Any:
-    """`value` as the type that the field asks for; whole numbers serve as floats, nothing else is converted."""
-    if kind is float and _is_number(value):
-        return float(value)
-    if kind == tuple[float, ...] and isinstance(value, list) and all(_is_number(item) for item in value):
-        return tuple(float(item) for item in value)
-    if kind == Mapping[Domain, float] and isinstance(value, Mapping):
-        _refuse_keys(f"{file}: {key}", value, dict.fromkeys(Domain))
-        return MappingProxyType({Domain(domain): _read(file, key, float, rate) for domain, rate in value.items()})
-    if kind is Mechanism and value in list(Mechanism):
-        return Mechanism(value)
-    if kind in (int, bool, str) and type(value) is kind:
-        return value
-    raise ScenarioError(f"{file}: {key} = {value!r} must be {_KINDS[kind]}")
-
-
-def _is_number(value: Any) -> bool:
-    return abs(value) < 2**63 if type(value) is int else type(value) is float and isfinite(value)
-
-
-_KINDS: Mapping[Any, str] = {
-    float: "a number",
-    int: "a whole number",
-    bool: "true or false",
-    str: "text",
-    Mechanism: f"one of {', '.join(Mechanism)}",
-    tuple[float, ...]: "a list of numbers",
-    Mapping[Domain, float]: "a table of numbers by domain",
-}
+    given = {"name": Path(file).stem}
+    return convert(loads(text, file, ScenarioError), Scenario, file, ScenarioError, given)

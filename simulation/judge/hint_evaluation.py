@@ -16,10 +16,10 @@ import numpy as np
 
 from crypto.ids import LeaseId
 from federation.protocol.bundle import Bundle
+from federation.protocol.life_table import PER_NODE_HOURS
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.service_messages import Action, HintState, Suspicion
 from provider_server.hints.episodes import Episodes, HintLimits, LeaseHazard, NodeHazard, lease_hazard
-from provider_server.learning.bundle import PER_NODE_HOURS
 from provider_server.store.hint_store import Draft
 from simulation.cloud import degradation
 from simulation.cloud.profiles import Floats, Ints

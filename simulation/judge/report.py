@@ -2,7 +2,7 @@
 
 `write_report` takes what `pharoah-sim run` found out, as plain JSON values. What is missing or not finite is shown as
 "not available". Equal outcomes give equal bytes. Every picture has a description and a table with its numbers; its
-colours are roles of `report.css`, so it follows the reader's light or dark scheme.
+colours are roles of `templates/report.css`, so it follows the reader's light or dark scheme.
 
 Not promised: privacy. A report shows planted truth and results without noise, which only a simulation has.
 
@@ -14,11 +14,10 @@ import math
 import os.path
 import re
 from collections.abc import Callable, Mapping, Sequence
-from html import escape as escaped
-from importlib import resources
+from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from rich.filesize import decimal
 
 from federation.protocol.life_table import Floats
 from federation.runtime.visible import visible
+from federation.runtime.web.html import renderer
 from provider_server.learning.verdicts import LIKELY
 from provider_server.pages.hazards import KNOWN_WITHIN, UNKNOWN
 
@@ -86,13 +86,8 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-def _text(shown: str) -> str:
-    """A text as it stands in HTML, whatever is in it."""
-    return escaped(visible(shown))
-
-
 def _shown(row: Row, key: str) -> str:
-    """The value of `key` as it is written for people; not yet escaped."""
+    """The value of `key` as it is written for people."""
     value = row.get(key)
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return _MISSING
@@ -104,7 +99,7 @@ def _counted(row: Row, key: str, noun: str) -> str:
     return f"{'an unknown number of' if count == _MISSING else count} {noun}{plural}"
 
 
-_TABLES = {  # the columns; report.html has their heads
+_TABLES = {  # the columns; templates/report.html has their heads
     "mismatch": "workload_name context_name planted probability probability_without_privacy risk_ratio interval",
     "hazard": "context_name level band rate interval truth rate_without_privacy",
     "budget": "week epsilon limit",
@@ -168,42 +163,35 @@ def write_report(outcome: Row, path: Path) -> None:
 
 def render(outcome: Row) -> str:
     """The page as text."""
-    folder = resources.files(__package__)
-    page = Template((folder / "report.html").read_text(encoding="utf-8"))
     parts = {
         f"{part}_{key}": value for part in ("mismatch", "hazard") for key, value in (outcome.get(part) or {}).items()
     }
     parts |= {f"impact_{key}": value for key, value in _impact(outcome).items()}
-    fields = {name: _text(_shown({**outcome, **parts}, name)) for name in page.get_identifiers()} | _words(outcome)
-    for table, keys in _TABLES.items():
-        fields[f"{table}_rows"] = "".join(_table_row(row, keys.split()) for row in _rows(outcome, table))
+    parts |= {f"{kind}s": len(_names(outcome, kind)) or None for kind in ("workload", "context")}
+    shown = partial(_shown, {**outcome, **parts})
+    tables = {
+        table: [[_shown(row, key) for key in keys.split()] for row in _rows(outcome, table)]
+        for table, keys in _TABLES.items()
+    }
     with style.context(["default", _STYLE]):
-        fields |= {f"{section}_pictures": pictures for section, pictures in _pictures(outcome).items()}
-    return page.substitute(fields, css=(folder / "report.css").read_text(encoding="utf-8"))
+        pictures = _pictures(outcome)
+    levels = sorted({int(row["level"]) for row in _rows(outcome, "hazard")})
+    given = {"shown": shown, "tables": tables, "pictures": pictures, "levels": levels, "tally": _tally(outcome)}
+    return renderer("simulation.judge")("report", title=shown("title"), **given, **_words(outcome, parts))
 
 
-def _words(outcome: Row) -> dict[str, str]:
-    tally, levels = _tally(outcome), sorted({row["level"] for row in _rows(outcome, "hazard")})
+def _words(outcome: Row, parts: Row) -> dict[str, str]:
+    tally = _tally(outcome)
     warned = f"a tenant would have been warned of {tally['found']} of {_counted(tally, 'planted', 'planted mismatch')}"
     nothing = "no mismatch was planted" if _rows(outcome, "mismatch") else f"verdicts are {_MISSING}"
     alarms = _counted(tally, "alarms", "false alarm") if tally["alarms"] else "no false alarm"
-    sizes = {f"{kind}s": len(_names(outcome, kind)) or None for kind in ("workload", "context")}
-    key = '<li><span class="key dot" style="--hue:var(--level-{})"></span>level {}</li>'
     return {
-        "dates": _text(" · {from} to {to}".format_map(outcome)) if {"from", "to"} <= outcome.keys() else "",
-        "ran": _text(f"{_counted(outcome, 'tenants', 'tenant')} ran {_counted(outcome, 'job_weeks', 'job-week')}"),
-        "in_rounds": _text(_counted(outcome, "rounds", "round")),
+        "dates": " · {from} to {to}".format_map(outcome) if {"from", "to"} <= outcome.keys() else "",
+        "ran": f"{_counted(outcome, 'tenants', 'tenant')} ran {_counted(outcome, 'job_weeks', 'job-week')}",
+        "in_rounds": _counted(outcome, "rounds", "round"),
         "verdict": f"{warned if tally['planted'] else nothing}, with {alarms}",
-        **{kind: "<i></i>" * count + f"<b>{count}</b>" for kind, count in tally.items()},
-        **{key: _shown(sizes, key) for key in sizes},
-        "kinds": _counted(sizes, "contexts", "kind"),
-        "levels": "".join(key.format(place % len(_LEVELS), int(level)) for place, level in enumerate(levels)),
+        "kinds": _counted(parts, "contexts", "kind"),
     }
-
-
-def _table_row(row: Row, keys: Sequence[str]) -> str:
-    first, *others = (_text(_shown(row, key)) for key in keys)
-    return f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in others)}</tr>\n'
 
 
 # ---- pictures ------------------------------------------------------------------------------------------------------
@@ -225,7 +213,7 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def _pictures(outcome: Row) -> dict[str, str]:
+def _pictures(outcome: Row) -> "dict[str, list[_Picture]]":
     """The figures of each section."""
     errors, hazards = _rows(outcome, "error_by_epsilon"), _rows(outcome, "hazard")
     for row in (plain := dict(outcome.get("hazard") or {}), *errors):
@@ -233,34 +221,47 @@ def _pictures(outcome: Row) -> dict[str, str]:
     private = f"With privacy, ε = {_shown(outcome, 'epsilon')}"
     panels = [_hazard_panel(outcome, hazards, band) for band in dict.fromkeys(row["band"] for row in hazards)]
     return {
-        "mismatch": _heat_map(outcome, "probability", private)
-        + _heat_map(outcome, "probability_without_privacy", "Without privacy"),
-        "hazard": "".join(panels) or _picture("hazard", "Failure rates", "", None),
-        "budget": _curve("budget", "ε spent on each week", _rows(outcome, "budget"), "week epsilon", 0)
-        + _curve("group", "ε of a job that runs for several weeks", _rows(outcome, "group"), "weeks epsilon", 0),
-        "trade": _curve("error", "Factor by which rates are off", errors, "epsilon off", 1, plain)
-        + _curve("ranking", "AUROC of the mismatches", errors, "epsilon auroc", 0.5, outcome.get("mismatch")),
-        "impact": _share_bars(_impact(outcome)),
-        "cost": _stage_bars(outcome, "seconds", "Time by stage") + _stage_bars(outcome, "bytes", "Bytes by stage"),
+        "mismatch": [
+            _heat_map(outcome, "probability", private),
+            _heat_map(outcome, "probability_without_privacy", "Without privacy"),
+        ],
+        "hazard": panels or [_picture("hazard", "Failure rates", "", None)],
+        "budget": [
+            _curve("budget", "ε spent on each week", _rows(outcome, "budget"), "week epsilon", 0),
+            _curve("group", "ε of a job that runs for several weeks", _rows(outcome, "group"), "weeks epsilon", 0),
+        ],
+        "trade": [
+            _curve("error", "Factor by which rates are off", errors, "epsilon off", 1, plain),
+            _curve("ranking", "AUROC of the mismatches", errors, "epsilon auroc", 0.5, outcome.get("mismatch")),
+        ],
+        "impact": [_share_bars(_impact(outcome))],
+        "cost": [_stage_bars(outcome, "seconds", "Time by stage"), _stage_bars(outcome, "bytes", "Bytes by stage")],
     }
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """A figure of the page, described by `alt`; no drawing means no data."""
+
+    key: str
+    caption: str
+    alt: str
+    height: int
+    drawing: str | None
+    width: int = int(_WIDTH)
 
 
 def _picture(
     key: str, caption: str, alt: str, draw: Draw | None, height: int = 230, left: int = 46, base: int = 44
-) -> str:
-    """A figure of the page, described by `alt`; no `draw` means no data. `left` and `base` are the room for labels."""
-    head = f"<figure><figcaption>{_text(caption)}</figcaption>"
+) -> _Picture:
+    """`left` and `base` are the room for labels."""
     if draw is None:
-        return f'{head}<p class="missing">{_MISSING}</p></figure>'
+        return _Picture(key, caption, alt, height, None)
     figure = Figure((_WIDTH / 72, height / 72))
     axes = figure.add_axes((left / _WIDTH, base / height, 1 - (left + 14) / _WIDTH, 1 - (base + 10) / height))
     axes.spines[:].set_visible(False)
     draw(axes)
-    return (
-        f'{head}<svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" aria-labelledby="{key}-title {key}-desc">'
-        f'<title id="{key}-title">{_text(caption)}</title><desc id="{key}-desc">{_text(alt)}</desc>'
-        f"{_drawing(figure, key)}</svg></figure>\n"
-    )
+    return _Picture(key, caption, alt, height, _drawing(figure, key))
 
 
 def _drawing(figure: Figure, key: str) -> str:
@@ -289,7 +290,7 @@ def _log_axis(axes: Axes, values: Floats) -> None:
     axes.xaxis.set(major_locator=major, minor_locator=NullLocator(), major_formatter="{x:g}")
 
 
-def _heat_map(outcome: Row, key: str, caption: str) -> str:
+def _heat_map(outcome: Row, key: str, caption: str) -> _Picture:
     rows = [row for row in _rows(outcome, "mismatch") if not math.isnan(_finite(row.get(key)))]
     (down, workloads), (across, contexts) = (_short(_names(outcome, kind), kind) for kind in ("workload", "context"))
     longest = max(map(len, contexts), default=0)
@@ -312,7 +313,7 @@ def _heat_map(outcome: Row, key: str, caption: str) -> str:
     return _picture(key, caption, alt, draw if rows else None, base + 10 + 16 * len(workloads), left, base)
 
 
-def _hazard_panel(outcome: Row, every: Sequence[Row], band: str) -> str:
+def _hazard_panel(outcome: Row, every: Sequence[Row], band: str) -> _Picture:
     rows, levels = [row for row in every if row["band"] == band], sorted({row["level"] for row in every})
     kind, contexts = _short(_names(outcome, "context"), "context")
 
@@ -341,7 +342,9 @@ def _whiskers(axes: Axes, rows: Sequence[Row], place: int, places: int) -> None:
     axes.plot(_column(rows, "rate"), y, "o", color=hue, markersize=5)
 
 
-def _curve(key: str, caption: str, rows: Sequence[Row], columns: str, floor: float, plain: Row | None = None) -> str:
+def _curve(
+    key: str, caption: str, rows: Sequence[Row], columns: str, floor: float, plain: Row | None = None
+) -> _Picture:
     """The second of the `columns` over the first, with its limit; `plain` holds its level without privacy."""
     x, y = columns.split()
     known = [row for row in rows if math.isfinite(_finite(row.get(x)) + _finite(row.get(y)))]
@@ -366,7 +369,7 @@ def _curve(key: str, caption: str, rows: Sequence[Row], columns: str, floor: flo
     return _picture(key, caption, alt, draw if known else None)
 
 
-def _stage_bars(outcome: Row, key: str, caption: str) -> str:
+def _stage_bars(outcome: Row, key: str, caption: str) -> _Picture:
     rows = [row for row in _rows(outcome, "stages") if not math.isnan(_finite(row.get(key)))]
 
     def draw(axes: Axes) -> None:
@@ -379,7 +382,7 @@ def _stage_bars(outcome: Row, key: str, caption: str) -> str:
     return _picture(key, caption, alt, draw if rows else None, height=30 + 27 * len(rows), left=86, base=10)
 
 
-def _share_bars(impact: Row) -> str:
+def _share_bars(impact: Row) -> _Picture:
     """What checks and hints did, with privacy as bars and without as marks; left out where nothing is known."""
     private, exact = (
         np.array([_finite(impact.get(f"{key}{end}")) for key in _SHARES]) for end in ("", "_without_privacy")

@@ -17,11 +17,10 @@ import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from federation.protocol.bundle import Bundle, MismatchEntry
-from federation.protocol.life_table import Floats
+from federation.protocol.life_table import PER_NODE_HOURS, Floats
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.privacy_cost import plan_loss
 from provider_server.fleet.leases import Slices
-from provider_server.learning.bundle import PER_NODE_HOURS
 from provider_server.rounds.release import Release
 from simulation.cloud.hardware import context_names, label
 from simulation.judge.impact import impact, on_mismatch

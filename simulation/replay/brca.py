@@ -35,7 +35,7 @@ from crypto.ids import Digest, MaskPublicKey, RoundId
 from crypto.masking import MaskKey, add_words, mask_cells, sum_of_masks, words_from_bytes, words_to_bytes
 from federation.protocol.life_table import Floats
 from federation.protocol.privacy_cost import zcdp_rho
-from provider_server.analysis.federated_newton import (
+from simulation.replay.federated_newton import (
     Integers,
     PiecewiseExponential,
     Rows,

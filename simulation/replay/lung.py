@@ -3,7 +3,7 @@
 The data come with lifelines (`load_lung`), so no file is needed. When a patient left the study is the provider's
 knowledge, as a lease's end is; whether it was by death is the institution's. Released are deaths by age band, with
 discrete Laplace noise, since one patient adds one to one cell. The curve is Kaplan–Meier's with each band's deaths
-spread over its departures (`provider_server.analysis.survival`), which makes it fall and stay within [0, 1] without a
+spread over its departures (`simulation.replay.survival`), which makes it fall and stay within [0, 1] without a
 projection afterwards.
 
 The number of bands is the one with the least error at epsilon 1 if deaths are drawn at random for the same departures
@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from federation.protocol.life_table import Floats
 from federation.protocol.plan import Mechanism
 from provider_server.analysis.bands import band_of, quantile_bands
-from provider_server.analysis.survival import SurvivalCurve, survival_curve
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
 from provider_server.rounds.release import Release
 from simulation.replay.lives import DELTA, Life, Replay
+from simulation.replay.survival import SurvivalCurve, survival_curve
 
 BANDS = 6
 HOURS_PER_DAY = 24.0

@@ -20,11 +20,12 @@ import numpy as np
 
 from federation.protocol.life_table import Floats
 from federation.protocol.plan import Mechanism
+from federation.runtime.clock import SECONDS_PER_HOUR
 from provider_server.analysis.bands import quantile_bands
-from provider_server.analysis.survival import SurvivalCurve, survival_curve
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
 from provider_server.rounds.release import Release
 from simulation.replay.lives import DELTA, DataError, Life, Replay
+from simulation.replay.survival import SurvivalCurve, survival_curve
 
 BUCKETS = ("1", "2-4", "5-8", ">8")
 JUDGED_JOBS = 1000
@@ -155,7 +156,7 @@ def _life(row: Mapping[str, str]) -> Life:
     return Life(
         owner=row["user"],
         unit=row["u_id"],
-        hours=float(row["run_time"]) / 3600,
+        hours=float(row["run_time"]) / SECONDS_PER_HOUR,
         reason="unknown" if row["new_status"] == "Failed" else None,
         labels={"bucket": _bucket(int(row["gpu_num"]))},
     )

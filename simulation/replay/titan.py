@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from federation.protocol.life_table import Dimension, Floats
 from federation.protocol.plan import Mechanism
+from federation.runtime.clock import SECONDS_PER_HOUR
 from provider_server.analysis.bands import bands_from_departures
 from provider_server.analysis.hazard import Cells, HazardFit, Kind, Model, fit_hazard, predict
 from provider_server.fleet.leases import Slices
@@ -283,7 +284,7 @@ def _life(row: Mapping[str, str], number: int) -> Life:
     return Life(
         owner=f"column {int(row['col']):02d}",
         unit=f"{row['SN']}/{number}",
-        hours=float(row["time"]) / 3600,
+        hours=float(row["time"]) / SECONDS_PER_HOUR,
         reason=died_of if row["dead"] == "TRUE" else None,
         labels={
             **{place: row[place] for place in PLACES},

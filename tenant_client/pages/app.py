@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from crypto.errors import PharoahError
-from federation.runtime.web import STYLE, Asgi, guarded
+from federation.runtime.web.guard import STYLE, Asgi, guarded
 from tenant_client.pages.html import renderer
 from tenant_client.pages.key import Key
 from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words

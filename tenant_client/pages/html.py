@@ -1,24 +1,18 @@
-"""From views to HTML: Jinja2 with everything escaped, and the filters by which numbers become words."""
+"""The tenant's pages: the filters by which numbers become words, and what every template knows."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from federation.runtime.web.html import renderer as web_renderer
 
-_1970 = datetime(1970, 1, 1, tzinfo=UTC)
+PAGES = (("/", "Leases"), ("/attempts", "Attempts"), ("/sent", "What left"))
 SHORT = 12
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def renderer() -> Callable[..., str]:
     """A function that renders a template by its name, with what it is given."""
-    loader = PackageLoader("tenant_client.pages")
-    jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters |= {one.__name__: one for one in (date, short, ratio, many, spaced)}
-
-    def page(name: str, **given: object) -> str:
-        return jinja.get_template(f"{name}.html").render(given)
-
-    return page
+    return web_renderer("tenant_client.pages", date, short, spaced, names={"pages": PAGES})
 
 
 def date(hour: float) -> str:
@@ -33,26 +27,6 @@ def date(hour: float) -> str:
 def short(token: str) -> str:
     """The first digits of a token or an id."""
     return token[:SHORT]
-
-
-def ratio(value: float | None) -> str:
-    """Two digits, or all before the point; a dash where there is none.
-
-    >>> ratio(0.971), ratio(13.3), ratio(None)
-    ('0.97', '13', '–')
-    """
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}"
-
-
-def many(count: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> many(1, "lease"), many(2, "lease")
-    ('1 lease', '2 leases')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def spaced(digits: str) -> str:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.sqlite import Connection, transaction
 from tenant_client.records.journal import Failure, Journal
 
 UNKNOWN = "unknown"
 INTERRUPTED = "interrupted: the wrapper was killed before the job ended, so how the job ended is not known"
-_HOUR_S = 3600.0
 
 
 class AttemptState(StrEnum):
@@ -79,7 +79,7 @@ class Attempts:
         running = "SELECT attempt FROM attempts WHERE unit = ? AND state = 'running'"
         dead = [row[0] for row in self._connection.execute(running, (unit,)) if not lives(row[0])]
         with transaction(self._connection):
-            start_h = started_at_s / _HOUR_S
+            start_h = started_at_s / SECONDS_PER_HOUR
             self._connection.execute("INSERT OR IGNORE INTO units VALUES (?, ?, '{}')", (unit, start_h))
             self._connection.executemany(
                 "UPDATE attempts SET state = 'interrupted', sentence = ? WHERE unit = ? AND attempt = ?",
@@ -139,7 +139,7 @@ class Attempts:
             (unit, attempt),
         )
         start_h, started_at_s, ended_at_s, reason = rows.fetchone()
-        began_h, ended_h = started_at_s / _HOUR_S, ended_at_s / _HOUR_S
+        began_h, ended_h = started_at_s / SECONDS_PER_HOUR, ended_at_s / SECONDS_PER_HOUR
         since = "SELECT 1 FROM failures WHERE unit = ? AND at_h >= ?"
         if self._connection.execute(since, (unit, began_h)).fetchone() is None:
             self._journal.add([], [Failure(unit, ended_h, max(0.0, ended_h - start_h), reason)])

@@ -8,34 +8,33 @@
 The other keys are the fields of `Policy`.
 """
 
-import math
-import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from crypto.errors import PharoahError, PlanRefused
 from federation.protocol.directory import Directory
 from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import plan_loss
+from federation.protocol.toml_tables import convert, loads
 
 CLOCKS_DIFFER_H = 1.0
 _SLACK = 1 + 1e-9
-# A NaN would compare as false with everything and so lift the limit that it stands for.
-_KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {
-    float: ("a finite number from 0", lambda value: type(value) in (int, float) and 0 <= value < math.inf),
-    int: ("a whole number from 0", lambda value: type(value) is int and value >= 0),
-    tuple: ("a list of names", lambda value: type(value) is list and all(type(name) is str for name in value)),
-}
+Limit = Annotated[int, Meta(ge=0)]
+# A NaN, which lies in no range, would compare as false with everything and so lift the limit that it stands for.
+RealLimit = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
 class PolicyError(PharoahError):
     """The policy file cannot be used."""
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits. `epsilon_per_job_week` holds for the sum of all plans over the same job-week, at `delta`.
 
     `colluding_share` is the share of a minimal cohort that may know its own noise without harm to the others.
@@ -43,120 +42,143 @@ class Policy:
     `carry_over_weeks_maximum` how many weeks that were missed one answer may count, and pay for, besides its own.
     """
 
-    epsilon_per_job_week: float = 1.0
-    delta: float = 1e-8
-    owners_minimum: int = 5
-    cohort_minimum: int = 10
-    window_hours_maximum: int = 168
-    mask_trustees_minimum: int = 3
-    failures_per_unit_maximum: int = 1
-    horizon_weeks_maximum: int = 104
-    carry_over_weeks_maximum: int = 13
-    colluding_share: float = 0.1
+    epsilon_per_job_week: RealLimit = 1.0
+    delta: RealLimit = 1e-8
+    owners_minimum: Limit = 5
+    cohort_minimum: Limit = 10
+    window_hours_maximum: Limit = 168
+    mask_trustees_minimum: Limit = 3
+    failures_per_unit_maximum: Limit = 1
+    horizon_weeks_maximum: Limit = 104
+    carry_over_weeks_maximum: Limit = 13
+    colluding_share: RealLimit = 0.1
     dimensions: tuple[str, ...] = ("workload", "context", "context_level", "band", "domain", "reason")
 
 
 def load_policy(path: Path) -> Policy:
     """The policy at `path`; unknown keys, wrong types and numbers that are no limit are refused by name."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
         raise PolicyError(f"{path}: {error}", hint="write it as TOML, or leave it out for the defaults") from error
-    known = {field.name: getattr(Policy, field.name) for field in fields(Policy)}
-    given: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in known:
-            raise PolicyError(f"{path}: unknown key {key!r}", hint=f"known keys: {', '.join(known)}")
-        wanted, fits = _KINDS[type(known[key])]
-        if not fits(value):
-            raise PolicyError(f"{path}: {key} must be {wanted}", hint=f"the default is {known[key]!r}")
-        given[key] = tuple(value) if isinstance(value, list) else value
-    return Policy(**given)
+    return convert(loads(text, path, PolicyError), Policy, path, PolicyError)
 
 
 def check_plan(plan: Plan, policy: Policy, directory: Directory, now_hour: float) -> None:
     """Returns if the tenant may answer `plan` at `now_hour`; raises PlanRefused with the first reason why not."""
-    for refused, reason, hint in _objections(plan, policy, directory, now_hour):
-        if refused:
+    question = _Question(plan, policy, directory, now_hour)
+    for rule, hint in _RULES:
+        if reason := rule(question):
             raise PlanRefused(f"plan {plan.round_id} refused: {reason}", hint=hint)
 
 
-def _objections(plan: Plan, policy: Policy, directory: Directory, now_hour: float) -> list[tuple[bool, str, str]]:
-    cost = plan_loss(plan).at(plan.delta)
-    rarest = plan.rarest_row
-    trusted = {(trustee.index, trustee.mask_key) for trustee in directory.trustees}
-    strange = [trustee.index for trustee in plan.trustees if (trustee.index, trustee.mask_key) not in trusted]
-    foreign = sorted({dimension.name for dimension in plan.dimensions} - set(policy.dimensions))
-    honest = plan.cohort_minimum * (1 - policy.colluding_share)
-    epoch = directory.epoch(plan.start_hour)
-    lenient = "the provider must change the plan; loosen policy.toml only if its owner agrees"
-    return [
-        (
-            cost > plan.epsilon * _SLACK,
-            f"it says epsilon {plan.epsilon:.9g} and its noise gives {cost:.9g}",
-            "the provider must raise the noise scales",
-        ),
-        (
-            plan.epsilon > policy.epsilon_per_job_week * _SLACK,
-            f"epsilon {plan.epsilon:.9g} is above the policy's {policy.epsilon_per_job_week:.9g}",
-            lenient,
-        ),
-        (
-            plan.delta > policy.delta * _SLACK,
-            f"delta {plan.delta:.9g} is above the policy's {policy.delta:.9g}",
-            lenient,
-        ),
-        (
-            rarest is not None and rarest[1] < policy.owners_minimum,
-            f"row {rarest and rarest[0]} has {rarest and rarest[1]} owners, the policy wants {policy.owners_minimum}",
-            "rows held by too few tenants must be folded into a coarser rung",
-        ),
-        (
-            plan.owners_minimum < policy.owners_minimum,
-            f"it promises {plan.owners_minimum} owners per row, the policy wants {policy.owners_minimum}",
-            "trustees hold the provider to the number in the plan; it must be raised there",
-        ),
-        (
-            plan.epoch != epoch,
-            f"it names epoch {plan.epoch}, and its window begins in epoch {epoch} of the directory",
-            "the provider must name the epoch of the window; owners are counted by epoch",
-        ),
-        (
-            plan.end_hour > now_hour + CLOCKS_DIFFER_H,
-            f"its window ends at hour {plan.end_hour}, and by the clock here it is hour {now_hour:.0f}",
-            "a week is counted when it is over; compare the clocks, if one may be wrong",
-        ),
-        (
-            plan.end_hour - plan.start_hour > policy.window_hours_maximum,
-            f"its window has {plan.end_hour - plan.start_hour} hours, the policy allows {policy.window_hours_maximum}",
-            "a unit is a lease within the window; the provider must cut the window into weeks",
-        ),
-        (
-            plan.cohort_minimum < policy.cohort_minimum,
-            f"its cohort minimum {plan.cohort_minimum} is below the policy's {policy.cohort_minimum}",
-            lenient,
-        ),
-        (
-            plan.noise_shares > honest,
-            f"its noise is complete only with {plan.noise_shares} honest tenants of {plan.cohort_minimum}",
-            "the provider must lower noise_shares, which raises each tenant's noise",
-        ),
-        (
-            len(plan.trustees) < policy.mask_trustees_minimum,
-            f"it has {len(plan.trustees)} mask trustees, the policy asks for {policy.mask_trustees_minimum}",
-            lenient,
-        ),
-        (bool(strange), f"trustees {strange} are not in the directory with these keys", "compare the directories"),
-        (
-            plan.failures_per_unit > policy.failures_per_unit_maximum,
-            f"it counts {plan.failures_per_unit} failures per job-week, above the policy's"
-            f" {policy.failures_per_unit_maximum}",
-            lenient,
-        ),
-        (
-            plan.horizon > policy.horizon_weeks_maximum,
-            f"its series has {plan.horizon} rounds, the policy allows {policy.horizon_weeks_maximum}",
-            lenient,
-        ),
-        (bool(foreign), f"it counts by {foreign}, which the policy does not list", lenient),
-    ]
+@dataclass(frozen=True)
+class _Question:
+    """What the rules are asked about."""
+
+    plan: Plan
+    policy: Policy
+    directory: Directory
+    now_hour: float
+
+
+def _noise(at: _Question) -> str:
+    cost = plan_loss(at.plan).at(at.plan.delta)
+    fits = cost <= at.plan.epsilon * _SLACK
+    return "" if fits else f"it says epsilon {at.plan.epsilon:.9g} and its noise gives {cost:.9g}"
+
+
+def _epsilon(at: _Question) -> str:
+    asked, allowed = at.plan.epsilon, at.policy.epsilon_per_job_week
+    return "" if asked <= allowed * _SLACK else f"epsilon {asked:.9g} is above the policy's {allowed:.9g}"
+
+
+def _delta(at: _Question) -> str:
+    asked, allowed = at.plan.delta, at.policy.delta
+    return "" if asked <= allowed * _SLACK else f"delta {asked:.9g} is above the policy's {allowed:.9g}"
+
+
+def _rare_rows(at: _Question) -> str:
+    row, owners = at.plan.rarest_row or ("", at.policy.owners_minimum)
+    wanted = at.policy.owners_minimum
+    return "" if owners >= wanted else f"row {row} has {owners} owners, the policy wants {wanted}"
+
+
+def _owners(at: _Question) -> str:
+    promised, wanted = at.plan.owners_minimum, at.policy.owners_minimum
+    return "" if promised >= wanted else f"it promises {promised} owners per row, the policy wants {wanted}"
+
+
+def _epoch(at: _Question) -> str:
+    named, right = at.plan.epoch, at.directory.epoch(at.plan.start_hour)
+    same = named == right
+    return "" if same else f"it names epoch {named}, and its window begins in epoch {right} of the directory"
+
+
+def _over(at: _Question) -> str:
+    end, now = at.plan.end_hour, at.now_hour
+    over = end <= now + CLOCKS_DIFFER_H
+    return "" if over else f"its window ends at hour {end}, and by the clock here it is hour {now:.0f}"
+
+
+def _window(at: _Question) -> str:
+    hours, most = at.plan.end_hour - at.plan.start_hour, at.policy.window_hours_maximum
+    return "" if hours <= most else f"its window has {hours} hours, the policy allows {most}"
+
+
+def _cohort(at: _Question) -> str:
+    asked, least = at.plan.cohort_minimum, at.policy.cohort_minimum
+    return "" if asked >= least else f"its cohort minimum {asked} is below the policy's {least}"
+
+
+def _honest(at: _Question) -> str:
+    shares, cohort = at.plan.noise_shares, at.plan.cohort_minimum
+    enough = shares <= cohort * (1 - at.policy.colluding_share)
+    return "" if enough else f"its noise is complete only with {shares} honest tenants of {cohort}"
+
+
+def _trustees(at: _Question) -> str:
+    has, wants = len(at.plan.trustees), at.policy.mask_trustees_minimum
+    return "" if has >= wants else f"it has {has} mask trustees, the policy asks for {wants}"
+
+
+def _strangers(at: _Question) -> str:
+    known = {(trustee.index, trustee.mask_key) for trustee in at.directory.trustees}
+    strange = [trustee.index for trustee in at.plan.trustees if (trustee.index, trustee.mask_key) not in known]
+    return f"trustees {strange} are not in the directory with these keys" if strange else ""
+
+
+def _failures(at: _Question) -> str:
+    counts, most = at.plan.failures_per_unit, at.policy.failures_per_unit_maximum
+    return "" if counts <= most else f"it counts {counts} failures per job-week, above the policy's {most}"
+
+
+def _horizon(at: _Question) -> str:
+    rounds, most = at.plan.horizon, at.policy.horizon_weeks_maximum
+    return "" if rounds <= most else f"its series has {rounds} rounds, the policy allows {most}"
+
+
+def _dimensions(at: _Question) -> str:
+    foreign = sorted({dimension.name for dimension in at.plan.dimensions} - set(at.policy.dimensions))
+    return f"it counts by {foreign}, which the policy does not list" if foreign else ""
+
+
+_LENIENT = "the provider must change the plan; loosen policy.toml only if its owner agrees"
+# In the order in which a plan is tried: what is wrong with it, "" for nothing, and what to do about it.
+_RULES: Sequence[tuple[Callable[[_Question], str], str]] = (
+    (_noise, "the provider must raise the noise scales"),
+    (_epsilon, _LENIENT),
+    (_delta, _LENIENT),
+    (_rare_rows, "rows held by too few tenants must be folded into a coarser rung"),
+    (_owners, "trustees hold the provider to the number in the plan; it must be raised there"),
+    (_epoch, "the provider must name the epoch of the window; owners are counted by epoch"),
+    (_over, "a week is counted when it is over; compare the clocks, if one may be wrong"),
+    (_window, "a unit is a lease within the window; the provider must cut the window into weeks"),
+    (_cohort, _LENIENT),
+    (_honest, "the provider must lower noise_shares, which raises each tenant's noise"),
+    (_trustees, _LENIENT),
+    (_strangers, "compare the directories"),
+    (_failures, _LENIENT),
+    (_horizon, _LENIENT),
+    (_dimensions, _LENIENT),
+)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from crypto.codec import decode
 from federation.protocol.service_messages import Hint, HintState, Suspicion
+from federation.runtime.clock import SECONDS_PER_HOUR
 from tenant_client.advice.hints import Episode, action_of, episodes, line_of, said_of
 from tenant_client.run.watchdog import Kind, WatchFinding
 
 EVERY_S = 10.0
 _BUSY_S = 0.2
 _JOINED = (Kind.SLOW_RANK, Kind.HANG)
-_S_PER_H = 3600.0
 
 
 class Hinted:
@@ -62,7 +62,7 @@ class Hinted:
 
 def fuse(own: Sequence[WatchFinding], hinted: Sequence[Episode], now_s: float) -> list[WatchFinding]:
     """Own findings, each joined to the hint that stands; and the episodes that nothing of our own agrees with."""
-    standing = [one for one in hinted if one.stands(now_s / _S_PER_H)]
+    standing = [one for one in hinted if one.stands(now_s / SECONDS_PER_HOUR)]
     joined = [join(finding, standing) for finding in own]
     told = standing[-1:] if joined != list(own) else []
     return [*joined, *(_finding(one) for one in hinted if one not in told)]
@@ -80,12 +80,12 @@ def join(finding: WatchFinding, standing: Sequence[Episode]) -> WatchFinding:
 def _finding(episode: Episode) -> WatchFinding:
     is_over = episode.last.state is HintState.CLEARED
     text = said_of(episode.first if is_over else episode.last)
-    cleared_at_s = episode.last.at_h * _S_PER_H if is_over else None
-    return WatchFinding(Kind.HINT, episode.first.at_h * _S_PER_H, 0, (), text, cleared_at_s)
+    cleared_at_s = episode.last.at_h * SECONDS_PER_HOUR if is_over else None
+    return WatchFinding(Kind.HINT, episode.first.at_h * SECONDS_PER_HOUR, 0, (), text, cleared_at_s)
 
 
 def _standing(hints: Iterable[Hint], now_s: float) -> list[Episode]:
-    return [one for one in episodes(hints) if one.stands(now_s / _S_PER_H)]
+    return [one for one in episodes(hints) if one.stands(now_s / SECONDS_PER_HOUR)]
 
 
 def _hints(file: Path, lease: str, after: int) -> list[Hint]:

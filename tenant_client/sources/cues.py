@@ -11,20 +11,20 @@ no regex meets a gigabyte.
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
-from importlib import resources
 from types import MappingProxyType
-from typing import Any
+from typing import Literal
+
+import msgspec
 
 from federation.protocol.causes import CAUSES
+from federation.protocol.toml_tables import BadTable, convert, loads, shipped
 from tenant_client.sources.evidence import Role
 
 UNKNOWN = "unknown"
-_SECTIONS = ("kernel", "nccl", "job", "exception")
 
 
 class Level(IntEnum):
@@ -117,41 +117,51 @@ def _levels() -> Mapping[str, Level]:
 @cache
 def table() -> Cues:
     """The table that ships with this package, read when it is first asked."""
-    return parse(resources.files(__package__).joinpath("cues.toml").read_text(encoding="utf-8"))
+    return parse(shipped("tenant_client.sources", "cues.toml"))
+
+
+class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    reason: str
+    role: Role
+    level: Literal["hardware", "device", "worker", "memory", "network", "collective", "program"]
+    literals: tuple[str, ...]
+    regex: str
+    example: str
+    frames: str | None = None
+
+    def cue(self, order: int) -> Cue:
+        if self.reason != UNKNOWN and self.reason not in CAUSES:
+            raise BadTable(f"{self.reason!r} is no reason of federation/protocol/causes.toml")
+        frames = None if self.frames is None else re.compile(self.frames)
+        level, pattern = Level[self.level.upper()], re.compile(self.regex)
+        cue = Cue(self.reason, self.role, level, self.literals, pattern, frames, self.example, order)
+        if not cue.matches(cue.example):
+            raise BadTable(f"the cue for {cue.reason} does not match its own example {cue.example!r}")
+        return cue
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    words: tuple[str, ...]
+    kernel: tuple[_Row, ...]
+    nccl: tuple[_Row, ...]
+    job: tuple[_Row, ...]
+    exception: tuple[_Row, ...]
 
 
 def parse(text: str) -> Cues:
-    """Read a table; ValueError for unknown slugs, roles, levels or keys, and for a cue that misses its own example."""
-    raw = tomllib.loads(text)
-    if set(raw) != {"words", *_SECTIONS}:
-        raise ValueError(f"a cue table has the keys words and {', '.join(_SECTIONS)}, this one has {sorted(raw)}")
-    words = tuple(raw["words"])
-    sections = {section: tuple(_cue(row, order) for order, row in enumerate(raw[section])) for section in _SECTIONS}
+    """Read a table; BadTable for unknown slugs, roles, levels or keys, and for a cue that misses its own example."""
+    table = convert(loads(text, "cues.toml"), _Table, "cues.toml")
+    rows = {"kernel": table.kernel, "nccl": table.nccl, "job": table.job, "exception": table.exception}
+    sections = {name: tuple(row.cue(order) for order, row in enumerate(of_it)) for name, of_it in rows.items()}
     for section in ("kernel", "nccl", "job"):
         for cue in sections[section]:
-            _check_gated(cue, words)
-    return Cues(words, MappingProxyType(sections))
+            _check_gated(cue, table.words)
+    return Cues(table.words, MappingProxyType(sections))
 
 
 def _check_gated(cue: Cue, words: Sequence[str]) -> None:
     for literal in cue.literals:
         if not any(word in literal for word in words):
-            raise ValueError(f"the literal {literal!r} of a cue for {cue.reason} holds no gate word")
+            raise BadTable(f"the literal {literal!r} of a cue for {cue.reason} holds no gate word")
     if not any(word in cue.example for word in words):
-        raise ValueError(f"no gate word finds the example {cue.example!r}")
-
-
-def _cue(row: Mapping[str, Any], order: int) -> Cue:
-    keys = {"reason", "role", "level", "literals", "regex", "example"}
-    if set(row) - {"frames"} != keys:
-        raise ValueError(f"a cue has the keys {sorted(keys)} and perhaps frames, this one has {sorted(row)}")
-    if row["reason"] != UNKNOWN and row["reason"] not in CAUSES:
-        raise ValueError(f"{row['reason']!r} is no reason of federation/protocol/causes.toml")
-    if row["level"].upper() not in Level.__members__:
-        raise ValueError(f"{row['level']!r} is no level")
-    frames = re.compile(row["frames"]) if "frames" in row else None
-    role, level, literals = Role(row["role"]), Level[row["level"].upper()], tuple(row["literals"])
-    cue = Cue(row["reason"], role, level, literals, re.compile(row["regex"]), frames, row["example"], order)
-    if not cue.matches(cue.example):
-        raise ValueError(f"the cue for {cue.reason} does not match its own example {cue.example!r}")
-    return cue
+        raise BadTable(f"no gate word finds the example {cue.example!r}")

@@ -9,16 +9,15 @@ change the row, not the program.
     False
 """
 
-import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
-from importlib import resources
-from types import MappingProxyType
-from typing import Any
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from federation.protocol.causes import CAUSES
+from federation.protocol.toml_tables import LazyTable, convert, loads, shipped
 
 
 class XidRole(StrEnum):
@@ -30,47 +29,23 @@ class XidRole(StrEnum):
     BY_SEVERITY = "by_severity"  # a root where the line says Fatal
 
 
-@dataclass(frozen=True)
-class Xid:
+class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One code. `reason` is "" where the code alone supports none; `immediate` and `investigate` in NVIDIA's words."""
 
-    code: int
     text: str
     immediate: str
     investigate: str
     reason: str
     role: XidRole
 
-
-class _Xids(Mapping[int, Xid]):
-    """The catalogue by code, read when it is first asked, so that importing this module does no I/O."""
-
-    def __getitem__(self, code: int) -> Xid:
-        return _table()[code]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(_table())
-
-    def __len__(self) -> int:
-        return len(_table())
+    def __post_init__(self) -> None:
+        if self.reason and self.reason not in CAUSES:
+            raise ValueError(f"{self.reason!r} is no reason of federation/protocol/causes.toml")
 
 
-XIDS: Mapping[int, Xid] = _Xids()
+XIDS: Mapping[int, Xid] = LazyTable(lambda: parse(shipped("tenant_client.sources", "xid.toml")))
 
 
 def parse(text: str) -> Mapping[int, Xid]:
-    """Read a catalogue; ValueError for keys that are no code, other columns, unknown reasons or roles."""
-    return MappingProxyType({int(code): _xid(int(code), row) for code, row in tomllib.loads(text).items()})
-
-
-@cache
-def _table() -> Mapping[int, Xid]:
-    return parse(resources.files(__package__).joinpath("xid.toml").read_text(encoding="utf-8"))
-
-
-def _xid(code: int, row: Mapping[str, Any]) -> Xid:
-    if set(row) != {"text", "immediate", "investigate", "reason", "role"} or code <= 0:
-        raise ValueError(f"Xid {code} has the columns {sorted(row)}")
-    if row["reason"] and row["reason"] not in CAUSES:
-        raise ValueError(f"Xid {code}: {row['reason']!r} is no reason of federation/protocol/causes.toml")
-    return Xid(code, row["text"], row["immediate"], row["investigate"], row["reason"], XidRole(row["role"]))
+    """Read a catalogue; BadTable for keys that are no code, other columns, unknown reasons or roles."""
+    return convert(loads(text, "xid.toml"), dict[Annotated[int, Meta(gt=0)], Xid], "xid.toml")

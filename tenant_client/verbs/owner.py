@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crypto.errors import PharoahError
+from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import show, show_json
 from federation.runtime.visible import counted_as
@@ -169,7 +170,7 @@ def _show_sent(view: "Sent") -> None:
         short = f"{outcome.shortfall_percent:.1f}% short"
         show(f"hint {outcome.hint}, lease {outcome.lease}: told that {outcome.suspicion} was {word}, {short}")
     for group in view.questions:
-        began = datetime.fromtimestamp(3600 * group.hour, UTC).astimezone()
+        began = datetime.fromtimestamp(SECONDS_PER_HOUR * group.hour, UTC).astimezone()
         many = f"{group.questions} × {group.kind}, {group.sent_bytes} bytes"
         show(f"hour of {began:%Y-%m-%d %H:%M}: {group.receiver} was asked {many}")
     show("each bundle that came: its digest is held here")

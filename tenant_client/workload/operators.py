@@ -7,11 +7,13 @@
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+
+import msgspec
+
+from federation.protocol.toml_tables import BadTable, convert, loads, shipped
 
 
 @dataclass(frozen=True)
@@ -27,27 +29,38 @@ class OperatorTable:
     precisions: Mapping[str, re.Pattern[str]]
 
 
+class _Operators(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    operators: frozenset[str]
+
+
+class _Patterns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    patterns: tuple[str, ...]
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    classes: dict[str, tuple[str, ...]]
+    implies: dict[str, tuple[str, ...]]
+    weights: dict[str, int]
+    heavy: _Operators
+    ignored: _Patterns
+    kernels: dict[str, str]
+    precisions: dict[str, str]
+
+
 def parse(text: str) -> OperatorTable:
-    """Reads a table; ValueError if an operator has two classes, or a rule names something that the table lacks."""
-    data = tomllib.loads(text)
-    named = [(f"aten::{member}", name) for name, members in data["classes"].items() for member in members]
+    """Reads a table; BadTable if an operator has two classes, or a rule names something that the table lacks."""
+    data = convert(loads(text, "operators.toml"), _Table, "operators.toml")
+    named = [(f"aten::{member}", name) for name, members in data.classes.items() for member in members]
     classes = dict(named)
     if len(classes) != len(named):
-        raise ValueError("an operator belongs to one class")
-    implies = {name: tuple(others) for name, others in data["implies"].items()}
-    unknown = {name for pair in implies.items() for name in (pair[0], *pair[1])} - set(data["classes"])
-    unknown |= set(data["heavy"]["operators"]) - set(data["weights"])
+        raise BadTable("operators.toml: an operator belongs to one class")
+    unknown = {name for pair in data.implies.items() for name in (pair[0], *pair[1])} - set(data.classes)
+    unknown |= data.heavy.operators - set(data.weights)
     if unknown:
-        raise ValueError(f"rules name what the table lacks: {sorted(unknown)}")
-    return OperatorTable(
-        classes,
-        implies,
-        data["weights"],
-        frozenset(data["heavy"]["operators"]),
-        tuple(re.compile(pattern) for pattern in data["ignored"]["patterns"]),
-        _compiled(data["kernels"]),
-        _compiled(data["precisions"]),
-    )
+        raise BadTable(f"operators.toml: rules name what the table lacks: {sorted(unknown)}")
+    ignored = tuple(map(re.compile, data.ignored.patterns))
+    kernels, precisions = _compiled(data.kernels), _compiled(data.precisions)
+    return OperatorTable(classes, data.implies, data.weights, data.heavy.operators, ignored, kernels, precisions)
 
 
 def _compiled(patterns: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
@@ -57,7 +70,7 @@ def _compiled(patterns: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
 @cache
 def table() -> OperatorTable:
     """The table that ships with the package."""
-    return parse(resources.files(__package__).joinpath("operators.toml").read_text(encoding="utf-8"))
+    return parse(shipped("tenant_client.workload", "operators.toml"))
 
 
 def class_of(operator: str) -> str:

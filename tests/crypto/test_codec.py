@@ -115,8 +115,8 @@ MESSAGES: tuple[type[Any], ...] = tuple(
     dict.fromkeys(
         kind
         for module in MODULES
-        for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Secret)
+        for kind in (*vars(module).values(), *backup.ROWS.values())
+        if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Secret, backup.Row)
     )
 )
 pytestmark = pytest.mark.filterwarnings("ignore:Parsed a serial number")  # of a certificate whose bits were flipped
@@ -138,8 +138,8 @@ SCALARS: dict[type, st.SearchStrategy[Any]] = {
     bytes: st.binary(max_size=40) | st.sampled_from([bytes(255), bytes(256), bytes(2**16)]),
 }
 SCALARS[memoryview] = SCALARS[bytes].map(memoryview)
-LABELS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2).map(json.dumps).map(str.encode)
-NODE_NAMES = st.lists(st.text(max_size=5), max_size=3).map(json.dumps).map(str.encode)
+LABELS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2).map(json.dumps)
+NODE_NAMES = st.lists(st.text(max_size=5), max_size=3).map(json.dumps)
 ADDRESSES = ("trustee.example:7100", "192.0.2.7:65535", "[2001:db8::7]:1")
 NODE_KEY = ec.derive_private_key(7, ec.SECP384R1()).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
 TENANTS = st.binary(min_size=16, max_size=16).map(TenantId)
@@ -161,10 +161,10 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
     (invitation.Invitation, "entries"): lambda: st.lists(SCALARS[bytes], min_size=1, max_size=3).map(tuple),
     (invitation.Invitation, "superlink"): lambda: st.sampled_from(ADDRESSES),
     (invitation.Invitation, "online"): lambda: st.sampled_from(ADDRESSES),
-    (backup.LeaseRow, "contexts"): lambda: LABELS,
-    (backup.LeaseRow, "ladder"): lambda: st.none() | LABELS,
-    (backup.NoteRow, "note"): lambda: LABELS,
-    (backup.PlacementRow, "node_names"): lambda: NODE_NAMES,
+    (backup.ROWS["leases"], "contexts"): lambda: LABELS,
+    (backup.ROWS["leases"], "ladder"): lambda: st.none() | LABELS,
+    (backup.ROWS["notes"], "note"): lambda: LABELS,
+    (backup.ROWS["placements"], "node_names"): lambda: NODE_NAMES,
     (service_messages.Session, "token"): lambda: st.binary(min_size=SESSION_BYTES, max_size=SESSION_BYTES),
     (service_messages.CheckAnswer, "verdict"): lambda: st.sampled_from(
         [int(verdict) for verdict in service_messages.CheckVerdict]
@@ -466,10 +466,10 @@ IN_RANGE: dict[tuple[type, str], Any] = {
     (Ownership, "start_hour"): 4,
     (round_messages.RegistrationRequest, "start_hour"): 4,
     (UnmaskRequest, "groups"): ((a_header(TenantId(bytes(16))),),),
-    (backup.LeaseRow, "contexts"): b'{"context": "c"}',
-    (backup.LeaseRow, "ladder"): b"{}",
-    (backup.PlacementRow, "node_names"): b'["gpu-17"]',
-    (backup.NoteRow, "note"): b'{"excess": {"00": [0.5, 1]}}',
+    (backup.ROWS["leases"], "contexts"): '{"context": "c"}',
+    (backup.ROWS["leases"], "ladder"): "{}",
+    (backup.ROWS["placements"], "node_names"): '["gpu-17"]',
+    (backup.ROWS["notes"], "note"): '{"excess": {"00": [0.5, 1]}}',
 }
 
 

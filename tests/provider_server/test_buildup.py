@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from crypto.errors import DecodeError
+from federation.protocol.toml_tables import BadTable
 from provider_server.analysis.buildup import (
     CALM_H,
     FORGET_H,
@@ -90,14 +91,14 @@ def test_the_page_shows_the_table_that_is_used() -> None:
     [
         ("ecc_corrected", "ecc_correct", "ecc_correct: telemetry has no increase"),
         ('"increase"', '"mean"', "no mean"),
-        ('"increase"', '"last"', "last"),
+        ('"increase"', '"last"', "summary is none"),
         ("unit = 4", "unit = 0", "unit"),
         ("unit = 4", "unit = 4\nweight = 2", "weight"),
         ('source = "s"', 'source = ""', "source"),
     ],
 )
 def test_a_table_that_cannot_be_is_refused(old: str, new: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(BadTable, match=says):
         parse(TABLE.replace(old, new))
 
 

@@ -24,7 +24,7 @@ from crypto.signing import SigningKey
 from federation.protocol.enrolment import open_trustee_card
 from federation.protocol.services import PROVIDER, ProviderMethod
 from federation.runtime.key_files import read_key
-from federation.runtime.web import Receive, Scope, Send
+from federation.runtime.web.guard import Receive, Scope, Send
 from federation.transport.certificates import Certificate, ends, hosts_of, issue, make_certificate, warn_of_end
 from federation.transport.client import Peer
 from federation.transport.server import Method, serve

@@ -23,7 +23,7 @@ from crypto.errors import AlreadyAnswered, PlanRefused, Refusal, Unreachable
 from crypto.signing import SigningKey
 from federation.protocol.queries import Query
 from federation.runtime.logs import Format, JsonLines, configure
-from federation.runtime.web import Asgi
+from federation.runtime.web.guard import Asgi
 from provider_server.metrics import Metrics
 from provider_server.network.connections import DEFAULT_LIMITS
 from provider_server.network.listeners import Listener, private_socket

@@ -37,7 +37,7 @@ from flwr.supercore.control.control_http_client import ControlHttpClient
 
 from crypto.errors import PharoahError
 from federation.protocol.queries import ROUND_BUNDLE_SHA256, Query
-from federation.runtime.web import Receive, Scope, Send
+from federation.runtime.web.guard import Receive, Scope, Send
 from provider_server.network.flower_app import server_app
 from provider_server.network.grid_tenants import GridTenants, Silence, Why
 from provider_server.network.listeners import FLEET, PASSED, PUSH_OBJECT, SMALL_BODY, STRANGERS_BODY, CannotListen

@@ -15,6 +15,7 @@ from scipy import stats
 from crypto.errors import PharoahError
 from federation.protocol.causes import CAUSES, Domain, causes_of, parse as parse_causes
 from federation.protocol.plan import HOURS_PER_WEEK
+from federation.protocol.toml_tables import BadTable
 from simulation.cloud.cloud import Cloud, Failure, Lease, build_cloud
 from simulation.cloud.scenario import Scenario, ScenarioError, load, names, parse
 from tests.support.changing import replace
@@ -67,17 +68,17 @@ def test_causes_are_table_3() -> None:
     [
         ("observed = 54,", "observed = 55,", "do not add up"),
         ("share_of_lost_gpu_time = 30.25", "share_of_lost_gpu_time = 30.75", "do not add up"),
-        ("observed = 54,", 'observed = "54",', "positive number"),
+        ("observed = 54,", 'observed = "54",', "nvlink_error: observed must be a whole number"),
         ('title = "CUDA Error", ', 'title = "ECC Error", ', "28 are unique"),
         ("index_error ", "cuda_error ", "28 are unique"),
-        ("index_error ", "Index_Error ", "lower-case slug"),
-        ("observed = 23,", "seen = 23,", "wanted are"),
+        ("index_error ", "Index_Error ", "slug must be text matching"),
+        ("observed = 23,", "seen = 23,", "index_error: .* key"),
         ("[script]", "[user]", "the domains are"),
     ],
 )
 def test_a_damaged_table_of_causes_is_refused(old: str, new: str, complaint: str) -> None:
     assert TABLE_3.count(old) == 1
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(BadTable, match=complaint):
         parse_causes(TABLE_3.replace(old, new))
 
 
@@ -108,25 +109,25 @@ def test_an_unknown_key_is_refused_with_what_is_allowed(tmp_path: Path) -> None:
     text = caught.value.diagnostics()
     assert str(path) in text
     assert "unknown key 'tennants'" in text
-    assert "hint: the keys are title, tenants, archetypes" in text
+    assert "hint: known keys: title, tenants, archetypes" in text
 
 
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("tenants = 48\n", "", "missing tenants"),
+        ("tenants = 48\n", "", "missing key 'tenants'"),
         ("tenants = 48", "tenants = 48.0", "must be a whole number"),
         ("tenants = 48", "tenants = true", "must be a whole number"),
         ("epsilon = 1.0", 'epsilon = "1"', "must be a number"),
-        ("epsilon = 1.0", "epsilon = nan", "must be a number"),
+        ("epsilon = 1.0", "epsilon = nan", "epsilon must be a number"),
         ("epsilon = 1.0", "epsilon = 0.0", "must lie between"),
         ("acme_mix = true", "acme_mix = 1", "must be true or false"),
         ("buildup_factors = [1.0, 2.0, 5.0]", "buildup_factors = [1.0, 2.0]", "must be 3 positive numbers"),
-        ("buildup_factors = [1.0, 2.0, 5.0]", "buildup_factors = 2.0", "must be a list of numbers"),
+        ("buildup_factors = [1.0, 2.0, 5.0]", "buildup_factors = 2.0", "buildup_factors must be a list"),
         ("age_band_edges_h = [0.0, 6.0,", "age_band_edges_h = [0.0, 36.0,", "must start at 0 and rise"),
         ("largest_job_nodes = 8", "largest_job_nodes = 12", "must be a power of two"),
         ("owners_minimum = 5", "owners_minimum = 49", "of 48 tenants"),
-        ("framework = 150", "frameworks = 150", "unknown key 'frameworks'"),
+        ("framework = 150", "frameworks = 150", "a key of failures_per_week is none"),
         ("framework = 150", "framework = 0", "must be positive"),
         ("infrastructure = 300", "infrastructure = 1200", "must have infrastructure below"),
         ("weeks = 13", "weeks = ", "not TOML"),

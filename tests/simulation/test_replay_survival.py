@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from provider_server.analysis.federated_newton import PiecewiseExponential, fit
 from simulation.replay import lives
 from simulation.replay.brca import (
     EDGES_YEARS,
@@ -18,6 +17,7 @@ from simulation.replay.brca import (
     read,
     replay_brca,
 )
+from simulation.replay.federated_newton import PiecewiseExponential, fit
 from simulation.replay.lives import DataError
 from simulation.replay.lung import LungResult, replay_lung
 from simulation.replay.titan import HoldoutResult, replay_titan_holdout

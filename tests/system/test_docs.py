@@ -10,12 +10,12 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import fields
 from pathlib import Path
 
 import click
 import click.testing
 import pytest
+from msgspec.structs import fields
 from typer.main import get_command
 from typer.testing import CliRunner
 

@@ -4,6 +4,7 @@ from importlib import resources
 
 import pytest
 
+from federation.protocol.toml_tables import BadTable
 from tenant_client.workload.operators import (
     class_of,
     classes_of,
@@ -32,7 +33,7 @@ TEXT = resources.files("tenant_client.workload").joinpath("operators.toml").read
 def test_a_table_that_contradicts_itself_is_refused(found: str, instead: str, complaint: str) -> None:
     assert parse(TEXT) == table()
     assert TEXT.count(found) == 1
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(BadTable, match=complaint):
         parse(TEXT.replace(found, instead))
 
 

@@ -1,11 +1,11 @@
 """What a tenant refuses: each limit holds at its value, gives way nowhere beyond it, and says so."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import fields
 
 from crypto.errors import PlanRefused
 from crypto.masking import MaskKey
@@ -324,29 +324,30 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint", "hint"),
+    ("text", "complaint"),
     [
-        ("epsilon = 1.0", "unknown key 'epsilon'", "known keys: epsilon_per_job_week, delta, "),
-        ("epsilon_per_job_week = '1'", "epsilon_per_job_week must be a finite number from 0", "the default is 1.0"),
-        ("epsilon_per_job_week = true", "epsilon_per_job_week must be a finite number", "the default is 1.0"),
-        ("epsilon_per_job_week = nan", "epsilon_per_job_week must be a finite number", "the default is 1.0"),
-        ("epsilon_per_job_week = inf", "epsilon_per_job_week must be a finite number", "the default is 1.0"),
-        ("delta = -1e-8", "delta must be a finite number from 0", "the default is 1e-08"),
-        ("colluding_share = nan", "colluding_share must be a finite number", "the default is 0.1"),
-        ("owners_minimum = 2.5", "owners_minimum must be a whole number from 0", "the default is 5"),
-        ("cohort_minimum = true", "cohort_minimum must be a whole number", "the default is 10"),
-        ("cohort_minimum = -1", "cohort_minimum must be a whole number", "the default is 10"),
-        ("dimensions = 'band'", "dimensions must be a list of names", "the default is ('workload', "),
-        ("dimensions = [1]", "dimensions must be a list of names", "the default is ('workload', "),
-        ("owners_minimum = ", "Invalid value", "write it as TOML"),
+        ("epsilon = 1.0", "unknown key 'epsilon'"),
+        ("epsilon_per_job_week = '1'", "epsilon_per_job_week must be a number"),
+        ("epsilon_per_job_week = true", "epsilon_per_job_week must be a number"),
+        ("epsilon_per_job_week = nan", "epsilon_per_job_week must be a number"),
+        ("epsilon_per_job_week = inf", "epsilon_per_job_week must be a number"),
+        ("delta = -1e-8", "delta must be a number"),
+        ("colluding_share = nan", "colluding_share must be a number"),
+        ("owners_minimum = 2.5", "owners_minimum must be a whole number"),
+        ("cohort_minimum = true", "cohort_minimum must be a whole number"),
+        ("cohort_minimum = -1", "cohort_minimum must be a whole number"),
+        ("dimensions = 'band'", "dimensions must be a list"),
+        ("dimensions = [1]", "dimensions[0] must be text"),
+        ("owners_minimum = ", "not TOML: Invalid value"),
     ],
 )
-def test_a_policy_that_cannot_be_used_is_refused_by_name(tmp_path: Path, text: str, complaint: str, hint: str) -> None:
+def test_a_policy_that_cannot_be_used_is_refused_by_name(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(PolicyError) as error:
         load(tmp_path, text)
     fact, advice = error.value.diagnostics().split("\n")
     assert fact.startswith(f"{tmp_path / 'policy.toml'}: {complaint}")
-    assert advice.startswith(f"hint: {hint}")
+    known = "known keys: epsilon_per_job_week, delta, "
+    assert advice.startswith(f"hint: {'write it as TOML' if complaint.startswith('not TOML') else known}")
 
 
 def test_a_policy_that_cannot_be_read_is_named(tmp_path: Path) -> None:

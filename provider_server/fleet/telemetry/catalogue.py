@@ -10,18 +10,17 @@ ones. Prometheus keeps every value as a double, so the families near 2^63 and 2^
     [True, False]
 """
 
-import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
-from importlib import resources
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
+
+from federation.protocol.toml_tables import BadTable, LazyTable, loads, rows, shipped
 
 Floats = NDArray[np.float64]
 
@@ -63,36 +62,35 @@ SUMMARIES: Mapping[Kind, frozenset[str]] = MappingProxyType(
 )
 
 
-class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    unit: Annotated[str, msgspec.Meta(min_length=1)]
+class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One canonical metric. `names` are in order of preference, each with its factor to `unit`."""
+
+    name: str
+    unit: Annotated[str, Meta(min_length=1)]
     kind: Kind
     of: Of
-    names: Annotated[dict[str, Annotated[float, msgspec.Meta(gt=0)]], msgspec.Meta(min_length=1)]
+    names: Annotated[dict[str, Annotated[float, Meta(gt=0)]], Meta(min_length=1)]
     blanks: tuple[str, ...]
     low: float
     high: float
-    summarise: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    summarise: Annotated[frozenset[str], Meta(min_length=1)]
     above: float | None = None
     event: bool = False
     part: str = ""
 
-
-@dataclass(frozen=True)
-class Metric:
-    """One canonical metric. `names` are in order of preference, each with its factor to `unit`."""
-
-    name: str
-    unit: str
-    kind: Kind
-    of: Of
-    names: Mapping[str, float]
-    blanks: tuple[str, ...]
-    low: float
-    high: float
-    summarise: frozenset[str]
-    above: float | None
-    event: bool
-    part: str
+    def __post_init__(self) -> None:
+        if unknown := frozenset(self.blanks) - set(BLANKS):
+            raise ValueError(f"no blank values are called {sorted(unknown)}")
+        if unknown := self.summarise - SUMMARIES[self.kind]:
+            raise ValueError(f"a {self.kind} has no {sorted(unknown)}")
+        if not self.low < self.high:
+            raise ValueError(f"nothing is plausible between {self.low} and {self.high}")
+        if self.kind is not Kind.GAUGE and self.above is not None:
+            raise ValueError("only a gauge has a threshold")
+        if self.kind is not Kind.STATE and self.event:
+            raise ValueError("only a state has events")
+        if "minus_one" in self.blanks and self.low < 0:
+            raise ValueError("-1 cannot be plausible and blank")
 
     def is_blank(self, raw: Floats) -> NDArray[np.bool_]:
         """Which of some values, as they were exported, mean that there is none."""
@@ -106,61 +104,23 @@ class Metric:
         return list(self.names).index(name)
 
 
-class _Metrics(Mapping[str, Metric]):
-    """The table by canonical name, read when it is first asked, so that importing this module does no I/O."""
-
-    def __getitem__(self, name: str) -> Metric:
-        return _table()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_table())
-
-    def __len__(self) -> int:
-        return len(_table())
-
-
-METRICS: Mapping[str, Metric] = _Metrics()
+METRICS: Mapping[str, Metric] = LazyTable(lambda: parse(shipped("provider_server.fleet.telemetry", "metrics.toml")))
 
 
 def parse(text: str) -> Mapping[str, Metric]:
-    """Reads a table; ValueError for what it cannot mean: unknown columns, an alias of two metrics, a bad range."""
-    found = {name: _metric(name, row) for name, row in tomllib.loads(text).items()}
+    """Reads a table; BadTable for what it cannot mean: unknown columns, an alias of two metrics, a bad range."""
+    file = "metrics.toml"
+    found = {metric.name: metric for metric in rows(loads(text, file), Metric, file, "name")}
     by_alias(found)
     return MappingProxyType(found)
 
 
 def by_alias(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
-    """Every exported name with its metric; ValueError where two metrics claim one name."""
+    """Every exported name with its metric; BadTable where two metrics claim one name."""
     owners: dict[str, Metric] = {}
     for metric in metrics.values():
         for alias in metric.names:
             if alias in owners:
-                raise ValueError(f"{alias} is a name of both {owners[alias].name} and {metric.name}")
+                raise BadTable(f"{alias} is a name of both {owners[alias].name} and {metric.name}")
             owners[alias] = metric
     return owners
-
-
-@cache
-def _table() -> Mapping[str, Metric]:
-    return parse(resources.files(__package__).joinpath("metrics.toml").read_text(encoding="utf-8"))
-
-
-def _metric(name: str, row: Mapping[str, Any]) -> Metric:
-    try:
-        read = msgspec.convert(row, _Row)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"metric {name}: {error}") from error
-    if unknown := set(read.blanks) - set(BLANKS):
-        raise ValueError(f"metric {name}: no blank values are called {sorted(unknown)}")
-    if unknown := set(read.summarise) - SUMMARIES[read.kind]:
-        raise ValueError(f"metric {name}: a {read.kind} has no {sorted(unknown)}")
-    if not read.low < read.high:
-        raise ValueError(f"metric {name}: nothing is plausible between {read.low} and {read.high}")
-    if read.kind is not Kind.GAUGE and read.above is not None:
-        raise ValueError(f"metric {name}: only a gauge has a threshold")
-    if read.kind is not Kind.STATE and read.event:
-        raise ValueError(f"metric {name}: only a state has events")
-    if "minus_one" in read.blanks and read.low < 0:
-        raise ValueError(f"metric {name}: -1 cannot be plausible and blank")
-    columns = msgspec.structs.asdict(read)
-    return Metric(**(columns | {"name": name, "summarise": frozenset(read.summarise)}))

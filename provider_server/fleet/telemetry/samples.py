@@ -16,10 +16,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from federation.runtime.clock import SECONDS_PER_HOUR
 from provider_server.fleet.telemetry.catalogue import BLANKS, METRICS, Kind, Metric, Of, by_alias
 from provider_server.fleet.telemetry.quality import Reason, Tally
 
-HOUR_S = 3600
+HOUR_S = int(SECONDS_PER_HOUR)
 NODE_LABELS = ("Hostname", "hostname", "node", "kubernetes_node", "nodename", "instance")
 GPU_LABELS = ("UUID", "uuid", "gpu", "pci_bus_id", "device", "minor_number")
 UNKNOWN = -1

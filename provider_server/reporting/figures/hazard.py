@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from federation.protocol.life_table import Floats
+from federation.protocol.life_table import PER_NODE_HOURS, Floats
 from provider_server.reporting.figures.drawing import (
     LEVELS,
     MARGIN,
@@ -31,7 +31,6 @@ from provider_server.reporting.figures.drawing import (
 if TYPE_CHECKING:
     from provider_server.learning.findings import RateFinding
 
-PER_NODE_HOURS = 1000.0
 MOST_PANELS = 10
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
-from scipy.stats import norm
 
 from federation.protocol.life_table import Floats
 from provider_server.analysis.bands import band_of
+from provider_server.analysis.intervals import NORMAL_95
 
 MAX_STEPS = 200
 TOLERANCE = 1e-8
@@ -58,7 +58,7 @@ def survival_curve(departures: Floats, edges: Floats, failures: Floats, noise_va
     steps = share[band] * leaving / at_risk
     survival = np.cumprod(np.clip(1.0 - steps, 0.0, 1.0))
     spread = _log_spread(steps, at_risk, leaving, band, covariance)
-    factor = np.exp(np.minimum(norm.ppf(0.975) * spread, MOST_SPREAD))
+    factor = np.exp(np.minimum(NORMAL_95 * spread, MOST_SPREAD))
     high = np.minimum(1.0, survival * factor)
     alive = survival > 0.0
     high = np.where(alive, high, high[alive][-1] if alive.any() else 1.0)

@@ -9,7 +9,7 @@ from lifelines import CoxPHFitter
 from scipy.optimize import minimize
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.federated_newton import (
+from simulation.replay.federated_newton import (
     PiecewiseExponential,
     Point,
     Rows,

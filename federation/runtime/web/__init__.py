@@ -1,0 +1,1 @@
+"""Web pages of all programs: whom they answer, how they are rendered, and their style."""
