@@ -27,7 +27,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class TestFinding:
+class BenchmarkFinding:
     """What one benchmark said. `compared_with` is fleet, own or nothing; `wrong` says that results were wrong."""
 
     suspicion: Suspicion
@@ -59,7 +59,7 @@ def assess(
     *,
     undisturbed: bool = False,
     bound: float = BOUND,
-) -> TestFinding:
+) -> BenchmarkFinding:
     """Measures, compares with the criterion that `find` gives for the sample, and repeats what looks slow."""
     samples: list[Sample] = []
     judgement, criterion, compared = None, None, "nothing"
@@ -79,10 +79,10 @@ def assess(
     except CannotMeasure as error:
         verdict, reason = CheckVerdict.UNKNOWN, f"{error.what}; {error.hint}"
     except WrongResult as error:
-        return TestFinding(
+        return BenchmarkFinding(
             suspicion, benchmark, CheckVerdict.MISMATCH, error.what, "what must come out", tuple(samples), wrong=True
         )
-    return TestFinding(suspicion, benchmark, verdict, reason, compared, tuple(samples), judgement, criterion)
+    return BenchmarkFinding(suspicion, benchmark, verdict, reason, compared, tuple(samples), judgement, criterion)
 
 
 def _lenient(
@@ -99,7 +99,7 @@ def _lenient(
     return judgement.verdict, judgement.reason
 
 
-def overall(findings: list[TestFinding]) -> CheckVerdict:
+def overall(findings: list[BenchmarkFinding]) -> CheckVerdict:
     """Confirmed if any is, else a warning if any is, else fine if anything was found fine and nothing stayed open."""
     said = {one.verdict for one in findings}
     for verdict in (CheckVerdict.MISMATCH, CheckVerdict.WARNING, CheckVerdict.UNKNOWN):
@@ -114,7 +114,7 @@ def bars(sample: Sample, low: float, high: float) -> str:
     return "".join(BARS[int(np.ceil((len(BARS) - 1) * count / counts.max()))] for count in counts)
 
 
-def rows(finding: TestFinding) -> list[str]:
+def rows(finding: BenchmarkFinding) -> list[str]:
     """Quantiles and histograms, as a person reads them: usual first, then each run."""
     shown = [("usual", Sample("", "", "", np.array(finding.criterion.centre)))] if finding.criterion else []
     shown += [(f"run {number}", sample) for number, sample in enumerate(finding.samples, 1)]

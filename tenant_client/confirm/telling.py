@@ -13,7 +13,7 @@ from crypto.errors import PharoahError
 from federation.protocol.service_messages import CheckVerdict, Hint
 from federation.runtime.sqlite import reporting
 from tenant_client.advice.hints import HintLog
-from tenant_client.confirm.assess import TestFinding
+from tenant_client.confirm.assess import BenchmarkFinding
 from tenant_client.network.connect import connected
 from tenant_client.records.database import open_database
 from tenant_client.records.outcomes import SentOutcome, note
@@ -37,7 +37,7 @@ def hint(home: Path, number: int = 0, lease: str = "") -> Hint:
     return matching[-1]
 
 
-def tell(home: Path, about: Hint, finding: TestFinding) -> bool:
+def tell(home: Path, about: Hint, finding: BenchmarkFinding) -> bool:
     """Notes the outcome and sends it, if the finding says anything; whether it did."""
     if finding.verdict is CheckVerdict.UNKNOWN:
         return False

@@ -22,7 +22,7 @@ from tenant_client.verbs.console import Home, failing, warn
 
 if TYPE_CHECKING:
     from federation.protocol.service_messages import Hint
-    from tenant_client.confirm.assess import TestFinding
+    from tenant_client.confirm.assess import BenchmarkFinding
     from tenant_client.confirm.criteria import Criterion
     from tenant_client.confirm.kept import CriteriaFile
     from tenant_client.confirm.machine import Target
@@ -173,9 +173,9 @@ def _chosen(suspicion: Suspicion, risk: float, target: "Target") -> list[Suspici
 
 def _test(
     suspicion: Suspicion, target: "Target", seconds: float, home: Path, known: "CriteriaFile | None"
-) -> "TestFinding":
+) -> "BenchmarkFinding":
     from tenant_client.confirm import kept, machine
-    from tenant_client.confirm.assess import TestFinding, assess
+    from tenant_client.confirm.assess import BenchmarkFinding, assess
     from tenant_client.confirm.sample import CannotMeasure
 
     def find(sample: "Sample") -> "tuple[Criterion | None, str]":
@@ -186,7 +186,7 @@ def _test(
     try:
         benchmark, _, _ = target.benchmark(suspicion)
     except CannotMeasure as error:
-        return TestFinding(suspicion, "", CheckVerdict.UNKNOWN, f"{error.what}; {error.hint}", "nothing", ())
+        return BenchmarkFinding(suspicion, "", CheckVerdict.UNKNOWN, f"{error.what}; {error.hint}", "nothing", ())
     measure = partial(target.measure, suspicion, seconds)
     finding = assess(suspicion, benchmark.name, measure, find, undisturbed=benchmark.undisturbed)
     for sample in finding.samples:
@@ -194,7 +194,7 @@ def _test(
     return finding
 
 
-def _plain(finding: "TestFinding") -> dict[str, Any]:
+def _plain(finding: "BenchmarkFinding") -> dict[str, Any]:
     judged = finding.judgement
     return {
         "suspicion": finding.suspicion.value,
@@ -209,7 +209,7 @@ def _plain(finding: "TestFinding") -> dict[str, Any]:
     }
 
 
-def _show(finding: "TestFinding") -> None:
+def _show(finding: "BenchmarkFinding") -> None:
     from tenant_client.confirm.assess import rows
 
     word = "confirmed" if finding.verdict is CheckVerdict.MISMATCH else finding.verdict.name.lower()
@@ -225,7 +225,7 @@ def _show(finding: "TestFinding") -> None:
         show(f"  {abs(judged.shortfall):.1%} {word} than usual ({low:.1%} to {high:.1%}); this test finds {finds}")
 
 
-def _tell(home: Path, about: "Hint", findings: "list[TestFinding]") -> None:
+def _tell(home: Path, about: "Hint", findings: "list[BenchmarkFinding]") -> None:
     """Tells what was found. That the provider cannot be reached changes no verdict."""
     from tenant_client.confirm import telling
 

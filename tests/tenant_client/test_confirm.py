@@ -39,7 +39,7 @@ from simulation.run.processes import free_ports
 from tenant_client.advice.hints import HintLog
 from tenant_client.cli import app
 from tenant_client.confirm import cpu, cuda, kept, machine, pair, storage, telling
-from tenant_client.confirm.assess import Measured, TestFinding, assess, overall, rows
+from tenant_client.confirm.assess import BenchmarkFinding, Measured, assess, overall, rows
 from tenant_client.confirm.criteria import GRID, Criterion, judge, learn
 from tenant_client.confirm.machine import Busy, Target, default_device
 from tenant_client.confirm.sample import Benchmark, CannotMeasure, Once, Rates, Sample, WrongResult
@@ -451,7 +451,7 @@ def measuring(*levels: float, busy: float = 0.0) -> Callable[[], Measured]:
     return lambda: Measured(sample(left.pop(0) * np.exp(0.01 * generator.standard_normal(60))), busy)
 
 
-def assessed(measure: Callable[[], Measured], *, undisturbed: bool = False) -> TestFinding:
+def assessed(measure: Callable[[], Measured], *, undisturbed: bool = False) -> BenchmarkFinding:
     known = healthy()
     return assess(Suspicion.MEMORY, "test", measure, lambda _: (known, "fleet"), undisturbed=undisturbed)
 
@@ -731,7 +731,7 @@ def test_an_outcome_that_left_is_listed_also_when_the_call_failed(*, told: tuple
     home, provided = told
     provided.takes = takes
     found = {
-        verdict: TestFinding(Suspicion.COMPUTE, "gemm", verdict, "", "fleet", (), wrong=True)
+        verdict: BenchmarkFinding(Suspicion.COMPUTE, "gemm", verdict, "", "fleet", (), wrong=True)
         for verdict in CheckVerdict
     }
     assert not telling.tell(home, hinted(1), found[CheckVerdict.UNKNOWN])
