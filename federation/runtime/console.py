@@ -30,6 +30,14 @@ AsJson = Annotated[
 ]
 
 
+# `pip install pharoah` brings what a job's own machine needs; what else each program needs is an extra.
+EXTRAS = {
+    "pharoah-tenant": "federation",
+    "pharoah-trustee": "trustee",
+    "pharoah-provider": "provider",
+    "pharoah-sim": "simulation",
+}
+OURS = {"crypto", "federation", "trustee", "tenant_client", "provider_server", "simulation"}
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
@@ -204,6 +212,12 @@ class Console:
             raise typer.Exit(code) from error
         except sqlite3.DatabaseError as error:
             self.say_error(f"the database cannot be used: {error}", "name another home, or restore it from a backup")
+            raise typer.Exit(code) from error
+        except ModuleNotFoundError as error:
+            if self.program not in EXTRAS or (error.name or "").partition(".")[0] in OURS:
+                raise
+            needed = f"this verb needs `pip install 'pharoah[{EXTRAS[self.program]}]'`"
+            self.say_error(needed, f"the module {error.name} is not installed")
             raise typer.Exit(code) from error
 
     def _say(self, kind: str, what: str, hint: str) -> None:

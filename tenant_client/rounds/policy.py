@@ -13,12 +13,13 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crypto.errors import PharoahError, PlanRefused
-from federation.protocol.directory import Directory
 from federation.protocol.plan import Plan
-from federation.protocol.privacy_cost import plan_loss
+
+if TYPE_CHECKING:
+    from federation.protocol.directory import Directory
 
 CLOCKS_DIFFER_H = 1.0
 _SLACK = 1 + 1e-9
@@ -74,14 +75,16 @@ def load_policy(path: Path) -> Policy:
     return Policy(**given)
 
 
-def check_plan(plan: Plan, policy: Policy, directory: Directory, now_hour: float) -> None:
+def check_plan(plan: Plan, policy: Policy, directory: "Directory", now_hour: float) -> None:
     """Returns if the tenant may answer `plan` at `now_hour`; raises PlanRefused with the first reason why not."""
     for refused, reason, hint in _objections(plan, policy, directory, now_hour):
         if refused:
             raise PlanRefused(f"plan {plan.round_id} refused: {reason}", hint=hint)
 
 
-def _objections(plan: Plan, policy: Policy, directory: Directory, now_hour: float) -> list[tuple[bool, str, str]]:
+def _objections(plan: Plan, policy: Policy, directory: "Directory", now_hour: float) -> list[tuple[bool, str, str]]:
+    from federation.protocol.privacy_cost import plan_loss  # needs the extra `federation`; the limits alone do not
+
     cost = plan_loss(plan).at(plan.delta)
     rarest = plan.rarest_row
     trusted = {(trustee.index, trustee.mask_key) for trustee in directory.trustees}
