@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
@@ -136,7 +136,13 @@ def _annotated_help(function: "Callable[..., Any] | None", name: str) -> str:
 # ---- what options and arguments may be -------------------------------------------------------------------------------
 
 
-class HomeFolder(click.ParamType[Path]):
+if TYPE_CHECKING:
+    PathType = click.ParamType[Path]
+else:
+    PathType = click.ParamType  # before click 8.4 it is not generic
+
+
+class HomeFolder(PathType):
     """A home, or a folder that may become one; the home of another role, a file and a closed folder are refused."""
 
     name = "folder"
