@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,6 +74,8 @@ def group(name: str, help: str, cls: type[TyperGroup] | None = None) -> typer.Ty
 
 def _version(asked: bool) -> None:  # noqa: FBT001 - as click calls it
     if asked:
+        from importlib import metadata  # a fifth of what the command line takes to load
+
         screen.show(f"pharoah {metadata.version('pharoah')}")
         raise typer.Exit
 
