@@ -128,6 +128,9 @@ class EncodedElement(Id):
     length = 32
 
 
+MAX_BATCH = 32  # elements that are evaluated under one proof; why no more: `crypto.voprf`
+
+
 class EncodedProof(Id):
     """A DLEQ proof: challenge and response scalars (RFC 9497 §2.2)."""
 

@@ -6,19 +6,21 @@ key that came with a message: the caller passes the key that it has pinned.
 
 Verify, then decode. Of a body whose signature was not checked yet its first field is read, which names the signer, and
 the rest is hashed: so a stranger costs no more than that, whatever the bytes would decode to.
+
+Who only reads what was verified before it was kept needs no `cryptography`, which loads with the first key: a job's own
+machine has none.
 """
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, TypeVar
-
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from crypto.codec import Bytes, Message, decode, digest, encode, first_field
 from crypto.errors import BadSignature
 from crypto.ids import Digest, Signature, SignatureBytes, TenantId, VerifyKey
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 M = TypeVar("M", bound=Message)
 _PREFIX = b"pharoah/signed/2\0"
@@ -35,6 +37,8 @@ class SigningKey:
     """An Ed25519 private key. It never shows its secret: not in repr, not in errors."""
 
     def __init__(self, seed: bytes) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
         self._private = Ed25519PrivateKey.from_private_bytes(seed)
 
     @classmethod
@@ -52,7 +56,7 @@ class SigningKey:
         body = encode(message)
         return encode(Signed(Signature(self._private.sign(_covered(body))), memoryview(body)))
 
-    def certify(self, described: x509.CertificateBuilder) -> x509.Certificate:
+    def certify(self, described: "x509.CertificateBuilder") -> "x509.Certificate":
         """A certificate under the root of this key (`crypto.roots`)."""
         return described.sign(self._private, None)
 
@@ -64,6 +68,9 @@ def open_signed(kind: type[M], data: Bytes, key: VerifyKey) -> M:
 
 def open_signed_by(kind: type[M], data: Bytes, key_of: Callable[[Any], VerifyKey]) -> M:
     """As `open_signed`, where the pinned key depends on the sender, which is the first field of the message."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     signed = decode(Signed, data)
     key = key_of(first_field(kind, signed.body))
     try:

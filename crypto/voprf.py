@@ -8,10 +8,10 @@ Not promised. `random_bytes` must never repeat: two proofs from the same bytes r
 nothing, so proofs are verified before it. Mode OPRF has no proofs and is here for the RFC's test vectors. On constant
 time and secrets in memory, see `crypto.ristretto`.
 
-A batch is short for a reason. The weight of each pair in a proof depends on that pair alone (RFC 9497 §2.2.1), so an
-evaluator that lies can search, by generalised birthdays (Wagner 2002), for m wrong elements whose errors cancel out.
-That takes m lists of about 2^(252 / (1 + log2 m)) entries, made anew for each request: 2^42 for 32 pairs, too many,
-but 2^23 for 1,024.
+A batch (`MAX_BATCH`) is short for a reason. The weight of each pair in a proof depends on that pair alone (RFC 9497
+§2.2.1), so an evaluator that lies can search, by generalised birthdays (Wagner 2002), for m wrong elements whose errors
+cancel out. That takes m lists of about 2^(252 / (1 + log2 m)) entries, made anew for each request: 2^42 for 32 pairs,
+too many, but 2^23 for 1,024.
 
     >>> import os
     >>> keys = derive_key_pair(os.urandom(32), b"documentation")
@@ -29,6 +29,7 @@ from hashlib import sha512
 from typing import Self
 
 from crypto.errors import DecodeError, PeerFault
+from crypto.ids import MAX_BATCH
 from crypto.ristretto import (
     SCALAR_BYTES,
     ZERO,
@@ -44,7 +45,6 @@ from crypto.ristretto import (
 
 Elements = tuple[Element, ...]
 
-MAX_BATCH = 32  # see above; longer lists are sent in parts
 MAX_INPUT_BYTES = 2**16 - 2  # RFC 9497 §5.1
 OUTPUT_BYTES = 64  # Nh of the suite, RFC 9497 §4.1
 

@@ -1,5 +1,24 @@
-"""`python -m tenant_client` is `pharoah-tenant`."""
+"""`pharoah-tenant`, and `python -m tenant_client`."""
 
-from tenant_client.cli import app
+import os
+import sys
+from pathlib import Path
 
-app(prog_name="pharoah-tenant")
+
+def main() -> None:
+    """Runs the command line."""
+    _look_among_the_jobs_modules_last()
+    from tenant_client.cli import app
+
+    app(prog_name="pharoah-tenant")
+
+
+def _look_among_the_jobs_modules_last() -> None:
+    """PYTHONPATH and the folder are the job's, which may have a `crypto` or a `federation` of its own."""
+    ours = str(Path(__file__).resolve().parents[1])
+    jobs = {str(Path(entry).resolve()) for entry in (*os.environ.get("PYTHONPATH", "").split(os.pathsep), ".")} - {ours}
+    sys.path.sort(key=lambda entry: str(Path(entry).resolve()) in jobs)
+
+
+if __name__ == "__main__":
+    main()

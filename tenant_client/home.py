@@ -21,7 +21,7 @@ from federation.protocol.directory import Chain, Member
 from federation.protocol.noise import NoiseSampler
 from federation.runtime import pinned_directory
 from federation.runtime.key_files import new_key, read, read_key, write_secret
-from federation.runtime.pinned_directory import NotEnrolled
+from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled
 from federation.runtime.sqlite import reporting
 from tenant_client.records.database import open_database
 from tenant_client.rounds.policy import Policy, load_policy
@@ -55,7 +55,7 @@ def pin(home: Path, entries: Iterable[bytes]) -> Chain:
 def joined(home: Path) -> Chain:
     """The directory that the home has pinned; NotEnrolled, and nothing is made there, before it has joined."""
     if not (home / MEMORY).exists():
-        raise NotEnrolled("this home has joined no federation")
+        raise NotEnrolled(NOT_JOINED)
     with reporting(), closing(open_database(home / MEMORY)) as connection:
         return pinned_directory.pinned(connection)
 

@@ -24,9 +24,19 @@ from msgspec import Meta
 
 from crypto.codec import Bytes, Count, Few, Many, Message, Number, Record, decode, digest
 from crypto.errors import BadSignature, DecodeError
-from crypto.ids import Digest, EncodedElement, EncodedProof, LeaseId, Nonce, RoundId, TenantId, Token, VerifyKey
+from crypto.ids import (
+    MAX_BATCH,
+    Digest,
+    EncodedElement,
+    EncodedProof,
+    LeaseId,
+    Nonce,
+    RoundId,
+    TenantId,
+    Token,
+    VerifyKey,
+)
 from crypto.signing import open_signed_by, reopened
-from crypto.voprf import MAX_BATCH
 
 
 class DirectoryUpdate(Message, frozen=True, tag="pharoah/directory-update/1"):

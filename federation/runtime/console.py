@@ -11,9 +11,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
@@ -30,6 +29,14 @@ AsJson = Annotated[
 ]
 
 
+# `pip install pharoah` brings what a job's own machine needs; what else each program needs is an extra.
+EXTRAS = {
+    "pharoah-tenant": "federation",
+    "pharoah-trustee": "trustee",
+    "pharoah-provider": "provider",
+    "pharoah-sim": "simulation",
+}
+OURS = {"crypto", "federation", "trustee", "tenant_client", "provider_server", "simulation"}
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
@@ -67,6 +74,8 @@ def group(name: str, help: str, cls: type[TyperGroup] | None = None) -> typer.Ty
 
 def _version(asked: bool) -> None:  # noqa: FBT001 - as click calls it
     if asked:
+        from importlib import metadata  # a fifth of what the command line takes to load
+
         screen.show(f"pharoah {metadata.version('pharoah')}")
         raise typer.Exit
 
@@ -128,7 +137,13 @@ def _annotated_help(function: "Callable[..., Any] | None", name: str) -> str:
 # ---- what options and arguments may be -------------------------------------------------------------------------------
 
 
-class HomeFolder(click.ParamType[Path]):
+if TYPE_CHECKING:
+    PathType = click.ParamType[Path]
+else:
+    PathType = click.ParamType  # before click 8.4 it is not generic
+
+
+class HomeFolder(PathType):
     """A home, or a folder that may become one; the home of another role, a file and a closed folder are refused."""
 
     name = "folder"
@@ -204,6 +219,12 @@ class Console:
             raise typer.Exit(code) from error
         except sqlite3.DatabaseError as error:
             self.say_error(f"the database cannot be used: {error}", "name another home, or restore it from a backup")
+            raise typer.Exit(code) from error
+        except ModuleNotFoundError as error:
+            if self.program not in EXTRAS or (error.name or "").partition(".")[0] in OURS:
+                raise
+            needed = f"this verb needs `pip install 'pharoah[{EXTRAS[self.program]}]'`"
+            self.say_error(needed, f"the module {error.name} is not installed")
             raise typer.Exit(code) from error
 
     def _say(self, kind: str, what: str, hint: str) -> None:

@@ -5,11 +5,14 @@ that lead on from it are taken.
 """
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from crypto.errors import PharoahError
 from crypto.signing import reopened
-from federation.protocol.directory import Chain, DirectoryEntry
 from federation.runtime.sqlite import Connection, transaction
+
+if TYPE_CHECKING:
+    from federation.protocol.directory import Chain
 
 
 class NotEnrolled(PharoahError):
@@ -18,7 +21,10 @@ class NotEnrolled(PharoahError):
     default_hint = "join one: `pharoah-tenant enrol`; run, journal and diagnose work without"
 
 
-def pin(connection: Connection, entries: Iterable[bytes]) -> Chain:
+NOT_JOINED = "this home has joined no federation"
+
+
+def pin(connection: Connection, entries: Iterable[bytes]) -> "Chain":
     """Pins `entries`, which begin with the first of a directory or lead on from what is pinned, and keeps them.
 
     Raises Fork, TrustChanged or BadSignature, and changes nothing, where they do neither.
@@ -34,18 +40,24 @@ def pin(connection: Connection, entries: Iterable[bytes]) -> Chain:
     return chain
 
 
-def pinned(connection: Connection) -> Chain:
+def pinned(connection: Connection) -> "Chain":
     """The pinned chain; NotEnrolled before there is one."""
-    kept = _kept(connection)
-    if not kept:
-        raise NotEnrolled("this home has joined no federation")
-    return _chain(kept)
+    if not is_pinned(connection):
+        raise NotEnrolled(NOT_JOINED)
+    return _chain(_kept(connection))
+
+
+def is_pinned(connection: Connection) -> bool:
+    """Whether there is one; nothing of the extra `federation` is needed to see that."""
+    return connection.execute("SELECT 1 FROM directory").fetchone() is not None
 
 
 def _kept(connection: Connection) -> list[bytes]:
     return [bytes(entry) for (entry,) in connection.execute("SELECT entry FROM directory ORDER BY number")]
 
 
-def _chain(entries: list[bytes]) -> Chain:
+def _chain(entries: list[bytes]) -> "Chain":
+    from federation.protocol.directory import Chain, DirectoryEntry
+
     founding = reopened(DirectoryEntry, entries[0])
     return Chain.begin(entries[0], founding.provider).extended(entries[1:])

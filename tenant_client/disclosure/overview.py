@@ -1,6 +1,7 @@
 """Where a tenant's home stands, in one look: has it joined, what runs, what wants attention, what is left to spend.
 
-Nothing is asked, made or changed: the home is read as it lies there, and may be missing.
+Nothing is asked, made or changed: the home is read as it lies there, and may be missing. What only a home that has
+joined a federation holds is read by code that needs the extra `federation`; it loads then.
 """
 
 from contextlib import closing
@@ -8,17 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from federation.protocol.causes import CAUSES, Domain
-from federation.protocol.enrolment import fingerprint
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.runtime.clock import SECONDS_PER_HOUR
-from federation.runtime.pinned_directory import NotEnrolled
+from federation.runtime.pinned_directory import is_pinned, pinned
 from federation.runtime.sqlite import Connection, reporting
 from tenant_client.advice.hints import HintLog, standing
-from tenant_client.home import MEMORY, joined
 from tenant_client.records.attempts import Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal
-from tenant_client.records.ledger import Ledger
 from tenant_client.rounds.policy import Policy, load_policy
 
 
@@ -148,13 +146,13 @@ def status(home: Path, now_hour: float) -> TenantStatus:
     has_keys, policy_file = (home / "signing.key").exists(), home / "policy.toml"
     policy = load_policy(policy_file) if policy_file.exists() else Policy()
     rows: list[LeaseRow] = []
-    hints, spent = 0, None
-    if (home / MEMORY).exists():
-        with reporting(), closing(open_database(home / MEMORY)) as connection:
+    hints, federation, spent = 0, None, None
+    if (home / "tenant.db").exists():
+        with reporting(), closing(open_database(home / "tenant.db")) as connection:
             rows = leases(connection)
             hints = len(list(standing(HintLog(connection).hints(), now_hour)))
-            spent = _last_round(Ledger(connection), policy)
-    federation = _federation(home)
+            if is_pinned(connection):
+                federation, spent = _federation(connection), _last_round(connection, policy)
     tried = [row for row in rows if row.attempts]
     return TenantStatus(
         version=1,
@@ -173,15 +171,17 @@ def status(home: Path, now_hour: float) -> TenantStatus:
     )
 
 
-def _federation(home: Path) -> Federation | None:
-    try:
-        directory = joined(home).directory
-    except NotEnrolled:
-        return None
+def _federation(connection: Connection) -> Federation:
+    from federation.protocol.enrolment import fingerprint
+
+    directory = pinned(connection).directory
     return Federation(fingerprint(directory.head), len(directory.members), len(directory.trustees))
 
 
-def _last_round(ledger: Ledger, policy: Policy) -> LastRound | None:
+def _last_round(connection: Connection, policy: Policy) -> LastRound | None:
+    from tenant_client.records.ledger import Ledger
+
+    ledger = Ledger(connection)
     charges = ledger.charges()
     if not charges:
         return None

@@ -1,8 +1,7 @@
-"""What the owner of the data may see at any time: what happened, what a plan would take, what left, what was spent."""
+"""What the owner of the data may see at any time: what a plan would take, what left, what was spent."""
 
 import hashlib
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,56 +13,11 @@ from federation.protocol.noise import Integers
 from federation.protocol.plan import Marginal, Plan
 from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.round_messages import Contribution, ContributionHeader
-from federation.runtime.sqlite import Connection
 from tenant_client.disclosure.message_layout import CELLS, Part, layout
-from tenant_client.records.attempts import Attempt, Attempts
-from tenant_client.records.journal import Journal, LabelledFailure, Unit
 from tenant_client.records.ledger import Charge
 from tenant_client.records.outcomes import SentOutcome
 from tenant_client.records.questions import SentQuestions
 from tenant_client.rounds.tenant import Tenant
-from tenant_client.workload.compare import operator_text
-from tenant_client.workload.descriptor import Descriptor
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What is known of a lease's workload; tokens of it are all that ever leaves."""
-
-    lease: str
-    precision: str
-    parallelism: str
-    versions: tuple[str, ...]
-    structure: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Happened:
-    """The journal: leases, workloads, attempts and how they ended, failures as counted, and jobs by lease."""
-
-    leases: tuple[Unit, ...]
-    workloads: tuple[Workload, ...]
-    attempts: tuple[Attempt, ...]
-    failures: tuple[LabelledFailure, ...]
-    jobs: Mapping[str, str]
-
-
-def happened(connection: Connection) -> Happened:
-    """Everything that the journal holds, oldest first."""
-    journal, attempts = Journal(connection), Attempts(connection)
-    workloads = (_workload(lease, descriptor) for lease, descriptor in journal.descriptors().items())
-    failures = journal.failures(0.0, math.inf)
-    return Happened(tuple(journal.units()), tuple(workloads), tuple(attempts.list()), tuple(failures), attempts.jobs())
-
-
-def _workload(lease: str, descriptor: Descriptor) -> Workload:
-    return Workload(
-        lease,
-        descriptor.precision,
-        descriptor.parallelism,
-        tuple(" ".join(pair) for pair in descriptor.versions),
-        tuple(operator_text(operator) for operator in sorted(descriptor.structure)),
-    )
 
 
 @dataclass(frozen=True)

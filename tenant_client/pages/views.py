@@ -19,7 +19,8 @@ from federation.runtime.key_files import HomeError
 from federation.runtime.sqlite import reporting
 from tenant_client.advice.hints import HintLog, action_of, episodes, reason_of
 from tenant_client.disclosure import owner_view
-from tenant_client.disclosure.owner_view import Budget, Happened, Sent
+from tenant_client.disclosure.happened import Happened, what_happened
+from tenant_client.disclosure.owner_view import Budget, Sent
 from tenant_client.home import open_tenant
 from tenant_client.records.attempts import Attempt
 from tenant_client.records.database import open_database
@@ -92,7 +93,7 @@ def house(home: Path, now_h: float) -> House:
         raise HomeError(f"nothing is journalled in {home}", hint="name another home with --home")
     with reporting():
         with closing(open_database(home / "tenant.db")) as connection:
-            happened = owner_view.happened(connection)
+            happened = what_happened(connection)
             hints = _hints(HintLog(connection).hints(), now_h)
         try:
             tenant = opened(home)

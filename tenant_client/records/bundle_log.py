@@ -2,6 +2,8 @@
 
 from crypto.codec import digest
 from crypto.errors import PeerFault
+from crypto.signing import reopened
+from federation.protocol.bundle import Bundle
 from federation.protocol.plan import PublishedBundle
 from federation.runtime.sqlite import Connection, transaction
 
@@ -45,6 +47,11 @@ class BundleLog:
         """The signed bytes of the newest bundle; None before the first."""
         row = self._connection.execute("SELECT message FROM bundles ORDER BY number DESC LIMIT 1").fetchone()
         return None if row is None else row[0]
+
+    def newest_bundle(self) -> Bundle | None:
+        """The newest one, whose signature was checked before it was kept; None before the first."""
+        signed = self.newest()
+        return None if signed is None else reopened(Bundle, signed)
 
     def _check(self, number: int) -> None:
         row = self._connection.execute(

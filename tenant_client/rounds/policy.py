@@ -12,16 +12,17 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
 
 from crypto.errors import PharoahError, PlanRefused
-from federation.protocol.directory import Directory
 from federation.protocol.plan import Plan
-from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.toml_tables import convert, loads
+
+if TYPE_CHECKING:
+    from federation.protocol.directory import Directory
 
 CLOCKS_DIFFER_H = 1.0
 _SLACK = 1 + 1e-9
@@ -64,7 +65,7 @@ def load_policy(path: Path) -> Policy:
     return convert(loads(text, path, PolicyError), Policy, path, PolicyError)
 
 
-def check_plan(plan: Plan, policy: Policy, directory: Directory, now_hour: float) -> None:
+def check_plan(plan: Plan, policy: Policy, directory: "Directory", now_hour: float) -> None:
     """Returns if the tenant may answer `plan` at `now_hour`; raises PlanRefused with the first reason why not."""
     question = _Question(plan, policy, directory, now_hour)
     for rule, hint in _RULES:
@@ -78,11 +79,13 @@ class _Question:
 
     plan: Plan
     policy: Policy
-    directory: Directory
+    directory: "Directory"
     now_hour: float
 
 
 def _noise(at: _Question) -> str:
+    from federation.protocol.privacy_cost import plan_loss  # needs the extra `federation`; the limits alone do not
+
     cost = plan_loss(at.plan).at(at.plan.delta)
     fits = cost <= at.plan.epsilon * _SLACK
     return "" if fits else f"it says epsilon {at.plan.epsilon:.9g} and its noise gives {cost:.9g}"

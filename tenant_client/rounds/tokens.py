@@ -17,7 +17,7 @@ import msgpack
 from crypto import threshold, voprf
 from crypto.codec import decode
 from crypto.errors import DecodeError, PeerFault, PharoahError
-from crypto.ids import EncodedElement, Token
+from crypto.ids import MAX_BATCH, EncodedElement, Token
 from crypto.ristretto import Element, RandomBytes
 from crypto.signing import SigningKey, tenant_id
 from federation.protocol.directory import Directory
@@ -64,7 +64,7 @@ class TokenSource:
         inputs = [_voprf_input(epoch, rung) for rung in rungs.inputs]
         cached = self._cached(epoch)
         missing = [value for value in dict.fromkeys(inputs) if _name(value) not in cached]
-        size = min(len(inputs), voprf.MAX_BATCH)
+        size = min(len(inputs), MAX_BATCH)
         for at in range(0, len(missing), size):
             cached.update(self._evaluate(missing[at : at + size], epoch, size))
         family, archetype, subarchetype, exact = (cached[_name(value)] for value in inputs)

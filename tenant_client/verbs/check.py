@@ -8,7 +8,7 @@ import typer
 
 from federation.runtime.console import AsJson
 from federation.runtime.screen import show, show_json
-from tenant_client.verbs.console import Home, failing, journalled, opened
+from tenant_client.verbs.console import Home, failing, joined, journalled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,15 +42,18 @@ def check(
     from federation.protocol import check as checking
     from federation.protocol.round_messages import LADDER_LABELS
     from federation.protocol.service_messages import CheckVerdict
+    from tenant_client.records.bundle_log import BundleLog
+    from tenant_client.records.journal import Journal
 
     _require(lease, latest=latest)
     # An error is not a mismatch: who starts jobs by this exit code must not refuse one for it.
-    with opened(home, failed=CheckVerdict.UNKNOWN) as tenant:
-        labels = tenant.journal.labels(tenant.journal.find(lease))
+    with joined(home, failed=CheckVerdict.UNKNOWN) as connection:
+        journal = Journal(connection)
+        labels = journal.labels(journal.find(lease))
         if like:
-            known = tenant.journal.labels(tenant.journal.find(like))
+            known = journal.labels(journal.find(like))
             labels |= {rung: known[rung] for rung in LADDER_LABELS if rung in known}
-        result = _asked(home, labels) if online else checking.check(tenant.bundle(), labels)
+        result = _asked(home, labels) if online else checking.check(BundleLog(connection).newest_bundle(), labels)
     if as_json:
         show_json(result)
     else:

@@ -16,6 +16,7 @@ from federation.runtime.homes import Role
 from federation.runtime.visible import short
 
 if TYPE_CHECKING:
+    from federation.runtime.sqlite import Connection
     from tenant_client.rounds.tenant import Tenant
 
 _console = Console("pharoah-tenant")
@@ -32,6 +33,24 @@ Home = Annotated[
         show_default=False,
     ),
 ]
+
+
+@contextmanager
+def joined(home: Path, *, failed: int = 2) -> "Iterator[Connection]":
+    """The database of a home that has joined a federation, closed afterwards: what is kept is read without a key."""
+    from contextlib import closing
+
+    from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
+    from federation.runtime.sqlite import reporting
+    from tenant_client.records.database import open_database
+
+    with failing(failed), reporting():
+        if not (home / "tenant.db").exists():
+            raise NotEnrolled(NOT_JOINED)
+        with closing(open_database(home / "tenant.db")) as connection:
+            if not is_pinned(connection):
+                raise NotEnrolled(NOT_JOINED)
+            yield connection
 
 
 @contextmanager

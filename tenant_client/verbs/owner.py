@@ -16,7 +16,8 @@ from tenant_client.verbs.console import Home, journalled, opened, say_error
 
 if TYPE_CHECKING:
     from federation.protocol.plan import Plan
-    from tenant_client.disclosure.owner_view import Happened, Sent
+    from tenant_client.disclosure.happened import Happened
+    from tenant_client.disclosure.owner_view import Sent
     from tenant_client.rounds.tenant import Tenant
 
 
@@ -33,11 +34,11 @@ def journal(home: Home, *, as_json: AsJson = False) -> None:
     """
     from contextlib import closing
 
-    from tenant_client.disclosure import owner_view
+    from tenant_client.disclosure.happened import what_happened
     from tenant_client.records.database import open_database
 
     with closing(open_database(journalled(home))) as connection:
-        view = owner_view.happened(connection)
+        view = what_happened(connection)
     if as_json:
         show_json(view)
     else:

@@ -164,20 +164,24 @@ def _described(traces: list[Path]) -> "Descriptor":
 
 def _catalogue(file: Path | None, home: Path) -> "Sequence[CatalogueEntry]":
     """The entries of a file, else those of the newest bundle in the home, else none."""
-    from tenant_client.verbs.console import opened
+    from contextlib import closing
+
+    from tenant_client.records.bundle_log import BundleLog
+    from tenant_client.records.database import open_database
     from tenant_client.workload.catalogue import read_catalogue
 
     if file is not None:
         return read_catalogue(file)
-    if _holds_a_tenant(home):
-        with opened(home) as tenant:
-            return tenant.catalogue()
-    return ()
+    if not _holds_a_database(home):
+        return ()
+    with closing(open_database(home / "tenant.db")) as connection:
+        bundle = BundleLog(connection).newest_bundle()
+    return () if bundle is None else bundle.catalogue
 
 
-def _holds_a_tenant(home: Path) -> bool:
+def _holds_a_database(home: Path) -> bool:
     try:
-        return (home / "directory.msgpack").exists()
+        return (home / "tenant.db").exists()
     except OSError as error:
         warn(f"{home} cannot be read ({error.strerror}); going on without the catalogue of its newest bundle")
         return False

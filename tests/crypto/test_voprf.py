@@ -12,6 +12,7 @@ from hypothesis import example, given, settings, strategies as st
 from voprf import ristretto as other
 
 from crypto.errors import DecodeError, PeerFault
+from crypto.ids import MAX_BATCH
 from crypto.ristretto import (
     IDENTITY,
     ORDER,
@@ -25,7 +26,6 @@ from crypto.ristretto import (
     mul_base,
 )
 from crypto.voprf import (
-    MAX_BATCH,
     MAX_INPUT_BYTES,
     Evaluation,
     KeyPair,

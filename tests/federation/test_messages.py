@@ -11,9 +11,20 @@ import pytest
 from crypto import errors, ids
 from crypto.codec import Message, decode, digest, encode
 from crypto.errors import BadSignature, DecodeError, PeerFault, PharoahError, Refusal
-from crypto.ids import Digest, EncodedElement, EncodedProof, Id, LeaseId, Nonce, RoundId, TenantId, Token, VerifyKey
+from crypto.ids import (
+    MAX_BATCH,
+    Digest,
+    EncodedElement,
+    EncodedProof,
+    Id,
+    LeaseId,
+    Nonce,
+    RoundId,
+    TenantId,
+    Token,
+    VerifyKey,
+)
 from crypto.signing import SigningKey
-from crypto.voprf import MAX_BATCH
 from federation.protocol.bundle import (
     SKETCH_BYTES,
     CatalogueEntry,

@@ -1,6 +1,10 @@
+import numpy as np
 import pytest
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from tenant_client.diagnosis.collectives import CollectiveCause, CollectiveVerdict, analyse, evidence
+from tenant_client.diagnosis.collectives.root_cause import components
 from tenant_client.sources.evidence import Role
 from tenant_client.sources.flight_recorder import Group, Operation
 from tests.support.clusters import C, R, Rank, S, call, cluster, judged, world
@@ -261,3 +265,15 @@ def test_a_coalesced_call_is_complete_when_all_of_it_is() -> None:
 
 def test_a_group_recorded_only_by_ranks_that_are_not_in_it_accuses_nobody() -> None:
     assert judged([Rank(0).add(Group("g", "OTHERS", (5, 6)), 1, call(), S)]).culprits == ()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_components_of_a_graph_are_those_that_scipy_finds(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nodes = int(rng.integers(1, 13))
+    edges = rng.integers(nodes, size=(int(rng.integers(2 * nodes + 1)), 2))
+    after: dict[int, list[int]] = {node: edges[edges[:, 0] == node, 1].tolist() for node in range(nodes)}
+    graph = coo_array((np.ones(len(edges)), edges.T), shape=(nodes, nodes))
+    _, oracle = connected_components(graph, directed=True, connection="strong")
+    found = components(after)
+    assert all((oracle[one] == oracle[other]) == (found[one] == found[other]) for one in after for other in after)

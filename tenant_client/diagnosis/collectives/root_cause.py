@@ -4,12 +4,8 @@ Guarantees: whoever waits, in any group, for a rank that is named or has no dump
 of ranks that wait for each other, or for a deviation or standstill that no waiting excuses.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-
-import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from tenant_client.diagnosis.collectives.findings import (
     CAUSES,
@@ -18,11 +14,13 @@ from tenant_client.diagnosis.collectives.findings import (
     Culprit,
     GroupFinding,
 )
-from tenant_client.diagnosis.collectives.merge import Job, Rows
+from tenant_client.diagnosis.collectives.merge import Job
 from tenant_client.diagnosis.collectives.mismatch import mismatches
 from tenant_client.diagnosis.collectives.pairs import unmatched
 from tenant_client.diagnosis.collectives.progress import behind, stalled
 from tenant_client.sources.flight_recorder import Dump
+
+Graph = dict[int, list[int]]
 
 _BEHIND = {CollectiveVerdict.MISSING, CollectiveVerdict.STOPPED}
 
@@ -59,22 +57,55 @@ def _waited_for(found: Sequence[GroupFinding]) -> list[GroupFinding]:
 
 def _ends(found: Sequence[GroupFinding], job: Job) -> set[int]:
     """Where the paths from waiting ranks to those they wait for end."""
-    ranks = sorted({rank for one in found for rank in (*one.ranks, *one.waiting)})
-    if not ranks:
-        return set()
-    begin, end = np.searchsorted(ranks, _edges(found)).T
-    graph = coo_array((np.ones(len(begin)), (begin, end)), shape=(len(ranks), len(ranks)))
-    _, component = connected_components(graph, directed=True, connection="strong")
-    left = set(component[begin[component[begin] != component[end]]].tolist())
-    last = {rank for rank, its in zip(ranks, component.tolist(), strict=True) if its not in left}
+    after = _waits_for(found)
+    component = components(after)
+    left = {component[node] for node, nodes in after.items() if any(component[to] != component[node] for to in nodes)}
+    last = {node for node in after if component[node] not in left}
     return last & job.dumps.keys() & {rank for one in found for rank in one.ranks}
 
 
-def _edges(found: Sequence[GroupFinding]) -> Rows:
-    """From each waiting rank to those it waits for, if no finding that nothing excuses is on the waiting one."""
+def _waits_for(found: Sequence[GroupFinding]) -> Graph:
+    """From each waiting rank to those it waits for, if no finding that nothing excuses is on the waiting one.
+
+    A finding is a node too, with a negative number: as many edges as ranks, where pairs of ranks may be millions.
+    """
     fixed = {rank for one in found if not one.excusable for rank in one.ranks}
-    pairs = [(waits, rank) for one in found for rank in one.ranks for waits in one.waiting if waits not in fixed]
-    return np.array(pairs, np.int64).reshape(-1, 2)
+    after: Graph = {rank: [] for one in found for rank in (*one.ranks, *one.waiting)}
+    for number, one in enumerate(found, 1):
+        after[-number] = list(one.ranks)
+        for rank in one.waiting if one.ranks else ():
+            if rank not in fixed:
+                after[rank].append(-number)
+    return after
+
+
+def components(after: Graph) -> dict[int, int]:
+    """Each node's strongly connected component, named by one of its nodes (Kosaraju's algorithm)."""
+    before: Graph = {node: [] for node in after}
+    for node, nodes in after.items():
+        for to in nodes:
+            before[to].append(node)
+    component: dict[int, int] = {}
+    seen: set[int] = set()
+    for root in reversed(list(_walked(after, after, set()))):
+        component.update(dict.fromkeys(_walked(before, [root], seen), root))
+    return component
+
+
+def _walked(graph: Graph, starts: Iterable[int], seen: set[int]) -> Iterator[int]:
+    """The nodes not `seen` that can be reached, depth first, each after those that were reached from it."""
+    for start in starts:
+        path = [] if start in seen else [(start, iter(graph[start]))]
+        seen.add(start)
+        while path:
+            node, rest = path[-1]
+            to = next((one for one in rest if one not in seen), None)
+            if to is None:
+                path.pop()
+                yield node
+            else:
+                seen.add(to)
+                path.append((to, iter(graph[to])))
 
 
 def _culprit(job: Job, rank: int, found: Sequence[GroupFinding]) -> Culprit:

@@ -1,0 +1,51 @@
+"""What happened here, for its owner: the journal, read from the database alone."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from federation.runtime.sqlite import Connection
+from tenant_client.records.attempts import Attempt, Attempts
+from tenant_client.records.journal import Journal, LabelledFailure, Unit
+from tenant_client.workload.compare import operator_text
+from tenant_client.workload.descriptor import Descriptor
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is known of a lease's workload; tokens of it are all that ever leaves."""
+
+    lease: str
+    precision: str
+    parallelism: str
+    versions: tuple[str, ...]
+    structure: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Happened:
+    """The journal: leases, workloads, attempts and how they ended, failures as counted, and jobs by lease."""
+
+    leases: tuple[Unit, ...]
+    workloads: tuple[Workload, ...]
+    attempts: tuple[Attempt, ...]
+    failures: tuple[LabelledFailure, ...]
+    jobs: Mapping[str, str]
+
+
+def what_happened(connection: Connection) -> Happened:
+    """Everything that the journal holds, oldest first."""
+    journal, attempts = Journal(connection), Attempts(connection)
+    workloads = (_workload(lease, descriptor) for lease, descriptor in journal.descriptors().items())
+    failures = journal.failures(0.0, math.inf)
+    return Happened(tuple(journal.units()), tuple(workloads), tuple(attempts.list()), tuple(failures), attempts.jobs())
+
+
+def _workload(lease: str, descriptor: Descriptor) -> Workload:
+    return Workload(
+        lease,
+        descriptor.precision,
+        descriptor.parallelism,
+        tuple(" ".join(pair) for pair in descriptor.versions),
+        tuple(operator_text(operator) for operator in sorted(descriptor.structure)),
+    )
