@@ -30,13 +30,17 @@ class Domain(StrEnum):
 
 @dataclass(frozen=True)
 class Cause:
-    """One reason. `observed` counts failures in Table 3; `share_of_lost_gpu_time` is in percent, of all domains."""
+    """One reason. `observed` counts failures in Table 3; `share_of_lost_gpu_time` is in percent, of all domains.
+
+    `advice` says in one sentence what a user does about it.
+    """
 
     slug: str
     title: str
     domain: Domain
     observed: int
     share_of_lost_gpu_time: float
+    advice: str
 
 
 class _Causes(Mapping[str, Cause]):
@@ -91,10 +95,12 @@ def _check_sums(domain: Domain, causes: Sequence[Cause]) -> None:
 
 
 def _cause(slug: str, domain: Domain, row: Mapping[str, Any]) -> Cause:
-    wanted = {"title", "observed", "share_of_lost_gpu_time"}
+    wanted = {"title", "observed", "share_of_lost_gpu_time", "advice"}
     if not slug.isidentifier() or slug != slug.lower() or set(row) != wanted:
         raise ValueError(f"cause {slug!r} has keys {sorted(row)}, wanted are {sorted(wanted)} under a lower-case slug")
-    cause = Cause(slug, row["title"], domain, row["observed"], row["share_of_lost_gpu_time"])
+    cause = Cause(slug, row["title"], domain, row["observed"], row["share_of_lost_gpu_time"], row["advice"])
     if type(cause.observed) is not int or cause.observed <= 0 or not 0 <= cause.share_of_lost_gpu_time <= 100:
         raise ValueError(f"cause {slug!r}: observed must be a positive number, the share a percentage")
+    if not cause.advice.endswith(".") or "\n" in cause.advice:
+        raise ValueError(f"cause {slug!r}: the advice must be one sentence on one line")
     return cause
