@@ -87,7 +87,7 @@ def _verbs(words: str, command: click.Command) -> Iterator[str]:
     if isinstance(command, click.Group):
         yield f"{command.help}\n"
         for name, verb in command.commands.items():
-            yield from _verbs(f"{words} {name}", verb)
+            yield from () if verb.hidden else _verbs(f"{words} {name}", verb)
         return
     context = click.Context(command, info_name=words)
     yield f"### {words}\n"

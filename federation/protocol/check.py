@@ -18,13 +18,22 @@ from federation.protocol.service_messages import CheckVerdict
 
 @dataclass(frozen=True)
 class Check:
-    """A verdict with its evidence; `better_context` is the token of a context where this workload does well."""
+    """A verdict with its evidence; `better_context` is the token of a context where this workload does well.
+
+    `weak_evidence`: nothing speaks against the pair, but its own failures do not exclude twice the expected rate yet.
+    """
 
     verdict: CheckVerdict
     reason: str
     evidence: MismatchEntry | None
     better_context: str | None
     hazards: tuple[HazardEntry, ...]
+    weak_evidence: bool = False
+
+    @property
+    def word(self) -> str:
+        """The verdict for a person."""
+        return f"{self.verdict.name.lower()}{', weak evidence' if self.weak_evidence else ''}"
 
     @classmethod
     def of(cls, bundle: int, evidence: MismatchEntry | None, hazards: tuple[HazardEntry, ...]) -> "Check":
@@ -34,7 +43,8 @@ class Check:
             return cls(CheckVerdict.UNKNOWN, reason, None, None, hazards)
         verdict = _verdict(evidence)
         better = str(evidence.alternatives[0]) if verdict is not CheckVerdict.OK and evidence.alternatives else None
-        return cls(verdict, _reason(evidence), evidence, better, hazards)
+        weak = verdict is CheckVerdict.OK and evidence.judgement is PairJudgement.TOO_LITTLE
+        return cls(verdict, _reason(evidence), evidence, better, hazards, weak)
 
 
 class Checker:

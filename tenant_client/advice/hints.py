@@ -19,6 +19,7 @@ from crypto.codec import decode, encode
 from crypto.ids import LeaseId
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
 from federation.runtime.sqlite import Connection
+from tenant_client.records.journal import Journal, the_one
 
 STANDS_H = 168.0
 
@@ -48,6 +49,15 @@ class HintLog:
         """Keeps a hint; false if one of its number is here already."""
         row = hint.number, str(hint.lease), received_at_s, encode(hint)
         return self._connection.execute("INSERT OR IGNORE INTO hints VALUES (?, ?, ?, ?)", row).rowcount == 1
+
+    def find(self, beginning: str) -> str:
+        """The lease of this name, or the only one that begins so, of those in the journal and those of hints.
+
+        Without a beginning it is the newest one of the journal. UnknownUnit and AmbiguousLease say why there is none.
+        """
+        units = [unit.unit for unit in Journal(self._connection).units()]
+        hinted = [str(hint.lease) for hint in self.hints()]
+        return the_one([*dict.fromkeys(lease for lease in hinted if lease not in units), *units], beginning)
 
     def hints(self, lease: str = "", after: int = 0) -> list[Hint]:
         """Hints after a number, of leases that begin so, in order."""

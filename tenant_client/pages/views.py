@@ -39,6 +39,7 @@ class LeaseView:
     workload: str
     context: str
     verdict: str
+    word: str
     reason: str
     low: float | None
     high: float | None
@@ -155,6 +156,7 @@ def _leases(happened: Happened, checker: Checker | None) -> tuple[LeaseView, ...
             workload=_called(workloads.get(unit.unit), unit.labels.get("subarchetype", "")),
             context=unit.labels.get("context", "")[:SHORT],
             verdict=_said(made.verdict),
+            word=made.word,
             reason=made.reason,
             low=made.evidence.risk_ratio_low if made.evidence else None,
             high=made.evidence.risk_ratio_high if made.evidence else None,

@@ -33,6 +33,8 @@ Home = Annotated[
     ),
 ]
 
+Latest = Annotated[bool, typer.Option("--latest", help="In place of a lease: the newest one.")]
+
 
 @contextmanager
 def opened(home: Path, *, failed: int = 2) -> "Iterator[Tenant]":

@@ -1,4 +1,4 @@
-"""The verbs that look at a workload: describe, signature, compare, catalogue. All local: nothing is sent."""
+"""The verbs that look at a workload: describe, tokens, compare, catalogue. All local: nothing is sent."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,7 +67,7 @@ def describe(traces: Traces, *, as_json: AsJson = False) -> None:
     )
 
 
-def signature(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: AsJson = False) -> None:
+def tokens(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: AsJson = False) -> None:
     """Print the ladder of tokens of a workload, under a key of this machine: what the provider would see, in form.
 
     The tokens of the federation have the same form and the same equalities; only the trustees can make them.
@@ -169,18 +169,10 @@ def _catalogue(file: Path | None, home: Path) -> "Sequence[CatalogueEntry]":
 
     if file is not None:
         return read_catalogue(file)
-    if _holds_a_tenant(home):
+    if (home / "directory.msgpack").exists():
         with opened(home) as tenant:
             return tenant.catalogue()
     return ()
-
-
-def _holds_a_tenant(home: Path) -> bool:
-    try:
-        return (home / "directory.msgpack").exists()
-    except OSError as error:
-        warn(f"{home} cannot be read ({error.strerror}); going on without the catalogue of its newest bundle")
-        return False
 
 
 def _key(home: Path) -> bytes:

@@ -78,6 +78,14 @@ def test_the_verdict_is_the_judgement_of_the_bundle(
     assert found.evidence == entry(probability, judgement=judgement)
 
 
+def test_fine_for_want_of_evidence_is_said_so() -> None:
+    weak, strong = checked(entry(0.2)), checked(entry(0.0, judgement=PairJudgement.NOT_WORSE))
+    assert (weak.verdict, weak.weak_evidence, weak.word) == (CheckVerdict.OK, True, "ok, weak evidence")
+    assert (strong.verdict, strong.weak_evidence, strong.word) == (CheckVerdict.OK, False, "ok")
+    assert not checked(mismatch()).weak_evidence
+    assert checked().word == "unknown"
+
+
 def test_the_reason_gives_size_interval_and_evidence() -> None:
     said = (
         "fails 4.0 times as often as expected (95% interval 2.0–8.0; probability of a mismatch 97%;"

@@ -132,6 +132,21 @@ def test_leases_are_found_by_their_first_letters(tmp_path: Path) -> None:
     assert call("tenant", "leases", "b", "--home", tmp_path).exit_code == 3
 
 
+def test_hints_and_tests_of_a_lease_take_its_first_letters_too(tmp_path: Path) -> None:
+    attempt(tmp_path, "aa11", "train", AttemptState.SUCCEEDED)
+    attempt(tmp_path, "aa22", "eval", AttemptState.SUCCEEDED, 2e6)
+    for verb, wrong in ((["watch", "--once"], 2), (["confirm", "test"], 3)):
+        ambiguous = call("tenant", *verb, "--lease", "aa", "--home", tmp_path)
+        assert (ambiguous.exit_code, "aa11, aa22" in ambiguous.stderr) == (3, True)
+        both = call("tenant", *verb, "--lease", "aa11", "--latest", "--home", tmp_path)
+        assert (both.exit_code, "--lease" in both.stderr) == (wrong, True)
+    with closing(open_database(tmp_path / "tenant.db")) as connection:
+        log = HintLog(connection)
+        log.take(hint_now(), 0.0)
+        assert [log.find(beginning) for beginning in ("aa2", "00", "")] == ["aa22", "00" * 16, "aa22"]
+    assert "aa22" in call("tenant", "confirm", "test", "--latest", "--home", tmp_path).stderr
+
+
 def test_a_lease_is_named_or_the_latest_but_not_both(tmp_path: Path) -> None:
     for words in ([], ["aa11", "--latest"]):
         assert call("tenant", "changes", *words, "--home", tmp_path).exit_code == 2
@@ -151,7 +166,8 @@ def test_reasons_are_the_taxonomy() -> None:
     assert [row["slug"] for row in view["reasons"]] == list(CAUSES)
     assert all(row["counts"] and row["title"] and row["domain"] for row in view["reasons"])
     shown = call("tenant", "reasons").stdout
-    assert all(slug in shown for slug in CAUSES)
+    assert all(slug in shown and cause.advice in shown for slug, cause in CAUSES.items())
+    assert len({row["advice"] for row in view["reasons"]}) == len(CAUSES)
 
 
 # ---- a provider ------------------------------------------------------------------------------------------------------
