@@ -28,6 +28,7 @@ import tenant_client
 import tenant_client.cli
 import tenant_client.disclosure.overview
 import trustee.cli
+import trustee.overview
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from provider_server.settings import ProviderSettings
@@ -46,6 +47,7 @@ JSON = {
     "pharoah-tenant status": tenant_client.disclosure.overview.TenantStatus,
     "pharoah-tenant leases": tenant_client.disclosure.overview.Leases,
     "pharoah-tenant reasons": tenant_client.disclosure.overview.Reasons,
+    "pharoah-trustee status": trustee.overview.TrusteeStatus,
     "pharoah-provider status": provider_server.operations.overview.ProviderStatus,
     "pharoah-provider serve --check": provider_server.operations.preflight.Preflight,
 }
@@ -151,6 +153,8 @@ _BOUNDS = {"gt": "above", "ge": "from", "lt": "below", "le": "to"}
 
 
 def _value(key: msgspec.structs.FieldInfo) -> str:
+    if key.default_factory is not msgspec.NODEFAULT:
+        return "empty"
     default = getattr(key.default, "value", key.default)
     return "empty" if default == "" else f"`{default}`"
 

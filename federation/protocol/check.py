@@ -9,7 +9,7 @@ more often for a reason which hardware need not be.
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement
 from federation.protocol.round_messages import finest_row
@@ -21,6 +21,7 @@ class Check:
     """A verdict with its evidence; `better_context` is the token of a context where this workload does well.
 
     `weak_evidence`: nothing speaks against the pair, but its own failures do not exclude twice the expected rate yet.
+    Contexts have names where the provider chooses to tell them.
     """
 
     verdict: CheckVerdict
@@ -29,6 +30,8 @@ class Check:
     better_context: str | None
     hazards: tuple[HazardEntry, ...]
     weak_evidence: bool = False
+    context_name: str = ""
+    better_context_name: str = ""
 
     @property
     def word(self) -> str:
@@ -45,6 +48,12 @@ class Check:
         better = str(evidence.alternatives[0]) if verdict is not CheckVerdict.OK and evidence.alternatives else None
         weak = verdict is CheckVerdict.OK and evidence.judgement is PairJudgement.TOO_LITTLE
         return cls(verdict, _reason(evidence), evidence, better, hazards, weak)
+
+    def named(self, names: Mapping[str, str], context: str) -> "Check":
+        """The same with the provider's names of this context and of the better one, by token."""
+        return replace(
+            self, context_name=names.get(context, ""), better_context_name=names.get(self.better_context or "", "")
+        )
 
 
 class Checker:

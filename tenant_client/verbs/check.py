@@ -50,13 +50,19 @@ def check(
         if like:
             known = tenant.journal.labels(tenant.journal.find(like))
             labels |= {rung: known[rung] for rung in LADDER_LABELS if rung in known}
-        result = _asked(home, labels) if online else checking.check(tenant.bundle(), labels)
+        bundle = tenant.bundle()
+        result = _asked(home, labels) if online else checking.check(bundle, labels)
+        if bundle:
+            result = result.named(bundle.names, labels.get("context", ""))
     if as_json:
         show_json(result)
     else:
         show(f"{result.word}: {result.reason}")
+        if result.context_name:
+            show(f"this context: {result.context_name}")
         if result.better_context:
-            show(f"a context where this workload does well: {result.better_context}")
+            better = f"{result.better_context} {result.better_context_name}".rstrip()
+            show(f"a context where this workload does well: {better}")
     raise typer.Exit(int(result.verdict))
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tenant_client.advice.hints import HintLog
     from tenant_client.network.provider_service import Online
 
-    Show = Callable[[Hint], None]
+    Show = Callable[[Hint, HintLog], None]
 
 Lease = Annotated[
     str,
@@ -48,13 +48,14 @@ def watch(
     """
     from tenant_client.advice.hints import line_of, object_of
 
-    def show(hint: "Hint") -> None:
+    def show(hint: "Hint", log: "HintLog") -> None:
         if not str(hint.lease).startswith(lease):
             return
+        name = log.context_name(hint.lease)
         if as_json:
-            show_json(object_of(hint))
+            show_json(object_of(hint, name))
         else:
-            show_line(line_of(hint))
+            show_line(line_of(hint, name))
 
     with failing(UNKNOWN if once else 2):
         lease = _lease(home, lease, latest=latest)
@@ -121,13 +122,13 @@ def _take(online: "Online", log: "HintLog", show: "Show") -> None:
 
     last = log.cursor()
     for hint in _standing(log):
-        show(hint)
+        show(hint, log)
     for hint in online.watch(last):
         if hint.number > last + 1:
             warn(f"hints {last + 1} to {hint.number - 1} are kept by the provider no longer")
         last = hint.number
         log.take(hint, time.time())
-        show(hint)
+        show(hint, log)
 
 
 def _standing(log: "HintLog", lease: str = "") -> "Iterator[Hint]":

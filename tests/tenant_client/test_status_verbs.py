@@ -17,6 +17,8 @@ import provider_server.operations.preflight
 import simulation.cli
 import tenant_client.cli
 import tenant_client.disclosure.overview
+import trustee.cli
+import trustee.overview
 from crypto.ids import LeaseId
 from federation.protocol.causes import CAUSES
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
@@ -27,7 +29,12 @@ from tenant_client.records.database import open_database
 from tests.provider_server.test_provider_verbs import committee as committee, held as held, home as home
 from tests.support.federations import WEEKS
 
-CLI = {"tenant": tenant_client.cli.app, "provider": provider_server.cli.app, "sim": simulation.cli.app}
+CLI = {
+    "tenant": tenant_client.cli.app,
+    "trustee": trustee.cli.app,
+    "provider": provider_server.cli.app,
+    "sim": simulation.cli.app,
+}
 
 
 def call(program: str, *words: object) -> Result:
@@ -38,6 +45,7 @@ SCHEMAS = {
     ("tenant", "status"): tenant_client.disclosure.overview.TenantStatus,
     ("tenant", "leases"): tenant_client.disclosure.overview.Leases,
     ("tenant", "reasons"): tenant_client.disclosure.overview.Reasons,
+    ("trustee", "status"): trustee.overview.TrusteeStatus,
     ("provider", "status"): provider_server.operations.overview.ProviderStatus,
     ("provider", "serve"): provider_server.operations.preflight.Preflight,
 }
@@ -168,6 +176,24 @@ def test_reasons_are_the_taxonomy() -> None:
     shown = call("tenant", "reasons").stdout
     assert all(slug in shown and cause.advice in shown for slug, cause in CAUSES.items())
     assert len({row["advice"] for row in view["reasons"]}) == len(CAUSES)
+
+
+# ---- a trustee -------------------------------------------------------------------------------------------------------
+
+
+def test_a_trustee_is_told_what_comes_next(committee: Path, tmp_path: Path) -> None:
+    code, view = told("trustee", "status", "--home", tmp_path / "none")
+    assert (code, view["exists"], view["seat"], view["due"]) == (3, False, None, view["due"])
+    assert "init" in view["due"]
+    assert not (tmp_path / "none").exists()
+    call("trustee", "init", "--home", tmp_path / "new", "--address", "localhost:7100")
+    code, view = told("trustee", "status", "--home", tmp_path / "new")
+    assert (code, view["address"], view["seat"], view["attention"]) == (0, "localhost:7100", None, [])
+    assert "deal" in view["due"]
+    code, view = told("trustee", "status", "--home", committee.parent)
+    assert (code, view["seat"]["trustees"], view["seat"]["threshold"], view["federation"]) == (0, 3, 2, None)
+    assert "enrol" in view["due"]
+    assert not (committee.parent / "trustee.db").exists()
 
 
 # ---- a provider ------------------------------------------------------------------------------------------------------
