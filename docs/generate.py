@@ -27,6 +27,7 @@ import simulation.cli
 import tenant_client
 import tenant_client.cli
 import tenant_client.disclosure.overview
+import tenant_client.disclosure.owner_view
 import trustee.cli
 import trustee.overview
 from crypto.codec import Count, Message, Number, Secret, Text
@@ -47,6 +48,10 @@ JSON = {
     "pharoah-tenant status": tenant_client.disclosure.overview.TenantStatus,
     "pharoah-tenant leases": tenant_client.disclosure.overview.Leases,
     "pharoah-tenant reasons": tenant_client.disclosure.overview.Reasons,
+    "pharoah-tenant journal": tenant_client.disclosure.owner_view.Happened,
+    "pharoah-tenant budget": tenant_client.disclosure.owner_view.Budget,
+    "pharoah-tenant preview": tenant_client.disclosure.owner_view.Preview,
+    "pharoah-tenant sent": tenant_client.disclosure.owner_view.Sent,
     "pharoah-trustee status": trustee.overview.TrusteeStatus,
     "pharoah-provider status": provider_server.operations.overview.ProviderStatus,
     "pharoah-provider serve --check": provider_server.operations.preflight.Preflight,

@@ -1,8 +1,13 @@
 """`status`, `leases`, `reasons` and `serve --check`: what is said of a home, by name, and by exit code."""
 
 import json
+import os
+import pty
+import re
 import socket
-from contextlib import closing
+import subprocess
+import sys
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,7 @@ import provider_server.operations.preflight
 import simulation.cli
 import tenant_client.cli
 import tenant_client.disclosure.overview
+import tenant_client.disclosure.owner_view
 import trustee.cli
 import trustee.overview
 from crypto.ids import LeaseId
@@ -45,6 +51,10 @@ SCHEMAS = {
     ("tenant", "status"): tenant_client.disclosure.overview.TenantStatus,
     ("tenant", "leases"): tenant_client.disclosure.overview.Leases,
     ("tenant", "reasons"): tenant_client.disclosure.overview.Reasons,
+    ("tenant", "journal"): tenant_client.disclosure.owner_view.Happened,
+    ("tenant", "budget"): tenant_client.disclosure.owner_view.Budget,
+    ("tenant", "preview"): tenant_client.disclosure.owner_view.Preview,
+    ("tenant", "sent"): tenant_client.disclosure.owner_view.Sent,
     ("trustee", "status"): trustee.overview.TrusteeStatus,
     ("provider", "status"): provider_server.operations.overview.ProviderStatus,
     ("provider", "serve"): provider_server.operations.preflight.Preflight,
@@ -109,6 +119,13 @@ def test_status_of_a_tenant_says_the_last_round_and_what_is_left(held: Path) -> 
     assert last["epsilon_spent"] > 0.9
 
 
+@pytest.mark.parametrize("verb", ["journal", "budget", "preview", "sent"])
+def test_what_owners_see_as_json_has_the_form_of_the_reference(held: Path, verb: str) -> None:
+    code, view = told("tenant", verb, "--home", held.parent / "tenants/000")
+    assert code == 0
+    assert any(view.values())
+
+
 def hint_now() -> Hint:
     return Hint(
         number=1,
@@ -167,6 +184,30 @@ def test_the_journal_printed_is_no_error(tmp_path: Path) -> None:
     assert shown.exit_code == 0
     assert "aa11 (train)" in shown.stdout
     assert "1 lease;" in shown.stdout
+
+
+@pytest.mark.parametrize(("more", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_errors_are_coloured_on_a_terminal_alone_and_foreign_text_never(
+    tmp_path: Path, more: dict[str, str], *, coloured: bool
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    environment |= {"TERM": "xterm"} | more
+    command = [sys.executable, "-m", "tenant_client", "journal", "--home", str(tmp_path / "\x1b[31mred")]
+    ours, its = pty.openpty()
+    with subprocess.Popen(command, stdout=its, stderr=its, env=environment) as process:
+        os.close(its)
+        shown = b""
+        with suppress(OSError):  # EIO: the other end is closed
+            while block := os.read(ours, 1 << 16):
+                shown += block
+    os.close(ours)
+    assert process.returncode == 3
+    escapes = [b"\x1b[1;31m", b"\x1b[0m"] if coloured else []
+    assert re.findall(rb"\x1b\[[0-9;]*m", shown) == escapes
+    assert rb"\x1b[31mred" in shown
+    piped = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert piped.stderr.startswith(b"pharoah-tenant: error: nothing is journalled")
+    assert b"\x1b" not in piped.stdout + piped.stderr
 
 
 def test_reasons_are_the_taxonomy() -> None:
