@@ -26,8 +26,11 @@ import provider_server.operations.preflight
 import simulation.cli
 import tenant_client
 import tenant_client.cli
+import tenant_client.disclosure.happened
 import tenant_client.disclosure.overview
+import tenant_client.disclosure.owner_view
 import trustee.cli
+import trustee.overview
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from provider_server.settings import ProviderSettings
@@ -46,6 +49,11 @@ JSON = {
     "pharoah-tenant status": tenant_client.disclosure.overview.TenantStatus,
     "pharoah-tenant leases": tenant_client.disclosure.overview.Leases,
     "pharoah-tenant reasons": tenant_client.disclosure.overview.Reasons,
+    "pharoah-tenant journal": tenant_client.disclosure.happened.Happened,
+    "pharoah-tenant budget": tenant_client.disclosure.owner_view.Budget,
+    "pharoah-tenant preview": tenant_client.disclosure.owner_view.Preview,
+    "pharoah-tenant sent": tenant_client.disclosure.owner_view.Sent,
+    "pharoah-trustee status": trustee.overview.TrusteeStatus,
     "pharoah-provider status": provider_server.operations.overview.ProviderStatus,
     "pharoah-provider serve --check": provider_server.operations.preflight.Preflight,
 }
@@ -87,7 +95,7 @@ def _verbs(words: str, command: click.Command) -> Iterator[str]:
     if isinstance(command, click.Group):
         yield f"{command.help}\n"
         for name, verb in command.commands.items():
-            yield from _verbs(f"{words} {name}", verb)
+            yield from () if verb.hidden else _verbs(f"{words} {name}", verb)
         return
     context = click.Context(command, info_name=words)
     yield f"### {words}\n"
@@ -151,6 +159,8 @@ _BOUNDS = {"gt": "above", "ge": "from", "lt": "below", "le": "to"}
 
 
 def _value(key: msgspec.structs.FieldInfo) -> str:
+    if key.default_factory is not msgspec.NODEFAULT:
+        return "empty"
     default = getattr(key.default, "value", key.default)
     return "empty" if default == "" else f"`{default}`"
 
@@ -229,8 +239,48 @@ def _length(rule: msgspec.Meta) -> str:
     return f" ({', '.join([*told, *([f'at most {high}'] if high is not None else [])])})"
 
 
+# ---- manual pages --------------------------------------------------------------------------------------------------
+
+
+def manuals() -> dict[str, str]:
+    """A manual page in roff for each program, by its file name."""
+    return {f"{program}.1": "\n".join(_manual(program, get_command(app))) + "\n" for program, app in PROGRAMS.items()}
+
+
+def _manual(program: str, command: click.Command) -> Iterator[str]:
+    yield f'.TH {program.upper()} 1 "" Pharoah'
+    yield from (".SH NAME", _roff(f"{program} - {command.help}"), ".SH COMMANDS")
+    yield from _manual_verbs(program, command)
+
+
+def _manual_verbs(words: str, command: click.Command) -> Iterator[str]:
+    if isinstance(command, click.Group):
+        for name, verb in command.commands.items():
+            yield from () if verb.hidden else _manual_verbs(f"{words} {name}", verb)
+        return
+    context = click.Context(command, info_name=words)
+    yield from (f'.SS "{_roff(" ".join([words, *command.collect_usage_pieces(context)]))}"', _roff(command.help or ""))
+    for one in command.params:
+        if one.name != "help":
+            name, told, default = _parameter(one, context)
+            more = f" By default {default}." if default.startswith("`") else ""
+            yield from (".TP", f".B {_roff(name.replace('`', ''))}", _roff(f"{told}{more}".replace("`", "")))
+
+
+def _roff(text: str) -> str:
+    """A text on one line that roff takes for a text."""
+    line = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-").replace('"', "\\(dq")
+    return f"\\&{line}" if line.startswith((".", "'")) else line
+
+
 def main() -> None:
-    """Writes the pages."""
+    """Writes the pages, or with `--man FOLDER` the manual pages."""
+    if sys.argv[1:2] == ["--man"]:
+        folder = Path(sys.argv[2])
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in manuals().items():
+            (folder / name).write_text(text, encoding="utf-8")
+        return
     HERE.mkdir(exist_ok=True)
     for name, text in pages().items():
         (HERE / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")

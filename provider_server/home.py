@@ -16,8 +16,10 @@ from contextlib import ExitStack, closing
 from datetime import datetime
 from pathlib import Path
 
+from crypto.ids import Token
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
+from federation.protocol.bundle import ContextName
 from federation.protocol.ceremony import Committee
 from federation.protocol.invitation import Invitation
 from federation.runtime.clock import SECONDS_PER_HOUR
@@ -25,6 +27,7 @@ from federation.runtime.key_files import HomeError, new_key, read, read_key, rep
 from federation.runtime.settings import BadSettings, load
 from federation.runtime.visible import short
 from federation.transport.certificates import Certificate, hosts_of, issue
+from provider_server.fleet.leases import context_tokens
 from provider_server.learning.publisher import Publisher
 from provider_server.rounds.provider import Provider
 from provider_server.settings import ProviderSettings
@@ -106,7 +109,13 @@ def open_provider(home: Path, database: str | None, settings: ProviderSettings) 
 
 def open_publisher(home: Path, store: Store) -> Publisher:
     """The publisher that lives in `home`, on the store of its provider."""
-    return Publisher(store, SigningKey(read_key(home / "signing.key")))
+    context_key, public = read_key(home / "context.key"), settings_of(home).names.contexts
+
+    def named(epoch: int) -> list[ContextName]:
+        tokens = {name: context_tokens(context_key, epoch, name, 0)["context"] for name in public}
+        return [ContextName(Token.fromhex(tokens[name]), told) for name, told in sorted(public.items())]
+
+    return Publisher(store, SigningKey(read_key(home / "signing.key")), namer=named)
 
 
 def invitation(home: Path, provider: Provider, settings: ProviderSettings) -> bytes:

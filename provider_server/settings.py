@@ -4,11 +4,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from federation.protocol.bundle import LONGEST_NAME
 from federation.protocol.plan import LONGEST_HORIZON, Mechanism
 from provider_server.rounds.planning import PlanSettings
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+PublicName = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -87,6 +89,15 @@ class Live(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     within_hours: Annotated[float, msgspec.Meta(gt=0, le=168)] = 24.0
 
 
+class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Public names of contexts, which bundles tell all tenants beside the tokens. Empty: none.
+
+    `contexts` maps a context as leases name it to its public name. A name unmasks its token: see docs/threat-model.md.
+    """
+
+    contexts: dict[str, PublicName] = {}
+
+
 class Alerts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who is told when something is wrong, in the format of Alertmanager's v2 API. Empty: nobody."""
 
@@ -101,4 +112,5 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     plan: PlanTable = PlanTable()
     telemetry: Telemetry = Telemetry()
     live: Live = Live()
+    names: Names = Names()
     alerts: Alerts = Alerts()

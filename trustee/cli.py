@@ -14,9 +14,11 @@ from federation.runtime.console import AsJson, CommandLine, Console, HomeFolder,
 from federation.runtime.homes import Role
 from federation.runtime.logs import Format
 from federation.runtime.screen import say, show, show_json
+from federation.runtime.visible import counted_as, short
 
 if TYPE_CHECKING:
     from federation.protocol.enrolment import CardList, TrusteeCard
+    from trustee.overview import TrusteeStatus
 
 app = CommandLine(
     name="pharoah-trustee",
@@ -235,6 +237,51 @@ def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
     if conflicts:
         warn("the provider told two sets for one round: keep this log and tell the tenants")
         raise typer.Exit(1)
+
+
+@app.command(cls=Verb)
+def status(home: TrusteeHome, *, as_json: AsJson = False) -> None:
+    """Say where this trustee stands: the ceremony, the federation, its certificate, what it was asked for.
+
+    Exit code 0: nothing waits. 1: something wants attention, and is named. 2: it cannot be read. 3: nothing yet.
+    """
+    import os
+    from datetime import UTC, datetime
+
+    from federation.runtime.settings import load
+    from trustee import overview
+    from trustee.settings import TrusteeSettings
+    from trustee.trustee import TrusteeLimits
+
+    with failing():
+        granted = load(TrusteeSettings, home / "trustee.toml", os.environ).trustee.evaluations_per_epoch
+        found = overview.status(home, os.urandom, TrusteeLimits(granted), datetime.now(UTC))
+    if as_json:
+        show_json(found)
+    else:
+        show(*_status_lines(found))
+    raise typer.Exit(found.exit_code)
+
+
+def _status_lines(found: "TrusteeStatus") -> Iterator[str]:
+    yield f"home        {short(Path(found.home))}{'' if found.exists else ' (not there yet)'}"
+    if found.address:
+        yield f"address     {found.address}"
+    seat, asked = found.seat, found.federation
+    seated = f"trustee {seat.index} of {seat.trustees}, any {seat.threshold} of whom make tokens" if seat else "not yet"
+    yield f"ceremony    {seated}"
+    if asked:
+        yield f"federation  joined: {counted_as(asked.members, 'tenant')}, head {asked.head}"
+        granted = f"of {asked.evaluations_per_tenant:,} for each tenant"
+        yield f"epoch {asked.epoch:<6}{counted_as(asked.evaluations, 'evaluation')} granted, {granted}"
+        rounds = f"{counted_as(asked.rounds_endorsed, 'round')} endorsed, {asked.rounds_unmasked} unmasked"
+        yield f"rounds      {rounds}{f', the last {asked.last_round_id}' if asked.last_round_id else ''}"
+    else:
+        yield "federation  none"
+    if found.certificate_days_left is not None:
+        yield f"certificate {found.certificate_days_left:,.0f} days left"
+    yield f"due         {found.due or 'nothing'}"
+    yield from (f"attention   {one}" for one in found.attention)
 
 
 def _sorted(files: list[Path]) -> "tuple[CardList, list[bytes]]":

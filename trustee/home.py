@@ -98,6 +98,11 @@ def kept_committee(home: Path) -> Committee:
     return decode(Committee, read(home / COMMITTEE))
 
 
+def kept_share(home: Path) -> KeyShare:
+    """This trustee's share of the token key; HomeError before there is one."""
+    return decode(KeptShare, read(home / SHARE)).share
+
+
 def enrol(home: Path, chain: Chain, random_bytes: RandomBytes) -> None:
     """Pins the directory, or newer entries of it; TrustChanged if its trustees are not those of the ceremony."""
     kept_committee(home).check_seated(chain.directory)
@@ -124,7 +129,7 @@ def _hosts(address: str, names: Sequence[str]) -> list[str]:
 
 
 def _opened(home: Path, entries: Iterable[bytes], random_bytes: RandomBytes, limits: TrusteeLimits) -> Trustee:
-    share, committee = decode(KeptShare, read(home / SHARE)).share, kept_committee(home)
+    share, committee = kept_share(home), kept_committee(home)
     committee.check_share(share)
     signing, mask = signing_key(home), MaskKey(read_key(home / "mask.key"))
     record = committee.trustees[share.index - 1]

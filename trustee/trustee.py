@@ -204,7 +204,7 @@ class Trustee:
         """The log: each round that was endorsed, the digest of its one request, and whether it was unmasked."""
         rows = self._connection.execute(
             "SELECT round_id, request, number IS NOT NULL FROM endorsed LEFT JOIN opened USING (round_id)"
-            " ORDER BY number"
+            " ORDER BY endorsed.rowid"
         )
         return [(RoundId(name), name_of(request), bool(done)) for name, request, done in rows]
 

@@ -11,6 +11,7 @@ from crypto.codec import Count, Few, Many, Message, Number, Record, Text
 from crypto.ids import Token
 
 SKETCH_BYTES = 8 * 64
+LONGEST_NAME = 100
 
 
 class CatalogueEntry(Record, frozen=True):
@@ -120,6 +121,17 @@ def _require_interval(name: str, low: float, middle: float, high: float) -> None
         raise ValueError(f"{name} must be finite, not negative and within its interval")
 
 
+class ContextName(Record, frozen=True):
+    """What the provider calls a context in public. Who reads it knows what hardware stands behind the token."""
+
+    context: Token
+    name: Text
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.name) <= LONGEST_NAME:
+            raise ValueError(f"the name of a context has 1 to {LONGEST_NAME} letters")
+
+
 class Statement(Record, frozen=True):
     """The privacy that the releases behind a bundle had: per job-week, and how many rounds and contributions."""
 
@@ -134,10 +146,11 @@ class Statement(Record, frozen=True):
             raise ValueError("epsilon must be positive and finite, delta in [0, 1)")
 
 
-class Bundle(Message, frozen=True, tag="pharoah/bundle/1"):
+class Bundle(Message, frozen=True, tag="pharoah/bundle/2"):
     """A published state of knowledge. Bundle 0 of an epoch carries a catalogue and no findings yet.
 
     `band_edges_hours` are the ages that bound the bands of `hazards`, from 0 on, one more than there are bands.
+    `context_names` are those that the provider chooses to tell: none, unless it says so in its settings.
     """
 
     number: Count
@@ -150,3 +163,13 @@ class Bundle(Message, frozen=True, tag="pharoah/bundle/1"):
     band_edges_hours: Few[Number] = ()
     factors: Many[FactorEntry] = ()
     rules: Many[RuleEntry] = ()
+    context_names: Many[ContextName] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.names) < len(self.context_names):
+            raise ValueError("a context has one name")
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The provider's names of contexts by token."""
+        return {str(one.context): one.name for one in self.context_names}

@@ -30,13 +30,17 @@ class Domain(StrEnum):
 
 
 class Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One reason. `observed` counts failures in Table 3; `share_of_lost_gpu_time` is in percent, of all domains."""
+    """One reason. `observed` counts failures in Table 3; `share_of_lost_gpu_time` is in percent, of all domains.
+
+    `advice` says in one sentence what a user does about it.
+    """
 
     slug: Annotated[str, Meta(pattern="^[a-z][a-z0-9_]*$")]
     title: str
     domain: Domain
     observed: Annotated[int, Meta(gt=0)]
     share_of_lost_gpu_time: Annotated[float, Meta(ge=0, le=100)]
+    advice: Annotated[str, Meta(pattern=r"^[^\n]+\.$")]
 
 
 CAUSES: Mapping[str, Cause] = LazyTable(lambda: parse(shipped("federation.protocol", "causes.toml")))

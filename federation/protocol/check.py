@@ -9,7 +9,7 @@ more often for a reason which hardware need not be.
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement
 from federation.protocol.round_messages import finest_row
@@ -18,13 +18,25 @@ from federation.protocol.service_messages import CheckVerdict
 
 @dataclass(frozen=True)
 class Check:
-    """A verdict with its evidence; `better_context` is the token of a context where this workload does well."""
+    """A verdict with its evidence; `better_context` is the token of a context where this workload does well.
+
+    `weak_evidence`: nothing speaks against the pair, but its own failures do not exclude twice the expected rate yet.
+    Contexts have names where the provider chooses to tell them.
+    """
 
     verdict: CheckVerdict
     reason: str
     evidence: MismatchEntry | None
     better_context: str | None
     hazards: tuple[HazardEntry, ...]
+    weak_evidence: bool = False
+    context_name: str = ""
+    better_context_name: str = ""
+
+    @property
+    def word(self) -> str:
+        """The verdict for a person."""
+        return f"{self.verdict.name.lower()}{', weak evidence' if self.weak_evidence else ''}"
 
     @classmethod
     def of(cls, bundle: int, evidence: MismatchEntry | None, hazards: tuple[HazardEntry, ...]) -> "Check":
@@ -34,7 +46,14 @@ class Check:
             return cls(CheckVerdict.UNKNOWN, reason, None, None, hazards)
         verdict = _verdict(evidence)
         better = str(evidence.alternatives[0]) if verdict is not CheckVerdict.OK and evidence.alternatives else None
-        return cls(verdict, _reason(evidence), evidence, better, hazards)
+        weak = verdict is CheckVerdict.OK and evidence.judgement is PairJudgement.TOO_LITTLE
+        return cls(verdict, _reason(evidence), evidence, better, hazards, weak)
+
+    def named(self, names: Mapping[str, str], context: str) -> "Check":
+        """The same with the provider's names of this context and of the better one, by token."""
+        return replace(
+            self, context_name=names.get(context, ""), better_context_name=names.get(self.better_context or "", "")
+        )
 
 
 class Checker:

@@ -228,7 +228,7 @@ class Console:
             raise typer.Exit(code) from error
 
     def _say(self, kind: str, what: str, hint: str) -> None:
-        screen.say(f"{self.program}: {kind}: {what}", *([f"hint: {hint}"] if hint else []))
+        screen.say_loud(self.program, kind, what, *([f"hint: {hint}"] if hint else []))
 
 
 def check_new(out: Path | None, *, force: bool) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 EVERY_S = 10.0
 _STDERR = 2
+_COLOURS = {"error": "1;31", "warning": "1;33"}
 
 
 def show(*lines: str) -> None:
@@ -45,6 +46,18 @@ def show_json(value: object) -> None:
 def say(*lines: str) -> None:
     """Everything that is no result, on stderr."""
     _write(sys.stderr, lines)
+
+
+def say_loud(program: str, kind: str, what: str, *more: str) -> None:
+    """`program: kind: what`, then more lines, on stderr; on a terminal the kind, error or warning, has its colour."""
+    stream = sys.stderr
+    raw = stream.raw_stream if isinstance(stream, VisibleStream) else stream
+    if raw is None or not raw.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") in (None, "dumb"):
+        say(f"{program}: {kind}: {what}", *more)
+        return
+    raw.write(f"{visible(program)}: \x1b[{_COLOURS[kind]}m{kind}:\x1b[0m {visible(what)}\n")
+    raw.flush()
+    say(*more)
 
 
 def say_at_once(line: str) -> None:

@@ -7,6 +7,7 @@ from crypto.ids import Token
 from federation.protocol.bundle import (
     Bundle,
     CatalogueEntry,
+    ContextName,
     FactorEntry,
     HazardEntry,
     MismatchEntry,
@@ -26,8 +27,12 @@ def compose(
     findings: Findings,
     *,
     rules: Sequence[RuleEntry] = (),
+    names: Sequence[ContextName] = (),
 ) -> Bundle:
-    """The bundle after `releases`. `rules` are those so far: they stand until findings come with rules of their own."""
+    """The bundle after `releases`. `rules` are those so far: they stand until findings come with rules of their own.
+
+    `names` of contexts are those of the newest release's epoch.
+    """
     newest = releases[-1].plan
     return Bundle(
         number=number,
@@ -66,6 +71,7 @@ def compose(
         band_edges_hours=newest.band_edges_hours,
         factors=tuple(FactorEntry(one.dimension, one.level, one.ratio, one.low, one.high) for one in findings.factors),
         rules=tuple(rules) if findings.rules is None else _rules(findings.rules),
+        context_names=tuple(names),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from crypto.ids import RoundId
 from crypto.signing import SigningKey, open_signed
-from federation.protocol.bundle import Bundle, CatalogueEntry
+from federation.protocol.bundle import Bundle, CatalogueEntry, ContextName
 from provider_server.analysis.prediction import Comparison
 from provider_server.fleet.leases import Lease
 from provider_server.learning import findings as learning, publication_gate
@@ -19,15 +19,31 @@ from provider_server.rounds.release import Release
 from provider_server.store.store import Store
 
 Learner = Callable[[Sequence[Release], Sequence[Lease]], Findings]
+Namer = Callable[[int], Sequence[ContextName]]
+
+
+def nothing_named(epoch: int) -> Sequence[ContextName]:
+    """No context has a public name."""
+    return ()
 
 
 class Publisher:
-    """Holds the provider's signing key and does not show it. `learner` makes findings of releases and their leases."""
+    """Holds the provider's signing key and does not show it.
 
-    def __init__(self, store: Store, signing_key: SigningKey, learner: Learner = learning.learn) -> None:
+    `learner` makes findings of releases and their leases, `namer` the public names of contexts in an epoch.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        signing_key: SigningKey,
+        learner: Learner = learning.learn,
+        namer: Namer = nothing_named,
+    ) -> None:
         self._store = store
         self._signing_key = signing_key
         self._learner = learner
+        self._namer = namer
         self._last: tuple[list[tuple[RoundId, bytes]], list[Lease], Findings] | None = None
 
     def releases(self) -> list[Release]:
@@ -52,10 +68,11 @@ class Publisher:
 
     def publish(self, releases: Sequence[Release], findings: Findings) -> bytes:
         """The next bundle, signed and kept."""
-        before = self.newest()
+        before, names = self.newest(), self._namer(releases[-1].plan.epoch)
         if before is None:
-            return self.issue(compose(0, (), releases, findings))
-        return self.issue(compose(before.number + 1, before.catalogue, releases, findings, rules=before.rules))
+            return self.issue(compose(0, (), releases, findings, names=names))
+        number, catalogue = before.number + 1, before.catalogue
+        return self.issue(compose(number, catalogue, releases, findings, rules=before.rules, names=names))
 
     def publish_catalogue(self, catalogue: Sequence[CatalogueEntry]) -> bytes:
         """Bundle 0: a catalogue and no findings."""

@@ -31,6 +31,7 @@ Home = Annotated[
         show_default=False,
     ),
 ]
+AsRows = Annotated[bool, typer.Option("--json", help="Print a JSON array with an object for each row, by stable keys.")]
 Database = Annotated[
     str | None,
     typer.Option(

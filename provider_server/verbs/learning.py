@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from federation.runtime.console import AsJson, Force, InputFile, check_new
+from federation.runtime.console import Force, InputFile, check_new
 from federation.runtime.visible import counted_as
-from provider_server.verbs.console import Database, Home, failing, nothing_yet, print_rows, required
+from provider_server.verbs.console import AsRows, Database, Home, failing, nothing_yet, print_rows, required
 from provider_server.verbs.telemetry import Out, save_pictures
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def learn(
     benchmarks: Benchmarks = None,
     *,
     force: Force = False,
-    as_json: AsJson = False,
+    as_json: AsRows = False,
 ) -> None:
     """Learn from all releases, and say how the bundles so far fared; nothing is published."""
     from provider_server.reporting.findings_text import learnt_lines, learnt_row
@@ -144,7 +144,7 @@ def explain(
     nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of that job; by default the lease's, or 1.")] = None,
     age: Annotated[float | None, typer.Option(min=0.0, help="Its age in hours; by default the lease's, or 0.")] = None,
     *,
-    as_json: AsJson = False,
+    as_json: AsRows = False,
 ) -> None:
     """Say why a workload is or is not taken for a mismatch on a context: evidence, interval, reason, alternatives."""
     from federation.runtime.clock import now_hour
@@ -182,7 +182,7 @@ def publish(
     benchmarks: Benchmarks = None,
     *,
     accept: Annotated[bool, typer.Option("--accept", help="Although it predicts the newest week worse.")] = False,
-    as_json: AsJson = False,
+    as_json: AsRows = False,
 ) -> None:
     """Learn from all releases and publish the next bundle, unless it is worse on the newest week, which is held out."""
     from dataclasses import replace

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from crypto.errors import PharoahError
-from federation.runtime.console import AsJson, InputFile
+from federation.runtime.console import InputFile
 from federation.runtime.logs import Format
 from federation.runtime.screen import say, show, show_json
 from federation.runtime.visible import counted_as
-from provider_server.verbs.console import Database, Home, failing, print_rows, required, say_error
+from provider_server.verbs.console import AsRows, Database, Home, failing, print_rows, required, say_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ def init(
     database: Database = None,
     host: Annotated[list[str] | None, typer.Option(help="Names and addresses in the certificate.")] = None,
     *,
-    as_json: AsJson = False,
+    as_json: AsRows = False,
 ) -> None:
     """Make a home with fresh keys, and found a federation under a committee of trustees."""
     from datetime import UTC, datetime
@@ -73,7 +73,7 @@ def enrol(
     database: Database = None,
     remove: Annotated[list[str] | None, typer.Option(help="The id of a tenant that leaves.")] = None,
     *,
-    as_json: AsJson = False,
+    as_json: AsRows = False,
 ) -> None:
     """Add tenants to the directory by their cards, and write the invitation that they and the trustees take."""
     from federation.protocol.enrolment import fingerprint, open_member_card
@@ -108,7 +108,7 @@ def renew_certificate(
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=3652, help="For how long callers accept it.")] = 366,
     *,
-    as_json: AsJson = False,
+    as_json: AsRows = False,
 ) -> None:
     """Make another key and TLS certificate for this home. The server has them from its next start.
 
@@ -136,7 +136,7 @@ def revoke(
     home: Home = None,
     database: Database = None,
     *,
-    as_json: AsJson = False,
+    as_json: AsRows = False,
 ) -> None:
     """Call back all online sessions that these tenants have now, as after one was stolen. They sign in anew.
 
@@ -207,7 +207,7 @@ def lease(
     home: Home = None,
     database: Database = None,
     *,
-    as_json: AsJson = False,
+    as_json: AsRows = False,
 ) -> None:
     """Record leases that were granted: lease, tenant, start_h, end_h, and node_names, or nodes, context and level."""
     from sqlalchemy.exc import IntegrityError
@@ -338,7 +338,7 @@ def round_(
     timeout_s: Annotated[float, typer.Option(help="How long to wait for the outcome.")] = 7200.0,
     *,
     give_up: Annotated[bool, typer.Option("--give-up", help="Refuse the round that waits, instead.")] = False,
-    as_json: AsJson = False,
+    as_json: AsRows = False,
 ) -> None:
     """Hold a round now, on the running server: the last whole week, or a window of whole weeks."""
     place = required(home)

@@ -45,7 +45,7 @@ def _lines(found: "ProviderStatus") -> "Iterator[str]":
         said = (
             f"hours {last.start_hour}–{last.end_hour}, {last.state}, {counted_as(last.contributions, 'contribution')}"
         )
-        yield f"last round  hours {last.start_hour}–{last.end_hour}, {said}"
+        yield f"last round  {said}"
         yield f"budget      epsilon {last.epsilon:.3f} per job-week of that round, at delta {last.delta:g}"
     else:
         yield "last round  none yet"

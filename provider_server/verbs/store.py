@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from federation.runtime.console import AsJson, InputFile
+from federation.runtime.console import InputFile
 from federation.runtime.visible import counted_as
-from provider_server.verbs.console import Database, Home, failing, nothing_yet, opened, print_rows
+from provider_server.verbs.console import AsRows, Database, Home, failing, nothing_yet, opened, print_rows
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -21,7 +21,7 @@ Copy = Annotated[Path, typer.Argument(click_type=InputFile(), help="The backup."
 RoundName = Annotated[str, typer.Argument(help="Show the tables of this round, in hexadecimal; else list all.")]
 
 
-def release(round_id: RoundName = "", home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+def release(round_id: RoundName = "", home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
     """List the releases: window, contributors, tables, noise, and what each job-week paid. With a round, its cells."""
     from provider_server.rounds import release as gate
 
@@ -92,7 +92,7 @@ def _cell_line(row: dict[str, Any]) -> str:
     )
 
 
-def ledger(home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
     """List what job-weeks have paid, by week: every plan over it adds up. Tenants enforce their own limits."""
     from collections import defaultdict
 
@@ -140,7 +140,7 @@ def findings(
         int | None, typer.Option("--bundle", help="An older bundle, by its number.", show_default=False)
     ] = None,
     *,
-    as_json: AsJson = False,
+    as_json: AsRows = False,
 ) -> None:
     """List the mismatches of a bundle, by default of the newest, the surest first; its signature is verified."""
     from crypto.signing import open_signed
@@ -187,7 +187,7 @@ def _finding_line(row: dict[str, Any]) -> str:
     )
 
 
-def backup(file: BackupFile, home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+def backup(file: BackupFile, home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
     """Keep the store in a new file, as it is at one moment; whoever uses it goes on."""
     from provider_server.store import backup as backups
 
@@ -196,7 +196,7 @@ def backup(file: BackupFile, home: Home = None, database: Database = None, *, as
     print_rows([_counts(file, kept)], _kept_line, as_json=as_json)
 
 
-def restore(file: Copy, home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+def restore(file: Copy, home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
     """Fill a new store from a backup, of whichever database it was made."""
     from provider_server.store import backup as backups
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from federation.runtime.clock import now_hour
-from federation.runtime.console import AsJson, Force, InputFile, check_new
+from federation.runtime.console import Force, InputFile, check_new
 from federation.runtime.screen import say
-from provider_server.verbs.console import Home, failing, nothing_yet, print_rows, required
+from provider_server.verbs.console import AsRows, Home, failing, nothing_yet, print_rows, required
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,7 +107,7 @@ def contexts(
     out: Out = None,
     *,
     force: Force = False,
-    as_json: AsJson = False,
+    as_json: AsRows = False,
 ) -> None:
     """Sort nodes into contexts by what tells their failures, and find their build-up levels, from telemetry."""
     from provider_server.learning import hardware
@@ -183,7 +183,7 @@ def hazard(
     out: Out = None,
     *,
     force: Force = False,
-    as_json: AsJson = False,
+    as_json: AsRows = False,
 ) -> None:
     """Say how often hardware fails at each build-up level and in each context, from the provider's own telemetry."""
     import json
@@ -264,7 +264,7 @@ def repaired(
     node: Annotated[list[str], typer.Argument(help="Names of nodes, as telemetry has them.")],
     home: Home = None,
     *,
-    as_json: AsJson = False,
+    as_json: AsRows = False,
 ) -> None:
     """Say that hardware of nodes was replaced: they begin again at build-up level 0, with the next full hour."""
     from provider_server.learning import hardware

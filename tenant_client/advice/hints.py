@@ -17,8 +17,12 @@ import msgspec
 
 from crypto.codec import decode, encode
 from crypto.ids import LeaseId
+from crypto.signing import reopened
+from federation.protocol.bundle import Bundle
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
 from federation.runtime.sqlite import Connection
+from tenant_client.records.bundle_log import BundleLog
+from tenant_client.records.journal import Journal, the_one
 
 STANDS_H = 168.0
 
@@ -48,6 +52,23 @@ class HintLog:
         """Keeps a hint; false if one of its number is here already."""
         row = hint.number, str(hint.lease), received_at_s, encode(hint)
         return self._connection.execute("INSERT OR IGNORE INTO hints VALUES (?, ?, ?, ?)", row).rowcount == 1
+
+    def find(self, beginning: str) -> str:
+        """The lease of this name, or the only one that begins so, of those in the journal and those of hints.
+
+        Without a beginning it is the newest one of the journal. UnknownUnit and AmbiguousLease say why there is none.
+        """
+        units = [unit.unit for unit in Journal(self._connection).units()]
+        hinted = [str(hint.lease) for hint in self.hints()]
+        return the_one([*dict.fromkeys(lease for lease in hinted if lease not in units), *units], beginning)
+
+    def context_name(self, lease: LeaseId) -> str:
+        """What the newest bundle calls the context of a lease; empty where it gives no name."""
+        newest = BundleLog(self._connection).newest()
+        labels = [unit.labels for unit in Journal(self._connection).units() if unit.unit == str(lease)]
+        if newest is None or not labels:
+            return ""
+        return reopened(Bundle, newest).names.get(labels[0].get("context", ""), "")
 
     def hints(self, lease: str = "", after: int = 0) -> list[Hint]:
         """Hints after a number, of leases that begin so, in order."""
@@ -113,20 +134,22 @@ def reason_of(hint: Hint) -> str:
     return f"its worst node has {much}, a failure of the lease: {likely}{again}; suspected: {_ORGAN[hint.suspicion]}"
 
 
-def line_of(hint: Hint) -> str:
+def line_of(hint: Hint, context_name: str = "") -> str:
     """One line: which hint, and what it says."""
-    return f"hint {hint.number}: {said_of(hint)}"
+    return f"hint {hint.number}: {said_of(hint, context_name)}"
 
 
-def said_of(hint: Hint) -> str:
-    """What, the action, the reason."""
-    return f"lease {hint.lease} {hint.state}: {action_of(hint)}; {reason_of(hint)}"
+def said_of(hint: Hint, context_name: str = "") -> str:
+    """What, the action, the reason; the context too where the provider tells its name."""
+    where = f" on {context_name}" if context_name else ""
+    return f"lease {hint.lease}{where} {hint.state}: {action_of(hint)}; {reason_of(hint)}"
 
 
-def object_of(hint: Hint) -> dict[str, Any]:
+def object_of(hint: Hint, context_name: str = "") -> dict[str, Any]:
     """As `--json` prints it: the fields of the hint, and what to do and why in words."""
     fields = msgspec.structs.asdict(hint)
-    return {"version": 1, **fields, "lease": str(hint.lease), "do": action_of(hint), "reason": reason_of(hint)}
+    words = {"do": action_of(hint), "reason": reason_of(hint), "context_name": context_name}
+    return {"version": 1, **fields, "lease": str(hint.lease)} | words
 
 
 def _ordinal(number: int) -> str:

@@ -25,12 +25,17 @@ class NoSuchHint(PharoahError):
     default_hint = "take hints with `pharoah-tenant watch --once`, and name one that it shows"
 
 
-def hint(home: Path, number: int = 0, lease: str = "") -> Hint:
-    """Hint `number`, or without a number the newest of `lease`, as the home keeps it; NoSuchHint if it does not."""
+def hint(home: Path, number: int = 0, lease: str | None = None) -> Hint:
+    """Hint `number`, or without a number the newest of `lease`, as the home keeps it; NoSuchHint if it does not.
+
+    A lease may be named by its first digits, and is the newest one of the journal where it is empty.
+    """
     found: list[Hint] = []
     if (home / "tenant.db").exists():
         with reporting(), closing(open_database(home / "tenant.db")) as connection:
-            found = HintLog(connection).hints(lease)
+            log = HintLog(connection)
+            lease = None if lease is None else log.find(lease)
+            found = log.hints(lease or "")
     matching = [one for one in found if number in (0, one.number)]
     if not matching:
         raise NoSuchHint(f"{home} keeps no hint {number or f'of lease {lease}'}")

@@ -70,6 +70,11 @@ class Diagnosis:
         return CAUSES[self.reason].domain if self.reason in CAUSES else None
 
     @property
+    def advice(self) -> str:
+        """What to do about it; empty for unknown."""
+        return CAUSES[self.reason].advice if self.reason in CAUSES else ""
+
+    @property
     def sentence(self) -> str:
         """One line for a person."""
         if self.root is None:

@@ -43,7 +43,7 @@ class Leases:
 
 @dataclass(frozen=True)
 class Reason:
-    """A cause of failures, and whether failures with it are counted in a round."""
+    """A cause of failures, whether failures with it are counted in a round, and what a user does about it."""
 
     slug: str
     title: str
@@ -51,6 +51,7 @@ class Reason:
     observed: int
     share_of_lost_gpu_time: float
     counts: bool
+    advice: str
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,15 @@ class Reasons:
 def reasons() -> Reasons:
     """Every cause of the taxonomy. All of them are counted: a round has a row for each."""
     rows = (
-        Reason(one.slug, one.title, one.domain, one.observed, one.share_of_lost_gpu_time, counts=True)
+        Reason(
+            one.slug,
+            one.title,
+            one.domain,
+            one.observed,
+            one.share_of_lost_gpu_time,
+            counts=True,
+            advice=one.advice,
+        )
         for one in CAUSES.values()
     )
     return Reasons(1, tuple(rows))

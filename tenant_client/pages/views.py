@@ -40,6 +40,7 @@ class LeaseView:
     workload: str
     context: str
     verdict: str
+    word: str
     reason: str
     low: float | None
     high: float | None
@@ -146,6 +147,7 @@ def _leases(happened: Happened, checker: Checker | None) -> tuple[LeaseView, ...
     workloads = {
         one.lease: ", ".join((one.precision or "precision unknown", one.parallelism)) for one in happened.workloads
     }
+    names = checker.bundle.names if checker else {}
     states = {attempt.unit: attempt.state.value for attempt in happened.attempts}
     checks = [(unit, checker.check(unit.labels) if checker else check(None, unit.labels)) for unit in happened.leases]
     checks.sort(key=lambda pair: (_WORST_FIRST.index(pair[1].verdict), -pair[0].start_h))
@@ -154,21 +156,22 @@ def _leases(happened: Happened, checker: Checker | None) -> tuple[LeaseView, ...
             lease=unit.unit,
             start_h=unit.start_h,
             workload=_called(workloads.get(unit.unit), unit.labels.get("subarchetype", "")),
-            context=unit.labels.get("context", "")[:SHORT],
+            context=_called(names.get(unit.labels.get("context", "")), unit.labels.get("context", "")),
             verdict=_said(made.verdict),
+            word=made.word,
             reason=made.reason,
             low=made.evidence.risk_ratio_low if made.evidence else None,
             high=made.evidence.risk_ratio_high if made.evidence else None,
-            better_context=made.better_context or "",
+            better_context=_called(names.get(made.better_context or ""), made.better_context or ""),
             state=states.get(unit.unit, ""),
         )
         for unit, made in checks
     )
 
 
-def _called(workload: str | None, token: str) -> str:
-    """A workload for its owner: what its descriptor says, and the beginning of its token."""
-    return " ".join(filter(None, (workload, token[:SHORT])))
+def _called(name: str | None, token: str) -> str:
+    """A workload or a context for its owner: what is known of it in words, and the beginning of its token."""
+    return " ".join(filter(None, (name, token[:SHORT])))
 
 
 ORDERS: Mapping[str, Callable[[Pair], object]] = MappingProxyType(

@@ -70,6 +70,19 @@ class LabelledFailure:
     labels: Mapping[str, str]
 
 
+def the_one(leases: Sequence[str], beginning: str) -> str:
+    """The lease of this name, or the only one whose name begins so; the last one without a beginning."""
+    found = [lease for lease in leases if lease.startswith(beginning)]
+    if not found:
+        raise UnknownUnit(f"there is no lease {beginning!r} here" if leases else "there is no lease yet")
+    if beginning in leases or not beginning:
+        return beginning or leases[-1]
+    if len(found) > 1:
+        shown = ", ".join(found[:_MOST_CANDIDATES]) + (", …" if len(found) > _MOST_CANDIDATES else "")
+        raise AmbiguousLease(f"{len(found)} leases begin with {beginning!r}: {shown}")
+    return found[0]
+
+
 class Journal:
     """Reads and writes the journal tables of the tenant's database."""
 
@@ -107,16 +120,7 @@ class Journal:
 
         Without a beginning it is the newest one.
         """
-        units = [unit.unit for unit in self.units()]
-        found = [unit for unit in units if unit.startswith(beginning)]
-        if not found:
-            raise UnknownUnit(f"the journal has no lease {beginning!r}" if units else "the journal has no lease yet")
-        if beginning in units or not beginning:
-            return beginning or units[-1]
-        if len(found) > 1:
-            shown = ", ".join(found[:_MOST_CANDIDATES]) + (", …" if len(found) > _MOST_CANDIDATES else "")
-            raise AmbiguousLease(f"{len(found)} leases begin with {beginning!r}: {shown}")
-        return found[0]
+        return the_one([unit.unit for unit in self.units()], beginning)
 
     def labels(self, unit: str) -> dict[str, str]:
         """The labels of a unit; UnknownUnit where the journal has none of that name."""

@@ -7,10 +7,12 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from datetime import timedelta
 from pathlib import Path
 from signal import SIGPIPE
 
 from federation.runtime.sqlite import Connection
+from federation.runtime.visible import counted_as, short
 from tenant_client.records.attempts import INTERRUPTED, AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal
@@ -38,6 +40,9 @@ class Record:
         self._logs = logs
         self._ours = ours
         self._lessons = home / "lessons.json"
+        self._home = home
+        self._job = ""
+        self._began_s = 0.0
         self._notes = notes
         # A log directory that is only read, and so gets no notes, may come from any other machine.
         self._only_node = placement(os.environ).only_node if notes else ""
@@ -51,12 +56,14 @@ class Record:
     def begin(self, started_at_s: float, number: int) -> None:
         """Journals a start."""
         self.number = number
+        self._began_s = self._began_s or started_at_s
         with self._ours.guard("the journal cannot be written"):
             if self._attempts is not None:
                 self.number = self._attempts.begin(self._unit, started_at_s, number=number, lives=self._lives)
 
     def name(self, job: str) -> None:
         """Journals what the job on the unit is called."""
+        self._job = job
         with self._ours.guard("the journal cannot be written"):
             if self._attempts is not None and job:
                 self._attempts.name(self._unit, job)
@@ -88,6 +95,7 @@ class Record:
         state = _state(how)
         self._end(state, at_s, how, steps, findings)
         if state is AttemptState.SUCCEEDED:
+            self._say_good_end(at_s)
             return
         hangs = any(finding.kind is Kind.HANG and finding.cleared_at_s is None for finding in findings)
         if state is AttemptState.STOPPED and not hangs:
@@ -97,6 +105,12 @@ class Record:
         cause = diagnose_attempt.cause_of(paths, findings, _status(how), self._lessons, self._ours)
         self._explain(cause, counted=True)
         self._ours.say(f"attempt {self.number} of {self._unit} failed: {cause.sentence or cause.reason}")
+
+    def _say_good_end(self, at_s: float) -> None:
+        ran = timedelta(seconds=round(max(0.0, at_s - self._began_s)))
+        what = f"{self._job} on {self._unit}" if self._job else self._unit
+        journal = short(self._home / "tenant.db")
+        self._ours.say(f"{what} succeeded after {ran}, {counted_as(self.number, 'attempt')}; journal: {journal}")
 
     def interrupted(self, at_s: float, steps: int, findings: Sequence[WatchFinding]) -> None:
         """The job is over and nobody was told how."""

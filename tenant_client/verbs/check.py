@@ -8,7 +8,7 @@ import typer
 
 from federation.runtime.console import AsJson
 from federation.runtime.screen import show, show_json
-from tenant_client.verbs.console import Home, failing, joined, journalled
+from tenant_client.verbs.console import Home, Latest, failing, joined, journalled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,6 @@ Lease = Annotated[
     str,
     typer.Argument(envvar="PHAROAH_LEASE", help="The lease, or how its name begins: see `leases`.", show_default=False),
 ]
-Latest = Annotated[bool, typer.Option("--latest", help="In place of a lease: the newest one.")]
 
 
 def check(
@@ -37,7 +36,8 @@ def check(
 ) -> None:
     """Ask whether a workload fits its lease, before it starts. By default this is answered here and tells nobody.
 
-    Exit code 0: fits. 1: warning. 2: mismatch. 3: unknown, which includes that nothing could be asked.
+    Exit code 0: fits; "weak evidence" where its own failures do not exclude twice the usual rate yet. 1: warning.
+    2: mismatch. 3: unknown, which includes that nothing could be asked.
     """
     from federation.protocol import check as checking
     from federation.protocol.round_messages import LADDER_LABELS
@@ -53,13 +53,19 @@ def check(
         if like:
             known = journal.labels(journal.find(like))
             labels |= {rung: known[rung] for rung in LADDER_LABELS if rung in known}
-        result = _asked(home, labels) if online else checking.check(BundleLog(connection).newest_bundle(), labels)
+        bundle = BundleLog(connection).newest_bundle()
+        result = _asked(home, labels) if online else checking.check(bundle, labels)
+        if bundle:
+            result = result.named(bundle.names, labels.get("context", ""))
     if as_json:
         show_json(result)
     else:
-        show(f"{result.verdict.name.lower()}: {result.reason}")
+        show(f"{result.word}: {result.reason}")
+        if result.context_name:
+            show(f"this context: {result.context_name}")
         if result.better_context:
-            show(f"a context where this workload does well: {result.better_context}")
+            better = f"{result.better_context} {result.better_context_name}".rstrip()
+            show(f"a context where this workload does well: {better}")
     raise typer.Exit(int(result.verdict))
 
 

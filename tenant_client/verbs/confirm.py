@@ -18,7 +18,7 @@ from crypto.errors import PharoahError
 from federation.protocol.service_messages import CheckVerdict, Suspicion
 from federation.runtime.console import AsJson, AskingVerb, InputFile, Verb, group
 from federation.runtime.screen import say, show, show_json
-from tenant_client.verbs.console import Home, failing, warn
+from tenant_client.verbs.console import Home, Latest, failing, warn
 
 if TYPE_CHECKING:
     from federation.protocol.service_messages import Hint
@@ -71,7 +71,10 @@ def confirm(
     ] = None,
     hint: Annotated[int, typer.Option(help="The number of the hint that this is about.", show_default=False)] = 0,
     lease: Annotated[
-        str, typer.Option(help="In place of --hint: the newest hint of this lease is meant.", show_default=False)
+        str,
+        typer.Option(
+            help="In place of --hint: the newest hint of this lease, or of the one that begins so.", show_default=False
+        ),
     ] = "",
     criteria: Annotated[
         Path | None,
@@ -94,16 +97,19 @@ def confirm(
         str, typer.Option(help="Where another machine runs `confirm answer`, as host:port.", show_default=False)
     ] = "",
     *,
+    latest: Latest = False,
     tell: Annotated[bool, typer.Option("--tell", help="Tell the provider the outcome, once.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure what is suspected. Exit code 0: fine. 1: warning. 2: confirmed. 3: unknown."""
     from tenant_client.confirm import assess, kept, machine, pair, telling
 
-    if tell and not (hint or lease):
+    if sum(map(bool, (hint, lease, latest))) > 1:
+        raise typer.BadParameter("name one of --hint, --lease and --latest", param_hint="--lease")
+    if tell and not (hint or lease or latest):
         raise typer.BadParameter("name the hint or the lease whose outcome is to be told", param_hint="--hint")
     with failing(CheckVerdict.UNKNOWN):  # an error confirms nothing: who acts on exit code 2 must not act on it
-        about = telling.hint(home, hint, lease) if hint or lease else None
+        about = telling.hint(home, hint, None if hint else lease) if hint or lease or latest else None
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         target = machine.Target(device or machine.default_device(), folder or home, partner or pair.LOOPBACK)
         known = kept.read_criteria(criteria) if criteria else None

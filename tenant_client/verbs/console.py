@@ -34,6 +34,8 @@ Home = Annotated[
     ),
 ]
 
+Latest = Annotated[bool, typer.Option("--latest", help="In place of a lease: the newest one.")]
+
 
 @contextmanager
 def joined(home: Path, *, failed: int = 2) -> "Iterator[Connection]":

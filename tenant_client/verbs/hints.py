@@ -8,17 +8,22 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from federation.runtime.screen import say, show as show_line, show_json
-from tenant_client.verbs.console import Home, failing, warn
+from tenant_client.verbs.console import Home, Latest, failing, journalled, warn
 
 if TYPE_CHECKING:
     from federation.protocol.service_messages import Hint
     from tenant_client.advice.hints import HintLog
     from tenant_client.network.provider_service import Online
 
-    Show = Callable[[Hint], None]
+    Show = Callable[[Hint, HintLog], None]
 
 Lease = Annotated[
-    str, typer.Option(envvar="PHAROAH_LEASE", help="Show hints of this lease only; all are kept.", show_default=False)
+    str,
+    typer.Option(
+        envvar="PHAROAH_LEASE",
+        help="Show hints of this lease only, or of the one that begins so; all are kept.",
+        show_default=False,
+    ),
 ]
 WaitS = Annotated[
     float, typer.Option(min=0.1, help="With --once: how many seconds to listen to a provider that answers.")
@@ -32,6 +37,7 @@ def watch(
     lease: Lease = "",
     wait_s: WaitS = 2.0,
     *,
+    latest: Latest = False,
     once: Annotated[bool, typer.Option("--once", help="Take what there is, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each hint.")] = False,
 ) -> None:
@@ -42,14 +48,17 @@ def watch(
     """
     from tenant_client.advice.hints import line_of, object_of
 
-    def show(hint: "Hint") -> None:
+    def show(hint: "Hint", log: "HintLog") -> None:
         if not str(hint.lease).startswith(lease):
             return
+        name = log.context_name(hint.lease)
         if as_json:
-            show_json(object_of(hint))
+            show_json(object_of(hint, name))
         else:
-            show_line(line_of(hint))
+            show_line(line_of(hint, name))
 
+    with failing(UNKNOWN if once else 2):
+        lease = _lease(home, lease, latest=latest)
     if once:
         with failing(UNKNOWN):
             code = _once(home, lease, wait_s, show)
@@ -58,6 +67,31 @@ def watch(
     with failing(), _line(home) as (online, log):
         say("waiting for hints; Ctrl-C ends it")
         _take(online, log, show)
+
+
+def _lease(home: Path, beginning: str, *, latest: bool) -> str:
+    """The lease that is meant; one that nothing is known of yet stays as it was typed, for hints that are to come."""
+    from contextlib import closing
+
+    from federation.runtime.sqlite import reporting
+    from tenant_client.advice.hints import HintLog
+    from tenant_client.records.database import open_database
+    from tenant_client.records.journal import UnknownUnit
+
+    if beginning and latest:
+        raise typer.BadParameter("name either a lease or --latest", param_hint="--lease")
+    if not (beginning or latest):
+        return ""
+    database = journalled(home) if latest else home / "tenant.db"
+    if not database.exists():
+        return beginning
+    with reporting(), closing(open_database(database)) as connection:
+        try:
+            return HintLog(connection).find(beginning)
+        except UnknownUnit:
+            if latest:
+                raise
+            return beginning
 
 
 def _once(home: Path, lease: str, wait_s: float, show: "Show") -> int:
@@ -88,13 +122,13 @@ def _take(online: "Online", log: "HintLog", show: "Show") -> None:
 
     last = log.cursor()
     for hint in _standing(log):
-        show(hint)
+        show(hint, log)
     for hint in online.watch(last):
         if hint.number > last + 1:
             warn(f"hints {last + 1} to {hint.number - 1} are kept by the provider no longer")
         last = hint.number
         log.take(hint, time.time())
-        show(hint)
+        show(hint, log)
 
 
 def _standing(log: "HintLog", lease: str = "") -> "Iterator[Hint]":

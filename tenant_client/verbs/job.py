@@ -219,13 +219,13 @@ def diagnose(
     unknown = found.reason == "unknown"
     shown = hints(gathered) if unknown else ()
     if as_json:
-        fields = ("reason", "domain", "rank", "host", "gpu", "sentence")
+        fields = ("reason", "domain", "rank", "host", "gpu", "sentence", "advice")
         place = found.root.where if found.root else ""
         cascade = [asdict(seen) for seen in found.cascade]
         rest = {"place": place, "cascade": cascade, "hints": [asdict(hint) for hint in shown]}
         show_json({name: getattr(found, name) for name in fields} | rest)
     else:
-        show(found.sentence)
+        show(found.sentence, *([f"  do: {found.advice}"] if found.advice else []))
         show(*(f"  then {seen.reason}, {seen.where}: {seen.text[:120]}" for seen in found.cascade))
         show(*(f"  perhaps ({hint.count}×) {hint.example}" for hint in shown))
     raise typer.Exit(3 if unknown else 0)

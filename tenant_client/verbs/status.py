@@ -99,7 +99,7 @@ def _row(row: "LeaseRow") -> str:
 
 
 def reasons(*, as_json: AsJson = False) -> None:
-    """List the reasons that a failure can have: what each means, where it lies, and how common and costly it is.
+    """List the reasons that a failure can have: where each lies, how common and costly it is, what to do about it.
 
     Every failure is counted in the next round under its reason, `unknown` too; a job that was stopped is no failure.
     """
@@ -115,7 +115,7 @@ def reasons(*, as_json: AsJson = False) -> None:
         show(f"{domain}: {_DOMAINS[domain]}")
         for row in rows:
             figures = f"{row.observed:>4} failures, {row.share_of_lost_gpu_time:5.2f}% of lost GPU time"
-            show(f"  {row.slug:<22} {row.title:<22} {figures}")
+            show(f"  {row.slug:<22} {row.title:<22} {figures}", f"    {row.advice}")
     show(f"unknown: {UNKNOWN}", "Figures: six months of two LLM clusters (Hu et al., NSDI 2024, Table 3).")
 
 

@@ -1,4 +1,4 @@
-"""The verbs that look at a workload: describe, signature, compare, catalogue. All local: nothing is sent."""
+"""The verbs that look at a workload: describe, tokens, compare, catalogue. All local: nothing is sent."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,7 +67,7 @@ def describe(traces: Traces, *, as_json: AsJson = False) -> None:
     )
 
 
-def signature(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: AsJson = False) -> None:
+def tokens(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: AsJson = False) -> None:
     """Print the ladder of tokens of a workload, under a key of this machine: what the provider would see, in form.
 
     The tokens of the federation have the same form and the same equalities; only the trustees can make them.

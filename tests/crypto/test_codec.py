@@ -65,10 +65,12 @@ from federation.protocol import (
     service_messages,
 )
 from federation.protocol.bundle import (
+    LONGEST_NAME,
     SKETCH_BYTES,
     Bundle,
     Catalogue,
     CatalogueEntry,
+    ContextName,
     FactorEntry,
     HazardEntry,
     MismatchEntry,
@@ -152,6 +154,8 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
     (Series, "position"): lambda: st.integers(0, 1),
     (Statement, "epsilon"): lambda: st.floats(0, exclude_min=True, allow_infinity=False),
     (Statement, "delta"): lambda: st.floats(0, 1, exclude_max=True),
+    (ContextName, "name"): lambda: st.text(min_size=1, max_size=LONGEST_NAME),
+    (Bundle, "context_names"): lambda: context_names(),
     (CatalogueEntry, "sketch"): lambda: st.binary(min_size=SKETCH_BYTES, max_size=SKETCH_BYTES),
     (Catalogue, "entries"): lambda: entries(),
     (enrolment.TrusteeCard, "address"): lambda: st.sampled_from(ADDRESSES),
@@ -178,6 +182,12 @@ def entries() -> st.SearchStrategy[Any]:
     """Of a catalogue: each name once, in order."""
     unsorted: st.SearchStrategy[Any] = st.lists(valid(CatalogueEntry), max_size=3, unique_by=lambda one: str(one.name))
     return unsorted.map(lambda them: tuple(sorted(them, key=lambda one: str(one.name))))
+
+
+def context_names() -> st.SearchStrategy[Any]:
+    """Of a bundle: one for each context."""
+    named: st.SearchStrategy[Any] = st.lists(valid(ContextName), max_size=3, unique_by=lambda one: str(one.context))
+    return named.map(tuple)
 
 
 def groups() -> st.SearchStrategy[tuple[tuple[bytes, ...], ...]]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from crypto.ids import Token
-from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement
+from federation.protocol.bundle import Bundle, ContextName, HazardEntry, MismatchEntry, PairJudgement
 from federation.protocol.check import Check, check
 from federation.protocol.service_messages import CheckVerdict
 from tests.support.changing import replace
@@ -76,6 +76,24 @@ def test_the_verdict_is_the_judgement_of_the_bundle(
     found = checked(entry(probability, judgement=judgement))
     assert found.verdict is verdict
     assert found.evidence == entry(probability, judgement=judgement)
+
+
+def test_fine_for_want_of_evidence_is_said_so() -> None:
+    weak, strong = checked(entry(0.2)), checked(entry(0.0, judgement=PairJudgement.NOT_WORSE))
+    assert (weak.verdict, weak.weak_evidence, weak.word) == (CheckVerdict.OK, True, "ok, weak evidence")
+    assert (strong.verdict, strong.weak_evidence, strong.word) == (CheckVerdict.OK, False, "ok")
+    assert not checked(mismatch()).weak_evidence
+    assert checked().word == "unknown"
+
+
+def test_contexts_have_the_names_that_the_bundle_tells() -> None:
+    told = Bundle(7, 0, 168, (), (), (), None, context_names=(ContextName(context(1), "H100, hall B"),))
+    found = checked(mismatch(better=[1]))
+    assert (found.context_name, found.better_context_name) == ("", "")
+    named = found.named(told.names, str(context(0)))
+    assert (named.context_name, named.better_context_name) == ("", "H100, hall B")
+    with pytest.raises(ValueError, match="one name"):
+        Bundle(7, 0, 168, (), (), (), None, context_names=told.context_names * 2)
 
 
 def test_the_reason_gives_size_interval_and_evidence() -> None:

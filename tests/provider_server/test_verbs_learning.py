@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from typer.testing import CliRunner
 
 from crypto.signing import open_signed
 from federation.protocol.bundle import Bundle
-from federation.runtime.key_files import write_secret
 from provider_server import home as homes
 from provider_server.analysis.buildup import BuildUp
 from provider_server.analysis.contexts import Context
@@ -163,9 +163,6 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
             fail(federation, number)
         for window in WEEKS[:2]:
             hold(federation, window)
-        secret = federation.provider._signing_key._private.private_bytes_raw()
-        write_secret(root / "provider" / "signing.key", secret)
-        write_secret(root / "provider" / "context.key", federation.provider._context_secret)
     (root / "provider" / "provider.toml").touch()
     return root / "provider"
 
@@ -231,6 +228,20 @@ def test_a_bundle_is_published_by_hand_and_the_old_ones_stay(held: Path, tmp_pat
     assert second["bundle"] == first["bundle"] + 1
     listed = [told("findings", "--home", home, "--probability", 0, "--bundle", n["bundle"]) for n in (first, second)]
     assert listed[0] == listed[1] != []
+
+
+def test_a_bundle_names_the_contexts_that_the_settings_name_and_no_others(held: Path, tmp_path: Path) -> None:
+    home = shutil.copytree(held, tmp_path / "provider")
+    settings = home / "provider.toml"
+    for text, names in (("", set()), (f'[names]\ncontexts = {{ "{CONTEXT}" = "H100, hall B" }}\n', {"H100, hall B"})):
+        settings.write_text(text)
+        told("publish", "--home", home)
+        with closing(homes.open_provider(home, None, homes.settings_of(home))) as provider:
+            newest = homes.open_publisher(home, provider.store).newest()
+            assert newest is not None
+            assert set(newest.names.values()) == names
+            own = {str(entry.context) for entry in newest.mismatches}
+        assert bool(own & newest.names.keys()) == bool(names)
 
 
 # ---- benchmark jobs --------------------------------------------------------------------------------------------------
@@ -309,12 +320,7 @@ def test_a_bad_file_of_benchmark_jobs_publishes_nothing(held: Path, tmp_path: Pa
 
 def test_before_the_first_release_there_is_nothing_to_learn(tmp_path: Path) -> None:
     root = tmp_path / "new"
-    grounds = Grounds.founded(root, 4)
-    write_secret(
-        root / "provider" / "signing.key", grounds.federation.provider._signing_key._private.private_bytes_raw()
-    )
-    write_secret(root / "provider" / "context.key", bytes(32))
-    (root / "provider" / "provider.toml").touch()
+    Grounds.founded(root, 4)
     for verb in ("learn", "publish"):
         result = call(verb, "--home", root / "provider")
         assert (result.exit_code, result.stdout) == (3, ""), result.stderr

@@ -27,6 +27,16 @@ def test_the_reference_is_up_to_date(generate: ModuleType) -> None:
         assert written == text.rstrip("\n") + "\n", f"docs/reference/{name} is old: make reference"
 
 
+def test_manual_pages_tell_every_verb_and_no_line_is_taken_for_a_request(generate: ModuleType) -> None:
+    pages = generate.manuals()
+    assert set(pages) == {f"{program}.1" for program in generate.PROGRAMS}
+    assert '.SS "pharoah\\-tenant check [OPTIONS] [LEASE]"' in pages["pharoah-tenant.1"]
+    assert "signature [" not in pages["pharoah-tenant.1"]
+    for line in "".join(pages.values()).splitlines():
+        assert not line.startswith("'")
+        assert not line.startswith(".") or line.split()[0] in (".TH", ".SH", ".SS", ".TP", ".B")
+
+
 def test_every_verb_setting_and_message_has_words(generate: ModuleType) -> None:
     pages = generate.pages()
     assert (

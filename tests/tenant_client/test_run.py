@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pty
+import re
 import resource
 import select
 import signal
@@ -137,7 +138,7 @@ def test_binary_streams_pass_through_unchanged(tmp_path: Path) -> None:
 
 def test_streams_that_are_one_stay_in_order(tmp_path: Path) -> None:
     script = "for i in $(seq 200); do echo o$i; echo e$i >&2; done"
-    process = start(tmp_path / "home", ["sh", "-c", script], stderr=subprocess.STDOUT)
+    process = start(tmp_path / "home", ["sh", "-c", script], ["--quiet"], stderr=subprocess.STDOUT)
     lines = process.communicate()[0].decode().split()
     assert lines == [f"{stream}{i}" for i in range(1, 201) for stream in "oe"]
 
@@ -248,9 +249,18 @@ def test_nowhere_to_write_at_all(tmp_path: Path) -> None:
     assert (done.code, done.stdout) == (4, b"ran\n")
 
 
+def test_a_good_end_is_one_line(tmp_path: Path) -> None:
+    done = run(tmp_path / "home", ["sh", "-c", "exit 0"], ["--lease", "aa11"])
+    (line,) = done.stderr.splitlines()
+    assert re.fullmatch(
+        r"pharoah-tenant: sh -c 'exit 0' on aa11 succeeded after 0:00:\d\d, 1 attempt; journal: .*home/tenant\.db", line
+    )
+    assert "2 attempts" in run(tmp_path / "home", ["sh", "-c", "exit 0"], ["--lease", "aa11"]).stderr
+
+
 def test_quiet_says_nothing(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    done = run(tmp_path / "file", ["sh", "-c", "exit 4"], ["--quiet"], env={"TMPDIR": str(tmp_path)})
+    (tmp_path / "home/tenant.db").mkdir(parents=True)  # in the way
+    done = run(tmp_path / "home", ["sh", "-c", "exit 4"], ["--quiet"])
     assert (done.code, done.stderr) == (4, "")
 
 

@@ -1,8 +1,13 @@
 """`status`, `leases`, `reasons` and `serve --check`: what is said of a home, by name, and by exit code."""
 
 import json
+import os
+import pty
+import re
 import socket
-from contextlib import closing
+import subprocess
+import sys
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,11 @@ import provider_server.operations.overview
 import provider_server.operations.preflight
 import simulation.cli
 import tenant_client.cli
+import tenant_client.disclosure.happened
 import tenant_client.disclosure.overview
+import tenant_client.disclosure.owner_view
+import trustee.cli
+import trustee.overview
 from crypto.ids import LeaseId
 from federation.protocol.causes import CAUSES
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
@@ -27,7 +36,12 @@ from tenant_client.records.database import open_database
 from tests.provider_server.test_provider_verbs import committee as committee, held as held, home as home
 from tests.support.federations import WEEKS
 
-CLI = {"tenant": tenant_client.cli.app, "provider": provider_server.cli.app, "sim": simulation.cli.app}
+CLI = {
+    "tenant": tenant_client.cli.app,
+    "trustee": trustee.cli.app,
+    "provider": provider_server.cli.app,
+    "sim": simulation.cli.app,
+}
 
 
 def call(program: str, *words: object) -> Result:
@@ -38,6 +52,11 @@ SCHEMAS = {
     ("tenant", "status"): tenant_client.disclosure.overview.TenantStatus,
     ("tenant", "leases"): tenant_client.disclosure.overview.Leases,
     ("tenant", "reasons"): tenant_client.disclosure.overview.Reasons,
+    ("tenant", "journal"): tenant_client.disclosure.happened.Happened,
+    ("tenant", "budget"): tenant_client.disclosure.owner_view.Budget,
+    ("tenant", "preview"): tenant_client.disclosure.owner_view.Preview,
+    ("tenant", "sent"): tenant_client.disclosure.owner_view.Sent,
+    ("trustee", "status"): trustee.overview.TrusteeStatus,
     ("provider", "status"): provider_server.operations.overview.ProviderStatus,
     ("provider", "serve"): provider_server.operations.preflight.Preflight,
 }
@@ -101,6 +120,13 @@ def test_status_of_a_tenant_says_the_last_round_and_what_is_left(held: Path) -> 
     assert last["epsilon_spent"] > 0.9
 
 
+@pytest.mark.parametrize("verb", ["journal", "budget", "preview", "sent"])
+def test_what_owners_see_as_json_has_the_form_of_the_reference(held: Path, verb: str) -> None:
+    code, view = told("tenant", verb, "--home", held.parent / "tenants/000")
+    assert code == 0
+    assert any(view.values())
+
+
 def hint_now() -> Hint:
     return Hint(
         number=1,
@@ -132,6 +158,21 @@ def test_leases_are_found_by_their_first_letters(tmp_path: Path) -> None:
     assert call("tenant", "leases", "b", "--home", tmp_path).exit_code == 3
 
 
+def test_hints_and_tests_of_a_lease_take_its_first_letters_too(tmp_path: Path) -> None:
+    attempt(tmp_path, "aa11", "train", AttemptState.SUCCEEDED)
+    attempt(tmp_path, "aa22", "eval", AttemptState.SUCCEEDED, 2e6)
+    for verb, wrong in ((["watch", "--once"], 2), (["confirm", "test"], 3)):
+        ambiguous = call("tenant", *verb, "--lease", "aa", "--home", tmp_path)
+        assert (ambiguous.exit_code, "aa11, aa22" in ambiguous.stderr) == (3, True)
+        both = call("tenant", *verb, "--lease", "aa11", "--latest", "--home", tmp_path)
+        assert (both.exit_code, "--lease" in both.stderr) == (wrong, True)
+    with closing(open_database(tmp_path / "tenant.db")) as connection:
+        log = HintLog(connection)
+        log.take(hint_now(), 0.0)
+        assert [log.find(beginning) for beginning in ("aa2", "00", "")] == ["aa22", "00" * 16, "aa22"]
+    assert "aa22" in call("tenant", "confirm", "test", "--latest", "--home", tmp_path).stderr
+
+
 def test_a_lease_is_named_or_the_latest_but_not_both(tmp_path: Path) -> None:
     for words in ([], ["aa11", "--latest"]):
         assert call("tenant", "changes", *words, "--home", tmp_path).exit_code == 2
@@ -146,12 +187,55 @@ def test_the_journal_printed_is_no_error(tmp_path: Path) -> None:
     assert "1 lease;" in shown.stdout
 
 
+@pytest.mark.parametrize(("more", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_errors_are_coloured_on_a_terminal_alone_and_foreign_text_never(
+    tmp_path: Path, more: dict[str, str], *, coloured: bool
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    environment |= {"TERM": "xterm"} | more
+    command = [sys.executable, "-m", "tenant_client", "journal", "--home", str(tmp_path / "\x1b[31mred")]
+    ours, its = pty.openpty()
+    with subprocess.Popen(command, stdout=its, stderr=its, env=environment) as process:
+        os.close(its)
+        shown = b""
+        with suppress(OSError):  # EIO: the other end is closed
+            while block := os.read(ours, 1 << 16):
+                shown += block
+    os.close(ours)
+    assert process.returncode == 3
+    escapes = [b"\x1b[1;31m", b"\x1b[0m"] if coloured else []
+    assert re.findall(rb"\x1b\[[0-9;]*m", shown) == escapes
+    assert rb"\x1b[31mred" in shown
+    piped = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert piped.stderr.startswith(b"pharoah-tenant: error: nothing is journalled")
+    assert b"\x1b" not in piped.stdout + piped.stderr
+
+
 def test_reasons_are_the_taxonomy() -> None:
     _, view = told("tenant", "reasons")
     assert [row["slug"] for row in view["reasons"]] == list(CAUSES)
     assert all(row["counts"] and row["title"] and row["domain"] for row in view["reasons"])
     shown = call("tenant", "reasons").stdout
-    assert all(slug in shown for slug in CAUSES)
+    assert all(slug in shown and cause.advice in shown for slug, cause in CAUSES.items())
+    assert len({row["advice"] for row in view["reasons"]}) == len(CAUSES)
+
+
+# ---- a trustee -------------------------------------------------------------------------------------------------------
+
+
+def test_a_trustee_is_told_what_comes_next(committee: Path, tmp_path: Path) -> None:
+    code, view = told("trustee", "status", "--home", tmp_path / "none")
+    assert (code, view["exists"], view["seat"], view["due"]) == (3, False, None, view["due"])
+    assert "init" in view["due"]
+    assert not (tmp_path / "none").exists()
+    call("trustee", "init", "--home", tmp_path / "new", "--address", "localhost:7100")
+    code, view = told("trustee", "status", "--home", tmp_path / "new")
+    assert (code, view["address"], view["seat"], view["attention"]) == (0, "localhost:7100", None, [])
+    assert "deal" in view["due"]
+    code, view = told("trustee", "status", "--home", committee.parent)
+    assert (code, view["seat"]["trustees"], view["seat"]["threshold"], view["federation"]) == (0, 3, 2, None)
+    assert "enrol" in view["due"]
+    assert not (committee.parent / "trustee.db").exists()
 
 
 # ---- a provider ------------------------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ def test_traces_and_catalogues_obey_nothing(words: list[str], tmp_path: Path) ->
     assert call("catalogue", known, f"{HOSTILE}={trace}").exit_code == 0
     home = "--home", tmp_path / "home"
     assert "aten::" in calm("describe", trace, *words).stdout
-    assert "nearest" in calm("signature", trace, "--catalogue", known, *home, *words).stdout
+    assert "nearest" in calm("tokens", trace, "--catalogue", known, *home, *words).stdout
     assert calm("compare", trace, honest, "--catalogue", known, *home, *words).stdout
     assert calm("catalogue", known, f"{HOSTILE}={tmp_path / HOSTILE_NAME}").stderr
 

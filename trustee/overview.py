@@ -1,0 +1,133 @@
+"""Where a trustee stands, in one look: the ceremony, the federation, its certificate, what it was asked for.
+
+Nothing is asked, made or changed: the home is read as it lies there, and may be missing.
+"""
+
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from crypto.ristretto import RandomBytes
+from federation.protocol.enrolment import fingerprint
+from federation.runtime.clock import SECONDS_PER_HOUR
+from federation.runtime.key_files import read
+from federation.runtime.pinned_directory import NotEnrolled
+from federation.transport.certificates import ends
+from trustee import home as trustee_home
+from trustee.trustee import Trustee, TrusteeLimits
+
+EXPIRES_SOON_D, SECONDS_PER_DAY = 30.0, 86_400.0
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What came of the ceremony: the trustee's number, and how many of how many make a token."""
+
+    index: int
+    trustees: int
+    threshold: int
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What this trustee has done in the federation that it joined; evaluations are those of this epoch."""
+
+    head: str
+    members: int
+    epoch: int
+    evaluations: int
+    evaluations_per_tenant: int
+    rounds_endorsed: int
+    rounds_unmasked: int
+    last_round_id: str
+    conflicts: int
+
+
+@dataclass(frozen=True)
+class TrusteeStatus:
+    """All of it. `seat` is None before the ceremony has ended, `federation` before one was joined."""
+
+    version: int
+    home: str
+    exists: bool
+    address: str
+    seat: Seat | None
+    federation: Asked | None
+    certificate_days_left: float | None
+    due: str
+    attention: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing waits. 1: something wants attention. 3: there is nothing yet."""
+        if not self.address:
+            return 3
+        return 1 if self.attention else 0
+
+
+def status(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits, now: datetime) -> TrusteeStatus:
+    """The state of a home; HomeError and CeremonyRefused where its files do not belong together."""
+    made = (home / trustee_home.CARD).exists()
+    seat, federation = None, None
+    if (home / trustee_home.SHARE).exists():
+        committee, index = trustee_home.kept_committee(home), trustee_home.kept_share(home).index
+        seat = Seat(index, len(committee.trustees), committee.threshold)
+        federation = _federation(home, random_bytes, limits, now.timestamp() / SECONDS_PER_HOUR)
+    certificate = home / trustee_home.TLS_CERTIFICATE
+    days = (ends(read(certificate)) - now).total_seconds() / SECONDS_PER_DAY if certificate.exists() else None
+    return TrusteeStatus(
+        version=1,
+        home=str(home),
+        exists=home.is_dir(),
+        address=trustee_home.own_card(home).address if made else "",
+        seat=seat,
+        federation=federation,
+        certificate_days_left=days,
+        due=_due(made=made, seated=seat is not None, joined=federation is not None),
+        attention=tuple(_attention(federation, days)),
+    )
+
+
+def _federation(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits, now_hour: float) -> Asked | None:
+    if not (home / trustee_home.MEMORY).exists():
+        return None
+    try:
+        trustee = trustee_home.open_trustee(home, random_bytes, limits)
+    except NotEnrolled:
+        return None
+    with closing(trustee):
+        return _asked(trustee, limits, now_hour)
+
+
+def _asked(trustee: Trustee, limits: TrusteeLimits, now_hour: float) -> Asked:
+    directory, rounds = trustee.chain.directory, trustee.rounds()
+    epoch = directory.epoch(now_hour)
+    return Asked(
+        head=fingerprint(directory.head),
+        members=len(directory.members),
+        epoch=epoch,
+        evaluations=sum(elements for (_, of), elements in trustee.evaluations().items() if of == epoch),
+        evaluations_per_tenant=limits.evaluations_per_epoch,
+        rounds_endorsed=len(rounds),
+        rounds_unmasked=sum(unmasked for _, _, unmasked in rounds),
+        last_round_id=str(rounds[-1][0]) if rounds else "",
+        conflicts=len(trustee.conflicts()),
+    )
+
+
+def _due(*, made: bool, seated: bool, joined: bool) -> str:
+    if not made:
+        return "make the keys and the card: `pharoah-trustee init`"
+    if not seated:
+        return "take part in the ceremony: `pharoah-trustee deal`, then `pharoah-trustee combine`"
+    return "" if joined else "take the provider's invitation: `pharoah-trustee enrol INVITATION`"
+
+
+def _attention(federation: Asked | None, days: float | None) -> list[str]:
+    wrong = []
+    if federation and federation.conflicts:
+        wrong.append("the provider told two sets for one round: `pharoah-trustee log`")
+    if days is not None and days < EXPIRES_SOON_D:
+        wrong.append(f"the certificate in {trustee_home.TLS_CERTIFICATE} ends in {days:.0f} days")
+    return wrong
