@@ -106,7 +106,7 @@ def small(scenario: Scenario) -> Scenario:
     """The same cloud with fewer weeks and jobs."""
     share = QUICK_JOBS / scenario.jobs_per_week
     failures = {domain: share * rate for domain, rate in scenario.failures_per_week.items()}
-    return replace(
+    return msgspec.structs.replace(
         scenario,
         weeks=QUICK_WEEKS,
         horizon_weeks=QUICK_WEEKS,
