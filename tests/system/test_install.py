@@ -90,23 +90,23 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of programs of a clean environment with the wheel and the core's list."""
     folder = tmp_path_factory.mktemp("core")
     wheels = folder / "wheels"
-    build = [*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, ROOT]
+    build = [*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(ROOT)]
     subprocess.run(build, check=True)
     programs = folder / "venv" / "bin"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-    pip = [*PIP, "--python", programs / "python", "install", "--quiet", "--only-binary", ":all:"]
-    probe = [*PIP, "download", "--quiet", "--retries=0", "--timeout=20", "--no-deps", "--dest", folder, "mdurl"]
+    pip = [*PIP, "--python", str(programs / "python"), "install", "--quiet", "--only-binary", ":all:"]
+    probe = [*PIP, "download", "--quiet", "--retries=0", "--timeout=20", "--no-deps", "--dest", str(folder), "mdurl"]
     if subprocess.run(probe, check=False, capture_output=True).returncode:
         pytest.skip("pip reaches no package registry here, and the core's dependencies come from one")
     subprocess.run([*pip, *PROJECT["dependencies"]], check=True)
-    subprocess.run([*pip, "--no-deps", *wheels.iterdir()], check=True)
+    subprocess.run([*pip, "--no-deps", *map(str, wheels.iterdir())], check=True)
     return programs
 
 
 def call(program: Path, *words: object) -> "subprocess.CompletedProcess[str]":
     """A program of the clean environment, away from the sources."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PHAROAH_"))}
-    command = [program, *map(str, words)]
+    command = [str(program), *map(str, words)]
     done = subprocess.run(command, cwd=program.parent, env=kept, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     return done
