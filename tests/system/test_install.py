@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -149,3 +150,25 @@ def test_a_verb_whose_extra_is_missing_says_which(words: str, extra: str, core: 
     assert done.returncode in (2, 3)
     assert f"this verb needs `pip install 'pharoah[{extra}]'`" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- ops/ ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["provider", "trustee", "tenant"])
+def test_a_unit_starts_a_program_that_there_is_and_lets_it_write_its_home_alone(role: str, tmp_path: Path) -> None:
+    text = (ROOT / "ops" / "systemd" / f"pharoah-{role}.service").read_text(encoding="utf-8")
+    rows = [line.partition("=")[::2] for line in text.splitlines() if not line.startswith("#")]
+    settings = {key: value for key, value in rows if value}
+    assert f"pharoah-{role}" in PROJECT["scripts"]
+    assert settings["ExecStart"] == f"/opt/pharoah/bin/pharoah-{role} serve"
+    assert settings["User"] == settings["StateDirectory"] == f"pharoah-{role}"
+    assert settings["ProtectSystem"] == "strict"
+    assert settings["NoNewPrivileges"] == settings["ProtectHome"] == "yes"
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("there is no systemd-analyze here: Debian's package systemd adds it")
+    unit = tmp_path / f"pharoah-{role}.service"
+    unit.write_text(text.replace(settings["ExecStart"], "/bin/true"), encoding="utf-8")
+    verified = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, check=False)
+    assert (verified.returncode, verified.stdout, verified.stderr) == (0, "", "")
