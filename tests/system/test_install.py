@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -90,23 +91,23 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of programs of a clean environment with the wheel and the core's list."""
     folder = tmp_path_factory.mktemp("core")
     wheels = folder / "wheels"
-    build = [*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, ROOT]
+    build = [*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(ROOT)]
     subprocess.run(build, check=True)
     programs = folder / "venv" / "bin"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-    pip = [*PIP, "--python", programs / "python", "install", "--quiet", "--only-binary", ":all:"]
-    probe = [*PIP, "download", "--quiet", "--retries=0", "--timeout=20", "--no-deps", "--dest", folder, "mdurl"]
+    pip = [*PIP, "--python", str(programs / "python"), "install", "--quiet", "--only-binary", ":all:"]
+    probe = [*PIP, "download", "--quiet", "--retries=0", "--timeout=20", "--no-deps", "--dest", str(folder), "mdurl"]
     if subprocess.run(probe, check=False, capture_output=True).returncode:
         pytest.skip("pip reaches no package registry here, and the core's dependencies come from one")
     subprocess.run([*pip, *PROJECT["dependencies"]], check=True)
-    subprocess.run([*pip, "--no-deps", *wheels.iterdir()], check=True)
+    subprocess.run([*pip, "--no-deps", *map(str, wheels.iterdir())], check=True)
     return programs
 
 
 def call(program: Path, *words: object) -> "subprocess.CompletedProcess[str]":
     """A program of the clean environment, away from the sources."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PHAROAH_"))}
-    command = [program, *map(str, words)]
+    command = [str(program), *map(str, words)]
     done = subprocess.run(command, cwd=program.parent, env=kept, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -149,3 +150,25 @@ def test_a_verb_whose_extra_is_missing_says_which(words: str, extra: str, core: 
     assert done.returncode in (2, 3)
     assert f"this verb needs `pip install 'pharoah[{extra}]'`" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- ops/ ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["provider", "trustee", "tenant"])
+def test_a_unit_starts_a_program_that_there_is_and_lets_it_write_its_home_alone(role: str, tmp_path: Path) -> None:
+    text = (ROOT / "ops" / "systemd" / f"pharoah-{role}.service").read_text(encoding="utf-8")
+    rows = [line.partition("=")[::2] for line in text.splitlines() if not line.startswith("#")]
+    settings = {key: value for key, value in rows if value}
+    assert f"pharoah-{role}" in PROJECT["scripts"]
+    assert settings["ExecStart"] == f"/opt/pharoah/bin/pharoah-{role} serve"
+    assert settings["User"] == settings["StateDirectory"] == f"pharoah-{role}"
+    assert settings["ProtectSystem"] == "strict"
+    assert settings["NoNewPrivileges"] == settings["ProtectHome"] == "yes"
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("there is no systemd-analyze here: Debian's package systemd adds it")
+    unit = tmp_path / f"pharoah-{role}.service"
+    unit.write_text(text.replace(settings["ExecStart"], "/bin/true"), encoding="utf-8")
+    verified = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, check=False)
+    assert (verified.returncode, verified.stdout, verified.stderr) == (0, "", "")
