@@ -1,8 +1,8 @@
-"""The users' loop over a year of `standard`, without the cost of the federation: `impact` on the clouds of seeds.
+"""The impact of checks and hints over a year of `standard`, without running the protocol.
 
-What the provider sees is drawn as in `bench_learning`: releases with the noise of the protocol, and no protocol.
-Bundles are composed from what it learns of them, as it would, with names hashed to tokens. `pharoah-sim run` gives the
-same figures from the whole protocol.
+Releases are drawn as in `simulation.bench.learning`: with the protocol's noise, but without the protocol. Bundles are
+composed from the findings, with names hashed to tokens. `pharoah-sim run` gives the same figures from the whole
+protocol.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,7 +76,7 @@ def _with_tokens(findings: Findings) -> Findings:
 
 
 def impacts(seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tuple[str, Impact]]:
-    """One impact after another, seed by seed; with `quick` of a small cloud, which shows that it runs."""
+    """The impact of each level of privacy, seed by seed; with `quick`, of a small cloud."""
     scenario = small(load("standard")) if quick else load("standard")
     for seed in range(seeds):
         yield from _of_seed(scenario, seed, sampler)
