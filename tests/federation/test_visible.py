@@ -189,6 +189,7 @@ WRITERS = {
     "tenant_client/run/hook/progress.py": "a file of a rank's progress",
     "tenant_client/confirm/storage.py": "a file on the disk that is tested",
     "federation/runtime/screen.py": "one line by one write, visible",
+    "federation/transport/connections.py": "the folder of open files, read to find a connection's socket",
 }
 DESCRIPTORS = {"write", "writev", "pwrite", "pwritev", "sendfile", "splice", "dup2"}
 DEVICES = ("/dev/tty", "/dev/std", "/dev/fd", "/dev/pts", "/proc/self/fd")

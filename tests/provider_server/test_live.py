@@ -25,7 +25,6 @@ from crypto.errors import DecodeError, Unreachable
 from crypto.ids import LeaseId, TenantId, Token
 from federation.protocol.bundle import Bundle, HazardEntry
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
-from federation.runtime.key_files import write_secret
 from provider_server.analysis.buildup import FRESH, SILENT, UNKNOWN, BuildUp, signals
 from provider_server.analysis.contexts import Context, ContextMap
 from provider_server.cli import app
@@ -221,9 +220,6 @@ def test_what_is_missing_is_counted_and_raises_nothing(scene: Scene) -> None:
 
 
 def test_the_verb_that_records_leases_keeps_where_they_are(scene: Scene) -> None:
-    held = scene.grounds.federation.provider
-    write_secret(scene.home / "signing.key", held._signing_key._private.private_bytes_raw())
-    write_secret(scene.home / "context.key", held._context_secret)
     named, unnamed = (
         {"lease": text * 32, "tenant": str(scene.tenant(0)), "start_h": 9.0, "end_h": 99.0} for text in "ab"
     )

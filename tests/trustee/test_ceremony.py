@@ -851,7 +851,7 @@ def test_a_later_invitation_adds_members_and_a_fork_is_refused(ceremony: Ceremon
     stranger = SigningKey(os.urandom(32))
     fork = an_invitation(stranger, trustee_home.kept_committee(home))
     file.write_bytes(stranger.sign(fork))
-    assert ceremony.call("enrol", file, "--home", home, code=2).stderr.startswith("pharoah-tenant: error: ")
+    assert ceremony.call("enrol", file, "--home", home, code=2).stderr.startswith("pharoah-trustee: error: ")
     with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
         assert trustee.chain.entries == invitation.entries
 
