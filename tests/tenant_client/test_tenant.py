@@ -578,7 +578,7 @@ def living_in(home: Path) -> Iterator[Tenant]:
 
 
 def contribute_until(home: Path, moment: Moment) -> "subprocess.Popen[bytes]":
-    script = REPOSITORY / "tests" / "contribute_and_die.py"
+    script = REPOSITORY / "tests" / "support" / "contribute_and_die.py"
     command: list[str | Path] = [sys.executable, script, home, home.parent / "plan", moment]
     path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path})
