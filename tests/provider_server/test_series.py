@@ -576,7 +576,7 @@ def test_leases_whose_tokens_their_tenant_does_not_claim_have_no_owner(world: Wo
             continue
         told = reopened(Registration, tenant.register(request))
         owned = open_signed(Ownership, told.ownership, keys().tenants[number][0].public)
-        nothing = keys().tenants[number][0].sign(replace(owned, held=()))
+        nothing = keys().tenants[number][0].sign(replace(owned, tokens=()))
         world.provider.register(keys().tenants[number][0].sign(replace(told, ownership=nothing)))
     plan = world.provider.plan(window(0))
     owners = {dimension.name: set(dimension.owners) for dimension in plan.dimensions if dimension.owners}

@@ -3,7 +3,7 @@
 Frozen, comparable and in an order of their own, so that the same dumps give equal `CollectiveFindings`, and the same
 text for a person, however they were handed in. `evidence` is the same for the diagnosis of a job.
 
->>> Findings(Verdict.CLEAN, (), (), ()).sentence
+>>> CollectiveFindings(CollectiveVerdict.CLEAN, (), (), ()).sentence
 'nothing found'
 >>> listed([3, 1])
 'ranks 1, 3'

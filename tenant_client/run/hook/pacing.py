@@ -5,10 +5,10 @@ do it at the same step and none waits in a collective for one that samples later
 quiet and when what sampling has cost, and will cost once more, is at most `budget` of the time that has passed. The
 first sample has nothing to be measured against; it is taken early, and paid off before the second.
 
->>> pacer = Pacer(Settings(), began_s=0.0)
+>>> pacer = Pacer(PacingSettings(), began_s=0.0)
 >>> [step for step in range(1, 100) if pacer.due(step, now_s=step / 10, load_per_core=0.2)]
 [10, 20, 40, 80]
->>> pacer = Pacer(Settings(), began_s=0.0)
+>>> pacer = Pacer(PacingSettings(), began_s=0.0)
 >>> pacer.due(10, now_s=1.0, load_per_core=0.2)
 True
 >>> pacer.charge(0.2)
