@@ -473,7 +473,8 @@ def test_a_torch_without_these_interfaces_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_jobs_module_path_stays_as_it_was(tmp_path: Path) -> None:
     script = (
-        "import sys; before = list(sys.path); import torch; print(sys.path == before, 'tenant_client.run.hook' in sys.modules)"
+        "import sys; before = list(sys.path); import torch;"
+        " print(sys.path == before, 'tenant_client.run.hook' in sys.modules)"
     )
     assert run_script(script, PHAROAH_RUN_DIR=str(tmp_path)).stdout == "True True\n"
 
