@@ -109,15 +109,15 @@ def test_a_provider_renews_its_certificate_by_a_verb(tmp_path: Path) -> None:
 
 def test_a_trustee_renews_its_certificate_and_its_card_stays(tmp_path: Path) -> None:
     home = tmp_path / "trustee"
-    told("tenant", "trustee", "init", "--home", home, "--address", f"{HOST}:7100", "--name", "trustee.example")
+    told("trustee", "init", "--home", home, "--address", f"{HOST}:7100", "--name", "trustee.example")
     card, before = (home / "trustee.card").read_bytes(), (home / "tls.crt").read_bytes()
-    row = told("tenant", "trustee", "renew-certificate", "--home", home)
+    row = told("trustee", "renew-certificate", "--home", home)
     after = Certificate((home / "tls.crt").read_bytes(), (home / "tls.key").read_bytes())
     assert (home / "trustee.card").read_bytes() == card
     assert after.certificate_pem != before
     assert row["hosts"] == hosts_of(after.certificate_pem) == [HOST, "trustee.example"]
     assert asked_by_grpc(after, root_of(open_trustee_card(card).verify_key)) == b"asked heard"
-    assert told("tenant", "trustee", "renew-certificate", "--home", home, "--name", "b.example")["hosts"] == [
+    assert told("trustee", "renew-certificate", "--home", home, "--name", "b.example")["hosts"] == [
         HOST,
         "b.example",
     ]
