@@ -66,14 +66,15 @@ def test_causes_are_table_3() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("observed = 54,", "observed = 55,", "do not add up"),
+        ("observed = 54\n", "observed = 55\n", "do not add up"),
         ("share_of_lost_gpu_time = 30.25", "share_of_lost_gpu_time = 30.75", "do not add up"),
-        ("observed = 54,", 'observed = "54",', "nvlink_error: observed must be a whole number"),
-        ('title = "CUDA Error", ', 'title = "ECC Error", ', "28 are unique"),
-        ("index_error ", "cuda_error ", "28 are unique"),
-        ("index_error ", "Index_Error ", "slug must be text matching"),
-        ("observed = 23,", "seen = 23,", "index_error: .* key"),
-        ("[script]", "[user]", "the domains are"),
+        ("observed = 54\n", 'observed = "54"\n', "nvlink_error: observed must be a whole number"),
+        ('title = "CUDA Error"\n', 'title = "ECC Error"\n', "28 are unique"),
+        ("[script.index_error]", "[script.cuda_error]", "28 are unique"),
+        ("[script.index_error]", "[script.Index_Error]", "slug must be text matching"),
+        ("observed = 23\n", "seen = 23\n", "index_error: .* key"),
+        ("[script.index_error]", "[user.index_error]", "the domains are"),
+        (" on other nodes, and tell the provider which GPU it was", "\\n", "advice"),
     ],
 )
 def test_a_damaged_table_of_causes_is_refused(old: str, new: str, complaint: str) -> None:
