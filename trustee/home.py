@@ -10,7 +10,6 @@ The directory has mode 0700 and each file 0600. No file but the last is ever ove
 makes anew.
 """
 
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from datetime import datetime
@@ -27,6 +26,7 @@ from federation.protocol.enrolment import SealingKey, TrusteeCard, host_of, open
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
 from federation.runtime.pinned_directory import NotEnrolled
+from federation.runtime.sqlite import create_file
 from federation.transport.certificates import Certificate, hosts_of, issue
 from trustee.trustee import Trustee, TrusteeLimits
 
@@ -136,7 +136,7 @@ def _opened(home: Path, entries: Iterable[bytes], random_bytes: RandomBytes, lim
     if (signing.public, mask.public) != (record.verify_key, record.mask_key):
         raise HomeError(f"the keys in {home} are not those of the ceremony", hint="restore all files from one backup")
     memory = home / MEMORY
-    os.close(os.open(memory, os.O_CREAT | os.O_RDWR, 0o600))
+    create_file(memory)
     return Trustee(share, signing, mask, tuple(entries), memory, random_bytes, limits)
 
 

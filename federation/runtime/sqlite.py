@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from crypto.errors import PharoahError
@@ -53,9 +53,19 @@ def transaction(connection: Connection) -> Iterator[None]:
                 connection.execute("ROLLBACK")
 
 
+def create_file(path: Path) -> None:
+    """An empty file with mode 0600, unless there is one; one that is there is not touched.
+
+    To close any descriptor of an open database drops the locks that this process holds on it. Another process then
+    takes its write-ahead log for abandoned and deletes it (sqlite.org/howtocorrupt.html, section 2.2).
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
 def open_database(path: Path, schema: str) -> Connection:
     """The database at `path`, created if absent with mode 0600. Every write outside a transaction commits by itself."""
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    create_file(path)
     connection = Connection(str(path))
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")

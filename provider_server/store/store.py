@@ -8,10 +8,12 @@ values of a row.
 The schema comes from `provider_server.store.migrations`, which bring a database up to date when it is opened.
 """
 
+import errno
 import json
 import math
 import os
 import sqlite3
+import stat
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -24,6 +26,7 @@ import sqlalchemy as sa
 from crypto.errors import PharoahError, Refusal
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.round_messages import Registration
+from federation.runtime.sqlite import create_file
 from provider_server.fleet.leases import Lease
 from provider_server.store import tables
 from provider_server.store.hint_store import HintStore, begin_above
@@ -349,10 +352,20 @@ def _engine(url: sa.URL, *, create: bool) -> sa.Engine:
         raise BadDatabase("the driver of PostgreSQL is missing", hint="pip install 'pharoah[postgresql]'") from error
 
 
+def _check_file(path: Path) -> None:
+    """OSError unless it is a file that may be read and written; it is not opened (`create_file` says why)."""
+    if stat.S_ISDIR(path.stat().st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 def _sqlite(url: sa.URL, *, create: bool) -> sa.Engine:
     path = Path(url.database or "")
     try:
-        os.close(os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600))
+        if create:
+            create_file(path)
+        _check_file(path)
     except OSError as error:
         reason = (error.strerror or "it cannot be opened").lower()
         raise BadDatabase(f"{path}: {reason}", hint="name a file that is there, or that can be made") from error
