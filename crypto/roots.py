@@ -1,8 +1,7 @@
 """The identity key of a provider or trustee as a root of TLS: whoever knows the key knows the servers behind it.
 
-    signing key ──signs──▶ certificate of a server          in federation.transport.certificates; another whenever its
-    owner likes verify key  ──is the root of──▶ what its callers trust  made here, by everybody alike, from the key
-    alone
+    signing key ──signs──▶ certificate of a server              made by its owner (federation.transport.certificates)
+    verify key  ──is the root of──▶ what its callers trust      made here, alike by everybody, from the key alone
 
 So a certificate can be renewed without a word to anybody: nobody pins it. A root is a name and a public key (RFC 5280,
 section 6.1.1 d); TLS libraries want it in the form of a certificate and do not look at the signature of one that they

@@ -1,7 +1,6 @@
 """One federated week from beginning to end: who does what, in order. This is the function to read first.
 
-Tenants are reached through `Tenants` (a Flower grid, in process or through a SuperLink), trustees through
-`TrusteeService` of the tenant's side, which the provider knows only by the two methods it uses.
+Tenants are reached through `Tenants` (a Flower grid, in process or through a SuperLink), trustees through `MaskHolder`.
 """
 
 import logging
@@ -11,6 +10,7 @@ from typing import Protocol
 
 from crypto.errors import MemberRefused, PharoahError
 from federation.protocol.queries import Query
+from provider_server.analysis.hazard import Unsettled
 from provider_server.learning.publication_gate import HeldBack, check
 from provider_server.learning.publisher import Publisher
 from provider_server.rounds.provider import Provider, Window
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class Tenants(Protocol):
     """All that the federated week knows of the transport."""
 
-    def ask(self, verb: Query, payload: bytes) -> Iterator[bytes]:
+    def ask(self, query: Query, payload: bytes) -> Iterator[bytes]:
         """Sends `payload` to all connected tenants, yields answers as they arrive; silent or failing ones give none."""
 
 
@@ -95,18 +95,19 @@ def federated_week(
 
 
 def publish(publisher: Publisher, tenants: Tenants, announce: Callable[[Stage], None] = lambda stage: None) -> bool:
-    """Learns from all releases so far and gives every tenant the bundle, unless it would predict worse than the last.
+    """Learns from all releases so far and gives every tenant the bundle.
 
-    One that is held back is logged, the bundle in force stays, and the answer is false.
+    One that would predict worse than the last, or whose fit does not settle, is held back: that is logged, the bundle
+    in force stays, and the answer is false. The release stands in either case.
     """
     announce(Stage.LEARN)
     releases = publisher.releases()
     try:
         check(publisher.review(releases))
-    except HeldBack as held:
+        findings = publisher.learn(releases)
+    except (HeldBack, Unsettled) as held:
         logger.warning("the bundle is held back: %s", held.what, extra={"event": "held back", "hint": held.hint})
         return False
-    findings = publisher.learn(releases)
 
     announce(Stage.PUBLISH)
     for _receipt in tenants.ask(Query.BUNDLE, publisher.publish(releases, findings)):

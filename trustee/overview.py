@@ -13,11 +13,9 @@ from federation.protocol.enrolment import fingerprint
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.key_files import read
 from federation.runtime.pinned_directory import NotEnrolled
-from federation.transport.certificates import ends
+from federation.transport.certificates import EXPIRES_SOON_D, days_left
 from trustee import home as trustee_home
 from trustee.trustee import Trustee, TrusteeLimits
-
-EXPIRES_SOON_D, SECONDS_PER_DAY = 30.0, 86_400.0
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def status(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits, now: da
         seat = Seat(index, len(committee.trustees), committee.threshold)
         federation = _federation(home, random_bytes, limits, now.timestamp() / SECONDS_PER_HOUR)
     certificate = home / trustee_home.TLS_CERTIFICATE
-    days = (ends(read(certificate)) - now).total_seconds() / SECONDS_PER_DAY if certificate.exists() else None
+    days = days_left(read(certificate), now) if certificate.exists() else None
     return TrusteeStatus(
         version=1,
         home=str(home),
@@ -129,5 +127,5 @@ def _attention(federation: Asked | None, days: float | None) -> list[str]:
     if federation and federation.conflicts:
         wrong.append("the provider told two sets for one round: `pharoah-trustee log`")
     if days is not None and days < EXPIRES_SOON_D:
-        wrong.append(f"the certificate in {trustee_home.TLS_CERTIFICATE} ends in {days:.0f} days")
+        wrong.append(f"the certificate ends in {days:.0f} days: `pharoah-trustee renew-certificate`")
     return wrong

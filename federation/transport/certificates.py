@@ -13,6 +13,7 @@ Not promised: revocation. Whoever steals the key of an issued certificate can pa
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -31,7 +32,7 @@ from crypto.signing import SigningKey
 logger = logging.getLogger(__name__)
 
 YEAR_D, TEN_YEARS_D = 366, 3652
-WARN, WARN_EVERY_S = timedelta(days=30), 86_400.0
+EXPIRES_SOON_D, WARN_EVERY_S = 30.0, 86_400.0
 CLOCKS_DIFFER = timedelta(days=1)
 
 _NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Pharoah")])
@@ -90,14 +91,19 @@ def ends(certificate_pem: bytes) -> datetime:
     return _first(certificate_pem).not_valid_after_utc
 
 
+def days_left(certificate_pem: bytes, now: datetime) -> float:
+    """Days until callers begin to refuse the certificate; below zero after that."""
+    return (ends(certificate_pem) - now) / timedelta(days=1)
+
+
 def warn_of_end(certificate_pem: bytes, now: datetime) -> None:
-    """Logs a warning if the certificate ends within `WARN`, or has ended."""
-    left = ends(certificate_pem) - now
-    if left < WARN:
+    """Logs a warning if the certificate ends within `EXPIRES_SOON_D` days, or has ended."""
+    left_d = days_left(certificate_pem, now)
+    if left_d < EXPIRES_SOON_D:
         logger.warning(
             "the TLS certificate ends at %s: make another with the verb renew-certificate, and start serve again",
             ends(certificate_pem).isoformat(),
-            extra={"event": "certificate", "days_left": left.days},
+            extra={"event": "certificate", "days_left": math.floor(left_d)},
         )
 
 

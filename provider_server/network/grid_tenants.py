@@ -87,10 +87,10 @@ class GridTenants:
         """Everything left out so far, in the order in which it became known; complete once the answers are consumed."""
         return tuple(self._silences)
 
-    def ask(self, verb: Query, payload: bytes) -> Iterator[bytes]:
+    def ask(self, query: Query, payload: bytes) -> Iterator[bytes]:
         """Sends before it returns, and the deadline runs from then; what was there in time is yielded even after it."""
         end_s = time.monotonic() + self._deadline_s
-        return self._answers(verb, self._send(verb, payload), end_s)
+        return self._answers(query, self._send(query, payload), end_s)
 
     def _send(self, verb: Query, payload: bytes) -> dict[MessageId, NodeId]:
         node_ids = [NodeId(node_id) for node_id in sorted(self._grid.get_node_ids())]

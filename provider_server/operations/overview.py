@@ -14,15 +14,13 @@ from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import plan_loss
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.key_files import HomeError, read
-from federation.transport.certificates import ends
+from federation.transport.certificates import EXPIRES_SOON_D, days_left
 from provider_server.home import CONTROL, founded, founded_hour
 from provider_server.rounds import release as gate
 from provider_server.rounds.schedule import Window, due
 from provider_server.settings import ProviderSettings
 from provider_server.store.round_store import RoundState
 from provider_server.store.store import Store
-
-EXPIRES_SOON_D, SECONDS_PER_DAY = 30.0, 86_400.0
 
 
 @dataclass(frozen=True)
@@ -87,9 +85,8 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
         now_hour,
         settings.rounds.settle_hours,
     )
-    days = (
-        (ends(read(home / "tls.pem")) - now).total_seconds() / SECONDS_PER_DAY if (home / "tls.pem").exists() else None
-    )
+    certificate = home / "tls.pem"
+    days = days_left(read(certificate), now) if certificate.exists() else None
     serving, bundle = is_serving(home), store.newest_bundle()
     return ProviderStatus(
         version=1,
@@ -119,7 +116,7 @@ def _attention(
     if last and RoundState(last.state) not in (RoundState.RELEASED, RoundState.REFUSED):
         wrong.append(f"round {last.round_id[:12]} waits, {last.state}: `pharoah-provider round` goes on with it")
     if days is not None and days < EXPIRES_SOON_D:
-        wrong.append(f"the certificate in tls.pem ends in {days:.0f} days")
+        wrong.append(f"the certificate ends in {days:.0f} days: `pharoah-provider renew-certificate`")
     return wrong
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from crypto.errors import PharoahError
 from federation.runtime.key_files import HomeError, read, read_key
 from federation.runtime.visible import reason
-from federation.transport.certificates import ends
+from federation.transport.certificates import EXPIRES_SOON_D, days_left, ends
 from provider_server.home import open_provider, settings_of
 from provider_server.network.superlink import LOOPBACK
-from provider_server.operations.overview import EXPIRES_SOON_D, SECONDS_PER_DAY, is_serving
+from provider_server.operations.overview import is_serving
 from provider_server.settings import ProviderSettings
 
 
@@ -84,9 +84,9 @@ def _keys(home: Path) -> str:
 
 
 def _certificate(home: Path, now: datetime) -> str:
-    end = ends(read(home / "tls.pem"))
-    days = (end - now).total_seconds() / SECONDS_PER_DAY
-    if days < EXPIRES_SOON_D:
+    certificate = read(home / "tls.pem")
+    end = ends(certificate)
+    if days_left(certificate, now) < EXPIRES_SOON_D:
         raise HomeError(f"tls.pem ends on {end:%Y-%m-%d}", hint="run `pharoah-provider renew-certificate`")
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(home / "tls.pem", home / "tls.key")

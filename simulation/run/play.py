@@ -234,9 +234,9 @@ class MeteredTenants:
         self._inner = inner
         self._tally = tally
 
-    def ask(self, verb: Query, payload: bytes) -> Iterator[bytes]:
+    def ask(self, query: Query, payload: bytes) -> Iterator[bytes]:
         """As the tenants within."""
-        for answer in self._inner.ask(verb, payload):
+        for answer in self._inner.ask(query, payload):
             self._tally.count(len(payload) + len(answer))
             yield answer
 

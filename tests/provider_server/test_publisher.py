@@ -9,11 +9,14 @@ import pytest
 from crypto.ids import LeaseId
 from crypto.signing import open_signed
 from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
+from federation.protocol.queries import Query
+from provider_server.analysis.hazard import Unsettled
 from provider_server.fleet.leases import Lease
 from provider_server.learning import findings
 from provider_server.learning.findings import Findings
 from provider_server.learning.publisher import Publisher
 from provider_server.rounds.release import Release
+from provider_server.week import publish
 from simulation.run.federation import Federation
 from tests.support.changing import replace
 from tests.support.federations import WEEKS, Grounds, begin, fail, hold
@@ -93,3 +96,23 @@ def test_a_bundle_keeps_the_catalogue_of_the_one_before(federation: Federation) 
     assert (opened.number, opened.catalogue) == (before.number + 2, catalogue)
     assert asked.newest() == opened
     assert asked.unpublished()  # it says nothing of the last two weeks
+
+
+def test_what_does_not_settle_is_held_back_and_the_bundle_in_force_stays(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unsettled(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
+        raise Unsettled("the rates still change")
+
+    asked = Publisher(federation.provider.store, federation.provider._signing_key, unsettled)
+    before = asked.newest()
+    assert not publish(asked, Nobody())
+    assert asked.newest() == before
+    assert "the bundle is held back: the rates still change" in caplog.text
+
+
+class Nobody:
+    """No tenant is there."""
+
+    def ask(self, query: Query, payload: bytes) -> Iterator[bytes]:
+        raise AssertionError("nothing is to be told")

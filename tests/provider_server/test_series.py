@@ -75,10 +75,10 @@ class Here:
     tenants: Sequence[Tenant]
     refusals: list[PharoahError]
 
-    def ask(self, verb: Query, payload: bytes) -> Iterator[bytes]:
+    def ask(self, query: Query, payload: bytes) -> Iterator[bytes]:
         for tenant in self.tenants:
             try:
-                yield tenant.answer(verb, payload)
+                yield tenant.answer(query, payload)
             except PharoahError as error:
                 self.refusals.append(error)
 
