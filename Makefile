@@ -55,7 +55,7 @@ test: install ## Run every test; with TESTS=--skipped only those that the last r
 	@# Databases of tests sync every commit: where there is room in memory, their files lie there.
 	@room=$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }' || true); \
 	if [[ $${room:-0} -gt 4000000 ]]; then export PYTEST_DEBUG_TEMPROOT=/dev/shm; fi; \
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(TESTS)
 
 .PHONY: fuzz
 fuzz: install ## Fuzz every decoder of foreign bytes, SECONDS_EACH (600) each

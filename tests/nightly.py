@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SPIN = "while True: pass"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # as the Makefile runs the suite
-PARALLEL = ("-n", "auto", "--dist", "loadgroup")
+PARALLEL = ("-n", "auto", "--dist", "loadgroup", "--no-loadscope-reorder", "-m", "")
 SHOWN_FAILURES = 40
 
 

@@ -1,8 +1,11 @@
-"""Two options of this suite's own: which of its tests run, and in which order.
+"""Two options of this suite's own, which of its tests run and in which order, and which of them stay together.
 
 `--order-seed N` takes the modules, and within each its tests, in an order of its own for every N; a module's tests stay
 together, so that its fixtures are made once. `--skipped` runs what the last run skipped: after something was installed
 (`tests/needs.py`), only that is left to show.
+
+Side by side, a module is one worker's, so that its fixtures are made once. Named groups wait for other programs, and
+begin first.
 """
 
 import random
@@ -48,8 +51,12 @@ class Selection:
             left_out = [item for item in items if not asked_for(item.nodeid, self._only)]
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if asked_for(item.nodeid, self._only)]
+        items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+        for item in items:
+            if not item.get_closest_marker("xdist_group"):
+                item.add_marker(pytest.mark.xdist_group(module_of(item)))
         if self._seed is not None:
-            items[:] = shuffled([(item.nodeid.partition("::")[0], item) for item in items], self._seed)
+            items[:] = shuffled([(module_of(item), item) for item in items], self._seed)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A whole module may be skipped."""
@@ -67,6 +74,11 @@ class Selection:
     def _note(self, report: pytest.CollectReport | pytest.TestReport) -> None:
         if report.skipped and not hasattr(report, "wasxfail"):
             self._skipped.add(GROUP.sub("", report.nodeid))
+
+
+def module_of(item: pytest.Item) -> str:
+    """The file that it is in."""
+    return item.nodeid.partition("::")[0]
 
 
 def cache_of(config: pytest.Config) -> pytest.Cache | None:

@@ -67,6 +67,7 @@ def report(parties: Parties) -> list[Row]:
 # ---- verdicts --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_the_audit_convicts_halved_noise_and_the_old_masks_and_nothing_that_is_shipped(report: Sequence[Row]) -> None:
     assert [row.setting for row in report if is_wrong(row)] == []
     convicted = {at for at, row in enumerate(report) if row.verdict is Verdict.CONVICTED}
@@ -77,6 +78,7 @@ def test_the_audit_convicts_halved_noise_and_the_old_masks_and_nothing_that_is_s
     ]
 
 
+@pytest.mark.nightly
 def test_a_claim_is_that_of_the_defaults_and_what_is_missed_is_missed_by_rare_chance(report: Sequence[Row]) -> None:
     guilty = [row for row in report if row.expected is Verdict.CONVICTED and row.power is not None]
     assert len(guilty) == 3
@@ -86,6 +88,7 @@ def test_a_claim_is_that_of_the_defaults_and_what_is_missed_is_missed_by_rare_ch
         assert max(row.by_counts, row.by_law or 0) > row.claimed
 
 
+@pytest.mark.nightly
 def test_one_contribution_shows_nothing_under_an_alias_and_all_of_it_under_the_old_derivation(
     report: Sequence[Row],
 ) -> None:
@@ -99,6 +102,7 @@ def test_one_contribution_shows_nothing_under_an_alias_and_all_of_it_under_the_o
     assert old.by_counts > 5
 
 
+@pytest.mark.nightly
 def test_the_report_has_a_line_for_every_case_and_is_json(report: Sequence[Row]) -> None:
     assert len(table(report).splitlines()) == 1 + len(report)
     assert all(json.loads(json.dumps(asdict(row)))["verdict"] == row.verdict for row in report)

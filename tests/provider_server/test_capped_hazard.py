@@ -152,7 +152,9 @@ def test_curvature_and_slope_are_derivatives(most: int) -> None:
 # ---- it settles ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("epsilon", [None, 8.0, 1.0, 0.1])
+@pytest.mark.parametrize(
+    "epsilon", [None, pytest.param(8.0, marks=pytest.mark.nightly), 1.0, pytest.param(0.1, marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("scenario", names())
 def test_hazards_settle_on_every_scenario(
     scenario: str, epsilon: float | None, caplog: pytest.LogCaptureFixture

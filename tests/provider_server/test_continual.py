@@ -536,7 +536,7 @@ def calibrated(epsilon: float | None, seed: int, power: float = 1.0) -> Calibrat
     return calibrate(models, tables)
 
 
-@pytest.mark.parametrize("epsilon", [None, 2.0])
+@pytest.mark.parametrize("epsilon", [pytest.param(None, marks=pytest.mark.nightly), 2.0])
 def test_a_perfect_model_is_calibrated_in_95_of_100(epsilon: float | None) -> None:
     found = [calibrated(epsilon, seed) for seed in range(25)]
     assert np.mean([one.slope_low <= 1.0 <= one.slope_high for one in found]) >= 0.84

@@ -69,7 +69,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Port]:
 # ---- attacks ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", [ELSEWHERE, HOST])
+@pytest.mark.parametrize("source", [pytest.param(ELSEWHERE, marks=pytest.mark.nightly), HOST])
 @pytest.mark.parametrize("way", WAYS)
 def test_silent_and_slow_connections_shut_out_nobody_and_are_cut_off(port: Port, way: str, source: str) -> None:
     """Also where the honest node calls from the same address, as behind one NAT."""

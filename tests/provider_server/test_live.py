@@ -43,6 +43,8 @@ from tests.provider_server.test_telemetry_prometheus import prometheus
 from tests.support.federations import Grounds
 from tests.support.waiting import PATIENCE_S, until
 
+pytestmark = pytest.mark.xdist_group("prometheus")  # one of it, for all tests that look at it
+
 NODES = tuple(f"n{number:02}" for number in range(12))
 HOT, SILENCED, NEW = "n03", "n07", "n99"
 HOURS = 120
@@ -80,7 +82,7 @@ def open_metrics(first_hour: int) -> str:
     return "\n".join([*lines, "# EOF\n"])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def feed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Feed]:
     folder = tmp_path_factory.mktemp("prometheus")
     first_hour = int(time.time()) // HOUR_S - HOURS - 4

@@ -620,8 +620,7 @@ def logged_in(
         yield watched
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 1100])
+@pytest.mark.parametrize(("scheme", "width"), browsers.SCHEMES_AND_WIDTHS)
 def test_every_page_is_whole_for_everybody(
     browser: "Browser", site: str, told: View, scheme: browsers.Scheme, width: int
 ) -> None:

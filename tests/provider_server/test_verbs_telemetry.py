@@ -330,6 +330,7 @@ def test_stretches_that_overlap_enter_the_state_once(tmp_path: Path) -> None:
 # ---- the poller of a running provider --------------------------------------------------------------------------------
 
 
+@pytest.mark.xdist_group("prometheus")
 def test_nobody_is_warned_of_hardware_that_was_replaced(scene: Scene) -> None:
     """The new GPU overheats too: without the repair the tenant is told (`test_live`), with it it is too early."""
     kept = load(scene.home)

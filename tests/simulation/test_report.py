@@ -306,7 +306,11 @@ def test_bands_stand_in_the_order_of_age() -> None:
     assert captions == ["0–6 h", "6–24 h", "24–72 h", "&gt; 72 h"]
 
 
-@pytest.mark.parametrize("path", OPTIONAL, ids=str)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.nightly] if at % 5 else []) for at, path in enumerate(OPTIONAL)],
+    ids=str,
+)
 def test_whatever_is_missing_leaves_a_page(path: tuple[Any, ...]) -> None:
     page = Page(render(_changed(path, value=None, rows=5)))
     assert page.open == []

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
+import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
@@ -26,6 +27,12 @@ FLAGS = (
 WIDE, PHONE = 1100, 360
 SERIOUS = ("serious", "critical")
 Scheme = Literal["light", "dark"]
+SCHEMES_AND_WIDTHS = (
+    ("light", 320),
+    ("dark", 1100),
+    pytest.param("dark", 320, marks=pytest.mark.nightly),
+    pytest.param("light", 1100, marks=pytest.mark.nightly),
+)
 
 
 @dataclass

@@ -100,6 +100,7 @@ def key_of(running: Running, number: int) -> str:
     return NodeKey.of((running.home(number) / "node.key").read_bytes()).public_openssh
 
 
+@pytest.mark.nightly
 def test_a_tenant_whose_node_was_unregistered_comes_back_under_its_own_name_and_ledger(running: Running) -> None:
     tenant, provider = running.federation.tenants[VICTIM], running.federation.provider
     assert running.contributors(0) == TENANTS

@@ -178,6 +178,7 @@ def test_a_week_is_held_once_and_everybody_counts(federation: Running) -> None:
         federation.hold(start_hour)
 
 
+@pytest.mark.nightly
 def test_a_tenant_that_is_killed_before_it_answers_comes_back_and_counts(federation: Running) -> None:
     start_hour = federation.next_week()
     log = federation.places.root / "tenant-2.log"
@@ -192,6 +193,7 @@ def test_a_tenant_that_is_killed_before_it_answers_comes_back_and_counts(federat
     assert [federation.charges(tenant, start_hour) for tenant in (1, 3, 4)] == [1] * 3
 
 
+@pytest.mark.nightly
 def test_a_trustee_that_is_killed_delays_the_round_and_loses_nothing(federation: Running) -> None:
     start_hour = federation.next_week()
     federation.kill("trustee-3")
@@ -219,6 +221,7 @@ def test_a_provider_that_is_killed_goes_on_with_the_same_round(federation: Runni
     assert [federation.charges(tenant, start_hour) for tenant in (1, 3, 4)] == [1] * 3
 
 
+@pytest.mark.nightly
 def test_a_tenant_that_is_cut_off_is_left_out_and_carried_over(federation: Running) -> None:
     if not federation.places.wrapped:
         needs.program("ip")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import needs
-from tests.selection import shuffled
+from tests.selection import GROUP, shuffled
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFTEST = "from tests.selection import pytest_addoption, pytest_configure\n"
@@ -57,7 +57,7 @@ def passed(suite: Path, *options: str) -> list[str]:
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=suite, env=env, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 5), done.stdout + done.stderr
-    return [name.removesuffix("@some") for name in re.findall(r"^PASSED (\S+)$", done.stdout, re.MULTILINE)]
+    return [GROUP.sub("", name) for name in re.findall(r"^PASSED (\S+)$", done.stdout, re.MULTILINE)]
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2", "--dist", "loadgroup")], ids=["alone", "workers"])

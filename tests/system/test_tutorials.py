@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
+LONG = {"operator": [pytest.mark.nightly]}  # it founds a federation of real programs, as tests/system/test_programs.py
 BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 END = "--- end of block {} ---"
 PROGRAMS = {
@@ -33,7 +34,9 @@ def tools(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "tutorial", [pytest.param(path, marks=LONG.get(path.stem, [])) for path in TUTORIALS], ids=lambda path: path.stem
+)
 def test_every_command_runs_and_prints_what_the_tutorial_shows(tutorial: Path, tools: Path, tmp_path: Path) -> None:
     parts = BLOCK.findall(tutorial.read_text(encoding="utf-8"))
     scripts = [text for kind, text in parts if kind == "sh"]

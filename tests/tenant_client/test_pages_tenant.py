@@ -337,7 +337,7 @@ def looked_at(
             yield watched, base
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 320), ("dark", 320), ("light", 1100), ("dark", 1100)])
+@pytest.mark.parametrize(("scheme", "width"), browsers.SCHEMES_AND_WIDTHS)
 def test_every_page_is_whole_for_everybody(
     browser: "Browser", home: Path, sent: Message, scheme: browsers.Scheme, width: int
 ) -> None:

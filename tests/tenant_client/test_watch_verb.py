@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from crypto.errors import NothingPublished, Unreachable
 from crypto.ids import LeaseId, TenantId
@@ -29,6 +31,7 @@ from federation.transport.client import Peer
 from provider_server.store.store import Store
 from simulation.run.processes import free_ports
 from tenant_client.advice.hints import STANDS_H, HintLog, episodes, line_of, standing
+from tenant_client.cli import app
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal, Unit
 from tenant_client.verbs.hints import UNKNOWN
@@ -75,15 +78,15 @@ class Place:
             finally:
                 process.kill()
 
-    def called(self, *words: str, verb: str = "watch", **more: str) -> subprocess.CompletedProcess[str]:
-        """The verb, to its end."""
-        command = [sys.executable, "-m", "tenant_client", verb, *words]
-        environment = self.environment | more
-        return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
+    def called(self, *words: str, verb: str = "watch", **more: str) -> Result:
+        """The verb in this process, to its end."""
+        result = CliRunner().invoke(app, [verb, *words], env=self.environment | more)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
 
-    def answered(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    def answered(self, *words: str, **more: str) -> Result:
         """The verb with `--once`, again until the provider has answered in the seconds that the verb allows."""
-        return until(lambda: done if (done := self.called("--once", *words, **more)).returncode != UNKNOWN else None)
+        return until(lambda: done if (done := self.called("--once", *words, **more)).exit_code != UNKNOWN else None)
 
     def made(self) -> int:
         """How many hints the provider has made so far."""
@@ -209,40 +212,40 @@ def test_a_tenant_that_is_killed_goes_on_after_the_last_hint_that_it_kept(place:
 
 def test_the_exit_code_of_once_says_whether_a_hint_stands(place: Place) -> None:
     with place.providing(0):
-        assert place.answered("--wait-s", "1").returncode == 0
+        assert place.answered("--wait-s", "1").exit_code == 0
     with place.providing(3):
         until(lambda: place.made() == 3)
         done = place.answered("--wait-s", "5")
-        assert (done.returncode, done.stderr) == (1, "")
+        assert (done.exit_code, done.stderr) == (1, "")
         assert len(done.stdout.splitlines()) == 3
         assert done.stdout.splitlines()[2].startswith(f"hint 3: lease {LEASE} raised: confirm with `pharoah-tenant")
         again = place.answered("--wait-s", "1")
-        assert (again.returncode, again.stdout) == (1, done.stdout.splitlines(keepends=True)[2])
-        assert place.answered("--wait-s", "1", PHAROAH_LEASE=str(OTHER)).returncode == 0
+        assert (again.exit_code, again.stdout) == (1, done.stdout.splitlines(keepends=True)[2])
+        assert place.answered("--wait-s", "1", PHAROAH_LEASE=str(OTHER)).exit_code == 0
         other = place.answered("--wait-s", "1", "--lease", str(OTHER))
-        assert (other.returncode, other.stdout) == (0, "")
+        assert (other.exit_code, other.stdout) == (0, "")
     with place.providing(4):
         until(lambda: place.made() == 4)
         done = place.answered("--wait-s", "5", "--json")
-        assert done.returncode == 0
+        assert done.exit_code == 0
         assert [told["state"] for told in map(json.loads, done.stdout.splitlines())] == ["raised", "cleared"]
 
 
 def test_a_provider_that_is_away_is_unknown_but_for_what_is_known(place: Place) -> None:
     done = place.called("--once", "--wait-s", "1")
-    assert (done.returncode, done.stdout) == (3, "")
+    assert (done.exit_code, done.stdout) == (3, "")
     assert "did not answer" in done.stderr
     with closing(open_database(place.tenant / "tenant.db")) as connection:
         HintLog(connection).take(hint(1, at_h=time.time() / 3600), time.time())
-    assert place.called("--once", "--wait-s", "1").returncode == 1
+    assert place.called("--once", "--wait-s", "1").exit_code == 1
 
 
 def test_errors_are_unknown_with_once_and_refused_without(place: Place) -> None:
     (place.tenant / "tenant.toml").unlink()
     done = place.called("--once")
-    assert (done.returncode, done.stdout) == (3, "")
+    assert (done.exit_code, done.stdout) == (3, "")
     assert "names no address" in done.stderr
-    assert place.called().returncode == 2
+    assert place.called().exit_code == 2
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
@@ -325,11 +328,11 @@ def test_a_check_by_the_provider_says_what_its_newest_bundle_says(place: Place) 
     with place.providing(0):
         asked = place.called("lease", "--online", verb="check")
         bare = place.called("bare", "--online", verb="check")
-    assert (asked.returncode, asked.stdout.splitlines()[0][:9]) == (2, "mismatch:")
-    assert (bare.returncode, "no context tokens" in bare.stderr) == (3, True)
-    assert place.called("lease", verb="check").returncode == 3
+    assert (asked.exit_code, asked.stdout.splitlines()[0][:9]) == (2, "mismatch:")
+    assert (bare.exit_code, "no context tokens" in bare.stderr) == (3, True)
+    assert place.called("lease", verb="check").exit_code == 3
     away = place.called("lease", "--online", verb="check")
-    assert (away.returncode, "gave no answer" in away.stderr) == (3, True)
+    assert (away.exit_code, "gave no answer" in away.stderr) == (3, True)
 
 
 def test_what_the_provider_was_asked_is_listed_by_kind_and_hour_also_where_nothing_answered(place: Place) -> None:
@@ -346,7 +349,7 @@ def test_what_the_provider_was_asked_is_listed_by_kind_and_hour_also_where_nothi
     with closing(open_database(place.tenant / "tenant.db")) as connection:
         Journal(connection).add([Unit("lease", 1.0, own)], [])
     place.called("lease", verb="check")  # is answered here, and asks nobody
-    assert (place.called(verb="sent").returncode, listed()) == (UNKNOWN, {})
+    assert (place.called(verb="sent").exit_code, listed()) == (UNKNOWN, {})
     with place.providing(0):
         place.called("lease", "--online", verb="check")
         assert listed() == {"sign-in": 1, "check": 1}
@@ -355,5 +358,5 @@ def test_what_the_provider_was_asked_is_listed_by_kind_and_hour_also_where_nothi
     place.called("lease", "--online", verb="check")  # the provider is away: a sign-in may have left, and no check
     assert listed() == {"sign-in": 3, "check": 1, "watch": 1}
     shown = place.called(verb="sent")
-    assert shown.returncode == 0
+    assert shown.exit_code == 0
     assert f"{HOST}:{place.port} was asked " in shown.stdout
