@@ -94,7 +94,7 @@ def test_init_overwrites_nothing(home: Path, committee: Path) -> None:
     before = {file.name: file.read_bytes() for file in home.iterdir()}
     again = call("provider", "init", "--home", home, "--committee", committee)
     assert again.exit_code == 2
-    assert "is there already; nothing was changed" in again.stderr
+    assert "exists already; nothing was changed" in again.stderr
     assert {file.name: file.read_bytes() for file in home.iterdir()} == before
 
 
@@ -246,7 +246,7 @@ def test_a_lease_is_recorded_once(home: Path, card: Path) -> None:
     tenant = enrolled(home, card)["tenant"]
     told("provider", "lease", lines(home, {}, tenant=tenant), "--home", home)
     refused = call("provider", "lease", lines(home, {"lease": "0b" * 16}, {}, tenant=tenant), "--home", home)
-    assert (refused.exit_code, "on the books already" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "a lease is recorded already" in refused.stderr) == (2, True)
     assert leases(home) == 1
     assert str(LeaseId(bytes.fromhex(str(LINE["lease"])))) not in refused.stdout
 
