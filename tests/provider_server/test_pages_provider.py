@@ -527,11 +527,11 @@ def test_the_page_follows_the_store(shown: Shown, tmp_path: Path) -> None:
     home = shutil.copytree(shown.provider, tmp_path / "provider")
     with listening(home, None, "127.0.0.1", 0) as address, visitor(address) as client:
         log_in(client)
-        assert "A round waits" in client.get("/").text
+        assert "A round is open" in client.get("/").text
         with opened(home, None) as store:
             kept = store.rounds.rounds()[-1]
             store.rounds.move(kept.round_id, kept.state, RoundState.REFUSED)
-        assert "A round waits" not in client.get("/").text
+        assert "A round is open" not in client.get("/").text
         (home / "contexts.json").write_text("{")
         damaged = client.get("/fleet")
         assert damaged.status_code == 503
