@@ -31,7 +31,7 @@ class Publisher:
         self._last: tuple[list[tuple[RoundId, bytes]], list[Lease], Findings] | None = None
 
     def releases(self) -> list[Release]:
-        """Everything that went through the gate, oldest first."""
+        """All releases, oldest first."""
         return [gate.from_bytes(data) for data in self._store.releases()]
 
     def learn(self, releases: Sequence[Release]) -> Findings:

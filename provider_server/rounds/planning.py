@@ -1,8 +1,8 @@
-"""The plan of a round: which rows there are, and how much noise the budget buys.
+"""The plan of a round: its rows, and the noise for its budget.
 
-Rows exist only for tokens that at least `owners_minimum` tenants hold in the epoch so far. A workload whose
-sub-archetype is too rare is counted under its archetype, or its family, if the workloads left over at that rung have
-owners enough; owners are counted among those left over, so that a coarse row never hides a single tenant.
+A row exists only for a token that at least `owners_minimum` tenants hold in the epoch so far. A workload whose
+sub-archetype has too few owners is counted under its archetype, or its family, if the workloads left at that rung have
+enough owners. Owners are counted only among those left, so that a coarse row never contains a single tenant.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from provider_server.fleet.leases import Lease
 
 
 class NothingToCount(Refusal):
-    """No token has owners enough for a row yet."""
+    """No token has enough owners for a row yet."""
 
     default_hint = "wait until more tenants have registered leases"
 

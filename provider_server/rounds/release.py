@@ -1,11 +1,10 @@
-"""The one gate between a sum and anything that a person or a model sees.
+"""The release of a round: the only step from an unmasked sum to numbers that a person or a model sees.
 
-A release joins the noisy counts of a round with the provider's own exposure and states the variance of the noise. It is
-made once per round, from a sum of at least the cohort minimum, and never changes. Nothing else turns words of the ring
-into numbers. In a series it holds the running total since the series began, which is what its noise is made for.
-
-One group of a round carries the weeks before. Where that one is left out, what is opened holds its own week alone, and
-is added to the total as it was.
+- A release combines the noisy counts of a round with the provider's own exposure, and states the noise variance.
+- It is made once per round, from a sum of at least the cohort minimum, and never changes.
+- In a series it holds the running total since the series began, for which the noise is correlated.
+- One group of a round carries the earlier weeks. If that group is left out, the sum covers only its own week and is
+  added to the earlier total.
 """
 
 from collections.abc import Sequence
@@ -37,8 +36,8 @@ class Answered(Record, frozen=True):
 class Release:
     """Noisy life tables of one round, one per marginal of its plan and in its order.
 
-    `observed` is what came off the masks, shape (plan.cells,): in a series a weighted sum of its weeks, or of this one
-    alone, where the group that `carries` the others was left out.
+    `observed` is the unmasked sum, shape (plan.cells,): in a series a weighted sum of its weeks, or of this week only,
+    where the group that carries the others was left out (`carries` is False).
     """
 
     plan: Plan
@@ -69,10 +68,10 @@ def release(
     *,
     carries: bool = True,
 ) -> Release:
-    """Opens the gate. `noisy_sum` has shape (plan.cells,); `exposure` holds the plan's tables as `expose` fills them.
+    """Makes the release. `noisy_sum` has shape (plan.cells,); `exposure` has the plan's tables, as `expose` fills them.
 
     `earlier` are the releases of the plan's series so far, oldest first; `carries` says whether their weeks are in the
-    sum. Raises CohortTooSmall for a sum of fewer contributions than the plan asks for.
+    sum. Raises CohortTooSmall for fewer contributions than the plan's cohort minimum.
     """
     if len(answered) < plan.cohort_minimum:
         raise CohortTooSmall(f"round {plan.round_id}: a sum of {len(answered)} contributions is never released")
@@ -102,9 +101,9 @@ def release(
 def newly_counted(
     plan: Plan, opened: Sequence[Floats], contributors: int, earlier: Sequence[Release]
 ) -> tuple[tuple[Floats, ...], float]:
-    """Of the group that carries the weeks before: its counts without them, and by what factor that raises its variance.
+    """The new week's counts of the group that carries earlier weeks, and the factor by which its variance grows.
 
-    What the earlier releases say about those weeks is taken off, with its noise.
+    Subtracts the earlier releases' counts of those weeks, with their noise.
     """
     before = [life_table.embed(made.plan.tables, plan.tables, made.observed) * WEIGHT_ONE for made in earlier]
     now = np.concatenate([values.reshape(-1) for values in opened]) * WEIGHT_ONE

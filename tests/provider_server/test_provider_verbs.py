@@ -102,7 +102,7 @@ def test_init_takes_no_database_of_another_federation(home: Path, committee: Pat
     database = f"sqlite:///{home / 'provider.db'}"
     other = call("provider", "init", "--home", tmp_path / "b", "--committee", committee, "--database", database)
     assert other.exit_code == 2
-    assert "directory of a federation already" in other.stderr
+    assert "already contains the directory of a federation" in other.stderr
 
 
 def test_init_refuses_what_is_no_committee(card: Path, tmp_path: Path) -> None:
