@@ -171,7 +171,7 @@ class BuildUp:
             streams = pl.DataFrame(msgspec.structs.asdict(read.streams), schema=_STREAMS)
             nodes = pl.DataFrame(msgspec.structs.asdict(read.nodes), schema=_NODES)
         except (msgspec.MsgspecError, pl.exceptions.PolarsError) as error:
-            raise DecodeError(f"this is no state of build-up levels: {error}") from error
+            raise DecodeError(f"not a state of build-up levels: {error}") from error
         resumed = cls(peers, table)
         resumed._hour, resumed._doubts = read.hour, Counter(read.doubts)
         resumed._streams = streams.filter(pl.col("metric").is_in([signal.metric for signal in resumed._signals]))

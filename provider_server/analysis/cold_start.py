@@ -49,7 +49,7 @@ FAR = 5.0  # standard deviations at which the grid ends
 
 
 class NothingKnown(PharoahError):
-    """There is nothing to start from: no context or workload has a rate yet."""
+    """No context or workload has a rate yet to start from."""
 
     default_hint = "run benchmark jobs on a context that tenants use, or wait for the first release"
 
@@ -91,7 +91,7 @@ def bootstrap(
     NothingKnown without any known; ValueError for impossible input.
     """
     if not known:
-        raise NothingKnown("a newcomer needs something known to compare it with")
+        raise NothingKnown("no context or workload has a rate yet to compare with")
     between = np.abs(np.subtract.outer(distances, distances)) if between is None else between
     _check(known, distances, between, failures, node_hours, released)
     prior = _Prior.of(known, distances, between)

@@ -50,7 +50,7 @@ FLATTEST = 0.1
 
 
 class Unsettled(Refusal):
-    """A fit that is no answer: its rates would still change from one round to the next."""
+    """A fit that has not converged: its rates would still change from one iteration to the next."""
 
     default_hint = "nothing was published, and the bundle in force stays; please report it with the newest release"
 

@@ -1,4 +1,4 @@
-"""From findings to a bundle: what tenants get, and the statement of the privacy that it cost."""
+"""Makes a bundle for tenants from findings, with the statement of its privacy cost."""
 
 import math
 from collections.abc import Sequence

@@ -1,13 +1,13 @@
-"""Factors of the size of a job and of the season, added to what was learnt: a second look at the same releases.
+"""Factors of job size and season, estimated from the same releases after the findings.
 
 Each week that the newest release still has all rows of is predicted by the findings, and `analysis.factors` says by
 what factor its counts differ with size and season, given the covariance of the weeks' noise. A season is an ISO week,
 so weeks of several years share a level.
 
-Sizes of which nothing ran are left out.
+Sizes that did not run are left out.
 
-Guarantee: verdicts and rates are those of the findings; a factor is never applied to them. The findings were fitted to
-the very weeks, so what sizes and seasons share with rows is theirs already, and factors say what is left.
+Guarantee: factors never change verdicts or rates. The findings were fitted to the same weeks, so factors show only what
+rows do not already explain.
 """
 
 from collections.abc import Sequence

@@ -1,15 +1,13 @@
-"""What the releases say together: mismatches and hazards, from noisy counts and the provider's own exposure.
+"""Findings from all releases: mismatches and hazards, from noisy counts and the provider's own exposure.
 
-Releases add up cell by cell, and so do the variances of their noise; of a series the last release stands for all. A
-job-week counts at most F failures (`analysis.effective`). How many that hides depends on its hazard and on its pair, so
-hazards (`analysis.capped_hazard`) and mismatches (`analysis.mismatch`) both have the cap in their likelihood. Each
-needs the other: hazards are fitted, then pairs, then hazards given the risks of their pairs, then pairs again. These
-are four fits and no iteration; each comes to rest, or `learn` refuses (`Unsettled`). A rate is that of the workloads
-that ran there: the hazard times their mean risk. What releases and leases settle (sums of counts, and the row and
-exposure of each job-week) is worked out once.
-
-Which versions of an archetype behave alike (`analysis.versions`) is read off afterwards and changes none of it; and so
-are, if asked for, factors of size and season (`sizes_and_seasons`).
+- *Input.* Releases add up cell by cell, and so do their noise variances; the last release of a series covers the whole
+  series. A job-week counts at most F failures (`analysis.cap_correction`), and how many that hides depends on its
+  hazard and its pair, so both models have the cap in their likelihood.
+- *Fits.* Hazards (`analysis.capped_hazard`), then pairs (`analysis.mismatch`), then hazards given the pairs' risks,
+  then pairs again: four fits without further iteration. Each converges, or `learn` raises `Unsettled`.
+- *Rates* are those of the workloads that ran there: the hazard times their mean risk.
+- *Versions* of an archetype (`analysis.versions`) and factors of size and season (`learning.factors`) are derived
+  afterwards and change no rate or verdict.
 """
 
 import operator
@@ -55,9 +53,9 @@ class RateFinding:
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything learnt from a set of releases; `versions` by the token of their archetype.
+    """The findings from a set of releases; `versions` by the token of their archetype.
 
-    `rules` are of benchmark jobs, not of releases; None where no benchmark jobs were read.
+    `rules` come from benchmark jobs, not from releases; None if no benchmark jobs were read.
     """
 
     pairs: tuple[PairFinding, ...]

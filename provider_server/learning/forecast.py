@@ -1,4 +1,4 @@
-"""The probability that a job fails within the next hours, by what was learnt: piecewise exponential, with an interval.
+"""The probability that a job fails within the next hours, from findings: piecewise exponential, with an interval.
 
     P(failure within h) = 1 - exp(-nodes × Σ_b hours in band b × rate_b)
 
@@ -8,9 +8,9 @@ hazard of the pair's own node-hours.
 
 The interval takes three errors of the log rate as independent: that of the pair's own ratio; that of the hazards,
 shared by all bands; and that of the workload's average rate, on which the ratio is put (as uncertain as its noisy
-counts on all contexts leave the prior of `analysis.mismatch`). Only failures of infrastructure count, and the job is
-taken to run on. Not promised: what happens at sizes that the pair has not had, nor that failures of nodes are
-independent.
+counts on all contexts leave the prior of `analysis.mismatch`). Only infrastructure failures count, and the job is
+assumed to continue otherwise. Not promised: validity at sizes that the pair has not run at, nor independent failures of
+nodes.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ NO_ROW = "no row"  # which no token begins with
 
 @dataclass(frozen=True)
 class Job:
-    """A job that runs, or will: its size, its age, and its build-up level by token; None for those the pair has had."""
+    """A running or planned job: nodes, age, and the token of its build-up level; None for those the pair ran at."""
 
     nodes: int
     age_h: float

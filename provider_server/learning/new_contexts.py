@@ -1,13 +1,13 @@
-"""First rates of contexts on which too little has run to have a rate: from the known contexts and from benchmark jobs.
+"""First rates of contexts without enough data for their own: from known contexts and from benchmark jobs.
 
 A context is known by its name, as leases and the map of contexts have it ("context 3"); only the provider can turn a
 name into the tokens of releases. Known are the contexts whose level 0 has rates; new is every other one of the map and
 of the benchmark jobs. How far two are from each other is by how much their looks differ, each feature weighed by what
 it explains of failures: from 0 to 1, and 1 for a context that is in no map.
 
-`analysis.newcomers` makes a rate of that, of an average age; over age bands it goes as those of the known do on
-average, and a benchmark job's node-hours count by what its ages make of them. Guaranteed is what that module says: the
-interval is wide, and `basis` tells what it rests on. Not promised: rates of build-up levels above 0.
+`analysis.cold_start` turns that into a rate at an average age; over age bands it follows the average of the known
+contexts, and a benchmark job's node-hours are weighted by its ages. Guarantees: those of that module; the interval is
+wide, and `basis` says what it is based on. Not promised: rates of build-up levels above 0.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What each release says of its own week alone: counts, exposure, and the exact variance of their noise.
+"""The counts of each release's own week, with exposure and the exact variance of the noise.
 
 A release of a series holds the running total R_t. Its own week is R_t - R_(t-1), and the noise of that difference is
 not the difference of the noises: both totals are decoded from the same openings (`crypto.continual_counting`), so the
@@ -7,11 +7,11 @@ carries the weeks before it, the g are the coefficients of the root of (1 - x): 
 a long series is 4/pi times that of one fresh noise. A cell born at position p has no noise from before p. An opening
 that does not carry holds its week alone, under its own noise and no other.
 
-Noises of different weeks are correlated, neighbours by about -0.4: what adds up over weeks is much surer than its parts
-(`span_tables`, `noise_covariance`). A release that belongs to no series is a week already.
+The noises of different weeks are correlated, neighbours by about -0.4, so sums over weeks are much more precise than
+single weeks (`span_tables`, `noise_covariance`). A release without a series covers one week already.
 
-Not promised: that the noise of a week is independent of what was learnt from the totals before it. Whoever fits the
-noise of R_(t-1) is found out a little too severely by week t.
+Not promised: that the noise of a week is independent of a model learnt from earlier totals. A model that has fitted the
+noise of R_(t-1) is judged slightly too severely by week t.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -82,7 +82,7 @@ def predict_week(
     leases: Sequence[Lease],
     mix: Mapping[str, float] | None = None,
 ) -> Prediction:
-    """What `rates` and `risks` expect of the job-weeks that a release is about; see `held_out.predict`."""
+    """The counts that `rates` and `risks` predict for a release's job-weeks; see `analysis.prediction.predict`."""
     return predict(rates, risks, _slices(release, leases), release.plan.failures_per_unit, mix or {})
 
 

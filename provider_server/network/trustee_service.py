@@ -1,4 +1,4 @@
-"""A trustee at the other end of a line, as the provider sees it: somebody who endorses a set and unmasks it."""
+"""The provider's gRPC client of a trustee, which endorses a set of contributions and unmasks its sum."""
 
 from dataclasses import dataclass
 

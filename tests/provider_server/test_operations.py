@@ -66,7 +66,7 @@ class LocalLink:
 
     def register(self, key: str) -> int:
         if not key.startswith("ecdsa-sha2-nistp384 "):
-            raise UnusableNodeKey("this is no public key in OpenSSH form")
+            raise UnusableNodeKey("not a public key in OpenSSH format")
         self.keys.append(key)
         return len(self.keys)
 

@@ -162,7 +162,7 @@ def test_a_bad_card_enrols_nobody(home: Path, card: Path, tmp_path: Path) -> Non
 
 def test_an_invitation_that_cannot_be_written_says_so(home: Path, card: Path, tmp_path: Path) -> None:
     refused = call("provider", "enrol", "--home", home, "--out", tmp_path / "no" / "such", card)
-    assert (refused.exit_code, "do it again" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "run `enrol` again" in refused.stderr) == (2, True)
     assert not enrolled(home, card)["new"]
 
 

@@ -405,7 +405,7 @@ def test_a_minimal_cohort_is_enough(store: RoundStore) -> None:
 
 def test_below_the_minimum_a_round_waits_for_more_or_is_refused_for_good(store: RoundStore) -> None:
     few = filled(store, COHORT - 1)
-    with pytest.raises(CohortTooSmall, match=f"{COHORT - 1} contributions, {COHORT} are needed"):
+    with pytest.raises(CohortTooSmall, match=f"{COHORT - 1} contributions, at least {COHORT} needed"):
         close(few)
     few.receive(a_contribution(4))
     close(few)
