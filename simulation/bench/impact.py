@@ -76,7 +76,7 @@ def _with_tokens(findings: Findings) -> Findings:
 
 
 def impacts(seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tuple[str, Impact]]:
-    """One impact after another, seed by seed; with `quick` of a small cloud, which shows that it runs."""
+    """The impact of each level of privacy, seed by seed; with `quick`, of a small cloud."""
     scenario = small(load("standard")) if quick else load("standard")
     for seed in range(seeds):
         yield from _of_seed(scenario, seed, sampler)

@@ -1,1 +1,1 @@
-"""What was learnt against the truth that only the simulation knows."""
+"""Compares findings with the truth that only the simulation knows."""

@@ -1,9 +1,10 @@
-"""Which degradations hints foresee: live hazards of every lease, hour by hour, as a bundle and telemetry give them.
+"""Evaluates hints: which degradations they announce in time, from the hazard of every lease, hour by hour.
 
-Rates are the bundle's, levels those that telemetry shows (`simulation.cloud.degradation`), and what is said and when is
-the business of `provider_server.hints.episodes`. A user who acts on hints writes a checkpoint when one is raised and
-moves to other nodes when it escalates. What that saves is counted at the first failure of each node that rose, and what
-it costs at every hint. Hints are those of a lease that stays where it is: no action changes what is said of it later.
+- Rates are the bundle's, levels those that telemetry shows (`simulation.cloud.degradation`); the provider's own
+  `provider_server.hints.episodes` decides on hints.
+- A user who follows hints writes a checkpoint when one is raised, and moves to other nodes when it escalates. The
+  benefit is counted at the first failure of each degrading node, the cost at every hint.
+- Hints are those of a lease that stays where it is: actions do not change later hints.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What the federation is worth to those who run jobs: failures avoided by checks or foreseen by hints, false alarms.
+"""The federation's benefit to users: failures avoided by checks, degradations hinted at in time, and false hints.
 
     bundles of the weeks so far ─ check before each start ─▶ placed elsewhere ─▶ expected failures, by the true hazard
     their hazards, levels as telemetry shows them ─ Episodes ─▶ hints ─▶ degradations warned of in time, false hints
@@ -31,7 +31,7 @@ def on_mismatch(check: Check) -> bool:
 
 
 def on_warning(check: Check) -> bool:
-    """Whether to go elsewhere: at a warning too, unless it says that the context need not be the cause."""
+    """Whether to use another context: at a warning too, unless it says that the context may not be the cause."""
     found = check.evidence
     return found is not None and found.judgement in (PairJudgement.WORSE, PairJudgement.SUSPECTED)
 

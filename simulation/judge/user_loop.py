@@ -1,8 +1,8 @@
-"""The users' loop as it is tried: the cloud behind the tokens, when bundles come, what lost hours cost, who degrades.
+"""The setting of the impact simulation: the cloud, the dates of bundles, the cost of lost hours, degrading nodes.
 
-After a warm-up every job asks the newest bundle before it starts, and every lease is looked at every hour. All
-constants of `simulation.judge.impact` are here, but those of degrading nodes (`simulation.cloud.degradation`); where
-they come from says docs/impact.md.
+After a warm-up every job checks the newest bundle before it starts, and every lease is looked at every hour. All
+constants of `simulation.judge.impact` are here, except those of degrading nodes (`simulation.cloud.degradation`);
+docs/impact.md gives their sources.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
-"""A whole federation in one process: real provider, real trustees, real tenants, each with a home of its own on disk.
+"""A whole federation in one process: real provider, trustees and tenants, each with its own home on disk.
 
-Nothing is stubbed. Trustees make the signature key among themselves, tenants keep SQLite files, messages are signed,
-masked and encoded, and travel through a Flower grid. Only the sockets are missing.
+Nothing is stubbed: trustees generate the shared key, tenants keep SQLite files, messages are signed, masked, encoded
+and sent through a Flower grid. Only the sockets are missing.
 """
 
 import os

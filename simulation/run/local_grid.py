@@ -4,8 +4,8 @@ A node handles a message when its reply is pulled, one after the other, so a tho
 pull. Content is copied on the way out and on the way back: no app can change what another one holds. Each node keeps
 its own `Context`, as it would in a run. What a ClientApp raises stops the simulation, as `ClientAppFailed`.
 
-Beside the apps come two ways to be unlucky: nodes in `silent` are connected and never answer; `deliver` turns the
-replies of one pull into what is delivered, so it can repeat, reorder, hold back or damage them.
+Two kinds of faults can be injected: nodes in `silent` are connected and never answer; `deliver` transforms the replies
+of one pull, so it can repeat, reorder, delay or damage them.
 
 Not promised: parallel speed (handlers are Python and share its lock), time to live, or two grids at once in two
 threads: Flower keeps the identity of a task once per process.

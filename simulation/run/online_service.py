@@ -1,6 +1,6 @@
-"""A provider's online service in a process of its own, with tenants and a bundle: what the benchmark asks.
+"""A provider's online service in its own process, with tenants and a bundle, for the benchmark.
 
-The provider is imported where it runs: whoever only asks is another process, and begins without it.
+The provider is imported only in that process, so that the client starts without it.
 """
 
 import gc

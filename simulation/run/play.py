@@ -1,7 +1,7 @@
-"""Plays a scenario: the cloud happens week by week, the federation learns from it, and the truth judges what it learnt.
+"""Plays a scenario week by week: the cloud runs, the federation holds its round, and the outcome is kept for the judge.
 
-The seed fixes the cloud (who runs what, what fails). Keys and noise come from the system's generator, as they must, so
-two runs of one seed agree in everything but noise.
+The seed fixes the cloud (who runs what, what fails). Keys and noise always come from the system's generator, so two
+runs of one seed differ only in noise.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ COLLUDING_SHARE = 0.1  # of a minimal cohort: these tenants know their own noise
 
 @dataclass(frozen=True)
 class Played:
-    """Everything that a run leaves behind for its judge: what was released, what was true, and what it took.
+    """The results of a run for its judge: releases, the truth, and the cost.
 
     `bundles` are those in force after each week. Leases and releases are dated in hours since 1970, of which the first
     week began at `start_hour`; the cloud counts from there.
