@@ -96,6 +96,10 @@ bench: install ## Run the benchmarks
 		$(BIN)/python benchmarks/$$figure.py || exit 1; \
 	done
 
+.PHONY: measured
+measured: install ## Measure the quick figures anew, and write docs/measured.md from all of them
+	@$(BIN)/python benchmarks/measured.py
+
 .PHONY: screenshots
 screenshots: install ## Take the pictures of docs/images anew; needs chromium
 	@$(BIN)/python benchmarks/screenshots.py
@@ -104,9 +108,25 @@ screenshots: install ## Take the pictures of docs/images anew; needs chromium
 reference: install ## Write docs/reference/ from the code
 	@$(BIN)/python docs/generate.py
 
+.PHONY: docs
+docs: out/docs-venv/.installed ## Build the documents as a site in out/site, links checked, nothing fetched when it is read
+	@# Not --quiet, under which --strict counts no warnings.
+	@NO_MKDOCS_2_WARNING=1 out/docs-venv/bin/mkdocs build --strict 2>&1 | sed '/^INFO/d'
+	@! grep -rlE '<(script|link|img)[^>]* (src|href)="?(https?:)?//' out/site --include='*.html' \
+		|| { echo "make: error: these pages load something from elsewhere" >&2; exit 1; }
+	@echo "site: out/site/index.html"
+
+out/docs-venv/.installed: docs/requirements.txt
+	@"$(PYTHON)" -m venv out/docs-venv
+	@out/docs-venv/bin/python -m pip install -qq --require-hashes --requirement docs/requirements.txt
+	@touch $@
+
 .PHONY: lock
-lock: install ## Resolve requirements.lock anew from pyproject.toml, keeping what still fits
+lock: install ## Resolve requirements.lock and docs/requirements.txt anew, keeping what still fits
 	@$(BIN)/uv pip compile --quiet pyproject.toml --output-file requirements.lock
+	@$(BIN)/uv pip compile --quiet --no-config --group docs --universal --python-version 3.11 --generate-hashes \
+		--only-binary :all: --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--output-file docs/requirements.txt
 
 .PHONY: clean
 clean: ## Remove the environment, outputs and caches

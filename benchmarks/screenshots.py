@@ -1,9 +1,11 @@
-"""The pictures of docs/pages.md, taken of a simulated federation whose last week has just ended. Paths on stdout.
+"""The pictures of README and docs/pages.md. Paths on stdout.
 
-    python benchmarks/screenshots.py [--out docs/images]
+    python benchmarks/screenshots.py [--out docs/images] [--report out/quickstart/report.html]
 
-Three weeks are played and a fourth waits (`tests.support.pages`); both pages are served and looked at with headless
-Chromium. Tokens are random, so pictures differ from run to run in these, in dates and in little else.
+With `--report` README's picture is taken of the report of a run (`make demo` writes one), and nothing else. Without,
+the pages are taken of a simulated federation whose last week has just ended: three weeks are played and a fourth waits
+(`tests.support.pages`); both pages are served and looked at with headless Chromium. Tokens are random, so pictures
+differ from run to run in these, in dates and in little else.
 """
 
 import argparse
@@ -22,7 +24,7 @@ from tests.support import browsers
 from tests.support.pages import WEEKS, Shown, built
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, FloatRect, Page
 
 ROOT = Path(__file__).resolve().parents[1]
 PASSWORD = "only for these pictures"  # noqa: S105  # of a home that is gone when they are taken
@@ -35,16 +37,35 @@ def main() -> None:
     """Takes all pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "docs/images")
-    out = parser.parse_args().out
+    parser.add_argument("--report", type=Path)
+    options = parser.parse_args()
+    out = options.out
     out.mkdir(parents=True, exist_ok=True)
+    if options.report is None:
+        _of_pages(out)
+    else:
+        _of_report(options.report, out)
+    for file in sorted(out.glob("*.png")):
+        size = file.stat().st_size
+        print(f"{file}: {size} bytes{', too large' if size > MOST_BYTES else ''}")
+
+
+def _of_report(report: Path, out: Path) -> None:
+    """The matrices of what was learnt, with privacy and without, under their heading."""
+    with browsers.chromium() as browser:
+        page = browser.new_page(viewport={"width": browsers.WIDE, "height": 900})
+        page.goto(report.resolve().as_uri())
+        top = page.locator("h2").first.bounding_box() or {"y": 0.0}
+        clip: FloatRect = {"x": 40, "y": top["y"] - 12, "width": 1020, "height": 830}
+        page.screenshot(path=out / "report.png", clip=clip, full_page=True)
+
+
+def _of_pages(out: Path) -> None:
     with tempfile.TemporaryDirectory() as folder, browsers.chromium() as browser:
         shown = built(Path(folder) / "federation", START_WEEK)
         set_password(shown.provider, PASSWORD, bytes(16))
         _of_provider(browser, shown, out)
         _of_tenant(browser, shown, out)
-    for file in sorted(out.glob("*.png")):
-        size = file.stat().st_size
-        print(f"{file}: {size} bytes{', too large' if size > MOST_BYTES else ''}")
 
 
 def _of_provider(browser: "Browser", shown: Shown, out: Path) -> None:

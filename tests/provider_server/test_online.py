@@ -437,7 +437,7 @@ def test_without_a_session_there_is_no_answer(start: Start, method: ProviderMeth
 def test_a_session_that_is_over_is_refused(start: Start, method: ProviderMethod) -> None:
     began_s = time.time()
     place = start(now_s=lambda: began_s, lifetime_s=0)
-    with pytest.raises(NotSignedIn, match="over"):
+    with pytest.raises(NotSignedIn, match="has expired"):
         answer(place.peer, method, the_calls(place.sign_in())[method])
 
 

@@ -700,7 +700,7 @@ def test_findings_are_filtered_by_a_form(browser: "Browser", site: str, told: Vi
         page = watched.page
         page.goto(f"{site}/findings")
         assert page.locator("tbody tr").count() == len(told.findings)
-        page.get_by_label("PairJudgement").select_option("worse")
+        page.get_by_label("Judgement").select_option("worse")
         page.get_by_role("button", name="Show").click()
         worse = filtered(told.findings, "worse", "")
         assert page.locator("tbody tr").count() == len(worse)

@@ -552,7 +552,7 @@ def test_an_inventory_is_the_same_from_toml_and_csv(tmp_path: Path) -> None:
         ("b = 1", "b = 0", "fleet.toml:17: a link from GPU 0 of n1 to itself"),
         ('switch = "leaf"', 'switch = "loaf"', "fleet.toml:22: switch loaf is not in the file"),
         ('above = "spine"', 'under = "spine"', "fleet.toml:4: switch: .*under"),
-        ("[[nic]]", "[[nick]]", "fleet.toml:22: there is no 'nick'"),
+        ("[[nic]]", "[[nick]]", "fleet.toml:22: unknown kind 'nick'"),
         ("links = 18", "links = ", "fleet.toml: .*line 21"),
     ],
 )

@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 import sqlalchemy as sa
 
 from crypto.errors import PharoahError, Unreachable
-from federation.protocol.plan import Plan
+from crypto.ids import RoundId
 from federation.protocol.queries import Query
 from federation.runtime import sqlite
 from provider_server.rounds.provider import Provider
@@ -321,10 +321,10 @@ def survives(scene: Scene, place: Path, missing: frozenset[int] = frozenset()) -
 def _forget(tenant: Tenant) -> None:
     """Takes a tenant's memory of what it sent."""
 
-    def keeps_nothing(_signed_plan: bytes, _plan: Plan, message: bytes) -> bytes:
+    def keeps_nothing(_round_id: RoundId, _signed_plan: bytes, message: bytes) -> bytes:
         return message
 
-    vars(tenant).update(_kept=lambda *_: None, _keep=keeps_nothing)
+    vars(tenant.outbox).update(answer=lambda *_: None, keep=keeps_nothing)
 
 
 def twice(root: Path, seed: int, horizon: int, weeks: int) -> dict[str, Any]:

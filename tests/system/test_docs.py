@@ -1,11 +1,13 @@
 """What the documents say about commands, files, keys, columns and tests is so: each statement is looked up or run."""
 
+import ast
 import re
 import shlex
 import shutil
 import sqlite3
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import fields
@@ -20,7 +22,9 @@ from typer.testing import CliRunner
 import provider_server.cli
 import simulation.cli
 import tenant_client.cli
-from crypto.ids import LeaseId
+from crypto.ids import LeaseId, Token
+from federation.protocol.bundle import MismatchEntry, PairJudgement
+from federation.protocol.check import Check
 from provider_server.rounds.planning import PlanSettings
 from provider_server.store.store import Store
 from simulation.cloud.scenario import Scenario, names
@@ -31,7 +35,7 @@ from trustee import trustee
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-README = ROOT / "README.md"
+README, COMMANDS = ROOT / "README.md", ROOT / "docs/commands.md"
 PROGRAMS = {
     "pharoah-tenant": tenant_client.cli.app,
     "pharoah-provider": provider_server.cli.app,
@@ -39,14 +43,19 @@ PROGRAMS = {
 }
 HOMES = Path("out/quickstart/homes")
 
+ARCHITECTURE = ROOT / "docs/architecture.md"
+
 LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^ {4}\S.*$", re.MULTILINE)
 SPAN = re.compile(r"`([^`]+)`")
 TESTS = {
-    name for file in ROOT.glob("tests/*.py") for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
+    name
+    for file in ROOT.glob("tests/**/*.py")
+    for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
 }
-TESTS |= {file.stem for file in ROOT.glob("tests/test_*.py")}
+TESTS |= {file.stem for file in ROOT.glob("tests/**/test_*.py")}
+NAMED = re.compile(r"\[`(?![\w.]+\.py`)([\w.]+)`\]\(([^)\s]+\.py)\)")  # a name in a file of ours, as a link to it
 TEST_FILE = re.compile(r"tests/[\w/]+\.py")
 
 # Spelt in parts, or this file would be the first to break its own rule.
@@ -149,6 +158,49 @@ def test_nothing_names_a_machine_or_a_registry() -> None:
         assert not leaks, f"{name} contains {leaks}"
 
 
+def test_every_page_is_in_the_site() -> None:
+    listed = re.findall(r"^ +- .+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
+    records = {page for page in pages if re.match(r"adr/\d", page)}  # listed by adr/README.md
+    assert sorted(listed) == sorted({*pages - records, "index.md", "api/index.md"})
+
+
+# ---- the code that documents point to ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_what_is_named_stands_in_the_file_that_is_linked(document: Path) -> None:
+    for name, file in NAMED.findall(document.read_text(encoding="utf-8")):
+        assert name in defined(document.parent / file), f"{document.name}: {name} is not in {file}"
+
+
+def test_the_walks_name_functions_and_a_wrong_one_is_noticed() -> None:
+    named = NAMED.findall(ARCHITECTURE.read_text(encoding="utf-8"))
+    assert ("federated_week", "../provider_server/week.py") in named
+    assert "Round.shut" not in defined(ROOT / "provider_server/rounds/round.py")
+
+
+def test_the_picture_of_the_packages_has_all_of_them_and_no_others() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    picture = ARCHITECTURE.with_suffix(".svg").read_text(encoding="utf-8")
+    drawn = re.findall(r'class="head package"[^>]*>(\w+)<', picture)
+    assert sorted(drawn) == sorted(settings["tool"]["importlinter"]["root_packages"])
+    listed = [cells[0].strip("`") for cells in table(ARCHITECTURE, "Architecture")]
+    assert sorted(listed) == sorted(drawn)
+
+
+def defined(file: Path) -> set[str]:
+    """Functions and classes of a module, and methods as Class.method."""
+    found_here = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found_here.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            methods = (below for below in node.body if isinstance(below, ast.FunctionDef | ast.AsyncFunctionDef))
+            found_here |= {f"{node.name}.{method.name}" for method in methods}
+    return found_here
+
+
 # ---- commands ------------------------------------------------------------------------------------------------------
 
 
@@ -164,29 +216,67 @@ def test_commands_are_what_the_programs_understand(document: Path) -> None:
         assert not missing, f"{document.name}: {shlex.join(words)} lacks {missing}"
 
 
-def test_every_verb_of_the_readme_has_help() -> None:
-    for words in commands(blocks(README)):
+def shown() -> list[list[str]]:
+    """The commands of README and of the page that goes on from it."""
+    return [*commands(blocks(README)), *commands(blocks(COMMANDS))]
+
+
+def test_every_verb_that_is_shown_has_help() -> None:
+    for words in shown():
         verbs = words[1 : 3 if words[1] == "replay" else 2]
         result = CliRunner().invoke(PROGRAMS[words[0]], [*verbs, "--help"])
         assert result.exit_code == 0
         assert "Usage" in result.stdout
 
 
-def test_the_readme_shows_every_verb() -> None:
-    shown = {" ".join(words[:2]) for words in commands(blocks(README))}
+def test_every_verb_is_shown() -> None:
+    verbs = {" ".join(words[:2]) for words in shown()}
     for program, app in PROGRAMS.items():
         group = get_command(app)
         assert isinstance(group, click.Group)
-        assert {f"{program} {verb}" for verb in group.commands} <= shown
+        assert {f"{program} {verb}" for verb in group.commands} <= verbs
 
 
-def test_cheap_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_shows_what_diagnose_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    said = CliRunner().invoke(tenant_client.cli.app, ["diagnose", "tests/logs/nvlink_error_messy"]).stdout
+    for line in next(block for block in outputs(README) if block[0].startswith("nvlink_error")):
+        pattern = ".*".join(re.escape(piece.strip(" ")) for piece in line.split("…"))
+        assert re.search(pattern, said), f"README shows {line!r}, but:\n{said}"
+
+
+def test_readme_shows_what_check_says() -> None:
+    asked, verdict, better = next(block for block in outputs(README) if "check" in block[0])
+    pair = MismatchEntry(
+        Token(bytes(16)),
+        Token(bytes(16)),
+        0.999,
+        7.2,
+        3.6,
+        14.8,
+        31.0,
+        PairJudgement.WORSE,
+        (Token.fromhex(better[-32:]),),
+    )
+    made = Check.of(1, pair, ())
+    assert parse(shlex.split(asked.removeprefix("$ ")))
+    assert verdict == f"{made.verdict.name.lower()}: {made.reason}"
+    assert better == f"a context where this workload does well: {made.better_context}"
+
+
+def outputs(document: Path) -> list[list[str]]:
+    """Blocks that show what a program printed."""
+    text = document.read_text(encoding="utf-8")
+    return [block.splitlines() for block in re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+
+
+def test_cheap_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = PlanSettings(epsilon=1.0, delta=1e-8, cohort_minimum=1, noise_shares=1)
     lease = str(LeaseId(bytes(16)))
     with closing(found(HOMES, 1, settings, {"epsilon_per_job_week": 1.0})) as federation:
         federation.tenants[0].journal.add([Unit(lease, 0.0, {})], [])
-    cheap = [words for words in commands(blocks(README)) if str(HOMES) in " ".join(words) or words[1] == "scenarios"]
+    cheap = [words for words in shown() if str(HOMES) in " ".join(words) or words[1] == "scenarios"]
     codes = {" ".join(words[:2]): called(words, lease).exit_code for words in cheap}
     assert codes == {
         "pharoah-tenant budget": 0,
@@ -200,10 +290,10 @@ def test_cheap_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Mo
         "pharoah-provider restore": 0,
         "pharoah-sim scenarios": 0,
     }
-    (line,) = [line for line in blocks(README) if line.startswith("LEASE=")]
+    (line,) = [line for line in blocks(COMMANDS) if line.startswith("LEASE=")]
     script = shlex.split(line.removeprefix("LEASE=$(python ").removesuffix(")"))
-    shown = subprocess.run([sys.executable, *script], capture_output=True, check=True, text=True)
-    assert shown.stdout.strip() == lease
+    printed = subprocess.run([sys.executable, *script], capture_output=True, check=True, text=True)
+    assert printed.stdout.strip() == lease
 
 
 def called(words: list[str], lease: str) -> click.testing.Result:

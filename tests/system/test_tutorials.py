@@ -14,6 +14,7 @@ BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 END = "--- end of block {} ---"
 PROGRAMS = {
     "pharoah-tenant": "tenant_client",
+    "pharoah-trustee": "trustee",
     "pharoah-provider": "provider_server",
     "pharoah-sim": "simulation",
 }
