@@ -1,4 +1,4 @@
-"""What right and wrong guesses prove of epsilon, and how sure an audit is to find noise that is too small.
+"""Lower bounds on epsilon from an attacker's guesses, and an audit's power to detect noise that is too small.
 
 An attacker guesses of many cells whether they hold a failure. Each of its tests flags a cell or not; a `Tally` counts
 flags among cells with the failure and among the others. Two kinds of bound follow:

@@ -1,4 +1,4 @@
-"""What the provider sees of one contribution, with every mask taken off that it and its trustees can make.
+"""Audits one contribution after the provider and its accomplice trustees have removed every mask that they can compute.
 
 In a series the counts of a week travel under masks alone: what a mask shows, it shows of exact counts. The plan names
 three trustees. One is honest. Of the accomplices one is what it says, and the other one shows the honest one's key as

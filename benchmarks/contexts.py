@@ -1,4 +1,4 @@
-"""How well contexts come back, and what tells Titan's GPUs apart. One JSON object a figure on stdout.
+"""How well planted contexts are recovered, and which features separate Titan's GPUs. One JSON object per figure.
 
     python benchmarks/contexts.py [FIGURE]…
 

@@ -1,4 +1,4 @@
-"""What hostile callers cost a trustee and a provider's online service, and whether honest ones are answered meanwhile.
+"""The cost of hostile callers to a trustee and the online service, and whether honest callers are still answered.
 
     python benchmarks/hostile_calls.py [--quick] [--json]
 

@@ -1,4 +1,4 @@
-"""A member that lies about its counts: after how many weeks it is named, and what it can do until then.
+"""A member that sends false counts: the weeks until it is named, and its effect until then.
 
     python benchmarks/poison.py [--seeds N] [--json]
 

@@ -1,4 +1,4 @@
-"""What the platform engineer sets: provider.toml, every key of it, with its default. See docs/operate.md."""
+"""The settings in provider.toml: every key with its default. See docs/operate.md."""
 
 from typing import Annotated, Literal
 
@@ -13,7 +13,7 @@ Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the provider listens. The advertised addresses are what invitations say, host:port."""
+    """Where the provider listens. Invitations contain `advertised_host` with the first two ports."""
 
     host: str = "0.0.0.0"  # noqa: S104  # tenants come from elsewhere
     tenants_port: Port = 8443
@@ -34,7 +34,7 @@ class Rounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What every plan asks for; see docs/privacy.md before changing it."""
+    """The parameters of every plan; read docs/privacy.md before changing them."""
 
     epsilon: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     delta: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 1e-8
@@ -81,14 +81,14 @@ class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Live(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How leases are watched while they run; see docs/watch.md. These may change while the provider runs."""
+    """How running leases are watched; see docs/watch.md. Reloaded on SIGHUP."""
 
     poll_s: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     within_hours: Annotated[float, msgspec.Meta(gt=0, le=168)] = 24.0
 
 
 class Alerts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who is told when something is wrong, in the format of Alertmanager's v2 API. Empty: nobody."""
+    """Receiver of alerts, in the format of Alertmanager's v2 API. Empty: none."""
 
     webhook_url: str = ""
 

@@ -1,4 +1,4 @@
-"""What is fuzzed: one target for each decoder of bytes that somebody else wrote, in the order of the imports below."""
+"""The fuzz targets: one for each decoder of foreign bytes, in the order of the imports below."""
 
 from fuzz.targets import wire, traces, logs, files  # isort: skip
 from fuzz.targets.target import TARGETS, Broken, Target, require

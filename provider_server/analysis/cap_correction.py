@@ -1,4 +1,4 @@
-"""What a cap lets count: of the N ~ Poisson(m) failures of a job-week, min(N, F) are counted, a fair draw of them.
+"""The effect of the cap: of the N ~ Poisson(m) failures of a job-week, min(N, F) are counted, a fair draw of them.
 
 C(m) = E[min(N, F)] is the sum of P(N > k) over k < F, and C'(m) = P(N < F). Since the draw is fair, each cell of the
 job-week counts the same share of its failures, C(m) / m.

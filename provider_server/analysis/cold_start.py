@@ -1,4 +1,4 @@
-"""A first rate for what is new: a context or workload with few failures of its own, from the known and from benchmarks.
+"""A first rate for a new context or workload with few failures of its own, from known ones and from benchmark jobs.
 
 The log rates of the K known are a random field: normal around a common level (of which nothing is assumed), with
 variance τ² and correlation (1 - ν) exp(-(d / λ)^p) at distance d; each is itself known up to its own standard
@@ -65,7 +65,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A rate (the median of what is possible) with its 95% interval, and in plain words what it rests on."""
+    """A rate (posterior median) with its 95% interval; `basis` says in words what it is based on."""
 
     rate: float
     low: float

@@ -1,17 +1,15 @@
-"""Contexts: groups of nodes that fail alike and look alike, with stable numbers and a description for operators.
+"""Contexts: groups of nodes with similar hardware and failure rates, with stable numbers and descriptions.
 
-Nodes are told apart by selected features alone (`selection.select`), by failures and by look (`partition`). A context
-has at least `LEAST_NODES` nodes, and hours enough for its rate to mean something.
+- Groups are formed only by selected features (`selection.select`), by failures and by hardware (`partition`). A context
+  has at least `LEAST_NODES` nodes, and enough hours for a meaningful rate.
+- Numbers are stable: a refit's groups take over earlier numbers so that as many nodes as possible keep theirs, and only
+  where most of the smaller of both groups is in the other. After a split the larger part keeps the number. A number is
+  never used again. The order of nodes and columns does not matter; equal inputs give equal maps.
+- New hardware joins the most similar context (`nearest`). Each feature that differs adds the share of failures that it
+  explained to the distance, and the interval widens (`widened`) by that share of the spread between contexts.
 
-Numbers are stable: a refit's groups take over those of the map before, so that as many nodes as possible keep theirs,
-and only where most of the smaller of both groups is in the other. So a split leaves the number to its larger part. A
-number is never used again. Nothing depends on the order of nodes or columns; equal inputs give equal maps.
-
-New hardware joins the context that it resembles most (`nearest`). What does not fit counts with the share of failures
-that the feature explained, and the interval widens (`widened`) by as much of the spread between contexts.
-
-Not promised: features that no failure speaks for tell nothing apart, however different nodes look; intervals do not
-know that the same failures selected the features and made the groups.
+Not promised: contexts that differ only in features that do not predict failures; intervals that account for the use of
+the same failures to select features and to form groups.
 
     >>> from provider_server.analysis.selection import Selected
     >>> table = NodeTable(
@@ -65,7 +63,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Context:
-    """Nodes that fail alike and look alike; `low` and `high` bound their rate with 95% probability."""
+    """A group of similar nodes; `low` and `high` are the 95% interval of their rate."""
 
     number: int
     description: str

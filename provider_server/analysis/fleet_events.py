@@ -1,20 +1,20 @@
-"""What the provider's own events say about build-up levels: no tenant is asked, so no privacy is spent.
+"""Hazards of build-up levels from the fleet's own events: no tenant data, so no privacy budget is spent.
 
     levels (buildup) ───┬─ hours_at_risk ─┬─ exposure_and_events ─ fit_levels ─▶ rates, ratios ─ probability_of_failure
-    events (summaries) ─┘                 └─ own_curves ─▶ Kaplan–Meier, Nelson–Aalen, Cox, by lifelines
+    events (summaries) ─┘                 └─ fleet_curves ─▶ Kaplan–Meier, Nelson–Aalen, Cox, by lifelines
 
-A failure is an error that means hardware, or a node that falls silent. At risk is an hour that a node began alive: it
-reported in the hour before, and nothing failed in the `QUIET_H` hours before, since what follows so soon is taken for
-the same failure. An hour, and the failure in it, count at the level of the hour *before*: a failure that raises errors,
-and thereby its own level, is no evidence against that level.
+A failure is a hardware error, or a node that falls silent. An hour is at risk if the node reported in the hour before
+and had no failure in the `QUIET_H` hours before, since a failure so soon after counts as the same one. An hour, and the
+failure in it, count at the level of the hour *before*, so that errors of the failure itself do not count against a
+level.
 
 Guarantees. Every failure that counts lies in an hour at risk, which counts as a whole. The fit is the Poisson maximum
 likelihood with time-varying levels (`analysis.hazard`), drawn together by `prior_sd`; counts are exact, so intervals
 hold sampling alone. `probability_of_failure` is exact for nodes that drift independently, as an hourly Markov chain.
 
-Not promised: that silence is failure. Where more than `MOST_AT_ONCE` of the nodes at risk (and two or more) fall silent
-in one hour, that is a network, a monitor or maintenance, and left out; other planned restarts must be named. Levels are
-only nearly Markov.
+Not promised: that silence is a failure. If more than `MOST_AT_ONCE` of the nodes at risk (and at least two) fall silent
+in one hour, it is taken for network, monitoring or maintenance and left out; other planned restarts must be named.
+Levels are only approximately Markov.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,12 +1,12 @@
-"""Groups of nodes that are told apart by selected features: by failures first, then by look.
+"""Groups of nodes by selected features: split by failures first, then by hardware.
 
 1. **By failures.** A tree cuts, one group at a time, where two parts differ most in failures: a category by its levels,
    a number at a valley of its density or at a quantile. A cut pays what it must say (a minimum description length):
    log N for one more rate, and twice the logarithm of the number of cuts it was chosen from. Nodes have factors of
    their own, and failures of one that has many count less, so single bad nodes make no groups.
-2. **By look.** Then every group is split by each selected feature in turn, exactly: by every level of a category, and
-   where a number has two modes with a valley between. A feature whose splits would pass the ceiling is left out as a
-   whole.
+2. **By hardware.** Then every group is split by each selected feature in turn, exactly: by every level of a category,
+   and where a number has two modes with a valley between. A feature whose splits would pass the ceiling is left out as
+   a whole.
 
 A part must be usable: at least `least_nodes` nodes, and hours for `LEAST_EXPECTED` failures at the fleet's rate. Levels
 with less stay together, or with their largest neighbour.

@@ -1,4 +1,4 @@
-"""How well a model predicts a week that it has not seen, and whether another predicts it better.
+"""How well a model predicts a held-out week, and whether another model predicts it better.
 
 A model says how often a job fails per node-hour: a rate by context level and age band, times the risk of its pair. From
 the leases of the week follow the failures expected of each job-week, from these what counts under the cap, cell by
@@ -10,12 +10,12 @@ Two models are compared by the paired differences of their cells' scores. Cells 
 Tables are not, for they count the same failures, under noise of their own: the errors of two tables are taken to agree
 as far as any of their cells is not noise, which is more than they do.
 
-Guaranteed, up to the normal approximation of a sum over many cells: of two models that are equally good in expectation,
-the gate refuses one at most 2.3 times in a hundred. It is no proof of being better: a model that is worse by less than
-two standard errors passes, and where noise dominates, that is a lot. Weeks that are held out together
-(`weeks.span_tables`) have hardly more noise than one, and all of their failures.
+Guarantee, up to the normal approximation of a sum over many cells: of two models that are equally good in expectation,
+the gate refuses one in at most 2.3% of cases. Passing does not prove a model better: one that is worse by less than two
+standard errors passes, which is a wide margin where noise dominates. Several weeks held out together
+(`weekly.span_tables`) have hardly more noise than one, and all of their failures.
 
-Not promised: that predictions are those of the rate's whole posterior. A rate is taken at its middle.
+Not promised: predictions that integrate over a rate's posterior; they use its median.
 
     >>> import numpy as np
     >>> seen, noise = np.array([3.0, 9.0]), np.zeros(2)
@@ -57,7 +57,7 @@ class Expected:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a model says of the J job-weeks of a release.
+    """A model's prediction for the J job-weeks of a release.
 
     `node_hours` and `rates` (infrastructure failures per node-hour) have shape (J, bands); `leases` are the job-weeks'.
     A job-week counts at most `most` failures.
@@ -253,7 +253,7 @@ def _log_law(mean: Floats, variance: Floats, most: int) -> Floats:
 
 
 class PredictionVerdict(StrEnum):
-    """Of a candidate against the model in force; better and worse are beyond two standard errors."""
+    """A candidate compared with the model in force; better and worse are by more than two standard errors."""
 
     BETTER = "better"
     NO_WORSE = "no worse"
@@ -270,7 +270,7 @@ class Comparison:
 
     @property
     def verdict(self) -> PredictionVerdict:
-        """What the difference says, given its standard error."""
+        """The verdict on the difference, given its standard error."""
         if self.difference < -TWO_STANDARD_ERRORS * self.standard_error:
             return PredictionVerdict.WORSE
         return (

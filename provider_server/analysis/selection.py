@@ -1,4 +1,4 @@
-"""Which features of nodes tell failures apart: forward selection by held-out Poisson deviance, against permutations.
+"""Selects the features of nodes that predict failures: forward selection by held-out deviance, against permutations.
 
 Failures of node i are Poisson(e_i r_i), e_i its node-hours. A feature acts through its levels: a category's values, a
 number's quantile bins; what is unknown is a level of its own, levels with fewer than `RARE` nodes are one. It is

@@ -1,4 +1,4 @@
-"""Secure sums beside Flower's SecAgg+: both sum the same vectors in one run, and both sums are checked in every cell.
+"""Secure sums compared with Flower's SecAgg+ on the same vectors in one run; every cell of both sums is checked.
 
 A row is one round of `n` clients without drop-outs, everything one after the other in this process and thread. Both
 sides are given a transport, vectors and serialised wires that cost nothing but themselves: vectors are made, and

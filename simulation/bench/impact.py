@@ -1,8 +1,8 @@
-"""The users' loop over a year of `standard`, without the cost of the federation: `impact` on the clouds of seeds.
+"""The impact of checks and hints over a year of `standard`, without running the protocol.
 
-What the provider sees is drawn as in `bench_learning`: releases with the noise of the protocol, and no protocol.
-Bundles are composed from what it learns of them, as it would, with names hashed to tokens. `pharoah-sim run` gives the
-same figures from the whole protocol.
+Releases are drawn as in `simulation.bench.learning`: with the protocol's noise, but without the protocol. Bundles are
+composed from the findings, with names hashed to tokens. `pharoah-sim run` gives the same figures from the whole
+protocol.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Who runs what: workloads with their descriptors, and tenants composed one by one from client profiles.
+"""Workloads with their descriptors, and tenants composed of client profiles.
 
 Tenants follow the principle of ServeGen (Xiang et al., NSDI 2026): a realistic load is not drawn from one distribution
 but added up from clients, a few heavy and many light, each with its own rate, sizes, durations and choice of workloads.
