@@ -63,7 +63,7 @@ def _left_out(levels: pl.DataFrame, at_risk: pl.DataFrame) -> tuple[str, ...]:
     texts = (
         f"{hours:,} of {levels.height:,} node-hours not at risk: no report of the node in the hour before, or a failure"
         f" in the {QUIET_H} h before",
-        f"{silences:,} nodes that fell silent together: network, monitoring or maintenance, not failures",
+        f"{silences:,} silences of nodes that began together: network, monitoring or maintenance, not failures",
     )
     return tuple(text for text, count in zip(texts, (hours, silences), strict=True) if count)
 
