@@ -536,13 +536,13 @@ def test_while_a_round_is_under_way_no_other_is_planned(world: World) -> None:
     round_ = collected(world, world.provider.plan(window(0)))
     with pytest.raises(RoundUnderWay, match="is still collecting") as refusal:
         world.provider.plan(window(1))
-    assert "give it up" in refusal.value.diagnostics()
+    assert "abandon it" in refusal.value.diagnostics()
     world.provider.close_round(round_)
     with pytest.raises(RoundUnderWay, match="is still endorsing"):
         world.provider.plan(window(1))
     federated_round(world.provider, world.here(EVERYBODY), tuple(world.trustees.values()), round_)
     assert world.provider.unfinished() is None
-    with pytest.raises(WeekHeld, match="were released before"):
+    with pytest.raises(WeekHeld, match="a release already covers"):
         world.provider.plan((window(0)[1] - 1, window(1)[1]))
     world.provider.plan(window(1))
 

@@ -195,7 +195,7 @@ def test_without_failures_or_hours_nothing_is_made_up(tmp_path: Path) -> None:
     assert f"no failure in {10 * HOURS:,} node-hours at risk: at most 2.2 in 1,000" in result.stderr
     later = call("hazard", "--home", tmp_path, "--file", file, "--start", END + 500, "--end", END + 600)
     assert later.exit_code == 3
-    assert "no hour at risk" in later.stderr
+    assert "no node-hours at risk" in later.stderr
     assert call("hazard", "--home", tmp_path, "--file", file, "--start", 9, "--end", 9).exit_code == 2
     assert "prometheus_url" in call("hazard", "--home", tmp_path).stderr
 
