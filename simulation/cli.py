@@ -21,7 +21,7 @@ from federation.protocol.plan import HOURS_PER_WEEK
 from federation.runtime.clock import now_hour
 from federation.runtime.console import AsJson, CommandLine, Console, Force, InputFile, Verb, check_new, group
 from federation.runtime.screen import progress as progressing, say, show, show_json
-from federation.runtime.visible import json_text
+from federation.runtime.visible import counted_as, json_text
 
 if TYPE_CHECKING:
     from simulation.bench.aggregation import Row
@@ -127,7 +127,7 @@ def _program(name: str) -> str:
 def _summary_lines(summary: dict[str, Any]) -> list[str]:
     mismatch, hazard = summary["mismatch"], summary["hazard"]
     return [
-        f"{summary['tenants']} tenants, {summary['job_weeks']} job-weeks, {summary['rounds']} rounds"
+        f"{summary['tenants']} tenants, {summary['job_weeks']} job-weeks, {counted_as(summary['rounds'], 'round')}"
         f" at epsilon {summary['epsilon']:g} and delta {summary['delta']:g} per job-week; {summary['seconds']:.1f} s",
         f"mismatched pairs:  AUROC {_number(mismatch['auroc'])},"
         f" average precision {_number(mismatch['average_precision'])}"

@@ -61,7 +61,7 @@ Text = Annotated[str, Meta(min_length=1)]
 
 
 class Signal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A metric that drifts before hardware fails; the head of `buildup.toml` tells what each field means."""
+    """A metric that drifts before hardware fails; the head of `buildup.toml` explains the fields."""
 
     metric: str
     summary: Literal["increase", "mean"]
@@ -73,16 +73,16 @@ class Signal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS or self.summary not in METRICS[self.metric].summarise:
-            raise ValueError(f"telemetry has no {self.summary} of it")
+            raise ValueError(f"telemetry has no {self.summary} of this metric")
 
     @property
     def kept(self) -> float:
-        """Share of a total that an hour leaves."""
+        """Share of a total that is left after an hour."""
         return math.exp2(-1.0 / self.half_life_h)
 
 
 def parse(text: str) -> tuple[Signal, ...]:
-    """Reads a table of signals; BadTable for what it cannot mean, as a metric without that summary."""
+    """Reads a table of signals; BadTable if it is not valid, as with a summary that the metric does not have."""
     return tuple(rows(loads(text, "buildup.toml"), Signal, "buildup.toml", "metric"))
 
 

@@ -14,6 +14,7 @@ from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import plan_loss
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.key_files import HomeError, read
+from federation.runtime.visible import counted_as
 from federation.transport.certificates import EXPIRES_SOON_D, days_left
 from provider_server.home import CONTROL, founded, founded_hour
 from provider_server.rounds import release as gate
@@ -116,7 +117,8 @@ def _attention(
     if last and RoundState(last.state) not in (RoundState.RELEASED, RoundState.REFUSED):
         texts.append(f"round {last.round_id[:12]} is {last.state}: run `pharoah-provider round` to continue it")
     if days is not None and days < EXPIRES_SOON_D:
-        texts.append(f"the TLS certificate expires in {days:.0f} days: run `pharoah-provider renew-certificate`")
+        end = f"expires in {counted_as(round(days), 'day')}" if days > 0 else "has expired"
+        texts.append(f"the TLS certificate {end}: run `pharoah-provider renew-certificate`")
     return texts
 
 

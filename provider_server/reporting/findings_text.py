@@ -63,7 +63,8 @@ def pair_row(pair: PairFinding, names: Mapping[str, str]) -> dict[str, Any]:
 
 def learnt_lines(row: dict[str, Any]) -> list[str]:
     """`learnt_row` as text, mismatches first."""
-    lines = [f"{counted_as(row['releases'], 'release')}: {row['pairs']} pairs and {row['rates']} rates"]
+    judged = f"{counted_as(row['pairs'], 'pair')}, {counted_as(row['rates'], 'rate')}"
+    lines = [f"{counted_as(row['releases'], 'release')}: {judged}"]
     for one in row["accused"]:
         context = one["context_name"] or f"context {one['context'][:12]}"
         better = f"; fails less on {one['alternatives'][0][:12]}" if one["alternatives"] else ""

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from federation.protocol.life_table import PER_NODE_HOURS, Floats
+from federation.runtime.visible import counted_as
 from provider_server.analysis.buildup import LEVELS
 from provider_server.analysis.contexts import ContextMap
 from provider_server.analysis.fleet_curves import Curve, OwnHazards, Ratios
@@ -147,9 +148,10 @@ def _number(column: Floats, place: int) -> float:
 def hazard_lines(row: Mapping[str, Any]) -> list[str]:
     """The row as text."""
     kinds = ", ".join(f"{kind} {count}" for kind, count in row["failures_by_kind"].items())
-    last, head = row["curve"][-1], f"{row['failures']} failures in {row['node_hours']:,} node-hours at risk"
+    last = row["curve"][-1]
+    head = f"{counted_as(row['failures'], 'failure')} in {row['node_hours']:,} node-hours at risk"
     return [
-        f"{head} of {row['nodes']:,} nodes: {kinds}",
+        f"{head} of {counted_as(row['nodes'], 'node')}: {kinds}",
         *(_level_line(one) for one in row["levels"]),
         *(_context_line(one, row["contexts"]) for one in row["contexts"] if len(row["contexts"]) > 1),
         f"no failure in {row['end_hour'] - row['start_hour']} h: {100 * last['survival']:.1f}% of nodes"
@@ -190,4 +192,4 @@ def _times(one: Mapping[str, Any], name: str) -> str:
 
 
 def _seen(one: Mapping[str, Any]) -> str:
-    return f"{one['failures']} in {one['node_hours']:,} node-hours of {one['nodes']:,} nodes"
+    return f"{one['failures']} in {one['node_hours']:,} node-hours of {counted_as(one['nodes'], 'node')}"

@@ -10,7 +10,7 @@ from crypto.errors import PharoahError
 from federation.runtime.console import InputFile
 from federation.runtime.logs import Format
 from federation.runtime.screen import say, show, show_json
-from federation.runtime.visible import counted_as
+from federation.runtime.visible import counted_as, reason
 from provider_server.verbs.console import AsRows, Database, Home, failing, print_rows, required, say_error
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _write(file: Path, data: bytes) -> None:
     try:
         file.write_bytes(data)
     except OSError as error:
-        raise HomeError(f"{file}: {error.strerror}", hint="run `enrol` again with another --out") from error
+        raise HomeError(f"{reason(error)}: {file}", hint="run `enrol` again with another --out") from error
 
 
 def _enrol_line(row: dict[str, Any]) -> str:
@@ -384,6 +384,7 @@ def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> d
 
 def _round_line(row: dict[str, Any]) -> str:
     return (
-        f"round {row['round_id'][:12]}: hours {row['start_hour']}–{row['end_hour']}, {row['contributors']}"
-        f" contributions, {row['cells']} cells, epsilon {row['epsilon']:.3f}, {row['seconds']:.1f} s"
+        f"round {row['round_id'][:12]}: hours {row['start_hour']}–{row['end_hour']},"
+        f" {counted_as(row['contributors'], 'contribution')}, {counted_as(row['cells'], 'cell')},"
+        f" epsilon {row['epsilon']:.3f}, {row['seconds']:.1f} s"
     )

@@ -52,5 +52,5 @@ def _lines(state: "ProviderStatus") -> "Iterator[str]":
     bundle = "none" if state.bundle is None else f"number {state.bundle}"
     yield f"published   {counted_as(state.releases, 'release')}, newest bundle: {bundle}"
     if state.certificate_days_left is not None:
-        yield f"certificate {state.certificate_days_left:,.0f} days left"
+        yield f"certificate {counted_as(round(state.certificate_days_left), 'day')} left"
     yield from (f"attention   {text}" for text in state.attention)

@@ -213,7 +213,7 @@ def test_curves_are_drawn_as_steps_from_the_beginning_to_the_end() -> None:
     assert line.get_drawstyle() == "steps-post"
     assert np.asarray(line.get_xydata()).tolist() == [[0, 1], [10, 0.98], [20, 0.95], [168, 0.95]]
     assert [text.get_text() for text in lower.texts] == ["0", "3"]
-    assert figure.get_suptitle().replace("\n", " ").startswith("95.0% of nodes came through 168 hours")
+    assert figure.get_suptitle().replace("\n", " ").startswith("95.0% of nodes had no hardware failure in 168 hours")
     empty = survival_curves(curve(), {}, 168.0)
     assert "nothing to show" in empty.get_suptitle()
     wild = survival_curves(curve(0.9), {1: replace(curve(0.1), high=np.array([np.inf]))}, 168.0)
