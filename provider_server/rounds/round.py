@@ -37,6 +37,7 @@ from federation.protocol.round_messages import (
     UnmaskShare,
     opened_contribution,
 )
+from federation.runtime.visible import counted_as
 from provider_server.store.round_store import TRANSITIONS, Answer, KeptRound, Outcome, RoundState, RoundStore, Step
 
 Grouping = Callable[[Sequence[TenantId]], Sequence[Sequence[TenantId]]]
@@ -134,7 +135,8 @@ class Round:
     def _require_cohort(self, contributions: int) -> None:
         if contributions < self.plan.cohort_minimum:
             raise CohortTooSmall(
-                f"round {self.plan.round_id}: {contributions} contributions, at least {self.plan.cohort_minimum} needed"
+                f"round {self.plan.round_id}: {counted_as(contributions, 'contribution')},"
+                f" at least {self.plan.cohort_minimum} needed"
             )
 
     def refuse(self) -> None:

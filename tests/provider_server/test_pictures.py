@@ -458,7 +458,7 @@ def test_another_suffix_is_refused(name: str, tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_an_error_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "absent" / "picture.png", tmp_path / "file" / "picture.svg"):
-        with pytest.raises(PictureNotSaved, match="cannot write") as caught:
+        with pytest.raises(PictureNotSaved, match=r"no such file or directory|not a directory") as caught:
             save(forest_plot([]), path)
         assert isinstance(caught.value.__cause__, OSError)
         assert "folder" in caught.value.hint
@@ -604,7 +604,7 @@ def test_an_empty_page_and_a_crooked_table() -> None:
     assert empty.open == []
     assert "warning" not in empty.words()
     crooked = Section("Heading", "", forest_plot([]), ("one", "two"), [("a",)])
-    with pytest.raises(ValueError, match="one cell for each"):
+    with pytest.raises(ValueError, match="must have 2 cells, as its head"):
         render(Page("Crooked", (), (), (crooked,)))
 
 

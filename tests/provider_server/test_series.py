@@ -242,7 +242,7 @@ def test_a_round_that_was_given_up_while_collecting_is_replaced_and_nothing_coun
     world.happen_to_all(0)
     world.play(0)
     world.happen_to_all(1)
-    with pytest.raises(CohortTooSmall, match="1 contributions, 2 are needed"):
+    with pytest.raises(CohortTooSmall, match="1 contribution, at least 2 needed"):
         world.play(1, [0])
     under_way = world.provider.unfinished()
     assert under_way is not None

@@ -192,7 +192,7 @@ def test_without_failures_or_hours_nothing_is_made_up(tmp_path: Path) -> None:
     file = write(tmp_path / "telemetry.parquet", still, still > 0)
     result = call("hazard", "--home", tmp_path, "--file", file, "--start", START, "--end", END)
     assert result.exit_code == 3
-    assert f"no failure in {10 * HOURS:,} node-hours at risk: at most 2.2 in 1,000" in result.stderr
+    assert f"no failure in {10 * HOURS:,} node-hours at risk: at most 2.2 per 1,000" in result.stderr
     later = call("hazard", "--home", tmp_path, "--file", file, "--start", END + 500, "--end", END + 600)
     assert later.exit_code == 3
     assert "no node-hours at risk" in later.stderr
