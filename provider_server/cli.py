@@ -1,13 +1,13 @@
-"""`pharoah-provider`: the provider's half of Pharoah, one function per verb in `verbs_*.py`."""
+"""`pharoah-provider`: the provider's command line, one function per verb in `verbs/`."""
 
 from federation.runtime.console import CommandLine
 from provider_server.verbs import learning, page, server, status, store, telemetry
 
-FEDERATION, FLEET, RELEASES, STORE = "Federation", "Fleet", "What was learnt", "Store"
+FEDERATION, FLEET, RELEASES, STORE = "Federation", "Fleet", "Releases and findings", "Store"
 
 app = CommandLine(
     name="pharoah-provider",
-    help="The provider's half of Pharoah: found a federation, run it, and see what passed the gate.",
+    help="The provider's side of Pharoah: found a federation, run it, and publish what its releases show.",
 )
 app.add(FEDERATION, server.init, server.enrol, server.revoke, server.renew_certificate)
 app.add(FEDERATION, server.serve, status.status, server.round_, page.page)

@@ -6,8 +6,8 @@
     provider.db              the store; superlink.db: Flower's own state, with the nodes that may connect
     control.sock             while the provider runs: where its command line reaches it, mode 0600
 
-The directory itself has mode 0700. Losing signing.key ends the federation: keep a copy of the home where only its owner
-reads.
+The directory itself has mode 0700. Without signing.key the federation cannot go on: keep a copy of the home that only
+its owner can read.
 """
 
 import os
@@ -50,12 +50,12 @@ def create(home: Path, hosts: Sequence[str], random_bytes: RandomBytes, now: dat
 
 
 def renew_certificate(home: Path, hosts: Sequence[str], now: datetime, lifetime_d: int) -> Certificate:
-    """Another key and certificate in place of the ones there, for `hosts`, or for those of the certificate there."""
-    named = hosts or hosts_of(read(home / "tls.pem"))
-    made = issue(SigningKey(read_key(home / "signing.key")), named, now, lifetime_d)
-    replace_secret(home / "tls.key", made.key_pem)
-    replace_secret(home / "tls.pem", made.certificate_pem)
-    return made
+    """Replaces TLS key and certificate, for `hosts` or, without any, for the hosts of the old certificate."""
+    names = hosts or hosts_of(read(home / "tls.pem"))
+    certificate = issue(SigningKey(read_key(home / "signing.key")), names, now, lifetime_d)
+    replace_secret(home / "tls.key", certificate.key_pem)
+    replace_secret(home / "tls.pem", certificate.certificate_pem)
+    return certificate
 
 
 def found(home: Path, database: str | None, committee: Committee) -> None:
@@ -65,7 +65,7 @@ def found(home: Path, database: str | None, committee: Committee) -> None:
     store = Store(database or home / "provider.db")
     try:
         if store.entries():
-            raise StoreNotEmpty("the database has the directory of a federation already")
+            raise StoreNotEmpty("the database already contains the directory of a federation")
         entry = committee.founding_entry(signing_key.public, settings.plan.weeks_per_epoch, ())
         store.add_entry(0, signing_key.sign(entry))
     finally:
@@ -73,11 +73,11 @@ def found(home: Path, database: str | None, committee: Committee) -> None:
 
 
 def founded(home: Path) -> None:
-    """HomeError where no provider was ever made."""
+    """HomeError where no provider was founded."""
     if not any((home / name).exists() for name in ("signing.key", "provider.toml", "provider.db")):
         raise HomeError(
-            f"there is no provider in this home: {short(home)}",
-            hint="found a federation by `pharoah-provider init`, or name another home by --home",
+            f"no provider in this home: {short(home)}",
+            hint="pass --home, or found a federation with `pharoah-provider init`",
         )
 
 
@@ -87,7 +87,7 @@ def settings_of(home: Path) -> ProviderSettings:
 
 
 def founded_hour(home: Path) -> float:
-    """When the keys of a home were made, in hours since 1970, by the time of a file that is written once."""
+    """When the home was founded, in hours since 1970: the modification time of signing.key, which is written once."""
     return (home / "signing.key").stat().st_mtime / SECONDS_PER_HOUR
 
 
@@ -98,11 +98,11 @@ def open_provider(home: Path, database: str | None, settings: ProviderSettings) 
     with ExitStack() as until_open:
         store = until_open.enter_context(closing(Store(database or home / "provider.db", create=False)))
         if not store.entries():
-            raise HomeError("the database has no directory", hint="found the federation: see `pharoah-provider init`")
+            raise HomeError("the database contains no directory", hint="found a federation: `pharoah-provider init`")
         try:
             provider = Provider(signing_key, context_key, settings.plan.settings, store, os.urandom)
         except ValueError as error:
-            raise BadSettings(f"[plan] weeks_per_epoch: {error}", hint="set it back to what it was") from error
+            raise BadSettings(f"[plan] weeks_per_epoch: {error}", hint="restore its former value") from error
         until_open.pop_all()
     return provider
 

@@ -1,4 +1,4 @@
-"""The provider as a running program: a SuperLink for tenants, the online service, live hazards, and rounds when due."""
+"""The provider's service: the SuperLink for tenants, the online service, the hint poller, and rounds when due."""
 
 import logging
 import resource
@@ -55,7 +55,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
 
     def ready() -> Rounds:
         if rounds is None:
-            raise Refusal("the provider is still starting", hint="try again in a moment")
+            raise Refusal("the provider is starting", hint="try again in a few seconds")
         return rounds
 
     def not_ready() -> str:
@@ -93,7 +93,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
             online = stack.enter_context(served)
         except OSError as error:
             raise CannotListen(
-                f"the provider cannot listen: {error}", hint="see [listen] in provider.toml, tls.pem and tls.key"
+                f"the provider cannot listen: {error}", hint="check [listen] in provider.toml, tls.pem and tls.key"
             ) from error
         publisher = open_publisher(home, provider.store)
         rounds = Rounds(provider, publisher, link, trustees, settings, metrics, now_hour, founded_hour(home))
@@ -105,7 +105,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
 
 
 def _allow_files() -> None:
-    """Raises the number of files that this process may have open, of which each connection is one."""
+    """Raises the limit on open files of this process, since every connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -114,7 +114,7 @@ def _allow_files() -> None:
 
 @contextmanager
 def _on_hangup(reload: Callable[[], None]) -> Iterator[None]:
-    """Within it SIGHUP has the settings read again, where signals can be taken: in the main thread."""
+    """Within it SIGHUP reloads the settings; only in the main thread, where signals arrive."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -130,7 +130,7 @@ def _peer(trustee: TrusteeRecord, introducing: Introducing) -> Peer:
 
 
 def serve(home: Path, rounds: Rounds, settings: ProviderSettings) -> NoReturn:
-    """Holds rounds as they fall due, for ever, and tells who is to be told of what is wrong."""
+    """Holds rounds when they are due, for ever, and sends alerts."""
     board, url = Board(), settings.alerts.webhook_url
     certificate, warn_next_s = read(home / "tls.pem"), 0.0
     with Webhook(url) if url else nullcontext() as webhook:

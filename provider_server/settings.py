@@ -90,9 +90,10 @@ class Live(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Public names of contexts, which bundles tell all tenants beside the tokens. Empty: none.
+    """Public names of contexts, which bundles show to all tenants beside the tokens. Empty: none.
 
-    `contexts` maps a context as leases name it to its public name. A name unmasks its token: see docs/threat-model.md.
+    `contexts` maps a context, as leases name it, to its public name. A name reveals what its token stands for: see
+    docs/threat-model.md.
     """
 
     contexts: dict[str, PublicName] = {}

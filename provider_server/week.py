@@ -1,6 +1,6 @@
-"""One federated week from beginning to end: who does what, in order. This is the function to read first.
+"""One federated week from beginning to end, step by step. Read `federated_week` first.
 
-Tenants are reached through `Tenants` (a Flower grid, in process or through a SuperLink), trustees through `MaskHolder`.
+Tenants are reached through `Tenants` (a Flower grid, in process or over a SuperLink), trustees through `MaskHolder`.
 """
 
 import logging
@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class Tenants(Protocol):
-    """All that the federated week knows of the transport."""
+    """The transport to the tenants."""
 
     def ask(self, query: Query, payload: bytes) -> Iterator[bytes]:
-        """Sends `payload` to all connected tenants, yields answers as they arrive; silent or failing ones give none."""
+        """Sends `payload` to all connected tenants and yields their answers as they arrive; failing ones yield none."""
 
 
 class MaskHolder(Protocol):
@@ -33,7 +33,7 @@ class MaskHolder(Protocol):
 
     @property
     def index(self) -> int:
-        """Its number in the directory."""
+        """Its index in the directory."""
 
     def follow(self, update: bytes) -> bytes:
         """DirectoryUpdate in, Receipt out."""
@@ -46,7 +46,7 @@ class MaskHolder(Protocol):
 
 
 class Stage(StrEnum):
-    """The stages of a week, in order; each is announced when it begins."""
+    """The stages of a week, in order."""
 
     DIRECTORY = "directory"
     REGISTER = "register"
@@ -68,10 +68,11 @@ def federated_week(
     window: Window,
     announce: Callable[[Stage], None] = lambda stage: None,
 ) -> Release:
-    """Runs the week whose hours are `window` and returns its release; a round that is under way is finished instead.
+    """Holds the round over the hours `window`, or finishes the open round instead, and returns its release.
 
-    Without a `publisher` the week ends with its release: nothing is learnt from it, and the bundle in force stays.
-    Refusals of the whole round (too few contributions, nothing to count) propagate; a single tenant's fault does not.
+    Without a `publisher` the week ends with the release, and no bundle is published. Refusals of the whole round (too
+    few contributions, nothing to count) propagate; a single tenant's fault does not. `announce` is called as each stage
+    begins.
     """
     announce(Stage.DIRECTORY)
     tell_directory(provider, trustees)
@@ -95,10 +96,10 @@ def federated_week(
 
 
 def publish(publisher: Publisher, tenants: Tenants, announce: Callable[[Stage], None] = lambda stage: None) -> bool:
-    """Learns from all releases so far and gives every tenant the bundle.
+    """Learns from all releases, publishes a bundle and sends it to every tenant; whether it did.
 
-    One that would predict worse than the last, or whose fit does not settle, is held back: that is logged, the bundle
-    in force stays, and the answer is false. The release stands in either case.
+    A bundle that predicts worse than the one in force, or whose fit does not settle, is held back: logged and not
+    published. The release stands in either case.
     """
     announce(Stage.LEARN)
     releases = publisher.releases()
@@ -106,7 +107,7 @@ def publish(publisher: Publisher, tenants: Tenants, announce: Callable[[Stage], 
         check(publisher.review(releases))
         findings = publisher.learn(releases)
     except (HeldBack, Unsettled) as held:
-        logger.warning("the bundle is held back: %s", held.what, extra={"event": "held back", "hint": held.hint})
+        logger.warning("bundle held back: %s", held.what, extra={"event": "held back", "hint": held.hint})
         return False
 
     announce(Stage.PUBLISH)
@@ -116,13 +117,13 @@ def publish(publisher: Publisher, tenants: Tenants, announce: Callable[[Stage], 
 
 
 def tell_directory(provider: Provider, trustees: Sequence[MaskHolder]) -> None:
-    """Gives every trustee the newer entries of the directory; one that fails gets them when it is asked for more."""
+    """Sends the directory to every trustee; one that fails is logged, and gets it again in the next round."""
     for trustee in trustees:
         try:
             trustee.follow(provider.directory_update())
         except PharoahError as error:
-            said = type(error).__name__, error.what
-            logger.warning("trustee %d does not follow the directory: %s: %s", trustee.index, *said)
+            cause = type(error).__name__, error.what
+            logger.warning("trustee %d has not taken the directory: %s: %s", trustee.index, *cause)
 
 
 def federated_round(
@@ -132,10 +133,10 @@ def federated_round(
     round_: Round,
     announce: Callable[[Stage], None] = lambda stage: None,
 ) -> Release:
-    """From a plan to its release: collect masked tables, fix the set, unmask once, pass the gate.
+    """From a plan to its release: collect masked tables, fix the set, unmask once, release.
 
-    Goes on from wherever the round is; a step that was taken is not taken again. What a party that is away raises
-    propagates, and the same call later goes on.
+    Continues from the round's stored state and repeats no step. The error of a party that is away propagates; the same
+    call later continues.
     """
     masking = {trustee.index for trustee in round_.plan.trustees}
     holders = {trustee.index: trustee for trustee in trustees if trustee.index in masking}
@@ -160,7 +161,7 @@ def federated_round(
 
 
 def _endorsed(provider: Provider, round_: Round, holders: Mapping[int, MaskHolder]) -> list[MemberRefused]:
-    """Asks the trustees that have not endorsed the set yet; those of their refusals that blame one contribution."""
+    """Asks the trustees that have not endorsed the set yet, and returns their refusals of single contributions."""
     refusals = []
     for index in sorted(round_.missing(Answer.ENDORSEMENT)):
         holders[index].follow(provider.directory_update())

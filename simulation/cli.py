@@ -1,4 +1,4 @@
-"""`pharoah-sim`: a whole simulated cloud, replays of real data through the real federation, and benchmarks.
+"""`pharoah-sim`: a simulated cloud, replays of real data through the real federation, and benchmarks.
 
 Results go to stdout (`--json` with stable keys), progress and everything else to stderr. Exit codes: 0 ok, 2 failed.
 """
@@ -21,7 +21,7 @@ from federation.protocol.plan import HOURS_PER_WEEK
 from federation.runtime.clock import now_hour
 from federation.runtime.console import AsJson, CommandLine, Console, Force, InputFile, Verb, check_new, group
 from federation.runtime.screen import progress as progressing, say, show, show_json
-from federation.runtime.visible import json_text
+from federation.runtime.visible import counted_as, json_text
 
 if TYPE_CHECKING:
     from simulation.bench.aggregation import Row
@@ -29,41 +29,41 @@ if TYPE_CHECKING:
 
 app = CommandLine(
     name="pharoah-sim",
-    help="A simulated cloud with ground truth, and replays of real data, through the real federation.",
+    help="Run the real federation on a simulated cloud with known truth, or on public data sets.",
 )
-replay = group("replay", "Put real data through the federation and compare with the pooled answer.")
+replay = group("replay", "Run the federation on real data and compare with the pooled analysis.")
 app.add_typer(replay)
-bench = group("bench", "Measure protocols on this machine, beside their peers.")
+bench = group("bench", "Measure protocols on this machine, compared with others where there are any.")
 app.add_typer(bench)
 
 PASSWORD_BYTES, SALT_BYTES = 12, 16
 
 _console = Console("pharoah-sim")
-Seeds = Annotated[int, typer.Option(min=1, help="Repeat the round this often, each time with fresh noise.")]
-Epsilon = Annotated[str, typer.Option(help="Privacy budget per unit, or 'none' for the answer without privacy.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Repeat the round this many times, with fresh noise.")]
+Epsilon = Annotated[str, typer.Option(help="Privacy budget per unit, or 'none' for results without privacy.")]
 DataFolder = Annotated[
-    Path, typer.Argument(exists=True, file_okay=False, help="The data's folder.", show_default=False)
+    Path, typer.Argument(exists=True, file_okay=False, help="Folder with the data set.", show_default=False)
 ]
-Holdout = Annotated[
-    Literal["column"] | None, typer.Option(help="Predict deaths in columns that the model has not seen.")
+Holdout = Annotated[Literal["column"] | None, typer.Option(help="Predict failures in columns held out from the fit.")]
+DataFile = Annotated[
+    Path, typer.Argument(click_type=InputFile(exists=True), help="The data set's file.", show_default=False)
 ]
-DataFile = Annotated[Path, typer.Argument(click_type=InputFile(exists=True), help="The data file.", show_default=False)]
 
 
 @app.command(cls=Verb)
 def run(
-    scenario: Annotated[str, typer.Option(help="A scenario's name, or a TOML file.")] = "quickstart",
+    scenario: Annotated[str, typer.Option(help="Name of a scenario, or a TOML file.")] = "quickstart",
     seed: Annotated[
-        int, typer.Option(min=0, help="Fixes the cloud. Keys and noise are fresh each time, so that figures differ.")
+        int, typer.Option(min=0, help="Seed of the cloud. Keys and noise are always fresh, so figures vary.")
     ] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Write outcome.json, report.html and all homes here.", show_default=False)
+        Path | None, typer.Option(help="Folder for outcome.json, report.html and all homes.", show_default=False)
     ] = None,
     *,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Play a scenario: tenants, trustees and provider, week by week, judged against the truth."""
+    """Play a scenario week by week with real tenants, trustees and provider, and compare findings with the truth."""
     began = time.monotonic()
 
     def tell(what: str) -> None:
@@ -79,10 +79,10 @@ def run(
         loaded = load(scenario)
         with _homes(out) as root:
             player = Player(loaded, seed, root, int(now_hour() // HOURS_PER_WEEK) - loaded.weeks)
-            tell(f"{loaded.tenants} tenants have keys and homes")
+            tell(f"made keys and homes of {loaded.tenants} tenants")
             try:
                 for week in player.weeks():
-                    tell(f"week {week + 1} of {loaded.weeks} is over")
+                    tell(f"finished week {week + 1} of {loaded.weeks}")
                 outcome = Judge(player.played()).outcome(seed, began, tell)
             finally:
                 player.close()
@@ -94,7 +94,7 @@ def run(
     if as_json:
         show_json(summary)
     else:
-        show(*_told(summary))
+        show(*_summary_lines(summary))
 
 
 def _write(outcome: dict[str, Any], out: Path) -> None:
@@ -106,7 +106,7 @@ def _write(outcome: dict[str, Any], out: Path) -> None:
 
 
 def _show_pages(homes: Path) -> None:
-    """Gives the provider's page a password of its own, and says how to open both pages."""
+    """Sets a random password for the provider's page, and prints how to open both pages."""
     from provider_server.pages.login import set_password
 
     password = secrets.token_urlsafe(PASSWORD_BYTES)
@@ -119,15 +119,15 @@ def _show_pages(homes: Path) -> None:
 
 
 def _program(name: str) -> str:
-    """How a program that was installed beside this one is called from here."""
+    """The command for a program that was installed beside this one."""
     beside = Path(sys.executable).with_name(name)
     return name if shutil.which(name) or not beside.exists() else os.path.relpath(beside)
 
 
-def _told(summary: dict[str, Any]) -> list[str]:
+def _summary_lines(summary: dict[str, Any]) -> list[str]:
     mismatch, hazard = summary["mismatch"], summary["hazard"]
     return [
-        f"{summary['tenants']} tenants, {summary['job_weeks']} job-weeks, {summary['rounds']} rounds"
+        f"{summary['tenants']} tenants, {summary['job_weeks']} job-weeks, {counted_as(summary['rounds'], 'round')}"
         f" at epsilon {summary['epsilon']:g} and delta {summary['delta']:g} per job-week; {summary['seconds']:.1f} s",
         f"mismatched pairs:  AUROC {_number(mismatch['auroc'])},"
         f" average precision {_number(mismatch['average_precision'])}"
@@ -136,15 +136,15 @@ def _told(summary: dict[str, Any]) -> list[str]:
         f"hazard by context: mean |log rate error| {_number(hazard['mean_abs_log_rate_error'])}"
         f" (without privacy {_number(hazard['mean_abs_log_rate_error_without_privacy'])}),"
         f" 95% intervals cover {hazard['interval_coverage']:.0%}",
-        _gained(summary["impact"]),
+        _impact_line(summary["impact"]),
     ]
 
 
-def _gained(impact: dict[str, Any]) -> str:
+def _impact_line(impact: dict[str, Any]) -> str:
     return (
         f"impact:            {_number(impact['mismatch_gpu_hours_avoided_share'])} of the GPU-hours lost to mismatches"
-        f" avoided, {_number(impact['false_refusal_share'])} of other starts refused;"
-        f" {_number(impact['warned_30min_share'])} of degradations warned of,"
+        f" avoided, {_number(impact['false_refusal_share'])} of other starts refused (false refusals);"
+        f" {_number(impact['warned_30min_share'])} of degradations had a hint 30 minutes before,"
         f" {_number(impact['false_hints_per_1000_lease_hours'])} false hints per 1,000 lease-hours;"
         f" {impact['gpu_hours_saved']:,.0f} GPU-hours saved"
     )
@@ -156,36 +156,36 @@ def _number(value: float | None) -> str:
 
 @app.command(cls=Verb)
 def federation(
-    out: Annotated[Path | None, typer.Option(help="Keep all homes and logs here.", show_default=False)] = None,
-    tenants: Annotated[int, typer.Option(min=4, help="How many tenants take part.")] = 4,
-    trustees: Annotated[int, typer.Option(min=3, help="How many trustees.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Folder for all homes and logs.", show_default=False)] = None,
+    tenants: Annotated[int, typer.Option(min=4, help="Number of tenants.")] = 4,
+    trustees: Annotated[int, typer.Option(min=3, help="Number of trustees.")] = 3,
     *,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Found a federation of real programs on this machine, hold one round, stop everything."""
+    """Found a federation of real programs on this machine, hold one round, and stop them all."""
     began = time.monotonic()
     with _console.failing():
         check_new(out, force=force)
     with _console.failing(), _homes(out) as root:
         from simulation.run.processes import Places, hold
 
-        told = hold(
+        result = hold(
             Places(root, tenants, trustees),
             lambda text: say(f"[{time.monotonic() - began:5.1f} s] {text}"),
         )
-    told["total_seconds"] = round(time.monotonic() - began, 3)
+    result["total_seconds"] = round(time.monotonic() - began, 3)
     if as_json:
-        show_json(told)
+        show_json(result)
     else:
-        show(_round_told(told))
+        show(_round_line(result))
 
 
-def _round_told(told: dict[str, Any]) -> str:
+def _round_line(result: dict[str, Any]) -> str:
     return (
-        f"round {told['round_id'][:12]}: {told['contributors']} contributions, {told['cells']} cells,"
-        f" epsilon {told['epsilon']:.3f} per job-week; the round took {told['seconds']:.1f} s,"
-        f" everything {told['total_seconds']:.1f} s"
+        f"round {result['round_id'][:12]}: {result['contributors']} contributions, {result['cells']} cells,"
+        f" epsilon {result['epsilon']:.3f} per job-week; the round took {result['seconds']:.1f} s,"
+        f" everything {result['total_seconds']:.1f} s"
     )
 
 
@@ -205,32 +205,32 @@ def status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Say what an output folder holds: the scenario that was played, how far it got, and whose homes are there.
+    """Show what an output folder holds: the scenario, whether the run is complete, and the homes.
 
-    Exit code 0: a run that came to its end. 1: homes without an outcome. 2: it cannot be read. 3: there is nothing.
+    Exit code 0: a complete run. 1: homes without an outcome. 2: the folder cannot be read. 3: it holds no run.
     """
     import json
 
     file, homes = out / "outcome.json", out / "homes"
     outcome = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     known = ("scenario", "seed", "weeks", "tenants", "rounds", "epsilon")
-    found = {key: outcome.get(key) for key in known}
+    facts = {key: outcome.get(key) for key in known}
     provider = [str(homes / "provider")] if (homes / "provider").is_dir() else []
-    kept = provider + sorted(map(str, homes.glob("tenants/*")))
+    paths = provider + sorted(map(str, homes.glob("tenants/*")))
     if as_json:
-        show_json({"version": 1, "out": str(out), "complete": bool(outcome), **found, "homes": kept})
+        show_json({"version": 1, "out": str(out), "complete": bool(outcome), **facts, "homes": paths})
     else:
         show(f"folder      {out}: {'complete' if outcome else 'no outcome'}")
-        show(*(f"{key:<11} {value}" for key, value in found.items() if value is not None))
-        show(f"homes       {len(kept)}{f', the first is {kept[0]}' if kept else ''}")
-    raise typer.Exit(0 if outcome else 1 if kept else 3)
+        show(*(f"{key:<11} {value}" for key, value in facts.items() if value is not None))
+        show(f"homes       {len(paths)}{f', the first is {paths[0]}' if paths else ''}")
+    raise typer.Exit(0 if outcome else 1 if paths else 3)
 
 
 @replay.command(cls=Verb)
 def titan(
     file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, holdout: Holdout = None, *, as_json: AsJson = False
 ) -> None:
-    """Titan's GPU lifetimes: columns as tenants, 43 hazard ratios against the published ones."""
+    """Titan's GPU lifetimes: cabinet columns as tenants, 43 hazard ratios compared with the published ones."""
     with _console.failing():
         from simulation.replay.titan import replay_titan, replay_titan_holdout
 
@@ -240,7 +240,7 @@ def titan(
 
 @replay.command(cls=Verb)
 def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
-    """Philly's jobs: users as tenants, survival by number of GPUs against the pooled curve."""
+    """Philly's jobs: users as tenants, survival by number of GPUs compared with the pooled curve."""
     with _console.failing():
         from simulation.replay.philly import replay_philly
 
@@ -249,7 +249,7 @@ def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json:
 
 @replay.command(cls=Verb)
 def lung(epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
-    """NCCTG's lung cancer patients (they come with lifelines): institutions as tenants, one survival curve."""
+    """NCCTG's lung cancer data (shipped with lifelines): institutions as tenants, one survival curve."""
     with _console.failing():
         from simulation.replay.lung import replay_lung
 
@@ -259,12 +259,12 @@ def lung(epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -
 @replay.command(cls=Verb)
 def brca(
     folder: DataFolder,
-    epsilon: Annotated[float, typer.Option(min=0.01, help="Budget per centre of Flower's private baseline.")] = 1.0,
-    seeds: Annotated[int, typer.Option(min=1, help="Repeat that baseline this often.")] = 5,
+    epsilon: Annotated[float, typer.Option(min=0.01, help="Epsilon per centre for Flower's private FedAvg.")] = 1.0,
+    seeds: Annotated[int, typer.Option(min=1, help="Repeat private FedAvg this many times.")] = 5,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Fed-TCGA-BRCA: exact Newton over the masked sums of six centres, beside Flower's FedAvg."""
+    """Fed-TCGA-BRCA: exact Newton steps over masked sums of six centres, compared with Flower's FedAvg."""
     with _console.failing():
         from simulation.replay.brca import replay_brca
 
@@ -272,7 +272,7 @@ def brca(
 
 
 def _replay(steps: Iterator["Result | None"], seeds: int, *, as_json: bool) -> None:
-    """Runs a replay, which yields None after each seed and its result at last, and prints the result."""
+    """Runs a replay, which yields None after each seed and then its result, and prints the result."""
     with progressing() as progress:
         (result,) = [step for step in progress.track(steps, total=seeds + 1, description="rounds") if step is not None]
     if as_json:
@@ -284,10 +284,10 @@ def _replay(steps: Iterator["Result | None"], seeds: int, *, as_json: bool) -> N
 @bench.command(cls=Verb)
 def aggregation(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, measures nothing.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to test that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Secure sums beside Flower's SecAgg+ on the same vectors, and alone at a thousand and ten thousand clients."""
+    """Secure sums, compared with Flower's SecAgg+ on the same vectors, and alone with 1,000 and 10,000 clients."""
     with _console.failing(), progressing() as progress:
         from simulation.bench import aggregation as bench_aggregation
 
@@ -301,67 +301,67 @@ def aggregation(
 
 @bench.command(cls=Verb)
 def learning(
-    seeds: Annotated[int, typer.Option(min=1, help="How many clouds, each with noise of its own.")] = 20,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 20,
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Small clouds: shows that it runs, measures nothing.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What a year of the standard scenario teaches, against the truth: without privacy, at epsilon 1 and 2."""
+    """Accuracy of findings from a year of the standard scenario: without privacy, at epsilon 1 and 2."""
     with _console.failing(), progressing() as progress:
         from federation.protocol.noise import SystemSampler
         from simulation.bench import learning as bench_learning
 
         steps = bench_learning.learning(seeds, SystemSampler(), quick=quick)
         total = seeds * len(bench_learning.EPSILONS)
-        found = bench_learning.summary(list(progress.track(steps, total=total, description="clouds")))
+        summary = bench_learning.summary(list(progress.track(steps, total=total, description="clouds")))
     if as_json:
-        show_json(found)
+        show_json(summary)
     else:
-        show(*(f"{level} {key}: {value:.3f}" for level, figures in found.items() for key, value in figures.items()))
+        show(*(f"{level} {key}: {value:.3f}" for level, figures in summary.items() for key, value in figures.items()))
 
 
 @bench.command(cls=Verb)
 def check(
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long checks come at random, 500 a second.")] = 30.0,
-    requests: Annotated[int, typer.Option(min=100, help="How many checks when the service is saturated.")] = 200_000,
-    watchers: Annotated[int, typer.Option(min=20, help="How many watch, each on a connection of its own.")] = 10_000,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of checks at random times, 500 a second.")] = 30.0,
+    requests: Annotated[int, typer.Option(min=100, help="Number of checks that saturate the service.")] = 200_000,
+    watchers: Annotated[int, typer.Option(min=20, help="Number of idle streams, each on its own connection.")] = 10_000,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Checks by the provider's online service: latency, throughput, memory, and what those cost who only listen."""
+    """The provider's online service: latency and throughput of checks, memory, and the cost of idle streams."""
     with _console.failing():
         from simulation.bench import check as bench_check
 
-        found = bench_check.check(seconds, requests, watchers)
+        figures = bench_check.check(seconds, requests, watchers)
     if as_json:
-        show_json(found)
+        show_json(figures)
     else:
-        show(*(f"{key}: {value:.6g}" for key, value in found.items()))
+        show(*(f"{key}: {value:.6g}" for key, value in figures.items()))
 
 
 @bench.command(name="impact", cls=Verb)
 def bench_impact(
-    seeds: Annotated[int, typer.Option(min=1, help="How many clouds, each with noise of its own.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 5,
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Small clouds: shows that it runs, measures nothing.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What checks and hints are worth over a year of the standard scenario: mean and range over clouds."""
+    """Benefit of checks and hints over a year of the standard scenario: mean and range over clouds."""
     with _console.failing(), progressing() as progress:
         from federation.protocol.noise import SystemSampler
         from simulation.bench import impact as bench_impact
 
         steps = bench_impact.impacts(seeds, SystemSampler(), quick=quick)
         total = seeds * len(bench_impact.LEVELS)
-        found = bench_impact.summary(list(progress.track(steps, total=total, description="clouds")))
+        summary = bench_impact.summary(list(progress.track(steps, total=total, description="clouds")))
     if as_json:
-        show_json(found)
+        show_json(summary)
     else:
-        show(*bench_impact.lines(found))
+        show(*bench_impact.lines(summary))
 
 
 def _timed(rows: list["Row"]) -> Iterator[str]:
-    """A line per figure and round, an empty one between rounds; what was not run is left out."""
+    """A line per figure, with an empty line between rounds; figures that were not measured are left out."""
     for number, row in enumerate(rows):
         yield from [""] if number else []
         yield from (f"{key}: {value:.6g}" for key, value in asdict(row).items() if value is not None)
@@ -379,11 +379,11 @@ def _epsilon(text: str) -> float | None:
 
 @contextmanager
 def _homes(out: Path | None) -> Iterator[Path]:
-    """Where the homes live while a run lasts: in memory if the machine allows it, kept below `out` afterwards."""
+    """A folder for the homes of a run, in memory where possible; copied to `out` afterwards."""
     memory = Path("/dev/shm")  # noqa: S108 - the directory below it has a random name and mode 0700
     with tempfile.TemporaryDirectory(prefix="pharoah-", dir=memory if memory.is_dir() else None) as root:
         yield Path(root)
         if out is not None:
-            kept = out / "homes"
-            shutil.rmtree(kept, ignore_errors=True)
-            shutil.copytree(root, kept)
+            homes = out / "homes"
+            shutil.rmtree(homes, ignore_errors=True)
+            shutil.copytree(root, homes)

@@ -8,17 +8,20 @@ of 1 + count / unit, or units of a gauge. The score is x less the peers' median 
 median absolute deviation, at least 1): 3 is eight times the usual count, or more where peers differ widely. A node has
 the highest score of its streams.
 
-Guarantees. What shifts all peers alike raises nobody. More errors of a node, all else equal, never lower its level, in
-that hour or later: a median follows one value by no more than it moves, and latches keep order (as long as no peer is
-at its cap, which depends on the others). A level rises as soon as a score reaches `UP`; it falls when scores were below
-`DOWN` for `CALM_H` hours in which everything that the node ever reported was reported. What is missing keeps its score,
-so silence lowers nothing: it shows as `stale` or `silent`, and is counted. After `FORGET_H` hours without a word a
-stream is forgotten, which is counted too. A run that goes on from `state()` gives what an unbroken one gives. In memory
-is one row per stream, however many the hours.
+Guarantees:
 
-Not promised: that a level is bad (`own_events` learns what each costs); faults that more than half of the peers share,
-which are a matter of their context; correction for load. Where fewer than `MIN_PEERS` streams report one metric, counts
-are compared with none, and gauges not at all.
+- A shift of all peers raises no level.
+- More errors of a node, all else equal, never lower its level, in that hour or later: a median moves by no more than
+  one of its values, and latches keep order (as long as no peer is at its cap, which depends on the others).
+- A level rises as soon as a score reaches `UP`; it falls when scores were below `DOWN` for `CALM_H` hours in which
+  every stream of the node reported.
+- A missing stream keeps its score, so silence lowers no level; it shows as `stale` or `silent`, and is counted. A
+  stream is dropped after `FORGET_H` hours of silence, which is counted too.
+- A run that resumes from `state()` gives the same levels as an unbroken one. Memory: one row per stream.
+
+Not promised: that a level is bad (`fleet_events` estimates the hazard of each); detection of faults that more than half
+of the peers share, which belong to their context; correction for load. Where fewer than `MIN_PEERS` streams report a
+metric, counts are compared with zero, and gauges are ignored.
 """
 
 import math
@@ -58,7 +61,7 @@ Text = Annotated[str, Meta(min_length=1)]
 
 
 class Signal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A metric that drifts before hardware fails; the head of `buildup.toml` tells what each field means."""
+    """A metric that drifts before hardware fails; the head of `buildup.toml` explains the fields."""
 
     metric: str
     summary: Literal["increase", "mean"]
@@ -70,16 +73,16 @@ class Signal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS or self.summary not in METRICS[self.metric].summarise:
-            raise ValueError(f"telemetry has no {self.summary} of it")
+            raise ValueError(f"telemetry has no {self.summary} of this metric")
 
     @property
     def kept(self) -> float:
-        """Share of a total that an hour leaves."""
+        """Share of a total that is left after an hour."""
         return math.exp2(-1.0 / self.half_life_h)
 
 
 def parse(text: str) -> tuple[Signal, ...]:
-    """Reads a table of signals; BadTable for what it cannot mean, as a metric without that summary."""
+    """Reads a table of signals; BadTable if it is not valid, as with a summary that the metric does not have."""
     return tuple(rows(loads(text, "buildup.toml"), Signal, "buildup.toml", "metric"))
 
 
@@ -155,7 +158,7 @@ class BuildUp:
             streams = pl.DataFrame(msgspec.structs.asdict(read.streams), schema=_STREAMS)
             nodes = pl.DataFrame(msgspec.structs.asdict(read.nodes), schema=_NODES)
         except (msgspec.MsgspecError, pl.exceptions.PolarsError) as error:
-            raise DecodeError(f"this is no state of build-up levels: {error}") from error
+            raise DecodeError(f"not a state of build-up levels: {error}") from error
         resumed = cls(peers, table)
         resumed._hour, resumed._doubts = read.hour, Counter(read.doubts)
         resumed._streams = streams.filter(pl.col("metric").is_in([signal.metric for signal in resumed._signals]))
@@ -174,7 +177,7 @@ class BuildUp:
         return MappingProxyType(dict(self._doubts))
 
     def repaired(self, nodes: Iterable[str]) -> None:
-        """Forgets what these nodes did: hardware was replaced, and a level would speak of what is gone."""
+        """Forgets the history of these nodes, whose hardware was replaced."""
         gone = pl.col("node").is_in(list(nodes))
         self._streams, self._nodes = self._streams.filter(~gone), self._nodes.filter(~gone)
 

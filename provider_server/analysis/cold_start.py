@@ -1,4 +1,4 @@
-"""A first rate for what is new: a context or workload with few failures of its own, from the known and from benchmarks.
+"""A first rate for a new context or workload with few failures of its own, from known ones and from benchmark jobs.
 
 The log rates of the K known are a random field: normal around a common level (of which nothing is assumed), with
 variance τ² and correlation (1 - ν) exp(-(d / λ)^p) at distance d; each is itself known up to its own standard
@@ -50,7 +50,7 @@ FAR = 5.0  # standard deviations at which the grid ends
 
 
 class NothingKnown(PharoahError):
-    """There is nothing to start from: no context or workload has a rate yet."""
+    """No context or workload has a rate yet to start from."""
 
     default_hint = "run benchmark jobs on a context that tenants use, or wait for the first release"
 
@@ -66,7 +66,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A rate (the median of what is possible) with its 95% interval, and in plain words what it rests on."""
+    """A rate (posterior median) with its 95% interval; `basis` says in words what it is based on."""
 
     rate: float
     low: float
@@ -92,7 +92,7 @@ def bootstrap(
     NothingKnown without any known; ValueError for impossible input.
     """
     if not known:
-        raise NothingKnown("a newcomer needs something known to compare it with")
+        raise NothingKnown("no context or workload has a rate yet to compare with")
     between = np.abs(np.subtract.outer(distances, distances)) if between is None else between
     _check(known, distances, between, failures, node_hours, released)
     prior = _Prior.of(known, distances, between)

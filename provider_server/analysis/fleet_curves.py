@@ -1,14 +1,16 @@
-"""Curves and Cox's model of the provider's own events, by lifelines, and all that own events say at once.
+"""Survival curves and Cox's model of the fleet's own events, by lifelines, and all estimates from them together.
 
     hours_at_risk ─┬─ episodes ─▶ Kaplan–Meier, Nelson–Aalen (also by level), Cox ─┐
                    └─ exposure_and_events ─ fit_levels ────────────────────────────┴─▶ OwnHazards
 
-Guarantees. A node is at risk in its hours at risk and in no others: who comes late, is silent or has just failed is not
-counted meanwhile. Curves and Cox's model see a node up to its first failure. Both models are told the same hours; Cox
-leaves the baseline free over time, and pools nothing.
+Guarantees:
 
-Not promised: bands that hold for all hours at once; a Cox ratio where nothing failed, which is left out and said.
-lifelines is imported when it is asked: that takes a second, which a server need not spend.
+- A node counts only in its hours at risk, not before it reports, while it is silent, or just after a failure.
+- Curves and Cox's model use a node up to its first failure. Both models use the same hours; Cox's leaves the baseline
+  free over time and pools nothing.
+
+Not promised: simultaneous bands; a Cox ratio where nothing failed, which is left out and listed. lifelines is imported
+at first use, since that takes a second.
 """
 
 import warnings
@@ -158,7 +160,7 @@ def _cox(frame: pd.DataFrame) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class OwnHazards:
-    """What own events say, with nodes in these `contexts`.
+    """Estimates from the fleet's own events, with nodes in these `contexts`.
 
     `hazard_by_level` is Nelson–Aalen's, for a node that would stay at a level all the time. `cox` has "level" and
     "context" where there is a ratio, and holds for first failures; `left_out` says in words what is not in it, and why.
@@ -176,7 +178,7 @@ class OwnHazards:
 def own_hazards(at_risk: pl.DataFrame, contexts: Mapping[str, int]) -> OwnHazards:
     """Everything at once, of hours at risk as by `hours_at_risk`; ValueError where none of them has a failure."""
     if at_risk["kind"].null_count() == at_risk.height:
-        raise ValueError("nothing failed")
+        raise ValueError("no failures")
     fit = fit_levels(exposure_and_events(at_risk, contexts))
     lives = episodes(at_risk)
     lives = lives.with_columns(context=pl.col("node").replace_strict(contexts, return_dtype=pl.Int64))

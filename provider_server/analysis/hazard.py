@@ -44,7 +44,7 @@ Kind = Literal["population", "noise"]
 RIDGE = 1e-9
 LEVEL_SD = 5.0  # of the average log rate around the crude one: what keeps a noisy total below zero finite
 MAX_STEP = 2.0  # of any log rate, per iteration
-CLOSE = 0.2  # a step of any log rate that is taken whole however many came before
+CLOSE = 0.2  # steps of every log rate below this are never shortened
 WHOLE_STEPS = 25  # iterations before longer steps are shortened
 TOLERANCE = 1e-7  # the same, where iteration ends
 NEAR = 1.0  # squared distance to the answer, in standard errors, from which Newton's step is taken
@@ -336,7 +336,7 @@ def fit_hazard(
     while True:
         point = _linearise(design, seen, theta, crude, _means(cells, design, theta))
         change = float(np.abs(design.gather(design.loadings @ point.step)).max())
-        # whole steps from far may go to and fro for ever: after some, they are shortened
+        # full steps from far off may oscillate for ever: after `WHOLE_STEPS` long ones are shortened
         share = 1.0 if change < CLOSE else min(1.0, WHOLE_STEPS / (iterations + 1))
         theta = theta + point.step * share * min(1.0, MAX_STEP / max(change, TOLERANCE))
         iterations += 1

@@ -1,4 +1,4 @@
-"""Where an interval of 95% ends, in standard deviations of an estimate that is about normal."""
+"""Half-width of a 95% interval, in standard deviations of an approximately normal estimate."""
 
 from scipy.stats import norm
 

@@ -139,19 +139,19 @@ class PairVerdict:
 
     def _doubt(self) -> str:
         if self.judgement is PairJudgement.NOT_WORSE:
-            return ", which is not worse than it should be"
+            return ", which is no worse than expected"
         if self.judgement is PairJudgement.CONFOUNDED:
             return (
-                f", but so do its script errors ({self.control.ratio:.2g} times), so the context need not be the cause"
+                f", but so do its script errors ({self.control.ratio:.2g} times), so the context may not be the cause"
             )
-        control = "script errors do not differ" if self.control.sees else "script errors are too few to check"
+        control = "script errors do not differ" if self.control.sees else "too few script errors to check"
         return f"; {control}, and a hidden cause would have to change the odds {self.gamma:.1f}-fold"
 
     def _proposal(self) -> str:
         if not self.alternatives:
             return ""
         best = self.alternatives[0]
-        return f"; it does better on {best.context}, at most {best.high:.2g} times its rate elsewhere"
+        return f"; it fails less on {best.context}, at most {best.high:.2g} times its rate elsewhere"
 
 
 def mantel_haenszel(treated: Arm, untreated: Arm, *, mass: float = 0.95) -> RateRatio:

@@ -1,28 +1,24 @@
-"""When the hazard of a running lease is worth a hint: from hazards of nodes, look by look, to drafts of hints.
+"""Decides when the hazard of a running lease is worth a hint: from its nodes' hazards at each look to drafts of hints.
 
     NodeHazard × nodes ─ lease_hazard ─▶ LeaseHazard ─ Episodes.look ─▶ Draft (a Hint without its number)
 
-Pure: time is an argument, and everything that a restarted provider needs is in `Episodes.state()`.
+Pure: time is an argument, and `Episodes.state()` holds everything that a restarted provider needs.
 
-What is judged. The hazard of a lease of 32 nodes with a bad one among them is hardly above usual: 1.1 times for a node
-that fails five times as often. So the ratio of a lease is that of its worst node, the one that adds most to the lease's
-hazard, and does not depend on how many others there are. Whether it matters is asked of the whole lease: its excess,
-how many failures more than usual it expects within the next hours. A hint needs both. So neither a small lease on quiet
-hardware is woken for a large ratio of nothing, nor a large one for the sum of many small doubts.
+- *Two conditions.* The ratio of a lease is that of its worst node, so it does not depend on how many healthy nodes the
+  lease has. The excess of a lease is the number of failures above usual that it expects within the next hours. A hint
+  needs both: a large ratio of a tiny hazard is not enough, nor a sum of many small ones.
+- *Change.* A hint reports change since the lease began; the state at its start was covered by `check`. Only a rise of
+  the nodes' build-up levels above their lowest sum so far counts, with its share of the excess. Another age band or
+  another bundle changes rates, not hardware, and raises no hint. The exception is `grave_ratio`.
+- *Episodes.* An episode ends once every look within `calm_h` hours was calm: the worst node below `clear_ratio`, or the
+  excess back down. So a flickering level is one episode. Within an episode a hint is repeated only where the ratio or
+  the surplus has grown by `escalate_factor` since the last hint. After `episodes_before_move` episodes the next one
+  begins as an escalation.
+- *Gaps.* A lease without a look (no telemetry) does not change. A look no later than the last one is a repetition.
+- Hints are advice: nothing here acts. A draft names a lease, and no node, device or tenant.
 
-What was so when the lease began is no news: the check before the start told it. News is that its nodes' levels have
-risen, added up, above the least that there was so far, and only the share of the excess that came with it counts. So
-neither another age band nor another bundle raises a hint: rates change then, and hardware does not. Only a
-`grave_ratio` is told even if the lease began with it.
-
-Guarantees. An episode ends once every look within `calm_h` hours was calm: its worst node below `clear_ratio`, or the
-excess sunk back. So a flickering level is one episode. Within one, a hint is repeated only where the ratio or the
-surplus has grown by `escalate_factor` since the last hint. An episode after `episodes_before_move` others begins as an
-escalation. No look at a lease (its telemetry is missing) changes nothing; a look that is not later than the last one is
-a repetition and says nothing. All is advice: nothing here acts.
-
-Not promised: that a failure follows. A hint raised at a threshold of a few per cent is mostly not followed by one
-(`docs/impact.md` measures how often). A draft names a lease, and no node, device or tenant.
+Not promised: that a failure follows. At a threshold of a few per cent most hints are not followed by one
+(`docs/impact.md` measures how often).
 """
 
 import math
@@ -51,9 +47,9 @@ class NodeHazard:
 
     def __post_init__(self) -> None:
         if self.level < 0:
-            raise ValueError("levels are counted from 0 on")
+            raise ValueError("level must be 0 or more")
         if not (0 <= self.rate_low <= self.rate <= self.rate_high < math.inf and 0 < self.usual < math.inf):
-            raise ValueError("a rate must be finite, not negative and within its interval, and what is usual positive")
+            raise ValueError("rate must be finite, not negative and within its interval; usual must be positive")
 
     @property
     def excess(self) -> float:
@@ -63,7 +59,7 @@ class NodeHazard:
 
 @dataclass(frozen=True)
 class LeaseHazard:
-    """A lease's danger at one look; ratio and suspicion are of its worst node, all else of the whole lease.
+    """A lease's hazard at one look; ratio and suspicion are of its worst node, all else of the whole lease.
 
     `probability` is that of a failure within the next `within_hours`, `excess` the expected failures above usual, and
     `surplus` the same in usual nodes: the sum of ratios above 1, each less 1. `strain` is the sum of its nodes' levels.
@@ -82,9 +78,9 @@ class LeaseHazard:
 
 
 def lease_hazard(lease: LeaseId, nodes: Sequence[NodeHazard], within_hours: float) -> LeaseHazard:
-    """The danger of a lease on these nodes, if their hazards stay; ValueError without nodes or hours."""
+    """The hazard of a lease on these nodes, if their rates stay; ValueError without nodes or hours."""
     if not nodes or not 0 < within_hours < math.inf:
-        raise ValueError("a lease has nodes, and its danger is that of some hours")
+        raise ValueError("a lease needs nodes, and within_hours must be positive and finite")
     worst = max(nodes, key=lambda node: (node.excess, node.rate / node.usual))
     return LeaseHazard(
         lease=lease,
@@ -102,18 +98,18 @@ def lease_hazard(lease: LeaseId, nodes: Sequence[NodeHazard], within_hours: floa
 
 @dataclass(frozen=True, kw_only=True)
 class HintLimits:
-    """When a hint is raised, repeated and cleared. The defaults were weighed in simulation (docs/impact.md).
+    """When a hint is raised, repeated and cleared. The defaults were chosen in simulation (docs/impact.md).
 
-    `raise_ratio`, `raise_ratio_low`   of the worst node: its ratio, and the lower end of the interval, at least
-    `raise_excess`                     expected failures that have come since the lease was at its best, at least
-    `looks`                            how many looks in a row must show it
-    `clear_ratio`                      the worst node's ratio below which a look is calm; hysteresis
-    `clear_share`                      or the share of `raise_excess` below which what has risen is calm
-    `calm_h`                           hours of nothing but calm looks that end an episode: it is sticky for so long
-    `escalate_factor`                  growth of ratio or surplus since the last hint that is worth another
+    `raise_ratio`, `raise_ratio_low`   least ratio of the worst node, and least lower end of its interval
+    `raise_excess`                     least rise of expected failures since the lease was at its best
+    `looks`                            looks in a row that must show it
+    `clear_ratio`                      the worst node's ratio below which a look is calm (hysteresis)
+    `clear_share`                      share of `raise_excess` below which the rise is calm
+    `calm_h`                           hours of only calm looks that end an episode
+    `escalate_factor`                  growth of ratio or surplus since the last hint that raises another
     `episodes_before_move`             episodes of a lease after which the next one begins as an escalation
-    `grave_ratio`                      the worst node's ratio that is told even where the lease began with it
-    `checkpoint_probability`           of a failure, from which on a checkpoint comes before a test
+    `grave_ratio`                      the worst node's ratio that raises a hint even if the lease began with it
+    `checkpoint_probability`           probability of a failure from which a checkpoint is advised before a test
     """
 
     raise_ratio: float = 1.5
@@ -136,9 +132,9 @@ class HintLimits:
 
 
 class _Course(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A lease so far. At its best it had `best_strain`, and `best_surplus` by the newest rates that were seen of it.
+    """The history of a lease: its lowest strain, and the surplus then by the newest rates.
 
-    `looks` counts those above the threshold in a row; `said_…` is what the last hint of an `open` episode said.
+    `looks` counts looks in a row above the threshold; `said_…` are the figures of the last hint of an `open` episode.
     """
 
     best_strain: int
@@ -153,7 +149,7 @@ class _Course(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.open and not (self.times > 0 and self.said_ratio > 0 and self.said_surplus > 0):
-            raise ValueError("an open episode has been counted, and something was said of it")
+            raise ValueError("an open episode needs times, said_ratio and said_surplus above 0")
 
 
 class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,7 +159,7 @@ class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Episodes:
-    """The courses of all leases that were looked at and have not ended."""
+    """The histories of all leases that were looked at and have not ended."""
 
     def __init__(self, limits: HintLimits | None = None) -> None:
         self._limits = limits or HintLimits()
@@ -177,7 +173,7 @@ class Episodes:
             read = msgspec.json.decode(state, type=_State)
             courses = {LeaseId(bytes.fromhex(lease)): course for lease, course in read.leases.items()}
         except (msgspec.MsgspecError, ValueError) as error:
-            raise DecodeError(f"this is no state of hints: {error}") from error
+            raise DecodeError(f"not a state of hints: {error}") from error
         resumed = cls(limits)
         resumed._at_h, resumed._courses = read.at_h, courses
         return resumed
@@ -189,16 +185,16 @@ class Episodes:
 
     @property
     def open(self) -> frozenset[LeaseId]:
-        """The leases that are in an episode now."""
+        """The leases with an open episode."""
         return frozenset(lease for lease, course in self._courses.items() if course.open)
 
     def ended(self, leases: Iterable[LeaseId]) -> None:
-        """Forgets leases that are over. An open episode ends with its lease, and nobody needs to hear of it."""
+        """Forgets leases that have ended, with their episodes; no hint is needed then."""
         for lease in leases:
             self._courses.pop(lease, None)
 
     def look(self, at_h: float, hazards: Sequence[LeaseHazard]) -> list[Draft]:
-        """What to say after a look at some leases, in their order; nothing if it is not later than the last look."""
+        """The drafts after a look at some leases, in their order; none if it is no later than the last look."""
         if self._at_h is not None and at_h <= self._at_h:
             return []
         self._at_h = float(at_h)
@@ -231,7 +227,7 @@ class Episodes:
         return clear and hazard.excess > 0 and self._risen(course, hazard) >= limits.raise_excess
 
     def _risen(self, course: _Course, hazard: LeaseHazard) -> float:
-        """The excess that is news: all of a grave one, else the share that came since the lease was at its best."""
+        """The excess that counts: all at a grave ratio, else the share that arose since the lease was at its best."""
         if hazard.ratio >= self._limits.grave_ratio:
             return hazard.excess
         if hazard.strain <= course.best_strain or hazard.surplus <= course.best_surplus:
@@ -239,7 +235,7 @@ class Episodes:
         return hazard.excess * (1.0 - course.best_surplus / hazard.surplus)
 
     def _within(self, course: _Course, hazard: LeaseHazard) -> tuple[_Course, HintState | None]:
-        """An episode is open: it ends when it has been calm for long enough, and is repeated when it became worse."""
+        """An episode is open: it ends after `calm_h` calm hours, and its hint is repeated when it became worse."""
         limits, at_h = self._limits, self._at_h or 0.0
         sunk = self._risen(course, hazard) < limits.clear_share * limits.raise_excess
         if sunk or hazard.ratio < limits.clear_ratio:
@@ -252,14 +248,14 @@ class Episodes:
         return _but(course, calm_since_h=None), None
 
     def _grew(self, course: _Course, hazard: LeaseHazard) -> bool:
-        """Whether to hint again: levels rose, and to twice the ratio or surplus, and not twice of next to nothing."""
+        """Whether to repeat the hint: levels rose, ratio or surplus by `escalate_factor`, and the rise matters."""
         factor, new = self._limits.escalate_factor, hazard.surplus - course.said_surplus
         enough = hazard.excess * new >= self._limits.raise_excess * hazard.surplus
         doubled = hazard.surplus >= factor * course.said_surplus and enough
         return hazard.strain > course.said_strain and (doubled or hazard.ratio >= factor * course.said_ratio)
 
     def _action(self, state: HintState, hazard: LeaseHazard) -> Action:
-        """A test takes time and shows something only where it is known what to test; a checkpoint always helps."""
+        """A test costs time and needs to know what to test; a checkpoint always helps."""
         if state is HintState.CLEARED:
             return Action.NOTHING
         if state is HintState.ESCALATED:
@@ -273,7 +269,7 @@ def _but(course: _Course, **changes: float | None) -> _Course:
 
 
 def _said(course: _Course, hazard: LeaseHazard, times: int) -> _Course:
-    """The course of a lease that has just been told of this hazard."""
+    """The history of a lease after a hint with this hazard."""
     return _but(
         _Course(course.best_strain, course.best_surplus, times=times),
         open=True,

@@ -3,15 +3,15 @@
     levels of BuildUp ─ node_states ─▶ NodeState ─┬─ judge ─▶ a LeaseHazard, or why there is none
     bundle ─ Rates ────────────────────────────────┘
 
-Pure. What is not known raises nothing and clears nothing: a node without a context or without a rate is left out, and
-a lease of such nodes alone is not judged. Neither is a lease one of whose nodes fell silent at a level above 0: whether
-that node is better now nobody knows. A node that is silent at level 0 counts as usual.
+Pure. Unknown hazards neither raise nor clear a hint: a node without a context or a rate is left out, and a lease of
+only such nodes is not judged. Nor is a lease with a node that fell silent at a level above 0, since its state is
+unknown. A node that is silent at level 0 counts as usual.
 
 A node's suspicion is the kind of hardware of the signal with the highest score (`SUSPICIONS`), `UNCLEAR` where signals
 of two kinds share that score or none stands out. A node's usual rate is that of level 0 on its context, at the same age
 of the lease; where the bundle has no rate of a level, that of the nearest level below it counts.
 
-Not promised: that a rate which was learnt from jobs on a context holds for each of its nodes.
+Not promised: that a context's rate, learnt from jobs, holds for each of its nodes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from federation.protocol.service_messages import Suspicion
 from provider_server.analysis.buildup import SILENT, UNKNOWN
 from provider_server.hints.episodes import LeaseHazard, NodeHazard, lease_hazard
 
-# By signal of `analysis/buildup.toml`: which test would confirm it. Heat throttles before it breaks, so it is compute.
+# By signal of `analysis/buildup.toml`: the test that would confirm it. Heat throttles before it breaks: compute.
 SUSPICIONS: Mapping[str, Suspicion] = MappingProxyType(
     {
         "ecc_corrected": Suspicion.MEMORY,
@@ -63,7 +63,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class NodeState:
-    """What telemetry says of a node in one hour."""
+    """A node's state in one hour, from telemetry."""
 
     level: int
     suspicion: Suspicion
@@ -99,7 +99,7 @@ class Rates:
         self._found = {(str(entry.context_level), entry.band): entry for entry in bundle.hazards}
 
     def of(self, context: int, state: NodeState, age_h: float) -> NodeHazard | None:
-        """The hazard of a node in a lease of that age; None where the bundle does not know what is usual there."""
+        """The hazard of a node in a lease of that age; None where the bundle has no rate at level 0."""
         band = str(max(0, min(sum(edge <= age_h for edge in self._edges), len(self._edges) - 1) - 1))
         by_level = [self._found.get((self._token(context, level), band)) for level in range(state.level + 1)]
         if by_level[0] is None or by_level[0].rate <= 0:
@@ -111,7 +111,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class View:
-    """Everything that leases are judged by at one moment."""
+    """The data by which leases are judged at one moment."""
 
     states: Mapping[str, NodeState]
     context_of: Callable[[str], int | None]
@@ -119,7 +119,7 @@ class View:
     within_hours: float
 
     def judge(self, lease: LeaseId, nodes: Sequence[str], age_h: float) -> tuple[Standing, LeaseHazard | None]:
-        """The danger of a lease on these nodes; none, and why, where it is not known."""
+        """The hazard of a lease on these nodes, or None and the reason."""
         states = [(self.context_of(node), self.states.get(node)) for node in nodes]
         if any(state is not None and not state.is_heard and state.level > 0 for _, state in states):
             return Standing.SILENT, None
@@ -131,5 +131,5 @@ class View:
         return Standing.WATCHED, lease_hazard(lease, found, self.within_hours)
 
     def unheard(self, nodes: Sequence[str]) -> int:
-        """How many of the nodes said nothing."""
+        """How many of the nodes sent no telemetry."""
         return sum(node not in self.states or not self.states[node].is_heard for node in nodes)

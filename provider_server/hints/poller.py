@@ -64,7 +64,7 @@ RELOADED = ("telemetry", "live")  # sections of the settings that may change whi
 class NotReady(Refusal):
     """Running leases cannot be judged yet."""
 
-    default_hint = "leases are looked at as soon as there are contexts and telemetry"
+    default_hint = "hints begin once there are contexts and telemetry"
 
 
 class Landlord(Protocol):
@@ -131,18 +131,18 @@ class Live:
         return is_new
 
     def _build_up_state(self, kept: Kept) -> bytes:
-        """The newer of what the last poll and the last run of `contexts` left."""
+        """The newer of the states stored by the last poll and by `contexts`."""
         try:
             own = (self._home / STATE).read_bytes()
             return own if _hour_of(own) >= _hour_of(kept.build_up) else kept.build_up
         except FileNotFoundError:
             return kept.build_up
         except DecodeError as error:
-            self._say_once(f"{STATE} is left out: {error.what}", error)
+            self._say_once(f"{STATE} is ignored: {error.what}", error)
             return kept.build_up
 
     def _read(self, kept: Kept, state: bytes, window: Window) -> tuple[BuildUp, dict[str, NodeState]]:
-        """Levels after the window, whose first hour was read before: counters go on from its last samples."""
+        """Levels after the window, whose first hour was read before, so that counters continue from its samples."""
         build_up, read_hour = BuildUp.resumed(state, kept.peers()), _hour_of(state)
         repairs = hardware.load_repairs(self._home)
         hardware.forget(build_up, repairs, read_hour, math.inf)
@@ -158,7 +158,7 @@ class Live:
         return build_up, states
 
     def _look(self, kept: Kept, states: dict[str, NodeState], last_hour: int, end_hour: int) -> None:
-        """Judges all leases at the end of an hour, and keeps what is to be said; `last_hour` was looked at before."""
+        """Judges all leases at the end of an hour and stores new hints; `last_hour` is the hour of the look before."""
         before = self._provider.hints.state()
         episodes = Episodes.resumed(before) if before is not None else Episodes()
         at_h = float(end_hour)
@@ -213,7 +213,7 @@ class Live:
     # ---- for as long as the provider runs ----------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Polls until `stop`. What fails is counted, logged once for each text, and tried again."""
+        """Polls until `stop`. Failures are counted, logged once per text, and retried."""
         while not self._stopping:
             if self._must_reload:
                 self._must_reload = False
@@ -229,47 +229,47 @@ class Live:
         except PharoahError as error:
             self._say_once(error.what, error)
             return False
-        except Exception:  # a bug of the poller must not silence it until the next start
-            logger.exception("running leases could not be looked at: a bug")
+        except Exception:  # after a bug the poller must keep polling
+            logger.exception("poll of running leases failed: a bug")
             return False
         self._said = ""
         return True
 
     def reload(self) -> None:
-        """Has the settings read again before the next poll, which comes at once. For signal handlers: it only notes."""
+        """Requests new settings and a poll now. Safe in signal handlers: it only sets flags."""
         self._must_reload = True
         self._wake.set()
 
     def stop(self) -> None:
-        """Ends `run` after the poll that is under way."""
+        """Ends `run` after the current poll."""
         self._stopping = True
         self._wake.set()
 
     def _reload(self) -> None:
-        """Takes [live] and [telemetry]; names sections that changed and need a restart."""
+        """Applies [live] and [telemetry]; logs other changed sections, which need a restart."""
         try:
             new = settings_of(self._home)
         except PharoahError as error:
-            self._say_once(f"settings stay as they are: {error.what}", error)
+            self._say_once(f"settings not reloaded: {error.what}", error)
             return
         names = (name for name in type(new).__struct_fields__ if name not in RELOADED)
         changed = [f"[{name}]" for name in names if getattr(new, name) != getattr(self.settings, name)]
         self.settings = msgspec.structs.replace(self.settings, live=new.live, telemetry=new.telemetry)
         restart = f"; restart for {', '.join(changed)}" if changed else ""
-        logger.info("settings were read again%s", restart, extra={"event": "reload", "restart_for": changed})
+        logger.info("settings reloaded%s", restart, extra={"event": "reload", "restart_for": changed})
 
     def _say_once(self, text: str, error: PharoahError) -> None:
         if text != self._said:
-            said = {"event": "live", "error": type(error).__name__, "hint": error.hint}
-            logger.warning("running leases are not looked at: %s", text, extra=said)
+            fields = {"event": "live", "error": type(error).__name__, "hint": error.hint}
+            logger.warning("no hints for running leases: %s", text, extra=fields)
             self._said = text
 
 
 @contextmanager
 def polling(live: Live) -> Iterator[None]:
-    """Within it the poller runs in a thread of its own, which ends with the poll that is under way.
+    """Within it the poller runs in its own thread, which ends after the current poll.
 
-    A poll that waits for Prometheus is not waited for: it has kept nothing yet, or all of it.
+    Does not wait for a poll that waits for Prometheus: it has stored nothing yet, or everything.
     """
     thread = threading.Thread(target=live.run, name="pharoah-live", daemon=True)
     thread.start()
@@ -289,12 +289,12 @@ def _hour_of(state: bytes) -> int:
     try:
         hour = msgspec.json.decode(state, type=_Hour).hour
     except msgspec.MsgspecError as error:
-        raise DecodeError(f"this is no state of build-up levels: {error}") from error
+        raise DecodeError(f"not a state of build-up levels: {error}") from error
     return -1 if hour is None else hour
 
 
 def _write(file: Path, state: bytes) -> None:
-    """Whole or not at all."""
+    """Replaces the file in one step."""
     new = file.with_suffix(".new")
     new.write_bytes(state)
     new.replace(file)
@@ -302,7 +302,7 @@ def _write(file: Path, state: bytes) -> None:
 
 def _source(settings: Telemetry) -> PrometheusSource:
     if not settings.prometheus_url:
-        raise NotReady("there is no telemetry", hint="name [telemetry] prometheus_url in provider.toml")
+        raise NotReady("no telemetry source", hint="set [telemetry] prometheus_url in provider.toml")
     token = Path(settings.token_file) if settings.token_file else None
     return PrometheusSource(PrometheusSettings(settings.prometheus_url, bearer_token_file=token))
 

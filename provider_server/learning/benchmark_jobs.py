@@ -10,7 +10,7 @@ has one JSON object per line:
 token in hexadecimal; `versions` and `settings` may be left out. A job counts one failure at most: what ended it.
 
 Guarantees: a file is read as a whole or not at all, and an error names the file, the line and the fault.
-Not promised: that benchmarks fail as tenants' jobs do (`analysis.newcomers` allows for a difference).
+Not promised: that benchmarks fail as tenants' jobs do (`analysis.cold_start` allows for a difference).
 """
 
 import math
@@ -36,7 +36,7 @@ Setting = str | float | bool
 class BadBenchmarks(PharoahError):
     """A file of benchmark jobs cannot be read."""
 
-    default_hint = "nothing was read; mend the line or leave it out; docs/newcomers.md tells what a line holds"
+    default_hint = "nothing was read; correct or remove the line; docs/newcomers.md describes the format"
 
 
 class BenchmarkJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,7 +81,7 @@ def read(path: Path) -> tuple[BenchmarkJob, ...]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise BadBenchmarks(f"{path}: {error.strerror}", hint="name a file of JSON lines that can be read") from error
+        raise BadBenchmarks(f"{error.strerror}: {path}", hint="pass a readable file of JSON lines") from error
     return parse(data, str(path))
 
 

@@ -29,7 +29,7 @@ def compose(
     rules: Sequence[RuleEntry] = (),
     names: Sequence[ContextName] = (),
 ) -> Bundle:
-    """The bundle after `releases`. `rules` are those so far: they stand until findings come with rules of their own.
+    """The bundle after `releases`. `rules` are the last bundle's, kept unless findings have rules of their own.
 
     `names` of contexts are those of the newest release's epoch.
     """

@@ -40,7 +40,7 @@ REPAIRS = "repairs.json"
 class UnknownNodes(Refusal):
     """A repair names nodes that telemetry has never shown."""
 
-    default_hint = "compare the spelling with telemetry; a new node is known once `pharoah-provider contexts` has run"
+    default_hint = "check the spelling; new nodes become known when `pharoah-provider contexts` runs"
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def load(home: Path) -> Kept | None:
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:
-        raise DecodeError(f"{home / STATE}: {error}", hint="take it from a copy of the home") from error
+        raise DecodeError(f"{error}: {home / STATE}", hint="restore it from a copy of the home") from error
     return kept.after(load_repairs(home))
 
 
@@ -249,14 +249,14 @@ def load_repairs(home: Path) -> tuple[Repair, ...]:
     except FileNotFoundError:
         return ()
     except msgspec.MsgspecError as error:
-        raise DecodeError(f"{home / REPAIRS}: {error}", hint="take it from a copy of the home") from error
+        raise DecodeError(f"{error}: {home / REPAIRS}", hint="restore it from a copy of the home") from error
 
 
 def record_repairs(home: Path, nodes: Iterable[str], from_hour: int, known: Kept) -> tuple[Repair, ...]:
     """Adds a repair of each node; UnknownNodes, and nothing is kept, where one was never seen."""
     told = sorted(set(nodes))
     if strange := [node for node in told if node not in known.levels and known.contexts.of(node) is None]:
-        raise UnknownNodes(f"telemetry has shown no node of the name {', '.join(strange)}")
+        raise UnknownNodes(f"not in telemetry: {', '.join(strange)}")
     new = tuple(Repair(node, from_hour) for node in told)
     _write(home / REPAIRS, msgspec.json.encode(tuple(dict.fromkeys(load_repairs(home) + new))))
     return new

@@ -1,13 +1,12 @@
-"""From one release to the next: is the new model fit to be published, and has anything changed?
+"""Checks a new model before it is published, and watches for drift.
 
-The newest week is held out. The candidate is what the learner of today makes of everything before that week; the model
-in force is the newest bundle, which was published before it. Both predict what the week's leases let one expect to be
-counted, and their log scores on the week's own counts are compared (`analysis.held_out`). A candidate that is worse by
-more than two standard errors is held back: what changed is then the learner, its settings, or which releases it is
-shown, and a person should look. What passes is published as learnt from all weeks, the newest among them.
-
-Drift is the other question: whether the counts differ from what the bundles said in advance, week after week
-(`analysis.drift`). An alarm holds nothing back, for the newest model is the first to know of the change.
+- *Gate.* The newest week is held out. The candidate is learnt from all weeks before it; the model in force is the
+  newest bundle, published before that week. Both predict the week's counts from its leases, and their log scores are
+  compared (`analysis.prediction`). A candidate worse by more than two standard errors is held back: the learner, its
+  settings or its input changed, and a person should look. A candidate that passes is learnt again from all weeks and
+  published.
+- *Drift.* Weekly counts are compared with what the bundles predicted (`analysis.drift`). An alarm holds nothing back,
+  since the newest model already includes the change.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +32,9 @@ Rates = Mapping[tuple[str, str], float]
 class HeldBack(Refusal):
     """A bundle that would predict worse than the one in force."""
 
-    default_hint = "see `pharoah-provider learn`; once the reason is known, `pharoah-provider publish --accept`"
+    default_hint = (
+        "find the reason with `pharoah-provider learn`; then publish with `pharoah-provider publish --accept`"
+    )
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Model:
 
     @classmethod
     def of_findings(cls, findings: Findings) -> "Model":
-        """That of what was learnt."""
+        """The model of findings."""
         return cls(
             {(one.context_level, one.band): one.rate for one in findings.rates},
             {(one.workload, one.context): one.risk_ratio for one in findings.pairs},
@@ -53,14 +54,14 @@ class Model:
 
     @classmethod
     def of_bundle(cls, bundle: Bundle) -> "Model":
-        """That of a bundle."""
+        """The model of a bundle."""
         return cls(
             {(str(one.context_level), one.band): one.rate / PER_NODE_HOURS for one in bundle.hazards},
             {(str(one.workload), str(one.context)): one.risk_ratio for one in bundle.mismatches},
         )
 
     def predict(self, week: Release, before: Sequence[Release], leases: Sequence[Lease]) -> Prediction:
-        """What is expected of a week's job-weeks; `before` are the weeks that the rates were learnt from."""
+        """The counts predicted for a week; the rates were learnt from the weeks `before`."""
         return predict_week(self.rates, self.risks, week, leases, mean_risks(self.risks, before, leases))
 
 
@@ -70,7 +71,7 @@ def review(
     in_force: Bundle,
     learn: Callable[[Sequence[Release]], Findings],
 ) -> Comparison | None:
-    """How what `learn` makes of all but the newest week predicts it beside the bundle; None where nothing compares."""
+    """Compares how `learn` of all but the newest week and the bundle predict that week; None where they cannot be."""
     *before, newest = releases
     if not before or not in_force.hazards or in_force.until_hour > newest.plan.start_hour:
         return None  # the bundle was learnt from the week itself
@@ -91,14 +92,14 @@ def check(comparison: Comparison | None) -> None:
 
 @dataclass(frozen=True)
 class Outlook:
-    """How the bundles in force predicted each week before it happened; `calibration` is None before the first."""
+    """How well bundles predicted the weeks after them; `calibration` is None before the first such week."""
 
     alarms: tuple[Alarm, ...]
     calibration: Calibration | None
 
 
 def outlook(releases: Sequence[Release], leases: Sequence[Lease], bundles: Sequence[Bundle]) -> Outlook:
-    """Alarms and calibration over all weeks that a bundle had been published for; `bundles` oldest first."""
+    """Alarms and calibration over all weeks for which a bundle was in force; `bundles` oldest first."""
     said = [one for one in bundles if one.hazards]
     if not said:
         return Outlook((), None)
@@ -116,7 +117,7 @@ def outlook(releases: Sequence[Release], leases: Sequence[Lease], bundles: Seque
 
 
 def _in_force(bundles: Sequence[Bundle], week: Release) -> Bundle | None:
-    """The newest bundle that was there before the week, if tokens have not changed since."""
+    """The newest bundle published before the week, if it belongs to the same epoch of tokens."""
     before = [one for one in bundles if one.until_hour <= week.plan.start_hour and one.epoch == week.plan.epoch]
     return before[-1] if before else None
 

@@ -1,6 +1,6 @@
-"""Learns from releases and publishes what was learnt as signed bundles, one after the other.
+"""Learns from releases and publishes the findings as signed, numbered bundles.
 
-Rounds are the `Provider`'s; both work on one store. A bundle is kept before anybody is told of it.
+Shares a store with the `Provider`, which holds the rounds. A bundle is stored before it is sent to anybody.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ def nothing_named(epoch: int) -> Sequence[ContextName]:
 
 
 class Publisher:
-    """Holds the provider's signing key and does not show it.
+    """Publishes under the signing key, which it never shows.
 
-    `learner` makes findings of releases and their leases, `namer` the public names of contexts in an epoch.
+    `learner` turns releases and leases into findings; `namer` gives the public names of contexts in an epoch.
     """
 
     def __init__(
@@ -47,27 +47,27 @@ class Publisher:
         self._last: tuple[list[tuple[RoundId, bytes]], list[Lease], Findings] | None = None
 
     def releases(self) -> list[Release]:
-        """Everything that went through the gate, oldest first."""
+        """All releases, oldest first."""
         return [gate.from_bytes(data) for data in self._store.releases()]
 
     def learn(self, releases: Sequence[Release]) -> Findings:
-        """What `releases` say together, with the provider's own exposure."""
+        """The findings from `releases` and the provider's own exposure."""
         leases = self._leases(releases)
         return add_factors(self._findings(releases, leases), releases, leases)
 
     def review(self, releases: Sequence[Release]) -> Comparison | None:
-        """How the learner of today predicts the newest week beside the bundle in force; None where nothing compares."""
+        """Compares how the learner and the bundle in force predict the newest week; None where they cannot be."""
         in_force = self.newest()
         leases = self._store.leases(0, releases[-1].plan.end_hour)
         return None if in_force is None else publication_gate.review(releases, leases, in_force, self._candidate)
 
     def outlook(self, releases: Sequence[Release]) -> publication_gate.Outlook:
-        """How well the bundles so far predicted the weeks after them, and what has changed since."""
+        """How well the bundles so far predicted the weeks after them, and drift alarms."""
         leases = self._store.leases(0, releases[-1].plan.end_hour)
         return publication_gate.outlook(releases, leases, [self._open(signed) for signed in self._store.bundles()])
 
     def publish(self, releases: Sequence[Release], findings: Findings) -> bytes:
-        """The next bundle, signed and kept."""
+        """Signs, stores and returns the next bundle."""
         before, names = self.newest(), self._namer(releases[-1].plan.epoch)
         if before is None:
             return self.issue(compose(0, (), releases, findings, names=names))
@@ -79,7 +79,7 @@ class Publisher:
         return self.issue(Bundle(0, 0, 0, tuple(catalogue), (), (), None))
 
     def issue(self, bundle: Bundle) -> bytes:
-        """Signs a bundle and keeps it: from now on it is the one in force."""
+        """Signs and stores a bundle, which is then the one in force."""
         signed = self._signing_key.sign(bundle)
         self._store.add_bundle(bundle.number, signed)
         return signed
@@ -90,7 +90,7 @@ class Publisher:
         return None if newest is None else self._open(newest[1])
 
     def unpublished(self) -> bool:
-        """Whether the newest release is in no bundle yet."""
+        """Whether no bundle includes the newest release yet."""
         releases, newest = self._store.releases(), self.newest()
         if not releases:
             return False

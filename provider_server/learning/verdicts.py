@@ -1,20 +1,19 @@
-"""One verdict for each pair of workload and context: with its evidence, its reason, and where to go instead.
+"""One verdict for each pair of workload and context, with evidence, reason and alternative contexts.
 
-Three views of the same pair meet here. The mixture model (`analysis.mismatch`) says how probably the pair is worse, and
-decides: of pairs that are more likely worse than not, the surest, as many as leave the mean probability of an error at
-4% at most (the posterior expected share of false discoveries; 5% is promised). The quasi-experiment (`analysis.qed`)
-compares the workload with itself on other contexts, whose hours are weighted by what their hazards explain; its net
-outcome, sign test and Γ are evidence. Its negative control may overrule: where script errors, which hardware cannot
-cause, differ as well, the pair is confounded, not worse. Nothing is called not worse before the pair's own failures
-exclude twice the rate: the model alone would say so of every pair of which nothing is known.
+- *Worse*: the mixture model (`analysis.mismatch`) decides. Of the pairs with probability ½ or more, the most probable
+  ones, as many as keep the expected share of false discoveries (posterior) at 4% or less; 5% is promised.
+- *Confounded* instead of worse: the negative control fires, since script errors, which hardware cannot cause, differ
+  too (`analysis.quasi_experiment`). The quasi-experiment compares the workload with itself on other contexts, whose
+  hours are weighted by what their hazards explain; its net outcome, sign test and Γ are reported as evidence.
+- *Suspected*: the other pairs with probability ½ or more, then the next most probable ones down to 3%. Together with
+  the pairs called worse they hold at most 4.5% of the node-hours on pairs that are not worse (posterior expectation),
+  so avoiding all suspected pairs costs at most 4.5% needless node-hours.
+- *Not worse*: only if the pair's own failures exclude twice the expected rate; the model alone would say so of every
+  pair without data.
 
-Of the others those are suspected that are more likely worse than not, and below these the likeliest, down to 3%, for as
-long as they hold, with all that is called worse, at most 4.5% of the node-hours on pairs that are not worse (expected,
-by the posterior). So who leaves all of them avoids the most for a known price in vain moves.
-
-Pairs that are worse or suspected come with a counter-proposal: contexts where the workload itself fails less, no
-suspicious one among them, whose rate's upper bound is below what the pair suffers (below the pair's own upper bound,
-where it is not even likely to suffer), the lowest bound first.
+Alternatives of a pair that is worse or suspected: contexts where the workload fails less and is not suspected, whose
+upper bound of the rate is below the pair's rate (or below its upper bound, where the pair's probability is below ½);
+lowest bound first.
 
     >>> surest(np.array([0.2, 0.99, 0.6, 0.97])).tolist()
     [1, 3]
@@ -31,12 +30,12 @@ from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis import quasi_experiment
 from provider_server.analysis.mismatch import Mismatches
 
-FALSE_SHARE = 0.04  # of the pairs called worse, expected: below the 5% that is promised, since the model is but a model
-VAIN_SHARE = 0.045  # of node-hours on pairs that are not worse, expected to be suspected: below the 5% that users bear
-CONTROL_LEVEL = 0.01  # of the negative control: of true mismatches it takes so many for confounded, by chance
+FALSE_SHARE = 0.04  # expected among the pairs called worse; a margin below the promised 5%, for errors of the model
+VAIN_SHARE = 0.045  # of node-hours on pairs that are not worse, expected to be suspected; users accept 5%
+CONTROL_LEVEL = 0.01  # share of true mismatches that the negative control calls confounded by chance
 LIKELY = 0.5
-LEAST_SUSPICION = 0.03  # at eight times the failures, a fifth more than usual is expected: hardly worth a move
-HARMFUL_RATIO = 2.0  # has to be excluded before a pair is called not worse
+LEAST_SUSPICION = 0.03  # even at eight times the failures only a fifth more is expected: hardly worth a move
+HARMFUL_RATIO = 2.0  # must be excluded before a pair is called not worse
 MOST_ALTERNATIVES = 3
 CRITERIA = quasi_experiment.Criteria(control_level=CONTROL_LEVEL)
 PAIRING_SEED = 0  # which node-hours are paired at random: the same releases give the same verdicts
@@ -76,25 +75,25 @@ class PairFinding:
     def _doubt(self) -> str:
         control, gamma = self.compared.control, self.compared.gamma
         if self.judgement is PairJudgement.CONFOUNDED:
-            return f": script errors differ too, {control.ratio:.1f} times"
+            return f": script errors differ too, by a factor of {control.ratio:.1f}"
         if self.judgement is not PairJudgement.WORSE:
             return ""
-        checked = "script errors do not differ" if control.sees else "script errors are too few to check"
-        hidden = f"a hidden cause would have to change the odds {gamma:.1f}-fold" if gamma > 1 else ""
+        checked = "script errors do not differ" if control.sees else "too few script errors to check"
+        hidden = f"a hidden cause would have to change the odds by a factor of {gamma:.1f}" if gamma > 1 else ""
         return "; ".join(filter(None, (f", probability {self.probability_worse:.0%}; {checked}", hidden)))
 
 
 _SAID = {
-    PairJudgement.WORSE: "it does not suit this context",
-    PairJudgement.CONFOUNDED: "the context need not be the cause",
-    PairJudgement.SUSPECTED: "not sure, but probable enough to go elsewhere where that costs little",
-    PairJudgement.NOT_WORSE: "not worse than it should be",
-    PairJudgement.TOO_LITTLE: "too little is known to say that this is normal",
+    PairJudgement.WORSE: "a mismatch with this context",
+    PairJudgement.CONFOUNDED: "the context may not be the cause",
+    PairJudgement.SUSPECTED: "a possible mismatch: use another context if that costs little",
+    PairJudgement.NOT_WORSE: "no worse than expected",
+    PairJudgement.TOO_LITTLE: "too little evidence to call this normal",
 }
 
 
 def surest(probability_worse: Floats) -> NDArray[np.intp]:
-    """Positions of the pairs that are called worse, the surest first."""
+    """Positions of the pairs that are called worse, most probable first."""
     order = np.argsort(-probability_worse, kind="stable")
     falling = probability_worse[order]
     false_share = 1.0 - np.cumsum(falling) / np.arange(1, len(falling) + 1)
@@ -102,7 +101,7 @@ def surest(probability_worse: Floats) -> NDArray[np.intp]:
 
 
 def suspected(probability_worse: Floats, hours: Floats) -> NDArray[np.bool_]:
-    """Which pairs, the surest among them, are worth leaving; `hours` (P,) ran on them.
+    """Which pairs are worth avoiding, those called worse included; `hours` (P,) are their node-hours.
 
     >>> suspected(np.array([0.9, 0.2, 0.2, 0.01]), np.array([1.0, 2.0, 90.0, 7.0])).tolist()
     [True, True, False, False]

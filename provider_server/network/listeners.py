@@ -204,7 +204,7 @@ def _remove_left_socket(path: Path) -> None:
         except ConnectionRefusedError:
             path.unlink()
             return
-    raise CannotListen(f"another process listens at {path}", hint="stop the other `pharoah-provider serve`")
+    raise CannotListen(f"another process listens on {path}", hint="stop the other `pharoah-provider serve`")
 
 
 class Listener:
@@ -244,7 +244,7 @@ class Listener:
         end_s = time.monotonic() + START_S
         while not self._server.started:
             if time.monotonic() > end_s or not self._thread.is_alive():
-                raise CannotListen(f"nothing listens on {self.address}", hint="the log of uvicorn says why")
+                raise CannotListen(f"cannot listen on {self.address}", hint="see the log of uvicorn")
             time.sleep(0.01)
 
     def close(self) -> None:

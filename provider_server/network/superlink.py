@@ -114,7 +114,7 @@ NO_CODE = "app = None  # only installed code runs"
 class UnusableNodeKey(Refusal):
     """A public key that no node can be registered under."""
 
-    default_hint = "the tenant makes another with `pharoah-tenant enrol --new-node-key`; then enrol its new card"
+    default_hint = "ask the tenant for a new card (`pharoah-tenant enrol --new-node-key`), and enrol it"
 
 
 class RunFailed(PharoahError):
@@ -191,7 +191,7 @@ class SuperLink:
             try:
                 return int(control.RegisterNode(RegisterNodeRequest(public_key=pem)).node_id)
             except httpx.HTTPStatusError as error:
-                raise UnusableNodeKey("this public key was unregistered before, which is for good") from error
+                raise UnusableNodeKey("this public key was unregistered and cannot be used again") from error
 
     def unregister(self, public_openssh: str) -> None:
         """Shuts a node out, for good: its key cannot be registered again. Nothing for a key that is not registered."""
@@ -219,7 +219,7 @@ class SuperLink:
     def _stop_what_was_left(self, runs: Iterable[Any]) -> None:
         with closing(_client(ControlHttpClient, self.control)) as control:
             for run in runs:
-                logger.warning("run %d was left unfinished and is stopped", run.run_id)
+                logger.warning("stopped unfinished run %d", run.run_id)
                 control.StopRun(StopRunRequest(run_id=run.run_id))
 
 
@@ -272,7 +272,7 @@ def claim_new_run(at: At, fab: Fab) -> str:
         while True:
             claim = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
             if not claim.token:
-                raise RunFailed(f"run {run_id} has no task", hint=f"something else takes tasks at {at}; stop it")
+                raise RunFailed(f"run {run_id} has no task", hint=f"another program takes tasks at {at}; stop it")
             if claim.task.run_id == run_id:
                 return str(claim.token)
             with closing(_runtime(at, claim.token)) as other:
@@ -326,7 +326,7 @@ def _pem(public_openssh: str) -> bytes:
     try:
         key = load_ssh_public_key(public_openssh.encode())
     except ValueError as error:
-        raise UnusableNodeKey("this is no public key in OpenSSH form") from error
+        raise UnusableNodeKey("not a public key in OpenSSH format") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
         raise UnusableNodeKey("this public key is not on the curve P-384")
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

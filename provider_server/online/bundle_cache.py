@@ -63,8 +63,8 @@ class Shelf:
         with self._one:
             signed = self._newest()
             if signed is None:
-                raise NothingPublished("no bundle was published yet")
+                raise NothingPublished("no bundle has been published yet")
             if self.current is None or self.current.signed != signed:
                 self.current = Published(signed, open_signed(Bundle, signed, self._provider_key()))
-                logger.info("checks are answered by bundle %d", self.current.number)
+                logger.info("checks are answered from bundle %d", self.current.number)
             return self.current

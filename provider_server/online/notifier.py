@@ -8,7 +8,7 @@ from crypto.ids import TenantId
 
 
 class Bell:
-    """Wakes one watch: at every ring, and when its session is over. Small, for there may be ten thousand."""
+    """Wakes one watch: at every ring, and when its session expires. Sized for 10,000 idle streams."""
 
     __slots__ = ("_is_rung", "_waiting", "end_s", "session_until_s")
 
@@ -33,7 +33,7 @@ class Bell:
 
 
 class Bells:
-    """Those who watch, by tenant. Everything but `ring` happens on the loop."""
+    """The bells of all watches, by tenant. Everything but `ring` runs on the event loop."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -41,11 +41,11 @@ class Bells:
         self._bells: dict[TenantId, set[Bell]] = {}
 
     def hang(self, tenant: TenantId, left_s: float, session_until_s: int) -> Bell:
-        """A bell for a watch; TooManyRequests if the tenant watches at too many places already."""
+        """A bell for a new watch; TooManyRequests if the tenant has too many."""
         self._loop = asyncio.get_running_loop()
         bells = self._bells.setdefault(tenant, set())
         if len(bells) >= self._most:
-            raise TooManyRequests(f"this tenant watches {self._most} times already", hint="end a watch first")
+            raise TooManyRequests(f"this tenant already has {self._most} watches", hint="end one first")
         bell = Bell(self._loop.time() + left_s, session_until_s)
         bells.add(bell)
         return bell

@@ -1,18 +1,17 @@
 """The provider's online service, by `federation.protocol.services.ProviderMethod`.
 
-Directory, bundle and catalogue are for everybody; the first two are signed, and the third is within the second. Whoever
-sends the SHA-256 of what it has is told nothing new with an empty answer. Leases go to the tenant that signed the
-request. The other calls carry a session: a tenant checks and watches as itself and as nobody else. What it may speak of
-in an outcome is a hint that it was sent, with the lease of that hint; any other is refused in the same words, whether
-the lease is somebody else's or nobody's.
+- Directory, bundle and catalogue are public; the first two are signed, and the third is contained in the second. A
+  caller that sends the SHA-256 of its copy gets an empty answer if nothing changed.
+- Leases go only to the tenant that signed the request. The other calls need a session of the tenant.
+- An outcome must name a hint that the tenant was sent, and its lease; any other is refused with the same message,
+  whether the lease belongs to another tenant or does not exist.
+- A check is answered on the event loop, from memory, by the newest bundle as of `refresh_s` ago. A new bundle replaces
+  the old one in one step.
+- A watch needs no thread. It ends when its session expires or is revoked (within `refresh_s`), or when its tenant
+  leaves the directory; the tenant resumes after the last number that it has.
 
-A check is answered on the event loop by the newest bundle as of `refresh_s` ago, from memory. A new bundle is laid out
-aside and takes the place of the old one in one step. A watch costs no thread; it ends when its session does or is
-called back, of which the service hears within `refresh_s`, or when its tenant leaves the directory, and a tenant goes
-on after the last number that it has. Hints are found when their source says so, which must be told of every new one.
-
-Not promised: that the provider learns nothing by a check; it learns the tokens that are asked about, and when. A tenant
-that minds asks its own copy of the bundle (`federation.protocol.check`).
+Not promised: that the provider learns nothing from a check; it learns the tokens in it, and when. A tenant can check
+against its own copy of the bundle instead (`federation.protocol.check`).
 """
 
 import asyncio
@@ -186,7 +185,7 @@ class OnlineService:
         self._caller(asked.session)
         published = self._shelf.current
         if published is None:
-            raise NothingPublished("no bundle was published yet")
+            raise NothingPublished("no bundle has been published yet")
         return published.answer(_labels(asked))
 
     async def watch(self, request: bytes) -> AsyncGenerator[bytes, None]:
@@ -203,7 +202,7 @@ class OnlineService:
                     number = hint.number
                 await bell.rung()
         except StoreFailed as error:
-            logger.warning("a watch ends, and its tenant begins again: %s", error.what)
+            logger.warning("a watch ended; its tenant will resume it: %s", error.what)
         finally:
             self._bells.take_down(tenant, bell)
 
@@ -225,14 +224,14 @@ class OnlineService:
         tenant = self._caller(said.session)
         sent = self._hints.after(tenant, said.hint - 1)[:1]
         if [(hint.number, hint.lease) for hint in sent] != [(said.hint, said.lease)]:
-            raise NotYours(f"you were sent no hint {said.hint} of this lease")
+            raise NotYours(f"hint {said.hint} of this lease was not sent to you")
         self._take_outcome(tenant, msgspec.structs.replace(said, session=b""))
         return b""
 
     def _caller(self, session: bytes) -> TenantId:
         tenant = self._sessions.tenant_of(session)
         if not self._is_member(tenant):
-            raise NotSignedIn("the tenant of this session has left the directory", hint="ask the provider to enrol it")
+            raise NotSignedIn("this tenant is no longer enrolled", hint="ask the provider to enrol it")
         self._calls.take(tenant)
         return tenant
 
@@ -260,9 +259,9 @@ class OnlineService:
         except NothingPublished:
             pass  # checks say so
         except PharoahError as error:
-            logger.warning("the online service cannot look for news: %s", error.what, extra={"hint": error.hint})
+            logger.warning("the online service cannot read the store: %s", error.what, extra={"hint": error.hint})
         except Exception:  # what it has it goes on serving
-            logger.exception("the online service cannot look for news: a bug")
+            logger.exception("the online service cannot read the store: a bug")
 
 
 def _labels(asked: CheckRequest) -> dict[str, str]:
@@ -274,7 +273,7 @@ def _labels(asked: CheckRequest) -> dict[str, str]:
 
 def _unless_known(request: bytes, content: bytes, etag: Digest) -> bytes:
     if len(request) not in (0, Digest.length):
-        raise DecodeError("a question for something public is empty or the SHA-256 of what the caller has")
+        raise DecodeError("the request must be empty or the SHA-256 of the caller's copy")
     return b"" if request == etag else content
 
 

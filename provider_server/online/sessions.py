@@ -1,15 +1,17 @@
-"""Who is calling: bearer tokens that need no memory, and how often a tenant may call.
+"""Sessions of the online service: stateless bearer tokens, and rate limits per tenant.
 
-A token is tenant ‖ until ‖ eight zero bytes ‖ HMAC-SHA-256 of these under the provider's session key, so that any
-process of the provider knows it again, also after a restart. It is given for a sign-in that the tenant has signed and
-that is at most five minutes old or early by the provider's clock.
+A token is tenant ‖ until ‖ eight zero bytes ‖ HMAC-SHA-256 of these under the provider's session key, so any process of
+the provider can verify it, also after a restart. It is granted for a sign-in that the tenant has signed at most five
+minutes before or after the provider's clock.
 
-Promised: without the key nobody makes a token, prolongs one or turns it to another tenant, and how long a comparison
-takes says nothing of the right bytes. Buckets take bounded memory. The tokens of one tenant are called back without
-those of others: `revoke` names the second up to which tokens that end by then are over, and tokens that are granted
-later end after it. Not promised: that one token of a tenant is called back and another is not; only its holder could
-name it, and an honest holder signs in again by itself. A sign-in that was overheard and is replayed within its five
-minutes yields a token; sign-ins travel under TLS.
+Guarantees:
+
+- Without the key nobody can make a token, extend it or change its tenant; comparison takes constant time.
+- `revoke` ends all tokens of one tenant that end by a given second, and no others; tokens granted later end after it.
+- Buckets take bounded memory.
+
+Not promised: revoking one token of a tenant and not another. A sign-in that is intercepted and replayed within five
+minutes yields a token; sign-ins are sent over TLS.
 """
 
 import hashlib
@@ -35,12 +37,12 @@ Now = Callable[[], float]  # seconds: since 1970 for tokens, from any beginning 
 
 
 def session_key(secret: bytes) -> bytes:
-    """The key of sessions that belongs to a secret of the provider's home."""
+    """The session key, derived from a secret of the provider's home."""
     return hmac.digest(secret, b"pharoah/session-key/1\0", hashlib.sha256)
 
 
 class Sessions:
-    """Grants tokens and knows them again. It shows its key to nobody."""
+    """Grants and verifies tokens. It never shows its key."""
 
     def __init__(self, key: bytes, now_s: Now, lifetime_s: int = LIFETIME_S) -> None:
         self._key = key
@@ -49,7 +51,7 @@ class Sessions:
         self._revoked: Mapping[TenantId, int] = {}
 
     def revoke(self, until_s: Mapping[TenantId, int]) -> None:
-        """From now on these tokens are over, and no others: of each tenant, those that end by a second since 1970."""
+        """Replaces the revocations: by tenant, tokens that end by this second since 1970 are invalid."""
         self._revoked = dict(until_s)
 
     def grant(self, asked: SignIn) -> Session:
@@ -57,38 +59,38 @@ class Sessions:
         now_s = self._now_s()
         if abs(now_s - asked.at_s) > SIGN_IN_WITHIN_S:
             raise NotSignedIn(
-                f"the sign-in is {now_s - asked.at_s:.0f} s old, {SIGN_IN_WITHIN_S} are allowed",
-                hint="sign a new one; if it lasts, compare your clock with the provider's",
+                f"the sign-in is {now_s - asked.at_s:.0f} s old (limit {SIGN_IN_WITHIN_S} s)",
+                hint="sign in again; if it fails again, check the clock of this machine",
             )
         until_s = max(math.floor(now_s) + self._lifetime_s, self._revoked.get(asked.tenant, 0) + 1)
         head = _HEAD.pack(asked.tenant, until_s, _RESERVED)
         return Session(head + self._tag(head), until_s)
 
     def tenant_of(self, token: bytes) -> TenantId:
-        """Whose token this is; NotSignedIn if it is none of ours, over, or called back."""
+        """The tenant of a token; NotSignedIn if it is not this provider's, has expired, or was revoked."""
         return self._opened(token)[0]
 
     def left_s(self, token: bytes) -> float:
-        """How long a token of ours lasts from now on; NotSignedIn as above."""
+        """Seconds until a token expires; NotSignedIn as above."""
         return self.until_s(token) - self._now_s()
 
     def until_s(self, token: bytes) -> int:
-        """The second at which a token of ours ends; NotSignedIn as above."""
+        """The second since 1970 at which a token expires; NotSignedIn as above."""
         return self._opened(token)[1]
 
     def is_revoked(self, tenant: TenantId, until_s: int) -> bool:
-        """Whether a token of a tenant that ends at `until_s` was called back."""
+        """Whether a tenant's token that ends at `until_s` was revoked."""
         return until_s <= self._revoked.get(tenant, 0)
 
     def _opened(self, token: bytes) -> tuple[TenantId, int]:
         head, tag = token[: _HEAD.size], token[_HEAD.size :]
         if len(token) != SESSION_BYTES or not hmac.compare_digest(self._tag(head), tag):
-            raise NotSignedIn("this is no session of this provider")
+            raise NotSignedIn("not a session of this provider")
         tenant, until_s, _ = _HEAD.unpack(head)
         if self._now_s() >= until_s:
-            raise NotSignedIn("the session is over")
+            raise NotSignedIn("the session has expired")
         if self.is_revoked(TenantId(tenant), until_s):
-            raise NotSignedIn("the session was called back")
+            raise NotSignedIn("the session was revoked")
         return TenantId(tenant), until_s
 
     def _tag(self, head: bytes) -> bytes:
@@ -104,14 +106,14 @@ class Rate:
 
     def __post_init__(self) -> None:
         if self.per_s <= 0 or self.burst < 1:
-            raise ValueError("a rate is positive and lets one call through at least")
+            raise ValueError("per_s must be positive, and burst at least 1")
 
 
 class Buckets:
     """A token bucket for each tenant; threads share them.
 
-    At most `tenants` buckets are kept. Beyond that the one that was used longest ago is forgotten, and is full when its
-    tenant comes back.
+    At most `tenants` buckets are kept. Beyond that the least recently used one is dropped, and is full again when its
+    tenant returns.
     """
 
     def __init__(self, rate: Rate, now_s: Now, tenants: int = 100_000) -> None:
@@ -136,6 +138,6 @@ class Buckets:
                 self._kept.popitem(last=False)
         if not enough:
             raise TooManyRequests(
-                f"more than {self._rate.per_s:g} such calls a second, or {self._rate.burst} at once",
-                hint=f"ask again in {(1 - left) / self._rate.per_s:.1f} s",
+                f"too many calls (limit {self._rate.per_s:g} a second, {self._rate.burst} at once)",
+                hint=f"try again in {(1 - left) / self._rate.per_s:.1f} s",
             )

@@ -1,17 +1,17 @@
-"""What may be asked of a running provider on its own machine: by its operator, and by whoever watches over it.
+"""HTTP interfaces of a running provider on its own machine, for its operator and for monitoring.
 
-At the Unix socket `control.sock` in the provider's home, which its own account alone can open:
+At the Unix socket `control.sock` in the provider's home, which only its own account can open:
 
     POST /pharoah/round     holds the week [start, end) or, without one, the last whole week
-    POST /pharoah/give-up   refuses the round that is under way
+    POST /pharoah/give-up   abandons the open round
 
-On the loopback, for Prometheus and for any account, changing nothing:
+On the loopback interface, read-only, for Prometheus and any account:
 
-    GET  /pharoah/healthz   200 while the process lives
+    GET  /pharoah/healthz   200 while the process runs
     GET  /pharoah/readyz    200 while it can hold rounds, else 503 with the reason
     GET  /pharoah/metrics   Prometheus' text format
 
-The loopback answers requests that name it as their host and no others (`federation.runtime.web.guard`).
+The loopback interface answers only requests with its own name as host (`federation.runtime.web.guard`).
 """
 
 from collections.abc import Callable
@@ -28,17 +28,17 @@ from provider_server.rounds.schedule import BadWindow, Window
 
 
 class Holder(Protocol):
-    """Who holds rounds."""
+    """Holds rounds; see `round_runner.Rounds`."""
 
     def hold(self, window: Window | None) -> dict[str, Any]:
-        """Holds a week and tells its outcome."""
+        """Holds a week and returns its outcome."""
 
     def give_up(self) -> str:
-        """Refuses the round that is under way; its name, or nothing."""
+        """Abandons the open round; its id, or an empty text."""
 
 
 def operator_app(ready: Callable[[], Holder]) -> FastAPI:
-    """What the operator may ask for; `ready` gives who holds rounds, or refuses."""
+    """The operator's interface; `ready` returns the holder of rounds or raises a refusal."""
     app = FastAPI(openapi_url=None)
 
     def answer(work: Callable[[Holder], dict[str, Any]]) -> Response:
@@ -59,7 +59,7 @@ def operator_app(ready: Callable[[], Holder]) -> FastAPI:
 
 
 def watching_app(metrics: Metrics, not_ready: Callable[[], str]) -> Asgi:
-    """What anybody on this machine may read; `not_ready` gives the reason why no round can be held, empty if none."""
+    """Health and metrics; `not_ready` returns why no round can be held, empty if one can."""
     app = FastAPI(openapi_url=None)
 
     @app.get("/pharoah/healthz")
@@ -82,5 +82,5 @@ def _window(start: int | None, end: int | None) -> Window | None:
     if start is None and end is None:
         return None
     if start is None or end is None:
-        raise BadWindow("a window has a start and an end")
+        raise BadWindow("a window needs both a start and an end")
     return start, end

@@ -1,15 +1,14 @@
-"""Alerts to whoever is called when something is wrong, in the format of Alertmanager's v2 API (POST /api/v2/alerts).
+"""Sends alerts about the provider to a webhook in the format of Alertmanager's v2 API (POST /api/v2/alerts).
 
-    conditions that stand ─ Board ─▶ alerts ─ Webhook.put ─▶ a thread that sends, and tries again
+    active conditions ─ Board ─▶ alerts ─ Webhook.put ─▶ a thread that sends and retries
 
-`Board` says of each condition since when it stands, repeats it, and then repeats that it is over. An alert that is not
-repeated ends by itself after `STANDS_S`: so one that a dead provider raised does not stand for ever. `Webhook` never
-makes anybody wait: what cannot be sent is tried again, ever more slowly, and the newest word on each alert replaces the
-one before. What the receiver refuses for good is logged and dropped.
+- `Board` records since when each condition is active, repeats its alert, and repeats its end. An alert that is not
+  repeated ends after `STANDS_S`, so alerts of a provider that died do not stay.
+- `Webhook` never blocks its caller. Failed sends are retried at growing intervals; a newer state of an alert replaces
+  an older one. Alerts that the receiver rejects for good are logged and dropped.
+- No alert names a tenant, a token or a lease, since more people read alerts than releases.
 
-No alert names a tenant, a token or a lease: it is read by more people than a release.
-
-Not promised: that an alert arrives at all. Prometheus watches the provider from outside, see ops/prometheus/alerts.yml.
+Not promised: delivery. Prometheus watches the provider from outside, see ops/prometheus/alerts.yml.
 """
 
 import logging
@@ -25,6 +24,7 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 
 from crypto.errors import PharoahError
+from federation.runtime.visible import counted_as
 
 logger = logging.getLogger(__name__)
 
@@ -37,15 +37,15 @@ Alert = dict[str, Any]
 
 
 class BadWebhook(PharoahError):
-    """The address for alerts is none that can be posted to."""
+    """The address for alerts is not a usable URL."""
 
-    default_hint = "[alerts] webhook_url is like http://alertmanager.example:9093"
+    default_hint = "set [alerts] webhook_url to a URL such as http://alertmanager.example:9093"
 
 
 class AlertsNotTaken(PharoahError):
-    """Alerts could not be handed over."""
+    """The receiver did not accept alerts."""
 
-    default_hint = "see whether the receiver of [alerts] webhook_url runs, and what its log says"
+    default_hint = "check that the receiver at [alerts] webhook_url runs, and see its log"
 
     def __init__(self, what: str, *, for_good: bool) -> None:
         super().__init__(what)
@@ -53,7 +53,7 @@ class AlertsNotTaken(PharoahError):
 
 
 class Kind(StrEnum):
-    """What alerts are about: the label `alertname`."""
+    """The kinds of alerts: the label `alertname`."""
 
     ROUND_WAITING = "PharoahRoundWaiting"
     TRUSTEE_AWAY = "PharoahTrusteeAway"
@@ -64,10 +64,10 @@ class Kind(StrEnum):
 
 _SEVERITY_AND_SUMMARY: Mapping[Kind, tuple[str, str]] = MappingProxyType(
     {
-        Kind.ROUND_WAITING: ("warning", "A round is open and waits for somebody"),
+        Kind.ROUND_WAITING: ("warning", "An open round waits for a tenant or a trustee"),
         Kind.TRUSTEE_AWAY: ("warning", "A trustee does not answer"),
         Kind.SUSPECTS: ("critical", "Tenants may have sent false counts"),
-        Kind.DRIFT: ("warning", "Failures differ from what bundles said in advance"),
+        Kind.DRIFT: ("warning", "Failures differ from what bundles predicted"),
         Kind.HELD_BACK: ("warning", "A bundle was held back"),
     }
 )
@@ -75,7 +75,7 @@ _SEVERITY_AND_SUMMARY: Mapping[Kind, tuple[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Condition:
-    """Something that is wrong now. Equal kinds with equal labels are the same thing, whatever the text says of it."""
+    """A problem that exists now, identified by kind and labels; the text may change."""
 
     kind: Kind
     text: str
@@ -83,40 +83,42 @@ class Condition:
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
-        """What tells it from others."""
+        """Its identity."""
         return (("alertname", self.kind.value), *sorted(self.labels.items()))
 
 
 def round_waiting(stage: str, why: str) -> Condition:
     """`why` is the class of the error that stopped it."""
-    return Condition(Kind.ROUND_WAITING, f"It stopped at {stage} with {why} and goes on by itself.")
+    return Condition(Kind.ROUND_WAITING, f"It stopped at stage {stage} with {why} and is retried automatically.")
 
 
 def trustee_away(index: int) -> Condition:
     """By its number in the directory."""
-    return Condition(Kind.TRUSTEE_AWAY, f"Trustee {index} did not answer when last asked.", {"trustee": str(index)})
+    return Condition(Kind.TRUSTEE_AWAY, f"Trustee {index} did not answer its last request.", {"trustee": str(index)})
 
 
 def suspects(count: int) -> Condition:
-    """How many; who they are is for those who may see the page."""
-    return Condition(Kind.SUSPECTS, f"{count} suspected; see docs/defences.md.")
+    """Only their number; the page shows who they are."""
+    return Condition(Kind.SUSPECTS, f"{counted_as(count, 'tenant')} suspected; see docs/defences.md.")
 
 
 def drift(alarms: int) -> Condition:
-    """How many alarms the newest week raised."""
-    return Condition(Kind.DRIFT, f"{alarms} alarms in the newest week; `pharoah-provider learn` shows them.")
+    """The number of alarms that the newest week raised."""
+    return Condition(Kind.DRIFT, f"{counted_as(alarms, 'alarm')} in the newest week; see `pharoah-provider learn`.")
 
 
 def held_back() -> Condition:
     """The newest model predicts the newest week worse than the bundle in force."""
-    return Condition(Kind.HELD_BACK, "`pharoah-provider learn` shows why; `publish --accept` overrules.")
+    return Condition(
+        Kind.HELD_BACK, "`pharoah-provider learn` shows why; `pharoah-provider publish --accept` publishes it."
+    )
 
 
 def alert(condition: Condition, *, since_s: float, until_s: float) -> Alert:
     """One alert as the API takes it; times in seconds since 1970. It is over at `until_s` unless repeated before.
 
-    >>> told = alert(trustee_away(2), since_s=0.0, until_s=900.0)
-    >>> told["labels"]["alertname"], told["labels"]["trustee"], told["startsAt"], told["endsAt"]
+    >>> away = alert(trustee_away(2), since_s=0.0, until_s=900.0)
+    >>> away["labels"]["alertname"], away["labels"]["trustee"], away["startsAt"], away["endsAt"]
     ('PharoahTrusteeAway', '2', '1970-01-01T00:00:00.000Z', '1970-01-01T00:15:00.000Z')
     """
     severity, summary = _SEVERITY_AND_SUMMARY[condition.kind]
@@ -134,7 +136,7 @@ def _rfc3339(at_s: float) -> str:
 
 @dataclass(frozen=True)
 class _Spell:
-    """How long a condition stood; `until_s` is None while it does."""
+    """When a condition was active; `until_s` is None while it still is."""
 
     condition: Condition
     since_s: float
@@ -146,16 +148,16 @@ class _Spell:
 
 
 class Board:
-    """Which conditions stand and since when, and which stood lately."""
+    """The conditions that are active, since when, and those that ended lately."""
 
     def __init__(self) -> None:
         self._spells: dict[tuple[tuple[str, str], ...], _Spell] = {}
 
     def alerts(self, standing: Iterable[Condition], now_s: float) -> list[Alert]:
-        """Alerts for all that stand now, and for what has stood until a moment ago.
+        """Alerts for all conditions that are active now, and for those that ended within `STANDS_S`.
 
-        An end is repeated for as long as an alert would have stood: a receiver whose clock is behind takes it for the
-        future the first time, and keeps to the later end that it was told before.
+        An end is repeated for `STANDS_S`: a receiver whose clock is behind sees the first notice as in the future, and
+        keeps the later end that it was sent before.
         """
         stands = {one.key: one for one in standing}
         kept = {key: _at(spell, stands, now_s) for key, spell in self._spells.items()}
@@ -171,7 +173,7 @@ class Board:
 
 
 def _at(spell: _Spell, stands: Mapping[tuple[tuple[str, str], ...], Condition], now_s: float) -> _Spell:
-    """A spell that goes on says what is so now; one that does not ends."""
+    """The spell with the condition's current text, or with its end."""
     if spell.until_s is not None:
         return spell
     now = stands.get(spell.condition.key)
@@ -182,7 +184,7 @@ def target(url: str) -> str:
     """Where alerts are posted: the address itself, or Alertmanager's path below a bare host. BadWebhook for others."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadWebhook("the address for alerts is no http or https address of a host")
+        raise BadWebhook("the address for alerts is not an http or https URL")
     return urlunsplit(parts if parts.path not in ("", "/") else parts._replace(path=PATH))
 
 
@@ -191,14 +193,16 @@ def send(client: httpx.Client, url: str, alerts: Sequence[Alert]) -> None:
     try:
         answer = client.post(url, json=list(alerts))
     except httpx.HTTPError as error:
-        raise AlertsNotTaken(f"the receiver of alerts: {type(error).__name__}", for_good=False) from error
+        raise AlertsNotTaken(
+            f"the receiver of alerts did not answer: {type(error).__name__}", for_good=False
+        ) from error
     if not GOOD <= answer.status_code < ERRORS_BEGIN:
         again = answer.status_code >= SERVER_ERRORS_BEGIN or answer.status_code in TRY_AGAIN
         raise AlertsNotTaken(f"the receiver of alerts answered {answer.status_code}", for_good=not again)
 
 
 class Webhook:
-    """Sends alerts from a thread of its own, within `with`. `wait` may be replaced by a test that does not wait."""
+    """Sends alerts from its own thread, within `with`. A test passes a `wait` that returns at once."""
 
     def __init__(self, url: str, wait: Callable[[threading.Event, float], object] = threading.Event.wait) -> None:
         self._url = target(url)
@@ -215,14 +219,14 @@ class Webhook:
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
     ) -> None:
-        """Gives up what is not sent yet."""
+        """Drops what is not sent yet."""
         self._ended.set()
         with self._changed:
             self._changed.notify()
         self._thread.join(TIMEOUT_S)
 
     def put(self, alerts: Sequence[Alert]) -> None:
-        """Has alerts sent as soon as may be; returns at once."""
+        """Queues alerts and returns at once."""
         with self._changed:
             self._pending |= {str(sorted(one["labels"].items())): one for one in alerts}
             self._changed.notify()
@@ -242,7 +246,7 @@ class Webhook:
                         wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
     def _next(self) -> dict[str, Alert] | None:
-        """What is to be sent, once there is something; None in the end."""
+        """The next batch, once there is one; None after `__exit__`."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._ended.is_set())
             batch, self._pending = self._pending, {}
@@ -254,5 +258,5 @@ class Webhook:
 
     def _note(self, error: AlertsNotTaken, count: int) -> None:
         outcome = "dropped" if error.for_good else "kept"
-        said = {"event": "webhook", "outcome": outcome, "error": type(error).__name__, "hint": error.hint}
-        logger.warning("%d alerts are %s: %s", count, outcome, error.what, extra=said)
+        fields = {"event": "webhook", "outcome": outcome, "error": type(error).__name__, "hint": error.hint}
+        logger.warning("alerts not sent (%d, %s): %s", count, outcome, error.what, extra=fields)

@@ -1,6 +1,6 @@
-"""Where a provider stands, in one look: its federation, what runs, which week is due, the last round, what it cost.
+"""The provider's state for `status`: its federation, whether it serves, the week due, the last round and its cost.
 
-Nothing is changed: the home and the store are read as they lie there.
+Only reads the home and the store.
 """
 
 import socket
@@ -14,6 +14,7 @@ from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import plan_loss
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.key_files import HomeError, read
+from federation.runtime.visible import counted_as
 from federation.transport.certificates import EXPIRES_SOON_D, days_left
 from provider_server.home import CONTROL, founded, founded_hour
 from provider_server.rounds import release as gate
@@ -25,7 +26,7 @@ from provider_server.store.store import Store
 
 @dataclass(frozen=True)
 class LastRound:
-    """The newest round: its window, how far it got, and what it costs each of its job-weeks."""
+    """The newest round: its window, its state, and its privacy cost per job-week."""
 
     round_id: str
     start_hour: int
@@ -38,7 +39,7 @@ class LastRound:
 
 @dataclass(frozen=True)
 class ProviderStatus:
-    """All of it. A window is due where `serve` would hold it now; `bundle` is the number of the newest."""
+    """The provider's state. A window is due if `serve` would hold it now; `bundle` is the newest one's number."""
 
     version: int
     home: str
@@ -56,7 +57,7 @@ class ProviderStatus:
 
     @property
     def exit_code(self) -> int:
-        """0: nothing waits. 1: something wants attention."""
+        """0: nothing to do. 1: something needs attention."""
         return 1 if self.attention else 0
 
 
@@ -65,7 +66,7 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
     founded(home)
     entries = store.entries()
     if not entries:
-        raise HomeError("the database has no directory", hint="found the federation: see `pharoah-provider init`")
+        raise HomeError("the database contains no directory", hint="found a federation: `pharoah-provider init`")
     directory = Chain.begin(entries[0], reopened(DirectoryEntry, entries[0]).provider).extended(entries[1:]).directory
     kept, now_hour = store.rounds.rounds(), now.timestamp() / SECONDS_PER_HOUR
     plans = [reopened(Plan, one.signed_plan) for one in kept]
@@ -108,16 +109,17 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
 def _attention(
     last: LastRound | None, waits: Window | None, days: float | None, *, serving: bool, tenants: int
 ) -> list[str]:
-    wrong = []
+    texts = []
     if not tenants:
-        wrong.append("no tenant is enrolled: `pharoah-provider enrol`")
+        texts.append("no tenant is enrolled: run `pharoah-provider enrol`")
     if waits and tenants and not serving:
-        wrong.append(f"hours {waits[0]}–{waits[1]} are due and nothing serves: `pharoah-provider serve`")
+        texts.append(f"hours {waits[0]}–{waits[1]} are due: run `pharoah-provider serve`")
     if last and RoundState(last.state) not in (RoundState.RELEASED, RoundState.REFUSED):
-        wrong.append(f"round {last.round_id[:12]} waits, {last.state}: `pharoah-provider round` goes on with it")
+        texts.append(f"round {last.round_id[:12]} is {last.state}: run `pharoah-provider round` to continue it")
     if days is not None and days < EXPIRES_SOON_D:
-        wrong.append(f"the certificate ends in {days:.0f} days: `pharoah-provider renew-certificate`")
-    return wrong
+        end = f"expires in {counted_as(round(days), 'day')}" if days > 0 else "has expired"
+        texts.append(f"the TLS certificate {end}: run `pharoah-provider renew-certificate`")
+    return texts
 
 
 def is_serving(home: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What `serve` needs, looked at one by one before anything starts: settings, keys, certificate, database, ports."""
+"""Checks what `serve` needs, without starting it: settings, keys, certificate, database, ports."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ from provider_server.settings import ProviderSettings
 
 @dataclass(frozen=True)
 class Checked:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     fine: bool
@@ -30,7 +30,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Preflight:
-    """All that was looked at, and whether `serve` can start."""
+    """All results, and whether `serve` can start."""
 
     version: int
     fine: bool
@@ -38,18 +38,18 @@ class Preflight:
 
 
 def looked_at(home: Path, database: str | None, now: datetime) -> Preflight:
-    """Everything that `serve` needs."""
+    """Runs all checks."""
     checks = tuple(preflight(home, database, now))
     return Preflight(1, all(one.fine for one in checks), checks)
 
 
 def preflight(home: Path, database: str | None, now: datetime) -> Iterator[Checked]:
-    """Everything in the order in which `serve` needs it. Nothing is started, and no port stays open."""
+    """The checks in the order in which `serve` depends on them. Starts nothing, and closes every port again."""
     settings: list[ProviderSettings] = []
 
     def read_settings() -> str:
         settings.append(settings_of(home))
-        return f"rounds are held {settings[0].rounds.every}"
+        return f"rounds are held: {settings[0].rounds.every}"
 
     yield _checked("settings", read_settings)
     yield _checked("keys", lambda: _keys(home))
@@ -58,7 +58,7 @@ def preflight(home: Path, database: str | None, now: datetime) -> Iterator[Check
         return
     yield _checked("database", lambda: _database(home, database, settings[0]))
     if is_serving(home):
-        yield Checked("ports", fine=False, text="a provider runs on this home already")
+        yield Checked("ports", fine=False, text="a provider is already running on this home")
         return
     listen = settings[0].listen
     yield _checked("tenants_port", lambda: _port(listen.host, listen.tenants_port))
@@ -79,7 +79,7 @@ def _keys(home: Path) -> str:
     for name in ("signing.key", "context.key"):
         read_key(home / name)
         if (home / name).stat().st_mode & 0o077:
-            raise HomeError(f"others may read {name}", hint="chmod 600 it")
+            raise HomeError(f"other accounts can read {name}", hint=f"chmod 600 {name}")
     return "signing.key and context.key"
 
 
@@ -87,12 +87,12 @@ def _certificate(home: Path, now: datetime) -> str:
     certificate = read(home / "tls.pem")
     end = ends(certificate)
     if days_left(certificate, now) < EXPIRES_SOON_D:
-        raise HomeError(f"tls.pem ends on {end:%Y-%m-%d}", hint="run `pharoah-provider renew-certificate`")
+        raise HomeError(f"tls.pem expires on {end:%Y-%m-%d}", hint="run `pharoah-provider renew-certificate`")
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(home / "tls.pem", home / "tls.key")
     except ssl.SSLError as error:
-        raise HomeError("tls.key is not the key of tls.pem", hint="restore both from one backup") from error
-    return f"tls.pem is good until {end:%Y-%m-%d}"
+        raise HomeError("tls.key does not match tls.pem", hint="restore both from one backup") from error
+    return f"tls.pem is valid until {end:%Y-%m-%d}"
 
 
 def _database(home: Path, database: str | None, settings: ProviderSettings) -> str:
@@ -106,6 +106,6 @@ def _port(host: str, port: int) -> str:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, port), family=family).close()
     except OSError as error:
-        said = os.strerror(error.errno).lower() if error.errno else str(error)
-        raise HomeError(f"{host}:{port}: {said}", hint="see [listen] in provider.toml") from error
-    return f"{host}:{port} is free" if port else "any that is free"
+        cause = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise HomeError(f"{cause}: {host}:{port}", hint="see [listen] in provider.toml") from error
+    return f"{host}:{port} is free" if port else "any free port"

@@ -1,8 +1,8 @@
-"""Holds weeks over a SuperLink, one at a time, whoever asks for one: the schedule or the operator.
+"""Holds weekly rounds over a SuperLink, one at a time, on schedule or when the operator asks.
 
-A party that is away delays a round and loses nothing: the round stays in the store, and is gone on with until it is
-over. One line is logged for each round and each release, with everything that a person wants to know of it, and one
-for each alarm that the newest week raised.
+- A party that does not answer delays a round and loses nothing: the round stays in the store and is retried until it
+  ends.
+- Logs one line per round, per release and per alarm of the newest week, with all figures.
 """
 
 import logging
@@ -63,22 +63,22 @@ class Rounds:
         self._alarms = 0
 
     def step(self) -> bool:
-        """Takes up what there is to do; whether there may be more. What parties do wrong is logged, not raised."""
+        """Does what is due, and returns whether there may be more. Faults of parties are logged, not raised."""
         if not self._one.acquire(blocking=False):
-            return False  # somebody else holds a round right now
+            return False  # another thread holds a round
         try:
             with reporting():
                 self._follow()
                 return self._step()
         except PharoahError as error:
-            said = {"event": "step", "error": type(error).__name__, "hint": error.hint}
-            logger.warning("nothing could be done: %s", error.what, extra=said)
+            fields = {"event": "step", "error": type(error).__name__, "hint": error.hint}
+            logger.warning("step failed: %s", error.what, extra=fields)
             return False
         finally:
             self._one.release()
 
     def hold(self, window: Window | None) -> dict[str, Any]:
-        """Holds a week, by default the last whole one, or finishes the round that is under way; what came of it."""
+        """Holds a week, by default the last whole one, or finishes the open round; returns the outcome."""
         with self._one, reporting():
             self._follow()
             if window:
@@ -86,7 +86,7 @@ class Rounds:
             return self._hold(window or last_whole_week(self._now_hour()))
 
     def give_up(self) -> str:
-        """Refuses the round that is under way: its contributions stay masked; its name, or nothing."""
+        """Abandons the open round, whose contributions stay masked; its id, or an empty text."""
         with self._one:
             round_ = self._provider.unfinished()
             if round_ is None:
@@ -96,7 +96,7 @@ class Rounds:
             self._waits = None
             self._metrics.rounds.labels("refused").inc()
             name = str(round_.plan.round_id)
-            logger.warning("round %s is given up", name, extra={"event": "round", "outcome": "given up"})
+            logger.warning("round %s abandoned by the operator", name, extra={"event": "round", "outcome": "given up"})
             return name
 
     def _step(self) -> bool:
@@ -110,7 +110,7 @@ class Rounds:
             self._skipped_end = window[1] if window else None
             return True
         except PharoahError:
-            return False  # `_hold` has logged it; the next step tries again
+            return False  # logged by `_hold`; the next step tries again
         return True
 
     def _hold(self, window: Window) -> dict[str, Any]:
@@ -125,16 +125,16 @@ class Rounds:
         return self._note_release(release, clock)
 
     def _follow(self) -> None:
-        """Lets newly enrolled tenants in, shuts out the nodes of others, and tells the trustees."""
+        """Registers nodes of newly enrolled tenants, unregisters retired ones, and updates the trustees' directory."""
         head = self._provider.directory.head
         self._provider.refresh()
         registered = {node.public_openssh for node in self._link.nodes()}
         for key in set(self._provider.node_keys()) - registered:
             try:
                 self._link.register(key)
-            except UnusableNodeKey as error:  # its tenant is out until it sends another; the others are not
-                said = {"event": "node", "error": type(error).__name__, "hint": error.hint}
-                logger.warning("a node cannot be let in: %s: …%s", error.what, key[-12:], extra=said)
+            except UnusableNodeKey as error:  # excludes this tenant until it sends another key, and no other tenant
+                fields = {"event": "node", "error": type(error).__name__, "hint": error.hint}
+                logger.warning("node key refused: %s: …%s", error.what, key[-12:], extra=fields)
         for key in self._provider.retired_node_keys() & registered:
             self._link.unregister(key)
         if self._provider.directory.head != head:
@@ -144,7 +144,7 @@ class Rounds:
         self._metrics.nodes.labels("offline").set(sum(not node.online for node in nodes))
 
     def conditions(self) -> list[Condition]:
-        """What is wrong now, for whoever is to be told."""
+        """The problems that exist now, for alerts."""
         away = [one.index for one in self._trustees if isinstance(one, Watched) and not one.up]
         held_back = self._held_back_end is not None and self._held_back_end == self._provider.last_end_hour()
         return [
@@ -165,7 +165,7 @@ class Rounds:
         return due(last, self._founded_hour, self._now_hour(), self._settings.rounds.settle_hours)
 
     def _catch_up(self) -> bool:
-        """Publishes a release that a killed provider had not published; one that is held back is not tried again."""
+        """Publishes a release that a killed provider had not published; one that was held back is not retried."""
         end = self._provider.last_end_hour()
         if self._publisher.unpublished() and end != self._held_back_end:
             published = self._over_the_link(lambda tenants: publish(self._publisher, tenants))
@@ -180,18 +180,18 @@ class Rounds:
                 self._metrics.silences.labels(silence.why.value).inc()
 
     def _over_the_link(self, run: Callable[[Tenants], Any]) -> Any:
-        """What `run` returns or raises, run as a Flower app with all tenants that are there."""
-        rounds, said = self._settings.rounds, []
+        """The result of `run`, called in a Flower app with all connected tenants."""
+        rounds, results = self._settings.rounds, []
         wanted = len(self._provider.directory.members)
         app = server_app(
-            lambda tenants: said.append(run(tenants)),
+            lambda tenants: results.append(run(tenants)),
             wanted=wanted,
             join_s=rounds.join_s,
             deadline_s=rounds.deadline_s,
             poll_s=rounds.poll_s,
         )
         self._link.run(app)
-        return said[0]
+        return results[0]
 
     def _note_release(self, release: Release, clock: "_Clock") -> dict[str, Any]:
         plan, metrics = release.plan, self._metrics
@@ -205,7 +205,7 @@ class Rounds:
         metrics.suspects.set(suspects)
         metrics.left_out.set(self._provider.left_out(release))
         metrics.waiting.set(0)
-        told = {
+        outcome = {
             "round_id": str(plan.round_id),
             "start_hour": plan.start_hour,
             "end_hour": plan.end_hour,
@@ -219,13 +219,13 @@ class Rounds:
             "seconds": round(clock.total_s, 3),
             "seconds_by_stage": {stage: round(seconds, 3) for stage, seconds in clock.by_stage.items()},
         }
-        logger.info("released hours %d–%d", plan.start_hour, plan.end_hour, extra={"event": "release", **told})
+        logger.info("released hours %d–%d", plan.start_hour, plan.end_hour, extra={"event": "release", **outcome})
         self._alarms = self._raise_alarms(release)
         metrics.alarms.set(self._alarms)
-        return told
+        return outcome
 
     def _raise_alarms(self, release: Release) -> int:
-        """Logs what the newest week says against the bundles that were in force; how many alarms that are."""
+        """Logs the drift alarms of the newest week; their number."""
         alarms = self._publisher.outlook(self._publisher.releases()).alarms
         new = [alarm for alarm in alarms if alarm.raised_hour == release.plan.start_hour]
         for alarm in new:
@@ -233,7 +233,7 @@ class Rounds:
         return len(new)
 
     def _note_failure(self, error: PharoahError, clock: "_Clock") -> None:
-        """What stops a round: somebody is away and it waits, or it is over without a release."""
+        """Records why a round stopped: a party is away and it waits, or it ends without a release."""
         round_ = self._provider.unfinished()
         collecting = round_ is not None and round_.state is RoundState.COLLECTING
         waits = not isinstance(error, Refusal) or (collecting and isinstance(error, CohortTooSmall))
@@ -258,7 +258,7 @@ class Rounds:
 
 @dataclass
 class Watched:
-    """A trustee whose absence shows in the metrics; `up` is whether it answered when it was last asked."""
+    """A trustee whose availability is a metric; `up` is whether it answered its last request."""
 
     inner: MaskHolder
     metrics: Metrics
@@ -266,7 +266,7 @@ class Watched:
 
     @property
     def index(self) -> int:
-        """Its number in the directory."""
+        """Its index in the directory."""
         return self.inner.index
 
     def follow(self, update: bytes) -> bytes:
@@ -307,7 +307,7 @@ class _Clock:
 
     @property
     def total_s(self) -> float:
-        """Since the week began."""
+        """Seconds since the week began."""
         return time.monotonic() - self._start_s
 
     def begin(self, stage: Stage) -> None:

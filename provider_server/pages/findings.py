@@ -1,4 +1,4 @@
-"""What the newest bundle says of each workload on each context, how that came about, and where to look first."""
+"""Findings of the newest bundle by workload and context, their history, and what changed from bundle to bundle."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ ACCUSED = (PairJudgement.WORSE, PairJudgement.CONFOUNDED)
 
 @dataclass(frozen=True)
 class Event:
-    """Something that a bundle said and the one before did not, or no longer: `new` or `gone`; or an `alarm`."""
+    """A change from one bundle to the next, `new` or `gone`, or an `alarm`."""
 
     hour: int
     kind: str
@@ -35,7 +35,7 @@ class Day:
 
 @dataclass(frozen=True)
 class FindingRow:
-    """What the newest bundle says of a workload on a context. `key` names it in addresses: /finding/<key>."""
+    """The newest bundle's finding on a workload and a context. `key` identifies it in URLs: /findings/<key>."""
 
     key: str
     workload: str
@@ -53,7 +53,7 @@ class FindingRow:
 
     @property
     def tone(self) -> str:
-        """The class of colour of its cell."""
+        """The CSS class of its cell."""
         if self.judgement == PairJudgement.WORSE:
             return "worse"
         return "doubt" if self.judgement in (PairJudgement.CONFOUNDED, PairJudgement.SUSPECTED) else "plain"
@@ -61,7 +61,7 @@ class FindingRow:
 
 @dataclass(frozen=True)
 class Past:
-    """What an earlier bundle said of the same pair."""
+    """An earlier bundle's finding on the same pair."""
 
     bundle: int
     until_hour: int
@@ -74,7 +74,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Findings by workload, the likeliest mismatches first, and context; None where nothing is said."""
+    """Findings by workload and context, the most probable mismatches first; None where there is no finding."""
 
     contexts: tuple[tuple[str, str], ...]
     rows: tuple[tuple[str, tuple[FindingRow | None, ...]], ...]
@@ -103,7 +103,7 @@ def events(seen: Snapshot) -> tuple[Event, ...]:
 
 
 def days(events: Sequence[Event]) -> tuple[Day, ...]:
-    """Events in their order, those of one hour and kind together."""
+    """Events in order, grouped by hour and kind."""
     groups = groupby(events, key=lambda event: (event.hour, event.kind))
     return tuple(Day(*key, tuple(group)) for key, group in groups)
 
@@ -119,8 +119,8 @@ def _accused(bundle: Bundle) -> dict[Pair, MismatchEntry]:
 def _told(seen: Snapshot, entry: MismatchEntry, *, gone: bool) -> str:
     what = f"workload {str(entry.workload)[:SHORT]} on {seen.name(str(entry.context))}"
     if gone:
-        return f"{what} is no longer called {entry.judgement.value}"
-    return f"{what} is called {entry.judgement.value}: {entry.risk_ratio:.1f} times as many failures as expected"
+        return f"{what} is no longer {entry.judgement.value}"
+    return f"{what} is {entry.judgement.value}: {entry.risk_ratio:.1f} times as many failures as expected"
 
 
 def _key(entry: MismatchEntry) -> str:
@@ -128,7 +128,7 @@ def _key(entry: MismatchEntry) -> str:
 
 
 def findings(seen: Snapshot) -> tuple[FindingRow, ...]:
-    """All pairs of the newest bundle, the likeliest mismatch first."""
+    """All pairs of the newest bundle, the most probable mismatch first."""
     if not seen.bundles:
         return ()
     newest = seen.bundles[-1]
@@ -165,10 +165,10 @@ def _past(bundle: Bundle, entry: MismatchEntry) -> Past:
 
 
 def matrix(findings: Sequence[FindingRow]) -> Matrix:
-    """Findings, the likeliest mismatch first, as a table; what has no room is counted."""
-    workloads = list(dict.fromkeys(one.workload for one in findings))  # the likeliest mismatch first, as findings are
-    contexts = sorted({(one.context_name, one.context) for one in findings}, key=lambda one: natural(one[0]))
-    cells = {(one.workload, one.context): one for one in findings}
+    """Findings, most probable mismatch first, as a table; rows and columns beyond the limits are counted."""
+    workloads = list(dict.fromkeys(row.workload for row in findings))  # in the order of findings
+    contexts = sorted({(row.context_name, row.context) for row in findings}, key=lambda context: natural(context[0]))
+    cells = {(row.workload, row.context): row for row in findings}
     shown = contexts[:MOST_CONTEXTS]
     return Matrix(
         tuple((token, name) for name, token in shown),
@@ -194,11 +194,11 @@ ORDERS: Mapping[str, Callable[[FindingRow], object]] = MappingProxyType(
 def filtered(
     findings: Sequence[FindingRow], judgement: str, text: str, order: str = "probability"
 ) -> tuple[FindingRow, ...]:
-    """Findings of a judgement, or any if it is empty, whose tokens or context contain a text, in one of `ORDERS`."""
+    """Findings of a judgement (any if empty) whose tokens or context name contain `text`, in one of `ORDERS`."""
     wanted = text.strip().lower()
-    found = [
-        one
-        for one in findings
-        if judgement in ("", one.judgement) and any(wanted in field for field in (one.key, one.context_name.lower()))
+    matches = [
+        row
+        for row in findings
+        if judgement in ("", row.judgement) and any(wanted in field for field in (row.key, row.context_name.lower()))
     ]
-    return tuple(sorted(found, key=ORDERS.get(order, ORDERS["probability"])))  # type: ignore[arg-type]
+    return tuple(sorted(matches, key=ORDERS.get(order, ORDERS["probability"])))  # type: ignore[arg-type]

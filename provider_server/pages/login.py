@@ -30,7 +30,7 @@ IDLE_S, LONGEST_S, MOST_SESSIONS = 1800.0, 43_200.0, 64
 
 
 class NoPassword(PharoahError):
-    """The page has no password yet, or one that is no use."""
+    """The page has no usable password."""
 
     default_hint = "set one with `pharoah-provider page password`"
 
@@ -42,7 +42,7 @@ class WrongPassword(Refusal):
 
 
 class TooManyAttempts(Refusal):
-    """Wrong passwords came faster than a person types them."""
+    """Too many wrong passwords in a short time."""
 
     default_hint = "wait a minute"
 
@@ -50,7 +50,7 @@ class TooManyAttempts(Refusal):
 def set_password(home: Path, password: str, salt: bytes) -> None:
     """Keeps the verifier of a new password in the home, mode 0600, in place of the one before."""
     if len(password) < LEAST_LETTERS:
-        raise NoPassword("the password is too short", hint=f"take {LEAST_LETTERS} letters or more")
+        raise NoPassword("the password is too short", hint=f"use at least {LEAST_LETTERS} characters")
     new = home / f"{FILE}.new"
     new.unlink(missing_ok=True)
     write_secret(new, verifier(password, salt))
@@ -72,7 +72,7 @@ def matches(line: bytes, password: str) -> bool:
         made = _digest(password, bytes.fromhex(salt), int(n), int(r), int(p))
         return hmac.compare_digest(made, bytes.fromhex(digest))
     except ValueError as error:
-        raise NoPassword("the password's file is damaged") from error
+        raise NoPassword("the password file is damaged") from error
 
 
 def _digest(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
@@ -117,7 +117,7 @@ class Door:
         with self._one_guess:
             line = self._line()
             if not matches(line, password):
-                raise WrongPassword("this is not the password")
+                raise WrongPassword("wrong password")
         name = self.new_name()
         with self._lock:
             self._purses.pop(address, None)

@@ -27,7 +27,7 @@ LIMITS = ConnectionLimits(strangers=64, of_one_address=32)
 class PageInTheClear(Refusal):
     """The page would go over the network without TLS."""
 
-    default_hint = "leave --host at 127.0.0.1 and use a tunnel, or put tls.pem and tls.key into the home"
+    default_hint = "keep --host 127.0.0.1 and use a tunnel, or put tls.pem and tls.key into the home"
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def listening(
     over_tls = host not in LOOPBACK
     pem = home / "tls.pem", home / "tls.key"
     if over_tls and not all(file.is_file() for file in pem):
-        raise PageInTheClear(f"{host} is not this machine alone, and the home has no certificate")
+        raise PageInTheClear(f"{host} is reachable from other machines, and the home has no TLS certificate")
     if not (home / FILE).is_file():
         raise NoPassword("the page has no password yet")
     settle_hours = settings_of(home).rounds.settle_hours
@@ -57,7 +57,7 @@ def listening(
             at = socket.create_server((host, port))
             listener = Listener(app, at, pem if over_tls else None, LIMITS)
         except (OSError, ssl.SSLError) as error:
-            raise CannotListen(f"the page cannot listen: {error}", hint="name another --port") from error
+            raise CannotListen(f"the page cannot listen: {error}", hint="choose another --port") from error
         try:
             yield f"{'https' if over_tls else 'http'}://{host}:{listener.address.rpartition(':')[2]}/"
         finally:

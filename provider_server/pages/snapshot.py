@@ -111,7 +111,7 @@ class Reader:
         self._context_secret = read_key(home / "context.key")
         self._learnt: tuple[object, _Learnt] | None = None
         if not store.entries():
-            raise HomeError("the database has no directory", hint="found the federation: see `pharoah-provider init`")
+            raise HomeError("the database contains no directory", hint="found a federation: `pharoah-provider init`")
 
     def snapshot(self) -> Snapshot:
         """As things are now; StoreFailed where the store does not answer, DecodeError for what is damaged."""
@@ -189,6 +189,6 @@ def places(secret: bytes, epochs: Iterable[int], kept: Kept | None) -> dict[str,
 
 
 def _provider_key(entries: Sequence[bytes]) -> VerifyKey:
-    """The key by which the directory was founded."""
+    """The provider's key, from the first entry of the directory."""
     provider: VerifyKey = reopened(DirectoryEntry, entries[0]).provider
     return provider

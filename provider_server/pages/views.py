@@ -1,7 +1,7 @@
-"""From a snapshot to what is shown: pure, so that a page is a line of a test. Every field is a key of /api/… as well.
+"""The contents of the pages, from a snapshot. Pure. Every field is also a key of /api/….
 
-Numbers are as bundles and releases say them; text is for people. A token is shown by its first `SHORT` digits; an
-interval is of 95% probability. Nothing here says how one tenant's jobs fared.
+Numbers are those of bundles and releases. Pages show the first `SHORT` digits of a token; intervals are 95%. Nothing
+here shows the outcomes of one tenant's jobs.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from provider_server.store.round_store import RoundState
 
 @dataclass(frozen=True)
 class RoundNow:
-    """The round that is open, and whom it waits for: tenants while it collects, then trustees."""
+    """The open round, and the parties it waits for: tenants while it collects, then trustees."""
 
     round_id: str
     state: str
@@ -51,7 +51,7 @@ class RoundView:
 
 @dataclass(frozen=True)
 class Spent:
-    """What the job-weeks of a week have paid: every plan over it adds up."""
+    """The privacy budget spent per job-week of a week, summed over its plans."""
 
     start_hour: int
     rounds: int
@@ -74,9 +74,9 @@ class BundleView:
 
 @dataclass(frozen=True)
 class Overview:
-    """The first page. `overdue_hours`: how long a release has been missing, 0 if none is.
+    """The first page. `overdue_hours`: hours that a release is overdue, 0 if none is.
 
-    `unpublished`: the newest release is in no bundle, since that was held back or the provider has not come to it.
+    `unpublished`: no bundle includes the newest release: it was held back, or is not made yet.
     """
 
     now: RoundNow | None
@@ -106,8 +106,8 @@ class View:
 
 
 def view(seen: Snapshot, now_hour: float, settle_hours: int) -> View:
-    """What there is to show at `now_hour`; a release is overdue once a week has ended and settled without one."""
-    found = findings(seen)
+    """All pages at `now_hour`; a release is overdue once a week has ended and settled without one."""
+    rows = findings(seen)
     overview = Overview(
         _now(seen),
         _overdue(seen, now_hour, settle_hours),
@@ -121,8 +121,8 @@ def view(seen: Snapshot, now_hour: float, settle_hours: int) -> View:
         tuple(_bundle(one) for one in seen.bundles)[::-1],
         events(seen),
     )
-    said = (seen.bundles[-1].factors, seen.bundles[-1].rules) if seen.bundles else ((), ())
-    return View(overview, fleet(seen), found, matrix(found), hazard_curves(seen), *said)
+    factors, rules = (seen.bundles[-1].factors, seen.bundles[-1].rules) if seen.bundles else ((), ())
+    return View(overview, fleet(seen), rows, matrix(rows), hazard_curves(seen), factors, rules)
 
 
 # ---- rounds ----------------------------------------------------------------------------------------------------------

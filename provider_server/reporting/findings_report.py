@@ -1,9 +1,10 @@
-"""What was learnt, arranged for a person: which pictures answer which question, and what to look at first."""
+"""The report on findings: which sections, figures and tables it has, and in which order."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 
-from federation.protocol.life_table import PER_NODE_HOURS
+from federation.protocol.life_table import PER_NODE_HOURS, Floats
+from federation.runtime.visible import counted_as
 from provider_server.learning.findings import Findings
 from provider_server.learning.publication_gate import Outlook
 from provider_server.learning.verdicts import PairFinding
@@ -21,15 +22,16 @@ RATIO_HEAD = ("which", "ratio", "low", "high")
 
 
 def page_of(findings: Findings, seen: Outlook, releases: Sequence[Release], names: Mapping[str, str]) -> Page:
-    """The page of `releases`; `names` says what tokens stand for, as far as the provider knows."""
+    """The page of `releases`; `names` has names of tokens, as far as the provider knows them."""
     newest = releases[-1].plan
-    weeks = f"{len(releases)} releases, up to hour {newest.end_hour}, of at least"
+    least = min(release.contributors for release in releases)
     summary = (
-        f"Learnt from {weeks} {min(made.contributors for made in releases)} tenants each.",
-        f"Every job-week counted under epsilon {newest.epsilon:g} at delta {newest.delta:g}.",
+        f"Learnt from {counted_as(len(releases), 'release')} up to hour {newest.end_hour}, each of at least"
+        f" {counted_as(least, 'tenant')}.",
+        f"Privacy budget per job-week and release: epsilon {newest.epsilon:g} at delta {newest.delta:g}.",
     )
     return Page(
-        "What the provider learnt",
+        "The provider's findings",
         summary,
         [alarm.text for alarm in seen.alarms],
         _sections(findings, seen, releases, names),
@@ -44,16 +46,16 @@ def _sections(
     sections = [
         Section(
             "Mismatches",
-            "Which workloads fail on which contexts more often than both explain.",
+            "Workloads that fail on a context more often than workload and context explain.",
             mismatch_matrix(pairs, names),
-            ("workload", "context", "judgement", "probability worse", "risk ratio", "low", "high", "better on"),
+            ("workload", "context", "judgement", "probability worse", "risk ratio", "low", "high", "fails less on"),
             [_pair_row(pair, names) for pair in pairs[:MOST_ROWS]],
         ),
         Section(
             "Risk ratios",
-            "How many times as often, with 95% intervals, for the pairs that matter most.",
+            "Failures as a multiple of the expected number, with 95% intervals, most probable mismatches first.",
             forest_plot(pairs, names),
-            ("workload", "context", "why"),
+            ("workload", "context", "reason"),
             [(pair.workload, _named(pair.context, names), pair.reason) for pair in pairs[:MOST_ROWS]],
         ),
         Section(
@@ -71,21 +73,21 @@ def _sections(
             ],
         ),
     ]
-    if (found := seen.calibration) is not None:
+    if (calibration := seen.calibration) is not None:
         sections.append(
             Section(
                 "Calibration",
-                "Whether what bundles said in advance is what happened.",
-                calibration_plot(found),
+                "Failures that bundles predicted, compared with those observed.",
+                calibration_plot(calibration),
                 ("predicted", "observed", "low", "high"),
-                list(zip(*(x.tolist() for x in (found.predicted, found.observed, found.low, found.high)), strict=True)),
+                _columns(calibration.predicted, calibration.observed, calibration.low, calibration.high),
             )
         )
     return [*sections, *_besides(findings)]
 
 
 def _besides(findings: Findings) -> list[Section]:
-    """What is no verdict: versions, factors, and rules of benchmark jobs, as far as there are any."""
+    """Sections on versions, factors, and rules of benchmark jobs, as far as there are any."""
     several = [found for found in findings.versions.values() if len(found.versions) > 1]
     groups = [
         Ratio(" = ".join(version[:DIGITS] for version in group.versions), group.ratio, group.low, group.high)
@@ -95,15 +97,19 @@ def _besides(findings: Findings) -> list[Section]:
     factors = [Ratio(level_name(one.dimension, one.level), one.ratio, one.low, one.high) for one in findings.factors]
     rules = [Ratio(str(one), one.lift, one.low, one.high) for one in findings.rules or ()]
     parts = (
-        ("Versions", "Which versions of an archetype fail alike, and how often.", "their archetype", groups),
-        ("Size and season", "How failures differ with the size of a job and the week.", "the average", factors),
-        ("Rules", "With what the provider's own benchmark jobs fail more often.", "all else", rules),
+        ("Versions", "Versions of an archetype that fail alike, and how often.", "their archetype", groups),
+        ("Size and season", "How failures vary with the size of a job and the week.", "the average", factors),
+        ("Rules", "Conditions under which the provider's own benchmark jobs fail more often.", "all others", rules),
     )
     return [
         Section(heading, why, ratio_plot(heading, rows, beside=beside), RATIO_HEAD, [astuple(row) for row in rows])
         for heading, why, beside, rows in parts
         if rows
     ]
+
+
+def _columns(*columns: Floats) -> list[tuple[float, ...]]:
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _pair_row(pair: PairFinding, names: Mapping[str, str]) -> tuple[str | float, ...]:

@@ -1,6 +1,6 @@
-"""What was learnt, as rows for JSON and lines for people: verdicts, versions, factors, rules, newcomers, forecasts.
+"""Findings as JSON rows and as text lines: verdicts, versions, factors, rules, new contexts, forecasts.
 
-Tokens are given whole in rows and by their first twelve digits in lines.
+Rows have whole tokens, lines their first twelve digits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +9,7 @@ from typing import Any
 
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import PER_NODE_HOURS
+from federation.runtime.visible import counted_as
 from provider_server.analysis.factors import Factor
 from provider_server.analysis.rules import Rule
 from provider_server.analysis.versions import Group
@@ -27,7 +28,7 @@ DIGITS = 12
 def learnt_row(
     findings: Findings, newcomers: Sequence[NewContext], seen: Outlook, names: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Everything in one row: counts, what is accused, and all that is below."""
+    """All findings in one row: counts, mismatches, and the rows of the functions below."""
     worse = [pair for pair in findings.pairs if pair.judgement in (PairJudgement.WORSE, PairJudgement.CONFOUNDED)]
     return {
         "pairs": len(findings.pairs),
@@ -61,25 +62,26 @@ def pair_row(pair: PairFinding, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def learnt_lines(row: dict[str, Any]) -> list[str]:
-    """All that `learnt_row` says, what is accused first."""
-    lines = [f"{row['releases']} releases: {row['pairs']} pairs and {row['rates']} rates judged"]
+    """`learnt_row` as text, mismatches first."""
+    judged = f"{counted_as(row['pairs'], 'pair')}, {counted_as(row['rates'], 'rate')}"
+    lines = [f"{counted_as(row['releases'], 'release')}: {judged}"]
     for one in row["accused"]:
         context = one["context_name"] or f"context {one['context'][:12]}"
-        better = f"; better on {one['alternatives'][0][:12]}" if one["alternatives"] else ""
+        better = f"; fails less on {one['alternatives'][0][:12]}" if one["alternatives"] else ""
         lines.append(f"  workload {one['workload'][:12]} on {context}: {one['reason']}{better}")
     parts = (("versions", version_lines), ("factors", factor_lines), ("rules", rule_lines))
     lines += [f"  {line}" for name, part in (*parts, ("newcomers", newcomer_lines)) for line in part(row[name])]
     lines += [f"  alarm: {text}" for text in row["alarms"]]
     if row["against_bundle"]:
-        lines.append(f"  against the bundle in force, on the newest week: {row['against_bundle']}")
+        lines.append(f"  newest week, compared with the bundle in force: {row['against_bundle']}")
     if row["calibration_slope"] is not None:
         ratio, slope = row["calibration_ratio"], row["calibration_slope"]
-        lines.append(f"  calibration: {ratio:.2f} failures for each that was predicted, slope {slope:.2f}")
+        lines.append(f"  calibration: {ratio:.2f} failures observed for each one predicted, slope {slope:.2f}")
     return lines
 
 
 def explanation_row(pair: PairFinding, findings: Findings, names: Mapping[str, str]) -> dict[str, Any]:
-    """A verdict with all of its evidence, and what is known of the workload as a version."""
+    """A verdict with its evidence, and the workload's group of versions."""
     twin = pair.compared
     return pair_row(pair, names) | {
         "rate_per_1000_node_hours": PER_NODE_HOURS * pair.rate,
@@ -99,20 +101,20 @@ def explanation_row(pair: PairFinding, findings: Findings, names: Mapping[str, s
 
 
 def explanation_lines(row: dict[str, Any]) -> list[str]:
-    """What `explanation_row` says."""
+    """`explanation_row` as text."""
     context = row["context_name"] or row["context"]
-    control = "fires" if row["control_fires"] else "is silent" if row["control_sees"] else "sees too little"
+    control = "fires" if row["control_fires"] else "does not fire" if row["control_sees"] else "has too little data"
     lines = [
         f"workload {row['workload']} on {context}: {row['judgement']}",
         f"  it {row['reason']}",
-        f"  {row['rate_per_1000_node_hours']:.2f} failures per 1,000 node-hours, at most {row['rate_high']:.2f}",
-        f"  counted, with noise: {row['failures']:.0f} failures here, {row['failures_elsewhere']:.0f} elsewhere;"
+        f"  {row['rate_per_1000_node_hours']:.2f} failures per 1,000 node-hours, upper bound {row['rate_high']:.2f}",
+        f"  noisy counts: {row['failures']:.0f} failures here, {row['failures_elsewhere']:.0f} elsewhere;"
         f" {row['ratio_to_elsewhere']:.2g} times as many per node-hour",
         f"  matched node-hours: net outcome {row['net_outcome']:.2%}, sign test p = {row['sign_p']:.2g},"
         f" Γ = {row['gamma']:.1f}; the negative control {control}",
     ]
     if row["alternatives"]:
-        lines.append(f"  it does better on {', '.join(row['alternatives'])}")
+        lines.append(f"  it fails less on {', '.join(row['alternatives'])}")
     if row["version"]:
         lines.append(f"  {version_line(row['version'])}")
     if row["forecast"]:
@@ -121,7 +123,7 @@ def explanation_lines(row: dict[str, Any]) -> list[str]:
 
 
 def chance_row(job: Job, within_h: float, chance: Chance) -> dict[str, Any]:
-    """How probably a job fails within the hours, and which job that is."""
+    """The probability that a job fails within the hours, and the job's size and age."""
     return {
         "within_h": within_h,
         "nodes": job.nodes,
@@ -144,7 +146,7 @@ def _chance_line(row: dict[str, Any]) -> str:
 
 
 def version_rows(findings: Findings) -> list[dict[str, Any]]:
-    """One row for each archetype of two versions or more: its groups, and how probably each two are alike."""
+    """One row per archetype with several versions: its groups, and the probability that each two fail alike."""
     return [
         {
             "archetype": archetype,
@@ -158,7 +160,7 @@ def version_rows(findings: Findings) -> list[dict[str, Any]]:
 
 
 def version_row(findings: Findings, workload: str) -> dict[str, Any] | None:
-    """Which versions behave as `workload` does, and how probably each other one; None for what is no version."""
+    """The group of versions of `workload`, and the probability that each other one fails alike; None if no version."""
     for archetype, found in findings.versions.items():
         if workload in found.versions:
             (group,) = (one for one in found.groups if workload in one.versions)
@@ -172,7 +174,7 @@ def version_row(findings: Findings, workload: str) -> dict[str, Any] | None:
 
 
 def factor_rows(factors: Sequence[Factor]) -> list[dict[str, Any]]:
-    """Factors as they are."""
+    """One row per factor."""
     return [
         {"dimension": one.dimension, "level": one.level, "ratio": one.ratio, "low": one.low, "high": one.high}
         for one in factors
@@ -209,36 +211,36 @@ def newcomer_rows(newcomers: Sequence[NewContext]) -> list[dict[str, Any]]:
 
 
 def version_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A line for each archetype that is split, and one that counts those that are not."""
+    """A line that counts archetypes, and one for each whose versions fail differently."""
     split = [row for row in rows if len(row["groups"]) > 1]
     if rows:
-        yield f"versions: of {len(rows)} archetypes with several, {len(split)} have some that fail differently"
+        yield f"versions: they fail differently in {len(split)} of {counted_as(len(rows), 'archetype')} with several"
     for row in split:
         groups = "; ".join(f"{_names(group['versions'])} {_ratio(group)}" for group in row["groups"])
         yield f"  archetype {row['archetype'][:DIGITS]}: {groups}"
 
 
 def version_line(row: dict[str, Any]) -> str:
-    """What `version_row` says."""
+    """`version_row` as text."""
     alike = [f"{other[:DIGITS]} ({probability:.2f})" for other, probability in row["alike"].items()]
     if not alike:
         return f"it is the only version of archetype {row['archetype'][:DIGITS]}"
     same = len(row["group"]["versions"]) - 1
     return (
-        f"of archetype {row['archetype'][:DIGITS]}: grouped with {same} of {len(alike)} other versions, whose rate is"
-        f" {_ratio(row['group'])} times the archetype's; probably alike: {', '.join(alike)}"
+        f"archetype {row['archetype'][:DIGITS]}: grouped with {same} of {counted_as(len(alike), 'other version')}; rate"
+        f" {_ratio(row['group'])} times the archetype's; probability to fail alike: {', '.join(alike)}"
     )
 
 
 def factor_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """All sizes in a line; of the seasons those whose interval leaves out one."""
+    """All sizes in a line, and the weeks whose interval excludes 1."""
     sizes = [f"{level_name('size', row['level'])} {_ratio(row)}" for row in rows if row["dimension"] == "size"]
     if sizes:
         yield f"size: {', '.join(sizes)} times the average hazard"
     seasons = [row for row in rows if row["dimension"] == "week"]
-    told = [f"{row['level']} {_ratio(row)}" for row in seasons if not row["low"] <= 1.0 <= row["high"]]
+    unusual = [f"{row['level']} {_ratio(row)}" for row in seasons if not row["low"] <= 1.0 <= row["high"]]
     if seasons:
-        yield f"season: {', '.join(told) or 'no week'} of {len(seasons)} weeks beyond chance"
+        yield f"season: {', '.join(unusual) or 'none'} of {counted_as(len(seasons), 'week')} significantly different"
 
 
 def level_name(dimension: str, level: str) -> str:
@@ -260,7 +262,8 @@ def newcomer_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A line for each new context."""
     for row in rows:
         rate, low, high = (row[name] for name in ("rate_per_1000_node_hours", "low", "high"))
-        yield f"new: {row['context']}: {rate:.2g} failures per 1,000 node-hours ({low:.2g}–{high:.2g}); {row['basis']}"
+        interval = f"{low:.2g}–{high:.2g}"
+        yield f"first rate of context {row['context']}: {rate:.2g} failures per 1,000 node-hours ({interval}); {row['basis']}"
 
 
 def _group_row(group: Group) -> dict[str, Any]:

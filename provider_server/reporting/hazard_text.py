@@ -1,7 +1,7 @@
-"""Hazards from the provider's own events, as a row for JSON with stable keys and as lines for people.
+"""Hazards from the provider's own events, as a JSON row with stable keys and as text lines.
 
-Rates are failures per 1,000 node-hours, bounds are those of 95%, hours count from the window's first. What has no
-number has null: the rate of a level without an hour at risk, the ratio of a level to itself, or one that Cox refuses.
+Rates are failures per 1,000 node-hours, intervals are 95%, hours count from the window's first. A number that does not
+exist is null: the rate of a level without hours at risk, the ratio of a level to itself, one that Cox's model refuses.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,14 +10,15 @@ from typing import Any
 import polars as pl
 
 from federation.protocol.life_table import PER_NODE_HOURS, Floats
+from federation.runtime.visible import counted_as
 from provider_server.analysis.buildup import LEVELS
 from provider_server.analysis.contexts import ContextMap
 from provider_server.analysis.fleet_curves import Curve, OwnHazards, Ratios
 from provider_server.analysis.fleet_events import QUIET_H, silent_together
 from provider_server.analysis.hazard import Estimate
 
-NO_CONTEXT = -1  # the number of all nodes that have none
-UNSORTED = "nodes that `pharoah-provider contexts` has not sorted"
+NO_CONTEXT = -1  # the number for all nodes without a context
+UNSORTED = "nodes not yet assigned by `pharoah-provider contexts`"
 NOTHING = {"failures": 0, "node_hours": 0, "nodes": 0}
 
 
@@ -57,12 +58,12 @@ def hazard_row(
 
 
 def _left_out(levels: pl.DataFrame, at_risk: pl.DataFrame) -> tuple[str, ...]:
-    """What does not count among the hours of `levels`, in words."""
+    """What is excluded from the hours of `levels`, in words."""
     hours, silences = levels.height - at_risk.height, silent_together(levels).height
     texts = (
-        f"{hours:,} of {levels.height:,} node-hours, not at risk: the node had not reported in the hour before, or had"
-        f" failed in the {QUIET_H} h before",
-        f"{silences:,} silences of nodes that began together: a network, a monitor or maintenance, no failures",
+        f"{hours:,} of {levels.height:,} node-hours not at risk: no report of the node in the hour before, or a failure"
+        f" in the {QUIET_H} h before",
+        f"{silences:,} silences of nodes that began together: network, monitoring or maintenance, not failures",
     )
     return tuple(text for text, count in zip(texts, (hours, silences), strict=True) if count)
 
@@ -145,16 +146,17 @@ def _number(column: Floats, place: int) -> float:
 
 
 def hazard_lines(row: Mapping[str, Any]) -> list[str]:
-    """The row for a person."""
+    """The row as text."""
     kinds = ", ".join(f"{kind} {count}" for kind, count in row["failures_by_kind"].items())
-    last, head = row["curve"][-1], f"{row['failures']} failures in {row['node_hours']:,} node-hours at risk"
+    last = row["curve"][-1]
+    head = f"{counted_as(row['failures'], 'failure')} in {row['node_hours']:,} node-hours at risk"
     return [
-        f"{head} of {row['nodes']:,} nodes: {kinds}",
+        f"{head} of {counted_as(row['nodes'], 'node')}: {kinds}",
         *(_level_line(one) for one in row["levels"]),
         *(_context_line(one, row["contexts"]) for one in row["contexts"] if len(row["contexts"]) > 1),
         f"no failure in {row['end_hour'] - row['start_hour']} h: {100 * last['survival']:.1f}% of nodes"
-        f" ({100 * last['survival_low']:.1f}–{100 * last['survival_high']:.1f}%); a node has to expect"
-        f" {_times(last, 'hazard')} failures in that time",
+        f" ({100 * last['survival_low']:.1f}–{100 * last['survival_high']:.1f}%); expected failures per node in that"
+        f" time: {_times(last, 'hazard')}",
     ]
 
 
@@ -190,4 +192,4 @@ def _times(one: Mapping[str, Any], name: str) -> str:
 
 
 def _seen(one: Mapping[str, Any]) -> str:
-    return f"{one['failures']} in {one['node_hours']:,} node-hours of {one['nodes']:,} nodes"
+    return f"{one['failures']} in {one['node_hours']:,} node-hours of {counted_as(one['nodes'], 'node')}"

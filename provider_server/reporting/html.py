@@ -1,4 +1,4 @@
-"""The page of what was learnt: one HTML file with pictures and their numbers, which loads nothing and runs no script.
+"""The page of findings: one HTML file with charts and their numbers, which loads nothing and runs no script.
 
 Whatever comes from outside (names, descriptions, warnings) is escaped; a policy in the page forbids every request.
 Equal pages give equal bytes. Every picture has a description, and a table of its numbers below it; colours follow the
@@ -36,7 +36,7 @@ class Section:
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """`summary`: what was learnt, of how many weeks, and what stays private. `warnings`: what to look at first."""
+    """`summary`: the releases behind the findings and their privacy budget. `warnings`: what needs attention."""
 
     title: str
     summary: Sequence[str]
@@ -60,7 +60,7 @@ def cells(section: Section) -> Iterator[list[str]]:
     """The numbers of a section as they are written for people."""
     for row in section.rows:
         if len(row) != len(section.head):
-            raise ValueError(f"a row under {section.heading!r} has not one cell for each of {section.head}")
+            raise ValueError(f"a row of {section.heading!r} must have {len(section.head)} cells, as its head")
         yield [_shown(cell) for cell in row]
 
 

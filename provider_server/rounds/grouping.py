@@ -1,14 +1,14 @@
-"""Groups of contributors, so that a lie shows, is bounded, and is traced to its source over some rounds.
+"""Groups of contributors: detect false contributions, bound their effect, and find their sender over several rounds.
 
-Each round's contributors are split at random and each group's sum is unmasked by itself. `judge` compares what came out
-with what is possible (`provider_server.rounds.ceilings`) and with the other groups; `TenantScores` adds up over rounds
-what that says about each tenant; `assign` spreads suspects over the G groups of the next round: an alarm leaves one in
-G of them.
+Each round's contributors are split at random and each group's sum is unmasked separately. `judge` compares the sums
+with what is possible (`provider_server.rounds.ceilings`) and with the other groups; `TenantScores` adds up the evidence
+on each tenant over rounds; `assign` spreads suspects evenly over the G groups of the next round, so that an alarm
+narrows them down to one in G.
 
 Guarantees, each under its stated model:
 
 - An honest group is left out of a release with probability at most `GroupLimits.false_alarm` per round (Bonferroni).
-- Honest tenants are named, ever, with probability at most `GroupLimits.accused` all told. A tenant's evidence is an
+- The probability that any honest tenant is ever named is at most `GroupLimits.accused`. A tenant's evidence is an
   e-value, the mean of two likelihood ratios with expectation at most 1 while it is honest, so by Ville's inequality
   (1939) it exceeds n/α at any time with probability at most α/n. One ratio rests on the random assignment alone: an
   honest tenant is in an alarmed group no more often than chance has it. The other asks whether groups count more with
@@ -45,7 +45,7 @@ CREDIBLE = 0.99
 class PoisonedRound(Refusal):
     """More than half of a round's groups hold counts that honest members would not send."""
 
-    default_hint = "nothing is released; look at the round's plan and leases first, then at the suspects"
+    default_hint = "nothing was released; check the round's plan and leases first, then the suspects"
 
 
 @dataclass(frozen=True)

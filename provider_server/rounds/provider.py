@@ -1,7 +1,7 @@
-"""The provider's side of the federation: who takes part, what runs where, and the steps of a round.
+"""The provider's side of the federation: members, leases, and the steps of a round.
 
-`provider_server.week` narrates the week; every method here is one step of it. A tenant's bad answer costs that
-tenant its place in the round and nobody else anything. What releases teach is the `Publisher`'s.
+`provider_server.week` calls these steps in order. A tenant's bad answer costs only that tenant its place in the round.
+Learning from releases is the `Publisher`'s task.
 """
 
 import logging
@@ -56,19 +56,21 @@ Window = tuple[int, int]
 class WeekHeld(Refusal):
     """A round over hours that a release covers already."""
 
-    default_hint = "its release is there: see `pharoah-provider release`; a job-week is counted once"
+    default_hint = "a job-week is counted only once: see its release with `pharoah-provider release`"
 
 
 class RoundUnderWay(Refusal):
     """A new round would begin before the one before it has ended."""
 
-    default_hint = "finish it, or give it up; a job-week that was answered for is not counted again"
+    default_hint = (
+        "continue it with `pharoah-provider round`, or abandon it with `--give-up`; then no job-week is recounted"
+    )
 
 
 class RetiredNodeKey(Refusal):
     """A card with a node key that was replaced, or shut out when its tenant left."""
 
-    default_hint = "the tenant makes a new key and card with `pharoah-tenant enrol --new-node-key`"
+    default_hint = "ask the tenant for a new key and card: `pharoah-tenant enrol --new-node-key`"
 
 
 class Provider:
@@ -92,7 +94,7 @@ class Provider:
         founding, *later = store.entries()
         self.chain = Chain.begin(founding, signing_key.public).extended(later)
         if self.directory.weeks_per_epoch != settings.weeks_per_epoch:
-            raise ValueError("the length of an epoch is settled by the directory")
+            raise ValueError(f"the directory fixes {self.directory.weeks_per_epoch} weeks per epoch")
 
     def close(self) -> None:
         """Closes the store."""
@@ -100,15 +102,15 @@ class Provider:
 
     @property
     def directory(self) -> Directory:
-        """Who takes part now."""
+        """The current members and trustees."""
         return self.chain.directory
 
     @property
     def hints(self) -> HintStore:
-        """What tenants are told of their own leases."""
+        """The hints to tenants about their own leases."""
         return self.store.hints
 
-    # ---- who takes part, and what runs where -------------------------------------------------------------------------
+    # ---- members and leases ------------------------------------------------------------------------------------------
 
     def enrol(self, members: Sequence[Member], left: Sequence[TenantId] = ()) -> None:
         """Adds an entry to the directory; BadSignature or Fork, and no entry, for a bad card."""
@@ -118,51 +120,52 @@ class Provider:
         self.chain = chain
 
     def welcome(self, member: Member, node_key: str) -> bool:
-        """Enrols a tenant with the key of its node; false if it was enrolled before, whose node key is then renewed.
+        """Enrols a tenant with its node's key and returns True; a tenant enrolled before gets the key replaced, False.
 
-        RetiredNodeKey for a key that was replaced, so that an old card takes nothing back.
+        RetiredNodeKey for a key that was replaced before, so that an old card undoes nothing.
         """
         is_new = member.tenant not in self.directory.by_id
         if any(key == node_key and tenant != member.tenant for tenant, key in self.store.node_keys().items()):
             raise PeerFault(
-                f"tenant {member.tenant.hex()[:12]}… has the node key of another", hint="it must make one of its own"
+                f"tenant {member.tenant.hex()[:12]}… has the node key of another tenant",
+                hint="ask it for a new key and card: `pharoah-tenant enrol --new-node-key`",
             )
         if node_key in self.store.retired_node_keys():
-            raise RetiredNodeKey(f"the node key on the card of tenant {member.tenant.hex()[:12]}… was shut out before")
+            raise RetiredNodeKey(f"the node key on the card of tenant {member.tenant.hex()[:12]}… was retired before")
         self.store.add_node_key(member.tenant, node_key)
         if is_new:
             self.enrol([member])
         return is_new
 
     def revoke(self, tenants: Sequence[TenantId]) -> None:
-        """Calls back all sessions that these tenants have now; they sign in anew as long as they are enrolled."""
+        """Revokes all current sessions of these tenants; they can sign in again while they are enrolled."""
         for tenant in tenants:
             if tenant not in self.directory.by_id:
-                raise PeerFault(f"tenant {tenant} is not in the directory", hint="it has no session; name another")
+                raise PeerFault(f"tenant {tenant} is not enrolled", hint="it has no session; check the id")
         self.store.revocations.add(tenants, self._now_s())
 
     def revoked(self) -> Mapping[TenantId, int]:
-        """Sessions that were called back: by tenant, those that end by this second since 1970."""
+        """Revoked sessions: by tenant, those that end by this second since 1970."""
         return self.store.revocations.all()
 
     def node_keys(self) -> list[str]:
-        """The keys of the nodes of those who take part now."""
+        """The node keys of current members."""
         return [key for tenant, key in self.store.node_keys().items() if tenant in self.directory.by_id]
 
     def retired_node_keys(self) -> frozenset[str]:
-        """The keys of nodes that are to be shut out: they were replaced, or their tenants have left."""
+        """Node keys to unregister: they were replaced, or their tenants have left."""
         return self.store.retired_node_keys()
 
     def refresh(self) -> None:
-        """Takes entries of the directory that another process of the provider added."""
+        """Reads directory entries that another process of the provider added."""
         self.chain = self.chain.extended(self.store.entries())
 
     def directory_update(self) -> bytes:
-        """The directory for those who may have an older one."""
+        """The whole directory as a message."""
         return encode(DirectoryUpdate(self.chain.entries))
 
     def epoch(self, hour: float) -> int:
-        """The epoch that an hour lies in; tokens change with it."""
+        """The epoch of an hour; tokens change with the epoch."""
         return self.directory.epoch(hour)
 
     def context_labels(self, hour: float, context: str, level: int) -> dict[str, str]:
@@ -170,11 +173,11 @@ class Provider:
         return exposure.context_tokens(self._context_secret, self.epoch(hour), context, level)
 
     def record_leases(self, leases: Iterable[Lease], node_names: Mapping[LeaseId, Sequence[str]] = NOWHERE) -> None:
-        """Keeps leases that were granted, and where they are as far as it is told."""
+        """Stores granted leases, and the names of their nodes where they are known."""
         self.store.add_leases(leases, node_names)
 
     def placed(self, hour: float) -> list[tuple[Lease, tuple[str, ...]]]:
-        """Leases of this moment with the names of their nodes, where these are known."""
+        """The leases running at `hour` whose nodes are known, with the nodes' names."""
         return self.store.placed(hour)
 
     def leases(self, start_hour: float, end_hour: float) -> list[Lease]:
@@ -191,22 +194,22 @@ class Provider:
         return self._signing_key.sign(LeaseGrants(asked.tenant, tuple(granted)))
 
     def registration_request(self, window: Window) -> bytes:
-        """The question that opens a week: what runs on your leases that began in this epoch, until the window ends?
+        """The signed request for the tokens of leases from the start of the epoch to the end of the window.
 
-        A tenant that was away tells what it missed, since its answer to the plan may carry those weeks over.
+        It starts at the epoch's start, since a tenant that was away may contribute the weeks that it missed.
         """
         return self._signing_key.sign(
             RegistrationRequest(self.epoch(window[0]), self._epoch_start(window[0]), window[1])
         )
 
     def register(self, answer: bytes) -> None:
-        """Keeps a tenant's tokens for its own leases; a bad answer is logged and dropped."""
+        """Stores a tenant's tokens for its own leases; a bad answer is logged and dropped."""
         with _dropping_bad_answers():
-            told = open_signed_by(Registration, answer, self.directory.verify_key)
-            owned = open_signed_by(Ownership, told.ownership, self.directory.verify_key)
-            if (owned.tenant, owned.epoch) != (told.tenant, told.epoch):
-                raise PeerFault(f"tenant {told.tenant.hex()[:12]}… says what another one owns")
-            self.store.register(told)
+            registration = open_signed_by(Registration, answer, self.directory.verify_key)
+            owned = open_signed_by(Ownership, registration.ownership, self.directory.verify_key)
+            if (owned.tenant, owned.epoch) != (registration.tenant, registration.epoch):
+                raise PeerFault(f"tenant {registration.tenant.hex()[:12]}… sent the ownership statement of another")
+            self.store.register(registration)
 
     # ---- a round -----------------------------------------------------------------------------------------------------
 
@@ -214,13 +217,14 @@ class Provider:
         """The plan for a window, with the rows that the epoch's leases support; RoundUnderWay while one is open."""
         if (open_ := self.unfinished()) is not None:
             raise RoundUnderWay(f"round {open_.plan.round_id} is still {open_.state}")
-        if any(made.plan.start_hour < window[1] and window[0] < made.plan.end_hour for made in self.releases()):
-            raise WeekHeld(f"hours {window[0]}–{window[1]} were released before")
+        covered = [release.plan for release in self.releases()]
+        if any(plan.start_hour < window[1] and window[0] < plan.end_hour for plan in covered):
+            raise WeekHeld(f"a release already covers hours {window[0]}–{window[1]}")
         earlier = self._goes_on_from()
-        made = self._made(window, earlier)
-        return made if earlier is None or _may_follow(earlier, made) else self._made(window, None)
+        plan = self._plan(window, earlier)
+        return plan if earlier is None or _may_follow(earlier, plan) else self._plan(window, None)
 
-    def _made(self, window: Window, earlier: Plan | None) -> Plan:
+    def _plan(self, window: Window, earlier: Plan | None) -> Plan:
         round_id = self.new_round_id()
         series = next_series(self.settings, round_id, window, earlier)
         owned = self._owned(self.epoch(window[0]), series.start_hour if series else window[0], window[1])
@@ -239,7 +243,7 @@ class Provider:
         return self.epoch(hour) * self.settings.weeks_per_epoch * HOURS_PER_WEEK
 
     def new_round_id(self) -> RoundId:
-        """A fresh random name for a round."""
+        """A fresh random id for a round."""
         return RoundId(self._random_bytes(RoundId.length))
 
     def mask_trustees(self) -> tuple[MaskTrustee, ...]:
@@ -247,29 +251,29 @@ class Provider:
         return tuple(MaskTrustee(trustee.index, trustee.mask_key) for trustee in self.directory.trustees[-3:])
 
     def open_round(self, plan: Plan) -> Round:
-        """Signs the plan and begins to collect."""
+        """Signs the plan and opens its round for contributions."""
         return new_round(self.store.rounds, self._signing_key, self.chain.at(plan.directory), plan)
 
     def unfinished(self) -> Round | None:
         """The round that is neither released nor refused, if there is one."""
-        for kept in self.store.rounds.rounds():
-            if kept.state not in (RoundState.RELEASED, RoundState.REFUSED):
-                plan = reopened(Plan, kept.signed_plan)
-                return Round(self.store.rounds, self._signing_key, self.chain.at(plan.directory), kept.signed_plan)
+        for record in self.store.rounds.rounds():
+            if record.state not in (RoundState.RELEASED, RoundState.REFUSED):
+                plan = reopened(Plan, record.signed_plan)
+                return Round(self.store.rounds, self._signing_key, self.chain.at(plan.directory), record.signed_plan)
         return None
 
     def receive(self, round_: Round, answer: bytes) -> None:
-        """Takes a contribution; a bad one is logged and dropped."""
+        """Stores a contribution; a bad one is logged and dropped."""
         with _dropping_bad_answers():
             round_.receive(answer)
 
     def close_round(self, round_: Round) -> None:
-        """Fixes the one set of contributions, in random groups; CohortTooSmall while there are too few."""
+        """Fixes the set of contributions, in random groups; CohortTooSmall while there are too few."""
         group = self._grouping(round_.plan)
         round_.close(group, past_of(self.store.rounds, round_.plan), self._evidence(round_.plan))
 
     def drop_refused(self, round_: Round, refusals: Sequence[MemberRefused]) -> None:
-        """Goes on without the contribution that all trustees refuse; raises their refusal if they differ."""
+        """Drops the contribution that all trustees refuse; raises a refusal if they do not agree on one."""
         named = {refusal.what.partition(":")[0] for refusal in refusals}
         blamed = [tenant for tenant in round_.contributors if str(tenant) in named]
         if len(blamed) != 1 or len(named) != 1 or len(refusals) < len(round_.plan.trustees):
@@ -277,8 +281,8 @@ class Provider:
         logger.warning(
             "round %s goes on without %s", round_.plan.round_id, refusals[0].what, extra={"event": "dropped"}
         )
-        past, said = past_of(self.store.rounds, round_.plan), self._evidence(round_.plan)
-        round_.drop(blamed[0], self._grouping(round_.plan), past, said)
+        past, evidence = past_of(self.store.rounds, round_.plan), self._evidence(round_.plan)
+        round_.drop(blamed[0], self._grouping(round_.plan), past, evidence)
 
     def _grouping(self, plan: Plan) -> Grouping:
         def group(contributors: Sequence[TenantId]) -> Sequence[Sequence[TenantId]]:
@@ -292,7 +296,7 @@ class Provider:
         return _evidence(plan, self._ownerships(plan.epoch, directory, plan.first_hour, plan.end_hour))
 
     def release(self, round_: Round) -> gate.Release:
-        """Passes the sums of the sound groups through the gate and keeps the release; PoisonedRound if most are bad."""
+        """Releases the sum of the groups whose counts are possible, and stores it; PoisonedRound if most are not."""
         plan = round_.plan
         past = past_of(self.store.rounds, plan)
         earlier = self._releases_of(past)
@@ -304,29 +308,29 @@ class Provider:
         since = {answer.tenant: float(answer.start_hour) for answer in answered}
         slices = Slices.since(since, leases, plan.end_hour, plan.band_edges_hours)
         total = add_words(opened[at] for at in sound)
-        made = gate.release(plan, total, answered, exposure.expose(plan, slices), earlier, carries=0 in sound)
+        release = gate.release(plan, total, answered, exposure.expose(plan, slices), earlier, carries=0 in sound)
         left_out = frozenset(range(len(opened))) - frozenset(sound)
-        round_.release(gate.to_bytes(made), left_out, self.suspicion().after(judgement).to_dict())
-        return made
+        round_.release(gate.to_bytes(release), left_out, self.suspicion().after(judgement).to_dict())
+        return release
 
-    def left_out(self, made: gate.Release) -> int:
-        """How many contributions to a released round do not count, since their groups were not possible."""
-        request = self.store.rounds.get(made.plan.round_id).request or b""
-        return len(reopened(UnmaskRequest, request).contributors) - made.contributors
+    def left_out(self, release: gate.Release) -> int:
+        """The number of contributions to a released round that do not count: their groups had impossible counts."""
+        request = self.store.rounds.get(release.plan.round_id).request or b""
+        return len(reopened(UnmaskRequest, request).contributors) - release.contributors
 
     def suspicion(self) -> TenantScores:
-        """What the rounds so far say about tenants."""
-        kept = self.store.rounds.suspicion()
-        return TenantScores.from_dict(kept) if kept else TenantScores()
+        """The tenants' scores after the rounds so far."""
+        scores = self.store.rounds.suspicion()
+        return TenantScores.from_dict(scores) if scores else TenantScores()
 
     def releases(self) -> list[gate.Release]:
-        """Everything that went through the gate, oldest first."""
+        """All releases, oldest first."""
         return [gate.from_bytes(data) for data in self.store.releases()]
 
     def last_end_hour(self) -> int | None:
-        """Where the window of the newest round ends, whatever came of it; None before the first."""
+        """The end of the latest window of any round, released or not; None before the first."""
         rounds = self.store.rounds.rounds()
-        ends = [reopened(Plan, kept.signed_plan).end_hour for kept in rounds]
+        ends = [reopened(Plan, record.signed_plan).end_hour for record in rounds]
         return max(ends, default=None)
 
     def newest_bundle(self) -> bytes | None:
@@ -335,25 +339,29 @@ class Provider:
         return None if newest is None else newest[1]
 
     def _owned(self, epoch: int, first_hour: int, end_hour: int) -> dict[TenantId, set[str]]:
-        said = self._ownerships(epoch, self.directory, first_hour, end_hour)
-        return {one.tenant: {str(token) for token in one.tokens} for one, _signed in said}
+        ownerships = self._ownerships(epoch, self.directory, first_hour, end_hour)
+        return {owned.tenant: {str(token) for token in owned.tokens} for owned, _signed in ownerships}
 
     def _ownerships(
         self, epoch: int, directory: Directory, first_hour: int, end_hour: int
     ) -> list[tuple[Ownership, bytes]]:
-        """What the members of `directory` say of leases in these hours; of those that have left nothing counts."""
-        said = [(reopened(Ownership, signed), signed) for signed in self.store.ownerships(epoch)]
-        return [one for one in said if one[0].tenant in directory.by_id and first_hour < one[0].end_hour <= end_hour]
+        """The ownership statements of members of `directory` for leases in these hours; none of former members."""
+        stored = [(reopened(Ownership, signed), signed) for signed in self.store.ownerships(epoch)]
+        return [
+            (owned, signed)
+            for owned, signed in stored
+            if owned.tenant in directory.by_id and first_hour < owned.end_hour <= end_hour
+        ]
 
     def _goes_on_from(self) -> Plan | None:
-        """The last released round, if the next one may go on with its series."""
+        """The plan of the last release, if the next round may continue its series."""
         releases = self.store.releases()
         last = gate.from_bytes(releases[-1]).plan if releases else None
         return None if last is None or is_broken(self.store.rounds, last) else last
 
     def _releases_of(self, past: Past) -> list[gate.Release]:
         names = {plan.round_id for plan in past.plans}
-        return [made for made in self.releases() if made.plan.round_id in names] if names else []
+        return [release for release in self.releases() if release.plan.round_id in names] if names else []
 
     def _judge(
         self,
@@ -363,7 +371,7 @@ class Provider:
         hours: dict[TenantId, int],
         leases: Sequence[Lease],
     ) -> tuple[GroupJudgement, tuple[int, ...]]:
-        """What the groups of a round say, and which of them count."""
+        """The judgement on a round's groups, and the positions of those that count."""
         plan = round_.plan
         held = job_weeks(plan, leases, hours, plan.end_hour)
         sums = []
@@ -378,9 +386,9 @@ class Provider:
 
 
 def _may_follow(earlier: Plan, plan: Plan) -> bool:
-    """Whether trustees and tenants would take `plan` for one that goes on with the series of `earlier`, if it says so.
+    """Whether trustees and tenants would accept `plan` as a continuation of the series of `earlier`.
 
-    They would not after a change of settings, nor where owners have left a row that must stay: a new series begins.
+    They do not after a change of settings, nor where a row that must stay has lost owners: then a new series begins.
     """
     if plan.series is None or plan.position == 0:
         return True
@@ -393,18 +401,18 @@ def _may_follow(earlier: Plan, plan: Plan) -> bool:
 
 
 def _as_owned(lease: Lease, owned: dict[TenantId, set[str]]) -> Lease:
-    """The lease with those of its tokens that its tenant says it holds: no other counts as owned."""
+    """The lease with only those of its tokens that its tenant's ownership statement names."""
     held = owned.get(lease.tenant, set())
     return replace(lease, labels={name: token for name, token in lease.labels.items() if token in held})
 
 
 def _evidence(plan: Plan, ownerships: Sequence[tuple[Ownership, bytes]]) -> list[bytes]:
-    """Signed words of owners, enough for every token row of the plan, and no more than it takes."""
+    """Signed ownership statements, as few as prove `owners_minimum` owners for every token row of the plan."""
     rows = {level for dimension in plan.dimensions if dimension.name in TOKEN_DIMENSIONS for level in dimension.levels}
     shown: Counter[str] = Counter()
     chosen = []
-    for said, signed in ownerships:
-        held = {str(token) for token in said.tokens} & rows
+    for owned, signed in ownerships:
+        held = {str(token) for token in owned.tokens} & rows
         if any(shown[token] < plan.owners_minimum for token in held):
             shown.update(held)
             chosen.append(signed)
@@ -413,7 +421,7 @@ def _evidence(plan: Plan, ownerships: Sequence[tuple[Ownership, bytes]]) -> list
 
 @contextmanager
 def _dropping_bad_answers() -> Iterator[None]:
-    """One tenant's refusal or fault must not stop the round of the others; it is logged by class and fact."""
+    """Logs and drops one tenant's refusal or fault, which must not stop the round of the others."""
     try:
         yield
     except PharoahError as error:

@@ -1,16 +1,15 @@
-"""One round: contributions come in, each is checked, and their sum is unmasked once, for one set, or not at all.
+"""One round: contributions are collected and checked, and their sum is unmasked once, for one set, or not at all.
 
     COLLECTING ──close──▶ ENDORSING ──endorse──▶ UNMASKING ──share──▶ (sums open) ──release──▶ RELEASED
         │                     │                      │
         └──────refuse─────────┴──────────────────────┴─▶ REFUSED
 
-Every step is in the store before the next begins, so a provider that was killed goes on where it was: contributions and
-answers of trustees are kept as they came, and the one request of the round before it is first sent. A trustee that does
-not answer delays a round and loses nothing.
-
-Contributions are split at random into groups, each of at least the cohort minimum, and every group's sum is opened
-apart: so that one liar spoils one group (`provider_server.rounds.grouping`). In a series the masked counts of each
-group stay, for the weeks to come.
+- Every step is stored before the next begins, so a killed provider continues where it was: contributions and trustees'
+  answers are stored as received, and the round's only request before it is first sent.
+- A trustee that does not answer delays a round; nothing is lost.
+- Contributions are split at random into groups of at least the cohort minimum, and each group's sum is unmasked
+  separately, so that a false contribution spoils only its group (`provider_server.rounds.grouping`).
+- In a series each group's masked counts are stored, for the following weeks.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,6 +37,7 @@ from federation.protocol.round_messages import (
     UnmaskShare,
     opened_contribution,
 )
+from federation.runtime.visible import counted_as
 from provider_server.store.round_store import TRANSITIONS, Answer, KeptRound, Outcome, RoundState, RoundStore, Step
 
 Grouping = Callable[[Sequence[TenantId]], Sequence[Sequence[TenantId]]]
@@ -45,7 +45,7 @@ Grouping = Callable[[Sequence[TenantId]], Sequence[Sequence[TenantId]]]
 
 @dataclass(frozen=True)
 class Past:
-    """What a round of a series goes on from: the opened rounds before it, oldest first, and the last one's request."""
+    """The earlier rounds of a series: plans of the opened ones, oldest first, and the last one's request."""
 
     plans: tuple[Plan, ...] = ()
     after: Digest | None = None
@@ -53,7 +53,7 @@ class Past:
 
 
 class Round:
-    """A round in the store, at the state in which it is there."""
+    """A round in the store."""
 
     def __init__(self, store: RoundStore, signing_key: SigningKey, directory: Directory, signed_plan: bytes) -> None:
         self.signed_plan = signed_plan
@@ -65,50 +65,52 @@ class Round:
 
     @property
     def state(self) -> RoundState:
-        """Where it is."""
+        """Its state in the store."""
         return RoundState(self._store.get(self.plan.round_id).state)
 
     @property
     def contributors(self) -> tuple[TenantId, ...]:
-        """Who has contributed, in order."""
+        """The tenants that have contributed, sorted."""
         return tuple(sorted(self._store.contributors(self.plan.round_id)))
 
     @property
     def start_hours(self) -> dict[TenantId, int]:
-        """From which hour on each contributor counts."""
+        """The first hour that each contribution covers."""
         return {header.tenant: header.start_hour for header in map(self._header, self.contributors)}
 
     @property
     def groups(self) -> tuple[tuple[TenantId, ...], ...]:
-        """The groups of the round's one request; RuntimeError before it is closed."""
+        """The groups of the round's request; RuntimeError before `close`."""
         return tuple(tuple(header.tenant for header in group) for group in self._request().headers)
 
     def receive(self, data: bytes) -> None:
-        """Keeps a signed contribution. The same bytes twice are harmless; PeerFault for anything that does not fit."""
+        """Stores a signed contribution. The same bytes twice are harmless; PeerFault for one that does not fit."""
         self._require(RoundState.COLLECTING)
         header, contribution = opened_contribution(data, self._directory.verify_key)
         tenant = header.tenant
         if header.plan != self._digest or header.round_id != self.plan.round_id:
-            raise PeerFault(f"tenant {tenant.hex()[:12]}… answered another plan", hint="ask it again in a new round")
+            raise PeerFault(
+                f"tenant {tenant.hex()[:12]}… answered another plan", hint="it can take part in the next round"
+            )
         if len(contribution.cells) != 8 * self.plan.words:
             raise PeerFault(
                 f"tenant {tenant.hex()[:12]}… sent {len(contribution.cells)} bytes, not {8 * self.plan.words}",
-                hint="it counts by another plan or speaks another version; tell its owner",
+                hint="it may run another version of Pharoah; tell its operator",
             )
         if not self.plan.first_hour <= header.start_hour < self.plan.end_hour:
             raise PeerFault(
-                f"tenant {tenant.hex()[:12]}… counts from hour {header.start_hour}, outside of its plan",
-                hint="it counts by another plan or speaks another version; tell its owner",
+                f"tenant {tenant.hex()[:12]}… counts from hour {header.start_hour}, outside of the plan",
+                hint="it may run another version of Pharoah; tell its operator",
             )
         if self._store.add_contribution(self.plan.round_id, tenant, data) != data:
             raise PeerFault(
-                f"tenant {tenant.hex()[:12]}… sent two contributions", hint="the first one counts; tell its owner"
+                f"tenant {tenant.hex()[:12]}… sent two contributions", hint="the first one counts; tell its operator"
             )
 
     def close(self, group: Grouping, past: Past, ownerships: Iterable[bytes]) -> None:
-        """Ends collecting and fixes the one request for the trustees; CohortTooSmall below the minimum, which may wait.
+        """Ends collecting and fixes the request to the trustees; CohortTooSmall below the minimum.
 
-        A round with too few contributions stays open: more may come, or it is refused by `refuse`.
+        A round with too few contributions stays open: more may arrive, or `refuse` ends it.
         """
         self._require(RoundState.COLLECTING)
         contributors = self.contributors
@@ -121,9 +123,9 @@ class Round:
         return self._signing_key.sign(asked)
 
     def drop(self, tenant: TenantId, group: Grouping, past: Past, ownerships: Iterable[bytes]) -> None:
-        """Goes on without a contribution that every trustee refused; CohortTooSmall if too few are left.
+        """Drops a contribution that every trustee refused; CohortTooSmall if too few are left.
 
-        No trustee has endorsed the request that named it, so that another one takes its place.
+        A new request replaces the one that named it, which no trustee has endorsed.
         """
         self._require(RoundState.ENDORSING)
         left = [other for other in self.contributors if other != tenant]
@@ -133,50 +135,51 @@ class Round:
     def _require_cohort(self, contributions: int) -> None:
         if contributions < self.plan.cohort_minimum:
             raise CohortTooSmall(
-                f"round {self.plan.round_id}: {contributions} contributions, {self.plan.cohort_minimum} are needed"
+                f"round {self.plan.round_id}: {counted_as(contributions, 'contribution')},"
+                f" at least {self.plan.cohort_minimum} needed"
             )
 
     def refuse(self) -> None:
-        """Gives the round up: its contributions stay masked for good."""
+        """Ends the round without a release: its contributions stay masked for good."""
         self._move(RoundState.REFUSED)
 
     @property
     def request(self) -> bytes:
         """The signed request, the same for every trustee."""
-        kept = self._store.get(self.plan.round_id).request
-        if kept is None:
+        request = self._store.get(self.plan.round_id).request
+        if request is None:
             raise RuntimeError(f"round {self.plan.round_id} is still collecting")
-        return kept
+        return request
 
     def missing(self, kind: Answer) -> set[int]:
-        """The mask trustees whose endorsement or share is not here yet."""
+        """The mask trustees whose endorsement or share is missing."""
         return {trustee.index for trustee in self.plan.trustees} - self._store.answers(self.plan.round_id, kind).keys()
 
     def endorse(self, trustee: int, data: bytes) -> None:
-        """Keeps a trustee's endorsement; PeerFault for anything else. With the last one, unmasking may begin."""
+        """Stores a trustee's endorsement; PeerFault for anything else. The last one lets unmasking begin."""
         self._require(RoundState.ENDORSING)
-        word = open_signed(Endorsement, data, self._directory.trustee(trustee).verify_key)
-        self._check_answer(trustee, word)
+        endorsement = open_signed(Endorsement, data, self._directory.trustee(trustee).verify_key)
+        self._check_answer(trustee, endorsement)
         wanted = frozenset(trustee.index for trustee in self.plan.trustees)
         step = Step(RoundState.ENDORSING, RoundState.UNMASKING, wanted)
         self._store.add_answer(self.plan.round_id, Answer.ENDORSEMENT, trustee, data, step)
 
     def call(self) -> bytes:
-        """What each trustee is sent for its share: the request, and that all have endorsed it."""
+        """The message that asks each trustee for its share: the request and all endorsements."""
         endorsements = self._store.answers(self.plan.round_id, Answer.ENDORSEMENT)
         return encode(UnmaskCall(self.request, tuple(endorsements[index] for index in sorted(endorsements))))
 
     def share(self, trustee: int, data: bytes) -> None:
-        """Keeps a trustee's share; PeerFault for anything else."""
+        """Stores a trustee's share; PeerFault for anything else."""
         self._require(RoundState.UNMASKING)
         share = open_signed(UnmaskShare, data, self._directory.trustee(trustee).verify_key)
         self._check_answer(trustee, share)
         if [len(words) for words in share.mask_sums] != [8 * self.plan.cells] * len(self.groups):
-            raise PeerFault(f"trustee {trustee} sent masks of another length", hint="ask it again")
+            raise PeerFault(f"trustee {trustee} sent masks of the wrong length", hint="tell its operator")
         self._store.add_answer(self.plan.round_id, Answer.SHARE, trustee, data)
 
     def open(self, past: Past) -> list[Words]:
-        """What every group adds to the release, noise included, shape (cells,) each; RuntimeError while shares miss."""
+        """Each group's noisy sum, shape (cells,) each; RuntimeError while shares are missing."""
         self._require_shares()
         sums = [self._sum(members) for members in self.groups]
         opened = open_groups(self.plan, self._past_counts(past), sums)
@@ -187,11 +190,10 @@ class Round:
         return opened
 
     def release(self, data: bytes, left_out: frozenset[int], suspicion: Mapping[str, Any]) -> None:
-        """Ends the round: keeps its release and, in a series, the masked counts that the weeks to come go on from."""
+        """Ends the round: stores its release and, in a series, the masked counts for the following weeks."""
         self._require_shares()
         counts = [words_to_bytes(self._sum(members)[: self.plan.cells]) for members in self.groups]
-        kept = counts if self.plan.series else []
-        outcome = Outcome(data, kept, left_out, suspicion)
+        outcome = Outcome(data, counts if self.plan.series else [], left_out, suspicion)
         self._store.finish(self.plan.round_id, RoundState.UNMASKING, RoundState.RELEASED, outcome)
 
     def _past_counts(self, past: Past) -> list[Words]:
@@ -222,11 +224,11 @@ class Round:
 
     def _check_answer(self, trustee: int, answer: Endorsement | UnmaskShare) -> None:
         if trustee not in {masking.index for masking in self.plan.trustees}:
-            raise PeerFault(f"trustee {trustee} does not mask in this round", hint="ask those that the plan names")
+            raise PeerFault(f"trustee {trustee} holds no masks of this round", hint="the plan names those that do")
         named = name_of(self.request)
         wanted = trustee, self.plan.round_id, named
         if (answer.trustee, answer.round_id, answer.request) != wanted:
-            raise PeerFault(f"trustee {trustee} answered another request", hint="ask it again, and tell its owner")
+            raise PeerFault(f"trustee {trustee} answered another request", hint="tell its operator")
 
     def _require(self, state: RoundState) -> None:
         if self.state is not state:
@@ -245,14 +247,14 @@ class Round:
 
 
 def new_round(store: RoundStore, signing_key: SigningKey, directory: Directory, plan: Plan) -> Round:
-    """Signs a plan and keeps the round that it opens."""
+    """Signs a plan and stores the round that it opens."""
     signed_plan = signing_key.sign(plan)
     store.add(plan.round_id, RoundState.COLLECTING, signed_plan)
     return Round(store, signing_key, directory, signed_plan)
 
 
 def past_of(store: RoundStore, plan: Plan) -> Past:
-    """The released rounds of the plan's series; nothing without a series."""
+    """The released rounds of the plan's series so far; empty without a series."""
     plans, left_out, after = [], [], None
     for kept in store.rounds():
         earlier = reopened(Plan, kept.signed_plan)
@@ -269,7 +271,7 @@ def past_of(store: RoundStore, plan: Plan) -> Past:
 
 
 def is_broken(store: RoundStore, plan: Plan) -> bool:
-    """Whether a round of the plan's series was given up after trustees were asked: the series cannot go on."""
+    """Whether a round of the plan's series was refused after trustees were asked: the series cannot continue."""
     return plan.series is not None and any(
         kept.state == RoundState.REFUSED and kept.request and _series(kept) == plan.series.name
         for kept in store.rounds()

@@ -87,7 +87,7 @@ class HintStore:
         """
         with self._alone() as connection:
             if _state(connection) != before:
-                raise LostStep("another process watches the leases of this store")
+                raise LostStep("another process makes hints from this store")
             connection.execute(sa.delete(tables.episodes).where(tables.episodes.c.name == EPISODES))
             connection.execute(sa.insert(tables.episodes).values(name=EPISODES, state=after))
             floor = _floor(connection) if drafts else 0

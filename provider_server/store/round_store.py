@@ -21,7 +21,7 @@ SUSPICION = "suspicion"
 
 
 class RoundState(StrEnum):
-    """Where a round is."""
+    """The states of a round."""
 
     COLLECTING = "collecting"
     ENDORSING = "endorsing"
@@ -47,9 +47,9 @@ class Answer(StrEnum):
 
 
 class LostStep(PharoahError):
-    """Another process took the step of a round that this one was about to take."""
+    """Another process took a step of a round first."""
 
-    default_hint = "one provider at a time may hold rounds on a store; stop the other"
+    default_hint = "only one provider at a time may hold rounds on a store; stop the other one"
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""The provider's memory: leases, releases and bundles in SQL. SQLite by default, PostgreSQL by URL.
+"""The provider's store: leases, releases and bundles in SQL. SQLite by default, PostgreSQL by URL.
 
-A release is written once and never changed; a second one for the same round is an error of the database, and so is
-every change of a release or a bundle, whoever tries. What was committed survives a killed process and a power cut:
-SQLite runs with a write-ahead log and full synchronisation. Neither errors nor logs tell the password of a URL or the
-values of a row.
+- A release is written once and never changed: the database refuses a second release of a round, and every change of a
+  release or a bundle.
+- Committed data survives a killed process and a power cut: SQLite uses a write-ahead log with full synchronisation.
+- Errors and logs contain neither the password of a URL nor the values of a row.
 
 The schema comes from `provider_server.store.migrations`, which bring a database up to date when it is opened.
 """
@@ -46,21 +46,21 @@ _DRIVERS = {
 
 
 class BadDatabase(PharoahError):
-    """The store cannot be opened: its URL is wrong, or nothing that can be used is there."""
+    """The store cannot be opened: its URL is wrong, or there is no usable database."""
 
-    default_hint = "a database is named like sqlite:///provider.db or postgresql://user:password@host/name"
+    default_hint = "use a URL such as sqlite:///provider.db or postgresql://user:password@host/name"
 
 
 class StoreFailed(PharoahError):
-    """The database does not take or give what it should: its disk is full, it is locked, or it is gone."""
+    """The database fails: its disk is full, it is locked, or it is unreachable."""
 
-    default_hint = "what was kept is whole; mend the cause, and the provider goes on where it was"
+    default_hint = "stored data is intact; fix the cause, and the provider continues where it was"
 
 
 class StoreNotEmpty(Refusal):
-    """Rows would be mixed with others that are there already."""
+    """The store already contains rows."""
 
-    default_hint = "name a new store; nothing was changed"
+    default_hint = "nothing was changed; choose a new, empty store"
 
 
 class Store:
@@ -320,13 +320,13 @@ def _url(where: Path | str) -> sa.URL:
     try:
         url = sa.make_url(where)
     except (sa.exc.ArgumentError, ValueError):
-        raise BadDatabase("this is not the URL of a database") from None  # the cause may quote a password
+        raise BadDatabase("not the URL of a database") from None  # the cause may quote a password
     if "@" in f"{url.host}{url.database}":
-        raise BadDatabase("the URL of the database holds an @ too many", hint="write an @ of a password as %40")
+        raise BadDatabase("the URL of the database has more than one @", hint="write an @ in the password as %40")
     if url.drivername not in _DRIVERS:
-        raise BadDatabase("the URL of the database is neither SQLite's nor PostgreSQL's")
+        raise BadDatabase("the database must be SQLite or PostgreSQL")
     if url.get_backend_name() == "sqlite" and (url.database or ":memory:").startswith((":memory:", "file:")):
-        raise BadDatabase("a SQLite store needs the path of a file")
+        raise BadDatabase("a SQLite store needs a file path")
     return url.set(drivername=_DRIVERS[url.drivername])
 
 
@@ -349,7 +349,7 @@ def _engine(url: sa.URL, *, create: bool) -> sa.Engine:
     try:
         return sa.create_engine(url, hide_parameters=True, pool_pre_ping=True)
     except ModuleNotFoundError as error:
-        raise BadDatabase("the driver of PostgreSQL is missing", hint="pip install 'pharoah[postgresql]'") from error
+        raise BadDatabase("the PostgreSQL driver is not installed", hint="pip install 'pharoah[postgresql]'") from error
 
 
 def _check_file(path: Path) -> None:
@@ -368,7 +368,7 @@ def _sqlite(url: sa.URL, *, create: bool) -> sa.Engine:
         _check_file(path)
     except OSError as error:
         reason = (error.strerror or "it cannot be opened").lower()
-        raise BadDatabase(f"{path}: {reason}", hint="name a file that is there, or that can be made") from error
+        raise BadDatabase(f"{reason}: {path}", hint="choose a file that exists or can be created") from error
     engine = sa.create_engine(url, hide_parameters=True, connect_args={"timeout": BUSY_TIMEOUT_S})
     sa.event.listen(engine, "connect", _on_connect)
     sa.event.listen(engine, "begin", _on_begin)

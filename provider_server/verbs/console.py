@@ -1,7 +1,7 @@
-"""What the verbs of `pharoah-provider` share: options, output and exit codes.
+"""Options, output and exit codes that the verbs of `pharoah-provider` share.
 
-Exit codes: 0 ok, 2 failed or refused, 3 nothing there yet. Heavy libraries load inside the verbs, so that `--help` is
-instant.
+Exit codes: 0 ok, 2 failed or refused, 3 no data yet. Verbs import heavy libraries inside their functions, so that
+`--help` is instant.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +36,7 @@ Database = Annotated[
     str | None,
     typer.Option(
         envvar="PHAROAH_DATABASE",
-        help="URL of the database, in place of provider.db in the home; a password is safer in the environment.",
+        help="Database URL, instead of provider.db in the home. Pass a URL with a password in the environment.",
         show_default=False,
     ),
 ]
@@ -45,16 +45,16 @@ Database = Annotated[
 def print_rows(
     rows: Sequence[dict[str, Any]], lines: Callable[[dict[str, Any]], str | list[str]], *, as_json: bool
 ) -> None:
-    """A JSON list, or the line or lines of each row."""
+    """Prints a JSON list, or the line or lines of each row."""
     if as_json:
         show_json(rows)
         return
-    told = map(lines, rows)
-    show(*(line for one in told for line in ([one] if isinstance(one, str) else one)))
+    texts = map(lines, rows)
+    show(*(line for text in texts for line in ([text] if isinstance(text, str) else text)))
 
 
 def nothing_yet(what: str) -> typer.Exit:
-    """To be raised where there is nothing to show."""
+    """The exit to raise where there is no data to show."""
     say_error(what)
     return typer.Exit(3)
 
@@ -76,16 +76,16 @@ def opened(home: Path | None, database: str | None, *, create: bool = False) -> 
 
 
 def required(home: Path | None) -> Path:
-    """The home, where a verb cannot do without."""
+    """The home, for a verb that needs one."""
     if home is None:
-        raise typer.BadParameter("name the provider's home by --home or PHAROAH_PROVIDER_HOME")
+        raise typer.BadParameter("pass the provider's home with --home, or set PHAROAH_PROVIDER_HOME")
     return home
 
 
 def _where(home: Path | None, database: str | None) -> Path | str:
-    """A database that is named stands in place of the one in the home."""
+    """The named database, or else the one in the home."""
     if database:
         return database
     if home is None:
-        raise typer.BadParameter("name the store by --home or --database")
+        raise typer.BadParameter("pass --home or --database")
     return home / "provider.db"

@@ -1,4 +1,4 @@
-"""Verbs that turn releases into answers: learn, explain, publish."""
+"""Verbs that analyse releases: learn, explain, publish."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +26,7 @@ Benchmarks = Annotated[
     Path | None,
     typer.Option(click_type=InputFile(), help="The provider's own benchmark jobs, as JSON lines.", show_default=False),
 ]
-SEED = 0  # deals strata to learning and testing: the same benchmark jobs give the same rules
+SEED = 0  # assigns strata to training and test sets: the same benchmark jobs give the same rules
 
 
 def learn(
@@ -38,24 +38,24 @@ def learn(
     force: Force = False,
     as_json: AsRows = False,
 ) -> None:
-    """Learn from all releases, and say how the bundles so far fared; nothing is published."""
+    """Analyse all releases, and show how well earlier bundles predicted. Publishes nothing."""
     from provider_server.reporting.findings_text import learnt_lines, learnt_row
 
     with _learning(home, database) as (provider, publisher, releases):
         findings, newcomers = _benchmarked(required(home), provider, publisher, releases, benchmarks)
-        review, seen = publisher.review(releases), publisher.outlook(releases)
+        review, outlook = publisher.review(releases), publisher.outlook(releases)
         names = _names(required(home), provider, releases[-1])
     if out:
         with failing():
-            _write_page(out, findings, seen, releases, names, force=force)
-    judged = {"releases": len(releases), "against_bundle": str(review.verdict) if review else None}
-    print_rows([judged | learnt_row(findings, newcomers, seen, names)], learnt_lines, as_json=as_json)
+            _write_page(out, findings, outlook, releases, names, force=force)
+    row = {"releases": len(releases), "against_bundle": str(review.verdict) if review else None}
+    print_rows([row | learnt_row(findings, newcomers, outlook, names)], learnt_lines, as_json=as_json)
 
 
 def _benchmarked(
     home: Path, provider: "Provider", publisher: "Publisher", releases: "Sequence[Release]", file: Path | None
 ) -> "tuple[Findings, tuple[NewContext, ...]]":
-    """What releases and benchmark jobs say, and first rates of contexts that have none."""
+    """Findings from releases and benchmark jobs, and first rates of contexts that have none."""
     from dataclasses import replace
 
     import numpy as np
@@ -64,7 +64,7 @@ def _benchmarked(
     from provider_server.learning.benchmark_jobs import read, rules_from
     from provider_server.learning.new_contexts import new_contexts
 
-    jobs, kept, newest = read(file) if file else (), hardware.load(home), releases[-1].plan
+    jobs, known, newest = read(file) if file else (), hardware.load(home), releases[-1].plan
 
     def level_0(name: str) -> str:
         return provider.context_labels(newest.start_hour, name, 0)["context_level"]
@@ -72,7 +72,7 @@ def _benchmarked(
     findings = publisher.learn(releases)
     if file:
         findings = replace(findings, rules=rules_from(jobs, np.random.default_rng(SEED)))
-    contexts_now = kept.contexts if kept else None
+    contexts_now = known.contexts if known else None
     return findings, new_contexts(findings.rates, jobs, contexts_now, level_0, newest.band_edges_hours)
 
 
@@ -93,7 +93,7 @@ def _learning(
                 publisher = homes.open_publisher(place, provider.store)
                 releases = publisher.releases()
                 if not releases:
-                    raise nothing_yet("nothing was released yet")
+                    raise nothing_yet("no release yet")
                 yield provider, publisher, releases
             finally:
                 provider.close()
@@ -102,12 +102,12 @@ def _learning(
 
 
 def _names(home: Path, provider: "Provider", newest: "Release") -> "dict[str, str]":
-    """What the tokens of the newest epoch stand for, as far as the provider knows: its own contexts and levels."""
+    """Names for tokens of the newest epoch: the provider knows those of its own contexts and levels."""
     from provider_server.learning import hardware
 
-    kept = hardware.load(home)
+    known = hardware.load(home)
     names: dict[str, str] = {}
-    for context in kept.contexts.contexts if kept else ():
+    for context in known.contexts.contexts if known else ():
         label = hardware.label_of(context.number)
         for level in range(4):
             tokens = provider.context_labels(newest.plan.start_hour, label, level)
@@ -118,7 +118,7 @@ def _names(home: Path, provider: "Provider", newest: "Release") -> "dict[str, st
 def _write_page(
     out: Path,
     findings: "Findings",
-    seen: "Outlook",
+    outlook: "Outlook",
     releases: "Sequence[Release]",
     names: "Mapping[str, str]",
     *,
@@ -127,7 +127,7 @@ def _write_page(
     from provider_server.reporting.findings_report import page_of
     from provider_server.reporting.html import render
 
-    page = page_of(findings, seen, releases, names)
+    page = page_of(findings, outlook, releases, names)
     check_new(out / "findings.html", force=force)
     figures = {section.heading.lower().replace(" ", "-"): section.figure for section in page.sections}
     save_pictures(figures, out, force=force)
@@ -139,14 +139,18 @@ def explain(
     context: Annotated[str, typer.Argument(help="Token of a context, or its first digits.")] = "",
     home: Home = None,
     database: Database = None,
-    lease: Annotated[str | None, typer.Option(help="In place of both: what runs on this lease.")] = None,
-    within: Annotated[float | None, typer.Option(help="Say how probably a job fails within so many hours.")] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of that job; by default the lease's, or 1.")] = None,
-    age: Annotated[float | None, typer.Option(min=0.0, help="Its age in hours; by default the lease's, or 0.")] = None,
+    lease: Annotated[str | None, typer.Option(help="A lease, instead of workload and context.")] = None,
+    within: Annotated[
+        float | None, typer.Option(help="Also give the probability that a job fails within this many hours.")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of that job; default: the lease's, or 1.")] = None,
+    age: Annotated[
+        float | None, typer.Option(min=0.0, help="Age of that job in hours; default: the lease's, or 0.")
+    ] = None,
     *,
     as_json: AsRows = False,
 ) -> None:
-    """Say why a workload is or is not taken for a mismatch on a context: evidence, interval, reason, alternatives."""
+    """Show the evidence for or against a mismatch of a workload on a context: interval, reason, alternatives."""
     from federation.runtime.clock import now_hour
     from provider_server.learning.forecast import Job, chance_of_failure, job_of
     from provider_server.reporting.findings_text import chance_row, explanation_lines, explanation_row
@@ -159,21 +163,25 @@ def explain(
         if lease:
             job, workload, context = job_of(_the_one(leases, lease), findings, now_h)
         job = Job(nodes or job.nodes, job.age_h if age is None else age, job.context_level)
-        found = [one for one in findings.pairs if one.workload.startswith(workload) and one.context.startswith(context)]
-        if len(found) != 1:
-            raise nothing_yet(f"{len(found)} pairs have such tokens; see `pharoah-provider learn --json`")
-        row = explanation_row(found[0], findings, names)
+        pairs = [pair for pair in findings.pairs if pair.workload.startswith(workload)]
+        matches = [pair for pair in pairs if pair.context.startswith(context)]
+        if len(matches) != 1:
+            raise nothing_yet(
+                f"{counted_as(len(matches), 'pair')} found for these tokens, not one:"
+                " list them with `pharoah-provider learn --json`"
+            )
+        row = explanation_row(matches[0], findings, names)
         if within is not None:
-            chance = chance_of_failure(found[0], job, within, findings, releases, leases)
+            chance = chance_of_failure(matches[0], job, within, findings, releases, leases)
             row["forecast"] = chance_row(job, within, chance)
     print_rows([row], explanation_lines, as_json=as_json)
 
 
 def _the_one(leases: "Sequence[Lease]", digits: str) -> "Lease":
-    found = [one for one in leases if str(one.lease).startswith(digits)]
-    if len(found) != 1:
-        raise nothing_yet(f"{len(found)} leases since the first release have such a name")
-    return found[0]
+    matches = [lease for lease in leases if str(lease.lease).startswith(digits)]
+    if len(matches) != 1:
+        raise nothing_yet(f"{counted_as(len(matches), 'lease')} since the first release begin with {digits!r}, not one")
+    return matches[0]
 
 
 def publish(
@@ -181,10 +189,12 @@ def publish(
     database: Database = None,
     benchmarks: Benchmarks = None,
     *,
-    accept: Annotated[bool, typer.Option("--accept", help="Although it predicts the newest week worse.")] = False,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Publish even if it predicts the newest week worse.")
+    ] = False,
     as_json: AsRows = False,
 ) -> None:
-    """Learn from all releases and publish the next bundle, unless it is worse on the newest week, which is held out."""
+    """Learn from all releases and publish the next bundle, unless it predicts the held-out newest week worse."""
     from dataclasses import replace
 
     from crypto.signing import reopened
@@ -205,5 +215,5 @@ def publish(
 
 
 def _published_line(row: dict[str, Any]) -> str:
-    beside = f"; on the newest week {row['against_bundle']} than the one before" if row["against_bundle"] else ""
-    return f"bundle {row['bundle']} is published, from {counted_as(row['releases'], 'release')}{beside}"
+    compared = f"; newest week: {row['against_bundle']} than the bundle before" if row["against_bundle"] else ""
+    return f"bundle {row['bundle']} published, from {counted_as(row['releases'], 'release')}{compared}"

@@ -1,4 +1,4 @@
-"""The verb by which the operator looks at everything in a browser: page."""
+"""The verb that serves the operator's page in a browser: page."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,14 +14,14 @@ SALT_BYTES = 16
 
 def page(
     action: Annotated[
-        Literal["serve", "password"], typer.Argument(help="serve: show the page; password: set its password.")
+        Literal["serve", "password"], typer.Argument(help="serve: start the page; password: set its password.")
     ] = "serve",
     home: Home = None,
     database: Database = None,
-    host: Annotated[str, typer.Option(help="Address to listen at; TLS for any but this machine's own.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8446,
+    host: Annotated[str, typer.Option(help="Address to listen on; over TLS unless it is local.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8446,
 ) -> None:
-    """Show rounds, findings, hazards and the fleet in a browser; works while `serve` runs, and without it."""
+    """Show rounds, findings, hazards and the fleet in a browser; `serve` may run or not."""
     place = required(home)
     with failing():
         if action == "password":
@@ -35,7 +35,7 @@ def page(
 
 
 def _set_password(home: Path) -> None:
-    """Asks for a new password; a pipe is read up to the end of its first line."""
+    """Asks for a new password; from a pipe, the first line is read."""
     import os
     import sys
 
@@ -43,15 +43,15 @@ def _set_password(home: Path) -> None:
 
     password = ask_secret("Password of the page") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
     login.set_password(home, password, os.urandom(SALT_BYTES))
-    say("the password is set; whoever was logged in has to log in again")
+    say("password set; everyone who was logged in must log in again")
 
 
 def _wait() -> None:
-    """Until somebody asks this process to end."""
+    """Waits for SIGTERM or SIGINT."""
     import signal
     import threading
 
-    asked = threading.Event()
+    stop = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(kind, lambda *_: asked.set())
-    asked.wait()
+        signal.signal(kind, lambda *_: stop.set())
+    stop.wait()

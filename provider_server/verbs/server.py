@@ -10,7 +10,7 @@ from crypto.errors import PharoahError
 from federation.runtime.console import InputFile
 from federation.runtime.logs import Format
 from federation.runtime.screen import say, show, show_json
-from federation.runtime.visible import counted_as
+from federation.runtime.visible import counted_as, reason
 from provider_server.verbs.console import AsRows, Database, Home, failing, print_rows, required, say_error
 
 if TYPE_CHECKING:
@@ -22,19 +22,21 @@ if TYPE_CHECKING:
     from provider_server.rounds.provider import Provider
 
 Files = Annotated[
-    list[Path] | None, typer.Argument(click_type=InputFile(), help="Cards of tenants.", show_default=False)
+    list[Path] | None, typer.Argument(click_type=InputFile(), help="Cards of the tenants.", show_default=False)
 ]
-LogFormat = Annotated[Format, typer.Option(help="Log lines: json, or text for a person.")]
+LogFormat = Annotated[Format, typer.Option(help="Format of log lines: json, or text for people.")]
 
 
 def init(
     committee: Annotated[
         Path,
-        typer.Option(click_type=InputFile(), help="The file that every trustee has made alike.", show_default=False),
+        typer.Option(
+            click_type=InputFile(), help="The committee file; the trustees all made the same one.", show_default=False
+        ),
     ],
     home: Home = None,
     database: Database = None,
-    host: Annotated[list[str] | None, typer.Option(help="Names and addresses in the certificate.")] = None,
+    host: Annotated[list[str] | None, typer.Option(help="Host names and addresses in the certificate.")] = None,
     *,
     as_json: AsRows = False,
 ) -> None:
@@ -53,17 +55,19 @@ def init(
         try:
             homes.create(place, host or ["localhost", "127.0.0.1"], os.urandom, datetime.now(UTC))
         except FileExistsError as error:
-            say_error(f"{error.filename} is there already; nothing was changed")
+            say_error(f"{error.filename} exists already; nothing was changed")
             raise typer.Exit(2) from error
         homes.found(place, database, agreed)
         key = SigningKey(read_key(place / "signing.key")).public
     row = {"home": str(place), "provider": str(key), "trustees": len(agreed.trustees), "threshold": agreed.threshold}
     print_rows([row], _init_line, as_json=as_json)
-    say(f"next: edit {place / 'provider.toml'}, then enrol tenants by their cards")
+    say(f"next: edit {place / 'provider.toml'}, then enrol tenants with `pharoah-provider enrol`")
 
 
 def _init_line(row: dict[str, Any]) -> str:
-    return f"{row['home']}: provider {row['provider'][:16]}…, {row['threshold']} of {row['trustees']} trustees sign"
+    return (
+        f"{row['home']}: provider {row['provider'][:16]}…, {row['threshold']} of {row['trustees']} trustees must sign"
+    )
 
 
 def enrol(
@@ -71,11 +75,11 @@ def enrol(
     cards: Files = None,
     home: Home = None,
     database: Database = None,
-    remove: Annotated[list[str] | None, typer.Option(help="The id of a tenant that leaves.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="Id of a tenant to remove.")] = None,
     *,
     as_json: AsRows = False,
 ) -> None:
-    """Add tenants to the directory by their cards, and write the invitation that they and the trustees take."""
+    """Add tenants to the directory by their cards, and write the invitation for tenants and trustees."""
     from federation.protocol.enrolment import fingerprint, open_member_card
     from federation.runtime.key_files import read
     from provider_server import home as homes
@@ -98,21 +102,21 @@ def enrol(
             provider.close()
         _write(out, invited)
     print_rows([row | {"head": str(head)} for row in rows], _enrol_line, as_json=as_json)
-    say(f"the fingerprint of the directory's head is {fingerprint(head)}")
+    say(f"fingerprint of the directory's head: {fingerprint(head)}")
 
 
 def renew_certificate(
     home: Home = None,
     host: Annotated[
-        list[str] | None, typer.Option(help="Names and addresses in the certificate; as before, if none are named.")
+        list[str] | None, typer.Option(help="Host names and addresses in the certificate; default: as before.")
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=3652, help="For how long callers accept it.")] = 366,
+    days: Annotated[int, typer.Option(min=1, max=3652, help="Days until the certificate expires.")] = 366,
     *,
     as_json: AsRows = False,
 ) -> None:
-    """Make another key and TLS certificate for this home. The server has them from its next start.
+    """Make a new TLS key and certificate for this home. The server uses them from its next start.
 
-    Nobody else has to do anything: tenants trust each certificate that the provider's signing key has signed.
+    Tenants and trustees need no change: they trust every certificate that the provider's signing key has signed.
     """
     from datetime import UTC, datetime
 
@@ -121,10 +125,10 @@ def renew_certificate(
 
     place = required(home)
     with failing():
-        made = homes.renew_certificate(place, host or [], datetime.now(UTC), days).certificate_pem
-    row = {"certificate": str(place / "tls.pem"), "hosts": hosts_of(made), "ends": ends(made).isoformat()}
+        certificate = homes.renew_certificate(place, host or [], datetime.now(UTC), days).certificate_pem
+    row = {"certificate": str(place / "tls.pem"), "hosts": hosts_of(certificate), "ends": ends(certificate).isoformat()}
     print_rows([row], _certificate_line, as_json=as_json)
-    say("next: stop `serve` and start it again")
+    say("next: restart `pharoah-provider serve`")
 
 
 def _certificate_line(row: dict[str, Any]) -> str:
@@ -138,9 +142,9 @@ def revoke(
     *,
     as_json: AsRows = False,
 ) -> None:
-    """Call back all online sessions that these tenants have now, as after one was stolen. They sign in anew.
+    """Revoke all online sessions that these tenants have now, as after one was stolen. They sign in again.
 
-    A running provider obeys within two seconds. To shut a tenant out for good, remove it with `enrol --remove`.
+    A running provider applies this within two seconds. To exclude a tenant for good, use `enrol --remove`.
     """
     from provider_server import home as homes
 
@@ -156,7 +160,7 @@ def revoke(
 
 
 def _revoke_line(row: dict[str, Any]) -> str:
-    return f"{row['tenant']}: its sessions up to now are over within two seconds"
+    return f"{row['tenant']}: sessions revoked; a running provider applies this within two seconds"
 
 
 def _named(tenants: "Sequence[str]") -> "list[TenantId]":
@@ -165,7 +169,7 @@ def _named(tenants: "Sequence[str]") -> "list[TenantId]":
     try:
         return [TenantId(bytes.fromhex(tenant)) for tenant in tenants]
     except ValueError as error:
-        raise PharoahError(f"no tenant has such a name: {error}", hint="name it as `enrol` printed it") from error
+        raise PharoahError(f"not the id of a tenant: {error}", hint="copy the id that `enrol` printed") from error
 
 
 def _write(file: Path, data: bytes) -> None:
@@ -174,11 +178,11 @@ def _write(file: Path, data: bytes) -> None:
     try:
         file.write_bytes(data)
     except OSError as error:
-        raise HomeError(f"{file}: {error.strerror}", hint="name another file, and do it again") from error
+        raise HomeError(f"{reason(error)}: {file}", hint="run `enrol` again with another --out") from error
 
 
 def _enrol_line(row: dict[str, Any]) -> str:
-    return f"{row['card']}: tenant {row['tenant']} {'enrolled' if row['new'] else 'was enrolled before'}"
+    return f"{row['card']}: tenant {row['tenant']} {'enrolled' if row['new'] else 'was enrolled already'}"
 
 
 def _place(kept: "Kept | None", nodes: "Sequence[str]") -> tuple[str, int]:
@@ -186,7 +190,7 @@ def _place(kept: "Kept | None", nodes: "Sequence[str]") -> tuple[str, int]:
     from provider_server.learning.hardware import label_of
 
     if kept is None:
-        raise ValueError("nodes have no contexts yet: see `pharoah-provider contexts`")
+        raise ValueError("nodes have no contexts yet: run `pharoah-provider contexts`")
     number, level = kept.place(nodes)
     return label_of(number), level
 
@@ -194,14 +198,14 @@ def _place(kept: "Kept | None", nodes: "Sequence[str]") -> tuple[str, int]:
 class BadLeases(PharoahError):
     """A file of leases cannot be recorded."""
 
-    default_hint = "nothing was recorded; mend the line, or leave it out"
+    default_hint = "nothing was recorded; correct or remove the line"
 
 
 def lease(
     file: Annotated[
         Path,
         typer.Argument(
-            click_type=InputFile(), help="JSON lines, one lease each; see docs/operate.md.", show_default=False
+            click_type=InputFile(), help="JSON lines, one per lease; see docs/operate.md.", show_default=False
         ),
     ],
     home: Home = None,
@@ -209,7 +213,7 @@ def lease(
     *,
     as_json: AsRows = False,
 ) -> None:
-    """Record leases that were granted: lease, tenant, start_h, end_h, and node_names, or nodes, context and level."""
+    """Record granted leases, each with lease, tenant, start_h, end_h, and node_names or nodes, context and level."""
     from sqlalchemy.exc import IntegrityError
 
     from provider_server import home as homes
@@ -223,7 +227,7 @@ def lease(
             placed = {one.lease: nodes for one, nodes in granted if nodes}
             provider.record_leases([one for one, _ in granted], placed)
         except IntegrityError as error:
-            raise BadLeases(f"{file}: a lease is on the books already") from error
+            raise BadLeases(f"a lease is recorded already: {file}") from error
         finally:
             provider.close()
     rows = [{"file": str(file), "leases": len(granted)}]
@@ -231,7 +235,7 @@ def lease(
 
 
 def _leases(provider: "Provider", file: Path, kept: "Kept | None") -> "Iterator[tuple[Lease, tuple[str, ...]]]":
-    """The leases of a file and their nodes; those that name them have the context and level that telemetry gave."""
+    """The leases of a file and their nodes; a lease with node names gets context and level from telemetry."""
     import math
 
     import msgspec
@@ -252,42 +256,42 @@ def _leases(provider: "Provider", file: Path, kept: "Kept | None") -> "Iterator[
 
         def __post_init__(self) -> None:
             if not self.start_h < self.end_h < math.inf:
-                raise ValueError("a lease ends after it starts")
+                raise ValueError("end_h must be finite and after start_h")
             if bool(self.node_names) == bool(self.nodes and self.context):
-                raise ValueError("a lease has node_names, or nodes and a context")
+                raise ValueError("give either node_names, or nodes and context")
 
     seen = set()
     for number, line in enumerate(read(file).splitlines(), start=1):
         try:
-            told = msgspec.json.decode(line, type=Line)
-            names = LeaseId(bytes.fromhex(told.lease)), TenantId(bytes.fromhex(told.tenant))
-            if names[0] in seen:
+            row = msgspec.json.decode(line, type=Line)
+            ids = LeaseId(bytes.fromhex(row.lease)), TenantId(bytes.fromhex(row.tenant))
+            if ids[0] in seen:
                 raise ValueError("this lease is on an earlier line")
-            if names[1] not in provider.directory.by_id:
-                raise ValueError("no such tenant is enrolled")
-            context, level = _place(kept, told.node_names) if told.node_names else (told.context, told.level)
+            if ids[1] not in provider.directory.by_id:
+                raise ValueError("this tenant is not enrolled")
+            context, level = _place(kept, row.node_names) if row.node_names else (row.context, row.level)
         except (msgspec.MsgspecError, ValueError) as error:
             raise BadLeases(f"{file}, line {number}: {error}") from error
-        seen.add(names[0])
-        labels = provider.context_labels(told.start_h, context, level)
-        nodes = told.nodes or len(told.node_names)
-        yield Lease(*names, nodes, told.start_h, told.end_h, labels), told.node_names
+        seen.add(ids[0])
+        labels = provider.context_labels(row.start_h, context, level)
+        nodes = row.nodes or len(row.node_names)
+        yield Lease(*ids, nodes, row.start_h, row.end_h, labels), row.node_names
 
 
 def serve(
     home: Home = None,
     database: Database = None,
-    every: Annotated[str, typer.Option(help="When rounds are held: week, or manual. Overrides provider.toml.")] = "",
+    every: Annotated[str, typer.Option(help="When to hold rounds: week or manual. Overrides provider.toml.")] = "",
     log_format: LogFormat = Format.JSON,
     *,
     check: Annotated[
-        bool, typer.Option("--check", help="Start nothing: look at settings, keys, certificate, database and ports.")
+        bool, typer.Option("--check", help="Only check settings, keys, certificate, database and ports.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --check: one JSON object with stable keys.")] = False,
 ) -> None:
-    """Run the provider: tenants' listener, online service, metrics, and rounds as they fall due.
+    """Run the provider: the tenants' listener, the online service, metrics, and rounds when they are due.
 
-    Exit codes with --check: 0 it can start, 2 it cannot, and what is in the way is named.
+    Exit codes with --check: 0 it can start, 2 it cannot, and the reason is printed.
     """
     import signal
     import sys
@@ -302,7 +306,7 @@ def serve(
         _check(place, database, as_json=as_json)
     logs.configure(log_format)
     for kind in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(kind, lambda *_: sys.exit(0))  # a round that is under way is in the store, and goes on later
+        signal.signal(kind, lambda *_: sys.exit(0))  # an open round is in the store, and continues after a restart
     with failing():
         settings = homes.settings_of(place)
         provider = homes.open_provider(place, database, settings)
@@ -323,61 +327,64 @@ def _check(home: Path, database: str | None, *, as_json: bool) -> NoReturn:
 
     with failing():
         founded(home)
-        found = looked_at(home, database, datetime.now(UTC))
+        result = looked_at(home, database, datetime.now(UTC))
     if as_json:
-        show_json(found)
+        show_json(result)
     else:
-        show(*(f"{'ok' if one.fine else 'WRONG':<6} {one.name:<13} {one.text}" for one in found.checks))
-    raise typer.Exit(0 if found.fine else 2)
+        show(*(f"{'ok' if check.fine else 'FAILED':<6} {check.name:<13} {check.text}" for check in result.checks))
+    raise typer.Exit(0 if result.fine else 2)
 
 
 def round_(
     home: Home = None,
-    start: Annotated[int | None, typer.Option(help="First hour of the window, since 1970.", show_default=False)] = None,
-    end: Annotated[int | None, typer.Option(help="Last hour of the window, exclusive.", show_default=False)] = None,
-    timeout_s: Annotated[float, typer.Option(help="How long to wait for the outcome.")] = 7200.0,
+    start: Annotated[
+        int | None, typer.Option(help="First hour of the window, in hours since 1970.", show_default=False)
+    ] = None,
+    end: Annotated[int | None, typer.Option(help="End of the window, exclusive.", show_default=False)] = None,
+    timeout_s: Annotated[float, typer.Option(help="Seconds to wait for the outcome.")] = 7200.0,
     *,
-    give_up: Annotated[bool, typer.Option("--give-up", help="Refuse the round that waits, instead.")] = False,
+    give_up: Annotated[bool, typer.Option("--give-up", help="Abandon the open round instead.")] = False,
     as_json: AsRows = False,
 ) -> None:
-    """Hold a round now, on the running server: the last whole week, or a window of whole weeks."""
+    """Hold a round now on the running server, over the last whole week or a window of whole weeks."""
     place = required(home)
     if (start is None) != (end is None):
-        raise typer.BadParameter("name both --start and --end, or neither")
+        raise typer.BadParameter("pass both --start and --end, or neither")
     with failing():
         if give_up:
-            told = _asked(place, "give-up", {}, timeout_s)
-            print_rows([told], lambda row: f"given up: {row['given_up'] or 'no round was under way'}", as_json=as_json)
+            answer = _asked(place, "give-up", {}, timeout_s)
+            print_rows([answer], lambda row: f"abandoned: {row['given_up'] or 'no round is open'}", as_json=as_json)
             return
         window = {"start": start, "end": end} if start is not None and end is not None else {}
-        told = _asked(place, "round", window, timeout_s)
-    print_rows([told], _round_line, as_json=as_json)
+        answer = _asked(place, "round", window, timeout_s)
+    print_rows([answer], _round_line, as_json=as_json)
 
 
 def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> dict[str, Any]:
-    """What the running server says; its refusals are raised here."""
+    """The running server's answer; its refusals are raised here."""
     import httpx
 
     from provider_server.home import CONTROL
 
     at, hint = home / CONTROL, "is `pharoah-provider serve` running on this machine, under your account?"
     if not os.access(at, os.W_OK):
-        raise PharoahError(f"{at}: nobody listens there for you", hint=hint)
+        raise PharoahError(f"no server accepts your commands at {at}", hint=hint)
     try:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(at)), timeout=timeout_s) as client:
             answer = client.post(f"http://provider/pharoah/{what}", params=window)
     except httpx.HTTPError as error:
-        raise PharoahError(f"{at}: {error}", hint=hint) from error
+        raise PharoahError(f"{error}: {at}", hint=hint) from error
     if answer.status_code not in (httpx.codes.OK, httpx.codes.CONFLICT):
-        raise PharoahError(f"{at}: the server failed ({answer.status_code})", hint="its own log tells why")
-    told: dict[str, Any] = answer.json()
+        raise PharoahError(f"the server failed ({answer.status_code}): {at}", hint="see the log of `serve`")
+    body: dict[str, Any] = answer.json()
     if answer.status_code != httpx.codes.OK:
-        raise PharoahError(f"{told['error']}: {told['what']}", hint=told["hint"])
-    return told
+        raise PharoahError(f"{body['error']}: {body['what']}", hint=body["hint"])
+    return body
 
 
 def _round_line(row: dict[str, Any]) -> str:
     return (
-        f"round {row['round_id'][:12]}: hours {row['start_hour']}–{row['end_hour']}, {row['contributors']}"
-        f" contributions, {row['cells']} cells, epsilon {row['epsilon']:.3f}, {row['seconds']:.1f} s"
+        f"round {row['round_id'][:12]}: hours {row['start_hour']}–{row['end_hour']},"
+        f" {counted_as(row['contributors'], 'contribution')}, {counted_as(row['cells'], 'cell')},"
+        f" epsilon {row['epsilon']:.3f}, {row['seconds']:.1f} s"
     )

@@ -1,4 +1,4 @@
-"""The verb that says where the provider stands: status."""
+"""The verb that shows the provider's state: status."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def status(home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
-    """Say where the provider stands: who takes part, what runs, which week is due, the last round and its price.
+    """Show the provider's state: members, whether it serves, the week due, the last round and its privacy cost.
 
-    Exit code 0: nothing waits. 1: something wants attention, and is named. 2: there is no provider, or it is broken.
+    Exit code 0: nothing to do. 1: something needs attention and is named. 2: there is no provider, or it is broken.
     """
     from datetime import UTC, datetime
 
@@ -28,31 +28,29 @@ def status(home: Home = None, database: Database = None, *, as_json: AsJson = Fa
 
     place = required(home)
     with opened(place, database) as store:
-        found = overview.status(place, store, homes.settings_of(place), datetime.now(UTC))
+        state = overview.status(place, store, homes.settings_of(place), datetime.now(UTC))
     if as_json:
-        show_json(found)
+        show_json(state)
     else:
-        show(*_lines(found))
-    raise typer.Exit(found.exit_code)
+        show(*_lines(state))
+    raise typer.Exit(state.exit_code)
 
 
-def _lines(found: "ProviderStatus") -> "Iterator[str]":
-    yield f"home        {short(Path(found.home))}, {'serving' if found.serving else 'not serving'}"
-    trustees = f"{counted_as(found.trustees, 'trustee')}, {found.threshold} of whom sign"
-    yield f"federation  {counted_as(found.tenants, 'tenant')}, {trustees}"
-    last = found.last_round
+def _lines(state: "ProviderStatus") -> "Iterator[str]":
+    yield f"home        {short(Path(state.home))}, {'serving' if state.serving else 'not serving'}"
+    trustees = f"{counted_as(state.trustees, 'trustee')}, {state.threshold} of whom must sign"
+    yield f"federation  {counted_as(state.tenants, 'tenant')}, {trustees}"
+    last = state.last_round
     if last:
-        said = (
-            f"hours {last.start_hour}–{last.end_hour}, {last.state}, {counted_as(last.contributions, 'contribution')}"
-        )
-        yield f"last round  {said}"
+        contributions = counted_as(last.contributions, "contribution")
+        yield f"last round  hours {last.start_hour}–{last.end_hour}, {last.state}, {contributions}"
         yield f"budget      epsilon {last.epsilon:.3f} per job-week of that round, at delta {last.delta:g}"
     else:
         yield "last round  none yet"
-    window = found.due_window
+    window = state.due_window
     yield f"due         {f'hours {window[0]}–{window[1]}' if window else 'nothing'}"
-    bundle = "none" if found.bundle is None else f"number {found.bundle}"
-    yield f"published   {counted_as(found.releases, 'release')}, newest bundle: {bundle}"
-    if found.certificate_days_left is not None:
-        yield f"certificate {found.certificate_days_left:,.0f} days left"
-    yield from (f"attention   {one}" for one in found.attention)
+    bundle = "none" if state.bundle is None else f"number {state.bundle}"
+    yield f"published   {counted_as(state.releases, 'release')}, newest bundle: {bundle}"
+    if state.certificate_days_left is not None:
+        yield f"certificate {counted_as(round(state.certificate_days_left), 'day')} left"
+    yield from (f"attention   {text}" for text in state.attention)

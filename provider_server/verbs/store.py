@@ -1,4 +1,4 @@
-"""Verbs about the store: what passed the gate, what it cost, what was learnt, and copies of all of it."""
+"""Verbs about the store: releases, their privacy cost, findings, backup and restore."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,41 +16,43 @@ if TYPE_CHECKING:
     from provider_server.rounds.release import Release
     from provider_server.store.store import Store
 
-BackupFile = Annotated[Path, typer.Argument(help="The backup.", show_default=False)]
-Copy = Annotated[Path, typer.Argument(click_type=InputFile(), help="The backup.", show_default=False)]
-RoundName = Annotated[str, typer.Argument(help="Show the tables of this round, in hexadecimal; else list all.")]
+BackupFile = Annotated[Path, typer.Argument(help="The backup to write, a new file.", show_default=False)]
+Copy = Annotated[Path, typer.Argument(click_type=InputFile(), help="The backup to read.", show_default=False)]
+RoundName = Annotated[
+    str, typer.Argument(help="Id of a round, or its first digits: show its cells. Default: list all.")
+]
 
 
 def release(round_id: RoundName = "", home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
-    """List the releases: window, contributors, tables, noise, and what each job-week paid. With a round, its cells."""
+    """List the releases: window, contributors, tables, noise and privacy cost per job-week. With a round, its cells."""
     from provider_server.rounds import release as gate
 
     with opened(home, database) as store:
-        made = [gate.from_bytes(data) for data in store.releases()]
+        releases = [gate.from_bytes(data) for data in store.releases()]
     if not round_id:
-        print_rows([_summary(one) for one in made], _summary_line, as_json=as_json)
+        print_rows([_summary(release) for release in releases], _summary_line, as_json=as_json)
         return
-    shown = [one for one in made if str(one.plan.round_id).startswith(round_id.lower())]
-    if len(shown) != 1:
-        raise nothing_yet(f"{len(shown)} releases have a round that begins with {round_id!r}")
-    print_rows(_cells(shown[0]), _cell_line, as_json=as_json)
+    matches = [release for release in releases if str(release.plan.round_id).startswith(round_id.lower())]
+    if len(matches) != 1:
+        raise nothing_yet(f"{counted_as(len(matches), 'release')} found for round {round_id!r}, not one")
+    print_rows(_cells(matches[0]), _cell_line, as_json=as_json)
 
 
-def _summary(one: "Release") -> dict[str, Any]:
+def _summary(release: "Release") -> dict[str, Any]:
     from federation.protocol.privacy_cost import plan_loss
 
-    plan = one.plan
+    plan = release.plan
     return {
         "round_id": str(plan.round_id),
         "start_hour": plan.start_hour,
         "end_hour": plan.end_hour,
         "since_hour": plan.first_hour,
-        "contributors": one.contributors,
+        "contributors": release.contributors,
         "epsilon": plan_loss(plan).at(plan.delta),
         "delta": plan.delta,
         "tables": {
             marginal.name: {"cells": table.events.size, "noise_sd": float(table.noise_variance.max() ** 0.5)}
-            for marginal, table in zip(plan.marginals, one.tables, strict=True)
+            for marginal, table in zip(plan.marginals, release.tables, strict=True)
         },
     }
 
@@ -65,11 +67,11 @@ def _summary_line(row: dict[str, Any]) -> str:
     )
 
 
-def _cells(one: "Release") -> list[dict[str, Any]]:
+def _cells(release: "Release") -> list[dict[str, Any]]:
     import numpy as np
 
     rows = []
-    for marginal, table in zip(one.plan.marginals, one.tables, strict=True):
+    for marginal, table in zip(release.plan.marginals, release.tables, strict=True):
         for place in np.ndindex(table.shape):
             cell = {name: table.levels(name)[at] for name, at in zip(table.names, place, strict=True)}
             rows.append(
@@ -93,7 +95,7 @@ def _cell_line(row: dict[str, Any]) -> str:
 
 
 def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
-    """List what job-weeks have paid, by week: every plan over it adds up. Tenants enforce their own limits."""
+    """List the privacy budget spent per job-week, by week, summed over rounds. Tenants enforce their own limits."""
     from collections import defaultdict
 
     from crypto.signing import reopened
@@ -104,8 +106,8 @@ def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = Fa
     rounds: defaultdict[int, int] = defaultdict(int)
     delta = 0.0
     with opened(home, database) as store:
-        for kept in store.rounds.rounds():
-            plan = reopened(Plan, kept.signed_plan)
+        for record in store.rounds.rounds():
+            plan = reopened(Plan, record.signed_plan)
             delta = max(delta, plan.delta)
             for week in range(plan.start_hour // HOURS_PER_WEEK, -(-plan.end_hour // HOURS_PER_WEEK)):
                 paid[week] += plan_loss(plan)
@@ -134,24 +136,24 @@ def findings(
     home: Home = None,
     database: Database = None,
     probability: Annotated[
-        float, typer.Option(help="Show pairs that are at least this surely worse than expected.")
+        float, typer.Option(help="Show pairs that are worse than expected with at least this probability.")
     ] = 0.5,
     number: Annotated[
-        int | None, typer.Option("--bundle", help="An older bundle, by its number.", show_default=False)
+        int | None, typer.Option("--bundle", help="Number of an older bundle; default: the newest.", show_default=False)
     ] = None,
     *,
     as_json: AsRows = False,
 ) -> None:
-    """List the mismatches of a bundle, by default of the newest, the surest first; its signature is verified."""
+    """List the mismatches of a bundle, most probable first, after verifying its signature."""
     from crypto.signing import open_signed
     from federation.protocol.bundle import Bundle
 
     with opened(home, database) as store:
         bundles = [open_signed(Bundle, signed, _provider_key(store)) for signed in store.bundles()]
-    asked = [one for one in bundles if number is None or one.number == number]
-    if not asked:
-        raise nothing_yet("no such bundle was published yet")
-    bundle = asked[-1]
+    matches = [bundle for bundle in bundles if number is None or bundle.number == number]
+    if not matches:
+        raise nothing_yet("no bundle yet" if number is None else f"no bundle has number {number}")
+    bundle = matches[-1]
     shown = sorted(bundle.mismatches, key=lambda entry: -entry.probability_worse)
     rows = [
         {
@@ -172,7 +174,7 @@ def findings(
 
 
 def _provider_key(store: "Store") -> "VerifyKey":
-    """The key by which the directory was founded."""
+    """The provider's key, from the first entry of the directory."""
     from crypto.signing import reopened
     from federation.protocol.directory import DirectoryEntry
 
@@ -188,30 +190,30 @@ def _finding_line(row: dict[str, Any]) -> str:
 
 
 def backup(file: BackupFile, home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
-    """Keep the store in a new file, as it is at one moment; whoever uses it goes on."""
+    """Copy the store into a new file, as it is at one moment; a running provider is not interrupted."""
     from provider_server.store import backup as backups
 
     with opened(home, database) as store:
-        kept = backups.backup(store, file)
-    print_rows([_counts(file, kept)], _kept_line, as_json=as_json)
+        counts = backups.backup(store, file)
+    print_rows([_counts(file, counts)], _counts_line, as_json=as_json)
 
 
 def restore(file: Copy, home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
-    """Fill a new store from a backup, of whichever database it was made."""
+    """Fill a new store from a backup; SQLite and PostgreSQL backups fit either database."""
     from provider_server.store import backup as backups
 
     with failing():
         backups.verify(file)
     with opened(home, database, create=True) as store:
-        kept = backups.restore(file, store)
-    print_rows([_counts(file, kept)], _kept_line, as_json=as_json)
+        counts = backups.restore(file, store)
+    print_rows([_counts(file, counts)], _counts_line, as_json=as_json)
 
 
-def _counts(file: Path, kept: "Counter[str]") -> dict[str, Any]:
-    return {"file": str(file), **{table: kept[table] for table in ("leases", "rounds", "releases", "bundles")}}
+def _counts(file: Path, counts: "Counter[str]") -> dict[str, Any]:
+    return {"file": str(file), **{table: counts[table] for table in ("leases", "rounds", "releases", "bundles")}}
 
 
-def _kept_line(row: dict[str, Any]) -> str:
+def _counts_line(row: dict[str, Any]) -> str:
     return (
         f"{row['file']}: {counted_as(row['leases'], 'lease')}, {counted_as(row['rounds'], 'round')},"
         f" {counted_as(row['releases'], 'release')}, {counted_as(row['bundles'], 'bundle')}"

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 Out = Annotated[Path | None, typer.Option(help="Folder for pictures (PNG, SVG) and a page (HTML).", show_default=False)]
 Files = Annotated[
     list[Path] | None,
-    typer.Option("--file", click_type=InputFile(), help="Parquet or CSV, in place of Prometheus."),
+    typer.Option("--file", click_type=InputFile(), help="Telemetry in Parquet or CSV, instead of Prometheus."),
 ]
 Stock = Annotated[
     Path | None,
-    typer.Option("--inventory", click_type=InputFile(), help="In place of the one that provider.toml names."),
+    typer.Option("--inventory", click_type=InputFile(), help="Inventory file, instead of the one in provider.toml."),
 ]
-Start = Annotated[int | None, typer.Option(help="First hour since 1970; by default a week ago.")]
-End = Annotated[int | None, typer.Option(help="Hour after the last; by default the current one.")]
+Start = Annotated[int | None, typer.Option(help="First hour, in hours since 1970; default: a week ago.")]
+End = Annotated[int | None, typer.Option(help="End, exclusive, in hours since 1970; default: the current hour.")]
 HOURS = 168
-WARM_UP_H = 72  # hours read before those that count, so that levels are there when they begin
-NONE_SEEN = 3.69  # the mean of a Poisson count that is 0 in one of forty draws
+WARM_UP_H = 72  # hours read before the window, so that levels are known when it begins
+NONE_SEEN = 3.69  # a Poisson count of this mean is 0 in one of forty draws
 
 
-# ---- what is read ----------------------------------------------------------------------------------------------------
+# ---- input -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def _feed(home: Path, files: Sequence[Path], inventory: Path | None, start: int 
     last = int(now_hour()) if end is None else end
     first = last - HOURS if start is None else start
     if not 0 <= first < last:
-        raise typer.BadParameter(f"no hour lies between --start {first} and --end {last}")
+        raise typer.BadParameter(f"--start {first} must be before --end {last}, and not negative")
     known = load(listed) if listed else Inventory()
     return _Feed(_source(files, settings), Window(first, last, time.time()), known)
 
@@ -73,7 +73,9 @@ def _source(files: Sequence[Path], settings: "Telemetry") -> "Source":
     if files:
         return FileSource(files)
     if not settings.prometheus_url:
-        raise PharoahError("there is no telemetry", hint="name --file, or [telemetry] prometheus_url in provider.toml")
+        raise PharoahError(
+            "no telemetry source", hint="pass --file, or set [telemetry] prometheus_url in provider.toml"
+        )
     token = Path(settings.token_file) if settings.token_file else None
     return PrometheusSource(PrometheusSettings(settings.prometheus_url, bearer_token_file=token))
 
@@ -83,7 +85,7 @@ def _say_quality(quality: "Quality", doubts: Mapping[str, int]) -> None:
 
 
 def save_pictures(figures: "Mapping[str, Figure]", out: Path, *, force: bool) -> None:
-    """Writes each as PNG and SVG into a folder, which is made; OutputExists before any of them if one is there."""
+    """Writes each figure as PNG and SVG into a folder; OutputExists, before anything is written, if a file exists."""
     from provider_server.reporting.figures.drawing import save
 
     files = {out / f"{name}.{suffix}": figure for name, figure in figures.items() for suffix in ("png", "svg")}
@@ -103,13 +105,15 @@ def contexts(
     inventory: Stock = None,
     start: Start = None,
     end: End = None,
-    feature: Annotated[list[str] | None, typer.Option(help="Tell contexts apart by this too, evidence or not.")] = None,
+    feature: Annotated[
+        list[str] | None, typer.Option(help="Split contexts by this feature, whatever the evidence.")
+    ] = None,
     out: Out = None,
     *,
     force: Force = False,
     as_json: AsRows = False,
 ) -> None:
-    """Sort nodes into contexts by what tells their failures, and find their build-up levels, from telemetry."""
+    """Group nodes into contexts by the features that predict failures, and find build-up levels, from telemetry."""
     from provider_server.learning import hardware
 
     place = required(home)
@@ -131,8 +135,8 @@ def contexts(
 
 def _selection_line(found: "Observed") -> str:
     if not found.selected:
-        return f"{found.failures:.0f} failures speak for no feature: all nodes are one context; see --feature"
-    names = ", ".join(one.name for one in found.selected)
+        return f"no feature predicts the {found.failures:.0f} failures: all nodes form one context; see --feature"
+    names = ", ".join(feature.name for feature in found.selected)
     return f"{found.failures:.0f} failures; contexts differ in {names}"
 
 
@@ -185,7 +189,7 @@ def hazard(
     force: Force = False,
     as_json: AsRows = False,
 ) -> None:
-    """Say how often hardware fails at each build-up level and in each context, from the provider's own telemetry."""
+    """Show how often nodes fail at each build-up level and in each context, from the provider's own telemetry."""
     import json
 
     import polars as pl
@@ -211,12 +215,12 @@ def hazard(
         with failing():
             _draw_hazard(found, row, out, force=force)
     if not as_json:
-        say(*(f"left out: {one}" for one in row["left_out"]))
+        say(*(f"left out: {text}" for text in row["left_out"]))
     print_rows([row], hazard_lines, as_json=as_json)
 
 
 def _with_levels(feed: _Feed, kept: "Kept | None", repairs: "Sequence[Repair]") -> "Followed":
-    """The window and some hours before it, in the contexts that nodes have, whatever the state of their levels."""
+    """Events and levels of the window and `WARM_UP_H` before it; contexts as stored, levels computed anew."""
     from dataclasses import replace
 
     from provider_server.learning import hardware
@@ -228,11 +232,11 @@ def _with_levels(feed: _Feed, kept: "Kept | None", repairs: "Sequence[Repair]") 
 
 def _without_failure(node_hours: int) -> str:
     if not node_hours:
-        return "no hour at risk: telemetry shows no node in two hours that follow one another"
+        return "no node-hours at risk: telemetry shows no node in two consecutive hours"
     from federation.protocol.life_table import PER_NODE_HOURS
 
     most = PER_NODE_HOURS * NONE_SEEN / node_hours
-    return f"no failure in {node_hours:,} node-hours at risk: at most {most:.2g} in 1,000 (95% interval)"
+    return f"no failure in {node_hours:,} node-hours at risk: at most {most:.2g} per 1,000 (95% bound)"
 
 
 def _draw_hazard(found: "OwnHazards", row: "Mapping[str, Any]", out: Path, *, force: bool) -> None:
@@ -261,19 +265,19 @@ def _draw_hazard(found: "OwnHazards", row: "Mapping[str, Any]", out: Path, *, fo
 
 
 def repaired(
-    node: Annotated[list[str], typer.Argument(help="Names of nodes, as telemetry has them.")],
+    node: Annotated[list[str], typer.Argument(help="Names of the nodes, as in telemetry.")],
     home: Home = None,
     *,
     as_json: AsRows = False,
 ) -> None:
-    """Say that hardware of nodes was replaced: they begin again at build-up level 0, with the next full hour."""
+    """Record that hardware of nodes was replaced: their build-up level is 0 from the next full hour."""
     from provider_server.learning import hardware
 
     place = required(home)
     with failing():
         kept = hardware.load(place)
         if kept is None:
-            raise nothing_yet("no node is known yet: run `pharoah-provider contexts`")
+            raise nothing_yet("no nodes known yet: run `pharoah-provider contexts`")
         from_hour = int(now_hour()) + 1
         new = hardware.record_repairs(place, node, from_hour, kept)
     rows = [{"node": one.node, "from_hour": one.from_hour, "level_before": kept.levels.get(one.node)} for one in new]
@@ -282,4 +286,4 @@ def repaired(
 
 def _repaired_line(row: dict[str, Any]) -> str:
     before = "" if row["level_before"] is None else f", after level {row['level_before']}"
-    return f"{row['node']}: level 0{before}; what it did before hour {row['from_hour']} counts no more"
+    return f"{row['node']}: level 0{before}; its history before hour {row['from_hour']} no longer counts"

@@ -1,4 +1,4 @@
-"""Checks by the provider's online service under load, and what those cost who only listen.
+"""Measures the provider's online service: checks under load, and the cost of idle streams.
 
 A server process, alone on one core, serves a provider with enrolled tenants and a bundle of 60 workloads on 20
 contexts, over TLS on the loopback and under the limits of a real provider. Generators run on another core and sign in
@@ -101,7 +101,7 @@ class Generator:
         if self._asked % EVERY == 0:
             told = decode(CheckAnswer, answer)
             if Check.of(told.bundle, told.evidence, told.hazards) != expected:
-                raise AssertionError("the service says something else than the bundle")
+                raise AssertionError("the service's check differs from the bundle's")
 
     async def open_loop(self, questions: Sequence[tuple[bytes, Check]], seconds: float) -> list[float]:
         """Seconds from when each question was due to its answer; questions are due at random."""
@@ -143,7 +143,7 @@ class Generator:
             begun = [send(request) for _ in range(each)]
             for stream in begun:
                 if decode(Hint, await stream.read()).lease != LeaseId(self._tenants[number % len(sessions)][1]):
-                    raise AssertionError("a watcher was told of another hint than its own")
+                    raise AssertionError("a watcher got a hint of another tenant")
             streams += begun
         return streams
 

@@ -156,11 +156,11 @@ def load(name_or_path: str | Path) -> Scenario:
         return parse(_FOLDER.joinpath(f"{name_or_path}.toml").read_text(encoding="utf-8"), f"{name_or_path}.toml")
     path = Path(name_or_path)
     if not path.is_file():
-        raise ScenarioError(f"no scenario {str(name_or_path)!r}", hint=f"take one of {', '.join(names())}, or a file")
+        raise ScenarioError(f"no scenario {str(name_or_path)!r}", hint=f"use one of {', '.join(names())}, or a file")
     try:
         return parse(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"{path}: cannot be read: {error}") from error
+        raise ScenarioError(f"cannot read {path}: {error}") from error
 
 
 def parse(text: str, file: str) -> Scenario:

@@ -1,6 +1,6 @@
 """The report of a simulated run: one HTML page with pictures, which loads nothing and runs no script.
 
-`write_report` takes what `pharoah-sim run` found out, as plain JSON values. What is missing or not finite is shown as
+`write_report` takes the outcome of `pharoah-sim run` as plain JSON values. Missing or infinite values are shown as
 "not available". Equal outcomes give equal bytes. Every picture has a description and a table with its numbers; its
 colours are roles of `templates/report.css`, so it follows the reader's light or dark scheme.
 
@@ -45,8 +45,8 @@ _TINY = 1e-3
 _ERROR = "mean_abs_log_rate_error"
 _SHARES = {
     "mismatch_gpu_hours_avoided_share": "avoided",
-    "false_refusal_share": "refused in vain",
-    "warned_30min_share": "warned in time",
+    "false_refusal_share": "false refusals",
+    "warned_30min_share": "hints in time",
 }
 
 
@@ -87,7 +87,7 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
 
 
 def _shown(row: Row, key: str) -> str:
-    """The value of `key` as it is written for people."""
+    """The value of `key` as text."""
     value = row.get(key)
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return _MISSING
@@ -227,11 +227,11 @@ def _pictures(outcome: Row) -> "dict[str, list[_Picture]]":
         ],
         "hazard": panels or [_picture("hazard", "Failure rates", "", None)],
         "budget": [
-            _curve("budget", "ε spent on each week", _rows(outcome, "budget"), "week epsilon", 0),
+            _curve("budget", "ε spent per week", _rows(outcome, "budget"), "week epsilon", 0),
             _curve("group", "ε of a job that runs for several weeks", _rows(outcome, "group"), "weeks epsilon", 0),
         ],
         "trade": [
-            _curve("error", "Factor by which rates are off", errors, "epsilon off", 1, plain),
+            _curve("error", "Mean error of rates, as a factor", errors, "epsilon off", 1, plain),
             _curve("ranking", "AUROC of the mismatches", errors, "epsilon auroc", 0.5, outcome.get("mismatch")),
         ],
         "impact": [_share_bars(_impact(outcome))],
@@ -308,7 +308,7 @@ def _heat_map(outcome: Row, key: str, caption: str) -> _Picture:
         axes.set(xlim=(-0.5, len(contexts) - 0.5), ylim=(len(workloads) - 0.5, -0.5), xlabel=across, ylabel=down)
 
     first = (f"{row['workload_name']} on {row['context_name']} ({_percent(row[key])})" for row in rows[:5])
-    alt = f"Grid of {len(workloads)} workloads and {len(contexts)} contexts. Suspected first: {'; '.join(first)}."
+    alt = f"Grid of {len(workloads)} workloads and {len(contexts)} contexts. Most probable: {'; '.join(first)}."
     left, base = 7 * max(map(len, workloads), default=0) + 30, 30 + 7 * longest if turned else 44
     return _picture(key, caption, alt, draw if rows else None, base + 10 + 16 * len(workloads), left, base)
 

@@ -1,9 +1,9 @@
-"""The judge: what was learnt, with and without privacy, against the truth that only the simulation knows.
+"""Compares findings, with and without privacy, with the truth that only the simulation knows.
 
-With privacy, the bundles that tenants got are judged; without, and at other budgets, those that they would have got. A
-pair is judged where its row stands for one workload alone and the provider gave a verdict. A rate is judged per
-context, build-up level and age band, against the expected failures of the leases that really ran there, so that the
-mix of workloads is part of the truth.
+- With privacy the bundles that tenants got are judged; without, and at other budgets, those that they would have got.
+- A pair is judged where its row covers one workload and the provider gave a verdict.
+- A rate is judged per context, build-up level and age band, against the expected failures of the leases that ran there,
+  so that the mix of workloads is part of the truth.
 """
 
 import time
@@ -115,7 +115,7 @@ class Judge:
         bundles = []
         for bundle in learn_all(batches, played.federation.provider.leases(played.start_hour, played.end_hour)):
             bundles.append(bundle)
-            tell(f"learnt {len(bundles)} of {len(batches)} other bundles: without privacy, early, at other budgets")
+            tell(f"learnt {len(bundles)} of {len(batches)} bundles for comparison")
         first, early, rest = bundles[0], bundles[1 : 1 + len(weeks)], bundles[1 + len(weeks) :]
         return _Others(first, tuple(early), dict(zip(epsilons, rest, strict=True)))
 

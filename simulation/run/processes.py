@@ -1,8 +1,8 @@
-"""A federation of real programs on loopback: trustees, a provider and tenants as processes of their own, one round.
+"""A federation of real programs on loopback: trustees, a provider and tenants as separate processes, for one round.
 
-What a person would type is typed here: keys are made, cards handed over, invitations taken, programs started, a round
-asked for, and everything stopped again. Only what happened to the tenants' jobs is made up: it is written into their
-journals as `pharoah-tenant run` would.
+Runs the commands that people would type: makes keys, hands over cards and invitations, starts the programs, holds a
+round and stops everything. Only the tenants' jobs are made up: they are written into the journals as
+`pharoah-tenant run` would.
 """
 
 import hashlib
@@ -104,13 +104,13 @@ class Places:
 
 def hold(places: Places, say: Say) -> dict[str, Any]:
     """Founds a federation below an empty root, holds one round, stops everything; what `round --json` printed."""
-    say("trustees make a key that none of them has alone, the provider founds the federation, tenants enrol")
+    say("trustees generate the shared key, the provider founds the federation, tenants enrol")
     with founded(places):
-        say("something happens to the tenants' jobs")
+        say("writing made-up jobs into the tenants' journals")
         start_hour = last_week()
         happen(places, start_hour)
         with running(places, say):
-            say("one round")
+            say("holding one round")
             return round_of(places, start_hour)
 
 
@@ -238,11 +238,11 @@ def running(places: Places, say: Say) -> Iterator[dict[str, subprocess.Popen[byt
         programs["provider"] = stack.enter_context(program(places, "provider"))
         for home in places.tenant_homes:
             programs[home.name] = stack.enter_context(program(places, home.name))
-        say(f"{len(programs)} programs start")
+        say(f"starting {len(programs)} programs")
         for name, process in programs.items():
             wait_until_ready(places, name, process)
         yield programs
-        say("all of them are stopped now")
+        say("all programs stopped")
 
 
 READY = {"trustee": "serves at port", "provider": '"event": "serving"', "tenant": '"link": "connected"'}

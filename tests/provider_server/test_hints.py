@@ -73,7 +73,7 @@ def test_impossible_rates_and_limits_are_refused() -> None:
     for rate, low, high, usual in ((1, 2, 3, 1), (1, 0, math.inf, 1), (1, 1, 1, 0), (math.nan, 0, 1, 1)):
         with pytest.raises(ValueError, match="interval"):
             NodeHazard(rate, low, high, usual, Suspicion.HOST, 0)
-    with pytest.raises(ValueError, match="levels"):
+    with pytest.raises(ValueError, match="level must be"):
         NodeHazard(1.0, 1.0, 1.0, 1.0, Suspicion.HOST, -1)
     for wrong in ({"clear_ratio": 2.0}, {"looks": 0}, {"escalate_factor": 1.0}, {"raise_ratio": 20.0}):
         with pytest.raises(ValueError, match=r"must|ratios"):

@@ -425,7 +425,7 @@ def test_without_a_session_there_is_no_answer(start: Start, method: ProviderMeth
     others = place.tenant(1) + good[16:]
     elsewhere = Sessions(bytes(32), time.time).grant(SignIn(place.tenant(0), int(time.time()))).token
     for wrong in (b"", bytes(SESSION_BYTES), good[:-1], good + b"\0", forged, others, elsewhere):
-        with pytest.raises(NotSignedIn, match="no session of this provider"):
+        with pytest.raises(NotSignedIn, match="not a session of this provider"):
             answer(place.peer, method, the_calls(wrong)[method])
     for malformed in (b"", b"garbage", the_calls(good)[method][:-1], the_calls(good)[method] + b"\0"):
         with pytest.raises(DecodeError):
@@ -437,7 +437,7 @@ def test_without_a_session_there_is_no_answer(start: Start, method: ProviderMeth
 def test_a_session_that_is_over_is_refused(start: Start, method: ProviderMethod) -> None:
     began_s = time.time()
     place = start(now_s=lambda: began_s, lifetime_s=0)
-    with pytest.raises(NotSignedIn, match="over"):
+    with pytest.raises(NotSignedIn, match="has expired"):
         answer(place.peer, method, the_calls(place.sign_in())[method])
 
 
@@ -456,7 +456,7 @@ def test_a_sign_in_is_the_tenants_own_and_fresh(start: Start) -> None:
     with pytest.raises(DecodeError):
         place.peer.call(sign_in, b"let me in")
     for late_s in (400, -400):
-        with pytest.raises(NotSignedIn, match="300 are allowed"):
+        with pytest.raises(NotSignedIn, match="limit 300 s"):
             place.sign_in(late_s=late_s)
     assert len(place.sign_in(late_s=200)) == SESSION_BYTES
 
@@ -466,15 +466,15 @@ def test_who_asks_too_often_waits_and_nobody_else_does(start: Start) -> None:
     hasty, other = place.sign_in(0), place.sign_in(1)
     for _ in range(5):
         place.check(hasty)
-    with pytest.raises(TooManyRequests, match="or 5 at once") as refused:
+    with pytest.raises(TooManyRequests, match=r"limit 0\.001 a second, 5 at once") as refused:
         place.check(hasty)
-    assert "ask again in" in refused.value.hint
+    assert "try again in" in refused.value.hint
     with pytest.raises(TooManyRequests):
         place.peer.call(ProviderMethod.LEASES, place.federation.tenants[0].lease_request(*WEEKS[0]))
     assert place.check(other).bundle == 1
     for _ in range(2):
         place.sign_in(0)
-    with pytest.raises(TooManyRequests, match="or 3 at once"):
+    with pytest.raises(TooManyRequests, match=r"limit 0\.001 a second, 3 at once"):
         place.sign_in(0)
     place.sign_in(2)
 
@@ -510,7 +510,7 @@ def test_a_tenant_that_has_left_is_out_at_once(tmp_path: Path, start: Start) -> 
             ended = listener.submit(next, hints, None)
             parties.provider.enrol([], left=[place.tenant(0)])
             assert ended.result(PATIENCE_S) is None
-        with pytest.raises(NotSignedIn, match=r"left the directory|called back"):
+        with pytest.raises(NotSignedIn, match=r"no longer enrolled|was revoked"):
             place.check(session)
         with pytest.raises(BadSignature, match="not in the directory"):
             place.sign_in(0)
@@ -528,11 +528,11 @@ def test_stolen_sessions_are_called_back_while_the_server_runs(tmp_path: Path, s
         parties.provider.revoke([place.tenant(0)])
         with ThreadPoolExecutor(1) as listener:
             assert listener.submit(next, hints, None).result(PATIENCE_S) is None
-        with pytest.raises(NotSignedIn, match="called back"):
+        with pytest.raises(NotSignedIn, match="was revoked"):
             place.check(stolen)
         assert place.check(of_another).bundle == 1
         assert place.check(place.sign_in(0)).bundle == 1
-        with pytest.raises(PeerFault, match="not in the directory"):
+        with pytest.raises(PeerFault, match="is not enrolled"):
             parties.provider.revoke([TenantId(bytes(16))])
 
 
@@ -552,7 +552,7 @@ def test_a_session_from_before_a_tenant_left_does_not_come_back_with_it(tmp_path
             return False
 
         until(is_refused)
-        with pytest.raises(NotSignedIn, match="called back"):
+        with pytest.raises(NotSignedIn, match="was revoked"):
             place.check(session)
         assert place.check(place.sign_in(0)).bundle == 1
 
@@ -661,7 +661,7 @@ def test_a_tenant_has_so_many_watches(start: Start) -> None:
     streams = [place.peer.stream(ProviderMethod.WATCH, watch) for _ in range(2)]
     for stream in streams:
         next(stream)
-    with pytest.raises(TooManyRequests, match="watches 2 times already"):
+    with pytest.raises(TooManyRequests, match="already has 2 watches"):
         next(place.peer.stream(ProviderMethod.WATCH, watch))
     assert next(place.online(1).watch(after=0)).number == 1
     streams[0].cancel()

@@ -66,7 +66,7 @@ class LocalLink:
 
     def register(self, key: str) -> int:
         if not key.startswith("ecdsa-sha2-nistp384 "):
-            raise UnusableNodeKey("this is no public key in OpenSSH form")
+            raise UnusableNodeKey("not a public key in OpenSSH format")
         self.keys.append(key)
         return len(self.keys)
 
@@ -484,14 +484,14 @@ def test_health_and_readiness(watched: httpx.Client) -> None:
     assert (watched.get("/pharoah/readyz").status_code, watched.get("/pharoah/readyz").text) == (200, "ready\n")
 
     def starting() -> Rounds:
-        raise Refusal("the provider is still starting", hint="try again in a moment")
+        raise Refusal("the provider is starting", hint="try again in a few seconds")
 
     with served(watching_app(Metrics(), lambda: "starting")) as early:
         assert (early.get("/pharoah/readyz").status_code, early.get("/pharoah/readyz").text) == (503, "starting\n")
         assert early.get("/pharoah/healthz").status_code == 200
     with served(operator_app(starting)) as early:
         answer = early.post("/pharoah/round")
-        assert (answer.status_code, answer.json()["what"]) == (409, "the provider is still starting")
+        assert (answer.status_code, answer.json()["what"]) == (409, "the provider is starting")
 
 
 def test_without_tenants_it_is_not_ready(idle: Running) -> None:

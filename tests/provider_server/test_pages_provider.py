@@ -466,7 +466,7 @@ def test_forms_of_others_and_wrong_passwords_do_not_open(site: str) -> None:
     with visitor(site) as client:
         wrong = log_in(client, "wrong password")
         assert wrong.status_code == 403
-        assert "This is not the password" in wrong.text
+        assert "Wrong password" in wrong.text
         foreign = client.post("/login", data={"csrf": "0" * 64, "password": PASSWORD})
         assert foreign.status_code == 403
         assert "not from here" in foreign.text
@@ -527,11 +527,11 @@ def test_the_page_follows_the_store(shown: Shown, tmp_path: Path) -> None:
     home = shutil.copytree(shown.provider, tmp_path / "provider")
     with listening(home, None, "127.0.0.1", 0) as address, visitor(address) as client:
         log_in(client)
-        assert "A round waits" in client.get("/").text
+        assert "A round is open" in client.get("/").text
         with opened(home, None) as store:
             kept = store.rounds.rounds()[-1]
             store.rounds.move(kept.round_id, kept.state, RoundState.REFUSED)
-        assert "A round waits" not in client.get("/").text
+        assert "A round is open" not in client.get("/").text
         (home / "contexts.json").write_text("{")
         damaged = client.get("/fleet")
         assert damaged.status_code == 503
@@ -543,7 +543,7 @@ def test_other_machines_get_it_over_tls_or_not_at_all(shown: Shown, tmp_path: Pa
     home = shutil.copytree(shown.provider, tmp_path / "provider")
     for name in ("tls.pem", "tls.key"):
         (home / name).unlink()
-    with pytest.raises(PageInTheClear, match="not this machine"), listening(home, None, "0.0.0.0", 0):  # noqa: S104
+    with pytest.raises(PageInTheClear, match="reachable from other machines"), listening(home, None, "0.0.0.0", 0):  # noqa: S104
         pass
     made = make_certificate(["127.0.0.1"], datetime.now(UTC))
     (home / "tls.pem").write_bytes(made.certificate_pem)
@@ -713,7 +713,7 @@ def test_a_wrong_password_is_said_and_logging_out_shows_the_door(browser: "Brows
         page.goto(site)
         page.fill("#password", "wrong password")
         page.keyboard.press("Enter")
-        assert page.get_by_role("alert").inner_text().startswith("This is not the password")
+        assert page.get_by_role("alert").inner_text().startswith("Wrong password")
     with logged_in(browser, site) as watched:
         page = watched.page
         page.get_by_role("button", name="Log out").click()

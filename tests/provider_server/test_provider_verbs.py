@@ -95,7 +95,7 @@ def test_init_overwrites_nothing(home: Path, committee: Path) -> None:
     before = {file.name: file.read_bytes() for file in home.iterdir()}
     again = call("provider", "init", "--home", home, "--committee", committee)
     assert again.exit_code == 2
-    assert "is there already; nothing was changed" in again.stderr
+    assert "exists already; nothing was changed" in again.stderr
     assert {file.name: file.read_bytes() for file in home.iterdir()} == before
 
 
@@ -103,7 +103,7 @@ def test_init_takes_no_database_of_another_federation(home: Path, committee: Pat
     database = f"sqlite:///{home / 'provider.db'}"
     other = call("provider", "init", "--home", tmp_path / "b", "--committee", committee, "--database", database)
     assert other.exit_code == 2
-    assert "directory of a federation already" in other.stderr
+    assert "already contains the directory of a federation" in other.stderr
 
 
 def test_init_refuses_what_is_no_committee(card: Path, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_bad_card_enrols_nobody(home: Path, card: Path, tmp_path: Path) -> Non
 
 def test_an_invitation_that_cannot_be_written_says_so(home: Path, card: Path, tmp_path: Path) -> None:
     refused = call("provider", "enrol", "--home", home, "--out", tmp_path / "no" / "such", card)
-    assert (refused.exit_code, "do it again" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "run `enrol` again" in refused.stderr) == (2, True)
     assert not enrolled(home, card)["new"]
 
 
@@ -247,7 +247,7 @@ def test_a_lease_is_recorded_once(home: Path, card: Path) -> None:
     tenant = enrolled(home, card)["tenant"]
     told("provider", "lease", lines(home, {}, tenant=tenant), "--home", home)
     refused = call("provider", "lease", lines(home, {"lease": "0b" * 16}, {}, tenant=tenant), "--home", home)
-    assert (refused.exit_code, "on the books already" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "a lease is recorded already" in refused.stderr) == (2, True)
     assert leases(home) == 1
     assert str(LeaseId(bytes.fromhex(str(LINE["lease"])))) not in refused.stdout
 

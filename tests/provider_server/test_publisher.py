@@ -108,7 +108,7 @@ def test_what_does_not_settle_is_held_back_and_the_bundle_in_force_stays(
     before = asked.newest()
     assert not publish(asked, Nobody())
     assert asked.newest() == before
-    assert "the bundle is held back: the rates still change" in caplog.text
+    assert "bundle held back: the rates still change" in caplog.text
 
 
 class Nobody:

@@ -345,7 +345,7 @@ def test_a_verdict_says_in_a_sentence_what_it_rests_on_and_what_to_do() -> None:
     assert [option.high for option in worse.alternatives] == sorted(option.high for option in worse.alternatives)
     assert best.high < worse.ratio
     assert worse.context not in {option.context for option in worse.alternatives}
-    for said in ("w3 on c5", "95% interval", "matched node-hours", f"better on {best.context}", "script errors"):
+    for said in ("w3 on c5", "95% interval", "matched node-hours", f"fails less on {best.context}", "script errors"):
         assert said in worse.reason
     assert worse.reason.endswith(".")
     assert worse.evidence.pairs > 0.0

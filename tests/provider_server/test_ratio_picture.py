@@ -62,7 +62,7 @@ def test_all_letters_are_in_the_picture_and_apart(rows: Sequence[Ratio]) -> None
 
 def test_too_many_rows_keep_what_differs_and_the_rest_is_counted() -> None:
     figure = ratio_plot("Season", [*WEEKS, Ratio("week W53", 3.0, 2.0, 4.0)], most=20)
-    assert "33 rows nearer to 1" in label(figure).replace("\n", " ")
+    assert "33 rows closer to 1" in label(figure).replace("\n", " ")
     assert "week W53" in label(figure)
 
 

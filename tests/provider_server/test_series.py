@@ -242,7 +242,7 @@ def test_a_round_that_was_given_up_while_collecting_is_replaced_and_nothing_coun
     world.happen_to_all(0)
     world.play(0)
     world.happen_to_all(1)
-    with pytest.raises(CohortTooSmall, match="1 contributions, 2 are needed"):
+    with pytest.raises(CohortTooSmall, match="1 contribution, at least 2 needed"):
         world.play(1, [0])
     under_way = world.provider.unfinished()
     assert under_way is not None
@@ -536,13 +536,13 @@ def test_while_a_round_is_under_way_no_other_is_planned(world: World) -> None:
     round_ = collected(world, world.provider.plan(window(0)))
     with pytest.raises(RoundUnderWay, match="is still collecting") as refusal:
         world.provider.plan(window(1))
-    assert "give it up" in refusal.value.diagnostics()
+    assert "abandon it" in refusal.value.diagnostics()
     world.provider.close_round(round_)
     with pytest.raises(RoundUnderWay, match="is still endorsing"):
         world.provider.plan(window(1))
     federated_round(world.provider, world.here(EVERYBODY), tuple(world.trustees.values()), round_)
     assert world.provider.unfinished() is None
-    with pytest.raises(WeekHeld, match="were released before"):
+    with pytest.raises(WeekHeld, match="a release already covers"):
         world.provider.plan((window(0)[1] - 1, window(1)[1]))
     world.provider.plan(window(1))
 

@@ -52,9 +52,9 @@ def test_a_token_is_its_tenants_until_it_ends(sessions: Sessions, clock: Clock) 
     assert sessions.tenant_of(session.token) == TENANT
     assert sessions.left_s(session.token) == 0.5
     clock.now_s = session.until_s
-    with pytest.raises(NotSignedIn, match="over"):
+    with pytest.raises(NotSignedIn, match="has expired"):
         sessions.tenant_of(session.token)
-    with pytest.raises(NotSignedIn, match="over"):
+    with pytest.raises(NotSignedIn, match="has expired"):
         sessions.left_s(session.token)
 
 
@@ -68,7 +68,7 @@ def test_any_process_with_the_key_knows_a_token_and_no_other_does(sessions: Sess
     token = a_token(sessions)
     assert Sessions(KEY, clock).tenant_of(token) == TENANT
     stranger = Sessions(session_key(bytes(32)), clock)
-    with pytest.raises(NotSignedIn, match="no session of this provider"):
+    with pytest.raises(NotSignedIn, match="not a session of this provider"):
         stranger.tenant_of(token)
     with pytest.raises(NotSignedIn):
         sessions.tenant_of(a_token(stranger))
@@ -79,14 +79,14 @@ def test_sessions_of_one_tenant_are_called_back_and_a_new_one_is_good(sessions: 
     assert sessions.tenant_of(stolen) == TENANT
     sessions.revoke({TENANT: int(NOON_S) + LIFETIME_S + SLACK_S})
     for question in (sessions.tenant_of, sessions.left_s, sessions.until_s):
-        with pytest.raises(NotSignedIn, match="called back"):
+        with pytest.raises(NotSignedIn, match="was revoked"):
             question(stolen)
     assert sessions.tenant_of(of_another) == OTHER
     fresh = a_token(sessions)  # in the very same second
     assert sessions.tenant_of(fresh) == TENANT
     clock.now_s += LIFETIME_S
     sessions.revoke({})  # the row is gone with the sessions that it named
-    with pytest.raises(NotSignedIn, match="over"):
+    with pytest.raises(NotSignedIn, match="has expired"):
         sessions.tenant_of(stolen)
 
 
@@ -129,7 +129,7 @@ def test_a_sign_in_is_taken_within_five_minutes(sessions: Sessions, late_s: int,
     if taken:
         assert sessions.tenant_of(sessions.grant(asked).token) == TENANT
         return
-    with pytest.raises(NotSignedIn, match="s old, 300 are allowed") as refused:
+    with pytest.raises(NotSignedIn, match=r"s old \(limit 300 s\)") as refused:
         sessions.grant(asked)
     assert "clock" in refused.value.hint
 
@@ -185,7 +185,7 @@ def test_the_refusal_says_when_to_come_back_and_that_is_enough(clock: Clock) -> 
     clock.now_s += 1.0
     with pytest.raises(TooManyRequests) as refused:
         buckets.take(TENANT)
-    assert refused.value.hint == "ask again in 3.0 s"
+    assert refused.value.hint == "try again in 3.0 s"
     clock.now_s += 2.9
     assert let_through(buckets, TENANT, 1) == 0
     clock.now_s += 0.1

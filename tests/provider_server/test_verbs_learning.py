@@ -280,7 +280,7 @@ def test_benchmark_jobs_give_rules_and_first_rates(held: Path, tmp_path: Path) -
         assert f"{CONTEXT}, at distance 1" in one["basis"]
     said = call("learn", "--home", held, "--benchmarks", file).stdout
     assert "rule: with nccl in [2.18, 2.20), benchmark jobs fail" in said
-    assert "new: new 1: " in said
+    assert "first rate of context new 1: " in said
     (without,) = told("learn", "--home", held)
     assert (without["rules"], without["newcomers"]) == ([], [])
     assert without["rates"] == row["rates"]

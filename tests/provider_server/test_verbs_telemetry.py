@@ -192,10 +192,10 @@ def test_without_failures_or_hours_nothing_is_made_up(tmp_path: Path) -> None:
     file = write(tmp_path / "telemetry.parquet", still, still > 0)
     result = call("hazard", "--home", tmp_path, "--file", file, "--start", START, "--end", END)
     assert result.exit_code == 3
-    assert f"no failure in {10 * HOURS:,} node-hours at risk: at most 2.2 in 1,000" in result.stderr
+    assert f"no failure in {10 * HOURS:,} node-hours at risk: at most 2.2 per 1,000" in result.stderr
     later = call("hazard", "--home", tmp_path, "--file", file, "--start", END + 500, "--end", END + 600)
     assert later.exit_code == 3
-    assert "no hour at risk" in later.stderr
+    assert "no node-hours at risk" in later.stderr
     assert call("hazard", "--home", tmp_path, "--file", file, "--start", 9, "--end", 9).exit_code == 2
     assert "prometheus_url" in call("hazard", "--home", tmp_path).stderr
 
@@ -213,7 +213,7 @@ def test_curves_are_drawn_as_steps_from_the_beginning_to_the_end() -> None:
     assert line.get_drawstyle() == "steps-post"
     assert np.asarray(line.get_xydata()).tolist() == [[0, 1], [10, 0.98], [20, 0.95], [168, 0.95]]
     assert [text.get_text() for text in lower.texts] == ["0", "3"]
-    assert figure.get_suptitle().replace("\n", " ").startswith("95.0% of nodes came through 168 hours")
+    assert figure.get_suptitle().replace("\n", " ").startswith("95.0% of nodes had no hardware failure in 168 hours")
     empty = survival_curves(curve(), {}, 168.0)
     assert "nothing to show" in empty.get_suptitle()
     wild = survival_curves(curve(0.9), {1: replace(curve(0.1), high=np.array([np.inf]))}, 168.0)

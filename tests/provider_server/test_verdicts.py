@@ -74,7 +74,7 @@ def test_without_a_control_a_pair_can_still_be_accused_and_says_so() -> None:
     found = judge_pairs(find_mismatches(counted), counted, LifeTable.zeros(DIMENSIONS), 100.0 * explained)
     (worse,) = (one for one in found if one.judgement is PairJudgement.WORSE)
     assert (worse.workload, worse.context) == ("w3", "c4")
-    assert "script errors are too few to check" in worse.reason
+    assert "too few script errors to check" in worse.reason
 
 
 def test_nothing_is_acquitted_for_want_of_data() -> None:
@@ -125,4 +125,4 @@ def test_what_is_suspected_is_proposed_another_context() -> None:
     doubted = [one for one in found if one.judgement is PairJudgement.SUSPECTED]
     assert doubted
     assert np.mean([bool(one.alternatives) for one in doubted]) > 0.5
-    assert all("go elsewhere where that costs little" in one.reason for one in doubted)
+    assert all("use another context if that costs little" in one.reason for one in doubted)

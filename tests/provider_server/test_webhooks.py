@@ -109,7 +109,7 @@ def test_alerts_stand_since_they_began_and_their_end_is_repeated() -> None:
     assert again["endsAt"] > first["endsAt"]
     (over, more) = board.alerts([suspects(5)], 120.0)
     assert (more["startsAt"], more["labels"]) == (other["startsAt"], other["labels"])  # another number, the same alert
-    assert "5 suspected" in more["annotations"]["description"]
+    assert "5 tenants suspected" in more["annotations"]["description"]
     assert (over["labels"], over["endsAt"]) == (
         first["labels"],
         alert(trustee_away(1), since_s=0, until_s=120)["endsAt"],

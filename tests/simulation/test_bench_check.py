@@ -51,7 +51,7 @@ def test_a_wrong_answer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         questions = generator.questions(await generator.sign_in())
         await generator.ask(questions)
         swapped = [(question, questions[0][1]) for question, check in questions if check != questions[0][1]]
-        with pytest.raises(AssertionError, match="something else than the bundle"):
+        with pytest.raises(AssertionError, match="the service's check differs from the bundle's"):
             await generator.ask(swapped)
 
     with serving(grounds) as server:

@@ -143,7 +143,7 @@ def test_an_invalid_scenario_is_refused(old: str, new: str, complaint: str) -> N
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ScenarioError) as caught:
         load("quickstrat")
-    assert caught.value.hint == "take one of quickstart, standard, tiny, or a file"
+    assert caught.value.hint == "use one of quickstart, standard, tiny, or a file"
 
 
 def test_mismatches_that_do_not_fit_are_refused() -> None:

@@ -276,7 +276,7 @@ def test_first_screen_tells_what_happened() -> None:
     assert "warned of 5 of 6 planted mismatches, with 1 false alarm." in words
     assert "5 planted and found" in words
     assert "1 planted and missed" in words
-    assert "privacy spent on a job-week ε = 1" in words
+    assert "privacy budget of a job-week ε = 1" in words
     assert "δ = 10⁻⁸" in words
     assert "× 1.22" in words  # exp(0.2)
 
@@ -293,7 +293,7 @@ def test_the_impact_is_told_with_and_without_privacy() -> None:
     assert "GPU-hours saved 251,513" in words
     assert "GPU-hours of mismatches: avoided 57% 97%" in words
     assert "other starts: refused < 0.1% < 0.1%" in words
-    assert "avoided 57%; refused in vain < 0.1%; warned in time 73%" in words  # the description of the picture
+    assert "avoided 57%; false refusals < 0.1%; hints in time 73%" in words  # the description of the picture
     nothing = _changed(("impact",), value=None)
     assert "GPU-hours saved not available" in Page(render(nothing)).words()
 

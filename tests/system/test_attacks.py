@@ -961,7 +961,7 @@ def test_a_round_of_one_group_with_a_huge_lie_is_not_released(eight: Federation)
     """Ceilings need no other group to compare with; there is nothing else to release."""
     with pytest.raises(PoisonedRound, match="1 of 1 groups hold impossible counts") as caught:
         a_week(eight, {2: adding(eight, 2, 2**40)})
-    assert "nothing is released" in caught.value.hint
+    assert "nothing was released" in caught.value.hint
     assert eight.provider.releases() == []
 
 

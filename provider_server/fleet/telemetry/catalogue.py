@@ -80,17 +80,17 @@ class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if unknown := frozenset(self.blanks) - set(BLANKS):
-            raise ValueError(f"no blank values are called {sorted(unknown)}")
+            raise ValueError(f"unknown families of blank values: {', '.join(sorted(unknown))}")
         if unknown := self.summarise - SUMMARIES[self.kind]:
-            raise ValueError(f"a {self.kind} has no {sorted(unknown)}")
+            raise ValueError(f"a {self.kind} has no summary {', '.join(sorted(unknown))}")
         if not self.low < self.high:
-            raise ValueError(f"nothing is plausible between {self.low} and {self.high}")
+            raise ValueError(f"low ({self.low:g}) must be below high ({self.high:g})")
         if self.kind is not Kind.GAUGE and self.above is not None:
-            raise ValueError("only a gauge has a threshold")
+            raise ValueError("only a gauge can have a threshold (above)")
         if self.kind is not Kind.STATE and self.event:
-            raise ValueError("only a state has events")
+            raise ValueError("only a state can have events")
         if "minus_one" in self.blanks and self.low < 0:
-            raise ValueError("-1 cannot be plausible and blank")
+            raise ValueError("-1 cannot be both plausible (low) and blank (minus_one)")
 
     def is_blank(self, raw: Floats) -> NDArray[np.bool_]:
         """Which of some values, as they were exported, mean that there is none."""
@@ -108,7 +108,7 @@ METRICS: Mapping[str, Metric] = LazyTable(lambda: parse(shipped("provider_server
 
 
 def parse(text: str) -> Mapping[str, Metric]:
-    """Reads a table; BadTable for what it cannot mean: unknown columns, an alias of two metrics, a bad range."""
+    """Reads a table; BadTable if it is not valid: unknown columns, an alias of two metrics, a bad range."""
     file = "metrics.toml"
     found = {metric.name: metric for metric in rows(loads(text, file), Metric, file, "name")}
     by_alias(found)

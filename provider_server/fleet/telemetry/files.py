@@ -27,7 +27,7 @@ NAME = "__name__"
 class UnusableFile(PharoahError):
     """A file of samples that cannot be read."""
 
-    default_hint = "write columns for time, metric and value, and one for each label; see docs/telemetry.md"
+    default_hint = "a file needs columns for time, metric and value, and one for each label; see docs/telemetry.md"
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,9 @@ HEADER = re.compile(r"^\s*\[\[\s*([A-Za-z_]+)\s*\]\]")
 
 
 class InventoryError(PharoahError):
-    """An inventory that says something impossible."""
+    """An inventory that cannot be read or contradicts itself."""
 
-    default_hint = "correct that line; docs/telemetry.md tells what each table holds"
+    default_hint = "correct that line; docs/telemetry.md describes the tables"
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,7 +120,7 @@ def load(path: Path) -> Inventory:
         text = path.read_text(encoding="utf-8")
         entries = list(_csv(path, text) if path.suffix == ".csv" else _toml(text))
     except OSError as error:
-        raise InventoryError(f"{path}: {error.strerror}", hint="name the inventory's file") from error
+        raise InventoryError(f"{path}: {error.strerror}", hint="pass the inventory's file") from error
     except (tomllib.TOMLDecodeError, csv.Error, UnicodeDecodeError) as error:
         raise InventoryError(f"{path}: {error}") from error
     return _checked(path, [(line, _thing(path, line, kind, row)) for line, kind, row in entries])
@@ -156,7 +156,7 @@ def _toml(text: str) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
 def _csv(path: Path, text: str) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
     reader = csv.DictReader(text.splitlines(), strict=True)
     if "kind" not in (reader.fieldnames or ()):
-        raise InventoryError(f"{path}:1: there is no column kind")
+        raise InventoryError(f"{path}:1: the column kind is missing")
     for row in reader:
         if None in row:
             raise InventoryError(f"{path}:{reader.line_num}: more cells than columns")
@@ -165,7 +165,7 @@ def _csv(path: Path, text: str) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
 
 def _thing(path: Path, line: int, kind: str, row: Mapping[str, Any]) -> Thing:
     if kind not in KINDS:
-        raise InventoryError(f"{path}:{line}: there is no {kind!r}, only {', '.join(KINDS)}")
+        raise InventoryError(f"{path}:{line}: unknown kind {kind!r}, not one of {', '.join(KINDS)}")
     try:
         return msgspec.convert(row, KINDS[kind], strict=path.suffix != ".csv")
     except msgspec.ValidationError as error:
@@ -182,7 +182,7 @@ def _checked(path: Path, things: list[tuple[int, Thing]]) -> Inventory:
     for line, thing in things:
         for key in _needs(thing):
             if key not in seen:
-                raise InventoryError(f"{path}:{line}: {' '.join(map(str, key))} is nowhere in the file")
+                raise InventoryError(f"{path}:{line}: {' '.join(map(str, key))} is not in the file")
         if isinstance(thing, NvLink) and thing.a == thing.b:
             raise InventoryError(f"{path}:{line}: a link from GPU {thing.a} of {thing.node} to itself")
     return Inventory(*(tuple(_of(kind, things)) for kind in KINDS.values()))

@@ -37,13 +37,13 @@ LONGEST_TEXT = 200
 class TokenInTheClear(Refusal):
     """A bearer token would go over a network without TLS."""
 
-    default_hint = "use an https:// address, or none of another machine"
+    default_hint = "use an https:// address, or Prometheus on this machine"
 
 
 class TooLarge(PeerFault):
     """An answer is larger than allowed, even for a second of one metric."""
 
-    default_hint = "raise most_bytes, or read fewer nodes at once by matchers"
+    default_hint = "raise most_bytes, or select fewer nodes with matchers"
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class PrometheusSource:
     def __init__(self, settings: PrometheusSettings, sleep: Callable[[float], None] = time.sleep) -> None:
         url = httpx.URL(settings.url)
         if settings.bearer_token_file is not None and url.scheme != "https" and url.host not in LOOPBACK:
-            raise TokenInTheClear(f"{settings.url} has no TLS, and a token would be sent to it")
+            raise TokenInTheClear(f"the bearer token would be sent without TLS to {settings.url}")
         self._settings = settings
         self._sleep = sleep
 
@@ -116,7 +116,7 @@ class PrometheusSource:
         selector = f'{{__name__=~"{names}"{matchers}}}[{end_ms - start_ms}ms]'
         body = self._posted(client, {"query": selector, "time": f"{(end_ms - 1) / 1000:.3f}"})
         if body is None and end_ms - start_ms <= LEAST_WINDOW_MS:
-            raise TooLarge(f"{client.base_url} answers with too much for one second of {metric.name}")
+            raise TooLarge(f"the answer of {client.base_url} for one second of {metric.name} is too large")
         if body is None:
             middle = (start_ms + end_ms) // 2
             yield from self._asked(client, book, metric, start_ms, middle)
@@ -147,7 +147,7 @@ class PrometheusSource:
     def _body(self, response: httpx.Response) -> bytes | None:
         if response.is_redirect:
             raise PeerFault(
-                f"{response.request.url} redirects elsewhere", hint="name the address that answers; none is followed"
+                f"{response.request.url} redirects elsewhere", hint="use the final address; redirects are not followed"
             )
         parts, size = [], 0
         for part in response.iter_bytes():
@@ -160,7 +160,7 @@ class PrometheusSource:
             text = visible(body.decode("utf-8", "replace")[:LONGEST_TEXT])
             raise PeerFault(
                 f"{response.request.url} answers with status {response.status_code}: {text}",
-                hint="compare address, token and matchers with those that work by hand",
+                hint="check address, token and matchers",
             )
         return body
 
@@ -184,10 +184,10 @@ def _decoded(body: bytes, url: str) -> _Answer:
     try:
         answer = msgspec.json.decode(body, type=_Answer)
     except msgspec.DecodeError as error:
-        raise DecodeError(f"{url} does not answer as Prometheus does: {error}", hint="name its base address") from error
+        raise DecodeError(f"{url} is not Prometheus: {error}", hint="use the base address of Prometheus") from error
     if answer.status != "success" or answer.data is None or answer.data.resultType != "matrix":
-        said = visible(answer.error[:LONGEST_TEXT])
-        raise DecodeError(f"{url} answers without samples: {said}", hint="try the query by hand")
+        cause = visible(answer.error[:LONGEST_TEXT])
+        raise DecodeError(f"{url} returned no samples: {cause}", hint="try the query by hand")
     return answer
 
 
@@ -208,4 +208,4 @@ def _numbers(texts: list[str], series: NDArray[np.uint32], book: SeriesBook) -> 
         return np.array([float(text) for text in texts], np.float64)
     except ValueError as error:
         metric = book.slots[book.series[int(series[0])].slot].metric.name
-        raise DecodeError(f"a sample of {metric} is no number", hint="this is no Prometheus") from error
+        raise DecodeError(f"a sample of {metric} is not a number", hint="the server may not be Prometheus") from error

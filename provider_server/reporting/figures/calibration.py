@@ -1,4 +1,4 @@
-"""Whether predictions hold: observed over predicted failures, bin by bin."""
+"""Calibration: observed over predicted failures, by groups of predicted risk."""
 
 import math
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @styled()
 def calibration_plot(c: "Calibration", names: Mapping[str, str] = NAMELESS, *, unit: str = "failures") -> Figure:
-    """What came over what was predicted, with its interval, for each group; the groups rise in predicted risk.
+    """Observed over predicted failures with the interval, for each group, by ascending predicted risk.
 
     `unit` is what was counted; `names` may have another word for it.
     """
@@ -51,16 +51,16 @@ def calibration_plot(c: "Calibration", names: Mapping[str, str] = NAMELESS, *, u
     with np.errstate(over="ignore"):
         ratios = (every[1:, known] / predicted).clip(-HUGE, HUGE)
     held = (low <= predicted) & (predicted <= high)
-    title = f"{held.sum()} of {count_of(len(held), 'interval')} hold what was predicted"
+    title = f"{held.sum()} of {count_of(len(held), 'interval')} contain the prediction"
     if math.isfinite(c.ratio_total):
-        title = (
-            f"Of 100 {unit} predicted, {plain(100 * c.ratio_total)} came; {held.sum()} of {len(held)} intervals hold"
-        )
-    slope = f"Slope {c.slope:.2f}, 95% interval {c.slope_low:.2f} – {c.slope_high:.2f}; 1 is perfect, less too sure."
+        total = f"Per 100 {unit} predicted, {plain(100 * c.ratio_total)} occurred"
+        title = f"{total}; {held.sum()} of {len(held)} intervals agree"
+    interval = f"95% interval {c.slope_low:.2f} – {c.slope_high:.2f}"
+    slope = f"Slope {c.slope:.2f}, {interval}; 1 is perfect, below 1 overconfident."
     size = " – ".join(dict.fromkeys((plain(predicted.min()), plain(predicted.max()))))
     notes = (
         slope if math.isfinite(c.slope + c.slope_low + c.slope_high) else "",
-        f"Of each group, {size} {unit} were predicted. Lines are 95% intervals; where the point is hollow, it misses.",
+        f"Each group: {size} {unit} predicted. Lines: 95% intervals; hollow: it excludes the prediction.",
         dropped,
     )
     told = "; ".join(f"{plain(x)} predicted and {plain(y)} observed" for x, y in zip(predicted, observed, strict=True))

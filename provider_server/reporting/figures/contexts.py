@@ -58,7 +58,7 @@ def context_map(
     listed, step = contexts[:MOST_LISTED], -(-len(places) // MOST_NODES)
     texts = {number: _description(number, descriptions, names) for number in listed}
     notes = (
-        "Near nodes are alike: directions and distances have no unit.",
+        "Similar nodes lie close together; the axes have no unit.",
         f"{(of < 0).sum():,} nodes in no context are crosses." if (of < 0).any() else "",
         f"One in {step} nodes of each context is drawn." if step > 1 else "",
         left_out_note(len(contexts) - len(listed), "context", "with lower rates", "in the list"),

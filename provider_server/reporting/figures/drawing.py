@@ -30,6 +30,7 @@ from matplotlib.ticker import NullLocator
 
 from crypto.errors import PharoahError
 from federation.protocol.life_table import Floats
+from federation.runtime.visible import reason
 
 HUGE, _ABSURD = 1e12, 1e300  # as far as an axis reaches, and where numbers begin to overflow
 NAMELESS: Mapping[str, str] = MappingProxyType({})
@@ -105,13 +106,13 @@ def save(figure: Figure, path: Path) -> None:
     """Writes a PNG or an SVG, by the suffix of `path`, which is replaced; PictureNotSaved where that cannot be."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in ("png", "svg"):
-        raise PictureNotSaved(f"{path} does not end like a picture", hint="choose a name that ends in .png or .svg")
+        raise PictureNotSaved(f"neither a .png nor a .svg file: {path}", hint="choose a name that ends in .png or .svg")
     figure.savefig(buffer := BytesIO(), format=kind, dpi=150, metadata={"Date" if kind == "svg" else "Software": None})
     try:
         path.write_bytes(buffer.getvalue())
     except OSError as failure:
         hint = "choose a folder that exists and that you may write to"
-        raise PictureNotSaved(f"cannot write {path}: {failure.strerror}", hint=hint) from failure
+        raise PictureNotSaved(f"{reason(failure)}: {path}", hint=hint) from failure
 
 
 def inline(figure: Figure, key: str) -> str:
@@ -177,7 +178,7 @@ def _even(text: str, most: int) -> list[str]:
 def nothing_to_show(what: str, dropped: str) -> Figure:
     """A sheet that says that there is nothing yet."""
     sheet = Sheet.of(f"{what}: nothing to show yet", 30, [dropped])
-    sheet.write(MARGIN, 4, "It appears here once releases have something to say.", color=SOFT, size=11)
+    sheet.write(MARGIN, 4, "No release has data for this chart yet.", color=SOFT, size=11)
     return sheet.figure
 
 

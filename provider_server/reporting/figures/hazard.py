@@ -58,7 +58,7 @@ def hazard_curves(
     title, most = _highest(kept[0], known, names, edges_hours)
     numbered = "The number at a curve is its build-up level: how far nodes are from healthy."
     rest = left_out_note(len(panels) - len(shown), "context", "with lower rates")
-    notes = (f"{most} Shades are 95% intervals, both scales logarithmic.", numbered if known else "", rest, dropped)
+    notes = (f"{most} Shaded: 95% intervals. Both scales are logarithmic.", numbered if known else "", rest, dropped)
     sheet = Sheet.of(title, 46 + 140.0 * rows, notes, f"{count_of(len(shown), 'panel')} of rates by age.")
     sheet.write(MARGIN, 4, "failures per 1,000 node-hours", size=11, color=SOFT)
     limits = limits_around(np.array([PER_NODE_HOURS * each.rate for each in kept]), 2.5)
@@ -96,7 +96,7 @@ def _highest(
     first, last = (_age(edges_hours[int(rate.band) + end]) for end in (0, 1))
     ages = f"above {first}" if int(rate.band) == len(edges_hours) - 2 else f"{first} – {last}"
     title = f"{short_name(context, names)} fails most: {middle} times in 1,000 node-hours at age {ages}"
-    return title, f"The most{'' if level is None else f', at build-up level {level}'}: {middle} ({low} – {high})."
+    return title, f"Highest rate{'' if level is None else f', at build-up level {level}'}: {middle} ({low} – {high})."
 
 
 def _age(hours: float) -> str:

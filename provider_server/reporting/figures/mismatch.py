@@ -1,4 +1,4 @@
-"""Which workloads fail where: a matrix of ratios, and the surest pairs with their intervals (a forest plot)."""
+"""Which workloads fail where: a matrix of ratios, and a forest plot of the most probable pairs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -88,7 +88,7 @@ _NUMBERS = "probability_worse risk_ratio low high expected_failures"
 
 
 def _judged(pairs: Iterable[Pair]) -> tuple[list[Pair], str]:
-    """The pairs that can be shown, the weightiest first, and a note about the others."""
+    """The pairs that can be shown, the most probable mismatches first, and a note about the others."""
     every = list(pairs)
     kept = [pair for pair in every if pair.risk_ratio > 0 and are_finite(pair, _NUMBERS)]
     return sorted(kept, key=_weight), left_out_note(
@@ -111,9 +111,9 @@ def mismatch_matrix(pairs: Sequence[Pair], names: Mapping[str, str] = NAMELESS) 
     contexts = sorted(every[:MOST_CONTEXTS], key=lambda context: natural(short_name(context, names)))
     across = {context: place for place, context in enumerate(contexts)}
     notes = (
-        "A number is the risk ratio: how many times as often as workload and context explain. Blank: nothing ran.",
-        left_out_note(len(workloads) - len(down), "workload", "with less to say"),
-        left_out_note(len(every) - len(across), "context", "with less to say"),
+        "A number is the risk ratio: how many times as often as workload and context explain. Blank: no jobs.",
+        left_out_note(len(workloads) - len(down), "workload", "with less probable mismatches"),
+        left_out_note(len(every) - len(across), "context", "with less probable mismatches"),
         dropped,
     )
     worse = [pair for pair in kept if pair.judgement == "worse"]
@@ -198,7 +198,7 @@ def forest_plot(pairs: Sequence[Pair], names: Mapping[str, str] = NAMELESS, *, m
     title = title if rows[0].judgement == "worse" else _worst(kept)
     height = 30.0 * len(rows) + 28 * sum(map(bool, groups.values()))
     notes = (
-        "Line: 95% interval, an arrow where it goes on. The scale is logarithmic.",
+        "Line: 95% interval, an arrow where it continues. The scale is logarithmic.",
         f"Not shown: {rest}." if rest else "",
         dropped,
     )

@@ -60,8 +60,8 @@ def ratio_plot(what: str, rows: Sequence[Ratio], *, beside: str = "the average",
     if told:
         title = f"{what}: {told[0].label} fails {plain(told[0].ratio)} times as often as {beside}"
     notes = (
-        "Line: 95% interval, an arrow where it goes on; hollow where it holds 1. The scale is logarithmic.",
-        f"Not shown: {count_of(len(known) - len(kept), 'row')} nearer to 1." if len(known) > len(kept) else "",
+        "Line: 95% interval, an arrow where it continues; hollow if it contains 1. The scale is logarithmic.",
+        f"Not shown: {count_of(len(known) - len(kept), 'row')} closer to 1." if len(known) > len(kept) else "",
         dropped,
     )
     said = "; ".join(f"{row.label}: {plain(row.ratio)} ({plain(row.low)} – {plain(row.high)})" for row in told[:5])

@@ -41,9 +41,9 @@ def survival_curves(survival: "Curve", by_level: Mapping[int, "Curve"], hours: f
     if not (len(survival.times) and _is_finite(survival)):
         return nothing_to_show("Nodes without a failure", dropped)
     value, low, high = (f"{100 * curve[-1]:.1f}%" for curve in (survival.value, survival.low, survival.high))
-    title = f"{value} of nodes came through {plain(hours, 3)} hours without a failure of hardware"
+    title = f"{value} of nodes had no hardware failure in {plain(hours, 3)} hours"
     notes = (
-        f"At the end {value} ({low} – {high}). Shades are 95% intervals, of each hour by itself.",
+        f"At the end {value} ({low} – {high}). Shaded: 95% intervals, for each hour separately.",
         "Below: for a node that stays at a level all the time. The number at a curve is its build-up level: how far a"
         " node is from healthy; the steeper, the more often it fails.",
         dropped,
@@ -54,7 +54,7 @@ def survival_curves(survival: "Curve", by_level: Mapping[int, "Curve"], hours: f
     upper = _panel(sheet, 24, hours)
     _step(upper, _whole(survival, 1.0, hours), LIGHT["kind-0"])
     upper.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g}%")
-    sheet.write(MARGIN, _HEIGHT + 50, "failures to expect so far, by build-up level", size=11, color=SOFT)
+    sheet.write(MARGIN, _HEIGHT + 50, "expected failures so far, by build-up level", size=11, color=SOFT)
     _levels(_panel(sheet, _HEIGHT + 70, hours), drawn, hours)
     sheet.write(_LEFT + _BREADTH / 2, 2 * _HEIGHT + 90, "hours since the window began", size=11, ha="center")
     return sheet.figure

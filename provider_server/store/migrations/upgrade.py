@@ -30,19 +30,19 @@ _one_at_a_time = threading.Lock()  # Alembic keeps the connection of the steps i
 class NewerDatabase(Refusal):
     """The database has a version that this program does not know."""
 
-    default_hint = "install the version of Pharoah that last wrote it, or a newer one; nothing was changed"
+    default_hint = "nothing was changed; install the version of Pharoah that last wrote it, or a newer one"
 
 
 class ForeignDatabase(Refusal):
     """The database holds tables, and not those of a store."""
 
-    default_hint = "give the store a database, or a schema, of its own; nothing was changed"
+    default_hint = "nothing was changed; use a separate database or schema for the store"
 
 
 class NoStore(Refusal):
-    """The database is empty, and nobody asked for a new store in it."""
+    """The database is empty, and no new store was requested."""
 
-    default_hint = "name the database that the provider writes to"
+    default_hint = "pass the database that the provider uses"
 
 
 def upgrade(engine: sa.Engine, *, create: bool) -> None:
@@ -94,7 +94,7 @@ def _is_first(connection: sa.Connection, *, create: bool) -> bool:
         return False
     columns = {table: [column["name"] for column in inspector.get_columns(table)] for table in tables}
     if columns != _FIRST_COLUMNS:
-        raise ForeignDatabase("the database holds tables of something else")
+        raise ForeignDatabase("the database contains tables of another program")
     return True
 
 
