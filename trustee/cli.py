@@ -1,6 +1,6 @@
-"""`pharoah-trustee`: the verbs of whoever runs a trustee. Who does what, and when: docs/ceremony.md.
+"""`pharoah-trustee`: the command line of a trustee. docs/ceremony.md has the steps of the ceremony.
 
-What is handed over are files, by any channel; what is compared aloud are fingerprints. No verb overwrites a file.
+Parties exchange files by any channel and compare fingerprints aloud. No verb overwrites a file.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = CommandLine(
     name="pharoah-trustee",
-    help="Run a trustee: make its keys, take part in the ceremony that makes the token key, and see its log.",
+    help="Run a trustee: make its keys, make the token key with other trustees, answer requests, and show its log.",
 )
 
 _console = Console("pharoah-trustee")
@@ -33,7 +33,7 @@ TrusteeHome = Annotated[
         "--home",
         click_type=HomeFolder(Role.TRUSTEE),
         envvar="PHAROAH_TRUSTEE_HOME",
-        help="The trustee's home directory, its own alone.",
+        help="The trustee's home directory.",
     ),
 ]
 
@@ -57,12 +57,14 @@ def _names(texts: list[str] | None) -> list[str]:
 @app.command(cls=Verb)
 def init(
     home: TrusteeHome,
-    address: Annotated[str, typer.Option(help="host:port where others reach this trustee.", callback=_address)],
-    name: Annotated[list[str] | None, typer.Option(help="A further DNS name or IP address.", callback=_names)] = None,
+    address: Annotated[str, typer.Option(help="host:port at which others reach this trustee.", callback=_address)],
+    name: Annotated[
+        list[str] | None, typer.Option(help="Another DNS name or IP address of it; repeatable.", callback=_names)
+    ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Make a trustee's keys and its card, the file trustee.card in the home, which everybody else needs."""
+    """Make a trustee's keys and its card (trustee.card in the home) for all other parties."""
     import os
     from datetime import UTC, datetime
 
@@ -76,7 +78,7 @@ def init(
         show_json({"card": str(file), "address": card.address, "fingerprint": shown})
         return
     show(f"card         {file}", f"fingerprint  {shown}")
-    _tell("give the card to every trustee and to the provider, and read its fingerprint to them")
+    _tell("give the card to every trustee and to the provider, and read its fingerprint aloud to them")
 
 
 @app.command("renew-certificate", cls=Verb)
@@ -84,15 +86,18 @@ def renew_certificate(
     home: TrusteeHome,
     name: Annotated[
         list[str] | None,
-        typer.Option(help="A DNS name or IP address beside the card's; as before, if none are named.", callback=_names),
+        typer.Option(
+            help="Another DNS name or IP address beside the card's; by default those of the old certificate.",
+            callback=_names,
+        ),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=3652, help="For how long callers accept it.")] = 366,
+    days: Annotated[int, typer.Option(min=1, max=3652, help="Days that the certificate is valid.")] = 366,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Make another key and TLS certificate for this trustee. The server has them from its next start.
+    """Make a new TLS key and certificate for this trustee. Restart the server to use them.
 
-    Card, committee and directory stay: callers trust each certificate that the trustee's signing key has signed.
+    Card, committee and directory stay: callers trust every certificate signed by the trustee's signing key.
     """
     from datetime import UTC, datetime
 
@@ -100,13 +105,13 @@ def renew_certificate(
     from trustee import home as trustee_home
 
     with failing():
-        made = trustee_home.renew_certificate(home, name or [], datetime.now(UTC), days).certificate_pem
-    file, hosts, end = home / trustee_home.TLS_CERTIFICATE, hosts_of(made), ends(made).isoformat()
+        renewed = trustee_home.renew_certificate(home, name or [], datetime.now(UTC), days).certificate_pem
+    file, hosts, end = home / trustee_home.TLS_CERTIFICATE, hosts_of(renewed), ends(renewed).isoformat()
     if as_json:
         show_json({"certificate": str(file), "hosts": hosts, "ends": end})
         return
     show(f"{file}: for {', '.join(hosts)}, until {end}")
-    _tell("stop `serve` and start it again")
+    _tell("restart `serve`")
 
 
 @app.command(cls=Verb)
@@ -116,12 +121,12 @@ def deal(
         typer.Argument(metavar="CARD...", help="The cards of all trustees.", click_type=InputFile(exists=True)),
     ],
     home: TrusteeHome,
-    threshold: Annotated[int, typer.Option(help="How many trustees make a token; at most a majority.")],
-    out: Annotated[Path, typer.Option(help="Where the dealing goes; a file that is there is not overwritten.")],
+    threshold: Annotated[int, typer.Option(help="The number of trustees needed for a token; at most a majority.")],
+    out: Annotated[Path, typer.Option(help="The file to write the dealing to; it must not exist yet.")],
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Deal this trustee's part of the signature key, sealed for each of the trustees on the cards."""
+    """Make this trustee's part of the token key, sealed for each trustee on the cards."""
     import os
 
     from federation.protocol import ceremony
@@ -134,13 +139,13 @@ def deal(
         _write_new(out, ceremony.deal(trustee_home.signing_key(home), everybody, threshold, os.urandom))
     count, shown = len(everybody.cards), fingerprint(everybody.name)
     if count < FEW_TRUSTEES:
-        warn(f"only {count} trustees: {threshold} that collude know the key; five or more are better")
+        warn(f"only {count} trustees: any {threshold} that collude know the key; use five or more")
     if as_json:
         show_json({"dealing": str(out), "trustees": count, "threshold": threshold, "cards_fingerprint": shown})
         return
-    made = f"trustees     {count}, any {threshold} of whom make tokens"
-    show(f"dealing      {out}", made, f"list         {shown}")
-    _tell("every trustee must read the same fingerprint of the list; then give the dealing to every trustee")
+    trustees = f"trustees     {count}, any {threshold} of which can make tokens"
+    show(f"dealing      {out}", trustees, f"list         {shown}")
+    _tell("check that every trustee has the same fingerprint of the list; then give the dealing to every trustee")
 
 
 @app.command(cls=Verb)
@@ -155,7 +160,7 @@ def combine(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Check everybody's dealing, and keep what comes of it: the files share.key and committee in the home."""
+    """Check all dealings, and write this trustee's share and the committee (share.key, committee) to the home."""
     from federation.protocol import ceremony
     from federation.protocol.enrolment import fingerprint
     from trustee import home as trustee_home
@@ -163,28 +168,31 @@ def combine(
     with failing():
         everybody, dealings = _sorted(files)
         card = _check_own(everybody, home)
-        made = ceremony.committee(everybody, dealings)
+        committee = ceremony.committee(everybody, dealings)
         share = ceremony.own_share(everybody, dealings, card.verify_key, trustee_home.sealing_key(home))
-        trustee_home.keep(home, share, made)
-    file, shown = home / trustee_home.COMMITTEE, fingerprint(made.name)
+        trustee_home.keep(home, share, committee)
+    file, shown = home / trustee_home.COMMITTEE, fingerprint(committee.name)
+    trustees, threshold = len(committee.trustees), committee.threshold
     if as_json:
-        view = {"committee": str(file), "index": share.index, "trustees": len(made.trustees)}
-        show_json(view | {"threshold": made.threshold, "fingerprint": shown})
+        view = {"committee": str(file), "index": share.index, "trustees": trustees}
+        show_json(view | {"threshold": threshold, "fingerprint": shown})
         return
-    show(f"trustee      {share.index} of {len(made.trustees)}, any {made.threshold} of whom make tokens")
+    show(f"trustee      {share.index} of {trustees}, any {threshold} of which can make tokens")
     show(f"committee    {file}", f"fingerprint  {shown}")
-    _tell("every trustee must read the same fingerprint of the committee; then give the committee to the provider")
+    _tell("check that every trustee has the same fingerprint; then give the committee to the provider")
 
 
 @app.command(cls=Verb)
 def enrol(
     invitation: Annotated[Path, typer.Argument(help="The provider's invitation.", click_type=InputFile(exists=True))],
     home: TrusteeHome,
-    head: Annotated[str, typer.Option(help="The fingerprint of the directory's head that others read.")] = "",
+    head: Annotated[
+        str, typer.Option(help="The expected fingerprint of the directory's head, from other members.")
+    ] = "",
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Pin the provider's directory, if its trustees and its key are those of the ceremony."""
+    """Pin the provider's directory, after a check that its trustees and key are those of the ceremony."""
     import os
 
     from federation.protocol.enrolment import check_fingerprint, fingerprint
@@ -204,14 +212,14 @@ def enrol(
     show(f"provider     {invited.provider.hex()[:16]}… at {invited.online}")
     show(f"tenants      {members}", f"head         {shown}")
     if not head:
-        _tell("compare the head with the other trustees and with tenants; --head does it here")
+        _tell("compare the head with other trustees and tenants (or pass theirs with --head)")
 
 
 @app.command(cls=Verb)
 def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
-    """Show what this trustee was asked for: evaluations by tenant and epoch, rounds, and proofs of conflicts.
+    """Show requests to this trustee: evaluations by tenant and epoch, rounds, and proofs of conflicts.
 
-    Exit code 1: the provider told two sets for one round.
+    Exit code 1: the provider signed two sets of contributions for one round.
     """
     import os
 
@@ -231,14 +239,14 @@ def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
         for name, request, done in rounds:
             show(f"round {name}: set {request.hex()[:16]}… {'unmasked' if done else 'endorsed'}")
         for name, proof in conflicts:
-            show(f"round {name}: another set was told too, {len(proof)} bytes of proof (--json shows it)")
+            show(f"round {name}: the provider signed another set too, {len(proof)} bytes of proof (see --json)")
     if conflicts:
-        warn("the provider told two sets for one round: keep this log and tell the tenants")
+        warn("the provider signed two sets for one round", "keep this log as proof, and inform the tenants")
         raise typer.Exit(1)
 
 
 def _sorted(files: list[Path]) -> "tuple[CardList, list[bytes]]":
-    """The cards and the dealings among `files`, told apart by their labels; errors name the file."""
+    """Separates `files` into cards and dealings by their labels; errors name the file."""
     from federation.protocol.ceremony import kind_of
     from federation.protocol.enrolment import TrusteeCard, card_list, open_trustee_card
 
@@ -264,15 +272,15 @@ def _about(file: Path) -> Iterator[None]:
 
 
 def _check_own(cards: "CardList", home: Path) -> "TrusteeCard":
-    """The home's own card; CeremonyRefused unless it is in the list just as it is here."""
+    """The home's own card; CeremonyRefused unless the list has exactly this card."""
     from federation.protocol.ceremony import CeremonyRefused
     from trustee import home as trustee_home
 
     own = trustee_home.own_card(home)
     if own not in cards.cards:
         raise CeremonyRefused(
-            f"the {len(cards.cards)} cards do not have the one of {home} among them",
-            hint=f"add {home / trustee_home.CARD}; if a card shows your address, somebody put it in its place",
+            f"none of the {len(cards.cards)} cards is that of {home}",
+            hint=f"add {home / trustee_home.CARD}; if another card has your address, it is forged",
         )
     return own
 
@@ -284,7 +292,7 @@ def _write_new(file: Path, data: bytes) -> None:
         with file.open("xb") as out:
             out.write(data)
     except OSError as error:
-        raise HomeError(f"{file}: {error.strerror}", hint="nothing is overwritten; name another file") from error
+        raise HomeError(f"{error.strerror}: {file}", hint="pass a file that does not exist yet") from error
 
 
 def _tell(next_step: str) -> None:
@@ -293,9 +301,10 @@ def _tell(next_step: str) -> None:
 
 @app.command(cls=Verb)
 def serve(
-    home: TrusteeHome, log_format: Annotated[Format, typer.Option(help="Log lines: json, or text.")] = Format.JSON
+    home: TrusteeHome,
+    log_format: Annotated[Format, typer.Option(help="Format of log lines: json or text.")] = Format.JSON,
 ) -> None:
-    """Run the trustee: evaluate, endorse and unmask, within its own limits, until told to stop."""
+    """Run the trustee: make tokens, endorse and unmask, within its own limits, until SIGTERM or Ctrl-C."""
     import os
     import signal
     import threading

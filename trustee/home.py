@@ -113,7 +113,7 @@ def open_trustee(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits) -
         try:
             trustee = until_open.enter_context(closing(_opened(home, (), random_bytes, limits)))
         except NotEnrolled as error:
-            raise NotEnrolled(error.what, hint="enrol first: see `pharoah-trustee enrol --help`") from error
+            raise NotEnrolled(error.what, hint="run `pharoah-trustee enrol` first") from error
         kept_committee(home).check_seated(trustee.chain.directory)
         until_open.pop_all()
     return trustee
@@ -129,7 +129,9 @@ def _opened(home: Path, entries: Iterable[bytes], random_bytes: RandomBytes, lim
     signing, mask = signing_key(home), MaskKey(read_key(home / "mask.key"))
     record = committee.trustees[share.index - 1]
     if (signing.public, mask.public) != (record.verify_key, record.mask_key):
-        raise HomeError(f"the keys in {home} are not those of the ceremony", hint="restore all files from one backup")
+        raise HomeError(
+            f"the keys are not those of the ceremony: {home}", hint="restore all files from the same backup"
+        )
     memory = home / MEMORY
     os.close(os.open(memory, os.O_CREAT | os.O_RDWR, 0o600))
     return Trustee(share, signing, mask, tuple(entries), memory, random_bytes, limits)
@@ -139,6 +141,6 @@ def _refuse_existing(home: Path, *names: str) -> None:
     existing = [name for name in names if (home / name).exists()]
     if existing:
         raise HomeError(
-            f"{home} has {', '.join(existing)} already; nothing was changed",
-            hint="keys are never overwritten: name another home, or move these away if nobody relies on them",
+            f"keys are never overwritten, and {', '.join(existing)} exist: {home}",
+            hint="pass another --home, or move these files away if nobody relies on them",
         )

@@ -27,7 +27,9 @@ def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
         try:
             server = serve_trustee(trustee, own.listen, certificate, key, known=known)
         except OSError as error:
-            raise BadSettings(f"[trustee] listen: {error}", hint="is another program at this port?") from error
+            raise BadSettings(
+                f"[trustee] listen: {error}", hint="check that no other program uses this port"
+            ) from error
         with server:
             warn_of_end(certificate, datetime.now(UTC))
             while not stop.wait(WARN_EVERY_S):

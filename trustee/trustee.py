@@ -81,7 +81,7 @@ EPOCHS_KEPT = 1  # answers to requests of older epochs are asked for by nobody
 class EpochNotCurrent(Refusal):
     """A tenant asked for tokens of an epoch that is neither this one nor a neighbour of it."""
 
-    default_hint = "set the clocks of tenant and trustee; tokens of other epochs serve nobody"
+    default_hint = "set the clocks of tenant and trustee; only tokens of the current epoch are of use"
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,9 @@ class Trustee:
         """
         asked = open_signed_by(EvaluationRequest, request, self.chain.directory.verify_key)
         if asked.trustee != self.index:
-            raise PeerFault(f"this request is for trustee {asked.trustee}, not {self.index}", hint="ask that one")
+            raise PeerFault(
+                f"this request is for trustee {asked.trustee}, not {self.index}", hint="send it to that trustee"
+            )
         named = name_of(request)
         answered = self._evaluated(named)
         if answered is not None:
@@ -220,7 +222,7 @@ class Trustee:
             return
         current = self.chain.directory.epoch(self._limits.now_hour())
         if abs(epoch - current) > 1:
-            raise EpochNotCurrent(f"epoch {epoch} was asked for, and it is epoch {current}")
+            raise EpochNotCurrent(f"requested epoch {epoch}, current epoch {current}")
 
     def _meter(self, asked: EvaluationRequest, named: Digest, answer: bytes) -> bytes:
         """Charges the tenant and keeps the answer, both or neither; the kept one if another thread was first."""
@@ -301,7 +303,7 @@ class Trustee:
         try:
             header = open_signed_by(ContributionHeader, signed, directory.verify_key)
             if (header.round_id, header.plan) != (plan.round_id, digest(encode(plan))):
-                raise PeerFault("it answers another plan")
+                raise PeerFault("the contribution answers another plan")
             self._mask_key.stream_key(self._stream(header, directory))
         except PharoahError as error:
             raise MemberRefused(f"{tenant}: {error.what}") from error
@@ -345,13 +347,15 @@ class Trustee:
             index = word.trustee
             if word.round_id == plan.round_id and word.request != named:
                 self._note_conflict(plan, signed)
-                raise Equivocation(f"trustee {index} was told another set for round {plan.round_id}")
+                raise Equivocation(
+                    f"trustee {index} endorsed another set for round {plan.round_id}, signed by the provider"
+                )
             if word.round_id == plan.round_id:
                 endorsers.add(index)
         missing = sorted({trustee.index for trustee in plan.trustees} - endorsers)
         if missing:
             raise OutOfOrder(
-                f"round {plan.round_id} lacks the endorsements of the trustees {missing}", hint="ask them first"
+                f"round {plan.round_id} lacks the endorsements of trustees {missing}", hint="get them first"
             )
 
     def _note_conflict(self, plan: Plan, proof: bytes) -> None:
@@ -416,6 +420,6 @@ def _check_owners(asked: UnmaskRequest, plan: Plan, directory: Directory) -> Non
         for level in dimension.levels if dimension.name in TOKEN_DIMENSIONS else ():
             if owners[level] < plan.owners_minimum:
                 raise TooFewOwners(
-                    f"round {plan.round_id}: {owners[level]} tenants say that they hold row {dimension.name}: {level},"
+                    f"round {plan.round_id}: {owners[level]} tenants own row {dimension.name}: {level},"
                     f" {plan.owners_minimum} are needed"
                 )

@@ -30,13 +30,13 @@ from federation.protocol.directory import NOTHING_BEFORE, Directory, DirectoryEn
 from federation.protocol.enrolment import SEALED_BYTES, CardList, SealingKey, TrusteeCard
 
 FEWEST_TRUSTEES = 3
-AGAIN = "keep its files, tell the others, and repeat the ceremony with new dealings, without this trustee if it cheats"
+AGAIN = "keep its files as proof, inform the others, and repeat the ceremony; leave this trustee out if it cheats"
 
 _SEAL_LABEL = b"pharoah/sealed-share/1\0"
 
 
 class CeremonyRefused(Refusal):
-    """The ceremony would not give what it promises: too few trustees, or keys that are not one's own."""
+    """The ceremony would break its guarantees: too few trustees, or keys of another home."""
 
 
 # ---- dealing ---------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def kind_of(signed: bytes) -> type[TrusteeCard] | type[Dealing]:
     for kind in (TrusteeCard, Dealing):
         if kind.LABEL.encode() in head:
             return kind
-    raise DecodeError("this is neither a trustee's card nor a dealing", hint="name the files of this ceremony alone")
+    raise DecodeError("neither a trustee's card nor a dealing", hint="pass only files of this ceremony")
 
 
 def deal(dealer: SigningKey, cards: CardList, threshold: int, random_bytes: RandomBytes) -> bytes:
@@ -115,7 +115,7 @@ class Committee(Message, frozen=True, tag="pharoah/committee/1"):
         keys = {trustee.index: trustee.share_key for trustee in self.trustees}
         if keys.get(share.index) != mul_base(share.secret).encoded:
             raise CeremonyRefused(
-                "the share that is kept here is not one of this committee",
+                "the stored share is not one of this committee",
                 hint="share.key and committee come from one ceremony: restore both from the same backup",
             )
 
@@ -159,7 +159,7 @@ def own_share(cards: CardList, dealings: Iterable[bytes], own: VerifyKey, sealin
     """
     receiver = cards.index(own)
     if sealing_key.public != cards.cards[receiver - 1].sealing_key:
-        raise CeremonyRefused("this sealing key is not the one on the card", hint="use the home that made the card")
+        raise CeremonyRefused("the sealing key is not the one on the card", hint="use the home that made the card")
     checked = _checked(cards, dealings)
     key = _group_key(cards, checked)
     shares = {dealer: _opened(cards, dealer, dealing, receiver, sealing_key) for dealer, dealing in checked.items()}
@@ -211,7 +211,8 @@ def _checked(cards: CardList, dealings: Iterable[bytes]) -> dict[int, Dealing]:
     missing = [card.owner for index, card in cards.numbered() if index not in found]
     if missing:
         raise PeerFault(
-            f"a dealing is missing for {', '.join(missing)}", hint="ask for it; the key needs every trustee's part"
+            f"a dealing is missing for {', '.join(missing)}",
+            hint="ask for it: the key needs a dealing of every trustee",
         )
     _check_one_threshold(cards, found)
     for index, dealing in found.items():
@@ -228,7 +229,7 @@ def _open_dealing(cards: CardList, signed: bytes) -> tuple[int, Dealing]:
     except BadSignature as error:
         raise BadSignature(
             f"the dealing in the name of {cards.cards[index - 1].owner} is not signed by it",
-            hint="it was changed or forged on its way; ask that trustee for it again",
+            hint="it was changed in transit or forged; ask that trustee for it again",
         ) from error
 
 
@@ -254,13 +255,13 @@ def _check_threshold(threshold: int, trustees: int) -> None:
     if trustees < FEWEST_TRUSTEES:
         raise CeremonyRefused(
             f"{trustees} trustees are too few, {FEWEST_TRUSTEES} are needed",
-            hint="with fewer, one that fails stops everybody or one alone knows the key",
+            hint="with fewer, either one failure stops all or one trustee knows the key",
         )
     most = (trustees + 1) // 2
     if not 2 <= threshold <= most:
         raise CeremonyRefused(
             f"a threshold of {threshold} of {trustees} trustees is not between 2 and {most}",
-            hint="below 2 each trustee knows the key; beyond a majority of honest ones a dealer can spoil it",
+            hint="below 2 each trustee knows the key; above a majority one dishonest dealer can spoil it",
         )
 
 
@@ -274,7 +275,7 @@ def _commitments(cards: CardList, dealer: int, dealing: Dealing) -> Elements:
     try:
         return tuple(Element.decode(commitment) for commitment in dealing.commitments)
     except DecodeError as error:
-        raise _fault(cards, dealer, f"made a commitment that is none: {error.what}") from error
+        raise _fault(cards, dealer, f"made an invalid commitment: {error.what}") from error
 
 
 def _info(cards: CardList, dealer: VerifyKey, receiver: int) -> bytes:

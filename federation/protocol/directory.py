@@ -80,7 +80,7 @@ def _check_member(member: Member) -> None:
     except BadSignature as error:
         raise BadSignature(
             f"the mask key of tenant {member.tenant.hex()[:12]}… is not signed by the tenant",
-            hint="whoever enrolled it may have swapped the key; ask the tenant for its card",
+            hint="the key may have been swapped at enrolment; ask the tenant for its card",
         ) from error
     check_possession(claim, member.possession)
 
@@ -268,7 +268,7 @@ def _stepped(before: Directory | None, entry: DirectoryEntry) -> Directory:
     by_id, left = (dict(before.by_id), dict(before.left)) if before else ({}, {})
     for tenant in entry.left:
         if tenant not in by_id:
-            raise Fork(f"entry {entry.number} removes tenant {tenant.hex()[:12]}…, who is not there")
+            raise Fork(f"entry {entry.number} removes tenant {tenant.hex()[:12]}…, who is not a member")
         left[tenant] = by_id.pop(tenant)
     for member in entry.joined:
         _check_return(entry, member, by_id, left.pop(member.tenant, None))
@@ -293,7 +293,7 @@ def _check_step(before: Directory, entry: DirectoryEntry) -> None:
         raise Fork(f"entry {entry.number} does not lead on from entry {before.number}")
     settled = (before.provider, before.threshold, before.group_key, before.trustees, before.weeks_per_epoch)
     if entry.settled != settled:
-        raise TrustChanged(f"entry {entry.number} changes what entry {before.number} had settled")
+        raise TrustChanged(f"entry {entry.number} changes values that entry {before.number} fixed")
 
 
 def _require_distinct(owner: str, keys: Sequence[bytes]) -> None:

@@ -42,9 +42,9 @@ _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z._-]+)):([0-9]{1,5})"
 
 
 class OtherFingerprint(PeerFault):
-    """What was read aloud is not the fingerprint of what lies here."""
+    """The expected fingerprint is not that of the file."""
 
-    default_hint = "somebody changed a file on its way: fetch it again by another channel, and compare again"
+    default_hint = "the file was changed in transit: get it again by another channel, and compare again"
 
 
 class SealingKey:
@@ -95,12 +95,12 @@ class TrusteeCard(Message, frozen=True, tag="pharoah/trustee-card/1"):
         host_of(self.address)
 
     def seal(self, share: Scalar, info: bytes) -> bytes:
-        """`share` for this trustee alone; PeerFault where the sealing key is one that hides nothing."""
+        """`share`, sealed for this trustee; PeerFault if the sealing key is of small order."""
         try:
             return _SUITE.encrypt(share.encoded, X25519PublicKey.from_public_bytes(self.sealing_key), info)
         except ValueError as error:  # RFC 7748 §6.1: the exchange gives zero whatever the other key is
             raise PeerFault(
-                f"the sealing key on {self} hides nothing", hint="that trustee must make new keys"
+                f"the sealing key on {self} is of small order", hint="that trustee must make new keys"
             ) from error
 
     @property
@@ -127,11 +127,11 @@ class MemberCard(Message, frozen=True, tag="pharoah/member-card/1"):
         try:
             key = load_ssh_public_key(self.node_key)
         except (ValueError, UnsupportedAlgorithm, NotImplementedError) as error:  # the last, of a compressed point
-            raise ValueError("the node key is no public key in OpenSSH form") from error
+            raise ValueError("the node key is not a public key in OpenSSH form") from error
         if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
             raise ValueError("the node key is not on the curve P-384")
         if key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) != self.node_key:
-            raise ValueError("the node key has something beside the key: leave the comment out")
+            raise ValueError("the node key has a comment: remove it")
 
     def __str__(self) -> str:
         return f"the card of tenant {self.member.tenant.hex()[:12]}…"
@@ -166,7 +166,7 @@ class CardList(Message, frozen=True, tag="pharoah/card-list/1"):
                 return index
         raise PeerFault(
             f"the key {key.hex()[:16]}… has no card in this list of {len(self.cards)}",
-            hint="add the card of its trustee everywhere, or leave its dealing out; then all deal for one list",
+            hint="add its card everywhere, or leave its dealing out; then all trustees deal again for one list",
         )
 
 
@@ -190,11 +190,11 @@ def card_list(cards: Iterable[TrusteeCard]) -> CardList:
     for at, card in enumerate(ordered):
         for other in ordered[:at]:
             if card == other:
-                raise PeerFault(f"{card} is here twice", hint="name each card once")
+                raise PeerFault(f"{card} was passed twice", hint="pass each card once")
             if _keys(card) & _keys(other):
                 raise PeerFault(
                     f"{other} and {card} have one key",
-                    hint="one of them is a copy, or was changed; ask both owners to compare fingerprints",
+                    hint="one is a copy or was changed; ask both owners to compare fingerprints",
                 )
     return CardList(tuple(ordered))
 
@@ -216,7 +216,7 @@ def check_fingerprint(said: str, name: Digest) -> None:
     """OtherFingerprint unless `said` is the fingerprint of `name` or all its digits; spaces and hyphens are free."""
     digits = re.sub(r"[\s:-]", "", said).lower()
     if digits not in (name.hex()[:32], name.hex()):
-        raise OtherFingerprint(f"the fingerprint is {fingerprint(name)}, not the one that was said")
+        raise OtherFingerprint(f"the fingerprint is {fingerprint(name)}, not the expected one")
 
 
 def host_of(address: str) -> str:
@@ -241,7 +241,7 @@ def self_signed(kind: type[M], signed: bytes, key_of: Callable[[Any], VerifyKey]
     except BadSignature as error:
         raise BadSignature(
             f"this {kind.__name__} is not signed by its own key",
-            hint="the file was changed on its way or damaged; ask its owner for it again, and compare fingerprints",
+            hint="the file is damaged or was changed in transit; ask its owner for it again, and compare fingerprints",
         ) from error
 
 

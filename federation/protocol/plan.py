@@ -271,7 +271,7 @@ def check_continues(earlier: Plan, later: Plan) -> None:
     """
     before, after = earlier.series, later.series
     if before is None or after is None:
-        raise PlanRefused(f"plan {later.round_id} refused: it goes on with no series")
+        raise PlanRefused(f"plan {later.round_id} refused: it continues no series")
     changed = [name for name in _SETTLED if getattr(earlier, name) != getattr(later, name)]
     changed += [name for name in ("name", "start_hour", "horizon") if getattr(before, name) != getattr(after, name)]
     if changed:

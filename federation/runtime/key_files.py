@@ -62,5 +62,5 @@ def read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise HomeError(
-            f"{reason(error)}: {short(path)}", hint="name the right home by --home, or restore the file from a backup"
+            f"{reason(error)}: {short(path)}", hint="pass the right --home, or restore the file from a backup"
         ) from error

@@ -15,7 +15,7 @@ from federation.runtime.sqlite import Connection, transaction
 class NotEnrolled(PharoahError):
     """No directory is pinned yet."""
 
-    default_hint = "join one: `pharoah-tenant enrol`; run, journal and diagnose work without"
+    default_hint = "join with `pharoah-tenant enrol`; run, journal and diagnose work without"
 
 
 def pin(connection: Connection, entries: Iterable[bytes]) -> Chain:
@@ -38,7 +38,7 @@ def pinned(connection: Connection) -> Chain:
     """The pinned chain; NotEnrolled before there is one."""
     kept = _kept(connection)
     if not kept:
-        raise NotEnrolled("this home has joined no federation")
+        raise NotEnrolled("this home has not joined a federation")
     return _chain(kept)
 
 

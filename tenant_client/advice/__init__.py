@@ -1,1 +1,1 @@
-"""What follows from hints and from changes between runs, for the owner's eyes."""
+"""Advice for the owner from hints and from changes between runs."""

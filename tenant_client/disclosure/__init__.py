@@ -1,1 +1,1 @@
-"""What its owner may see at any time of what was kept, spent and sent."""
+"""Views for the owner of the data: what is stored, spent and sent."""

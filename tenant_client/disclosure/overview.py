@@ -1,6 +1,6 @@
-"""Where a tenant's home stands, in one look: has it joined, what runs, what wants attention, what is left to spend.
+"""Summarises a tenant's home: federation, running jobs, open hints, privacy budget, and what is due.
 
-Nothing is asked, made or changed: the home is read as it lies there, and may be missing.
+Read only: nothing is sent, created or changed. The home may be missing.
 """
 
 from contextlib import closing
@@ -24,7 +24,7 @@ from tenant_client.rounds.policy import Policy, load_policy
 
 @dataclass(frozen=True)
 class LeaseRow:
-    """A lease, what runs on it, and how its last attempt stands; `state` is empty where none was seen."""
+    """A lease, its job and workload, and the state of its last attempt; `state` is empty without one."""
 
     lease: str
     job: str
@@ -93,7 +93,7 @@ class LastRound:
 
 @dataclass(frozen=True)
 class TenantStatus:
-    """All of it. `due` says what to do next, empty where nothing waits for this tenant."""
+    """The state of a home. `due` is the next thing to do, or empty."""
 
     version: int
     home: str
@@ -111,7 +111,7 @@ class TenantStatus:
 
     @property
     def exit_code(self) -> int:
-        """0: nothing waits. 1: a hint stands, or the last attempt failed. 3: there is nothing yet."""
+        """0: ok. 1: an open hint, or the last attempt failed. 3: the home is empty."""
         if not (self.has_keys or self.leases):
             return 3
         failed = self.last_attempt is not None and self.last_attempt.state in (
@@ -193,7 +193,7 @@ def _last_round(ledger: Ledger, policy: Policy) -> LastRound | None:
 
 def _due(federation: Federation | None, hints: int, *, has_keys: bool) -> str:
     if hints:
-        return "do what the hints say: `pharoah-tenant watch --once`"
+        return "follow the open hints: `pharoah-tenant watch --once`"
     if federation is None and has_keys:
-        return "take the provider's invitation: `pharoah-tenant enrol INVITATION`"
+        return "join with the provider's invitation: `pharoah-tenant enrol INVITATION`"
     return ""

@@ -1,7 +1,8 @@
-"""The tenant's page: its own leases, checks, attempts, hints, budget, and every byte that left, in its own browser.
+"""The tenant's page: leases, checks, attempts, hints, budget and all data that left, in a browser.
 
     home ─ house ─▶ House ─▶ templates (HTML)
          └ outbox ─▶ messages, part by part and word by word
 
-Everything is worked out on this machine. Looking at it sends nothing and changes nothing; there is no script on it.
+- Everything is computed on this machine. Viewing it sends and changes nothing.
+- The pages have no script.
 """

@@ -1,7 +1,6 @@
-"""Who may look: whoever has the address that was printed, once, and after that the browser that used it.
+"""Access to the page: the printed address is valid once, and gives a cookie to the browser that opens it.
 
-The page is on a loopback address, and so is whatever else this machine runs and opens in a browser: so a request must
-show the cookie that the printed address was exchanged for.
+A loopback address alone does not protect the page: other users and programs of the machine can reach it too.
 """
 
 import hmac

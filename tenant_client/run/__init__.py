@@ -1,10 +1,10 @@
-"""A job runs under watch, and nothing of ours can change how it runs or ends.
+"""Runs a job and records how it ends, without changing how it runs or ends.
 
-Three small processes stand around the job, so that none of them can take it along when it breaks:
+Three processes run beside the job, so that a crash of one cannot end the job:
 
-    supervisor   starts the job, forwards signals, waits, returns the job's own ending     supervise, narrate
-    relay        copies the job's output unchanged and keeps the last of it                relay, streams
-    observer     reads progress, journals, diagnoses; may crash, hang or be killed         observe, watch, attempts
+    supervisor   starts the job, forwards signals, waits, exits with the job's status   supervise, attempt
+    relay        copies the job's output unchanged and keeps the last part of it        relay, streams
+    observer     reads progress, journals, diagnoses; may crash, hang or be killed      observe, watchdog
 
-`narrate.run` shows an attempt from start to finish. Whatever is ours fails open, in `failopen`, with a warning at most.
+`attempt.run` is an attempt from start to finish. Errors of Pharoah's own code become warnings (`fail_open`).
 """

@@ -1,4 +1,4 @@
-"""The verb that listens to the provider: watch."""
+"""The verb that receives hints from the provider: `watch`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     Show = Callable[[Hint], None]
 
 Lease = Annotated[
-    str, typer.Option(envvar="PHAROAH_LEASE", help="Show hints of this lease only; all are kept.", show_default=False)
+    str,
+    typer.Option(envvar="PHAROAH_LEASE", help="Show hints of this lease only; all are stored.", show_default=False),
 ]
-WaitS = Annotated[
-    float, typer.Option(min=0.1, help="With --once: how many seconds to listen to a provider that answers.")
-]
+WaitS = Annotated[float, typer.Option(min=0.1, help="With --once: seconds to listen after the provider has answered.")]
 FINE, STANDS, UNKNOWN = 0, 1, 3
 PATIENCE_S = 5.0  # with --once, for a provider that does not answer
 
@@ -32,13 +31,13 @@ def watch(
     lease: Lease = "",
     wait_s: WaitS = 2.0,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Take what there is, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Receive the hints that wait, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each hint.")] = False,
 ) -> None:
-    """Take the provider's hints about your leases as they come, and keep them: a line each, with one thing to do.
+    """Receive the provider's hints about your leases: one line each, with one action. Hints are stored in the home.
 
-    Hints that still stand come first. While the provider is away it is asked again. Nothing is done but said.
-    Exit codes with --once: 0 fine, 1 a hint stands, 3 unknown, as when the provider did not answer.
+    Open hints are shown first. If the provider is away, watch reconnects. It takes no action itself.
+    Exit codes with --once: 0 no open hint, 1 an open hint, 3 unknown, for example no answer.
     """
     from tenant_client.advice.hints import line_of, object_of
 
@@ -56,12 +55,12 @@ def watch(
         raise typer.Exit(code)
     _end_quietly_when_told()
     with failing(), _line(home) as (online, log):
-        say("waiting for hints; Ctrl-C ends it")
+        say("waiting for hints; stop with Ctrl-C")
         _take(online, log, show)
 
 
 def _once(home: Path, lease: str, wait_s: float, show: "Show") -> int:
-    """Listens for a while; the exit code."""
+    """Listens for `wait_s` seconds and returns the exit code."""
     import time
     from threading import Thread
 
@@ -77,13 +76,13 @@ def _once(home: Path, lease: str, wait_s: float, show: "Show") -> int:
         if any(_standing(log, lease)):
             return STANDS
         if not online.answered.is_set():
-            warn("the provider did not answer: what it knows is not known here")
+            warn("the provider did not answer: there may be newer hints")
             return UNKNOWN
         return FINE
 
 
 def _take(online: "Online", log: "HintLog", show: "Show") -> None:
-    """Shows what stands, then keeps and shows what comes, for as long as the line is open."""
+    """Shows open hints, then stores and shows new ones until the stream ends."""
     import time
 
     last = log.cursor()
@@ -91,7 +90,7 @@ def _take(online: "Online", log: "HintLog", show: "Show") -> None:
         show(hint)
     for hint in online.watch(last):
         if hint.number > last + 1:
-            warn(f"hints {last + 1} to {hint.number - 1} are kept by the provider no longer")
+            warn(f"hints {last + 1} to {hint.number - 1} are lost: the provider no longer stores them")
         last = hint.number
         log.take(hint, time.time())
         show(hint)
@@ -106,7 +105,7 @@ def _standing(log: "HintLog", lease: str = "") -> "Iterator[Hint]":
 
 @contextmanager
 def _line(home: Path, deadline_s: float = 30.0) -> "Iterator[tuple[Online, HintLog]]":
-    """The line to the provider, and where its hints are kept."""
+    """The connection to the provider and the local log of hints."""
     from contextlib import closing
 
     from federation.runtime.sqlite import reporting
@@ -123,7 +122,7 @@ def _line(home: Path, deadline_s: float = 30.0) -> "Iterator[tuple[Online, HintL
 
 
 def _end_quietly_when_told() -> None:
-    """SIGTERM and Ctrl-C end the verb with exit code 0; what was shown is kept."""
+    """SIGTERM and Ctrl-C end the verb with exit code 0; hints shown so far are stored."""
     import signal
 
     def end(*_: object) -> NoReturn:

@@ -116,7 +116,7 @@ def test_a_home_that_cannot_be_written_warns_and_works(traces: dict[str, Path], 
     results = [run("signature", traces["decoder"], "--home", tmp_path / "file" / "home", "--json") for _ in range(2)]
     for result in results:
         assert result.exit_code == 0
-        assert result.stderr.startswith(f"pharoah-tenant: warning: no key can be kept in {tmp_path}/file/home (")
+        assert result.stderr.startswith("pharoah-tenant: warning: the local key cannot be stored")
         assert list(json.loads(result.stdout)) == KEYS
     assert results[0].stdout != results[1].stdout
 
@@ -130,7 +130,7 @@ def test_a_home_that_cannot_be_read_warns_and_works(
     monkeypatch.setattr(Path, "exists", forbidden)
     result = run("signature", traces["decoder"], "--json")
     assert result.exit_code == 0
-    assert f"warning: {tmp_path}/home cannot be read (Permission denied); going on without" in result.stderr
+    assert f"going on without its catalogue: Permission denied: {tmp_path}/home" in result.stderr
     assert json.loads(result.stdout)["nearest"] is None
 
 
