@@ -1,1 +1,1 @@
-"""The tenant's half: describes, records, counts and contributes. Nothing readable leaves it."""
+"""The tenant client: describes workloads, records failures, counts and contributes. No readable data leaves."""

@@ -1,4 +1,4 @@
-"""What a tenant sets: tenant.toml, every key of it, with its default."""
+"""The settings of a tenant: all keys of tenant.toml with their defaults."""
 
 from typing import Annotated
 
@@ -16,7 +16,7 @@ class ProviderTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the node asks and answers. Replies leave on ticks of `tick_s`, so that their time tells nothing."""
+    """How the node polls and answers. Replies leave on ticks of `tick_s`, so that their timing reveals nothing."""
 
     tick_s: NotNegative = 5.0
     busy_poll_s: Seconds = 0.2

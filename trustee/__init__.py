@@ -1,1 +1,1 @@
-"""The third trust domain: holds a share of the token key and mask streams, and learns nothing from either."""
+"""The trustee: holds a share of the token key and mask streams; it never sees a count or a descriptor."""

@@ -1,13 +1,13 @@
-"""A trustee's home directory: its keys, what it made public, its share, and its memory.
+"""A trustee's home directory: keys, card, share and database.
 
     signing.key  mask.key  sealing.key   32 bytes each
     tls.key  tls.crt                     PEM, for the server that tenants and provider call
-    trustee.card                         signed; for everybody
-    share.key  committee                 what came of the ceremony (`federation.protocol.ceremony`)
-    trustee.db                           the directory as pinned, and the log
+    trustee.card                         signed, public
+    share.key  committee                 the result of the ceremony (`federation.protocol.ceremony`)
+    trustee.db                           the pinned directory and the log
 
-The directory has mode 0700 and each file 0600. No file but the last is ever overwritten, and what `renew_certificate`
-makes anew.
+The directory has mode 0700 and each file 0600. Files are never overwritten, except the database and, by
+`renew_certificate`, the TLS files.
 """
 
 import os
@@ -59,19 +59,19 @@ def create(home: Path, address: str, names: Sequence[str], random_bytes: RandomB
 
 
 def renew_certificate(home: Path, names: Sequence[str], now: datetime, lifetime_d: int) -> Certificate:
-    """Another key and certificate in place of the ones there, for the host on the card and for `names`.
+    """Replaces the TLS key and certificate, for the host on the card and for `names`.
 
-    Without `names` it is for the hosts of the certificate there. Nobody has to be told: callers know the signing key.
+    Without `names` the hosts of the old certificate stay. Callers need no notice: they know the signing key.
     """
     hosts = _hosts(own_card(home).address, names) if names else hosts_of(read(home / TLS_CERTIFICATE))
-    made = issue(signing_key(home), hosts, now, lifetime_d)
-    replace_secret(home / TLS_KEY, made.key_pem)
-    replace_secret(home / TLS_CERTIFICATE, made.certificate_pem)
-    return made
+    certificate = issue(signing_key(home), hosts, now, lifetime_d)
+    replace_secret(home / TLS_KEY, certificate.key_pem)
+    replace_secret(home / TLS_CERTIFICATE, certificate.certificate_pem)
+    return certificate
 
 
 def own_card(home: Path) -> TrusteeCard:
-    """The card that was made with this home."""
+    """The card of this home."""
     return open_trustee_card(read(home / CARD))
 
 
@@ -81,12 +81,12 @@ def signing_key(home: Path) -> SigningKey:
 
 
 def sealing_key(home: Path) -> SealingKey:
-    """The key that opens what other trustees dealt to this one."""
+    """The key that opens the shares that other trustees dealt to this one."""
     return SealingKey(read_key(home / "sealing.key"))
 
 
 def keep(home: Path, share: KeyShare, committee: Committee) -> None:
-    """Keeps what came of the ceremony; HomeError, and nothing is changed, if something is kept already."""
+    """Stores the result of the ceremony; HomeError, and no change, if there is one already."""
     committee.check_share(share)
     _refuse_existing(home, SHARE, COMMITTEE)
     write_secret(home / COMMITTEE, encode(committee))
@@ -105,7 +105,7 @@ def enrol(home: Path, chain: Chain, random_bytes: RandomBytes) -> None:
 
 
 def open_trustee(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits) -> Trustee:
-    """The trustee that lives in `home`; HomeError names what is missing, NotEnrolled says that no directory is pinned.
+    """Opens the trustee of `home`; HomeError names a missing file, NotEnrolled means that no directory is pinned.
 
     CeremonyRefused if the share is not one of the committee, TrustChanged if the pinned directory has another.
     """

@@ -1,10 +1,10 @@
-"""A trustee at a port: its methods behind TLS, and one log line for each request.
+"""Serves a trustee over TLS, with one log line per request.
 
-The line says which method, what came of it (`answered`, or the class of the error), how many milliseconds and how many
-bytes in and out. Neither questions nor answers are logged.
+The line has the method, the outcome (`answered`, or the class of the error), the milliseconds, and the bytes in and
+out. Requests and answers are not logged.
 
     with serve_trustee(trustee, "0.0.0.0:7100", certificate_pem, key_pem):
-        ...  # until told to stop
+        ...  # until stopped
 """
 
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Answering(Protocol):
-    """What is served: `trustee.trustee.Trustee`, or whoever answers in its place. Threads share it."""
+    """The served object: `trustee.trustee.Trustee`, or a stand-in. Threads share it."""
 
     def follow(self, update: bytes) -> bytes:
         """DirectoryUpdate in, Receipt out."""
@@ -45,7 +45,7 @@ def serve_trustee(
 ) -> Server:
     """Serves `trustee` at host:port until the server is stopped; close the trustee after that, not before.
 
-    Places are kept for callers whose key is `known`.
+    Callers whose key is `known` have reserved connections.
     """
     methods: dict[TrusteeMethod, Method] = {
         TrusteeMethod.FOLLOW: trustee.follow,

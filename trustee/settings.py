@@ -1,4 +1,4 @@
-"""What a trustee sets: trustee.toml, every key of it, with its default."""
+"""The settings of a trustee: all keys of trustee.toml with their defaults."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class TrusteeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a trustee grants, and where it listens; the address that others use stands in its card."""
+    """The limits of a trustee and its listening address; the address that others use is on its card."""
 
     listen: str = "0.0.0.0:7100"
     evaluations_per_epoch: Annotated[int, msgspec.Meta(ge=1)] = 10_000

@@ -1,20 +1,19 @@
-"""A trustee: holds a share of the signature key and one mask stream per contribution, and learns nothing from either.
+"""A trustee: evaluates tokens with its share of the token key, and removes masks from sums of contributions.
 
-It answers three kinds of request, as bytes, so that the same object serves in process and behind a network. When its
-disk fails it answers none, and StorageFailed is raised.
+Requests and answers are bytes, so that the same object serves in process and over a network.
 
-*Evaluate*: blinded elements only, signed by a tenant for this trustee, metered per tenant and epoch, for epochs about
-now; a request that was answered before gets the same answer, and costs its sender nothing. *Endorse*: signed by the
-provider, names the one set of contributions of a round, in groups, by what their tenants signed of them, with the plan
-that the tenants saw. The trustee checks all that it can check and binds itself to this set; a second one is refused for
-good. *Unmask*: brings the endorsements of all mask trustees for the same set. So no two trustees ever unmask different
-sets, and a provider that told them different ones is found out: both its signatures are kept.
+- *Evaluate*: blinded elements, signed by a tenant for this trustee, metered per tenant and epoch, for epochs around
+  now. A repeated request gets the same answer and is not charged again.
+- *Endorse*: the provider signs one set of contributions for a round, in groups, with the headers that the tenants
+  signed and the plan. The trustee checks it and binds itself to this set; another set is refused for ever.
+- *Unmask*: needs the endorsements of all mask trustees for the same set. So trustees never unmask different sets, and
+  if the provider signed two, both signatures are kept as proof.
+- In a series (`crypto.continual_counting`) a trustee removes the mask of this week's noise and of the weighted sum of
+  the weeks so far, never of a single week. It knows the earlier weeks and sets from its own database.
+- If its disk fails it answers nothing and raises StorageFailed.
 
-In a series (`crypto.continual_counting`) what comes off is the mask of this week's noise and of the weighted sum of the
-weeks so far, never of a week alone. Which weeks and which sets those are, the trustee knows from its own memory.
-
-Not promised: a trustee cannot tell whether a tenant guesses descriptors within its quota; it can only count. It learns
-which tenants hold which opaque tokens, since it counts the owners of rows.
+Not promised: a trustee cannot detect that a tenant guesses descriptors within its quota. It learns which tenants own
+which opaque tokens, since it counts the owners of rows.
 """
 
 import math
@@ -86,11 +85,12 @@ class EpochNotCurrent(Refusal):
 
 @dataclass(frozen=True)
 class TrusteeLimits:
-    """What a trustee grants, whatever tenants and provider ask for. Epochs are checked where it has a clock.
+    """The limits of a trustee. Epochs are checked only if it has a clock.
 
-    Whoever founded the federation, or joined long ago, has `evaluations_per_epoch`. Those who joined lately, in this
-    epoch or the one before, have `evaluations_floor` each, the ladders of one busy tenant, and share what one of the
-    others has beyond that: so inventing members buys the provider the floor of each, and no newcomer is shut out.
+    - Founders and older members have `evaluations_per_epoch` each.
+    - Members that joined in this epoch or the previous one have `evaluations_floor` each (enough for one busy tenant),
+      and share the rest of one older member's quota. So invented members give the provider only their floor, and no
+      new member is locked out.
     """
 
     evaluations_per_epoch: int = 10_000
@@ -100,7 +100,7 @@ class TrusteeLimits:
 
 
 class Trustee:
-    """The trustee itself. Its memory is a SQLite file; `founding` are entries to pin, if it has none or older ones."""
+    """The trustee. Its database is a SQLite file; `founding` are directory entries to pin if it lacks them."""
 
     def __init__(
         self,

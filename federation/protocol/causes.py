@@ -1,8 +1,7 @@
-"""Why jobs fail: the failure taxonomy of Acme, as data.
+"""The failure taxonomy of Acme: 29 reasons in three domains (infrastructure, framework, script).
 
-A cause is a reason (29 of them) within a domain (infrastructure, framework, script). Names and numbers are those of
-Table 3 in Hu et al., "Characterization of Large Language Model Development in the Datacenter", NSDI 2024; the table is
-`causes.toml`, beside this file. Slugs are stable: they name rows of plans and releases, so one is never reused.
+Names and numbers are those of Table 3 in Hu et al., "Characterization of Large Language Model Development in the
+Datacenter", NSDI 2024; the table is `causes.toml`. Slugs name rows of plans and releases, so a slug is never reused.
 
     >>> CAUSES["nvlink_error"].domain
     <Domain.INFRASTRUCTURE: 'infrastructure'>
@@ -21,7 +20,7 @@ from typing import Any
 
 
 class Domain(StrEnum):
-    """Where the cause of a failure lies: the provider's hardware, the software stack, or the user's own code."""
+    """The domain of a cause: the provider's hardware, the software stack, or the user's code."""
 
     INFRASTRUCTURE = "infrastructure"
     FRAMEWORK = "framework"

@@ -1,18 +1,19 @@
-"""How trustees make the signature key that none of them holds: a ceremony of files, by whatever channel.
+"""The ceremony: trustees make the token key, which none of them knows, by exchanging files.
 
-trustee → all       Signed(TrusteeCard)    its public face (`federation.protocol.enrolment`)
-trustee → trustees  Signed(Dealing)        its part of the key: commitments, and a sealed share for each
-anybody             Committee              what all cards and all dealings together make
+trustee → all       Signed(TrusteeCard)    its public keys (`federation.protocol.enrolment`)
+trustee → trustees  Signed(Dealing)        its part of the key: commitments, and a sealed share for each trustee
+any party           Committee              the public result of all cards and dealings
 trustee, to itself  KeptShare              its share of the key
 
-Guarantees. No dealer is trusted (`crypto.threshold`): each trustee checks each share that it was dealt against public
-commitments. A dealing is bound to the exact list of cards that its dealer saw, and a sealed share to that list, its
-dealer and its receiver. Whoever computes the committee from the same files gets the same bytes. Every function checks
-all that it is given; its error names whose file is bad and what to do.
+Guarantees:
 
-Not promised. A dealer that deals twice, differently, to different trustees is noticed only when they compare the
-fingerprints of their committees, which they must do before the first use. That a share does not open or does not fit is
-proof to its receiver alone.
+- No dealer is trusted (`crypto.threshold`): each trustee checks its shares against the dealers' public commitments.
+- A dealing is bound to the exact list of cards; a sealed share to that list, its dealer and its receiver.
+- The same files give every party the same committee, byte for byte.
+- Every function checks all its inputs; an error names the owner of the bad file and what to do.
+
+Not promised: a dealer that deals differently to different trustees is detected only when they compare the fingerprints
+of their committees, before the first use of the key. An invalid share is proof to its receiver only.
 """
 
 from collections import Counter
@@ -59,7 +60,7 @@ class Dealing(Message, frozen=True, tag="pharoah/dealing/1"):
 
 
 def kind_of(signed: bytes) -> type[TrusteeCard] | type[Dealing]:
-    """Which file of the ceremony this is, by its label; DecodeError for any other."""
+    """The type of a file of the ceremony, by its label; DecodeError for any other file."""
     head = bytes(decode(Signed, signed).body[:40])
     for kind in (TrusteeCard, Dealing):
         if kind.LABEL.encode() in head:
@@ -88,7 +89,7 @@ def deal(dealer: SigningKey, cards: CardList, threshold: int, random_bytes: Rand
 
 
 class Committee(Message, frozen=True, tag="pharoah/committee/1"):
-    """The trustees with their shares' public keys, and the key that they have in common: the same for everybody."""
+    """The trustees with the public keys of their shares, and the group key. It is the same for every party."""
 
     threshold: Count
     group_key: EncodedElement
@@ -102,7 +103,7 @@ class Committee(Message, frozen=True, tag="pharoah/committee/1"):
 
     @property
     def name(self) -> Digest:
-        """What trustees compare, as a fingerprint."""
+        """The digest whose fingerprint trustees compare."""
         return digest(encode(self))
 
     def founding_entry(self, provider: VerifyKey, weeks_per_epoch: int, joined: Sequence[Member]) -> DirectoryEntry:
@@ -131,7 +132,7 @@ class Committee(Message, frozen=True, tag="pharoah/committee/1"):
 
 
 def committee(cards: CardList, dealings: Iterable[bytes]) -> Committee:
-    """What anybody computes from the cards and from the signed dealings of all of them.
+    """The committee by all cards and all signed dealings.
 
     Raises TrusteeFault, PeerFault, BadSignature or DecodeError, which name the trustee whose file is bad or missing.
     """
@@ -172,7 +173,7 @@ def own_share(cards: CardList, dealings: Iterable[bytes], own: VerifyKey, sealin
 
 
 class KeptShare(Secret, frozen=True, tag="pharoah/kept-share/1"):
-    """A trustee's share of the key as it keeps it, and as nobody else may see it."""
+    """A trustee's secret share of the key, as stored in its home."""
 
     index: Count
     secret: bytes

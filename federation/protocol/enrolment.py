@@ -1,16 +1,18 @@
-"""The public face of a trustee and of a tenant: a card that its owner signs and hands over by whatever channel.
+"""Cards: the signed public keys of a trustee or a tenant, exchanged as files.
 
-trustee → all       Signed(TrusteeCard)    its public keys, and where it is reached
-tenant → provider   Signed(MemberCard)     its public keys, and the key by which Flower knows its node
+trustee → all       Signed(TrusteeCard)    its public keys and its address
+tenant → provider   Signed(MemberCard)     its public keys, and the public key of its Flower node
 
-Guarantees. Whoever opens a card knows that the owner of the key on it made all of it, and holds its mask key. Cards
-make one list, the same for everybody, in which no two have a key in common. What is sealed to a card (HPKE, RFC 9180,
-base mode, X25519, HKDF-SHA256, ChaCha20-Poly1305) opens with its sealing key alone, and under the same `info` alone.
+Guarantees:
 
-Not promised. A channel that replaces whole cards by its own is noticed only if people compare fingerprints by another
-one. A fingerprint is 128 bits: enough against a second message for a given one, while somebody who prepares both needs
-2^64 tries. A tenant does not prove that it holds its node key; Flower asks for that. HPKE draws its ephemeral key from
-the system; it is the one randomness that is not an argument.
+- A card was made by the owner of the key on it, who also holds its mask key.
+- The list of cards is the same for every party; no two cards share a key.
+- A share sealed to a card (HPKE, RFC 9180, base mode, X25519, HKDF-SHA256, ChaCha20-Poly1305) opens only with the
+  card's sealing key and the same `info`.
+
+Not promised: a channel that replaces whole cards is detected only if people compare fingerprints by another channel. A
+fingerprint has 128 bits: enough against a second preimage; a collision takes 2^64 tries. A tenant does not prove here
+that it holds its node key; Flower requires that. HPKE draws its ephemeral key from the system, not from an argument.
 """
 
 import re
@@ -48,7 +50,7 @@ class OtherFingerprint(PeerFault):
 
 
 class SealingKey:
-    """An X25519 private key that opens sealed shares. It never shows its secret."""
+    """An X25519 private key that opens sealed shares; its secret is in no repr."""
 
     def __init__(self, private: bytes) -> None:
         self._private = X25519PrivateKey.from_private_bytes(private)
@@ -67,7 +69,7 @@ class SealingKey:
 
 
 class TrusteeCard(Message, frozen=True, tag="pharoah/trustee-card/1"):
-    """The public face of a trustee; travels signed by its own key. `address` is host:port."""
+    """The public keys and address (host:port) of a trustee; travels signed by its own key."""
 
     verify_key: VerifyKey
     mask_key: MaskPublicKey
@@ -86,7 +88,7 @@ class TrusteeCard(Message, frozen=True, tag="pharoah/trustee-card/1"):
         made_hour: int,
         address: str,
     ) -> "TrusteeCard":
-        """The card of whoever holds these keys."""
+        """The card of the holder of these keys."""
         claim = MaskKeyClaim(signing_key.public, mask_key.public, made_hour)
         proof = mask_key.prove(claim)
         return cls(claim.owner, claim.mask_key, made_hour, proof, sealing_key, address)
@@ -105,12 +107,12 @@ class TrusteeCard(Message, frozen=True, tag="pharoah/trustee-card/1"):
 
     @property
     def name(self) -> Digest:
-        """What its owner reads aloud, as a fingerprint."""
+        """The digest whose fingerprint the owner reads aloud."""
         return digest(encode(self))
 
     @property
     def owner(self) -> str:
-        """Who this is, for people."""
+        """The owner, as text for a person."""
         return f"the trustee at {self.address} (key {self.verify_key.hex()[:16]}…)"
 
     def __str__(self) -> str:
@@ -171,21 +173,21 @@ class CardList(Message, frozen=True, tag="pharoah/card-list/1"):
 
 
 def open_trustee_card(signed: bytes) -> TrusteeCard:
-    """The card in `signed`; DecodeError, or BadSignature if a key that it shows did not sign it, or the mask key."""
+    """The card in `signed`; DecodeError, or BadSignature unless its own key and its mask key signed it."""
     card = self_signed(TrusteeCard, signed, lambda verify_key: verify_key)
     check_possession(MaskKeyClaim(card.verify_key, card.mask_key, card.made_hour), card.possession)
     return card
 
 
 def open_member_card(signed: bytes) -> MemberCard:
-    """The card in `signed`; DecodeError, or BadSignature if a key that it shows did not sign it, or the mask key."""
+    """The card in `signed`; DecodeError, or BadSignature unless its own key and its mask key signed it."""
     card = self_signed(MemberCard, signed, lambda member: member.verify_key)
     card.member.check()
     return card
 
 
 def card_list(cards: Iterable[TrusteeCard]) -> CardList:
-    """The list that these cards make, whatever their order; PeerFault where two have a key in common."""
+    """The list of these cards, independent of their order; PeerFault if two share a key."""
     ordered = sorted(cards, key=lambda card: card.verify_key)
     for at, card in enumerate(ordered):
         for other in ordered[:at]:
@@ -203,7 +205,7 @@ def card_list(cards: Iterable[TrusteeCard]) -> CardList:
 
 
 def fingerprint(name: Digest) -> str:
-    """The first half of a digest, as people read it to each other.
+    """The first half of a digest, formatted for reading aloud.
 
     >>> fingerprint(Digest(bytes(range(32))))
     '0001 0203 0405 0607 0809 0a0b 0c0d 0e0f'
@@ -212,15 +214,15 @@ def fingerprint(name: Digest) -> str:
     return " ".join(shown[at : at + 4] for at in range(0, 32, 4))
 
 
-def check_fingerprint(said: str, name: Digest) -> None:
-    """OtherFingerprint unless `said` is the fingerprint of `name` or all its digits; spaces and hyphens are free."""
-    digits = re.sub(r"[\s:-]", "", said).lower()
+def check_fingerprint(expected: str, name: Digest) -> None:
+    """OtherFingerprint unless `expected` is the fingerprint or the whole digest; spaces and hyphens are ignored."""
+    digits = re.sub(r"[\s:-]", "", expected).lower()
     if digits not in (name.hex()[:32], name.hex()):
         raise OtherFingerprint(f"the fingerprint is {fingerprint(name)}, not the expected one")
 
 
 def host_of(address: str) -> str:
-    """The host in host:port, an IPv6 address without its brackets; ValueError for what is no address.
+    """The host in host:port, an IPv6 address without brackets; ValueError for an invalid address.
 
     >>> host_of("[2001:db8::7]:7100")
     '2001:db8::7'

@@ -1,10 +1,11 @@
-"""What the provider hands to whom it asks to join: the directory from its first entry on, and where to come.
+"""The invitation: the provider's directory and addresses, sent to tenants and trustees that join.
 
-provider → all      Signed(Invitation)     by whatever channel
+provider → all      Signed(Invitation)     as a file
 
-Guarantees. An invitation is signed by the provider that its first entry names, and its entries lead on from one
-another. Not promised: that this provider is the right one, or shows everybody the same directory. For that people
-compare the fingerprint of the head (`federation.protocol.enrolment.fingerprint`), and a trustee looks for itself in it.
+Guarantees: the provider named in the first entry signed it, and its entries form one chain.
+
+Not promised: that this is the right provider, or that all members get the same directory. For this, people compare the
+fingerprint of the head (`federation.protocol.enrolment.fingerprint`), and a trustee checks its own record in it.
 """
 
 from crypto.codec import Many, Message, Text

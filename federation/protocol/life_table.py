@@ -1,9 +1,8 @@
 """The life table: events, exposure and numbers at risk over named dimensions.
 
-The one type that flows through everything. It is at once the sufficient statistic of piecewise-exponential survival
-(grouped likelihood: Holford 1980, Laird & Olivier 1981), the bounded vector that privacy needs, and what a sum can
-compute. Tenants fill `events`; the provider fills `exposure_node_hours` and `at_risk` from its own leases; the release
-gate joins the two and states the variance of the noise in each cell.
+It is the sufficient statistic of piecewise-exponential survival (grouped likelihood: Holford 1980, Laird & Olivier
+1981), it has bounded sensitivity, and it can be summed under masks. Tenants fill `events`; the provider fills
+`exposure_node_hours` and `at_risk` from its leases; the release joins both and adds the noise variance of each cell.
 
     >>> table = LifeTable.zeros((Dimension("context", ("a", "b")), Dimension("band", ("young", "old"))))
     >>> table.marginal("context").shape

@@ -1,4 +1,4 @@
-"""Noise that nobody knows: each tenant draws a share, and only the sum of the shares makes the release private.
+"""Distributed noise: each tenant adds a share, and the sum of the shares makes the release private.
 
 Discrete Gaussian (the default; Canonne, Kamath & Steinke 2020). Counts are multiplied by 2^8 in the ring mod 2^64
 before noise is added, and every share has 1/k of the variance, k = `Plan.noise_shares`. A sum of discrete Gaussians is
@@ -43,7 +43,7 @@ _NEGLIGIBLE = Decimal(2) ** -130
 
 
 class NoiseSampler(Protocol):
-    """Where noise comes from. The product uses `SystemSampler`; a test may inject one whose name says insecure."""
+    """A source of noise. Programs use `SystemSampler`; tests may pass one whose name says insecure."""
 
     def gaussian(self, scale: float, size: int) -> Integers:
         """`size` independent discrete Gaussians with parameter `scale` > 0."""
@@ -107,7 +107,7 @@ def _negative_binomial_table(scale: float, shares: int) -> list[int]:
 
 
 def contribution(plan: Plan, counts: Sequence[Integers], sampler: NoiseSampler) -> Words:
-    """What a tenant masks: its counts with its share of the noise; shape (plan.words,), dtype uint64."""
+    """A tenant's counts with its share of the noise, before masks; shape (plan.words,), dtype uint64."""
     share = noise_share(plan, sampler)
     if plan.series is None:
         return to_ring(plan, counts) + share
@@ -115,7 +115,7 @@ def contribution(plan: Plan, counts: Sequence[Integers], sampler: NoiseSampler) 
 
 
 def open_groups(plan: Plan, past: Sequence[Words], groups: Sequence[Words]) -> list[Words]:
-    """What may come off the masks: linear in its arguments, so trustees apply it to masks and the provider to sums.
+    """The weighted sums that may be unmasked. Linear: trustees apply it to masks, the provider to masked sums.
 
     `groups` holds the sum over each group of contributions, shape (plan.words,); `past` the sums of the counts of the
     earlier weeks of the series, oldest first, shape (plan.cells,), which go with the first group. One array of shape

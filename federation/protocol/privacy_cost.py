@@ -1,14 +1,12 @@
-"""What a plan costs a job-week: zero-concentrated DP for Gaussian noise, pure DP for Laplace noise.
+"""The privacy loss of a job-week by a plan: zero-concentrated DP for Gaussian noise, pure DP for Laplace noise.
 
-Neighbouring: two histories that differ in one job-week, present or absent. A plan counts at most F failures of it per
-marginal, so each marginal has L1 and L2 sensitivity F, and the marginals compose: rho and epsilon both add up.
-
-In a series (`crypto.continual_counting`) a job-week is part of the opening of its week and of every later one, with
-falling weights and each time under fresh noise. All of that is paid at once, by the plan that counts it, as if it were
-the first of the whole horizon; later plans of the series cost it nothing.
-
-A loss is kept as the pair (pure epsilon, rho). Together they give (epsilon + epsilon_z(rho, delta), delta)-DP by basic
-composition of the pure part and the converted zCDP part.
+- Neighbours: two histories that differ in the presence of one job-week. A plan counts at most F failures of it per
+  marginal, so each marginal has L1 and L2 sensitivity F, and rho and epsilon add up over the marginals.
+- In a series (`crypto.continual_counting`) a job-week is part of the release of its week and of all later ones, with
+  falling weights and fresh noise each time. The plan that counts it charges all of this at once, for the whole horizon;
+  later plans of the series cost nothing.
+- A loss is a pair (pure epsilon, rho); it gives (epsilon + epsilon_z(rho, delta), delta)-DP by basic composition of the
+  pure part and the converted zCDP part.
 """
 
 import math
@@ -50,7 +48,7 @@ NO_LOSS = PrivacyLoss(0.0, 0.0)
 
 
 def plan_loss(plan: Plan) -> PrivacyLoss:
-    """What one job-week pays for `plan` when `plan.noise_shares` or more honest contributions are summed.
+    """The loss of one job-week by `plan` if at least `plan.noise_shares` honest contributions are summed.
 
     In a series: for this round and all later ones, whatever rows those have.
     """

@@ -1,9 +1,11 @@
-"""What a provider may ask a tenant in a federated week, and the record in which questions and answers travel.
+"""The provider's queries to a tenant in a federated week, and the record in which queries and answers travel.
 
-The transport carries one blob per message, whichever verb it serves; what the blob means is settled by the message
-types of this package. Blobs are padded to whole units, so that a size tells how many units and no more. `unwrap`
-returns the blob or raises `DecodeError`, for any object whatever. `Fault` numbers what a tenant says in place of an
-answer. None of this tells who sent a message: only a signature inside the blob does.
+- The transport carries one blob per message; the message types of this package define its content.
+- Blobs are padded to whole units, so that a size reveals only the number of units.
+- `unwrap` returns the blob or raises `DecodeError`, for any object.
+- `Fault` numbers a tenant's errors.
+
+Not promised: the sender. Only a signature inside the blob authenticates it.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +22,7 @@ ROUND_BUNDLE_SHA256 = "1a80d3fad4d1cb2004189f2e3ec4f5e3026612852cba4c80f2c8b7132
 
 
 class Query(StrEnum):
-    """The questions, in the order of a week."""
+    """The queries, in the order of a week."""
 
     DIRECTORY = "directory"
     REGISTRATIONS = "registrations"

@@ -1,16 +1,16 @@
-"""What a tenant and the provider's online service say to each other outside of rounds.
+"""The messages between a tenant and the provider's online service, outside of rounds.
 
 tenant → provider   Signed(SignIn)      who asks; the answer is a Session
 provider → tenant   Session             a bearer token for the calls below, for a while
 tenant → provider   CheckRequest        tokens of a workload and of a context; the answer is a CheckAnswer
 tenant → provider   WatchRequest        hints after this number, for as long as the tenant listens
-provider → tenant   Hint                one of the tenant's own leases is in danger, or no longer
+provider → tenant   Hint                the failure risk of one of the tenant's leases is raised, or normal again
 tenant → provider   Outcome             what a test confirmed; sent only if the tenant has opted in
 caller → server     Signed(Introduction)   who calls, in the metadata of a call (`federation.transport.introductions`)
 
-A hint speaks of a lease as a whole: of no device, no node, no serial number and no other tenant. Its suspicion is a
-kind of hardware and never more. Hints of one tenant have increasing numbers, 1, 2, 3, … with a gap only where the
-provider was restored from a backup, and none is given twice: who kept the last number it acted on misses none.
+- A hint names a lease, and no device, node, serial number or other tenant. Its suspicion is a kind of hardware.
+- Hints of one tenant are numbered 1, 2, 3, …, with a gap only after a restore of the provider from a backup. No number
+  is used twice, so a tenant that stores the last number misses no hint.
 """
 
 import math
@@ -24,7 +24,7 @@ SESSION_BYTES = 64
 
 
 class CheckVerdict(IntEnum):
-    """What a check says, and the exit codes of `pharoah-tenant check`."""
+    """The verdict of a check; its values are the exit codes of `pharoah-tenant check`."""
 
     OK = 0
     WARNING = 1
@@ -53,7 +53,7 @@ class HintState(StrEnum):
 
 
 class Action(StrEnum):
-    """The one thing to do."""
+    """The action that a hint recommends."""
 
     NOTHING = "nothing"
     CHECKPOINT = "checkpoint"

@@ -1,17 +1,14 @@
-"""The online services by name, and how an error travels from one to its caller.
+"""The methods of the online services, and the encoding of their errors.
 
-A trustee and the provider's online service answer calls, bytes for bytes, under the paths below; `Watch` alone answers
-with a stream of them. `CEILINGS` has the largest question that each takes, in bytes. Those of `PUBLIC` have the same
-answer for everybody, and a caller does not say there who it is.
-
-What goes wrong inside a method crosses as a status, which names the family, and a message of three lines: class, fact,
-hint. `told` writes it and `heard` reads it. Every class of `crypto.errors` comes back as itself; a name that is not in
-this closed table comes back as a PeerFault, and nothing that a stranger wrote is looked up anywhere else. A class from
-elsewhere travels under its nearest ancestor in the table.
-
-Promised: of a bug nothing leaves but the fact that there was one; what is heard is printable, on one line, and short.
-The errors of a trustee and of the provider quote nobody's data. A tenant's would, so a tenant answers no calls here:
-for its replies through Flower `federation.protocol.queries` has stricter rules.
+- A trustee and the provider's online service answer calls under the paths below, bytes in, bytes out; only `Watch`
+  answers with a stream. `CEILINGS` has the largest request of each, in bytes. Methods of `PUBLIC` need no caller
+  identity.
+- An error travels as a status, which names its family, and three lines: class, fact, hint. `told` encodes it and
+  `heard` decodes it. Classes of `crypto.errors` are preserved; an unknown class becomes a PeerFault, and another
+  subclass its nearest ancestor in the table.
+- Of a bug only the fact that there was one leaves. Decoded texts are printable, short and on one line.
+- Errors of a trustee and of the provider quote no data of tenants. A tenant's could, so a tenant answers no calls here;
+  its replies through Flower follow the stricter rules of `federation.protocol.queries`.
 
     >>> heard(told(errors.QuotaExceeded("6 evaluations, 5 are granted")).message)
     QuotaExceeded('6 evaluations, 5 are granted')

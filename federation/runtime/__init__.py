@@ -1,1 +1,1 @@
-"""What every program needs: settings, logs, the terminal, key files, a pinned directory, pages."""
+"""Parts that all programs use: settings, logs, terminal output, key files, the pinned directory, web pages."""

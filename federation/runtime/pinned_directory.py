@@ -1,7 +1,6 @@
-"""The directory that a tenant or a trustee has pinned, in its own database: signed entries, which are only appended.
+"""Stores the pinned directory of a tenant or trustee in its database: signed entries, append only.
 
-The first entry is pinned by hand when its owner enrols, after comparing the head with others; from then on only entries
-that lead on from it are taken.
+The owner pins the first entry at enrolment, after comparing the head with others; later entries must continue it.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The one way to stdout and stderr, for all programs: each argument is a line, and foreign text in it steers nothing.
+"""All output to stdout and stderr. Each argument is a line; control characters in foreign text are escaped.
 
     show("results")      on stdout
     show_json(view)      on stdout, for programs

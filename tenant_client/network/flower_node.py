@@ -108,9 +108,9 @@ class Link(StrEnum):
 
 
 class BadNodeKey(PharoahError):
-    """What should be the key of a node is none."""
+    """The file of the node's key has no valid key."""
 
-    default_hint = "restore node.key from a backup, or make a new one with a new home"
+    default_hint = "restore node.key from a backup, or make a new one with `pharoah-tenant enrol --new-node-key`"
 
 
 class _NotWanted(Exception):
@@ -139,7 +139,7 @@ def _private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError) as error:
-        raise BadNodeKey("the node's key is no private key in PEM form") from error
+        raise BadNodeKey("the node's key is not a private key in PEM form") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
         raise BadNodeKey("the node's key is not an EC P-384 private key")
     return key

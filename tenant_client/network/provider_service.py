@@ -83,7 +83,9 @@ class Online:
     def check(self, labels: Mapping[str, str]) -> Check:
         """Does this workload belong here? `labels` are those of a lease, by name."""
         if not {"context", "context_level"} <= labels.keys():
-            raise PharoahError("the lease has no context tokens yet", hint="ask once the provider has granted it")
+            raise PharoahError(
+                "the lease has no context tokens yet", hint="try again after the provider has granted it"
+            )
         known = all(rung in labels for rung in LADDER_LABELS)
         ladder = tuple(_token(labels[rung]) for rung in LADDER_LABELS) if known else ()
         context, level = _token(labels["context"]), _token(labels["context_level"])
@@ -97,7 +99,10 @@ class Online:
             return check(None, labels)
         found = Check.of(answer.bundle, answer.evidence, answer.hazards)
         if found.verdict != answer.verdict:
-            raise PeerFault("the provider's verdict does not follow from its evidence", hint="compare the versions")
+            raise PeerFault(
+                "the provider's verdict does not follow from its evidence",
+                hint="compare the versions of tenant and provider",
+            )
         return found
 
     def bundle(self, etag: bytes = b"") -> bytes | None:
@@ -125,7 +130,7 @@ class Online:
                         after = hint.number
                         yield hint
             except (Unreachable, TooManyRequests) as error:
-                logger.info("the provider is asked again for hints: %s", error.what)
+                logger.info("reconnecting to the provider for hints: %s", error.what)
             except NotSignedIn:
                 if refused:
                     raise  # a fresh session was refused too
@@ -190,4 +195,4 @@ def _token(label: str) -> Token:
     try:
         return Token(bytes.fromhex(label))
     except ValueError as error:
-        raise PharoahError(f"{label[:40]!r} is no token", hint="pass the labels of a lease as they are") from error
+        raise PharoahError(f"{label[:40]!r} is not a token", hint="pass the labels of a lease unchanged") from error

@@ -1,1 +1,1 @@
-"""What the tenant keeps in its own database, `tenant.db`."""
+"""The tables of the tenant's database, `tenant.db`."""

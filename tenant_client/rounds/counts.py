@@ -1,10 +1,10 @@
-"""From the journal to the plan's tables: exact counts, bounded per unit, nothing else.
+"""Counts failures of the journal into the plan's tables, bounded per job-week.
 
-A job-week adds at most F failures to each marginal, so every marginal has sensitivity F whatever happened. When there
-are more, those of the infrastructure count first: they are what a release is for, and their counts then depend on
-nothing but hardware hazards. Among equals a keyed hash decides: as good as chance to everybody else, the same on every
-retry. A failure that fits no row of a marginal is not counted there, and one of a unit without labels nowhere: such a
-unit ran on no lease that the provider granted.
+- A job-week adds at most F failures to each marginal, so every marginal has sensitivity F.
+- If there are more, infrastructure failures count first, so that their counts depend on hardware hazards only. Among
+  equals a keyed hash selects: unpredictable to others, the same on every retry.
+- A failure without a row in a marginal is not counted there. A failure of a unit without labels is not counted at all:
+  the provider did not grant its lease.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What a tenant allows, whatever a plan asks for. A plan beyond it is refused before anything is counted.
+"""A tenant's policy: limits for plans. A plan beyond them is refused before anything is counted.
 
     # policy.toml, all keys optional
     epsilon_per_job_week = 1.0
@@ -61,7 +61,7 @@ def load_policy(path: Path) -> Policy:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise PolicyError(f"{path}: {error}", hint="write it as TOML, or leave it out for the defaults") from error
+        raise PolicyError(f"{path}: {error}", hint="write it as TOML, or remove it for the defaults") from error
     known = {field.name: getattr(Policy, field.name) for field in fields(Policy)}
     given: dict[str, Any] = {}
     for key, value in table.items():
@@ -89,7 +89,7 @@ def _objections(plan: Plan, policy: Policy, directory: Directory, now_hour: floa
     foreign = sorted({dimension.name for dimension in plan.dimensions} - set(policy.dimensions))
     honest = plan.cohort_minimum * (1 - policy.colluding_share)
     epoch = directory.epoch(plan.start_hour)
-    lenient = "the provider must change the plan; loosen policy.toml only if its owner agrees"
+    lenient = "the provider must change the plan; relax policy.toml only if the owner of the data agrees"
     return [
         (
             cost > plan.epsilon * _SLACK,
@@ -109,7 +109,7 @@ def _objections(plan: Plan, policy: Policy, directory: Directory, now_hour: floa
         (
             rarest is not None and rarest[1] < policy.owners_minimum,
             f"row {rarest and rarest[0]} has {rarest and rarest[1]} owners, the policy wants {policy.owners_minimum}",
-            "rows held by too few tenants must be folded into a coarser rung",
+            "the provider must merge rows of too few tenants into coarser ones",
         ),
         (
             plan.owners_minimum < policy.owners_minimum,
@@ -124,7 +124,7 @@ def _objections(plan: Plan, policy: Policy, directory: Directory, now_hour: floa
         (
             plan.end_hour > now_hour + CLOCKS_DIFFER_H,
             f"its window ends at hour {plan.end_hour}, and by the clock here it is hour {now_hour:.0f}",
-            "a week is counted when it is over; compare the clocks, if one may be wrong",
+            "a week is counted after its end; if that has passed, compare the clocks of provider and tenant",
         ),
         (
             plan.end_hour - plan.start_hour > policy.window_hours_maximum,

@@ -1,6 +1,6 @@
-"""What a tenant's tools emit, one file per format.
+"""Readers of traces, logs and dumps, one module per format.
 
-Two kinds of source. A trace says what ran: it is read into a `tenant_client.sources.trace.Trace`. A log, dump or
-environment says what went wrong or where: it is read into `tenant_client.sources.evidence.Evidence`. All of them are
-capped in size and depth, run nothing that a file says, and fail with a `SourceError` that names file and position.
+- Traces are read into `tenant_client.sources.trace.Trace`: what ran.
+- Logs, dumps and environments are read into `tenant_client.sources.evidence.Evidence`: what failed, and where.
+- All readers limit size and depth, execute nothing from a file, and raise `SourceError` with file and position.
 """

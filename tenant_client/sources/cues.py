@@ -1,9 +1,9 @@
-"""The cue table: which words in a log are evidence for which reason.
+"""The cue table: the log patterns that are evidence for a reason.
 
-The table is `cues.toml`, beside this file; nothing that is not in it, in `xid.toml` or in a lesson of the owner names a
-reason. A cue is tried only where one of its literals is present, the first match in the table's order wins, and every
-cue carries an example that the loader matches against it. Readers hand over at most a few kilobytes of a line, so that
-no regex meets a gigabyte.
+- The table is `cues.toml`. Only it, `xid.toml` and the owner's lessons name reasons.
+- A cue is tried only if a line has one of its literals; the first match in table order wins.
+- Every cue has an example, which the loader checks against it.
+- Readers pass at most a few kilobytes of a line, so that no regex runs over a huge one.
 
     >>> cue = match_exception("KeyError: 'input_ids'", ())
     >>> cue.reason, cue.role.value

@@ -1,4 +1,4 @@
-"""What a source saw go wrong: one observation, with the place it came from. It stays with its owner.
+"""Evidence of a failure: one observation of a source, with its file and line. It never leaves the tenant.
 
 >>> seen = Evidence("nvlink_error", Role.ROOT, "kernel_log", "dmesg", 12, "NVRM: Xid (PCI:0000:3b:00): 74, …")
 >>> seen.where
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What an observation can be in a failure: its beginning, what follows from it, or the end of the processes."""
+    """The role of an observation: the root of a failure, a symptom of it, or teardown of the processes."""
 
     ROOT = "root"
     SYMPTOM = "symptom"

@@ -1,7 +1,7 @@
-"""How a process ended: weak evidence. A status alone names no reason, since each has many.
+"""Evidence from the exit status of a process. It names no reason, since every status has several.
 
-137 may be the out-of-memory killer, a scheduler or a person; only the kernel's log tells. 134 and 139 follow a fault
-that something else names; 2 is argparse's status, and that of many other programs.
+137 may be the out-of-memory killer, a scheduler or a person; only the kernel log shows which. 134 and 139 follow a
+fault that another source names; 2 is the status of argparse and of many other programs.
 
     >>> of(137).text
     'exit status 137: killed by SIGKILL'

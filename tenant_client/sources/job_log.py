@@ -1,9 +1,10 @@
-"""A job's own output: tracebacks, CUDA and watchdog messages, launchers, schedulers, and what else got into it.
+"""Reads a job's output: tracebacks, CUDA and watchdog messages, messages of launchers and schedulers.
 
-Lines of the kernel and of NCCL within it are read as in their own logs. An exception counts where a traceback ends,
-not where a text mentions it. Of exceptions that one another caused, one speaks for all (`spokesman`). A failure after
-which the job went on for `_SURVIVED` further steps was no reason to stop, and is forgotten. What follows a scheduler's
-order to stop is teardown.
+- Lines of the kernel and of NCCL are read as in their own logs.
+- An exception counts at the end of a traceback, not if a text mentions it. Of chained exceptions one counts
+  (`spokesman`).
+- A failure that the job survived for `_SURVIVED` more steps is dropped. Lines after a scheduler's stop order are
+  teardown.
 """
 
 import re

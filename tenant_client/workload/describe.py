@@ -38,7 +38,7 @@ DOMINANT_SHARE = 0.118
 class NothingToDescribe(PharoahError):
     """No operator was found in the inputs."""
 
-    default_hint = "name traces of torch.profiler or ExecutionTraceObserver that cover at least one training step"
+    default_hint = "pass traces of torch.profiler or ExecutionTraceObserver that cover at least one training step"
 
 
 def read_traces(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> list[Trace]:
@@ -60,7 +60,7 @@ def _read(reader: CappedReader, limits: ReadLimits) -> Trace:
         found = nccl_log.version(reader, limits)
         return Trace(reader.file, versions={"nccl": found} if found else {})
     raise SourceError(
-        reader.file, 0, "not a trace", hint="name a trace of torch.profiler or of ExecutionTraceObserver, in JSON"
+        reader.file, 0, "not a trace", hint="pass a JSON trace of torch.profiler or ExecutionTraceObserver"
     )
 
 

@@ -115,7 +115,7 @@ def test_two_entries_after_one_are_a_fork_whichever_comes_first() -> None:
     chain = founding()
     one, other = (step(chain.directory, joined=[member]) for member in STRANGERS[:2])
     for first, second in ((one, other), (other, one)):
-        with pytest.raises(Fork, match="entry 1 does not lead on from entry 1") as caught:
+        with pytest.raises(Fork, match="entry 1 does not continue entry 1") as caught:
             chain.extended([first, second])
         assert "compare heads with other tenants" in caught.value.hint
         assert isinstance(caught.value, PeerFault)
@@ -125,7 +125,7 @@ def test_a_gap_is_a_fork() -> None:
     chain = founding()
     middle = chain.extended([step(chain.directory, joined=[STRANGER])])
     last = step(middle.directory, left=[STRANGER.tenant])
-    with pytest.raises(Fork, match="entry 2 does not lead on from entry 0"):
+    with pytest.raises(Fork, match="entry 2 does not continue entry 0"):
         chain.extended([last])
     assert middle.extended([last]).directory.number == 2
 
@@ -179,7 +179,7 @@ def test_who_is_trusted_does_not_change_by_an_entry(change: Any) -> None:
     with pytest.raises(TrustChanged, match="entry 1 changes values that entry 0 fixed") as caught:
         founding().extended([step(before, **change(before))])
     assert isinstance(caught.value, Refusal)
-    assert "enrolling again" in caught.value.hint
+    assert "enrol again to pin" in caught.value.hint
 
 
 def another_first(before: Directory, **changes: Any) -> dict[str, Any]:

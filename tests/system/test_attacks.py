@@ -508,7 +508,7 @@ def test_a_round_under_a_directory_that_trustees_were_not_shown_does_not_happen(
     for index in MASKING:
         with pytest.raises(UnknownHead, match=f"no directory with the head {head.hex()[:16]}…"):
             busy.trustee(index).endorse(asking_for(plan, EVERYBODY))
-        with pytest.raises(Fork, match="entry 1 does not lead on from entry 1"):  # nor can it be made good
+        with pytest.raises(Fork, match="entry 1 does not continue entry 1"):  # nor can it be made good
             busy.trustee(index).follow(shown(for_tenants))
         assert busy.trustee(index).rounds() == []
     assert honest_failures(busy, a_plan(2, window=(168, 336))) == 0  # under the head that all have seen

@@ -241,7 +241,7 @@ def test_errors_are_unknown_with_once_and_refused_without(place: Place) -> None:
     (place.tenant / "tenant.toml").unlink()
     done = place.called("--once")
     assert (done.returncode, done.stdout) == (3, "")
-    assert "names no address" in done.stderr
+    assert "has no address" in done.stderr
     assert place.called().returncode == 2
 
 
