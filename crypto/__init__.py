@@ -1,5 +1,5 @@
-"""What both trust domains share: the wire contract and the privacy primitives.
+"""Cryptographic and privacy primitives, shared by all parties.
 
-Everything here is pure: no I/O, no clock. Randomness comes in as an argument, except where a function's first
-line says that it draws from the system's generator. Neither the tenant's nor the provider's code is imported.
+Pure: no I/O and no clock. Randomness is an argument, unless the first line of a function says that it draws from the
+system's generator.
 """

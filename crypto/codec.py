@@ -1,14 +1,15 @@
-"""The one strict codec: any bytes become a valid message, or `DecodeError`, and nothing else ever.
+"""The strict codec: any bytes decode to a valid message or raise `DecodeError`.
 
-A message is a frozen struct with a `LABEL`. On the wire it is the msgpack array `[LABEL, field, field, …]` in field
-order; a `Record` within it is an array of its fields. The annotations state types, lengths and ranges, and msgspec
-reads the bytes against them in C, front to back: the first value that does not fit ends it, so hostile bytes are never
-built into something that is refused only afterwards. What goes across fields a message checks in `__post_init__` by
-ValueError.
+- A message is a frozen struct with a `LABEL`. On the wire it is the msgpack array `[LABEL, field, field, …]` in field
+  order; a `Record` within it is an array of its fields.
+- Annotations state types, lengths and ranges; msgspec checks the bytes against them in C, front to back, and stops at
+  the first invalid value, before hostile bytes are built into objects. Rules across fields are checked in
+  `__post_init__` by ValueError.
+- Decoding is canonical: a decoded message encodes to the same bytes, so a digest names one message and a signature
+  covers exactly what was read. Only minus zero, which equals zero, has other bytes. No maps, extension types, NaN or
+  trailing bytes.
 
-Decoding is canonical: what decodes also encodes to the very same bytes, so a digest names one message and a signature
-covers exactly what was read; only minus zero, which equals zero, has bytes of its own. No maps, extension types or NaN,
-nothing left over. The error names the field; it never
+The error names the field; it never
 quotes what was sent. The last field of a message may be a `memoryview`: that much is neither copied nor encoded again.
 
     >>> from federation.protocol.round_messages import UnmaskShare
@@ -57,13 +58,13 @@ class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What travels or is kept; a subclass names its wire format, version included, as its `tag`."""
+    """A message that is sent or stored; the `tag` of a subclass is its wire format with the version."""
 
     LABEL: ClassVar[str] = _Label()  # type: ignore[assignment]  # a property of the class
 
 
 class Secret(Message, frozen=True):
-    """A message that shows none of its values where it is printed."""
+    """A message whose repr shows no values."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
@@ -95,7 +96,7 @@ def decode(kind: type[M], data: Bytes) -> M:
 
 
 def first_field(kind: type[M], data: Bytes) -> Any:
-    """The first field of a message, of its declared type, without building the rest: who says that it is from them."""
+    """The first field of a message, usually its sender, without decoding the rest."""
     try:
         (first,) = msgspec.structs.astuple(_head_decoder(kind).decode(data))
     except UNREADABLE as error:

@@ -1,4 +1,4 @@
-"""Noise that is correlated over the weeks of a series: a running total's variance grows with the logarithm of time.
+"""Correlated noise over the weeks of a series: the variance of a running total grows with the logarithm of time.
 
 Let A be the counting matrix of a horizon of n weeks: lower triangular, all ones. Its square root is the Toeplitz matrix
 of f_k = binom(2k, k) / 4^k. The mechanism is defined by integers, F_k = round(256 f_k), so that nothing is rounded

@@ -1,12 +1,10 @@
 """Typed identifiers and keys: byte strings of one fixed length that cannot be mistaken for one another.
 
-Each is a subclass of `bytes`, so it hashes, compares and travels as bytes, and each refuses any other length. A public
-key is besides the only encoding of a point that can serve as a key: whoever compares two keys compares bytes, so there
-must not be two byte strings for one key. All of these are public: none holds a secret.
+- Each is a subclass of `bytes` that refuses any other length. All are public: none holds a secret.
+- A public key has exactly one valid encoding, since keys are compared as bytes.
 
-Not promised: that anybody holds the private key (`crypto.possession`), or that a point has no part of small order
-beside its large one. Such a key agrees on the same secrets as another one, so every secret is derived with both public
-keys.
+Not promised: that the owner holds the private key (`crypto.possession`), or that a point has no component of small
+order. Such a key agrees on the same secrets as another one, so every secret is derived from both public keys too.
 """
 
 from typing import Annotated, ClassVar, Self
@@ -64,10 +62,10 @@ class Digest(Id):
 
 
 class PublicKey(Id):
-    """A point of one of the two curves of Curve25519 in its one canonical encoding; ValueError for every other.
+    """A point of one of the two forms of Curve25519 in its canonical encoding; ValueError for every other.
 
-    Refused are the points of small order, with which everybody agrees on the same secret and under which one signature
-    fits any message (RFC 7748 §6.1, RFC 8032 §5.1.7), numbers from p on, and top bits that mean nothing.
+    Refused are points of small order, which give every peer the same secret and under which one signature
+    fits any message (RFC 7748 §6.1, RFC 8032 §5.1.7), numbers from p on, and unused top bits.
     """
 
     length = 32

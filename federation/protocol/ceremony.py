@@ -203,7 +203,7 @@ def _checked(cards: CardList, dealings: Iterable[bytes]) -> dict[int, Dealing]:
         index, dealing = _open_dealing(cards, signed)
         if found.get(index) == dealing:
             raise PeerFault(
-                f"the dealing of {cards.cards[index - 1].owner} is here twice", hint="name each dealing once"
+                f"the dealing of {cards.cards[index - 1].owner} was passed twice", hint="pass each dealing once"
             )
         if index in found:
             raise _fault(cards, index, "dealt twice, differently")

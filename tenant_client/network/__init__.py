@@ -1,1 +1,1 @@
-"""The ways out of a tenant's machine: Flower's SuperLink, the provider's online service, the trustees."""
+"""All network connections of a tenant: Flower's SuperLink, the provider's online service, the trustees."""

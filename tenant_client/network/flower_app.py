@@ -1,11 +1,11 @@
 """A tenant's answers as a Flower ClientApp.
 
-For every message of a known verb there is one reply: the bytes that `answer` returned, or an error that names the class
-of what went wrong. The text of an error never leaves: it goes to the tenant's own log, since it may quote the tenant's
-data. Of a bug not even the class leaves. Without this, Flower sends the text of any exception to the provider.
+- Every message of a known verb has one reply: the bytes that `answer` returned, or an error with its class only. The
+  text of an error stays in the tenant's log, since it may quote the tenant's data; of a bug not even the class leaves.
+  Without this, Flower would send the text of any exception to the provider.
+- Replies are padded to whole units (`federation.protocol.queries`); the node paces them.
 
-Replies are padded to whole units (`federation.protocol.queries`); pacing them is the node's business. Not promised:
-that a refusal looks like an answer. A message whose type is no verb at all is for Flower to refuse.
+Not promised: that a refusal looks like an answer. Flower refuses messages of unknown verbs.
 
     app = client_app(lambda verb, payload: tenant.answer(verb, payload))
 """

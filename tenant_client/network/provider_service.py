@@ -1,12 +1,9 @@
-"""The provider's online service, as a tenant uses it: it signs in when it must, asks, and listens.
+"""A tenant's client of the provider's online service: sign-in, checks, outcomes and hints.
 
-A check by the provider tells it which tokens this tenant asks about; `federation.protocol.check` with a bundle of one's
-own does not. What the provider answers is held against its own evidence: a verdict that does not follow from it is a
-fault.
-
-`watch` is one unbroken series of hints, whatever happens to the line or to the provider: it begins again after the last
-hint that it gave, with jittered pauses, and gives none twice. A caller that keeps that number may end and go on later.
-It raises only what asking again cannot mend.
+- An online check reveals the tokens to the provider; `federation.protocol.check` with a local bundle does not.
+- A verdict that does not follow from its evidence is a PeerFault.
+- `watch` yields every hint once. It reconnects after the last hint, with jittered pauses, and raises only errors that a
+  retry cannot fix. A caller that stores the last number can continue later.
 
     with Online(peer, signing_key, tenant, time.time) as online:
         found = online.check(labels)

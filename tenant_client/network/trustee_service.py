@@ -1,4 +1,4 @@
-"""A trustee at the other end of a line, as a tenant sees it: somebody who evaluates."""
+"""A tenant's client of a trustee: it evaluates blinded elements."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Grants of leases as the provider signed them: the first of each lease counts, another one is kept as proof."""
+"""Stores the provider's signed grants of leases: the first of each lease counts, another one is kept as proof."""
 
 from crypto.codec import digest
 from crypto.ids import LeaseId
@@ -8,13 +8,13 @@ from federation.runtime.sqlite import Connection, transaction
 
 
 class GrantLog:
-    """The provider's signed words about leases, as far as a lease or a refusal rests on them."""
+    """The signed grants that a lease or a refusal is based on."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def keep(self, grants: bytes, granted: LeaseGrants) -> set[LeaseId]:
-        """Keeps the first grant of each lease, as it was signed, and one that differs as proof; the leases of those."""
+        """Stores the first grant of each lease, and different ones as proof; returns the leases with different ones."""
         named, changed = bytes(digest(grants)), set()
         with transaction(self._connection):
             self._connection.execute("INSERT OR IGNORE INTO grants VALUES (?, ?)", (named, grants))
@@ -34,7 +34,7 @@ class GrantLog:
         return changed
 
     def refused(self) -> list[tuple[LeaseId, bytes, bytes]]:
-        """Leases that the provider granted twice, differently: the name, and both of its signed words."""
+        """Leases with two different grants: the name and both signed grants."""
         rows = self._connection.execute(
             "SELECT lease, first.message, other.message FROM grants_refused JOIN granted USING (lease)"
             " JOIN grants AS first ON first.digest = granted.grants"

@@ -1,6 +1,6 @@
-"""Outcomes of tests that the provider was told, noted in the tenant's own database before they leave.
+"""Records outcomes of hardware tests in the tenant's database before they are sent to the provider.
 
-A row says that an outcome may have left: whether the provider took it is not noted.
+A row means that an outcome may have left; whether it arrived is not recorded.
 """
 
 from dataclasses import dataclass

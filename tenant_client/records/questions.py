@@ -1,7 +1,7 @@
-"""What the provider's online service was asked, noted in the tenant's own database before it left: sums by the hour.
+"""Records requests to the provider's online service in the tenant's database before they are sent: sums per hour.
 
-A row says that questions may have left: whether they arrived is not noted, nor what was in them. A question that is
-put again since no answer came counts once.
+A row means that requests may have left; whether they arrived, and their content, is not recorded. A retried request
+counts once.
 """
 
 from collections.abc import Callable

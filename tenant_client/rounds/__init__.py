@@ -1,1 +1,1 @@
-"""The tenant's part in a round: tokens, counts, policy and the answers to the provider's questions."""
+"""The tenant's part in a round: tokens, counts, policy, and answers to the provider's queries."""

@@ -1,7 +1,7 @@
-"""The supervisor's end of the line to the observer: it tells what happened and never waits for an answer.
+"""The pipe from the supervisor to the observer. The supervisor sends events and never waits for an answer.
 
-The observer is a process of its own, in a session of its own. Whatever happens to it, a crash in a library, a hanging
-file system, the out-of-memory killer, the job does not notice.
+The observer has its own process and session, so that its failure (a crash in a library, a hanging file system, the
+out-of-memory killer) does not affect the job.
 """
 
 import json

@@ -1,11 +1,12 @@
-"""The relay: copies the job's output unchanged to where it belongs and keeps the last of it in bounded files.
+"""The relay: a process that copies the job's output unchanged, and keeps the last part of it in bounded files.
 
-A process of its own, run as a script that imports nothing but the standard library. It ignores what terminals and
-schedulers send and lives until the job's last process closes its output, so that the job never loses its reader, even
-if everything else of ours was killed. A slow or full disk under the kept files never slows the copying.
+- It is a script that imports only the standard library.
+- It ignores signals of terminals and schedulers and runs until the job's last process closes its output, so that the
+  job never loses its reader, even if all other processes of Pharoah are killed.
+- A slow or full disk for the kept files never slows the copying.
 
-Words on the control socket: the relay says READY, then BROKEN and a stream's index when that stream's reader is gone
-(the job must then get its SIGPIPE), and DRAINED once it has copied all that was written before the supervisor said END.
+Messages on the control socket: the relay sends READY; BROKEN and a stream's index if that stream's reader is gone (the
+job must then get its SIGPIPE); and DRAINED once it has copied all that was written before the supervisor sent END.
 """
 
 import json

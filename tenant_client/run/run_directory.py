@@ -1,16 +1,16 @@
-"""Where an attempt keeps its things, what it is called, and what the job finds in its environment.
+"""The run directory of an attempt, the names of leases and jobs, and the job's environment.
 
 A run directory is `<home>/runs/<lease>-<attempt>`, readable by its owner only:
 
-    settings.json     what the observer was told: time-outs and paths
-    lock              held by the observer for as long as it lives
-    *.log, *.log.1    the last of the job's output
-    progress-<rank>   how far each rank is; written by the hook within the job
-    trace-<rank>-<n>.json   traces of a few steps, also from within the job; removed once they are described
-    dumps/            flight recorder dumps, one per rank, where the user named no other place
-    attempt_<n>/<rank>/     torchrun's error files, copied from where torchrun put them
+    settings.json     settings of the observer: time-outs and paths
+    lock              held by the observer while it runs
+    *.log, *.log.1    the last part of the job's output
+    progress-<rank>   the progress of each rank, written by the hook in the job
+    trace-<rank>-<n>.json   traces of a few steps, from the hook too; removed after they are described
+    dumps/            flight recorder dumps, one per rank, unless the user set another folder
+    attempt_<n>/<rank>/     copies of torchrun's error files
 
-Where the home cannot be written it is a temporary directory instead. Old ones are removed, newest kept.
+If the home is not writable it is a temporary directory. Old run directories are removed.
 """
 
 import errno
@@ -46,7 +46,7 @@ class RunDirectory:
 
 
 def lease_name(env: Mapping[str, str]) -> str:
-    """The scheduler's name of this allocation, the same after a requeue; a random one where there is no scheduler."""
+    """The scheduler's job id, the same after a requeue; a random name without a scheduler."""
     where = placement(env)
     task = "" if where.array_task is None else str(where.array_task)
     if where.scheduler == "slurm":
@@ -78,7 +78,7 @@ def make_place(home: Path, lease: str, *, elastic: bool, wanted_bytes: int = 0) 
 
 
 def environment(env: Mapping[str, str], place: RunDirectory, *, sample: bool) -> dict[str, str]:
-    """The job's environment: the user's own, and ours where the user set nothing."""
+    """The job's environment: the user's own, plus Pharoah's variables that the user did not set."""
     job = dict(env)
     job[RUN_DIR] = str(place.run_dir)
     if place.elastic_dir is not None:
@@ -91,7 +91,7 @@ def environment(env: Mapping[str, str], place: RunDirectory, *, sample: bool) ->
 
 
 def remove(place: RunDirectory | None) -> None:
-    """Takes back what `make_place` made: there was nothing to run."""
+    """Removes what `make_place` made, for a job that could not start."""
     for folder in (place.run_dir, place.elastic_dir) if place is not None else ():
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -105,7 +105,7 @@ def hold(run_dir: Path) -> int:
 
 
 def held(run_dir: Path) -> bool:
-    """Whether an observer lives in there."""
+    """Whether an observer is running for this directory."""
     try:
         descriptor = hold(run_dir)
     except BlockingIOError:
@@ -117,7 +117,7 @@ def held(run_dir: Path) -> bool:
 
 
 def prune(runs: Path, keep: int = KEPT_RUNS) -> None:
-    """Removes the oldest run directories beyond `keep`, but none in which an observer lives."""
+    """Removes the oldest run directories beyond `keep`, except those of running observers."""
     oldest_first = sorted(filter(Path.is_dir, runs.iterdir()), key=lambda path: path.stat().st_mtime)
     for run_dir in oldest_first[: max(0, len(oldest_first) - keep)]:
         if not held(run_dir):

@@ -1,4 +1,4 @@
-"""What a person may choose about a watched run. All of it has a default."""
+"""The settings of `pharoah-tenant run`, all with defaults."""
 
 import json
 from dataclasses import asdict, dataclass, field

@@ -1,9 +1,9 @@
-"""The job's stdout and stderr, as the supervisor lays them: a pipe or a pseudo-terminal each, with a relay behind.
+"""The job's stdout and stderr: a pipe or a pseudo-terminal each, read by the relay.
 
-Where both go to the same place they share one channel, so that their order stays as the job wrote it. Where that place
-is a terminal the job sees a terminal, with output processing off (the real one does it) and the same window size.
-
-The supervisor keeps the reading ends too: a relay that was killed is started again and nothing is lost.
+- If both have the same target they share one channel, so that their order is preserved.
+- If the target is a terminal the job sees a terminal of the same size, with output processing off (the real one does
+  it).
+- The supervisor keeps the reading ends too: a killed relay is restarted without loss.
 """
 
 import fcntl

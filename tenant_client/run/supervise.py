@@ -1,11 +1,10 @@
-r"""Starts the job, forwards signals, waits, and knows how the job ended.
+r"""The supervisor: starts the job, forwards signals, waits, and ends as the job did.
 
-The job stays in our process group, so that a terminal reaches it as if we were not there. What the kernel sends to
-that whole group (Ctrl-C, Ctrl-\, Ctrl-Z) the job has already; what somebody sends to us alone is passed on. The job
-starts with the signal mask and dispositions that we were started with.
-
-We end as the job did: with its exit code, or by the same signal, so that whoever started us sees the same status. A
-container's first process cannot die by a signal; there, and in a shell, the code is 128 + its number.
+- The job stays in the supervisor's process group, so that signals of a terminal (Ctrl-C, Ctrl-\, Ctrl-Z) reach it
+  directly. Signals to the supervisor alone are forwarded.
+- The job starts with the signal mask and dispositions that the supervisor was started with.
+- The supervisor ends with the job's exit code or by the same signal. The first process of a container cannot die by a
+  signal; there the exit code is 128 + its number, as in a shell.
 """
 
 import os

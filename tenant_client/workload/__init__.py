@@ -1,1 +1,1 @@
-"""What a workload is: from traces to a descriptor, its rungs, and comparisons. Nothing here is sent."""
+"""Describes workloads: from traces to a descriptor, its rungs, and comparisons. Nothing here is sent."""

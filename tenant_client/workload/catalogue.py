@@ -1,4 +1,4 @@
-"""A catalogue in a file: what a provider publishes of its benchmark jobs before there is a bundle."""
+"""Catalogue files: names and sketches of a provider's benchmark jobs, for use before there is a bundle."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from tenant_client.workload.minhash import Sketch
 
 
 class CatalogueError(PharoahError):
-    """A catalogue file that cannot be used."""
+    """A catalogue file is invalid."""
 
     default_hint = "write one with `pharoah-tenant catalogue`"
 

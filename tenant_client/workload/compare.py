@@ -1,7 +1,4 @@
-"""Two workloads: what the provider would conclude from their tokens alone, and what only their owner may see.
-
-The provider sees equality of tokens, nothing else.
-"""
+"""Compares two workloads: what their tokens reveal to the provider (equality only), and what the owner sees."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ from tenant_client.workload.descriptor import Descriptor, Operator
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What equality of tokens says."""
+    """What the provider learns from the equality of tokens."""
 
     same_family: bool
     same_archetype: bool
@@ -21,7 +18,7 @@ class Conclusion:
 
 @dataclass(frozen=True)
 class Difference:
-    """What is in one workload and not in the other; for the owner's eyes."""
+    """Items of one workload that the other lacks, shown to the owner only."""
 
     property: str
     only_first: tuple[str, ...]
@@ -29,7 +26,7 @@ class Difference:
 
 
 def conclude(one: Ladder, other: Ladder) -> Conclusion:
-    """What the provider would conclude from two ladders of the same epoch."""
+    """What the provider learns from two ladders of the same epoch."""
     return Conclusion(
         one.family == other.family, one.archetype == other.archetype, one.subarchetype == other.subarchetype
     )
@@ -60,7 +57,7 @@ def differences(one: Descriptor, other: Descriptor) -> tuple[Difference, ...]:
 
 
 def operator_text(operator: Operator) -> str:
-    """An operator as owners read it: `aten::linear [0 9 | 9 9]`, sizes in log2, 0 for any.
+    """An operator as text: `aten::linear [0 9 | 9 9]`, sizes in log2, 0 for any.
 
     >>> operator_text(("aten::linear", (0, 9, -1, 9, 9)))
     'aten::linear [0 9 | 9 9]'

@@ -1,4 +1,4 @@
-"""What a workload is, in a form that its owner can read and that never leaves the owner's machine.
+"""The descriptor of a workload: readable for its owner, and never sent.
 
 The ladder's rungs are canonical bytes cut from a descriptor, coarse to fine (DESIGN §5):
 
