@@ -254,7 +254,7 @@ def test_the_verbs_print_for_people_too(home: Path) -> None:
     assert "epoch 0: signed ownership of 5 tokens: " in told.stdout
     assert "directory entry 0: receipt with the pinned digest " in told.stdout
     assert "each received bundle: a receipt that its digest is stored here" in told.stdout
-    assert "signature: yours" in call("preview", "--home", str(home)).stdout
+    assert "signature: your signature" in call("preview", "--home", str(home)).stdout
 
 
 def test_a_round_that_was_not_answered_is_unknown(home: Path) -> None:
