@@ -116,7 +116,7 @@ def _first(certificate_pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(certificate_pem)
     except ValueError as error:
-        raise DecodeError("this is no certificate in PEM form", hint="ask its owner for the file again") from error
+        raise DecodeError("not a certificate in PEM form", hint="ask its owner for the file again") from error
 
 
 def _described(

@@ -209,7 +209,7 @@ FEDERATED = {f"pharoah-tenant {verb}" for verb in ("budget", "preview", "sent", 
 def test_a_home_outside_a_federation_is_told_how_to_join(verb: Called, tmp_path: Path) -> None:
     lease = [LEASE] if verb.words[-1] == "check" else []  # or it asks for one first
     result = verb.invoke(*verb.needed(tmp_path), *lease, "--home", tmp_path / "none")
-    assert "this home has joined no federation" in result.stderr
+    assert "this home has not joined a federation" in result.stderr
     assert "`pharoah-tenant enrol`; run, journal and diagnose work without" in result.stderr
     assert not (tmp_path / "none").exists()
 
@@ -278,7 +278,7 @@ def test_standard_input_is_a_file_once() -> None:
     assert (told.exit_code, json.loads(told.stdout)["reason"]) == (0, "cuda_error")
     twice = CliRunner().invoke(PROGRAMS["pharoah-tenant"], ["diagnose", "-", "-"], input="one\n")
     assert twice.exit_code == 2
-    assert "can be read once" in twice.stderr
+    assert "can be read only once" in twice.stderr
 
 
 RUN = next(verb for verb in VERBS if str(verb) == "pharoah-tenant run")

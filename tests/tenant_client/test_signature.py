@@ -121,7 +121,7 @@ def test_a_home_that_cannot_be_written_warns_and_works(traces: dict[str, Path], 
     results = [run("tokens", traces["decoder"], "--home", tmp_path / "file" / "home", "--json") for _ in range(2)]
     for result in results:
         assert result.exit_code == 0
-        assert result.stderr.startswith(f"pharoah-tenant: warning: no key can be kept in {tmp_path}/file/home (")
+        assert result.stderr.startswith("pharoah-tenant: warning: the local key cannot be stored")
         assert list(json.loads(result.stdout)) == KEYS
     assert results[0].stdout != results[1].stdout
 
@@ -200,7 +200,7 @@ def test_a_catalogue_that_is_none_is_an_error(traces: dict[str, Path], tmp_path:
         for path in (traces["decoder"], tmp_path / "missing"):
             error = failed(*verb, "--catalogue", path)
             assert error.startswith(f"pharoah-tenant: error: {path}: ")
-            assert "hint: write one with pharoah-tenant catalogue" in error
+            assert "hint: write one with `pharoah-tenant catalogue`" in error
 
 
 def test_names_in_a_catalogue_are_given_once_and_as_pairs(traces: dict[str, Path], tmp_path: Path) -> None:
