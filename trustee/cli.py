@@ -238,7 +238,7 @@ def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
         show_json({"evaluations": asked, "rounds": held, "conflicts": told})
     else:
         for (tenant, epoch), elements in sorted(evaluations.items()):
-            show(f"tenant {tenant.hex()[:12]}… epoch {epoch}: {elements} blinded elements")
+            show(f"tenant {tenant.hex()[:12]}… epoch {epoch}: {counted_as(elements, 'blinded element')}")
         for name, request, done in rounds:
             show(f"round {name}: set {request.hex()[:16]}… {'unmasked' if done else 'endorsed'}")
         for name, proof in conflicts:

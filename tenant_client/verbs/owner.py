@@ -54,7 +54,7 @@ def _tell(view: "Happened") -> None:
         show(f"{workload.lease}{job}: {what}", f"    {', '.join(workload.structure)}")
     for attempt in view.attempts:
         began = datetime.fromtimestamp(attempt.started_at_s, UTC).astimezone()
-        steps = f", {attempt.steps} steps" if attempt.steps else ""
+        steps = f", {counted_as(attempt.steps, 'step')}" if attempt.steps else ""
         job = f" ({view.jobs[attempt.unit]})" if attempt.unit in view.jobs else ""
         show(f"{began:%Y-%m-%d %H:%M:%S}  {attempt.unit}{job} attempt {attempt.attempt}: {attempt.state}{steps}")
         show(*([f"    {attempt.cause.sentence}"] if attempt.cause.sentence else []))
@@ -161,9 +161,10 @@ def _show_sent(view: "Sent") -> None:
         )
     for ownership in view.ownerships:
         tokens = ", ".join(token[:12] for token in ownership.tokens)
-        show(f"epoch {ownership.epoch}: signed ownership of {len(ownership.tokens)} tokens: {tokens}")
+        show(f"epoch {ownership.epoch}: signed ownership of {counted_as(len(ownership.tokens), 'token')}: {tokens}")
     for evaluation in view.evaluations:
-        show(f"epoch {evaluation.epoch}: {evaluation.elements} blinded elements to trustee {evaluation.trustee}")
+        elements = counted_as(evaluation.elements, "blinded element")
+        show(f"epoch {evaluation.epoch}: {elements} to trustee {evaluation.trustee}")
     for receipt in view.receipts:
         show(f"directory entry {receipt.entry}: receipt with the pinned digest {receipt.head[:16]}, on request")
     for outcome in view.outcomes:
