@@ -23,7 +23,7 @@ MOST_CONNECTIONS = 32
 class NotOnThisMachine(Refusal):
     """The page would be reachable from other machines."""
 
-    default_hint = "omit --host; from another machine, use an SSH tunnel"
+    default_hint = "omit --host for 127.0.0.1; from another machine, use an SSH tunnel"
 
 
 class PageNotServed(PharoahError):

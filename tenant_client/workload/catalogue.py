@@ -28,5 +28,7 @@ def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:
     """The entries of a catalogue file; CatalogueError if it is none."""
     try:
         return decode(Catalogue, path.read_bytes()).entries
-    except (OSError, DecodeError) as error:
-        raise CatalogueError(f"{path}: {error}") from error
+    except OSError as error:
+        raise CatalogueError(f"{error.strerror}: {path}") from error
+    except DecodeError as error:
+        raise CatalogueError(f"not a catalogue ({error.what}): {path}") from error

@@ -209,7 +209,7 @@ def test_two_sets_told_to_different_trustees_open_neither_and_prove_the_lie(
         trustee = busy.trustee(index)
         with pytest.raises(Equivocation, match=f"endorsed another set for round {plan.round_id}") as caught:
             trustee.unmask(encode(UnmaskCall(own, tuple(words))))
-        assert "it is proof" in caught.value.hint
+        assert "keep the log as proof" in caught.value.hint
         with pytest.raises(AlreadyAnswered):  # and nobody changes its mind
             trustee.endorse(requests[index not in told_without])
         assert is_proof(plan, own, trustee.conflicts())

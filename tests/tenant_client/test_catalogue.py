@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 def refused(path: Path) -> str:
     with pytest.raises(CatalogueError) as failure:
         read_catalogue(path)
-    assert failure.value.what.startswith(f"{path}: ")
+    assert failure.value.what.endswith(f": {path}")
     return failure.value.diagnostics()
 
 

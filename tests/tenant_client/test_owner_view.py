@@ -179,7 +179,7 @@ def test_the_verb_says_when_weeks_are_carried_over(tmp_path: Path) -> None:
     assert "noise of pairs: failures by workload" in told.stdout
     (tmp_path / "plan").write_bytes(signed(a_plan(1)))
     told = call("preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
-    assert "carried over" not in told.stdout
+    assert "unanswered weeks" not in told.stdout
     assert "each count + noise + masks mod 2^64" in told.stdout
 
 

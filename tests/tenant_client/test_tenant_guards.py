@@ -183,7 +183,7 @@ def test_two_plans_that_name_different_bundles_are_not_both_answered(cast: Cast,
         tenant.accept(bundle)
     tenant.contribute(signed(naming(TOLD)))
     again = cast.tenant(sampler=NoMoreNoise())
-    with pytest.raises(PeerFault, match="another bundle 1"):
+    with pytest.raises(PeerFault, match="different digests for bundle 1"):
         again.contribute(signed(naming(OTHER, 2)))
     assert [charge.round_id for charge in again.ledger.charges()] == [naming(TOLD).round_id]
 
