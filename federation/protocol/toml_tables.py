@@ -95,7 +95,7 @@ def _fact(fault: str) -> str:
         fact = f"{'unknown' if 'unknown' in named[1] else 'missing'} key {named[2]!r}"
         return f"{path}: {fact}" if path else fact
     if fact.startswith("Invalid enum value"):
-        fact = "has an unknown value"
+        fact = "is unknown" if path.startswith("a key of") else "has an unknown value"
     if wanted := re.match(r"Expected (\w+)(?:, got \w+)?", fact):
         fact = f"must be {_WORDS.get(wanted[1], wanted[1])}{fact[wanted.end() :]}"
     return f"{path} {fact}" if path else fact

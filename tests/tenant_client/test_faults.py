@@ -132,7 +132,7 @@ def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
     assert done.code == 0, done.stderr
     assert attempt.state is AttemptState.SUCCEEDED
     assert kinds(attempt) == {"nan_loss"}
-    assert "nan_loss: rank" in done.stderr
+    assert "nan_loss: loss of rank" in done.stderr
 
 
 @tried_again_without_gloo
