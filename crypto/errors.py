@@ -1,15 +1,15 @@
-"""The three ways in which things go wrong, kept apart: a local or remote fault, and a refusal by design.
+"""Errors for callers and users. Each says what happened, where, and what to do.
 
-`DecodeError` and `PeerFault` say that somebody else sent something wrong. `Refusal` says that Pharoah understood the
-request and will not do it, because a promise to the tenant would break. A bug of our own is neither: it stays an
-ordinary exception. Every error tells what happened, where, and what to do about it.
+- `DecodeError`, `PeerFault`: another party sent invalid data.
+- `Refusal`: the request is valid, but carrying it out would break a guarantee.
+- A bug in Pharoah is neither; it stays an ordinary exception.
 """
 
 from typing import ClassVar
 
 
 class PharoahError(Exception):
-    """Base of everything that a caller may want to catch. `what` states the fact, `hint` the remedy."""
+    """Base class of all errors that a caller may catch. `what` is the fact, `hint` the remedy."""
 
     default_hint: ClassVar[str] = ""
 
@@ -19,113 +19,115 @@ class PharoahError(Exception):
         self.hint = self.default_hint if hint is None else hint
 
     def diagnostics(self) -> str:
-        """The text for a person: the fact, and on a second line what to do."""
+        """The text for a person: the fact, and the remedy on a second line."""
         return f"{self.what}\nhint: {self.hint}" if self.hint else self.what
 
 
 class DecodeError(PharoahError):
-    """Bytes from outside are not a valid message of the expected type."""
+    """Received bytes are not a valid message of the expected type."""
 
-    default_hint = "the sender speaks another version or the message was damaged; ask for it again"
+    default_hint = "the message is damaged or from another version; ask the sender for it again"
 
 
 class PeerFault(PharoahError):
-    """A peer answered, and its answer is provably wrong."""
+    """The answer of a peer is provably wrong."""
 
 
 class BadSignature(PeerFault):
-    """A signed message was not signed by the key that is pinned for its sender."""
+    """A message is not signed by the key that is pinned for its sender."""
 
-    default_hint = "compare the key in your configuration with the one that its owner publishes"
+    default_hint = "compare the pinned key with the one that its owner publishes"
 
 
 class WrongShare(PeerFault):
-    """A trustee's evaluation does not carry a valid proof for its public share key."""
+    """A trustee's evaluation has no valid proof for its public share key."""
 
-    default_hint = "leave this trustee out, ask another one, and tell its owner"
+    default_hint = "use another trustee, and inform this one's owner"
 
 
 class Unreachable(PeerFault):
-    """A peer did not answer in time, or not at all; what it did with the question is not known."""
+    """A peer did not answer in time; whether it processed the request is unknown."""
 
-    default_hint = "nothing is lost, ask again later; if it lasts, compare address and certificate with its owner's"
+    default_hint = (
+        "try again later, nothing is lost; if it persists, check the address and certificate with the peer's owner"
+    )
 
 
 class Refusal(PharoahError):
-    """Understood and refused by design: going on would break a promise."""
+    """A valid request, refused because it would break a guarantee."""
 
 
 class PlanRefused(Refusal):
-    """The plan asks for more than its own rules or the tenant's policy allow."""
+    """A plan violates its own rules or the tenant's policy."""
 
 
 class BudgetExceeded(Refusal):
-    """The job-weeks of this plan have no budget left for it."""
+    """The job-weeks of a plan have too little privacy budget left."""
 
-    default_hint = "nothing was spent or sent; raise the limit in the policy only if its owner agrees"
+    default_hint = "nothing was spent or sent; raise the limit in policy.toml only if the owner of the data agrees"
 
 
 class CohortTooSmall(Refusal):
-    """Fewer contributions than the cohort minimum: their sum would say too much about each."""
+    """Fewer contributions than the cohort minimum: their sum would reveal too much about each."""
 
-    default_hint = "wait for more tenants or drop the round; the contributions stay masked"
+    default_hint = "wait for more tenants, or abandon the round; the contributions stay masked"
 
 
 class MemberRefused(Refusal):
-    """One contribution of a set cannot be unmasked, whatever becomes of the others; the fact begins with its tenant."""
+    """One contribution of a set cannot be unmasked. `what` begins with its tenant; the others are unaffected."""
 
-    default_hint = "the round goes on without this contribution; its tenant must enrol anew"
+    default_hint = "the round continues without this contribution; its tenant must enrol again"
 
 
 class AlreadyAnswered(Refusal):
-    """A trustee gave its masks for this round already, for another set of contributions."""
+    """A trustee has already endorsed another set of contributions for this round."""
 
-    default_hint = "a round is unmasked once, for one set; start a new round"
+    default_hint = "a round is unmasked for one set only; start a new round"
 
 
 class OutOfOrder(Refusal):
-    """A round of a series would be opened before the one that it follows, or beside it."""
+    """A round of a series would be unmasked out of order."""
 
-    default_hint = "finish the round before; a trustee that was away answers it late and loses nothing"
+    default_hint = "finish the previous round first; a trustee that was away can still answer it"
 
 
 class TooFewOwners(Refusal):
-    """A row of the plan is held by fewer tenants, by their own signed word, than the plan promises."""
+    """Fewer tenants signed that they own a row of the plan than the plan guarantees."""
 
-    default_hint = "the provider must fold the row into a coarser rung; the round stays masked"
+    default_hint = "the provider must merge the row into a coarser one; the round stays masked"
 
 
 class Equivocation(PeerFault):
-    """The provider told different trustees different sets for one round, under its own signature."""
+    """The provider signed different sets of contributions for one round, to different trustees."""
 
-    default_hint = "nothing was unmasked; keep the log, it is proof, and tell the tenants"
+    default_hint = "nothing was unmasked; keep the log as proof, and inform the tenants"
 
 
 class QuotaExceeded(Refusal):
-    """A tenant asked for more token evaluations in an epoch than the trustees grant."""
+    """A tenant requested more token evaluations in an epoch than the trustees allow."""
 
-    default_hint = "tokens are cached for the epoch; wait for the next one or ask the trustees for a higher quota"
+    default_hint = "wait for the next epoch, or ask the trustees for a higher quota"
 
 
 class NotSignedIn(Refusal):
-    """The call carries no session of this provider, or one that is over."""
+    """The call has no valid session."""
 
     default_hint = "sign in again"
 
 
 class TooManyRequests(Refusal):
-    """A tenant calls more often than the provider lets it."""
+    """A tenant exceeds the provider's rate limit."""
 
-    default_hint = "ask again in a while, and less often"
+    default_hint = "wait, and call less often"
 
 
 class NotYours(Refusal):
-    """What the call speaks of is not the caller's; whether it is somebody else's is not said."""
+    """The call refers to something that the caller does not own; the error does not reveal whether it exists."""
 
-    default_hint = "name a hint and its lease as the provider sent them to you"
+    default_hint = "use a hint and its lease as the provider sent them"
 
 
 class NothingPublished(Refusal):
-    """There is no bundle yet."""
+    """The provider has published no bundle yet."""
 
-    default_hint = "ask again after the first round"
+    default_hint = "try again after the first round"

@@ -77,13 +77,13 @@ class MaskKey(ProvableKey):
         """The key of a stream, 32 bytes; PeerFault where the other side's key agrees on nothing (RFC 7748 §6.1)."""
         own = self.public
         if own not in (stream.tenant_key, stream.trustee_key):
-            raise ValueError("a mask is made by one of the two who share it")
+            raise ValueError("only the two owners of a mask can make it")
         peer = stream.trustee_key if own == stream.tenant_key else stream.tenant_key
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(peer))
         except ValueError as error:
             raise PeerFault(
-                f"the mask key {peer.hex()} hides nothing", hint="its owner must publish another"
+                f"the mask key {peer.hex()} is of small order", hint="its owner must publish another key"
             ) from error
         return HKDF(SHA256(), 32, salt=None, info=encode(stream)).derive(secret)
 
@@ -91,7 +91,7 @@ class MaskKey(ProvableKey):
 def mask_cells(cells: Words, key: MaskKey, streams: Sequence[MaskStream]) -> Words:
     """What a tenant sends: its cells plus the mask that it shares with each trustee, mod 2^64."""
     if not streams:
-        raise ValueError("cells without a mask must not leave: name at least one trustee")
+        raise ValueError("cells must not leave without a mask: pass at least one trustee")
     return cells + sum_of_masks(key, streams, len(cells))
 
 

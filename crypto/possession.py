@@ -59,8 +59,8 @@ def check_possession(claim: MaskKeyClaim, proof: bytes) -> None:
         Ed25519PublicKey.from_public_bytes(_twin_of(claim.mask_key)).verify(proof, _PREFIX + encode(claim))
     except InvalidSignature as error:
         raise BadSignature(
-            f"nobody proves to hold the mask key {claim.mask_key.hex()[:16]}…",
-            hint="its owner makes the card again; the key may be a copy of another one's",
+            f"no valid proof of possession for the mask key {claim.mask_key.hex()[:16]}…",
+            hint="ask its owner for a new card; the key may be a copy of another member's",
         ) from error
 
 

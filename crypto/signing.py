@@ -7,8 +7,8 @@ key that came with a message: the caller passes the key that it has pinned.
 Verify, then decode. Of a body whose signature was not checked yet its first field is read, which names the signer, and
 the rest is hashed: so a stranger costs no more than that, whatever the bytes would decode to.
 
-Who only reads what was verified before it was kept needs no `cryptography`, which loads with the first key: a job's own
-machine has none.
+`cryptography` is imported with the first key: the machine of a job lacks it, and only reads messages whose signatures
+were verified before they were stored.
 """
 
 import hashlib

@@ -147,7 +147,7 @@ def combine_evaluations(key: GroupKey, blinded: Sequence[Element], evaluations: 
     if len(evaluations) < key.threshold:
         raise PeerFault(
             f"{len(evaluations)} trustees answered, {key.threshold} are needed",
-            hint="ask further trustees, or try again when more of them can be reached",
+            hint="ask more trustees, or try again when more are reachable",
         )
     for trustee in sorted(evaluations):
         _verify_evaluation(key, trustee, blinded, evaluations[trustee])

@@ -8,8 +8,8 @@ Not promised. `random_bytes` must never repeat: two proofs from the same bytes r
 nothing, so proofs are verified before it. Mode OPRF has no proofs and is here for the RFC's test vectors. On constant
 time and secrets in memory, see `crypto.ristretto`.
 
-A batch (`MAX_BATCH`) is short for a reason. The weight of each pair in a proof depends on that pair alone (RFC 9497
-§2.2.1), so an evaluator that lies can search, by generalised birthdays (Wagner 2002), for m wrong elements whose errors
+Batches are short (`MAX_BATCH`): the weight of each pair in a proof depends on that pair alone (RFC 9497
+§2.2.1), so a dishonest evaluator can search, by generalised birthdays (Wagner 2002), for m wrong elements whose errors
 cancel out. That takes m lists of about 2^(252 / (1 + log2 m)) entries, made anew for each request: 2^42 for 32 pairs,
 too many, but 2^23 for 1,024.
 

@@ -14,7 +14,7 @@ def main() -> None:
 
 
 def _look_among_the_jobs_modules_last() -> None:
-    """PYTHONPATH and the folder are the job's, which may have a `crypto` or a `federation` of its own."""
+    """Moves the job's folders to the end of `sys.path`: they may have packages named `crypto` or `federation`."""
     ours = str(Path(__file__).resolve().parents[1])
     jobs = {str(Path(entry).resolve()) for entry in (*os.environ.get("PYTHONPATH", "").split(os.pathsep), ".")} - {ours}
     sys.path.sort(key=lambda entry: str(Path(entry).resolve()) in jobs)

@@ -1,4 +1,4 @@
-"""`pharoah-tenant`: what a tenant can see and ask on its own machine, one function per verb in `verbs_*.py`."""
+"""`pharoah-tenant`: the tenant's command line. Each verb is a function in `tenant_client/verbs/`."""
 
 from federation.runtime.console import AskingVerb, CommandLine, Verb
 from tenant_client.verbs import check, confirm, federation, hints, job, owner, page, status, workload
@@ -7,7 +7,7 @@ JOBS, BEFORE, FEDERATION, YOURS = "Jobs", "Before a job", "Federation", "Your da
 
 app = CommandLine(
     name="pharoah-tenant",
-    help="The tenant's half of Pharoah: see what leaves, what it costs, and whether a job fits its hardware.",
+    help="Run and diagnose training jobs, check workloads against hardware, and see all data that leaves this machine.",
 )
 app.add(JOBS, job.run, cls=job.JobCommand, context_settings={"allow_interspersed_args": False})
 app.add(JOBS, job.attach, hints.watch, status.status, status.leases, owner.journal)

@@ -1,9 +1,9 @@
 """A tenant's home directory: keys, pinned directory, policy and database, readable by their owner only.
 
     signing.key  mask.key   32 bytes each, mode 0600
-    mask.claim              when the mask key was made
+    mask.claim              the time at which the mask key was made
     policy.toml             optional; defaults apply without it
-    tenant.db               journal, ledger, outbox, token cache, and the directory as pinned
+    tenant.db               journal, ledger, outbox, token cache, and the pinned directory
 
 The directory itself has mode 0700.
 """
@@ -53,7 +53,7 @@ def pin(home: Path, entries: Iterable[bytes]) -> Chain:
 
 
 def joined(home: Path) -> Chain:
-    """The directory that the home has pinned; NotEnrolled, and nothing is made there, before it has joined."""
+    """The pinned directory of the home; NotEnrolled, and no change to the home, before it has joined."""
     if not (home / MEMORY).exists():
         raise NotEnrolled(NOT_JOINED)
     with reporting(), closing(open_database(home / MEMORY)) as connection:
@@ -63,7 +63,7 @@ def joined(home: Path) -> Chain:
 def open_tenant(
     home: Path, trustees: Sequence[TrusteeService], random_bytes: RandomBytes, sampler: NoiseSampler
 ) -> Tenant:
-    """The tenant that lives in `home`; HomeError names what is missing, NotEnrolled that no directory is pinned."""
+    """Opens the tenant of `home`; HomeError names a missing file, NotEnrolled means that no directory is pinned."""
     joined(home)
     policy = home / "policy.toml"
     signing_key, mask_key = SigningKey(read_key(home / "signing.key")), MaskKey(read_key(home / "mask.key"))

@@ -1,7 +1,7 @@
-"""A tenant as a running program: a pinned node that answers the provider, and the calls that go with it.
+"""Runs a tenant's node, which answers the provider's queries.
 
-Before the node says what runs on its leases, it asks the online service which leases those are, and the trustees for
-tokens of workloads that have none yet. Everything else it answers from its own database.
+Before it registers the workloads of its leases, it gets its leases from the online service and missing tokens from the
+trustees. All other answers come from its own database.
 """
 
 import logging
@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def connected(home: Path, settings: TenantSettings) -> Iterator[tuple[Tenant, Peer]]:
-    """The tenant that lives in `home`, with trustees and the provider's online service at the end of a line."""
+    """Opens the tenant of `home`, connected to the trustees and the provider's online service."""
     records = joined(home).directory.trustees
     if not settings.provider.online or not settings.provider.superlink:
-        raise BadSettings("[provider] names no addresses", hint="set superlink and online as the invitation has them")
+        raise BadSettings("[provider] has no addresses", hint="set superlink and online to those of the invitation")
     introducing = Introducing(SigningKey(read_key(home / "signing.key")), time.time)
     with ExitStack() as stack:
 
@@ -53,7 +53,7 @@ def connected(home: Path, settings: TenantSettings) -> Iterator[tuple[Tenant, Pe
 
 
 def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
-    """Answers the provider until told to stop."""
+    """Answers the provider until `stop` is set."""
     with connected(home, settings) as (tenant, provider):
 
         def answer(verb: Query, payload: bytes) -> bytes:
@@ -77,7 +77,7 @@ def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
 
 
 def _take_leases(tenant: Tenant, provider: Peer, payload: bytes) -> None:
-    """Brings the journal up to the leases that the provider asks about; what fails is tried again next time."""
+    """Gets the leases that the provider asks about into the journal; failures are retried at the next request."""
     asked = reopened(RegistrationRequest, payload)
     try:
         request = tenant.lease_request(asked.start_hour, asked.end_hour)

@@ -1,8 +1,9 @@
-"""`pharoah-trustee`: the verbs of whoever runs a trustee. Who does what, and when: docs/ceremony.md.
+"""`pharoah-trustee`: the command line of a trustee. docs/ceremony.md has the steps of the ceremony.
 
-What is handed over are files, by any channel; what is compared aloud are fingerprints. No verb overwrites a file.
+Parties exchange files by any channel and compare fingerprints aloud. No verb overwrites a file.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 app = CommandLine(
     name="pharoah-trustee",
-    help="Run a trustee: make its keys, take part in the ceremony that makes the token key, and see its log.",
+    help="Run a trustee: make its keys, make the token key with other trustees, answer requests, and show its log.",
 )
 
 _console = Console("pharoah-trustee")
@@ -35,7 +36,7 @@ TrusteeHome = Annotated[
         "--home",
         click_type=HomeFolder(Role.TRUSTEE),
         envvar="PHAROAH_TRUSTEE_HOME",
-        help="The trustee's home directory, its own alone.",
+        help="The trustee's home directory.",
     ),
 ]
 
@@ -59,12 +60,14 @@ def _names(texts: list[str] | None) -> list[str]:
 @app.command(cls=Verb)
 def init(
     home: TrusteeHome,
-    address: Annotated[str, typer.Option(help="host:port where others reach this trustee.", callback=_address)],
-    name: Annotated[list[str] | None, typer.Option(help="A further DNS name or IP address.", callback=_names)] = None,
+    address: Annotated[str, typer.Option(help="host:port at which others reach this trustee.", callback=_address)],
+    name: Annotated[
+        list[str] | None, typer.Option(help="Another DNS name or IP address of it; repeatable.", callback=_names)
+    ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Make a trustee's keys and its card, the file trustee.card in the home, which everybody else needs."""
+    """Make a trustee's keys and its card (trustee.card in the home) for all other parties."""
     import os
     from datetime import UTC, datetime
 
@@ -78,7 +81,7 @@ def init(
         show_json({"card": str(file), "address": card.address, "fingerprint": shown})
         return
     show(f"card         {file}", f"fingerprint  {shown}")
-    _tell("give the card to every trustee and to the provider, and read its fingerprint to them")
+    _tell("give the card to every trustee and to the provider, and read its fingerprint aloud to them")
 
 
 @app.command("renew-certificate", cls=Verb)
@@ -86,15 +89,18 @@ def renew_certificate(
     home: TrusteeHome,
     name: Annotated[
         list[str] | None,
-        typer.Option(help="A DNS name or IP address beside the card's; as before, if none are named.", callback=_names),
+        typer.Option(
+            help="Another DNS name or IP address beside the card's; by default those of the old certificate.",
+            callback=_names,
+        ),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=3652, help="For how long callers accept it.")] = 366,
+    days: Annotated[int, typer.Option(min=1, max=3652, help="Days that the certificate is valid.")] = 366,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Make another key and TLS certificate for this trustee. The server has them from its next start.
+    """Make a new TLS key and certificate for this trustee. Restart the server to use them.
 
-    Card, committee and directory stay: callers trust each certificate that the trustee's signing key has signed.
+    Card, committee and directory stay: callers trust every certificate signed by the trustee's signing key.
     """
     from datetime import UTC, datetime
 
@@ -102,13 +108,13 @@ def renew_certificate(
     from trustee import home as trustee_home
 
     with failing():
-        made = trustee_home.renew_certificate(home, name or [], datetime.now(UTC), days).certificate_pem
-    file, hosts, end = home / trustee_home.TLS_CERTIFICATE, hosts_of(made), ends(made).isoformat()
+        renewed = trustee_home.renew_certificate(home, name or [], datetime.now(UTC), days).certificate_pem
+    file, hosts, end = home / trustee_home.TLS_CERTIFICATE, hosts_of(renewed), ends(renewed).isoformat()
     if as_json:
         show_json({"certificate": str(file), "hosts": hosts, "ends": end})
         return
     show(f"{file}: for {', '.join(hosts)}, until {end}")
-    _tell("stop `serve` and start it again")
+    _tell("restart `serve`")
 
 
 @app.command(cls=Verb)
@@ -118,12 +124,12 @@ def deal(
         typer.Argument(metavar="CARD...", help="The cards of all trustees.", click_type=InputFile(exists=True)),
     ],
     home: TrusteeHome,
-    threshold: Annotated[int, typer.Option(help="How many trustees make a token; at most a majority.")],
-    out: Annotated[Path, typer.Option(help="Where the dealing goes; a file that is there is not overwritten.")],
+    threshold: Annotated[int, typer.Option(help="The number of trustees needed for a token; at most a majority.")],
+    out: Annotated[Path, typer.Option(help="The file to write the dealing to; it must not exist yet.")],
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Deal this trustee's part of the signature key, sealed for each of the trustees on the cards."""
+    """Make this trustee's part of the token key, sealed for each trustee on the cards."""
     import os
 
     from federation.protocol import ceremony
@@ -136,13 +142,13 @@ def deal(
         _write_new(out, ceremony.deal(trustee_home.signing_key(home), everybody, threshold, os.urandom))
     count, shown = len(everybody.cards), fingerprint(everybody.name)
     if count < FEW_TRUSTEES:
-        warn(f"only {count} trustees: {threshold} that collude know the key; five or more are better")
+        warn(f"only {count} trustees: any {threshold} that collude know the key; use five or more")
     if as_json:
         show_json({"dealing": str(out), "trustees": count, "threshold": threshold, "cards_fingerprint": shown})
         return
-    made = f"trustees     {count}, any {threshold} of whom make tokens"
-    show(f"dealing      {out}", made, f"list         {shown}")
-    _tell("every trustee must read the same fingerprint of the list; then give the dealing to every trustee")
+    trustees = f"trustees     {count}, any {threshold} of which can make tokens"
+    show(f"dealing      {out}", trustees, f"list         {shown}")
+    _tell("check that every trustee has the same fingerprint of the list; then give the dealing to every trustee")
 
 
 @app.command(cls=Verb)
@@ -157,7 +163,7 @@ def combine(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Check everybody's dealing, and keep what comes of it: the files share.key and committee in the home."""
+    """Check all dealings, and write this trustee's share and the committee (share.key, committee) to the home."""
     from federation.protocol import ceremony
     from federation.protocol.enrolment import fingerprint
     from trustee import home as trustee_home
@@ -165,28 +171,31 @@ def combine(
     with failing():
         everybody, dealings = _sorted(files)
         card = _check_own(everybody, home)
-        made = ceremony.committee(everybody, dealings)
+        committee = ceremony.committee(everybody, dealings)
         share = ceremony.own_share(everybody, dealings, card.verify_key, trustee_home.sealing_key(home))
-        trustee_home.keep(home, share, made)
-    file, shown = home / trustee_home.COMMITTEE, fingerprint(made.name)
+        trustee_home.keep(home, share, committee)
+    file, shown = home / trustee_home.COMMITTEE, fingerprint(committee.name)
+    trustees, threshold = len(committee.trustees), committee.threshold
     if as_json:
-        view = {"committee": str(file), "index": share.index, "trustees": len(made.trustees)}
-        show_json(view | {"threshold": made.threshold, "fingerprint": shown})
+        view = {"committee": str(file), "index": share.index, "trustees": trustees}
+        show_json(view | {"threshold": threshold, "fingerprint": shown})
         return
-    show(f"trustee      {share.index} of {len(made.trustees)}, any {made.threshold} of whom make tokens")
+    show(f"trustee      {share.index} of {trustees}, any {threshold} of which can make tokens")
     show(f"committee    {file}", f"fingerprint  {shown}")
-    _tell("every trustee must read the same fingerprint of the committee; then give the committee to the provider")
+    _tell("check that every trustee has the same fingerprint; then give the committee to the provider")
 
 
 @app.command(cls=Verb)
 def enrol(
     invitation: Annotated[Path, typer.Argument(help="The provider's invitation.", click_type=InputFile(exists=True))],
     home: TrusteeHome,
-    head: Annotated[str, typer.Option(help="The fingerprint of the directory's head that others read.")] = "",
+    head: Annotated[
+        str, typer.Option(help="The expected fingerprint of the directory's head, from other members.")
+    ] = "",
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Pin the provider's directory, if its trustees and its key are those of the ceremony."""
+    """Pin the provider's directory, after a check that its trustees and key are those of the ceremony."""
     import os
 
     from federation.protocol.enrolment import check_fingerprint, fingerprint
@@ -206,14 +215,14 @@ def enrol(
     show(f"provider     {invited.provider.hex()[:16]}… at {invited.online}")
     show(f"tenants      {members}", f"head         {shown}")
     if not head:
-        _tell("compare the head with the other trustees and with tenants; --head does it here")
+        _tell("compare the head with other trustees and tenants (or pass theirs with --head)")
 
 
 @app.command(cls=Verb)
 def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
-    """Show what this trustee was asked for: evaluations by tenant and epoch, rounds, and proofs of conflicts.
+    """Show requests to this trustee: evaluations by tenant and epoch, rounds, and proofs of conflicts.
 
-    Exit code 1: the provider told two sets for one round.
+    Exit code 1: the provider signed two sets of contributions for one round.
     """
     import os
 
@@ -229,21 +238,21 @@ def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
         show_json({"evaluations": asked, "rounds": held, "conflicts": told})
     else:
         for (tenant, epoch), elements in sorted(evaluations.items()):
-            show(f"tenant {tenant.hex()[:12]}… epoch {epoch}: {elements} blinded elements")
+            show(f"tenant {tenant.hex()[:12]}… epoch {epoch}: {counted_as(elements, 'blinded element')}")
         for name, request, done in rounds:
             show(f"round {name}: set {request.hex()[:16]}… {'unmasked' if done else 'endorsed'}")
         for name, proof in conflicts:
-            show(f"round {name}: another set was told too, {len(proof)} bytes of proof (--json shows it)")
+            show(f"round {name}: the provider signed another set too, {len(proof)} bytes of proof (see --json)")
     if conflicts:
-        warn("the provider told two sets for one round: keep this log and tell the tenants")
+        warn("the provider signed two sets for one round", "keep this log as proof, and inform the tenants")
         raise typer.Exit(1)
 
 
 @app.command(cls=Verb)
 def status(home: TrusteeHome, *, as_json: AsJson = False) -> None:
-    """Say where this trustee stands: the ceremony, the federation, its certificate, what it was asked for.
+    """Show the state of this trustee: ceremony, federation, requests of this epoch, certificate, what is due.
 
-    Exit code 0: nothing waits. 1: something wants attention, and is named. 2: it cannot be read. 3: nothing yet.
+    Exit code 0: ok. 1: attention needed; the output says why. 2: the home is unreadable. 3: the home is empty.
     """
     import os
     from datetime import UTC, datetime
@@ -264,28 +273,28 @@ def status(home: TrusteeHome, *, as_json: AsJson = False) -> None:
 
 
 def _status_lines(found: "TrusteeStatus") -> Iterator[str]:
-    yield f"home        {short(Path(found.home))}{'' if found.exists else ' (not there yet)'}"
+    yield f"home        {short(Path(found.home))}{'' if found.exists else ' (missing)'}"
     if found.address:
         yield f"address     {found.address}"
     seat, asked = found.seat, found.federation
-    seated = f"trustee {seat.index} of {seat.trustees}, any {seat.threshold} of whom make tokens" if seat else "not yet"
-    yield f"ceremony    {seated}"
+    tokens = f", any {seat.threshold} of which can make tokens" if seat else ""
+    yield f"ceremony    {f'trustee {seat.index} of {seat.trustees}{tokens}' if seat else 'not done'}"
     if asked:
         yield f"federation  joined: {counted_as(asked.members, 'tenant')}, head {asked.head}"
-        granted = f"of {asked.evaluations_per_tenant:,} for each tenant"
-        yield f"epoch {asked.epoch:<6}{counted_as(asked.evaluations, 'evaluation')} granted, {granted}"
+        granted = f"at most {asked.evaluations_per_tenant:,} per tenant"
+        yield f"epoch {asked.epoch:<6}{counted_as(asked.evaluations, 'evaluation')}, {granted}"
         rounds = f"{counted_as(asked.rounds_endorsed, 'round')} endorsed, {asked.rounds_unmasked} unmasked"
-        yield f"rounds      {rounds}{f', the last {asked.last_round_id}' if asked.last_round_id else ''}"
+        yield f"rounds      {rounds}{f', last {asked.last_round_id}' if asked.last_round_id else ''}"
     else:
         yield "federation  none"
     if found.certificate_days_left is not None:
-        yield f"certificate {found.certificate_days_left:,.0f} days left"
+        yield f"certificate {counted_as(math.floor(found.certificate_days_left), 'day')} left"
     yield f"due         {found.due or 'nothing'}"
     yield from (f"attention   {one}" for one in found.attention)
 
 
 def _sorted(files: list[Path]) -> "tuple[CardList, list[bytes]]":
-    """The cards and the dealings among `files`, told apart by their labels; errors name the file."""
+    """Separates `files` into cards and dealings by their labels; errors name the file."""
     from federation.protocol.ceremony import kind_of
     from federation.protocol.enrolment import TrusteeCard, card_list, open_trustee_card
 
@@ -311,15 +320,15 @@ def _about(file: Path) -> Iterator[None]:
 
 
 def _check_own(cards: "CardList", home: Path) -> "TrusteeCard":
-    """The home's own card; CeremonyRefused unless it is in the list just as it is here."""
+    """The home's own card; CeremonyRefused unless the list has exactly this card."""
     from federation.protocol.ceremony import CeremonyRefused
     from trustee import home as trustee_home
 
     own = trustee_home.own_card(home)
     if own not in cards.cards:
         raise CeremonyRefused(
-            f"the {len(cards.cards)} cards do not have the one of {home} among them",
-            hint=f"add {home / trustee_home.CARD}; if a card shows your address, somebody put it in its place",
+            f"none of the {len(cards.cards)} cards is that of {home}",
+            hint=f"add {home / trustee_home.CARD}; if another card has your address, it is forged",
         )
     return own
 
@@ -331,7 +340,7 @@ def _write_new(file: Path, data: bytes) -> None:
         with file.open("xb") as out:
             out.write(data)
     except OSError as error:
-        raise HomeError(f"{file}: {error.strerror}", hint="nothing is overwritten; name another file") from error
+        raise HomeError(f"{error.strerror}: {file}", hint="pass a file that does not exist yet") from error
 
 
 def _tell(next_step: str) -> None:
@@ -340,9 +349,10 @@ def _tell(next_step: str) -> None:
 
 @app.command(cls=Verb)
 def serve(
-    home: TrusteeHome, log_format: Annotated[Format, typer.Option(help="Log lines: json, or text.")] = Format.JSON
+    home: TrusteeHome,
+    log_format: Annotated[Format, typer.Option(help="Format of log lines: json or text.")] = Format.JSON,
 ) -> None:
-    """Run the trustee: evaluate, endorse and unmask, within its own limits, until told to stop."""
+    """Run the trustee: make tokens, endorse and unmask, within its own limits, until SIGTERM or Ctrl-C."""
     import os
     import signal
     import threading

@@ -1,13 +1,13 @@
-"""A trustee's home directory: its keys, what it made public, its share, and its memory.
+"""A trustee's home directory: keys, card, share and database.
 
     signing.key  mask.key  sealing.key   32 bytes each
     tls.key  tls.crt                     PEM, for the server that tenants and provider call
-    trustee.card                         signed; for everybody
-    share.key  committee                 what came of the ceremony (`federation.protocol.ceremony`)
-    trustee.db                           the directory as pinned, and the log
+    trustee.card                         signed, public
+    share.key  committee                 the result of the ceremony (`federation.protocol.ceremony`)
+    trustee.db                           the pinned directory and the log
 
-The directory has mode 0700 and each file 0600. No file but the last is ever overwritten, and what `renew_certificate`
-makes anew.
+The directory has mode 0700 and each file 0600. Files are never overwritten, except the database and, by
+`renew_certificate`, the TLS files.
 """
 
 from collections.abc import Iterable, Sequence
@@ -59,19 +59,19 @@ def create(home: Path, address: str, names: Sequence[str], random_bytes: RandomB
 
 
 def renew_certificate(home: Path, names: Sequence[str], now: datetime, lifetime_d: int) -> Certificate:
-    """Another key and certificate in place of the ones there, for the host on the card and for `names`.
+    """Replaces the TLS key and certificate, for the host on the card and for `names`.
 
-    Without `names` it is for the hosts of the certificate there. Nobody has to be told: callers know the signing key.
+    Without `names` the hosts of the old certificate stay. Callers need no notice: they know the signing key.
     """
     hosts = _hosts(own_card(home).address, names) if names else hosts_of(read(home / TLS_CERTIFICATE))
-    made = issue(signing_key(home), hosts, now, lifetime_d)
-    replace_secret(home / TLS_KEY, made.key_pem)
-    replace_secret(home / TLS_CERTIFICATE, made.certificate_pem)
-    return made
+    certificate = issue(signing_key(home), hosts, now, lifetime_d)
+    replace_secret(home / TLS_KEY, certificate.key_pem)
+    replace_secret(home / TLS_CERTIFICATE, certificate.certificate_pem)
+    return certificate
 
 
 def own_card(home: Path) -> TrusteeCard:
-    """The card that was made with this home."""
+    """The card of this home."""
     return open_trustee_card(read(home / CARD))
 
 
@@ -81,12 +81,12 @@ def signing_key(home: Path) -> SigningKey:
 
 
 def sealing_key(home: Path) -> SealingKey:
-    """The key that opens what other trustees dealt to this one."""
+    """The key that opens the shares that other trustees dealt to this one."""
     return SealingKey(read_key(home / "sealing.key"))
 
 
 def keep(home: Path, share: KeyShare, committee: Committee) -> None:
-    """Keeps what came of the ceremony; HomeError, and nothing is changed, if something is kept already."""
+    """Stores the result of the ceremony; HomeError, and no change, if there is one already."""
     committee.check_share(share)
     _refuse_existing(home, SHARE, COMMITTEE)
     write_secret(home / COMMITTEE, encode(committee))
@@ -110,7 +110,7 @@ def enrol(home: Path, chain: Chain, random_bytes: RandomBytes) -> None:
 
 
 def open_trustee(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits) -> Trustee:
-    """The trustee that lives in `home`; HomeError names what is missing, NotEnrolled says that no directory is pinned.
+    """Opens the trustee of `home`; HomeError names a missing file, NotEnrolled means that no directory is pinned.
 
     CeremonyRefused if the share is not one of the committee, TrustChanged if the pinned directory has another.
     """
@@ -118,7 +118,7 @@ def open_trustee(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits) -
         try:
             trustee = until_open.enter_context(closing(_opened(home, (), random_bytes, limits)))
         except NotEnrolled as error:
-            raise NotEnrolled(error.what, hint="enrol first: see `pharoah-trustee enrol --help`") from error
+            raise NotEnrolled(error.what, hint="run `pharoah-trustee enrol` first") from error
         kept_committee(home).check_seated(trustee.chain.directory)
         until_open.pop_all()
     return trustee
@@ -134,7 +134,9 @@ def _opened(home: Path, entries: Iterable[bytes], random_bytes: RandomBytes, lim
     signing, mask = signing_key(home), MaskKey(read_key(home / "mask.key"))
     record = committee.trustees[share.index - 1]
     if (signing.public, mask.public) != (record.verify_key, record.mask_key):
-        raise HomeError(f"the keys in {home} are not those of the ceremony", hint="restore all files from one backup")
+        raise HomeError(
+            f"the keys are not those of the ceremony: {home}", hint="restore all files from the same backup"
+        )
     memory = home / MEMORY
     create_file(memory)
     return Trustee(share, signing, mask, tuple(entries), memory, random_bytes, limits)
@@ -144,6 +146,6 @@ def _refuse_existing(home: Path, *names: str) -> None:
     existing = [name for name in names if (home / name).exists()]
     if existing:
         raise HomeError(
-            f"{home} has {', '.join(existing)} already; nothing was changed",
-            hint="keys are never overwritten: name another home, or move these away if nobody relies on them",
+            f"keys are never overwritten, and {', '.join(existing)} exist: {home}",
+            hint="pass another --home, or move these files away if nobody relies on them",
         )

@@ -1,8 +1,9 @@
-"""Where a trustee stands, in one look: the ceremony, the federation, its certificate, what it was asked for.
+"""Summarises a trustee's home: ceremony, federation, certificate, and the requests of this epoch.
 
-Nothing is asked, made or changed: the home is read as it lies there, and may be missing.
+Read only: nothing is sent, created or changed. The home may be missing.
 """
 
+import math
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +14,7 @@ from federation.protocol.enrolment import fingerprint
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.key_files import read
 from federation.runtime.pinned_directory import NotEnrolled
+from federation.runtime.visible import counted_as
 from federation.transport.certificates import EXPIRES_SOON_D, days_left
 from trustee import home as trustee_home
 from trustee.trustee import Trustee, TrusteeLimits
@@ -20,7 +22,7 @@ from trustee.trustee import Trustee, TrusteeLimits
 
 @dataclass(frozen=True)
 class Seat:
-    """What came of the ceremony: the trustee's number, and how many of how many make a token."""
+    """The result of the ceremony: the trustee's number, the number of trustees, and how many of them make a token."""
 
     index: int
     trustees: int
@@ -29,7 +31,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class Asked:
-    """What this trustee has done in the federation that it joined; evaluations are those of this epoch."""
+    """What this trustee has done in its federation. `evaluations` are those of this epoch."""
 
     head: str
     members: int
@@ -44,7 +46,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class TrusteeStatus:
-    """All of it. `seat` is None before the ceremony has ended, `federation` before one was joined."""
+    """The state of a home. `seat` is None before the end of the ceremony, `federation` before joining."""
 
     version: int
     home: str
@@ -58,14 +60,14 @@ class TrusteeStatus:
 
     @property
     def exit_code(self) -> int:
-        """0: nothing waits. 1: something wants attention. 3: there is nothing yet."""
+        """0: ok. 1: attention needed. 3: the home is empty."""
         if not self.address:
             return 3
         return 1 if self.attention else 0
 
 
 def status(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits, now: datetime) -> TrusteeStatus:
-    """The state of a home; HomeError and CeremonyRefused where its files do not belong together."""
+    """The state of a home; HomeError or CeremonyRefused if its files do not belong together."""
     made = (home / trustee_home.CARD).exists()
     seat, federation = None, None
     if (home / trustee_home.SHARE).exists():
@@ -119,13 +121,14 @@ def _due(*, made: bool, seated: bool, joined: bool) -> str:
         return "make the keys and the card: `pharoah-trustee init`"
     if not seated:
         return "take part in the ceremony: `pharoah-trustee deal`, then `pharoah-trustee combine`"
-    return "" if joined else "take the provider's invitation: `pharoah-trustee enrol INVITATION`"
+    return "" if joined else "join with the provider's invitation: `pharoah-trustee enrol INVITATION`"
 
 
 def _attention(federation: Asked | None, days: float | None) -> list[str]:
     wrong = []
     if federation and federation.conflicts:
-        wrong.append("the provider told two sets for one round: `pharoah-trustee log`")
+        wrong.append("the provider signed two sets for one round: see `pharoah-trustee log`")
     if days is not None and days < EXPIRES_SOON_D:
-        wrong.append(f"the certificate ends in {days:.0f} days: `pharoah-trustee renew-certificate`")
+        end = f"ends in {counted_as(math.floor(days), 'day')}" if days >= 0 else "has ended"
+        wrong.append(f"the certificate {end}: run `pharoah-trustee renew-certificate`")
     return wrong

@@ -1,4 +1,4 @@
-"""A trustee as a running program: its methods at a port, within its own limits and by its own clock."""
+"""Runs a trustee: opens its home and serves it until stopped."""
 
 import os
 import threading
@@ -18,7 +18,7 @@ from trustee.trustee import TrusteeLimits
 
 
 def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
-    """Answers tenants and the provider until told to stop."""
+    """Answers tenants and the provider until `stop` is set."""
     own = settings.trustee
     limits = TrusteeLimits(own.evaluations_per_epoch, own.evaluations_floor, own.cohort_minimum, now_hour)
     certificate, key = read(home / trustee_home.TLS_CERTIFICATE), read(home / trustee_home.TLS_KEY)
@@ -27,7 +27,9 @@ def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
         try:
             server = serve_trustee(trustee, own.listen, certificate, key, known=known)
         except OSError as error:
-            raise BadSettings(f"[trustee] listen: {error}", hint="is another program at this port?") from error
+            raise BadSettings(
+                f"[trustee] listen: {error}", hint="check that no other program uses this port"
+            ) from error
         with server:
             warn_of_end(certificate, datetime.now(UTC))
             while not stop.wait(WARN_EVERY_S):

@@ -1,20 +1,19 @@
-"""A trustee: holds a share of the signature key and one mask stream per contribution, and learns nothing from either.
+"""A trustee: evaluates tokens with its share of the token key, and removes masks from sums of contributions.
 
-It answers three kinds of request, as bytes, so that the same object serves in process and behind a network. When its
-disk fails it answers none, and StorageFailed is raised.
+Requests and answers are bytes, so that the same object serves in process and over a network.
 
-*Evaluate*: blinded elements only, signed by a tenant for this trustee, metered per tenant and epoch, for epochs about
-now; a request that was answered before gets the same answer, and costs its sender nothing. *Endorse*: signed by the
-provider, names the one set of contributions of a round, in groups, by what their tenants signed of them, with the plan
-that the tenants saw. The trustee checks all that it can check and binds itself to this set; a second one is refused for
-good. *Unmask*: brings the endorsements of all mask trustees for the same set. So no two trustees ever unmask different
-sets, and a provider that told them different ones is found out: both its signatures are kept.
+- *Evaluate*: blinded elements, signed by a tenant for this trustee, metered per tenant and epoch, for epochs around
+  now. A repeated request gets the same answer and is not charged again.
+- *Endorse*: the provider signs one set of contributions for a round, in groups, with the headers that the tenants
+  signed and the plan. The trustee checks it and binds itself to this set; another set is refused for ever.
+- *Unmask*: needs the endorsements of all mask trustees for the same set. So trustees never unmask different sets, and
+  if the provider signed two, both signatures are kept as proof.
+- In a series (`crypto.continual_counting`) a trustee removes the mask of this week's noise and of the weighted sum of
+  the weeks so far, never of a single week. It knows the earlier weeks and sets from its own database.
+- If its disk fails it answers nothing and raises StorageFailed.
 
-In a series (`crypto.continual_counting`) what comes off is the mask of this week's noise and of the weighted sum of the
-weeks so far, never of a week alone. Which weeks and which sets those are, the trustee knows from its own memory.
-
-Not promised: a trustee cannot tell whether a tenant guesses descriptors within its quota; it can only count. It learns
-which tenants hold which opaque tokens, since it counts the owners of rows.
+Not promised: a trustee cannot detect that a tenant guesses descriptors within its quota. It learns which tenants own
+which opaque tokens, since it counts the owners of rows.
 """
 
 import math
@@ -81,16 +80,17 @@ EPOCHS_KEPT = 1  # answers to requests of older epochs are asked for by nobody
 class EpochNotCurrent(Refusal):
     """A tenant asked for tokens of an epoch that is neither this one nor a neighbour of it."""
 
-    default_hint = "set the clocks of tenant and trustee; tokens of other epochs serve nobody"
+    default_hint = "set the clocks of tenant and trustee; only tokens of the current epoch are of use"
 
 
 @dataclass(frozen=True)
 class TrusteeLimits:
-    """What a trustee grants, whatever tenants and provider ask for. Epochs are checked where it has a clock.
+    """The limits of a trustee. Epochs are checked only if it has a clock.
 
-    Whoever founded the federation, or joined long ago, has `evaluations_per_epoch`. Those who joined lately, in this
-    epoch or the one before, have `evaluations_floor` each, the ladders of one busy tenant, and share what one of the
-    others has beyond that: so inventing members buys the provider the floor of each, and no newcomer is shut out.
+    - Founders and older members have `evaluations_per_epoch` each.
+    - Members that joined in this epoch or the previous one have `evaluations_floor` each (enough for one busy tenant),
+      and share the rest of one older member's quota. So invented members give the provider only their floor, and no
+      new member is locked out.
     """
 
     evaluations_per_epoch: int = 10_000
@@ -100,7 +100,7 @@ class TrusteeLimits:
 
 
 class Trustee:
-    """The trustee itself. Its memory is a SQLite file; `founding` are entries to pin, if it has none or older ones."""
+    """The trustee. Its database is a SQLite file; `founding` are directory entries to pin if it lacks them."""
 
     def __init__(
         self,
@@ -150,7 +150,9 @@ class Trustee:
         """
         asked = open_signed_by(EvaluationRequest, request, self.chain.directory.verify_key)
         if asked.trustee != self.index:
-            raise PeerFault(f"this request is for trustee {asked.trustee}, not {self.index}", hint="ask that one")
+            raise PeerFault(
+                f"this request is for trustee {asked.trustee}, not {self.index}", hint="send it to that trustee"
+            )
         named = name_of(request)
         answered = self._evaluated(named)
         if answered is not None:
@@ -220,7 +222,7 @@ class Trustee:
             return
         current = self.chain.directory.epoch(self._limits.now_hour())
         if abs(epoch - current) > 1:
-            raise EpochNotCurrent(f"epoch {epoch} was asked for, and it is epoch {current}")
+            raise EpochNotCurrent(f"requested epoch {epoch}, current epoch {current}")
 
     def _meter(self, asked: EvaluationRequest, named: Digest, answer: bytes) -> bytes:
         """Charges the tenant and keeps the answer, both or neither; the kept one if another thread was first."""
@@ -301,7 +303,7 @@ class Trustee:
         try:
             header = open_signed_by(ContributionHeader, signed, directory.verify_key)
             if (header.round_id, header.plan) != (plan.round_id, digest(encode(plan))):
-                raise PeerFault("it answers another plan")
+                raise PeerFault("the contribution answers another plan")
             self._mask_key.stream_key(self._stream(header, directory))
         except PharoahError as error:
             raise MemberRefused(f"{tenant}: {error.what}") from error
@@ -345,13 +347,15 @@ class Trustee:
             index = word.trustee
             if word.round_id == plan.round_id and word.request != named:
                 self._note_conflict(plan, signed)
-                raise Equivocation(f"trustee {index} was told another set for round {plan.round_id}")
+                raise Equivocation(
+                    f"trustee {index} endorsed another set for round {plan.round_id}, signed by the provider"
+                )
             if word.round_id == plan.round_id:
                 endorsers.add(index)
         missing = sorted({trustee.index for trustee in plan.trustees} - endorsers)
         if missing:
             raise OutOfOrder(
-                f"round {plan.round_id} lacks the endorsements of the trustees {missing}", hint="ask them first"
+                f"round {plan.round_id} lacks the endorsements of trustees {missing}", hint="get them first"
             )
 
     def _note_conflict(self, plan: Plan, proof: bytes) -> None:
@@ -416,6 +420,6 @@ def _check_owners(asked: UnmaskRequest, plan: Plan, directory: Directory) -> Non
         for level in dimension.levels if dimension.name in TOKEN_DIMENSIONS else ():
             if owners[level] < plan.owners_minimum:
                 raise TooFewOwners(
-                    f"round {plan.round_id}: {owners[level]} tenants say that they hold row {dimension.name}: {level},"
+                    f"round {plan.round_id}: {owners[level]} tenants own row {dimension.name}: {level},"
                     f" {plan.owners_minimum} are needed"
                 )

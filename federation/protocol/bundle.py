@@ -1,7 +1,7 @@
-"""What the provider gives back: one signed, versioned, small message that a tenant can evaluate by itself.
+"""The bundle: the signed, versioned message in which the provider publishes its findings to all tenants.
 
-A check against a bundle happens on the tenant's own machine, so it tells the provider nothing at all. Everything in it
-was computed from releases, that is from sums with noise, and from the provider's own records.
+- A check against a bundle runs on the tenant's machine, so the provider learns nothing of it.
+- Its content is computed only from releases (sums with noise) and from the provider's own records.
 """
 
 import math
@@ -37,10 +37,10 @@ class Catalogue(Message, frozen=True, tag="pharoah/catalogue/1"):
 
 
 class PairJudgement(StrEnum):
-    """What is said of a workload on a context.
+    """The judgement of a workload on a context.
 
-    `CONFOUNDED`: something that hardware cannot cause differs there too. `SUSPECTED`: not sure, but probable enough to
-    go elsewhere where that costs little.
+    `CONFOUNDED`: failures that hardware cannot cause differ there too. `SUSPECTED`: not certain, but probable enough to
+    use another context if that costs little.
     """
 
     WORSE = "worse"
@@ -51,11 +51,11 @@ class PairJudgement(StrEnum):
 
 
 class MismatchEntry(Record, frozen=True):
-    """How a workload does on a hardware context, against what both would lead one to expect.
+    """The failure rate of a workload on a hardware context, relative to the expected rate.
 
     `risk_ratio` is observed over expected failure rate with its 95% interval; `probability_worse` the posterior
     probability that the pair fails systematically more often; `expected_failures` the size of the evidence.
-    `alternatives` are contexts where the workload fails less, the surest first: where to go instead.
+    `alternatives` are contexts where the workload fails less, the most certain first.
     """
 
     workload: Token
@@ -90,7 +90,7 @@ class HazardEntry(Record, frozen=True):
 
 
 class FactorEntry(Record, frozen=True):
-    """By what factor infrastructure failures differ at a level of a dimension (size, season), with its 95% interval."""
+    """The ratio of infrastructure failures at a level of a dimension (size, season), with its 95% interval."""
 
     dimension: Text
     level: Text
@@ -103,7 +103,7 @@ class FactorEntry(Record, frozen=True):
 
 
 class RuleEntry(Record, frozen=True):
-    """Software that fails more often wherever it runs: all `conditions` as text, and its rate over that of the rest."""
+    """Software that fails more often on all contexts: its `conditions` as text, and its rate over that of the rest."""
 
     conditions: Few[Text]
     ratio: Number
@@ -122,18 +122,18 @@ def _require_interval(name: str, low: float, middle: float, high: float) -> None
 
 
 class ContextName(Record, frozen=True):
-    """What the provider calls a context in public. Who reads it knows what hardware stands behind the token."""
+    """The public name of a context. It reveals the hardware behind the token."""
 
     context: Token
     name: Text
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= LONGEST_NAME:
-            raise ValueError(f"the name of a context has 1 to {LONGEST_NAME} letters")
+            raise ValueError(f"the name of a context must have 1 to {LONGEST_NAME} characters")
 
 
 class Statement(Record, frozen=True):
-    """The privacy that the releases behind a bundle had: per job-week, and how many rounds and contributions."""
+    """The privacy of the releases behind a bundle: per job-week, with the numbers of rounds and contributions."""
 
     epsilon: Number
     delta: Number
@@ -147,10 +147,10 @@ class Statement(Record, frozen=True):
 
 
 class Bundle(Message, frozen=True, tag="pharoah/bundle/2"):
-    """A published state of knowledge. Bundle 0 of an epoch carries a catalogue and no findings yet.
+    """The findings at one time. Bundle 0 of an epoch has a catalogue and no findings.
 
     `band_edges_hours` are the ages that bound the bands of `hazards`, from 0 on, one more than there are bands.
-    `context_names` are those that the provider chooses to tell: none, unless it says so in its settings.
+    `context_names` are the public names of contexts, if the provider sets any.
     """
 
     number: Count
@@ -167,9 +167,9 @@ class Bundle(Message, frozen=True, tag="pharoah/bundle/2"):
 
     def __post_init__(self) -> None:
         if len(self.names) < len(self.context_names):
-            raise ValueError("a context has one name")
+            raise ValueError("a context must have one name")
 
     @property
     def names(self) -> dict[str, str]:
-        """The provider's names of contexts by token."""
+        """The public names of contexts by token."""
         return {str(one.context): one.name for one in self.context_names}

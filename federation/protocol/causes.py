@@ -31,7 +31,7 @@ class Domain(StrEnum):
 class Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One reason. `observed` counts failures in Table 3; `share_of_lost_gpu_time` is in percent, of all domains.
 
-    `advice` says in one sentence what a user does about it.
+    `advice` is one sentence: what a user does about it.
     """
 
     slug: Annotated[str, Meta(pattern="^[a-z][a-z0-9_]*$")]

@@ -1,18 +1,19 @@
-"""How trustees make the signature key that none of them holds: a ceremony of files, by whatever channel.
+"""The ceremony: trustees make the token key, which none of them knows, by exchanging files.
 
-trustee → all       Signed(TrusteeCard)    its public face (`federation.protocol.enrolment`)
-trustee → trustees  Signed(Dealing)        its part of the key: commitments, and a sealed share for each
-anybody             Committee              what all cards and all dealings together make
+trustee → all       Signed(TrusteeCard)    its public keys (`federation.protocol.enrolment`)
+trustee → trustees  Signed(Dealing)        its part of the key: commitments, and a sealed share for each trustee
+any party           Committee              the public result of all cards and dealings
 trustee, to itself  KeptShare              its share of the key
 
-Guarantees. No dealer is trusted (`crypto.threshold`): each trustee checks each share that it was dealt against public
-commitments. A dealing is bound to the exact list of cards that its dealer saw, and a sealed share to that list, its
-dealer and its receiver. Whoever computes the committee from the same files gets the same bytes. Every function checks
-all that it is given; its error names whose file is bad and what to do.
+Guarantees:
 
-Not promised. A dealer that deals twice, differently, to different trustees is noticed only when they compare the
-fingerprints of their committees, which they must do before the first use. That a share does not open or does not fit is
-proof to its receiver alone.
+- No dealer is trusted (`crypto.threshold`): each trustee checks its shares against the dealers' public commitments.
+- A dealing is bound to the exact list of cards; a sealed share to that list, its dealer and its receiver.
+- The same files give every party the same committee, byte for byte.
+- Every function checks all its inputs; an error names the owner of the bad file and what to do.
+
+Not promised: a dealer that deals differently to different trustees is detected only when they compare the fingerprints
+of their committees, before the first use of the key. An invalid share is proof to its receiver only.
 """
 
 from collections import Counter
@@ -30,13 +31,13 @@ from federation.protocol.directory import NOTHING_BEFORE, Directory, DirectoryEn
 from federation.protocol.enrolment import SEALED_BYTES, CardList, SealingKey, TrusteeCard
 
 FEWEST_TRUSTEES = 3
-AGAIN = "keep its files, tell the others, and repeat the ceremony with new dealings, without this trustee if it cheats"
+AGAIN = "keep its files as proof, inform the others, and repeat the ceremony; leave this trustee out if it cheats"
 
 _SEAL_LABEL = b"pharoah/sealed-share/1\0"
 
 
 class CeremonyRefused(Refusal):
-    """The ceremony would not give what it promises: too few trustees, or keys that are not one's own."""
+    """The ceremony would break its guarantees: too few trustees, or keys of another home."""
 
 
 # ---- dealing ---------------------------------------------------------------------------------------------------------
@@ -59,12 +60,12 @@ class Dealing(Message, frozen=True, tag="pharoah/dealing/1"):
 
 
 def kind_of(signed: bytes) -> type[TrusteeCard] | type[Dealing]:
-    """Which file of the ceremony this is, by its label; DecodeError for any other."""
+    """The type of a file of the ceremony, by its label; DecodeError for any other file."""
     head = bytes(decode(Signed, signed).body[:40])
     for kind in (TrusteeCard, Dealing):
         if kind.LABEL.encode() in head:
             return kind
-    raise DecodeError("this is neither a trustee's card nor a dealing", hint="name the files of this ceremony alone")
+    raise DecodeError("neither a trustee's card nor a dealing", hint="pass only files of this ceremony")
 
 
 def deal(dealer: SigningKey, cards: CardList, threshold: int, random_bytes: RandomBytes) -> bytes:
@@ -88,7 +89,7 @@ def deal(dealer: SigningKey, cards: CardList, threshold: int, random_bytes: Rand
 
 
 class Committee(Message, frozen=True, tag="pharoah/committee/1"):
-    """The trustees with their shares' public keys, and the key that they have in common: the same for everybody."""
+    """The trustees with the public keys of their shares, and the group key. It is the same for every party."""
 
     threshold: Count
     group_key: EncodedElement
@@ -102,7 +103,7 @@ class Committee(Message, frozen=True, tag="pharoah/committee/1"):
 
     @property
     def name(self) -> Digest:
-        """What trustees compare, as a fingerprint."""
+        """The digest whose fingerprint trustees compare."""
         return digest(encode(self))
 
     def founding_entry(self, provider: VerifyKey, weeks_per_epoch: int, joined: Sequence[Member]) -> DirectoryEntry:
@@ -115,7 +116,7 @@ class Committee(Message, frozen=True, tag="pharoah/committee/1"):
         keys = {trustee.index: trustee.share_key for trustee in self.trustees}
         if keys.get(share.index) != mul_base(share.secret).encoded:
             raise CeremonyRefused(
-                "the share that is kept here is not one of this committee",
+                "the stored share is not one of this committee",
                 hint="share.key and committee come from one ceremony: restore both from the same backup",
             )
 
@@ -131,7 +132,7 @@ class Committee(Message, frozen=True, tag="pharoah/committee/1"):
 
 
 def committee(cards: CardList, dealings: Iterable[bytes]) -> Committee:
-    """What anybody computes from the cards and from the signed dealings of all of them.
+    """The committee by all cards and all signed dealings.
 
     Raises TrusteeFault, PeerFault, BadSignature or DecodeError, which name the trustee whose file is bad or missing.
     """
@@ -159,7 +160,7 @@ def own_share(cards: CardList, dealings: Iterable[bytes], own: VerifyKey, sealin
     """
     receiver = cards.index(own)
     if sealing_key.public != cards.cards[receiver - 1].sealing_key:
-        raise CeremonyRefused("this sealing key is not the one on the card", hint="use the home that made the card")
+        raise CeremonyRefused("the sealing key is not the one on the card", hint="use the home that made the card")
     checked = _checked(cards, dealings)
     key = _group_key(cards, checked)
     shares = {dealer: _opened(cards, dealer, dealing, receiver, sealing_key) for dealer, dealing in checked.items()}
@@ -172,7 +173,7 @@ def own_share(cards: CardList, dealings: Iterable[bytes], own: VerifyKey, sealin
 
 
 class KeptShare(Secret, frozen=True, tag="pharoah/kept-share/1"):
-    """A trustee's share of the key as it keeps it, and as nobody else may see it."""
+    """A trustee's secret share of the key, as stored in its home."""
 
     index: Count
     secret: bytes
@@ -202,7 +203,7 @@ def _checked(cards: CardList, dealings: Iterable[bytes]) -> dict[int, Dealing]:
         index, dealing = _open_dealing(cards, signed)
         if found.get(index) == dealing:
             raise PeerFault(
-                f"the dealing of {cards.cards[index - 1].owner} is here twice", hint="name each dealing once"
+                f"the dealing of {cards.cards[index - 1].owner} was passed twice", hint="pass each dealing once"
             )
         if index in found:
             raise _fault(cards, index, "dealt twice, differently")
@@ -211,7 +212,8 @@ def _checked(cards: CardList, dealings: Iterable[bytes]) -> dict[int, Dealing]:
     missing = [card.owner for index, card in cards.numbered() if index not in found]
     if missing:
         raise PeerFault(
-            f"a dealing is missing for {', '.join(missing)}", hint="ask for it; the key needs every trustee's part"
+            f"a dealing is missing for {', '.join(missing)}",
+            hint="ask for it: the key needs a dealing of every trustee",
         )
     _check_one_threshold(cards, found)
     for index, dealing in found.items():
@@ -228,7 +230,7 @@ def _open_dealing(cards: CardList, signed: bytes) -> tuple[int, Dealing]:
     except BadSignature as error:
         raise BadSignature(
             f"the dealing in the name of {cards.cards[index - 1].owner} is not signed by it",
-            hint="it was changed or forged on its way; ask that trustee for it again",
+            hint="it was changed in transit or forged; ask that trustee for it again",
         ) from error
 
 
@@ -254,13 +256,13 @@ def _check_threshold(threshold: int, trustees: int) -> None:
     if trustees < FEWEST_TRUSTEES:
         raise CeremonyRefused(
             f"{trustees} trustees are too few, {FEWEST_TRUSTEES} are needed",
-            hint="with fewer, one that fails stops everybody or one alone knows the key",
+            hint="with fewer, either one failure stops all or one trustee knows the key",
         )
     most = (trustees + 1) // 2
     if not 2 <= threshold <= most:
         raise CeremonyRefused(
             f"a threshold of {threshold} of {trustees} trustees is not between 2 and {most}",
-            hint="below 2 each trustee knows the key; beyond a majority of honest ones a dealer can spoil it",
+            hint="below 2 each trustee knows the key; above a majority one dishonest dealer can spoil it",
         )
 
 
@@ -274,7 +276,7 @@ def _commitments(cards: CardList, dealer: int, dealing: Dealing) -> Elements:
     try:
         return tuple(Element.decode(commitment) for commitment in dealing.commitments)
     except DecodeError as error:
-        raise _fault(cards, dealer, f"made a commitment that is none: {error.what}") from error
+        raise _fault(cards, dealer, f"made an invalid commitment: {error.what}") from error
 
 
 def _info(cards: CardList, dealer: VerifyKey, receiver: int) -> bytes:

@@ -1,10 +1,10 @@
-"""Before a job starts: does this workload belong on this context?
+"""Checks, before a job starts, whether a workload fits a hardware context.
 
-Answered from a signed bundle, by the tenant itself, so that the provider learns nothing; or by the provider's online
-service, which then learns the tokens. The verdict is the bundle's judgement of the pair. One that is called worse is a
-mismatch: of those, one in twenty is expected to be none. A warning is one that is suspected, so that who heeds it too
-avoids most of what mismatches cost, and is expected to leave fewer than one job in twenty in vain; or one that fails
-more often for a reason which hardware need not be.
+- The tenant checks against a signed bundle, so that the provider learns nothing; or the provider's online service
+  checks, and sees the tokens.
+- Mismatch: the bundle judges the pair as worse. About one in twenty of these is expected to be false.
+- Warning: the pair is suspected, or it fails more often for a reason other than hardware. Avoiding all suspected pairs
+  is expected to move fewer than one job in twenty needlessly.
 """
 
 from collections import defaultdict
@@ -18,10 +18,10 @@ from federation.protocol.service_messages import CheckVerdict
 
 @dataclass(frozen=True)
 class Check:
-    """A verdict with its evidence; `better_context` is the token of a context where this workload does well.
+    """A verdict with its evidence; `better_context` is the token of a context where this workload fails less.
 
-    `weak_evidence`: nothing speaks against the pair, but its own failures do not exclude twice the expected rate yet.
-    Contexts have names where the provider chooses to tell them.
+    `weak_evidence`: no finding against the pair, but its own failures do not yet exclude twice the expected rate.
+    Contexts have names if the provider publishes them.
     """
 
     verdict: CheckVerdict
@@ -40,9 +40,9 @@ class Check:
 
     @classmethod
     def of(cls, bundle: int, evidence: MismatchEntry | None, hazards: tuple[HazardEntry, ...]) -> "Check":
-        """What follows from what bundle number `bundle` says of the pair; None where it says nothing."""
+        """The check by the evidence of bundle number `bundle` about the pair; None if it has none."""
         if evidence is None:
-            reason = f"bundle {bundle} knows nothing of this workload on this context"
+            reason = f"bundle {bundle} has no evidence about this workload on this context"
             return cls(CheckVerdict.UNKNOWN, reason, None, None, hazards)
         verdict = _verdict(evidence)
         better = str(evidence.alternatives[0]) if verdict is not CheckVerdict.OK and evidence.alternatives else None
@@ -50,14 +50,14 @@ class Check:
         return cls(verdict, _reason(evidence), evidence, better, hazards, weak)
 
     def named(self, names: Mapping[str, str], context: str) -> "Check":
-        """The same with the provider's names of this context and of the better one, by token."""
+        """The same with the names of this context and of the better one."""
         return replace(
             self, context_name=names.get(context, ""), better_context_name=names.get(self.better_context or "", "")
         )
 
 
 class Checker:
-    """A bundle laid out so that a check is a few look-ups, whatever its size."""
+    """A bundle indexed for checks: a check is a few look-ups, whatever the size of the bundle."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
@@ -69,16 +69,16 @@ class Checker:
         self._hazards = {level: tuple(entries) for level, entries in hazards.items()}
 
     def check(self, labels: Mapping[str, str]) -> Check:
-        """The verdict for a lease whose `labels` hold its context tokens and those of its workload's rungs, by name."""
+        """The verdict for a lease; `labels` has its context tokens and its workload's tokens, by name."""
         pair = finest_row(labels, self._rows), labels.get("context", "")
         hazards = self._hazards.get(labels.get("context_level", ""), ())
         return Check.of(self.bundle.number, self._pairs.get(pair), hazards)
 
 
 def check(bundle: Bundle | None, labels: Mapping[str, str]) -> Check:
-    """One check, as by `Checker`; without a bundle nothing is known."""
+    """One check, as by `Checker`; UNKNOWN without a bundle."""
     if bundle is None:
-        return Check(CheckVerdict.UNKNOWN, "no bundle has been received yet", None, None, ())
+        return Check(CheckVerdict.UNKNOWN, "no bundle received yet", None, None, ())
     return Checker(bundle).check(labels)
 
 
@@ -102,8 +102,8 @@ def _reason(entry: MismatchEntry) -> str:
 
 _SAID = {
     PairJudgement.WORSE: "",
-    PairJudgement.CONFOUNDED: ", but so do its script errors: the context need not be the cause",
-    PairJudgement.SUSPECTED: "; that is not sure, but go elsewhere if it costs little",
+    PairJudgement.CONFOUNDED: ", but script errors are as frequent too: the context may not be the cause",
+    PairJudgement.SUSPECTED: "; not certain: use another context if it costs little",
     PairJudgement.NOT_WORSE: "",
-    PairJudgement.TOO_LITTLE: "; too little is known to say that this is normal",
+    PairJudgement.TOO_LITTLE: "; weak evidence: too few failures expected to call this normal",
 }

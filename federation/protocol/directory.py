@@ -1,16 +1,17 @@
-"""Who takes part, and with which keys: a directory that grows by signed entries, each bound to the one before.
+"""The directory of members and their keys: a hash chain of signed entries.
 
     entry 0 ◀─digest─ entry 1 ◀─digest─ entry 2        the digest of the newest is the head
 
-An entry says who joined and who left. Whoever pins a head accepts only entries that lead on from it, signed by the
-same provider, so nobody can be shown a past that differs from what was pinned. Plans name the head that they are held
-under. A tenant's record carries the tenant's own signature over its mask key, so the provider cannot swap one key below
-the other, and every mask key signs for itself that its owner holds it. Whoever left comes back under no older key.
-Trustees, the signature key and the length of an epoch do not change by an entry: a new committee is a new
-decision about trust, and is pinned by hand.
+Guarantees:
 
-Not promised: that two parties pin the same chain unless they compare heads; a round shows it, since tenants and
-trustees hold it under one head or not at all. Nor that a member is who the provider says it is.
+- A party that pinned a head accepts only entries that continue its chain, signed by the same provider.
+- A plan names the head under which its round is held.
+- A tenant's record has the tenant's signature over its mask key, so the provider cannot swap the key, and a proof of
+  possession by the mask key. A member that returns cannot use an older mask key.
+- Trustees, the token key and the length of an epoch never change: a new committee is pinned by hand.
+
+Not promised: that two parties pinned the same chain unless they compare heads (a round with different heads fails), nor
+that a member is who the provider says it is.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,21 +30,21 @@ NOTHING_BEFORE = Digest(bytes(Digest.length))
 
 
 class TrustChanged(Refusal):
-    """The provider shows other trustees, another signature key or another epoch than those that were pinned."""
+    """The provider's directory has other trustees, another token key or another epoch length than the pinned one."""
 
-    default_hint = "ask the trustees' owners; if it is meant, pin the new directory by enrolling again"
+    default_hint = "ask the trustees' owners; if the change is intended, enrol again to pin the new directory"
 
 
 class Fork(PeerFault):
-    """The provider shows a directory that does not lead on from the one that is pinned."""
+    """The provider's directory does not continue the pinned one."""
 
-    default_hint = "compare heads with other tenants and with the trustees: the provider may show each its own"
+    default_hint = "compare heads with other tenants and trustees: the provider may show each a different directory"
 
 
 class UnknownHead(Refusal):
-    """A plan is held under a directory that is not known here, or not known yet."""
+    """A plan names a directory entry that is not known here, or not yet."""
 
-    default_hint = "the provider sends the newer entries of the directory first; ask it to try again"
+    default_hint = "the provider must send the newer entries first; ask it to try again"
 
 
 class Member(Record, frozen=True):
@@ -57,14 +58,14 @@ class Member(Record, frozen=True):
 
     @classmethod
     def of(cls, signing_key: SigningKey, mask_key: MaskKey, made_hour: int) -> "Member":
-        """The record that the holder of both keys asks to be enrolled with."""
+        """The record of the holder of both keys, for enrolment."""
         claim = MaskKeyClaim(signing_key.public, mask_key.public, made_hour)
         signature = decode(Signed, signing_key.sign(claim)).signature
         return cls(signing_key.public, mask_key.public, made_hour, signature, mask_key.prove(claim))
 
     @property
     def tenant(self) -> TenantId:
-        """The id, which follows from the signing key."""
+        """The id, derived from the signing key."""
         return tenant_id(self.verify_key)
 
     def check(self) -> None:
@@ -80,7 +81,7 @@ def _check_member(member: Member) -> None:
     except BadSignature as error:
         raise BadSignature(
             f"the mask key of tenant {member.tenant.hex()[:12]}… is not signed by the tenant",
-            hint="whoever enrolled it may have swapped the key; ask the tenant for its card",
+            hint="the key may have been swapped at enrolment; ask the tenant for its card",
         ) from error
     check_possession(claim, member.possession)
 
@@ -122,7 +123,7 @@ class TrusteeRecord(Record, frozen=True):
 
 
 class DirectoryEntry(Message, frozen=True, tag="pharoah/directory-entry/1"):
-    """A step of the directory: who joined and who left. It repeats what may not change."""
+    """An entry of the directory: members that joined and left, and the values that never change."""
 
     number: Count
     previous: Digest
@@ -149,7 +150,7 @@ class DirectoryEntry(Message, frozen=True, tag="pharoah/directory-entry/1"):
 
     @property
     def settled(self) -> tuple[VerifyKey, int, EncodedElement, tuple[TrusteeRecord, ...], int]:
-        """What the first entry fixes for all that follow."""
+        """The values that the first entry fixes for all later ones."""
         return self.provider, self.threshold, self.group_key, self.trustees, self.weeks_per_epoch
 
 
@@ -169,7 +170,7 @@ class Directory:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Everybody who takes part, in order of joining."""
+        """All members, in order of joining."""
         return tuple(self.by_id.values())
 
     def member(self, tenant: TenantId) -> Member:
@@ -199,7 +200,7 @@ class Directory:
 
 
 class Chain:
-    """A directory with its whole past, as signed bytes. It never changes; `extended` makes a longer one."""
+    """A directory with all its signed entries. Immutable; `extended` returns a longer one."""
 
     def __init__(self, entries: Sequence[bytes], directories: Mapping[Digest, Directory]) -> None:
         self.entries = tuple(entries)
@@ -268,7 +269,7 @@ def _stepped(before: Directory | None, entry: DirectoryEntry) -> Directory:
     by_id, left = (dict(before.by_id), dict(before.left)) if before else ({}, {})
     for tenant in entry.left:
         if tenant not in by_id:
-            raise Fork(f"entry {entry.number} removes tenant {tenant.hex()[:12]}…, who is not there")
+            raise Fork(f"entry {entry.number} removes tenant {tenant.hex()[:12]}…, who is not a member")
         left[tenant] = by_id.pop(tenant)
     for member in entry.joined:
         _check_return(entry, member, by_id, left.pop(member.tenant, None))
@@ -281,7 +282,7 @@ def _stepped(before: Directory | None, entry: DirectoryEntry) -> Directory:
 def _check_return(
     entry: DirectoryEntry, member: Member, by_id: Mapping[TenantId, Member], before: Member | None
 ) -> None:
-    """Whoever comes back has the mask key that it left with, or a newer one: an older one may be known to others."""
+    """A returning member must have its last mask key or a newer one: an older one may be known to others."""
     if member.tenant in by_id:
         raise Fork(f"entry {entry.number} adds tenant {member.tenant.hex()[:12]}… again")
     if before and before.mask_key != member.mask_key and before.made_hour >= member.made_hour:
@@ -290,10 +291,10 @@ def _check_return(
 
 def _check_step(before: Directory, entry: DirectoryEntry) -> None:
     if entry.number != before.number + 1 or entry.previous != before.head:
-        raise Fork(f"entry {entry.number} does not lead on from entry {before.number}")
+        raise Fork(f"entry {entry.number} does not continue entry {before.number}")
     settled = (before.provider, before.threshold, before.group_key, before.trustees, before.weeks_per_epoch)
     if entry.settled != settled:
-        raise TrustChanged(f"entry {entry.number} changes what entry {before.number} had settled")
+        raise TrustChanged(f"entry {entry.number} changes values that entry {before.number} fixed")
 
 
 def _require_distinct(owner: str, keys: Sequence[bytes]) -> None:

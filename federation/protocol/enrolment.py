@@ -1,16 +1,18 @@
-"""The public face of a trustee and of a tenant: a card that its owner signs and hands over by whatever channel.
+"""Cards: the signed public keys of a trustee or a tenant, exchanged as files.
 
-trustee → all       Signed(TrusteeCard)    its public keys, and where it is reached
-tenant → provider   Signed(MemberCard)     its public keys, and the key by which Flower knows its node
+trustee → all       Signed(TrusteeCard)    its public keys and its address
+tenant → provider   Signed(MemberCard)     its public keys, and the public key of its Flower node
 
-Guarantees. Whoever opens a card knows that the owner of the key on it made all of it, and holds its mask key. Cards
-make one list, the same for everybody, in which no two have a key in common. What is sealed to a card (HPKE, RFC 9180,
-base mode, X25519, HKDF-SHA256, ChaCha20-Poly1305) opens with its sealing key alone, and under the same `info` alone.
+Guarantees:
 
-Not promised. A channel that replaces whole cards by its own is noticed only if people compare fingerprints by another
-one. A fingerprint is 128 bits: enough against a second message for a given one, while somebody who prepares both needs
-2^64 tries. A tenant does not prove that it holds its node key; Flower asks for that. HPKE draws its ephemeral key from
-the system; it is the one randomness that is not an argument.
+- A card was made by the owner of the key on it, who also holds its mask key.
+- The list of cards is the same for every party; no two cards share a key.
+- A share sealed to a card (HPKE, RFC 9180, base mode, X25519, HKDF-SHA256, ChaCha20-Poly1305) opens only with the
+  card's sealing key and the same `info`.
+
+Not promised: a channel that replaces whole cards is detected only if people compare fingerprints by another channel. A
+fingerprint has 128 bits: enough against a second preimage; a collision takes 2^64 tries. A tenant does not prove here
+that it holds its node key; Flower requires that. HPKE draws its ephemeral key from the system, not from an argument.
 """
 
 import re
@@ -42,13 +44,13 @@ _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z._-]+)):([0-9]{1,5})"
 
 
 class OtherFingerprint(PeerFault):
-    """What was read aloud is not the fingerprint of what lies here."""
+    """The expected fingerprint is not that of the file."""
 
-    default_hint = "somebody changed a file on its way: fetch it again by another channel, and compare again"
+    default_hint = "the file was changed in transit: get it again by another channel, and compare again"
 
 
 class SealingKey:
-    """An X25519 private key that opens sealed shares. It never shows its secret."""
+    """An X25519 private key that opens sealed shares; its secret is in no repr."""
 
     def __init__(self, private: bytes) -> None:
         self._private = X25519PrivateKey.from_private_bytes(private)
@@ -67,7 +69,7 @@ class SealingKey:
 
 
 class TrusteeCard(Message, frozen=True, tag="pharoah/trustee-card/1"):
-    """The public face of a trustee; travels signed by its own key. `address` is host:port."""
+    """The public keys and address (host:port) of a trustee; travels signed by its own key."""
 
     verify_key: VerifyKey
     mask_key: MaskPublicKey
@@ -86,7 +88,7 @@ class TrusteeCard(Message, frozen=True, tag="pharoah/trustee-card/1"):
         made_hour: int,
         address: str,
     ) -> "TrusteeCard":
-        """The card of whoever holds these keys."""
+        """The card of the holder of these keys."""
         claim = MaskKeyClaim(signing_key.public, mask_key.public, made_hour)
         proof = mask_key.prove(claim)
         return cls(claim.owner, claim.mask_key, made_hour, proof, sealing_key, address)
@@ -95,22 +97,22 @@ class TrusteeCard(Message, frozen=True, tag="pharoah/trustee-card/1"):
         host_of(self.address)
 
     def seal(self, share: Scalar, info: bytes) -> bytes:
-        """`share` for this trustee alone; PeerFault where the sealing key is one that hides nothing."""
+        """`share`, sealed for this trustee; PeerFault if the sealing key is of small order."""
         try:
             return _SUITE.encrypt(share.encoded, X25519PublicKey.from_public_bytes(self.sealing_key), info)
         except ValueError as error:  # RFC 7748 §6.1: the exchange gives zero whatever the other key is
             raise PeerFault(
-                f"the sealing key on {self} hides nothing", hint="that trustee must make new keys"
+                f"the sealing key on {self} is of small order", hint="that trustee must make new keys"
             ) from error
 
     @property
     def name(self) -> Digest:
-        """What its owner reads aloud, as a fingerprint."""
+        """The digest whose fingerprint the owner reads aloud."""
         return digest(encode(self))
 
     @property
     def owner(self) -> str:
-        """Who this is, for people."""
+        """The owner, as text for a person."""
         return f"the trustee at {self.address} (key {self.verify_key.hex()[:16]}…)"
 
     def __str__(self) -> str:
@@ -127,11 +129,11 @@ class MemberCard(Message, frozen=True, tag="pharoah/member-card/1"):
         try:
             key = load_ssh_public_key(self.node_key)
         except (ValueError, UnsupportedAlgorithm, NotImplementedError) as error:  # the last, of a compressed point
-            raise ValueError("the node key is no public key in OpenSSH form") from error
+            raise ValueError("the node key is not a public key in OpenSSH form") from error
         if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
             raise ValueError("the node key is not on the curve P-384")
         if key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) != self.node_key:
-            raise ValueError("the node key has something beside the key: leave the comment out")
+            raise ValueError("the node key has a comment: remove it")
 
     def __str__(self) -> str:
         return f"the card of tenant {self.member.tenant.hex()[:12]}…"
@@ -166,35 +168,35 @@ class CardList(Message, frozen=True, tag="pharoah/card-list/1"):
                 return index
         raise PeerFault(
             f"the key {key.hex()[:16]}… has no card in this list of {len(self.cards)}",
-            hint="add the card of its trustee everywhere, or leave its dealing out; then all deal for one list",
+            hint="add its card everywhere, or leave its dealing out; then all trustees deal again for one list",
         )
 
 
 def open_trustee_card(signed: bytes) -> TrusteeCard:
-    """The card in `signed`; DecodeError, or BadSignature if a key that it shows did not sign it, or the mask key."""
+    """The card in `signed`; DecodeError, or BadSignature unless its own key and its mask key signed it."""
     card = self_signed(TrusteeCard, signed, lambda verify_key: verify_key)
     check_possession(MaskKeyClaim(card.verify_key, card.mask_key, card.made_hour), card.possession)
     return card
 
 
 def open_member_card(signed: bytes) -> MemberCard:
-    """The card in `signed`; DecodeError, or BadSignature if a key that it shows did not sign it, or the mask key."""
+    """The card in `signed`; DecodeError, or BadSignature unless its own key and its mask key signed it."""
     card = self_signed(MemberCard, signed, lambda member: member.verify_key)
     card.member.check()
     return card
 
 
 def card_list(cards: Iterable[TrusteeCard]) -> CardList:
-    """The list that these cards make, whatever their order; PeerFault where two have a key in common."""
+    """The list of these cards, independent of their order; PeerFault if two share a key."""
     ordered = sorted(cards, key=lambda card: card.verify_key)
     for at, card in enumerate(ordered):
         for other in ordered[:at]:
             if card == other:
-                raise PeerFault(f"{card} is here twice", hint="name each card once")
+                raise PeerFault(f"{card} was passed twice", hint="pass each card once")
             if _keys(card) & _keys(other):
                 raise PeerFault(
                     f"{other} and {card} have one key",
-                    hint="one of them is a copy, or was changed; ask both owners to compare fingerprints",
+                    hint="one is a copy or was changed; ask both owners to compare fingerprints",
                 )
     return CardList(tuple(ordered))
 
@@ -203,7 +205,7 @@ def card_list(cards: Iterable[TrusteeCard]) -> CardList:
 
 
 def fingerprint(name: Digest) -> str:
-    """The first half of a digest, as people read it to each other.
+    """The first half of a digest, formatted for reading aloud.
 
     >>> fingerprint(Digest(bytes(range(32))))
     '0001 0203 0405 0607 0809 0a0b 0c0d 0e0f'
@@ -212,15 +214,15 @@ def fingerprint(name: Digest) -> str:
     return " ".join(shown[at : at + 4] for at in range(0, 32, 4))
 
 
-def check_fingerprint(said: str, name: Digest) -> None:
-    """OtherFingerprint unless `said` is the fingerprint of `name` or all its digits; spaces and hyphens are free."""
-    digits = re.sub(r"[\s:-]", "", said).lower()
+def check_fingerprint(expected: str, name: Digest) -> None:
+    """OtherFingerprint unless `expected` is the fingerprint or the whole digest; spaces and hyphens are ignored."""
+    digits = re.sub(r"[\s:-]", "", expected).lower()
     if digits not in (name.hex()[:32], name.hex()):
-        raise OtherFingerprint(f"the fingerprint is {fingerprint(name)}, not the one that was said")
+        raise OtherFingerprint(f"the fingerprint is {fingerprint(name)}, not the expected one")
 
 
 def host_of(address: str) -> str:
-    """The host in host:port, an IPv6 address without its brackets; ValueError for what is no address.
+    """The host in host:port, an IPv6 address without brackets; ValueError for an invalid address.
 
     >>> host_of("[2001:db8::7]:7100")
     '2001:db8::7'
@@ -241,7 +243,7 @@ def self_signed(kind: type[M], signed: bytes, key_of: Callable[[Any], VerifyKey]
     except BadSignature as error:
         raise BadSignature(
             f"this {kind.__name__} is not signed by its own key",
-            hint="the file was changed on its way or damaged; ask its owner for it again, and compare fingerprints",
+            hint="the file is damaged or was changed in transit; ask its owner for it again, and compare fingerprints",
         ) from error
 
 

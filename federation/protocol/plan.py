@@ -1,15 +1,13 @@
-"""The plan of one round: what is counted, with how much noise, and who must take part.
+"""The plan of one round: what is counted, with how much noise, and the required participants.
 
-The provider signs it, every tenant is shown it and checks it against its own policy before anything is counted. The
-plan lists its rows explicitly: a row exists only for a token that at least `owners_minimum` tenants hold, and a
-count that fits no row is not contributed. From the plan alone anyone can compute the privacy loss of a job-week
-(`federation.protocol.privacy_cost.plan_loss`).
-
-Unit of privacy: one job-week, that is one lease within one week. In each marginal it adds at most `failures_per_unit`
-to the cells of that marginal, whatever the size of the job.
-
-Rounds of a series share one noise that is correlated over its weeks (`crypto.continual_counting`). A round that belongs
-to no series has noise of its own.
+- The provider signs it; every tenant checks it against its own policy before it counts anything.
+- Rows are listed explicitly. A row exists only for a token that at least `owners_minimum` tenants own; a count without
+  a row is not contributed.
+- The plan determines the privacy loss of a job-week (`federation.protocol.privacy_cost.plan_loss`).
+- Unit of privacy: one job-week, that is one lease within one week. It adds at most `failures_per_unit` to the cells of
+  each marginal, whatever the size of the job.
+- Rounds of a series have noise that is correlated over its weeks (`crypto.continual_counting`); other rounds have
+  independent noise.
 """
 
 import math
@@ -32,7 +30,7 @@ LONGEST_HORIZON = 104
 
 
 class Mechanism(StrEnum):
-    """How the noise of a round is distributed."""
+    """The distribution of the noise of a round."""
 
     DISCRETE_GAUSSIAN = "discrete_gaussian"
     DISCRETE_LAPLACE = "discrete_laplace"
@@ -82,7 +80,7 @@ class Marginal(Record, frozen=True):
 
 
 def _check_names(owner: str, names: Sequence[str]) -> None:
-    """Errors quote names, and a plan comes from outside: so a name is short and plain."""
+    """Names must be short and plain: errors quote them, and a plan comes from outside."""
     if not all(name.isidentifier() and name.isascii() and len(name) <= MAX_NAME_CHARACTERS for name in names):
         raise ValueError(f"the name of {owner} must be an ASCII identifier of at most {MAX_NAME_CHARACTERS} characters")
 
@@ -120,13 +118,13 @@ class Series(Record, frozen=True):
 
 
 class Plan(Message, frozen=True, tag="pharoah/plan/3", dict=True):
-    """Everything that a tenant needs to contribute to one round, and to refuse to.
+    """All that a tenant needs to answer one round or refuse it.
 
     The window is [start_hour, end_hour) since the federation's start. `band_edges_hours` has one more entry than there
     are bands, the last may be very large. `noise_shares` contributions together carry the full noise; the provider must
     not get a sum of fewer than `cohort_minimum` contributions. `directory` names the entry of the directory under whose
-    keys the round is held; `bundle` what the provider has published, since all tenants answer one plan, and so those
-    who were told different things find out.
+    keys the round is held. `bundle` is the newest published bundle: all tenants answer one plan, so tenants with
+    different bundles detect it.
     """
 
     round_id: RoundId
@@ -215,7 +213,7 @@ class Plan(Message, frozen=True, tag="pharoah/plan/3", dict=True):
 
     @property
     def horizon(self) -> int:
-        """How many rounds a job-week is part of, at most."""
+        """The largest number of rounds that a job-week is part of."""
         return self.series.horizon if self.series else 1
 
     @property
@@ -225,12 +223,12 @@ class Plan(Message, frozen=True, tag="pharoah/plan/3", dict=True):
 
     @property
     def first_hour(self) -> int:
-        """From here on a tenant counts what it has not answered for yet."""
+        """The first hour from which a tenant counts what it has not answered for yet."""
         return self.series.start_hour if self.series else self.start_hour
 
     @property
     def vectors(self) -> int:
-        """In a series counts and noise travel apart, each under masks of its own; else as their sum."""
+        """2 in a series, where counts and noise are masked separately; else 1, their sum."""
         return 2 if self.series else 1
 
     @property
@@ -271,7 +269,7 @@ def check_continues(earlier: Plan, later: Plan) -> None:
     """
     before, after = earlier.series, later.series
     if before is None or after is None:
-        raise PlanRefused(f"plan {later.round_id} refused: it goes on with no series")
+        raise PlanRefused(f"plan {later.round_id} refused: it continues no series")
     changed = [name for name in _SETTLED if getattr(earlier, name) != getattr(later, name)]
     changed += [name for name in ("name", "start_hour", "horizon") if getattr(before, name) != getattr(after, name)]
     if changed:

@@ -1,8 +1,8 @@
-"""TOML files as data: each is read strictly against one frozen type.
+"""Reads TOML files strictly into frozen types.
 
-A key is known or refused, and a value has the type and the range that its annotation states; `__post_init__` holds what
-spans several fields. An error names the file and the key, lists the keys that are known, and shows no value, which may
-be a secret in the wrong place. The types forbid unknown fields.
+- Unknown keys are refused (the types forbid unknown fields), and annotations state the type and range of each value.
+  Rules across fields are checked in `__post_init__`.
+- An error names the file and the key and lists the known keys. It shows no value, which may be a misplaced secret.
 
     >>> class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ...     least: int = 0
@@ -31,11 +31,11 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class BadTable(PharoahError):
-    """A TOML file holds something else than it should."""
+    """A TOML file has an invalid key or value, or is not TOML."""
 
 
 class LazyTable(Mapping[K, V]):
-    """A table that is loaded when it is first asked, so that importing its module does no I/O."""
+    """A table that is loaded on first use, so that importing its module does no I/O."""
 
     def __init__(self, load: Callable[[], Mapping[K, V]]) -> None:
         self._load = cache(load)
@@ -51,12 +51,12 @@ class LazyTable(Mapping[K, V]):
 
 
 def shipped(package: str, file: str) -> str:
-    """The text of a file that comes with a package."""
+    """The text of a file in a package."""
     return resources.files(package).joinpath(file).read_text(encoding="utf-8")
 
 
 def loads(text: str, where: object, error: type[PharoahError] = BadTable) -> dict[str, Any]:
-    """What a TOML file says, before its meaning is checked; `error` for what is no TOML."""
+    """The content of a TOML file before validation; `error` if it is not TOML."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as fault:  # a number of too many digits is a ValueError of another kind
@@ -70,9 +70,9 @@ def convert(
     error: type[PharoahError] = BadTable,
     given: Mapping[str, Any] = NOTHING,
 ) -> T:
-    """A table as an instance of `kind`; `error` names the file `where`, the key and the keys that are known.
+    """A table as an instance of `kind`; `error` names the file `where`, the key and the known keys.
 
-    Fields in `given` come from elsewhere, and are no keys of the table.
+    Fields in `given` have another source; as keys of the table they are refused.
     """
     try:
         if strange := given.keys() & table.keys():
@@ -83,19 +83,19 @@ def convert(
 
 
 def rows(table: Mapping[str, Any], kind: type[T], where: str, key: str, **given: Any) -> list[T]:
-    """The tables within a table as rows of `kind`: a row's name is its field `key`, and `given` holds for all rows."""
+    """The tables in a table as rows of `kind`; field `key` is the name of a row, and `given` applies to all rows."""
     return [convert(row, kind, f"{where}: {name}", given={key: name, **given}) for name, row in table.items()]
 
 
 def _fact(fault: str) -> str:
-    """What msgspec says, in words for people."""
+    """The error of msgspec in plain words."""
     fact, _, path = fault.replace("`", "").partition(" - at ")
     path = path.replace("key in $", "a key of $").replace("$.", "").removeprefix("$")
     if named := re.fullmatch(r"Object (contains unknown|missing required) field (.*)", fact):
         fact = f"{'unknown' if 'unknown' in named[1] else 'missing'} key {named[2]!r}"
         return f"{path}: {fact}" if path else fact
     if fact.startswith("Invalid enum value"):
-        fact = "is none of the values that are known"
+        fact = "is unknown" if path.startswith("a key of") else "has an unknown value"
     if wanted := re.match(r"Expected (\w+)(?:, got \w+)?", fact):
         fact = f"must be {_WORDS.get(wanted[1], wanted[1])}{fact[wanted.end() :]}"
     return f"{path} {fact}" if path else fact
@@ -112,7 +112,7 @@ _WORDS = {
 
 
 def _known(kind: Any, given: Mapping[str, Any]) -> str:
-    """The keys of a type, by section where it has sections."""
+    """The keys of a type, by section if it has sections."""
     if get_origin(kind) is dict:  # of rows
         kind = get_args(kind)[1]
     keys = {field.name: getattr(field.type, "__struct_fields__", ()) for field in msgspec.structs.fields(kind)}

@@ -1,6 +1,6 @@
-"""What the command lines of all programs share: how they are made, and how errors end them.
+"""Base of all command lines: programs, verbs, argument types, and how errors end a program.
 
-Results go to stdout (`--json` with stable keys), everything else to stderr, both by `federation.runtime.screen`.
+Results go to stdout (`--json` with stable keys), all else to stderr, both through `federation.runtime.screen`.
 """
 
 import inspect
@@ -23,13 +23,11 @@ from federation.runtime import screen, tls
 from federation.runtime.homes import Role, check_home
 from federation.runtime.visible import reason, short
 
-Force = Annotated[bool, typer.Option("--force", help="Write over what --out holds already.")]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON with stable keys; the form of some of it: docs/reference/json.md.")
-]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the content of --out.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys (see docs/reference/json.md).")]
 
 
-# `pip install pharoah` brings what a job's own machine needs; what else each program needs is an extra.
+# `pip install pharoah` installs what the machine of a job needs; each program's further needs are an extra.
 EXTRAS = {
     "pharoah-tenant": "federation",
     "pharoah-trustee": "trustee",
@@ -41,7 +39,7 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class CommandLine(typer.Typer):
-    """The command line of a program; its call sees to it that gRPC speaks TLS 1.3 and `screen` guards the output."""
+    """The command line of a program. Calling it restricts gRPC to TLS 1.3 and guards the output with `screen`."""
 
     def __init__(self, *, name: str, help: str) -> None:  # noqa: A002 - as typer calls it
         super().__init__(name=name, no_args_is_help=True, pretty_exceptions_enable=False, suggest_commands=False)
@@ -54,14 +52,14 @@ class CommandLine(typer.Typer):
         return super().__call__(*words, **more)
 
     def add(self, panel: str, *verbs: "Callable[..., None]", cls: "type[Verb] | None" = None, **more: Any) -> None:
-        """Adds verbs to a panel of the help; a trailing underscore of a name is left out, others are hyphens."""
+        """Adds verbs to a panel of the help; underscores in names become hyphens, a trailing one is dropped."""
         for verb in verbs:
             name = verb.__name__.rstrip("_").replace("_", "-")
             self.command(name, cls=cls or Verb, rich_help_panel=panel, **more)(verb)
 
 
 def group(name: str, help: str, cls: type[TyperGroup] | None = None) -> typer.Typer:  # noqa: A002 - as typer calls it
-    """Verbs that belong together, as one word of a command line; a `cls` decides what none of them means."""
+    """A group of verbs under one word; `cls` handles a call without a verb."""
     return typer.Typer(
         name=name,
         help=help,
@@ -86,23 +84,23 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """What all programs take before a verb."""
+    """Options of all programs, before the verb."""
 
 
 class Verb(TyperCommand):
-    """A verb: its arguments keep their help, `-h` works, and what goes wrong ends it with a message, no traceback."""
+    """A verb: its arguments have help, `-h` works, and errors end it with a message instead of a traceback."""
 
     failed = 2  # the exit code of an error, wrong options included
 
     def __init__(self, *words: Any, **more: Any) -> None:
         more["context_settings"] = HELP | (more.get("context_settings") or {})
         super().__init__(*words, **more)
-        for one in self.params:
-            if isinstance(one, click.Argument):  # click 8.5 takes away what typer gave it
-                vars(one)["help"] = _annotated_help(self.callback, one.name or "")
+        for parameter in self.params:
+            if isinstance(parameter, click.Argument):  # click 8.5 drops the help that typer passes
+                vars(parameter)["help"] = _annotated_help(self.callback, parameter.name or "")
 
     def make_context(self, *words: Any, **more: Any) -> click.Context:
-        """As click does; wrong options end with the verb's own exit code."""
+        """As in click; wrong options end with the verb's own exit code."""
         with self._ending(more.get("parent")):
             return super().make_context(*words, **more)
 
@@ -123,15 +121,15 @@ class Verb(TyperCommand):
 
 
 class AskingVerb(Verb):
-    """A verb whose exit code 2 is an answer: an error is none, and ends it as unknown."""
+    """A verb whose exit code 2 is an answer; errors end it with 3, unknown."""
 
     failed = 3
 
 
 def _annotated_help(function: "Callable[..., Any] | None", name: str) -> str:
     annotation = inspect.unwrap(function).__annotations__.get(name) if function else None
-    said = (getattr(told, "help", None) for told in getattr(annotation, "__metadata__", ()))
-    return next(filter(None, said), "")
+    texts = (getattr(info, "help", None) for info in getattr(annotation, "__metadata__", ()))
+    return next(filter(None, texts), "")
 
 
 # ---- what options and arguments may be -------------------------------------------------------------------------------
@@ -144,7 +142,7 @@ else:
 
 
 class HomeFolder(PathType):
-    """A home, or a folder that may become one; the home of another role, a file and a closed folder are refused."""
+    """A home, or a folder that may become one. Refuses a file, an unreadable folder and the home of another role."""
 
     name = "folder"
 
@@ -159,7 +157,7 @@ class HomeFolder(PathType):
 
 
 class InputFile(click.Path):
-    """A file to be read; `-` is standard input, kept in a temporary file for as long as the verb runs."""
+    """An input file; `-` is standard input, stored in a temporary file while the verb runs."""
 
     name = "file"
 
@@ -171,11 +169,11 @@ class InputFile(click.Path):
         if str(value) != "-" or ctx is None:
             return super().convert(value, param, ctx)
         if _STDIN in ctx.meta:
-            self.fail("standard input can be read once: name - for one file only", param, ctx)
+            self.fail("standard input can be read only once: use - for one file", param, ctx)
         folder = ctx.find_root().with_resource(tempfile.TemporaryDirectory(prefix="pharoah-"))
-        kept = ctx.meta[_STDIN] = Path(folder) / "stdin"
-        kept.write_bytes(_stdin())
-        return kept
+        copy = ctx.meta[_STDIN] = Path(folder) / "stdin"
+        copy.write_bytes(_stdin())
+        return copy
 
 
 _STDIN = f"{__name__}.stdin"
@@ -191,34 +189,34 @@ def _stdin() -> bytes:
 
 @dataclass(frozen=True)
 class Console:
-    """Words about a verb on stderr, which begin with the program's name."""
+    """Prints warnings and errors on stderr, prefixed with the program's name."""
 
     program: str
 
     def warn(self, what: str, hint: str = "") -> None:
-        """Something that a person should know, and what to do about it."""
+        """Prints a warning and what to do about it."""
         self._say("warning", what, hint)
 
     def say_error(self, what: str, hint: str = "") -> None:
-        """The reason why a verb ends, and what to do about it."""
+        """Prints an error and what to do about it."""
         self._say("error", what, hint)
 
     @contextmanager
     def failing(self, code: int = 2) -> Iterator[None]:
-        """An error that explains itself becomes its text and the exit code, and so does what the system refuses."""
+        """Turns a PharoahError, an OSError or a database error into its text and the exit code."""
         try:
             yield
         except PharoahError as error:
             self.say_error(error.what, error.hint)
             raise typer.Exit(code) from error
         except BrokenPipeError:
-            raise  # whoever read the output has gone, and click ends quietly
+            raise  # the reader of the output is gone, and click ends quietly
         except OSError as error:
             where = f": {short(error.filename)}" if isinstance(error.filename, str | Path) else ""
             self.say_error(f"{reason(error)}{where}")
             raise typer.Exit(code) from error
         except sqlite3.DatabaseError as error:
-            self.say_error(f"the database cannot be used: {error}", "name another home, or restore it from a backup")
+            self.say_error(f"the database cannot be used: {error}", "use another --home, or restore it from a backup")
             raise typer.Exit(code) from error
         except ModuleNotFoundError as error:
             if self.program not in EXTRAS or (error.name or "").partition(".")[0] in OURS:
@@ -232,17 +230,17 @@ class Console:
 
 
 def check_new(out: Path | None, *, force: bool) -> None:
-    """OutputExists where a folder that is to be written has something in it already, unless that is wanted."""
+    """OutputExists if `out` is a file or a folder that is not empty, unless `force`."""
     if out is not None and not force and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise OutputExists(f"there is something already: {short(out)}")
+        raise OutputExists(f"the output exists already: {short(out)}")
 
 
 class OutputExists(PharoahError):
-    """What would be overwritten."""
+    """The output exists and would be overwritten."""
 
-    default_hint = "name another folder, or pass --force to write over it"
+    default_hint = "pass another folder, or --force to overwrite it"
 
 
 def ask_secret(question: str) -> str:
-    """What a person types twice, unseen."""
+    """A secret that the user types twice, without echo."""
     return str(typer.prompt(question, hide_input=True, confirmation_prompt=True))

@@ -1,6 +1,6 @@
-"""Whose home a folder is, told by the files in it, before a verb opens, makes or changes anything there.
+"""Finds the role of a home from its files, before a verb reads or changes anything in it.
 
-A folder that is missing or empty is nobody's yet and may become anybody's.
+A missing or empty folder has no role yet and may become a home of any role.
 """
 
 from enum import StrEnum
@@ -11,7 +11,7 @@ from federation.runtime.visible import reason, short
 
 
 class Role(StrEnum):
-    """Who keeps a home."""
+    """The owner of a home."""
 
     TENANT = "tenant"
     TRUSTEE = "trustee"
@@ -31,7 +31,7 @@ _PROGRAMS = {
 
 
 def roles_of(home: Path) -> set[Role]:
-    """Whose files lie in a folder; OSError where that cannot be seen."""
+    """The roles whose files are in a folder; OSError if it is unreadable."""
     return {role for role, names in _MARKS.items() if any((home / name).exists() for name in names)}
 
 
@@ -39,13 +39,13 @@ def check_home(home: Path, role: Role) -> None:
     """HomeError unless the folder is a home of that role, or may become one."""
     try:
         if home.exists() and not home.is_dir():
-            raise HomeError(f"a file is no home: {short(home)}", hint="name a folder by --home")
+            raise HomeError(f"not a folder: {short(home)}", hint="pass a folder with --home")
         if home.is_dir():
             next(home.iterdir(), None)
         others = roles_of(home)
     except OSError as error:
-        raise HomeError(f"{reason(error)}: {short(home)}", hint="name a folder that you may read by --home") from error
+        raise HomeError(f"{reason(error)}: {short(home)}", hint="pass a readable folder with --home") from error
     if others and role not in others:
         other = min(others)
-        said = f"this is the home of a {other}, not of a {role}: {short(home)}"
-        raise HomeError(said, hint=f"name another one by --home, or use `{_PROGRAMS[other]}`")
+        text = f"this is the home of a {other}, not of a {role}: {short(home)}"
+        raise HomeError(text, hint=f"pass another --home, or use `{_PROGRAMS[other]}`")

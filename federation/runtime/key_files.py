@@ -1,6 +1,6 @@
-"""Keys as files: 32 bytes each, mode 0600, written once and never overwritten.
+"""Key files: 32 bytes each, mode 0600, written once and never overwritten.
 
-What may be renewed (a certificate, a node's key) is replaced in one step: who reads meanwhile has the old or the new.
+Renewable files (a certificate, a node's key) are replaced atomically: a reader sees the old or the new content.
 """
 
 import os
@@ -15,7 +15,7 @@ KEY_BYTES = 32
 
 
 class HomeError(PharoahError):
-    """A home directory is missing something, or holds something else in its place."""
+    """A file of a home is missing or invalid."""
 
 
 def new_key(path: Path, random_bytes: Callable[[int], bytes]) -> bytes:
@@ -62,5 +62,5 @@ def read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise HomeError(
-            f"{reason(error)}: {short(path)}", hint="name the right home by --home, or restore the file from a backup"
+            f"{reason(error)}: {short(path)}", hint="pass the right --home, or restore the file from a backup"
         ) from error

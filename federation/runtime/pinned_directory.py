@@ -1,7 +1,6 @@
-"""The directory that a tenant or a trustee has pinned, in its own database: signed entries, which are only appended.
+"""Stores the pinned directory of a tenant or trustee in its database: signed entries, append only.
 
-The first entry is pinned by hand when its owner enrols, after comparing the head with others; from then on only entries
-that lead on from it are taken.
+The owner pins the first entry at enrolment, after comparing the head with others; later entries must continue it.
 """
 
 from collections.abc import Iterable
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
 class NotEnrolled(PharoahError):
     """No directory is pinned yet."""
 
-    default_hint = "join one: `pharoah-tenant enrol`; run, journal and diagnose work without"
+    default_hint = "join with `pharoah-tenant enrol`; run, journal and diagnose work without"
 
 
-NOT_JOINED = "this home has joined no federation"
+NOT_JOINED = "this home has not joined a federation"
 
 
 def pin(connection: Connection, entries: Iterable[bytes]) -> "Chain":
@@ -48,7 +47,7 @@ def pinned(connection: Connection) -> "Chain":
 
 
 def is_pinned(connection: Connection) -> bool:
-    """Whether there is one; nothing of the extra `federation` is needed to see that."""
+    """Whether a directory is pinned. Works without the extra `federation`."""
     return connection.execute("SELECT 1 FROM directory").fetchone() is not None
 
 

@@ -63,7 +63,7 @@ def _overrides(kind: type[msgspec.Struct], environ: Mapping[str, str]) -> dict[s
             key = name.removeprefix(start).lower()
             if key not in keys:
                 known = ", ".join(start + known.upper() for known in keys)
-                raise BadSettings(f"{name} is set and is no setting", hint=f"known variables: {known}")
+                raise BadSettings(f"unknown variable {name}", hint=f"known variables: {known}")
             found.setdefault(section, {})[key] = _value(value)
     return found
 

@@ -18,7 +18,7 @@ from crypto.errors import PharoahError
 class StorageFailed(PharoahError):
     """The database cannot be read or written now; what was under way has left nothing behind."""
 
-    default_hint = "free space on its disk, or mend it, and go on: nothing that is not kept has left"
+    default_hint = "free space on its disk or repair it, then try again: nothing was sent that is not stored"
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def reporting() -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         if type(error) not in (sqlite3.DatabaseError, sqlite3.OperationalError):
             raise
-        raise StorageFailed(f"the database fails: {error}") from error
+        raise StorageFailed(f"the database failed: {error}") from error
 
 
 class Connection(sqlite3.Connection):

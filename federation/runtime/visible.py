@@ -43,7 +43,7 @@ def json_text(value: object, indent: int | None = None) -> str:
 
 
 def counted_as(number: int, noun: str) -> str:
-    """A number and its noun, in the plural where there is not just one.
+    """A number and its noun, in the plural unless the number is 1.
 
     >>> counted_as(1, "release"), counted_as(0, "release")
     ('1 release', '0 releases')

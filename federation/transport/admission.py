@@ -120,7 +120,7 @@ class Gate:
         most = self._limits.workers + self._limits.waiting
         if self._admitted >= most or (is_stranger and self._strangers >= half(most)):
             logger.warning("turned away: %d calls run or wait, %d of strangers", self._admitted, self._strangers)
-            raise NoPlace("all workers are busy and all places to wait are taken")
+            raise NoPlace("all workers are busy and the queue is full")
         self._admitted += 1
         self._strangers += is_stranger
 
@@ -158,7 +158,7 @@ class Watchers:
     def begin(self) -> None:
         """A place for a watch, which the current task serves; NoPlace if all are taken."""
         if len(self._tasks) >= self._most:
-            raise NoPlace("as many watch as this server bears")
+            raise NoPlace("the limit of open streams is reached")
         self._tasks.add(asyncio.current_task())
 
     def end(self) -> None:

@@ -101,7 +101,7 @@ def warn_of_end(certificate_pem: bytes, now: datetime) -> None:
     left_d = days_left(certificate_pem, now)
     if left_d < EXPIRES_SOON_D:
         logger.warning(
-            "the TLS certificate ends at %s: make another with the verb renew-certificate, and start serve again",
+            "the TLS certificate ends at %s: make a new one with `renew-certificate`, and restart `serve`",
             ends(certificate_pem).isoformat(),
             extra={"event": "certificate", "days_left": math.floor(left_d)},
         )
@@ -116,7 +116,7 @@ def _first(certificate_pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(certificate_pem)
     except ValueError as error:
-        raise DecodeError("this is no certificate in PEM form", hint="ask its owner for the file again") from error
+        raise DecodeError("not a certificate in PEM form", hint="ask its owner for the file again") from error
 
 
 def _described(

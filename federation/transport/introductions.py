@@ -92,7 +92,7 @@ class Introductions:
 
     def _key(self, key: VerifyKey) -> VerifyKey:
         if not self._known(key):
-            raise Refusal("nobody who is known here")
+            raise Refusal("the caller is not a known member")
         return key
 
     def _counts(self, introduced: Introduction) -> bool:

@@ -37,7 +37,7 @@ def of_one_part(first: bytes, ceiling: int) -> bytes | None:
     if announced > ceiling:
         raise DecodeError(
             f"a question of {announced} bytes was announced, {ceiling} are taken here",
-            hint="ask for less at a time; if it was no mistake, compare the versions of caller and server",
+            hint="send less at a time; if the size is right, compare the versions of caller and server",
         )
     if len(first) - LENGTH_BYTES != min(announced, PART_BYTES):
         raise DecodeError("the first part of a question is shorter or longer than its announced length demands")

@@ -1,11 +1,10 @@
-"""What changed between a run that worked and this one: in a few lines, for the owner's eyes.
+"""Lists what changed between a run that worked and this one, in a few lines for the owner.
 
-Two workloads are set side by side, and what differs is said as a relation between the two and not as two lists: a
-version that rose or fell, an operator whose sizes doubled, a collective over twice as many ranks, another context. Most
-differences of one kind have one reason, so those of one factor are said once. What stands first is what most often
-explains a failure: the hardware, then software, then how the job is spread, then the model itself.
+- Changes are relations: a newer version, an operator with doubled sizes, a collective over twice the ranks, another
+  context. Operators that changed by the same factor share a line.
+- The order is hardware, software, spread over nodes, model: the most frequent explanations of failures first.
 
-Not promised: a cause. Two runs that differ in one thing may fail for another.
+Not promised: a cause. Two runs that differ in one thing may fail because of another.
 
     >>> [text for text in relations("aten::mm", {(0, 9, 9)}, {(0, 10, 10)})]
     ['aten::mm: 2 sizes × 2']
@@ -25,14 +24,14 @@ Sizes = set[tuple[int, ...]]
 
 
 class NothingToCompare(PharoahError):
-    """There is no earlier run that worked, or one of the two was not described."""
+    """There is no earlier run that worked, or the workload of one run is unknown."""
 
-    default_hint = "name a run that worked with --from; what runs under `pharoah-tenant run` is described by itself"
+    default_hint = "pass a run that worked with --from; `pharoah-tenant run` describes workloads automatically"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A unit as far as it is known: its labels, and its workload."""
+    """A lease with its labels and, if known, its workload."""
 
     unit: str
     labels: Mapping[str, str]
@@ -41,21 +40,21 @@ class Run:
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that differs; `kind` is context, version, parallelism, precision, collective or operator."""
+    """One difference; `kind` is context, version, parallelism, precision, collective or operator."""
 
     kind: str
     text: str
 
 
 def last_that_worked(attempts: Sequence[Attempt], runs: Mapping[str, Run], unit: str) -> Run:
-    """The newest other run that succeeded, one of the same structure before any other; else NothingToCompare."""
+    """The newest other run that succeeded, preferably of the same structure; NothingToCompare if there is none."""
     ended = [
         one.unit for one in attempts if one.state is AttemptState.SUCCEEDED and one.unit != unit and one.unit in runs
     ]
     own = runs[unit].descriptor
     alike = [one for one in ended if own and _structure(runs[one]) == own.structure]
     if not ended:
-        raise NothingToCompare(f"no run but {unit} is known to have worked")
+        raise NothingToCompare(f"no successful run besides {unit}")
     return runs[(alike or ended)[-1]]
 
 
@@ -70,7 +69,7 @@ def runs_of(journal: Journal) -> dict[str, Run]:
 
 
 def changes(before: Run, after: Run) -> tuple[Change, ...]:
-    """What differs, the likeliest explanations first; nothing where nothing is known to."""
+    """The known differences, most likely explanations first."""
     found = [Change("context", text) for text in _contexts(before.labels, after.labels)]
     one, other = before.descriptor, after.descriptor
     if one is not None and other is not None:

@@ -1,12 +1,13 @@
-"""What the provider hinted at, kept in the tenant's own database, and what follows from it: one episode, one action.
+"""Stores the provider's hints in the tenant's database, and derives one action per episode.
 
     provider ─ watch ─▶ HintLog.take ─▶ rows 1, 2, 3, … ─ episodes ─▶ Episode, and a line for a person
 
-A hint is kept before it is shown, so that whoever watches goes on after the last one that is here and none is lost;
-several may watch into one log. An episode is what hints of one lease say between `raised` and `cleared`. The provider
-sends no word when a lease ends in the middle of one: a hint counts as standing for `STANDS_H` hours at most.
+- A hint is stored before it is shown. `watch` continues after the last stored hint, so none is lost; several may write
+  to one log.
+- An episode is the hints of one lease from `raised` to `cleared`. A hint is open for at most `STANDS_H` hours, since
+  the provider sends nothing if a lease ends during an episode.
 
-Not promised: that no hint means no danger. The provider says nothing of what its telemetry does not show.
+Not promised: that no hint means no risk. The provider hints only at what its telemetry shows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,7 +34,7 @@ _ORGAN = {
     Suspicion.INTERCONNECT: "the interconnect",
     Suspicion.STORAGE: "storage",
     Suspicion.HOST: "the host",
-    Suspicion.UNCLEAR: "nothing in particular",
+    Suspicion.UNCLEAR: "no specific hardware",
 }
 
 
@@ -49,21 +50,21 @@ class HintLog:
         return int(number)
 
     def take(self, hint: Hint, received_at_s: float) -> bool:
-        """Keeps a hint; false if one of its number is here already."""
+        """Stores a hint; false if its number is stored already."""
         row = hint.number, str(hint.lease), received_at_s, encode(hint)
         return self._connection.execute("INSERT OR IGNORE INTO hints VALUES (?, ?, ?, ?)", row).rowcount == 1
 
     def find(self, beginning: str) -> str:
-        """The lease of this name, or the only one that begins so, of those in the journal and those of hints.
+        """The lease with this name, or the only one whose name starts with it, in the journal or in hints.
 
-        Without a beginning it is the newest one of the journal. UnknownUnit and AmbiguousLease say why there is none.
+        For an empty name it is the newest lease of the journal. Raises UnknownUnit or AmbiguousLease.
         """
         units = [unit.unit for unit in Journal(self._connection).units()]
         hinted = [str(hint.lease) for hint in self.hints()]
         return the_one([*dict.fromkeys(lease for lease in hinted if lease not in units), *units], beginning)
 
     def context_name(self, lease: LeaseId) -> str:
-        """What the newest bundle calls the context of a lease; empty where it gives no name."""
+        """The public name of a lease's context in the newest bundle, or empty."""
         newest = BundleLog(self._connection).newest()
         labels = [unit.labels for unit in Journal(self._connection).units() if unit.unit == str(lease)]
         if newest is None or not labels:
@@ -71,7 +72,7 @@ class HintLog:
         return reopened(Bundle, newest).names.get(labels[0].get("context", ""), "")
 
     def hints(self, lease: str = "", after: int = 0) -> list[Hint]:
-        """Hints after a number, of leases that begin so, in order."""
+        """Hints after a number, of leases whose name starts with `lease`, in order."""
         rows = self._connection.execute(
             "SELECT hint FROM hints WHERE number > ? AND substr(lease, 1, ?) = ? ORDER BY number",
             (after, len(lease), lease),
@@ -81,23 +82,23 @@ class HintLog:
 
 @dataclass(frozen=True)
 class Episode:
-    """A lease in danger: its first hint and its last one so far."""
+    """A raised failure risk of a lease: its first and its latest hint."""
 
     first: Hint
     last: Hint
 
     @property
     def lease(self) -> LeaseId:
-        """Whose danger it is."""
+        """The lease at risk."""
         return self.last.lease
 
     def stands(self, now_h: float) -> bool:
-        """Whether something is to be done about it: not cleared, nor so old that nobody clears it any more."""
+        """Whether it is open: neither cleared nor older than `STANDS_H`."""
         return self.last.state is not HintState.CLEARED and now_h - self.last.at_h < STANDS_H
 
 
 def episodes(hints: Iterable[Hint]) -> list[Episode]:
-    """One for each episode of each lease, in the order in which they began."""
+    """The episodes of all leases, in the order of their beginning."""
     found: dict[tuple[LeaseId, int], Episode] = {}
     for hint in hints:
         key = hint.lease, hint.times
@@ -107,7 +108,7 @@ def episodes(hints: Iterable[Hint]) -> list[Episode]:
 
 
 def standing(hints: Iterable[Hint], now_h: float) -> Iterator[Hint]:
-    """The last hint of each episode that stands."""
+    """The latest hint of each open episode."""
     return (episode.last for episode in episodes(hints) if episode.stands(now_h))
 
 
@@ -115,38 +116,39 @@ def standing(hints: Iterable[Hint], now_h: float) -> Iterator[Hint]:
 
 
 def action_of(hint: Hint) -> str:
-    """The one thing to do."""
+    """The action that a hint recommends."""
     return {
-        Action.NOTHING: "nothing to do",
+        Action.NOTHING: "no action",
         Action.CHECKPOINT: "take a checkpoint",
-        Action.CONFIRM: f"confirm with `pharoah-tenant confirm {hint.suspicion}`",
-        Action.MOVE: "take a checkpoint, and ask for other nodes",
+        Action.CONFIRM: f"test with `pharoah-tenant confirm {hint.suspicion}`",
+        Action.MOVE: "take a checkpoint, and request other nodes",
     }[hint.action]
 
 
 def reason_of(hint: Hint) -> str:
-    """Why."""
+    """The reason for a hint."""
     if hint.state is HintState.CLEARED:
-        return "its nodes are as usual again"
+        return "its nodes are back to normal"
     likely = f"{100 * hint.probability:.2g}% within {hint.within_hours:g} h"
     much = f"{hint.ratio:.2g} times the usual hazard ({hint.ratio_low:.2g}–{hint.ratio_high:.2g})"
     again = f", for the {_ordinal(hint.times)} time" if hint.times > 1 else ""
-    return f"its worst node has {much}, a failure of the lease: {likely}{again}; suspected: {_ORGAN[hint.suspicion]}"
+    suspected = _ORGAN[hint.suspicion]
+    return f"its worst node has {much}; failure probability of the lease {likely}{again}; suspected: {suspected}"
 
 
 def line_of(hint: Hint, context_name: str = "") -> str:
-    """One line: which hint, and what it says."""
+    """A hint as one line."""
     return f"hint {hint.number}: {said_of(hint, context_name)}"
 
 
 def said_of(hint: Hint, context_name: str = "") -> str:
-    """What, the action, the reason; the context too where the provider tells its name."""
+    """The lease, its state, the action and the reason; also the context if its name is known."""
     where = f" on {context_name}" if context_name else ""
     return f"lease {hint.lease}{where} {hint.state}: {action_of(hint)}; {reason_of(hint)}"
 
 
 def object_of(hint: Hint, context_name: str = "") -> dict[str, Any]:
-    """As `--json` prints it: the fields of the hint, and what to do and why in words."""
+    """A hint as `--json` prints it: its fields, with the action and the reason as text."""
     fields = msgspec.structs.asdict(hint)
     words = {"do": action_of(hint), "reason": reason_of(hint), "context_name": context_name}
     return {"version": 1, **fields, "lease": str(hint.lease)} | words

@@ -1,7 +1,7 @@
-"""From measurements to a finding: a suspected machine is measured twice, and only what both runs show is confirmed.
+"""Turns measurements into a finding. A slow result is confirmed only if a second run shows it too.
 
-The second run is fresh data, a moment later: a neighbour's burst that looked like slow hardware is over by then, or is
-seen as what it is. Results that are wrong need no comparison and no second run.
+The second run starts a moment later, so that a burst of load from other programs is not mistaken for slow hardware.
+Wrong results need no comparison and no second run.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ BINS, BARS = 24, " ▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True)
 class Measured:
-    """A sample, and the share of all processors that others used meanwhile; above `MOST_BUSY` nobody is accused."""
+    """A sample, and the CPU share of other programs during it; above `MOST_BUSY` no slowness is confirmed."""
 
     sample: Sample
     busy: float
@@ -28,7 +28,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class BenchmarkFinding:
-    """What one benchmark said. `compared_with` is fleet, own or nothing; `wrong` says that results were wrong."""
+    """The result of one benchmark. `compared_with` is fleet, own or nothing; `wrong` means wrong results."""
 
     suspicion: Suspicion
     benchmark: str
@@ -42,7 +42,7 @@ class BenchmarkFinding:
 
     @property
     def shortfall_percent(self) -> float:
-        """How far from normal the rate is; 100 where results are wrong, 0 where nothing is known."""
+        """The loss of speed in percent; 100 for wrong results, 0 if unknown."""
         if self.wrong:
             return 100.0
         return 100 * min(1.0, max(0.0, self.judgement.shortfall)) if self.judgement else 0.0
@@ -60,10 +60,10 @@ def assess(
     undisturbed: bool = False,
     bound: float = BOUND,
 ) -> BenchmarkFinding:
-    """Measures, compares with the criterion that `find` gives for the sample, and repeats what looks slow."""
+    """Measures, compares with the criterion that `find` returns, and repeats a slow measurement once."""
     samples: list[Sample] = []
     judgement, criterion, compared = None, None, "nothing"
-    verdict, reason = CheckVerdict.UNKNOWN, "there is nothing to compare with"
+    verdict, reason = CheckVerdict.UNKNOWN, "no earlier runs or criteria to compare with"
     try:
         for number in (1, 2):
             measured = measure()
@@ -80,7 +80,13 @@ def assess(
         verdict, reason = CheckVerdict.UNKNOWN, f"{error.what}; {error.hint}"
     except WrongResult as error:
         return BenchmarkFinding(
-            suspicion, benchmark, CheckVerdict.MISMATCH, error.what, "what must come out", tuple(samples), wrong=True
+            suspicion,
+            benchmark,
+            CheckVerdict.MISMATCH,
+            error.what,
+            "the known correct result",
+            tuple(samples),
+            wrong=True,
         )
     return BenchmarkFinding(suspicion, benchmark, verdict, reason, compared, tuple(samples), judgement, criterion)
 
@@ -88,19 +94,19 @@ def assess(
 def _lenient(
     judgement: SampleJudgement, measured: Measured, *, undisturbed: bool, again: bool
 ) -> tuple[CheckVerdict, str]:
-    """A verdict, lowered where others kept the machine busy, or where the run before said something else."""
+    """A verdict, lowered if other programs used the CPU or if the run before disagrees."""
     if judgement.verdict is CheckVerdict.MISMATCH and not undisturbed and measured.busy > MOST_BUSY:
         return (
             CheckVerdict.WARNING,
-            f"slow, while others used {measured.busy:.0%} of the processors; repeat it without them",
+            f"slow, but other programs used {measured.busy:.0%} of the CPU; stop them and repeat the test",
         )
     if again and judgement.verdict is not CheckVerdict.MISMATCH:
-        return CheckVerdict.WARNING, "slow in a first run and not in a second one"
+        return CheckVerdict.WARNING, "slow in the first run, not in the second"
     return judgement.verdict, judgement.reason
 
 
 def overall(findings: list[BenchmarkFinding]) -> CheckVerdict:
-    """Confirmed if any is, else a warning if any is, else fine if anything was found fine and nothing stayed open."""
+    """MISMATCH if any finding is, else WARNING if any is, else OK if all are, else UNKNOWN."""
     said = {one.verdict for one in findings}
     for verdict in (CheckVerdict.MISMATCH, CheckVerdict.WARNING, CheckVerdict.UNKNOWN):
         if verdict in said:
@@ -115,7 +121,7 @@ def bars(sample: Sample, low: float, high: float) -> str:
 
 
 def rows(finding: BenchmarkFinding) -> list[str]:
-    """Quantiles and histograms, as a person reads them: usual first, then each run."""
+    """Quantiles and histograms for a person: the usual first, then each run."""
     shown = [("usual", Sample("", "", "", np.array(finding.criterion.centre)))] if finding.criterion else []
     shown += [(f"run {number}", sample) for number, sample in enumerate(finding.samples, 1)]
     if not shown:

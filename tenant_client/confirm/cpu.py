@@ -1,9 +1,9 @@
-"""What a machine without a GPU can be asked: matrix products, memory, and how fast it prepares data.
+"""Benchmarks of a CPU: matrix products, memory copies, and data loading.
 
-Matrix products and copies take processor time, so that neighbours on the machine hardly matter; then time that the
-hypervisor took away is not seen either. The loader takes time on the wall, since a host that is busy with something
-else is just what it looks for. Data are drawn from a fixed seed: their values do not matter, only that they are always
-the same.
+- Matrix products and copies are measured in CPU time, so that other programs hardly matter. Time stolen by a hypervisor
+  is therefore not visible.
+- The loader is measured in wall time, since a busy host is what it tests for.
+- Data come from a fixed seed, so that every run computes the same.
 """
 
 import time
@@ -71,7 +71,7 @@ def loader(_device: str) -> Iterator[Once]:
         scaled = batch.astype(np.float32) / 255.0
         took = time.perf_counter() - began
         if int(batch[:, :64].sum()) != expected or scaled.shape != (RECORDS, RECORD_BYTES):
-            raise WrongResult("a record was unpacked to something else than was packed")
+            raise WrongResult("an unpacked record differs from the packed one")
         return rate(RECORDS, took)
 
     yield once

@@ -1,23 +1,21 @@
-"""Is this machine slower than healthy ones are? A criterion learnt from many samples, and a verdict with a bound.
+"""Learns from many samples how fast healthy machines are, and judges a sample with a bounded false alarm rate.
 
 Learning follows SuperBench (Xiong and others, USENIX ATC 2024): the sample most similar to the others is the centre,
-what is not similar to the centre is dropped, and again until nothing is. Taken literally its rule has no scale: two
-machines that repeat to 0.1% and differ by 1% have similarity 0.1, and none of its thresholds knows how healthy machines
-differ. Here distance is relative (0.05 is 5% of speed), what is dropped depends on the spread that is there, and the
-verdict is a test:
+dissimilar samples are dropped, and this repeats until none is dropped. Two changes: distance is relative (0.05 is 5% of
+speed), and the cut depends on the spread of the samples. The verdict is a test:
 
-  level       runs of a healthy machine have their median above `floor`, but with probability bound / 2: a prediction
-              interval by Student's t over the logarithms of the medians that were learnt. Never above the median of
-              the slowest healthy one, nor above 95% of what is usual. Whatever disturbs whole runs is in there.
-  repeats     a run with less than half of the repeats that others had may be off by chance: for it, a sign test must
-              say that the median is below `floor`, but with probability bound / 2. Repeats that resemble the ones
-              before them count for less.
+  level       the median of a healthy machine's run is above `floor` with probability 1 - bound / 2: a prediction
+              interval by Student's t over the logarithms of the learnt medians. `floor` is never above the median of
+              the slowest healthy machine, nor above 95% of the usual rate.
+  repeats     for a run with fewer than half the usual repeats, a sign test must also show that the median is below
+              `floor`, at level bound / 2. Autocorrelated repeats count for less.
 
-Both together accuse a healthy machine with a probability of at most `bound` (1 in 10,000), if levels are log-normal and
-repeats about autoregressive. Levels with tails like Laplace's or Student's t with five degrees of freedom make it up to
-6 in 10,000; without a limit on the degrees of freedom it were 20. A criterion learnt from few samples has a low floor:
-then the answer is UNKNOWN. What is wrong with more than half of the samples is not seen. Units may be machines of a
-fleet, or earlier runs of one machine, which then is compared with itself: one that was always slow stays unnoticed.
+- Together they flag a healthy machine with probability at most `bound` (1 in 10,000) if levels are log-normal and
+  repeats about autoregressive; up to 6 in 10,000 for levels with heavy tails (Laplace, Student's t with 5 degrees).
+- A criterion from few samples has a low floor: then the verdict is UNKNOWN.
+
+Not promised: a defect of more than half of the samples, and, if a machine is compared with its own earlier runs, one
+that was always slow. docs/confirm.md has the details.
 """
 
 import math
@@ -43,18 +41,18 @@ _U = (np.arange(GRID) + 0.5) / GRID
 
 
 class NoCriterion(PharoahError):
-    """Samples say nothing in common: too few, or too different from each other."""
+    """There are too few samples, or they differ too much."""
 
     default_hint = "measure at least six healthy machines of one kind, for ten seconds each"
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """What healthy units do in one benchmark on one kind of device.
+    """The rates of healthy units in one benchmark on one kind of device.
 
-    `units` were kept and `dropped` were not; a run had about `repeats`; `centre` are quantiles of the centre's rates;
-    `level` and `spread` are mean and standard deviation of the logarithms of the units' medians; `lowest` is the median
-    of the slowest unit that was kept.
+    `units` is the number of units kept, `dropped` of those dropped; a run has about `repeats`; `centre` are quantiles
+    of the centre's rates; `level` and `spread` are mean and standard deviation of the logarithms of the units' medians;
+    `lowest` is the median of the slowest unit kept.
     """
 
     benchmark: str
@@ -76,7 +74,7 @@ class Criterion:
 
     @property
     def usual(self) -> float:
-        """The rate that is usual: the geometric mean of the units' medians."""
+        """The usual rate: the geometric mean of the units' medians."""
         return math.exp(self.level)
 
     @property
@@ -85,7 +83,7 @@ class Criterion:
         return min(self.lowest, (1 - TOLERANCE) * self.usual)
 
     def floor(self, bound: float = BOUND) -> float:
-        """The level above which runs of healthy machines are, but with probability `bound` / 2."""
+        """The level that a healthy machine's run falls below with probability `bound` / 2."""
         t = -float(special.stdtrit(self._freedom, bound / 2))
         return min(self.ordinary, math.exp(self.level - t * self._predicted))
 
@@ -99,17 +97,17 @@ class Criterion:
 
     @property
     def _predicted(self) -> float:
-        """The spread of a further unit about the mean of those that were learnt."""
+        """The standard deviation of a new unit about the mean of the learnt ones."""
         return self.spread * math.sqrt(1 + 1 / self.units)
 
     def finds(self, bound: float = BOUND) -> float:
-        """How many times slower a machine has to be to be found."""
+        """The smallest slowdown factor that is detected."""
         return self.usual / self.floor(bound)
 
 
 @dataclass(frozen=True)
 class SampleJudgement:
-    """What a sample says. `shortfall` is 1 - median / usual with its 95% interval; `finds` as in Criterion."""
+    """The judgement of a sample. `shortfall` is 1 - median / usual with its 95% interval; `finds` as in Criterion."""
 
     verdict: CheckVerdict
     reason: str
@@ -219,17 +217,17 @@ def judge(sample: Sample, criterion: Criterion, bound: float = BOUND) -> SampleJ
 def _verdict(values: Rates, median: float, criterion: Criterion, bound: float) -> tuple[CheckVerdict, str]:
     full = 2 * len(values) >= criterion.repeats
     for probability, verdict, reason in (
-        (bound, CheckVerdict.MISMATCH, "slower than a healthy machine is"),
-        (CHANCE, CheckVerdict.WARNING, "slower than healthy machines are, and not by enough to be sure"),
+        (bound, CheckVerdict.MISMATCH, "slower than any healthy machine"),
+        (CHANCE, CheckVerdict.WARNING, "slower than healthy machines, but not by enough to be sure"),
     ):
         floor = criterion.floor(probability)
         if median < floor and (full or sign_test(values, floor) <= probability / 2):
             return verdict, reason
     if criterion.finds(bound) > USEFUL:
-        return CheckVerdict.UNKNOWN, f"{criterion.units} samples to compare with are too few, or differ too much"
+        return CheckVerdict.UNKNOWN, f"the {criterion.units} samples to compare with are too few, or differ too much"
     if not full and 0.5 ** effective(values) > bound / 2:
-        return CheckVerdict.UNKNOWN, "too few repeats; measure for as long as the others"
-    return CheckVerdict.OK, "as fast as healthy machines are"
+        return CheckVerdict.UNKNOWN, "too few repeats: raise --seconds to that of the other runs"
+    return CheckVerdict.OK, "as fast as healthy machines"
 
 
 def sign_test(values: Rates, level: float, independent: float | None = None) -> float:

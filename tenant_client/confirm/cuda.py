@@ -1,9 +1,9 @@
-"""What a GPU can be asked: matrix products, its memory, its link to the host, and a collective with a second one.
+"""Benchmarks of a GPU: matrix products, memory, the link to the host, and a collective with a second GPU.
 
-Time is taken by CUDA events on the device. torch is imported here and nowhere else, and only when a benchmark opens:
-it is an optional extra. These paths are short because no test runs them where there is no GPU; their parts
-(statistics, verdicts, files) are those of the other benchmarks. A job that still runs on the device makes it look
-slow: stop it first.
+- Times are CUDA events on the device. A job on the same device makes it slow: stop it first.
+- torch is an optional extra; it is imported only here, when a benchmark starts.
+
+Not promised: machines without a GPU do not test these functions.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ def torch_for(device: str) -> Any:
     except ImportError as error:
         raise CannotMeasure("torch is not installed", hint="install the extra: pharoah[torch]") from error
     if device not in {f"{PREFIX}{number}" for number in range(torch.cuda.device_count())}:
-        raise CannotMeasure(f"there is no {device}, torch sees {torch.cuda.device_count()} GPUs")
+        raise CannotMeasure(f"no device {device}: torch finds {torch.cuda.device_count()} GPUs")
     return torch
 
 
@@ -78,7 +78,7 @@ def collective(device: str) -> Iterator[Once]:
     torch = torch_for(device)
     number = torch.cuda.device_count()
     if number < 2:
-        raise CannotMeasure("a collective takes two GPUs, torch sees one")
+        raise CannotMeasure("a collective needs two GPUs, torch finds one")
     other = f"{PREFIX}{(int(device.removeprefix(PREFIX)) + 1) % number}"
     buffers = [torch.ones(REDUCE_WORDS, dtype=torch.float32, device=one) for one in (device, other)]
     sums = [torch.empty_like(one) for one in buffers]

@@ -1,7 +1,7 @@
-"""What is kept of tests: each run in the home, and criteria learnt from the runs of many machines. JSON, versioned.
+"""Files of the hardware tests: runs in the home, and criteria learnt from the runs of many machines (versioned JSON).
 
-A run holds the machine's name, so it stays where it is unless its owner hands it on; a criterion names none. Runs that
-found something are never used to learn what is usual here.
+- A run has the machine's name and stays in the home unless its owner shares it; criteria name no machine.
+- Runs with a finding are never used as a baseline.
 """
 
 import os
@@ -30,7 +30,7 @@ T = TypeVar("T", "Run", "CriteriaFile")
 class UnusableSamples(PharoahError):
     """A file of samples or criteria cannot be read, or is of another version."""
 
-    default_hint = "name files that `pharoah-tenant confirm` has written"
+    default_hint = "pass files that `pharoah-tenant confirm` wrote"
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +78,7 @@ def keep(home: Path, sample: Sample, machine: str, at_s: float, verdict: CheckVe
         with os.fdopen(descriptor, "wb") as file:
             file.write(msgspec.json.encode(run))
     except OSError as error:
-        raise UnusableSamples(f"{path}: {error.strerror}", hint="name another --home") from error
+        raise UnusableSamples(f"{error.strerror}: {path}", hint="pass another --home") from error
     return path
 
 
@@ -112,7 +112,9 @@ def criteria(found: Sequence[Run]) -> CriteriaFile:
             units.setdefault(one.machine, []).append(one.sample())
         learnt += [learn(units)] if len(units) > 1 else []
     if not learnt:
-        raise NoCriterion(f"{len(ordered)} runs, and no benchmark that two machines of one kind ran")
+        raise NoCriterion(
+            f"none of the {len(ordered)} runs can be compared: no benchmark ran on two machines of one kind"
+        )
     return CriteriaFile(VERSION, tuple(learnt))
 
 
@@ -121,7 +123,7 @@ def write_criteria(path: Path, file: CriteriaFile) -> None:
     try:
         path.write_text(json_text(msgspec.to_builtins(file), indent=1) + "\n", encoding="ascii")
     except OSError as error:
-        raise UnusableSamples(f"{path}: {error.strerror}", hint="name another file with --out") from error
+        raise UnusableSamples(f"{error.strerror}: {path}", hint="pass another file with --out") from error
 
 
 def read_criteria(path: Path) -> CriteriaFile:
@@ -137,5 +139,5 @@ def _read(path: Path, kind: type[T]) -> T:
     except msgspec.DecodeError as error:
         raise UnusableSamples(f"{path}: {error}") from error
     if read.version != VERSION:
-        raise UnusableSamples(f"{path} is of version {read.version}, this program reads {VERSION}")
+        raise UnusableSamples(f"file version {read.version} is not supported, only {VERSION}: {path}")
     return read

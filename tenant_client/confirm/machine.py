@@ -1,4 +1,4 @@
-"""What this machine offers to be tested, what its parts are called, and how busy others keep it."""
+"""The testable hardware of this machine, its names, and the CPU load of other programs."""
 
 import os
 import platform
@@ -29,7 +29,7 @@ class Target:
         """The benchmark that tests a suspicion, what it runs on, and how that is called; CannotMeasure if none does."""
         benchmark = self.benchmarks().get(suspicion)
         if benchmark is None:
-            raise CannotMeasure(f"{self.device} has no test for {suspicion}", hint="name a GPU with --device")
+            raise CannotMeasure(f"{self.device} has no test for {suspicion}", hint="pass a GPU with --device")
         if benchmark in cuda.BENCHMARKS:
             return benchmark, self.device, cuda.described(self.device)
         if suspicion is Suspicion.STORAGE:

@@ -1,10 +1,9 @@
-"""A collective between two ranks: an all-reduce over a TCP connection, between two machines or within one.
+"""Benchmark of a network link: an all-reduce between two ranks over TCP, on two machines or on one.
 
-Each rank sends one half of its buffer and receives the other rank's, adds, and sends the sums back, as a ring of two
-does. Nothing of a job travels, only numbers that count up. Within one machine (`loopback`) it tests the network stack
-and no cable. For a cable, one machine answers (`answer`) and the other one names it. The answering side takes one
-connection at a time, without encryption or authentication, for as long as it is let, and allocates no more than
-`MOST_BYTES`.
+- Each rank sends half of its buffer, receives the other half, adds, and sends the sums back, like a ring of two.
+- Only test patterns travel. On one machine (`loopback`) this tests the network stack, not a cable.
+- `confirm answer` accepts one connection at a time and allocates at most `MOST_BYTES`. It has no encryption and no
+  authentication.
 """
 
 import socket
@@ -57,10 +56,12 @@ def initiate(connection: socket.socket) -> Once:
         try:
             all_reduce(connection, buffer, rank=0)
         except OSError as error:
-            raise CannotMeasure(f"the partner is gone: {error}", hint="start it again, then this test") from error
+            raise CannotMeasure(
+                f"the partner closed the connection: {error}", hint="restart `confirm answer` there, then this test"
+            ) from error
         took = time.perf_counter() - began
         if not np.array_equal(buffer, own + own):
-            raise WrongResult("a sum of two ranks is not the sum of what they sent")
+            raise WrongResult("an all-reduce of two ranks returned a wrong sum")
         return rate(1e-6 * buffer.nbytes, took)
 
     return once
@@ -80,7 +81,7 @@ def follow(connection: socket.socket) -> None:
         _receive(connection, memoryview(greeting))
         magic, words = GREETING.unpack(greeting)
         if magic != MAGIC or not 0 < 4 * words <= MOST_BYTES or words % 2:
-            raise CannotMeasure("a visitor speaks something else than this test")
+            raise CannotMeasure("a client does not speak the test's protocol")
         own = np.arange(words, dtype=np.float32)
         buffer = own.copy()
         try:
@@ -98,7 +99,7 @@ def serve(listen: str, seconds: float) -> int:
     try:
         listening = socket.create_server((host, port))
     except OSError as error:
-        raise CannotMeasure(f"cannot listen at {listen}: {error}", hint="name another port") from error
+        raise CannotMeasure(f"cannot listen at {listen}: {error}", hint="pass another port with --listen") from error
     with listening:
         while (left := until - time.monotonic()) > 0:
             listening.settimeout(left)
@@ -170,7 +171,7 @@ def _connected(address: str) -> Iterator[socket.socket]:
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal():
-        raise CannotMeasure(f"{text!r} is no host:port", hint="write it as 10.0.0.7:7300")
+        raise CannotMeasure(f"{text!r} is not host:port", hint="write it like 10.0.0.7:7300")
     return host.strip("[]"), int(port)
 
 

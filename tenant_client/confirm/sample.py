@@ -1,8 +1,7 @@
-"""What a micro-benchmark is, and what it leaves: repeated measurements of one rate, the higher the better.
+"""A micro-benchmark and its sample: repeated measurements of one rate, higher is better.
 
-A benchmark prepares its memory, files or sockets once, warms up, and then measures one repeat after the other until its
-seconds are over. Each repeat computes something whose result is known, so that hardware which computes wrongly
-is noticed, too: WrongResult is a finding and not a failure of the test.
+A benchmark allocates its resources once, warms up, and then measures repeats until its time is over. Each repeat has a
+known result, so that hardware with wrong results is found too: WrongResult is a finding, not a failure of the test.
 """
 
 import math
@@ -23,15 +22,17 @@ WARM_UP = 3
 
 
 class CannotMeasure(PharoahError):
-    """This machine lacks what the benchmark needs: a GPU, a second one, a partner, or space on the disk."""
+    """The machine lacks a resource of the benchmark: a GPU, a second GPU, a partner, or disk space."""
 
-    default_hint = "name another suspicion, or give the test what it lacks"
+    default_hint = "test another suspicion, or provide the missing resource"
 
 
 class WrongResult(PharoahError):
-    """The hardware computed, copied or sent something and the result is not what it must be."""
+    """The hardware computed, copied or sent data with a wrong result."""
 
-    default_hint = "stop trusting this machine's results, checkpoint from before, and tell the provider"
+    default_hint = (
+        "do not use this machine's results: restart elsewhere from an earlier checkpoint, and inform the provider"
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Which tests are worth their minutes: the largest reduction of risk per minute first, until the risk is small enough.
+"""Selects the tests that are worth their time: the largest risk reduction per minute first, until the risk is low.
 
 After SuperBench's selector (Xiong and others, USENIX ATC 2024). A lease's risk p is the probability of a failure
 within the job's horizon, which a hint or the hazard of a check tells. A test that passes rules out the defects that it
@@ -33,7 +33,7 @@ class Probe:
 
     def __post_init__(self) -> None:
         if self.minutes <= 0:
-            raise ValueError("a test takes time")
+            raise ValueError("a test must take more than 0 minutes")
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def select(
     Stops as well when no test reduces the risk any further: some of it always stays. ValueError for no probability.
     """
     if not 0 <= risk <= 1:
-        raise ValueError("a risk lies in [0, 1]")
+        raise ValueError("a risk must lie in [0, 1]")
     left_over = [(one, one.weight * (odds or {}).get(one.kind, 1.0)) for one in defects]
     total = sum(weight for _, weight in left_over)
     chosen: list[Probe] = []

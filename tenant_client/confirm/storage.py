@@ -46,7 +46,7 @@ def blocks(read: Read, block: mmap.mmap, pattern: bytes) -> Once:
         number = read(block, at)
         took = time.perf_counter() - began
         if number != BLOCK_BYTES or block[:] != pattern:
-            raise WrongResult(f"the disk gives back something else than was written at byte {at}")
+            raise WrongResult(f"data read from the disk differ from the data written, at byte {at}")
         at = (at + BLOCK_BYTES) % FILE_BYTES
         return rate(1e-6 * BLOCK_BYTES, took)
 
@@ -61,7 +61,7 @@ def fill(descriptor: int, pattern: bytes) -> None:
         os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     except OSError as error:
-        raise CannotMeasure(f"a file of {FILE_BYTES >> 20} MiB cannot be written: {error.strerror}") from error
+        raise CannotMeasure(f"cannot write a test file of {FILE_BYTES >> 20} MiB: {error.strerror}") from error
 
 
 @contextmanager
@@ -86,9 +86,9 @@ def opened(path: Path) -> Iterator[Read]:
 
 def _refuse_memory(folder: Path) -> None:
     if not folder.is_dir():
-        raise CannotMeasure(f"{folder} is no folder", hint="name one on the disk in question")
+        raise CannotMeasure(f"not a folder: {folder}", hint="pass a folder on the disk with --folder")
     if file_system(folder.resolve(), Path("/proc/mounts").read_text(encoding="utf-8")) in IN_MEMORY:
-        raise CannotMeasure(f"{folder} lies in memory, not on a disk", hint="name a folder on the disk in question")
+        raise CannotMeasure(f"not on a disk but in memory: {folder}", hint="pass a folder on the disk with --folder")
 
 
 def file_system(folder: Path, mounts: str) -> str:

@@ -1,8 +1,8 @@
-"""Which hint a test is about, read from the tenant's own log, and what its outcome tells the provider with `--tell`.
+"""Finds the hint of a test in the tenant's log, and sends the outcome to the provider with `--tell`.
 
-An outcome says which suspicion was tested, whether it was confirmed, and how far from normal the rate was: no samples,
-no device, no name of a machine. Nothing is told of a test that stayed unknown, and nothing at all without `--tell`.
-What is told is noted in `tenant.db` before it leaves, and `sent` lists it from there, also when the call failed.
+- An outcome has the suspicion, whether it was confirmed, and the loss of speed: no samples, no device, no machine name.
+- Nothing is sent without `--tell`, nor if the verdict is unknown.
+- The outcome is written to `tenant.db` before it is sent, so `sent` lists it even if the call failed.
 """
 
 import time
@@ -22,13 +22,13 @@ from tenant_client.records.outcomes import SentOutcome, note
 class NoSuchHint(PharoahError):
     """The tenant's log has no hint of this number, or none of this lease."""
 
-    default_hint = "take hints with `pharoah-tenant watch --once`, and name one that it shows"
+    default_hint = "get hints with `pharoah-tenant watch --once`, and pass one of them"
 
 
 def hint(home: Path, number: int = 0, lease: str | None = None) -> Hint:
     """Hint `number`, or without a number the newest of `lease`, as the home keeps it; NoSuchHint if it does not.
 
-    A lease may be named by its first digits, and is the newest one of the journal where it is empty.
+    `lease` may be the start of a name; empty means the newest lease of the journal.
     """
     found: list[Hint] = []
     if (home / "tenant.db").exists():
@@ -38,7 +38,7 @@ def hint(home: Path, number: int = 0, lease: str | None = None) -> Hint:
             found = log.hints(lease or "")
     matching = [one for one in found if number in (0, one.number)]
     if not matching:
-        raise NoSuchHint(f"{home} keeps no hint {number or f'of lease {lease}'}")
+        raise NoSuchHint(f"no hint {number or f'of lease {lease}'} in {home}")
     return matching[-1]
 
 

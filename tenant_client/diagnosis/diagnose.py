@@ -1,15 +1,17 @@
-"""Why a job failed: evidence from all sources, and the one observation among it that names the cause.
+"""Finds the cause of a failed job: gathers evidence from all files and selects the piece that names the cause.
 
     gathered = gather([Path("logs/")])
     print(diagnose(gathered.evidence).sentence)
 
-Rules, in this order. What speaks of hardware, devices, killed workers and memory comes before all else, in this order
-of levels. Then what came first: within a file its first line, over ranks the earliest time where one kind of source
-gives times, else network before collective before program, and a bare RuntimeError last. Symptoms (time-outs, lost
-peers, killed contexts) name a reason only where no root does; teardown never does. Nothing is guessed: without support
-the reason is `unknown`. An owner's lessons are asked after that.
+Rules, in this order:
 
-An attempt that torchelastic started again is no cause of the end: of a log directory the last attempt counts.
+1. Evidence about hardware, devices, killed workers and memory wins, in this order of levels.
+2. Then the first evidence: the first line of a file; across ranks the earliest time if all times come from one kind of
+   source, else network before collective before program, and a bare RuntimeError last.
+3. Symptoms (time-outs, lost peers, killed contexts) name a reason only if nothing above does; teardown never does.
+4. Then the owner's lessons. Nothing is guessed: without evidence the reason is `unknown`.
+
+In a log directory of torchelastic only the last attempt counts: earlier ones were restarted.
 """
 
 import re
@@ -34,15 +36,15 @@ _HINTS = 5
 _MOST_FILES = 100_000
 _LESSON = "lessons"
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
-# Symptoms from the nearest to the cause; killed GPU contexts last, since every killed process leaves some.
+# Symptoms, those nearest to the cause first; killed GPU contexts last, since every killed process leaves some.
 _SYMPTOMS = (Level.HARDWARE, Level.MEMORY, Level.WORKER, Level.NETWORK, Level.COLLECTIVE, Level.PROGRAM, Level.DEVICE)
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a job failed: `reason` is a slug of `CAUSES` or "unknown", `root` what names it, `cascade` what followed.
+    """The cause: `reason` is a slug of `CAUSES` or "unknown", `root` its evidence, `cascade` the later failures.
 
-    With an unknown reason `root` is an exception that no cue knows, or None.
+    If the reason is unknown, `root` is an exception without a matching cue, or None.
     """
 
     reason: str
@@ -51,17 +53,17 @@ class Diagnosis:
 
     @property
     def rank(self) -> int | None:
-        """The rank that failed first, where something says so."""
+        """The rank that failed first, if known."""
         return next((seen.rank for seen in self._agreeing() if seen.rank is not None), None)
 
     @property
     def host(self) -> str:
-        """The host that failed first, "" where nothing says so."""
+        """The host that failed first; "" if unknown."""
         return next((seen.host for seen in self._agreeing() if seen.host), "")
 
     @property
     def gpu(self) -> str:
-        """The GPU that failed first, "" where nothing says so."""
+        """The GPU that failed first; "" if unknown."""
         return next((seen.gpu for seen in self._agreeing() if seen.gpu), "")
 
     @property
@@ -71,18 +73,19 @@ class Diagnosis:
 
     @property
     def advice(self) -> str:
-        """What to do about it; empty for unknown."""
+        """The advice for the reason; empty for unknown."""
         return CAUSES[self.reason].advice if self.reason in CAUSES else ""
 
     @property
     def sentence(self) -> str:
         """One line for a person."""
         if self.root is None:
-            return "unknown: nothing that was read names a reason"
+            return "cause unknown: no known error pattern in the logs"
         where = [f"rank {self.rank}" if self.rank is not None else "", self.host, f"GPU {self.gpu}" if self.gpu else ""]
         place = ", ".join(part for part in where if part)
         what = " ".join(self.root.text.split())[:200]
-        return f"{self.reason}: {f'{place}: ' if place else ''}{self.root.where}: {what}"
+        reason = "cause unknown" if self.reason == "unknown" else self.reason
+        return f"{reason}: {f'{place}: ' if place else ''}{self.root.where}: {what}"
 
     def _agreeing(self) -> Iterator[Evidence]:
         if self.root is not None:
@@ -92,9 +95,9 @@ class Diagnosis:
 
 @dataclass
 class Gathered:
-    """What was read: evidence in the order of the files, faults of files, and what no cue explains, by file.
+    """The content of the files: evidence in file order, files with faults, and lines without a matching cue.
 
-    Flight recorder dumps speak together, so what they say comes last.
+    Flight recorder dumps are analysed together, so their evidence comes last.
     """
 
     evidence: list[Evidence] = field(default_factory=list)
@@ -105,7 +108,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class UnknownLine:
-    """A kind of line that may say why, for the owner's eyes: its template, an example, and how often it came."""
+    """An unusual kind of line, shown to the owner: its template, an example, and its count."""
 
     template: str
     example: str
@@ -117,9 +120,9 @@ class UnknownLine:
 
 
 def gather(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Gathered:
-    """Read files, and directories with all that is in them. What cannot be read is a fault and stops nothing.
+    """Reads files, and directories recursively. An unreadable file is a fault and does not stop the rest.
 
-    What a file is, its content tells. In directories, files that are no text are passed over; named ones are faults.
+    The format is detected from the content. A file that is not text is skipped in a directory, and a fault if named.
     """
     gathered = Gathered()
     for path in paths:
@@ -129,7 +132,7 @@ def gather(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Gather
             except SourceError as fault:
                 gathered.faults.append(fault)
             except OSError as error:
-                gathered.faults.append(SourceError(str(file), 0, error.strerror or "cannot be read"))
+                gathered.faults.append(SourceError(str(file), 0, error.strerror or "unreadable"))
     if gathered.dumps:
         gathered.evidence += collectives.evidence(collectives.analyse(gathered.dumps))
     return gathered
@@ -168,11 +171,11 @@ def _read(file: Path, limits: ReadLimits, gathered: Gathered, *, named: bool) ->
             elif _is_text(head):
                 gathered.evidence.extend(_evidence(reader, head, limits, gathered))
             elif head and named:
-                raise SourceError(reader.file, 0, "is no text")
+                raise SourceError(reader.file, 0, "not a text file")
 
 
 def _is_text(head: bytes) -> bool:
-    """Text, perhaps with holes of zeros as network file systems leave them: few other control bytes."""
+    """Whether this is text: few control bytes, apart from runs of zeros as network file systems leave them."""
     odd = sum(head.count(bytes([code])) for code in (*range(1, 9), *range(14, 27), *range(28, 32), 127))
     return bool(head.strip(b"\0")) and odd * 50 < len(head) and head.count(0) * 2 < len(head)
 
@@ -196,7 +199,7 @@ def _evidence(reader: CappedReader, head: bytes, limits: ReadLimits, gathered: G
 
 
 def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
-    """The cause among the evidence, which comes in the order of its files and lines."""
+    """Selects the cause; the evidence is in the order of files and lines."""
     seen = list(evidence)
     roots = [one for one in seen if one.role is Role.ROOT]
     root = _first(roots) if roots else _symptom(seen)
@@ -206,7 +209,7 @@ def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
 
 
 def _few(seen: Sequence[Evidence], root: Evidence | None) -> tuple[Evidence, ...]:
-    """The first of each kind that is not the root, what agrees with it first."""
+    """The first evidence of each kind except the root, with evidence of the same reason first."""
     kinds: dict[tuple[object, ...], Evidence] = {}
     for one in seen:
         if one is not root:
@@ -228,7 +231,7 @@ def _first(roots: Sequence[Evidence]) -> Evidence:
 
 
 def _first_of_program(roots: Sequence[Evidence]) -> Evidence:
-    """Of network, collective and program: time decides where it can, a file's first line speaks for the file."""
+    """The first among network, collective and program errors: by time if known, one line per file."""
     if len({root.source for root in roots}) == 1 and all(root.at_s is not None for root in roots):
         return _earliest(roots)
     by_file: dict[str, Evidence] = {}
@@ -238,9 +241,9 @@ def _first_of_program(roots: Sequence[Evidence]) -> Evidence:
 
 
 def _earliest(roots: Sequence[Evidence]) -> Evidence:
-    """The first by time where all tell the time by one kind of clock, else the first that was read, the kernel's first.
+    """The earliest if all times come from one kind of clock, else the first that was read, kernel logs first.
 
-    The kernel is the witness nearest to the hardware.
+    The kernel log is closest to the hardware.
     """
     comparable = len({root.source for root in roots}) == 1 and all(root.at_s is not None for root in roots)
     if comparable:
@@ -249,7 +252,7 @@ def _earliest(roots: Sequence[Evidence]) -> Evidence:
 
 
 def _without_late_ranks(roots: Sequence[Evidence]) -> Sequence[Evidence]:
-    """Without ranks that torchelastic saw fail later than another one: they follow it."""
+    """Drops ranks that, by torchelastic's record, failed after another rank."""
     times = {root.rank: root.at_s for root in roots if root.source == elastic.SOURCE and root.at_s is not None}
     first = min(times.values(), default=None)
     late = {rank for rank, at_s in times.items() if at_s is not None and first is not None and at_s > first}
@@ -260,7 +263,7 @@ def _without_late_ranks(roots: Sequence[Evidence]) -> Sequence[Evidence]:
 
 
 def explain(gathered: Gathered, lessons: Lessons) -> Diagnosis:
-    """The diagnosis, and where it is unknown what the owner taught about the lines that no cue explains."""
+    """The diagnosis; if unknown, the owner's lessons are applied to the lines without a matching cue."""
     found = diagnose(gathered.evidence)
     if found.reason != UNKNOWN:
         return found
@@ -273,7 +276,7 @@ def explain(gathered: Gathered, lessons: Lessons) -> Diagnosis:
 
 
 def hints(gathered: Gathered, most: int = _HINTS) -> tuple[UnknownLine, ...]:
-    """The rarest kinds of lines that look like errors; without any, the last lines. Hints for a person, no reasons."""
+    """The rarest kinds of lines that look like errors, else the last lines. For a person to read; never a cause."""
     templates, examples = Templates(), dict[int, tuple[str, Line]]()
     suspicious = [(file, line) for file, left in gathered.leftovers.items() for line in left.suspicious]
     if not suspicious:

@@ -1,8 +1,8 @@
-"""Line templates for logs that no cue explains, and what an owner taught about them.
+"""Templates of log lines without a matching cue, and the reasons that the owner assigned to them.
 
-`Templates` is Drain (He et al., ICWS 2017) behind a cache: a line is masked by one regex, masked lines seen before are
-a dict lookup, and only new ones walk the tree (by length, then two leading tokens). `Lessons` maps templates to
-reasons; they are the owner's own words, are tried after all cues, and stay in the owner's file.
+- `Templates` is Drain (He et al., ICWS 2017) with a cache: one regex masks a line; a masked line seen before is a dict
+  lookup; only a new one walks the tree (by length, then by its first two tokens).
+- `Lessons` maps templates to reasons. They are tried after all cues and stay in the owner's file.
 
     >>> known = Templates()
     >>> first = known.learn("worker 3 lost its lease after 20 s")
@@ -37,9 +37,9 @@ _MASKED = re.compile(r"\d[0-9a-fA-Fx.,:/-]*", re.ASCII)
 
 
 class LessonsError(PharoahError):
-    """A file of lessons cannot be used."""
+    """A file of lessons is invalid."""
 
-    default_hint = 'write {"version": 1, "lessons": {"template with <*>": "reason"}}, or leave the file out'
+    default_hint = 'write {"version": 1, "lessons": {"template with <*>": "reason"}}, or remove the file'
 
 
 def mask(line: str) -> str:
@@ -71,7 +71,7 @@ class Templates:
         return found
 
     def of(self, line: str) -> int | None:
-        """The id of the template that a line belongs to; None where none is similar. Learns nothing."""
+        """The id of the template that a line matches, or None. Learns nothing."""
         masked = mask(line)
         found = self._masked.get(masked)
         return self._search(masked.split()) if found is None else found
@@ -81,7 +81,7 @@ class Templates:
         return " ".join(self._tokens[template])
 
     def count(self, template: int) -> int:
-        """How many lines were learnt under it."""
+        """The number of lines learnt under a template."""
         return self._counts[template]
 
     def rarest(self, most: int) -> list[int]:
@@ -127,16 +127,16 @@ def _leaf(tokens: list[str]) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class Lessons:
-    """What the owner taught: reason by template."""
+    """The owner's lessons: reason by template."""
 
     reasons: Mapping[str, str]
 
     def teach(self, line: str, reason: str) -> "Lessons":
-        """With one lesson more: lines like this one, or like this template, mean this reason."""
+        """A copy with one more lesson: lines like this one have this reason."""
         return Lessons(_checked({**self.reasons, mask(line): reason}, "a lesson"))
 
     def reason_of(self, line: str) -> str | None:
-        """The reason taught for a line; None where no lesson covers it."""
+        """The reason taught for a line, or None."""
         tokens = mask(line).split()
         exact = self.reasons.get(" ".join(tokens))
         if exact:
@@ -145,7 +145,7 @@ class Lessons:
 
 
 def load_lessons(path: Path) -> Lessons:
-    """The lessons at `path`, none where there is no file; LessonsError where it is not what `save_lessons` writes."""
+    """The lessons at `path`, none if the file is missing; LessonsError if it is invalid."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -153,12 +153,12 @@ def load_lessons(path: Path) -> Lessons:
     except (OSError, ValueError, RecursionError) as error:
         raise LessonsError(f"{path}: {error}") from error
     if not isinstance(record, dict) or record.get("version") != 1 or not isinstance(record.get("lessons"), dict):
-        raise LessonsError(f"{path}: holds no lessons of version 1")
+        raise LessonsError(f"not a file of lessons, version 1: {path}")
     return Lessons(_checked(record["lessons"], str(path)))
 
 
 def save_lessons(lessons: Lessons, path: Path) -> None:
-    """Write the lessons, whole or not at all."""
+    """Writes the lessons atomically."""
     text = json_text({"version": 1, "lessons": dict(lessons.reasons)}, indent=2)
     draft = path.with_name(path.name + ".new")
     draft.write_text(text + "\n", encoding="utf-8")
@@ -172,12 +172,12 @@ def _checked(reasons: Mapping[str, object], where: str) -> Mapping[str, str]:
     for template, reason in reasons.items():
         if not isinstance(reason, str) or reason not in CAUSES:
             raise LessonsError(
-                f"{where}: {reason!r} is no reason", hint="take a slug of federation/protocol/causes.toml"
+                f"{where}: unknown reason {reason!r}", hint="list the reasons with `pharoah-tenant reasons`"
             )
         if not template.isascii() and any("\ud800" <= character <= "\udfff" for character in template):
-            raise LessonsError(f"{where}: the template {template!r} holds half a character")
+            raise LessonsError(f"{where}: the template {template!r} has a lone surrogate")
         if not any(token != ANY for token in template.split()):
-            raise LessonsError(f"{where}: the template {template!r} would cover any line of its length")
+            raise LessonsError(f"{where}: the template {template!r} matches every line of its length")
         checked[template] = reason
     return MappingProxyType(checked)
 

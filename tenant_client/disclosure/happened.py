@@ -1,4 +1,4 @@
-"""What happened here, for its owner: the journal, read from the database alone."""
+"""A view for the owner: the journal, read from the database alone."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from tenant_client.workload.descriptor import Descriptor
 
 @dataclass(frozen=True)
 class Workload:
-    """What is known of a lease's workload; tokens of it are all that ever leaves."""
+    """The workload of a lease. Only tokens of it ever leave."""
 
     lease: str
     precision: str
@@ -24,7 +24,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Happened:
-    """The journal: leases, workloads, attempts and how they ended, failures as counted, and jobs by lease."""
+    """The journal: leases, workloads, attempts and their outcomes, counted failures, and jobs by lease."""
 
     leases: tuple[Unit, ...]
     workloads: tuple[Workload, ...]
@@ -34,7 +34,7 @@ class Happened:
 
 
 def what_happened(connection: Connection) -> Happened:
-    """Everything that the journal holds, oldest first."""
+    """The whole journal, oldest first."""
     journal, attempts = Journal(connection), Attempts(connection)
     workloads = (_workload(lease, descriptor) for lease, descriptor in journal.descriptors().items())
     failures = journal.failures(0.0, math.inf)

@@ -1,7 +1,7 @@
-"""Every byte of a contribution beside its meaning: an owner can check what leaves without trusting a word of it.
+"""Explains every byte of a contribution, so that its owner can verify what leaves.
 
-A message is cut into parts without gap or overlap: labels, ids, the cells of each marginal, the signature, and the few
-bytes of msgpack framing between them. In a series the noise of each marginal follows behind the cells of all of them.
+The parts have no gap and no overlap: labels, ids, the cells of each marginal, the signature, and the msgpack framing
+between them. In a series, the noise of each marginal follows after the cells of all marginals.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,14 +36,14 @@ def layout(message: bytes, plan: Plan) -> tuple[Part, ...]:
     for field, value, meaning in (
         ("label", Contribution.LABEL.encode(), "a contribution: a signed header, and cells"),
         ("label", Signed.LABEL.encode(), "a signed message"),
-        ("signature", bytes(signed.signature), "yours, over the digest of the header"),
+        ("signature", bytes(signed.signature), "your signature over the digest of the header"),
         ("label", ContributionHeader.LABEL.encode(), "the header of a contribution"),
-        ("tenant", bytes(header.tenant), "who sends: the id that follows from your signing key"),
-        ("round", bytes(header.round_id), "which round this answers"),
+        ("tenant", bytes(header.tenant), "your id, derived from your signing key"),
+        ("round", bytes(header.round_id), "the round that this answers"),
         ("plan", bytes(header.plan), "digest of the plan that was answered"),
-        ("start", msgpack.packb(header.start_hour), "the hour from which you count, up to the end of the plan's"),
-        ("nonce", bytes(header.nonce), "drawn for this message alone: no other has its masks"),
-        ("digest", bytes(header.cells), "of the cells, so that the signature covers them"),
+        ("start", msgpack.packb(header.start_hour), "the first hour counted; the last is the end of the plan's window"),
+        ("nonce", bytes(header.nonce), "random, for this message only: no other message has the same masks"),
+        ("digest", bytes(header.cells), "digest of the cells, so that the signature covers them"),
         ("cells", bytes(contribution.cells), ""),
     ):
         start = message.index(value, at)

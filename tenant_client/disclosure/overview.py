@@ -1,7 +1,7 @@
-"""Where a tenant's home stands, in one look: has it joined, what runs, what wants attention, what is left to spend.
+"""Summarises a tenant's home: federation, running jobs, open hints, privacy budget, and what is due.
 
-Nothing is asked, made or changed: the home is read as it lies there, and may be missing. What only a home that has
-joined a federation holds is read by code that needs the extra `federation`; it loads then.
+Read only: nothing is sent, created or changed. The home may be missing. The code that reads what only a home in a
+federation holds needs the extra `federation`, and is imported only there.
 """
 
 from contextlib import closing
@@ -22,7 +22,7 @@ from tenant_client.rounds.policy import Policy, load_policy
 
 @dataclass(frozen=True)
 class LeaseRow:
-    """A lease, what runs on it, and how its last attempt stands; `state` is empty where none was seen."""
+    """A lease, its job and workload, and the state of its last attempt; `state` is empty without one."""
 
     lease: str
     job: str
@@ -43,7 +43,7 @@ class Leases:
 
 @dataclass(frozen=True)
 class Reason:
-    """A cause of failures, whether failures with it are counted in a round, and what a user does about it."""
+    """A reason for failures, whether a round counts it, and what a user does about it."""
 
     slug: str
     title: str
@@ -100,7 +100,7 @@ class LastRound:
 
 @dataclass(frozen=True)
 class TenantStatus:
-    """All of it. `due` says what to do next, empty where nothing waits for this tenant."""
+    """The state of a home. `due` is the next thing to do, or empty."""
 
     version: int
     home: str
@@ -118,7 +118,7 @@ class TenantStatus:
 
     @property
     def exit_code(self) -> int:
-        """0: nothing waits. 1: a hint stands, or the last attempt failed. 3: there is nothing yet."""
+        """0: ok. 1: an open hint, or the last attempt failed. 3: the home is empty."""
         if not (self.has_keys or self.leases):
             return 3
         failed = self.last_attempt is not None and self.last_attempt.state in (
@@ -202,7 +202,7 @@ def _last_round(connection: Connection, policy: Policy) -> LastRound | None:
 
 def _due(federation: Federation | None, hints: int, *, has_keys: bool) -> str:
     if hints:
-        return "do what the hints say: `pharoah-tenant watch --once`"
+        return "follow the open hints: `pharoah-tenant watch --once`"
     if federation is None and has_keys:
-        return "take the provider's invitation: `pharoah-tenant enrol INVITATION`"
+        return "join with the provider's invitation: `pharoah-tenant enrol INVITATION`"
     return ""

@@ -1,4 +1,4 @@
-"""What the owner of the data may see at any time: what a plan would take, what left, what was spent."""
+"""Views for the owner: the preview of a contribution, the sent data, and the privacy budget."""
 
 import hashlib
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from tenant_client.rounds.tenant import Tenant
 
 @dataclass(frozen=True)
 class PreviewCell:
-    """One cell that is not zero: its place in the message, its meaning, and the count that noise and masks hide."""
+    """A cell that is not zero: its offset in the message, its meaning, and its count before noise and masks."""
 
     offset: int
     marginal: str
@@ -32,9 +32,9 @@ class PreviewCell:
 
 @dataclass(frozen=True)
 class Preview:
-    """Everything that an answer to a plan would consist of, down to the byte.
+    """The answer to a plan, byte by byte, before it is sent.
 
-    It counts the hours from `counts_from_hour` to the end of the window: in a series, weeks that were missed as well.
+    It counts from `counts_from_hour` to the end of the window; in a series this includes missed weeks.
     """
 
     round_id: str
@@ -51,7 +51,7 @@ class Preview:
 
 
 def preview(tenant: Tenant, plan: Plan) -> Preview:
-    """What answering `plan` would send. Reads only: nothing is charged, drawn or kept."""
+    """The preview of an answer to `plan`. Read only: no charge, no noise drawn, nothing stored."""
     counted = tenant.counts(plan)
     parts = layout(tenant.outbox.sent(plan.round_id) or _same_in_form(tenant, plan), plan)
     starts = [part.offset for part in parts if part.field.startswith(CELLS)]
@@ -75,7 +75,7 @@ def preview(tenant: Tenant, plan: Plan) -> Preview:
 
 
 def _same_in_form(tenant: Tenant, plan: Plan) -> bytes:
-    """A message of the form and length of a contribution; where the real one has secrets, it has filler."""
+    """A message with the form and length of a contribution, and filler in place of secrets."""
     filler = hashlib.shake_256(b"pharoah/preview").digest(8 * plan.words + 144)
     start_hour, nonce = tenant.begins(plan), Nonce(filler[128:144])
     header = ContributionHeader(tenant.id, plan.round_id, Digest(filler[:32]), start_hour, nonce, Digest(filler[32:64]))
@@ -93,7 +93,7 @@ def _cells(start: int, plan: Plan, marginal: Marginal, counts: Integers) -> Iter
 
 @dataclass(frozen=True)
 class SentContribution:
-    """A contribution as it left, and every retry of it. It counts from `counts_from_hour` to the end of the window."""
+    """A contribution as sent (retries are identical). It counts from `counts_from_hour` to the end of the window."""
 
     round_id: str
     window_hours: tuple[int, int]
@@ -104,7 +104,7 @@ class SentContribution:
 
 @dataclass(frozen=True)
 class SentTokens:
-    """What the provider was told of a lease that it asked about: the four tokens of its workload."""
+    """The four workload tokens of a lease, sent on the provider's request."""
 
     lease: str
     start_h: float
@@ -117,7 +117,7 @@ class SentTokens:
 
 @dataclass(frozen=True)
 class SentElements:
-    """How many blinded elements a trustee was sent for tokens of an epoch, whether or not it evaluated them."""
+    """The number of blinded elements sent to a trustee in an epoch, whether or not it answered."""
 
     epoch: int
     trustee: int
@@ -126,7 +126,7 @@ class SentElements:
 
 @dataclass(frozen=True)
 class SentOwnership:
-    """The tokens of which this tenant signed that it holds leases; the provider shows it to trustees."""
+    """The tokens whose ownership this tenant signed; the provider shows the signature to trustees."""
 
     epoch: int
     tokens: tuple[str, ...]
@@ -134,7 +134,7 @@ class SentOwnership:
 
 @dataclass(frozen=True)
 class SentReceipt:
-    """An acknowledgement of an entry of the directory, as often as it is asked for: the digest of that entry."""
+    """An acknowledgement of a directory entry by its digest, sent on each request."""
 
     entry: int
     head: str
@@ -142,7 +142,7 @@ class SentReceipt:
 
 @dataclass(frozen=True)
 class Sent:
-    """Everything that left, by kind; besides, every bundle that came is acknowledged by its digest."""
+    """All sent data by kind; in addition, each received bundle is acknowledged by its digest."""
 
     contributions: tuple[SentContribution, ...]
     registrations: tuple[SentTokens, ...]
@@ -154,7 +154,7 @@ class Sent:
 
 
 def sent(tenant: Tenant) -> Sent:
-    """What did leave, from the messages as they are kept and from what was noted before the others left."""
+    """All sent data, from the stored messages and from the notes written before other messages were sent."""
     return Sent(
         tuple(_sent_contribution(tenant, plan) for plan in tenant.plans()),
         tuple(
@@ -183,7 +183,7 @@ def _sent_ownerships(tenant: Tenant) -> Iterator[SentOwnership]:
 
 
 def _sent_receipts(tenant: Tenant) -> Iterator[SentReceipt]:
-    """A receipt names what is pinned, so no other can have left: whether each was asked for is not noted."""
+    """Receipts name only pinned entries; requests are not recorded, so every possible receipt is listed."""
     for number, entry in enumerate(tenant.chain.entries):
         yield SentReceipt(number, str(name_of(entry)))
 
@@ -196,14 +196,14 @@ def _sent_contribution(tenant: Tenant, plan: Plan) -> SentContribution:
 
 @dataclass(frozen=True)
 class SentBytes:
-    """One part of a message that left: its place, its meaning, and its bytes in hexadecimal."""
+    """A part of a sent message: its offset, its meaning, and its bytes in hexadecimal."""
 
     part: Part
     hex: str
 
 
 def sent_bytes(tenant: Tenant, round_id: RoundId) -> tuple[SentBytes, ...]:
-    """The contribution to a round as it left, every byte; empty if that round was not answered."""
+    """Every byte of the contribution to a round; empty if the round was not answered."""
     message = tenant.outbox.sent(round_id)
     if message is None:
         return ()
@@ -214,7 +214,7 @@ def sent_bytes(tenant: Tenant, round_id: RoundId) -> tuple[SentBytes, ...]:
 
 @dataclass(frozen=True)
 class BudgetLine:
-    """What the job-weeks of one charged window have paid in all, and what is left of the policy's limit."""
+    """The epsilon spent by the job-weeks of a window, and what is left of the policy's limit."""
 
     window_hours: tuple[int, int]
     rounds: int
@@ -224,7 +224,7 @@ class BudgetLine:
 
 @dataclass(frozen=True)
 class Budget:
-    """The ledger for a person: by window, and what a job that ran through all of them has paid as one unit."""
+    """The ledger for a person: by window, and the total of a job that ran in all of them."""
 
     limit_epsilon: float
     delta: float

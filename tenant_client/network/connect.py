@@ -26,7 +26,7 @@ def connected(home: Path, deadline_s: float = 30.0) -> Iterator[Online]:
     joined(home)
     settings = load(TenantSettings, home / "tenant.toml", os.environ)
     if not settings.provider.online:
-        raise BadSettings("[provider] names no address", hint="set online as the invitation has it")
+        raise BadSettings("[provider] has no address", hint="set online to that of the invitation")
     key, tenant = SigningKey(read_key(home / "signing.key")), member(home).tenant
     pinned, introducing = read(home / "provider.pem"), Introducing(key, time.time)
     at = settings.provider.online

@@ -1,24 +1,21 @@
-"""The tenant's node: connects to the provider's SuperLink, answers with the installed code, and with no other.
+"""The tenant's Flower node: connects to the provider's SuperLink and runs only code that is installed here.
 
-`serve` keeps one node on the tenant-facing listener until `stop` is set. The SuperLink is recognised by the pinned root
-certificates alone, over TLS 1.3; the node by an EC P-384 key that the provider has registered. It never fetches or
-executes a Flower app bundle, and answers a run of any other than the agreed, empty one with INVALID_FAB. It reconnects
-for ever, with jittered back-off: when the SuperLink is away, when it was restarted (the node keeps its id), and when it
-refuses the node, since registration may come later. Unlike Flower's own SuperNode it neither ends the process nor sends
-it a signal, follows no redirect, and survives a question that cannot be read.
+- `serve` keeps one node connected until `stop` is set. The SuperLink is authenticated by the pinned root certificates
+  over TLS 1.3, the node by an EC P-384 key that the provider has registered.
+- It never fetches or executes a Flower app bundle; a run with any but the agreed, empty one gets INVALID_FAB.
+- It reconnects for ever, with jittered back-off: if the SuperLink is away, was restarted (the node keeps its id), or
+  refuses the node, since registration may come later. Unlike Flower's SuperNode it never ends the process, follows no
+  redirect, and survives malformed queries.
+- Pacing: with `tick_s` a reply leaves a whole number of ticks, at least one, after its query arrived, so its timing
+  reveals the counting time in ticks only. Ticks start with the query: on a fixed grid the provider could query at
+  varying offsets and average. Choose a tick longer than counting takes.
+- Clocks: each request has a signed time stamp. The SuperLink refuses one (401) that is 5 s or more ahead of its clock,
+  or 305 s or more behind; the node then reports REFUSED, logs the difference, and retries. The signature covers the
+  time stamp only; TLS protects the rest of the request.
 
-Pacing: with `tick_s` a reply leaves a whole number of ticks, at least one, after its question came. The grid starts
-with the question and not with the hour: against a grid of the hour, the provider could ask at varying offsets and
-average out how long counting took. So one reply tells that time in ticks and no finer; choose a tick that is longer
-than counting takes.
-
-Clocks: each request carries a signed time stamp. The SuperLink refuses one (401) that is 5 s or more ahead of its own
-clock, or 305 s or more behind; the node then reports REFUSED, logs by how much the clocks differ, and goes on trying.
-The signature covers the time stamp only: that nobody puts a request of their own under it is owed to TLS.
-
-Not promised: that the size of a reply says nothing (that is for `answer`), nor that an answer survives this process. A
-tenant whose node was killed may have to wait until the SuperLink has given the old connection up, twice `heartbeat_s`.
-The provider can make this process fetch and hold a large question.
+Not promised: that the size of a reply reveals nothing (`answer` pads it), nor that an answer survives this process. A
+node that was killed may wait for twice `heartbeat_s` until the SuperLink drops its old connection. The provider can
+make this process fetch and hold a large query.
 
     keys = make_node_key()            # keys.public_openssh goes to the provider, who registers it
     settings = NodeSettings("provider.example:8443", Path("roots.pem"), keys.private_pem, tick_s=60.0)
@@ -100,7 +97,7 @@ _random = SystemRandom()
 
 
 class Link(StrEnum):
-    """How things stand between this node and the SuperLink."""
+    """The state of the connection to the SuperLink."""
 
     AWAY = "away"
     REFUSED = "refused"
@@ -108,9 +105,9 @@ class Link(StrEnum):
 
 
 class BadNodeKey(PharoahError):
-    """What should be the key of a node is none."""
+    """The file of the node's key has no valid key."""
 
-    default_hint = "restore node.key from a backup, or make a new one with a new home"
+    default_hint = "restore node.key from a backup, or make a new one with `pharoah-tenant enrol --new-node-key`"
 
 
 class _NotWanted(Exception):
@@ -139,7 +136,7 @@ def _private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError) as error:
-        raise BadNodeKey("the node's key is no private key in PEM form") from error
+        raise BadNodeKey("the node's key is not a private key in PEM form") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
         raise BadNodeKey("the node's key is not an EC P-384 private key")
     return key

@@ -1,12 +1,9 @@
-"""The provider's online service, as a tenant uses it: it signs in when it must, asks, and listens.
+"""A tenant's client of the provider's online service: sign-in, checks, outcomes and hints.
 
-A check by the provider tells it which tokens this tenant asks about; `federation.protocol.check` with a bundle of one's
-own does not. What the provider answers is held against its own evidence: a verdict that does not follow from it is a
-fault.
-
-`watch` is one unbroken series of hints, whatever happens to the line or to the provider: it begins again after the last
-hint that it gave, with jittered pauses, and gives none twice. A caller that keeps that number may end and go on later.
-It raises only what asking again cannot mend.
+- An online check reveals the tokens to the provider; `federation.protocol.check` with a local bundle does not.
+- A verdict that does not follow from its evidence is a PeerFault.
+- `watch` yields every hint once. It reconnects after the last hint, with jittered pauses, and raises only errors that a
+  retry cannot fix. A caller that stores the last number can continue later.
 
     with Online(peer, signing_key, tenant, time.time) as online:
         found = online.check(labels)
@@ -83,7 +80,9 @@ class Online:
     def check(self, labels: Mapping[str, str]) -> Check:
         """Does this workload belong here? `labels` are those of a lease, by name."""
         if not {"context", "context_level"} <= labels.keys():
-            raise PharoahError("the lease has no context tokens yet", hint="ask once the provider has granted it")
+            raise PharoahError(
+                "the lease has no context tokens yet", hint="try again after the provider has granted it"
+            )
         known = all(rung in labels for rung in LADDER_LABELS)
         ladder = tuple(_token(labels[rung]) for rung in LADDER_LABELS) if known else ()
         context, level = _token(labels["context"]), _token(labels["context_level"])
@@ -97,7 +96,10 @@ class Online:
             return check(None, labels)
         found = Check.of(answer.bundle, answer.evidence, answer.hazards)
         if found.verdict != answer.verdict:
-            raise PeerFault("the provider's verdict does not follow from its evidence", hint="compare the versions")
+            raise PeerFault(
+                "the provider's verdict does not follow from its evidence",
+                hint="compare the versions of tenant and provider",
+            )
         return found
 
     def bundle(self, etag: bytes = b"") -> bytes | None:
@@ -125,7 +127,7 @@ class Online:
                         after = hint.number
                         yield hint
             except (Unreachable, TooManyRequests) as error:
-                logger.info("the provider is asked again for hints: %s", error.what)
+                logger.info("reconnecting to the provider for hints: %s", error.what)
             except NotSignedIn:
                 if refused:
                     raise  # a fresh session was refused too
@@ -190,4 +192,4 @@ def _token(label: str) -> Token:
     try:
         return Token(bytes.fromhex(label))
     except ValueError as error:
-        raise PharoahError(f"{label[:40]!r} is no token", hint="pass the labels of a lease as they are") from error
+        raise PharoahError(f"{label[:40]!r} is not a token", hint="pass the labels of a lease unchanged") from error

@@ -110,7 +110,7 @@ class Pages:
         """Words of one part, each with its cell."""
         sent = self._message(round_id)
         if not 0 <= number < len(sent.parts):
-            raise HTTPException(404, "this message has no such part")
+            raise HTTPException(404, "the message has no such part")
         row = sent.parts[number].part
         given = {"message": sent, "number": number, "row": row, "first": first, "step": WORDS_AT_ONCE}
         return _shown(request, "part", words=words(sent, number, first), count=row.length // WORD_BYTES, **given)
@@ -121,7 +121,7 @@ class Pages:
     def _message(self, round_id: str) -> Message:
         found = message(self._home, round_id)
         if found is None:
-            raise HTTPException(404, "this round was not answered from here")
+            raise HTTPException(404, "this tenant did not answer this round")
         return found
 
 

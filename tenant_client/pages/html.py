@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from federation.runtime.web.html import renderer as web_renderer
 
-PAGES = (("/", "Leases"), ("/attempts", "Attempts"), ("/sent", "What left"))
+PAGES = (("/", "Leases"), ("/attempts", "Attempts"), ("/sent", "Sent data"))
 SHORT = 12
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""The tenant's page as a running server, on this machine alone."""
+"""Serves the tenant's page on a loopback address."""
 
 import os
 import socket
@@ -21,22 +21,22 @@ MOST_CONNECTIONS = 32
 
 
 class NotOnThisMachine(Refusal):
-    """A tenant's page would be shown to other machines."""
+    """The page would be reachable from other machines."""
 
-    default_hint = "leave --host at 127.0.0.1; from elsewhere, use a tunnel"
+    default_hint = "omit --host for 127.0.0.1; from another machine, use an SSH tunnel"
 
 
 class PageNotServed(PharoahError):
-    """The tenant's page cannot listen."""
+    """The page cannot be served."""
 
-    default_hint = "name another --port"
+    default_hint = "pass another --port"
 
 
 @contextmanager
 def listening(home: Path, host: str, port: int) -> Iterator[str]:
     """The address, good for one browser, while the page is served."""
     if not _is_loopback(host):
-        raise NotOnThisMachine(f"{host} is not this machine alone")
+        raise NotOnThisMachine(f"{host} is not a loopback address")
     token = os.urandom(32).hex()
     config = uvicorn.Config(
         page_app(home, Key(token, os.urandom(32).hex()), now_hour),
@@ -76,7 +76,7 @@ def _running(server: uvicorn.Server, at: socket.socket) -> Iterator[None]:
     try:
         while not server.started:
             if time.monotonic() > end_s or not thread.is_alive():
-                raise PageNotServed("the page's server does not come up", hint="start it again")
+                raise PageNotServed("the page's server did not start", hint="start it again")
             time.sleep(0.01)
         yield
     finally:

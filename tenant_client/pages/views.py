@@ -1,6 +1,6 @@
-"""What the tenant's page shows, put together from the owner's views. Reading only.
+"""Collects what the tenant's page shows from the owner's views. Read only.
 
-A home that belongs to no federation yet has a journal all the same: what is missing then is said, not guessed.
+A home outside any federation has a journal too; the page then says what is missing and why.
 """
 
 from collections import Counter, defaultdict
@@ -91,7 +91,7 @@ class House:
 def house(home: Path, now_h: float) -> House:
     """As things are now; HomeError where nothing is journalled, StorageFailed where the disk does not answer."""
     if not (home / "tenant.db").exists():
-        raise HomeError(f"nothing is journalled in {home}", hint="name another home with --home")
+        raise HomeError(f"the journal is empty: {home}", hint="run a job with `pharoah-tenant run`, or pass --home")
     with reporting():
         with closing(open_database(home / "tenant.db")) as connection:
             happened = what_happened(connection)
@@ -170,7 +170,7 @@ def _leases(happened: Happened, checker: Checker | None) -> tuple[LeaseView, ...
 
 
 def _called(name: str | None, token: str) -> str:
-    """A workload or a context for its owner: what is known of it in words, and the beginning of its token."""
+    """A workload or a context for its owner: its name, if known, and the start of its token."""
     return " ".join(filter(None, (name, token[:SHORT])))
 
 

@@ -1,13 +1,11 @@
-"""The journal of attempts: one row for each time that a lease's job was started, and how that ended.
+"""The journal of attempts: one row for each start of a lease's job, and its outcome.
 
     running → succeeded | failed | stopped | interrupted
 
-`stopped`: somebody asked for it (Ctrl-C, a scheduler's SIGTERM). `interrupted`: nobody of ours lived to see the end, so
-the reason is unknown. A failure with a cause, known or not, is also journalled as a `Failure` and so will be counted;
-stops and interruptions are not.
-
-Times are seconds since 1970. In `units` and `failures` they are hours since 1970: the wrapper runs where no federation
-may be known yet, and every party agrees on that zero without a message; windows of plans are then hours since 1970 too.
+- `stopped`: by a signal from outside (Ctrl-C, a scheduler's SIGTERM). `interrupted`: `run` was killed before the job
+  ended, so the reason is unknown.
+- A failed attempt is also journalled as a `Failure` and counted in a round; stopped and interrupted ones are not.
+- Times are seconds since 1970. In `units` and `failures` they are hours since 1970, as in the windows of plans.
 """
 
 import json
@@ -21,11 +19,11 @@ from federation.runtime.sqlite import Connection, transaction
 from tenant_client.records.journal import Failure, Journal
 
 UNKNOWN = "unknown"
-INTERRUPTED = "interrupted: the wrapper was killed before the job ended, so how the job ended is not known"
+INTERRUPTED = "interrupted: `pharoah-tenant run` was killed before the job ended, so its exit status is unknown"
 
 
 class AttemptState(StrEnum):
-    """Where an attempt stands."""
+    """The state of an attempt."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -36,7 +34,7 @@ class AttemptState(StrEnum):
 
 @dataclass(frozen=True)
 class AttemptCause:
-    """Why an attempt failed, as far as it is known; `place` is the file and line that says so."""
+    """Why an attempt failed, if known; `place` is the file and line of the evidence."""
 
     reason: str = UNKNOWN
     rank: int | None = None
@@ -105,7 +103,7 @@ class Attempts:
         steps: int = 0,
         findings: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Journals an end at once; why is added by `explain`, which may take its time."""
+        """Journals the end at once; `explain` adds the cause later."""
         self._connection.execute(
             "UPDATE attempts SET state = ?, ended_at_s = ?, exit_code = ?, signal = ?, steps = ?, findings = ?"
             " WHERE unit = ? AND attempt = ?",
@@ -113,11 +111,11 @@ class Attempts:
         )
 
     def name(self, unit: str, job: str) -> None:
-        """Keeps what the job on a unit is called, in place of what it was called before."""
+        """Stores the name of the job on a unit, replacing the earlier one."""
         self._connection.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (unit, job))
 
     def jobs(self) -> dict[str, str]:
-        """What the jobs are called, by unit."""
+        """The names of the jobs, by unit."""
         return dict(self._connection.execute("SELECT unit, job FROM jobs"))
 
     def explain(self, unit: str, attempt: int, cause: AttemptCause) -> None:

@@ -1,4 +1,4 @@
-"""Bundles that the provider signed, and the digests that its plans name: all tenants must hold the same ones."""
+"""Stores signed bundles, and the bundle digests in plans: all tenants must have the same bundles."""
 
 from crypto.codec import digest
 from crypto.errors import PeerFault
@@ -9,16 +9,16 @@ from federation.runtime.sqlite import Connection, transaction
 
 
 class BundleLog:
-    """Bundles by number, of which the first stays; a second one, or another digest in a plan, is the provider's fault.
+    """Bundles by number. The first of a number stays; another one, or another digest in a plan, is a PeerFault.
 
-    Whichever comes first, the plan or the bundle, is kept until the other is there.
+    Plan and bundle may arrive in any order.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def keep(self, number: int, signed_bundle: bytes) -> None:
-        """Keeps a bundle; PeerFault for a second one of the same number, or one that a plan does not name."""
+        """Stores a bundle; PeerFault for another one of the same number, or with another digest than in a plan."""
         with transaction(self._connection):
             self._connection.execute("INSERT OR IGNORE INTO bundles VALUES (?, ?)", (number, signed_bundle))
             held = "SELECT message FROM bundles WHERE number = ?"
@@ -26,20 +26,20 @@ class BundleLog:
         if first != signed_bundle:
             raise PeerFault(
                 f"the provider signed two different bundles {number}",
-                hint="the first one is used; ask the provider, and other tenants what they hold",
+                hint="the first one is used; ask the provider, and compare bundles with other tenants",
             )
         self._check(number)
 
     def keep_name(self, published: PublishedBundle, signed_plan: bytes) -> None:
-        """Keeps what a plan calls a bundle; PeerFault if an earlier plan, or the bundle itself, says otherwise."""
+        """Stores the bundle digest of a plan; PeerFault if an earlier plan or the bundle itself has another."""
         row = published.number, bytes(published.signed), signed_plan
         with transaction(self._connection):
             self._connection.execute("INSERT OR IGNORE INTO published VALUES (?, ?, ?)", row)
             first = self._connection.execute("SELECT bundle FROM published WHERE number = ?", row[:1]).fetchone()
         if first[0] != row[1]:
             raise PeerFault(
-                f"an earlier plan names another bundle {published.number} than this one",
-                hint="tenants were told different things: compare bundles with them",
+                f"two plans name different digests for bundle {published.number}",
+                hint="the provider may show tenants different bundles: compare with other tenants",
             )
         self._check(published.number)
 
@@ -49,7 +49,7 @@ class BundleLog:
         return None if row is None else row[0]
 
     def newest_bundle(self) -> Bundle | None:
-        """The newest one, whose signature was checked before it was kept; None before the first."""
+        """The newest bundle, or None. Its signature was checked before it was stored."""
         signed = self.newest()
         return None if signed is None else reopened(Bundle, signed)
 
@@ -60,5 +60,5 @@ class BundleLog:
         if row is not None and digest(row[1]) != row[0]:
             raise PeerFault(
                 f"the plan names another bundle {number} than the provider signed for this tenant",
-                hint="tenants were told different things: compare bundles with them",
+                hint="the provider may show tenants different bundles: compare with other tenants",
             )

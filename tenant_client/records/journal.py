@@ -1,8 +1,8 @@
-"""What happened to the tenant's own jobs: units under observation, their failures, and what was registered about them.
+"""The journal of the tenant's leases: their failures, workloads and registered tokens.
 
-A unit is one lease. Its labels name everything that a plan may count by: the context tokens that came with the lease
-and the tokens of its workload. A failure has an age since the unit began and a reason from the taxonomy (or
-`unknown`). Nothing here leaves by itself.
+- A unit is one lease. Its labels are all that a plan may count by: its context tokens and its workload's tokens.
+- A failure has an age since the unit began and a reason from the taxonomy (or `unknown`).
+- Nothing here leaves by itself.
 """
 
 import json
@@ -24,22 +24,22 @@ _MOST_CANDIDATES = 8
 
 
 class UnknownUnit(PharoahError):
-    """A lease that this tenant never had."""
+    """The journal has no such lease."""
 
-    default_hint = "name a lease, or how it begins, as `pharoah-tenant leases` lists them"
+    default_hint = "pass a lease, or the start of its name; list them with `pharoah-tenant leases`"
 
 
 class AmbiguousLease(PharoahError):
-    """The first digits of a lease are those of several."""
+    """Several leases start with these letters."""
 
-    default_hint = "name more of it; `pharoah-tenant leases` lists them"
+    default_hint = "pass more of its name; list them with `pharoah-tenant leases`"
 
 
 class GrantChanged(PeerFault):
-    """The provider grants a lease anew under another token: one who owns it would pass for two owners."""
+    """The provider granted a lease again with other tokens: one owner would count as two."""
 
     default_hint = (
-        "the first grant stays; both are kept as proof: ask the provider, and tell other tenants and trustees"
+        "the first grant stays valid; both are kept as proof: ask the provider, and inform other tenants and trustees"
     )
 
 
@@ -71,7 +71,7 @@ class LabelledFailure:
 
 
 def the_one(leases: Sequence[str], beginning: str) -> str:
-    """The lease of this name, or the only one whose name begins so; the last one without a beginning."""
+    """The lease with this name, or the only one whose name starts with it; the last one for an empty name."""
     found = [lease for lease in leases if lease.startswith(beginning)]
     if not found:
         raise UnknownUnit(f"there is no lease {beginning!r} here" if leases else "there is no lease yet")
@@ -79,7 +79,7 @@ def the_one(leases: Sequence[str], beginning: str) -> str:
         return beginning or leases[-1]
     if len(found) > 1:
         shown = ", ".join(found[:_MOST_CANDIDATES]) + (", …" if len(found) > _MOST_CANDIDATES else "")
-        raise AmbiguousLease(f"{len(found)} leases begin with {beginning!r}: {shown}")
+        raise AmbiguousLease(f"{len(found)} leases start with {beginning!r}: {shown}")
     return found[0]
 
 
@@ -148,7 +148,7 @@ class Journal:
         row = self._connection.execute("SELECT labels FROM units WHERE unit = ?", (unit.unit,)).fetchone()
         told = json.loads(row[0]) if row else {}
         if any(told[name] != unit.labels.get(name) for name in TOKEN_DIMENSIONS & told.keys()):
-            raise GrantChanged(f"lease {unit.unit} was granted with other tokens before")
+            raise GrantChanged(f"lease {unit.unit} was granted before with other tokens")
 
     def describe(self, unit: str, described_at_s: float, descriptor: Descriptor) -> None:
         """Keeps what a unit's workload is, in place of what was known before; IntegrityError for an unknown unit."""

@@ -1,10 +1,11 @@
-"""The budget, enforced where the data is: append-only, charged durably before any noise is drawn.
+"""The privacy ledger: append only, charged durably before any noise is drawn.
 
-The unit is a job-week. Plans over different weeks concern different job-weeks and compose in parallel; plans over the
-same week add up. A window that is not made of whole weeks is charged to every week that it touches: otherwise seven
-plans of a day each would pass for disjoint, and a job-week would pay seven times. A round is charged once, however
-often it is asked for. In a series a job-week pays with its first answer for all rounds to come, and is answered for
-once. The database itself refuses to change, replace or delete a charge.
+- The unit is a job-week. Plans over different weeks compose in parallel; plans over the same week add up.
+- A window that is not made of whole weeks is charged to every week that it touches. Otherwise seven plans of one day
+  would count as disjoint, although a job-week is in all of them.
+- A round is charged once, however often it is requested. In a series the first answer for a job-week pays for all later
+  rounds.
+- The database refuses to change, replace or delete a charge.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from federation.runtime.sqlite import Connection, transaction
 
 @dataclass(frozen=True)
 class Charge:
-    """What one round cost every job-week that [start_h, end_h) touches."""
+    """The loss by one round of every job-week that [start_h, end_h) touches."""
 
     round_id: RoundId
     plan: Digest
@@ -103,7 +104,7 @@ class Ledger:
         total = (self.spent(charge.start_h, charge.end_h) + charge.loss).at(delta)
         if total > limit_epsilon:
             raise BudgetExceeded(
-                f"hours {charge.start_h}–{charge.end_h} would have paid epsilon {total:.9g}, the limit is"
+                f"hours {charge.start_h}–{charge.end_h} would have spent epsilon {total:.9g}, the limit is"
                 f" {limit_epsilon:.9g} at delta {delta:.9g}"
             )
 

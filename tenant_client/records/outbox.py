@@ -1,4 +1,4 @@
-"""The contributions that were sent: what is kept is what is sent, and a plan is answered once."""
+"""Stores contributions before they are sent: a plan is answered once, always with the stored bytes."""
 
 from crypto.errors import PlanRefused
 from crypto.ids import RoundId
@@ -27,7 +27,10 @@ class Outbox:
         if row is None:
             return None
         if row[0] != signed_plan:
-            raise PlanRefused(f"round {round_id} was answered for another plan", hint="a new plan needs a new round id")
+            raise PlanRefused(
+                f"round {round_id} was answered for another plan",
+                hint="the provider must use a new round id for a new plan",
+            )
         return bytes(row[1])
 
     def sent(self, round_id: RoundId) -> bytes | None:

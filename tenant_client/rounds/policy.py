@@ -1,4 +1,4 @@
-"""What a tenant allows, whatever a plan asks for. A plan beyond it is refused before anything is counted.
+"""A tenant's policy: limits for plans. A plan beyond them is refused before anything is counted.
 
     # policy.toml, all keys optional
     epsilon_per_job_week = 1.0
@@ -61,7 +61,7 @@ def load_policy(path: Path) -> Policy:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise PolicyError(f"{path}: {error}", hint="write it as TOML, or leave it out for the defaults") from error
+        raise PolicyError(f"{path}: {error}", hint="write it as TOML, or remove it for the defaults") from error
     return convert(loads(text, path, PolicyError), Policy, path, PolicyError)
 
 
@@ -75,7 +75,7 @@ def check_plan(plan: Plan, policy: Policy, directory: "Directory", now_hour: flo
 
 @dataclass(frozen=True)
 class _Question:
-    """What the rules are asked about."""
+    """The arguments of a rule."""
 
     plan: Plan
     policy: Policy
@@ -166,16 +166,16 @@ def _dimensions(at: _Question) -> str:
     return f"it counts by {foreign}, which the policy does not list" if foreign else ""
 
 
-_LENIENT = "the provider must change the plan; loosen policy.toml only if its owner agrees"
-# In the order in which a plan is tried: what is wrong with it, "" for nothing, and what to do about it.
+_LENIENT = "the provider must change the plan; relax policy.toml only if the owner of the data agrees"
+# Each rule returns the objection to a plan, "" for none; beside it, the hint. Rules apply in this order.
 _RULES: Sequence[tuple[Callable[[_Question], str], str]] = (
     (_noise, "the provider must raise the noise scales"),
     (_epsilon, _LENIENT),
     (_delta, _LENIENT),
-    (_rare_rows, "rows held by too few tenants must be folded into a coarser rung"),
+    (_rare_rows, "the provider must merge rows of too few tenants into coarser ones"),
     (_owners, "trustees hold the provider to the number in the plan; it must be raised there"),
     (_epoch, "the provider must name the epoch of the window; owners are counted by epoch"),
-    (_over, "a week is counted when it is over; compare the clocks, if one may be wrong"),
+    (_over, "a week is counted after its end; if that has passed, compare the clocks of provider and tenant"),
     (_window, "a unit is a lease within the window; the provider must cut the window into weeks"),
     (_cohort, _LENIENT),
     (_honest, "the provider must lower noise_shares, which raises each tenant's noise"),

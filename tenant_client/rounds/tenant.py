@@ -1,12 +1,11 @@
-"""One tenant, as the provider's questions meet it. The order of the steps is the promise.
+"""A tenant's answers to the provider's queries. The order of the steps protects the budget.
 
     check the plan against the policy → charge the ledger, durably → count → draw noise → mask → sign → keep → send
 
-In a series a tenant answers for every week that it has not answered for, so weeks that it missed are carried over.
-
-What is kept is what is sent: a plan is answered once, and asking again returns the same bytes, from any thread or
-process. Killed before the charge, a process has done nothing; killed after it, it answers on restart without a second
-charge; noise that was drawn and not kept has never left.
+- In a series a tenant answers for every week that it has not answered for yet, missed weeks included.
+- A plan is answered once; repeated queries return the same stored bytes, from any thread or process.
+- A process that is killed before the charge has done nothing; killed after it, it answers on restart without a second
+  charge. Noise that was drawn and not stored has never left.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -133,7 +132,7 @@ class Tenant:
         """
         granted = open_signed(LeaseGrants, grants, self._provider)
         if granted.tenant != self.id:
-            raise PeerFault("the provider sent the leases of another tenant", hint="tell its operator")
+            raise PeerFault("the provider sent the leases of another tenant", hint="inform the provider's operator")
         changed = self.grants.keep(grants, granted)
         known = self.journal.descriptors()
         fixed = [lease for lease in granted.leases if lease.lease not in changed]
@@ -146,7 +145,7 @@ class Tenant:
             ]
             self.start_leases(leases, epoch)
         if changed:
-            raise GrantChanged(f"lease {min(changed)} was granted with other tokens before")
+            raise GrantChanged(f"lease {min(changed)} was granted before with other tokens")
         return len(started)
 
     def record(self, failures: Iterable[Failure]) -> None:
@@ -249,8 +248,8 @@ class Tenant:
             return
         if self.begins(plan) >= plan.end_hour:
             raise PlanRefused(
-                f"plan {plan.round_id} refused: its weeks were answered for in another round of its series",
-                hint="the answer was sent; a job-week is counted once",
+                f"plan {plan.round_id} refused: its weeks were already answered in another round of its series",
+                hint="no action: the earlier answer counts, and a job-week is counted once",
             )
         for earlier in self.plans():
             if earlier.series and earlier.series.name == plan.series.name and earlier.round_id != plan.round_id:

@@ -1,10 +1,11 @@
-"""From rungs to tokens: the threshold VOPRF seen from the tenant.
+"""Gets the tokens of a workload from the trustees: the tenant's side of the threshold VOPRF.
 
-The tenant blinds its inputs, asks as many trustees as the key needs, verifies each proof, combines, unblinds. The
-provider holds no share; no trustee sees an input; a wrong answer is named in the log and replaced by another trustee's.
-Tokens are cached for their epoch, so that quotas are spent once per workload and not once per job. Requests are filled
-up to the size of a whole workload, so that their size does not tell what was known. What a trustee is sent is noted
-before it leaves, answered or not.
+- The tenant blinds its inputs, asks as many trustees as the key needs, verifies each proof, combines and unblinds.
+- The provider has no share, and no trustee sees an input. A wrong answer is logged with the trustee's number and
+  replaced by another trustee's.
+- Tokens are cached for their epoch, so that a workload uses the quota once, not once per job.
+- Requests are padded to the size of a whole workload, so that their size does not reveal the cache.
+- Every request is recorded before it is sent, answered or not.
 """
 
 import hashlib
@@ -109,7 +110,7 @@ class TokenSource:
                 faults.append(_named(trustee.index, fault))
         raise PeerFault(
             f"only {len(answers)} of {key.threshold} trustees evaluated the tokens ({'; '.join(faults)})",
-            hint="nothing was registered; try again when more trustees answer",
+            hint="nothing was registered; try again when more trustees are reachable",
         )
 
     def _note(self, epoch: int, trustee: int, elements: int) -> None:

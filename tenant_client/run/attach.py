@@ -1,9 +1,9 @@
-"""Joining late: a process that runs already, or a log directory of torchrun.
+"""Watches a process that Pharoah did not start, or journals a log directory of torchrun.
 
-A process that is not our child is followed by its handle (pidfd), so that a new process with the same number is never
-taken for it. Its exit status is in /proc for as long as its parent has not asked for it, and then only for its owner;
-else it is unknown, and so is the reason. Of a log directory every attempt but the last is known to have failed; the
-last one is known to have failed if it left an error file.
+- A process is followed by its pidfd, so that a new process with the same id is never mistaken for it.
+- Its exit status is read from /proc, where it is available to its owner until the parent reaps it; else the status and
+  the reason are unknown.
+- In a log directory, every attempt except the last one failed; the last one failed if it has an error file.
 """
 
 import os
@@ -25,13 +25,13 @@ _EXIT_CODE_FIELD = 49  # of /proc/<pid>/stat, counted from after the name in par
 
 
 class NothingToAttachTo(PharoahError):
-    """Neither a running process nor a log directory."""
+    """The target is neither a running process nor a log directory."""
 
-    default_hint = "name the id of a running process of yours, or torchrun's --log-dir"
+    default_hint = "pass the id of a running process of yours, or torchrun's --log-dir"
 
 
 def attach(target: str, settings: RunSettings) -> None:
-    """Follows a process until it ends, or reads a log directory; NothingToAttachTo where `target` is neither."""
+    """Follows a process until it ends, or reads a log directory; NothingToAttachTo if `target` is neither."""
     if target.isdecimal():
         attach_process(int(target), settings)
     else:
@@ -43,7 +43,7 @@ def attach_process(pid: int, settings: RunSettings, clock: Callable[[], float] =
     try:
         pidfd = os.pidfd_open(pid)
     except OSError as error:
-        raise NothingToAttachTo(f"process {pid}: {error.strerror}") from error
+        raise NothingToAttachTo(f"cannot follow process {pid}: {error.strerror}") from error
     try:
         observer = _observer_of(pid, settings, clock())
         while not select.select([pidfd], [], [], settings.poll_s)[0]:
@@ -55,10 +55,10 @@ def attach_process(pid: int, settings: RunSettings, clock: Callable[[], float] =
 
 
 def attach_directory(log_dir: Path, settings: RunSettings) -> None:
-    """Journals the attempts that a log directory of torchrun shows."""
+    """Journals the attempts in a log directory of torchrun."""
     found = restarts.attempt_dirs(log_dir)
     if not found:
-        raise NothingToAttachTo(f"{log_dir} has no attempt_<n> in it")
+        raise NothingToAttachTo(f"no attempt_<n> folder in {log_dir}")
     ours = FailOpen(quiet=settings.quiet)
     run_dir = next(iter(found.values())).parent
     record = Record(settings.home, settings.lease, run_dir, settings.logs, ours, notes=False)
@@ -74,7 +74,7 @@ def attach_directory(log_dir: Path, settings: RunSettings) -> None:
 
 
 def exit_status(pid: int) -> int | None:
-    """The wait status of an ended process whose parent has not asked for it yet; None where the kernel keeps it."""
+    """The wait status of an ended process that its parent has not reaped; None if it is not readable."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -103,7 +103,7 @@ def _observer_of(pid: int, settings: RunSettings, now_s: float) -> Observer:
 
 
 def _environment_of(pid: int) -> dict[str, str]:
-    """What the process was started with; empty where it is somebody else's."""
+    """The environment of the process; empty if another user owns it."""
     try:
         pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

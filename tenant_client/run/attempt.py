@@ -1,9 +1,9 @@
-"""One attempt from start to finish: the one function to read first.
+"""Runs one attempt of a job from start to finish. Read `run` first.
 
-    a place → signals wait → the relay lies ready → the observer stands by → the job runs → its last output is copied
-    → the observer writes down how it ended and why → we end as the job did
+    make the run directory → block signals → start the relay → start the observer → run the job → drain its output
+    → the observer journals how the job ended and why → exit as the job did
 
-Each line but the job's may fail, and the next one is done all the same.
+Every step except the job itself may fail; the next step runs anyway.
 """
 
 import os
@@ -21,7 +21,7 @@ from tenant_client.run.supervise import Ending, Job
 
 
 def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
-    """Runs the job under watch and ends this process as the job ended."""
+    """Runs the job and ends this process with the job's exit status."""
     ours = FailOpen(quiet=settings.quiet)
     mask = supervise.block()
     place: RunDirectory | None = None
@@ -29,40 +29,40 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
     link: Link | None = None
     env = dict(os.environ)
 
-    with ours.guard("no run directory"):
+    with ours.guard("cannot make the run directory"):
         elastic = is_torchrun(command) and "PET_LOG_DIR" not in env
         place = make_place(settings.home, settings.lease, elastic=elastic, wanted_bytes=4 * settings.spool_bytes)
         env = environment(os.environ, place, sample=settings.sample)
-    with ours.guard("the job's output is not kept"):
+    with ours.guard("cannot capture the job's output"):
         streams = laying.lay(None if place is None else place.run_dir, settings.spool_bytes)
     if place is not None:
-        with ours.guard("nothing is recorded"):
+        with ours.guard("cannot start the observer, so the attempt is not recorded"):
             link = Link(settings, place)
 
     job = _start(command, env, streams, mask)
     if isinstance(job, Ending):
-        with ours.guard("an empty run directory stays"):
+        with ours.guard("cannot remove the empty run directory"):
             remove(place)
         supervise.end_like(job)
-    with ours.guard("nothing is recorded"):
+    with ours.guard("cannot reach the observer, so the attempt is not recorded"):
         if link is not None:
             link.begun(job.pid)
     ending = _wait(job, streams, ours)
 
-    with ours.guard("the last of the job's output may be missing"):
+    with ours.guard("the end of the job's output may be missing"):
         if streams is not None and not streams.drain(settings.drain_s):
-            ours.warn("the job's output goes on, or its reader is slow: a process of ours stays until all is copied")
-    with ours.guard("the end is not recorded"):
+            ours.warn("the job's output is not drained yet: a background process copies the rest")
+    with ours.guard("cannot record how the job ended"):
         if link is not None:
             link.ended(ending)
             link.close()
             if not link.await_end(settings.grace_s):
-                ours.warn(f"the record was not complete after {settings.grace_s:.0f} s and was left")
+                ours.warn(f"the diagnosis took longer than {settings.grace_s:.0f} s and was stopped (see --grace-s)")
     supervise.end_like(ending)
 
 
 def _start(command: Sequence[str], env: dict[str, str], streams: Streams | None, mask: frozenset[int]) -> Job | Ending:
-    """The job, or how a shell would end that cannot start it."""
+    """The job, or the exit code that a shell uses for a command that cannot start."""
     try:
         return supervise.start(command, env, streams.files() if streams else {}, mask)
     except OSError as error:
@@ -75,6 +75,6 @@ def _start(command: Sequence[str], env: dict[str, str], streams: Streams | None,
 
 
 def _wait(job: Job, streams: Streams | None, ours: FailOpen) -> Ending:
-    with ours.guard("signals and output are no longer looked after"):
+    with ours.guard("signals and output are no longer forwarded"):
         return supervise.wait(job, streams)
     return supervise.wait_only(job)

@@ -1,6 +1,6 @@
-"""What is known of one attempt, and its way into the journal. Without a journal it is still said on stderr.
+"""Writes attempts to the journal, and their outcome to stderr even if the journal cannot be written.
 
-A restart by torchrun ends an attempt and begins the next one under the same unit.
+A restart by torchrun ends an attempt and begins the next one of the same lease.
 """
 
 import json
@@ -28,7 +28,7 @@ _BUSY_MS = 5000
 
 
 class Record:
-    """The attempts that one wrapper sees, the current one open."""
+    """The attempts of one `run`; the last one is open."""
 
     def __init__(
         self, home: Path, unit: str, run_dir: Path, logs: Sequence[Path], ours: FailOpen, *, notes: bool = True
@@ -48,7 +48,7 @@ class Record:
         self._only_node = placement(os.environ).only_node if notes else ""
         self._attempts: Attempts | None = None
         self._journal: Journal | None = None
-        with ours.guard("the journal cannot be written"):
+        with ours.guard("cannot write the journal"):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             connection = _opened(home)
             self._attempts, self._journal = Attempts(connection), Journal(connection)
@@ -57,19 +57,19 @@ class Record:
         """Journals a start."""
         self.number = number
         self._began_s = self._began_s or started_at_s
-        with self._ours.guard("the journal cannot be written"):
+        with self._ours.guard("cannot write the journal"):
             if self._attempts is not None:
                 self.number = self._attempts.begin(self._unit, started_at_s, number=number, lives=self._lives)
 
     def name(self, job: str) -> None:
-        """Journals what the job on the unit is called."""
+        """Journals the name of the job."""
         self._job = job
-        with self._ours.guard("the journal cannot be written"):
+        with self._ours.guard("cannot write the journal"):
             if self._attempts is not None and job:
                 self._attempts.name(self._unit, job)
 
     def restarted(self, found: dict[int, Path], at_s: float, steps: int, findings: Sequence[WatchFinding]) -> None:
-        """Ends the current attempt and begins the next ones, for as many times as torchrun has started again."""
+        """Ends the current attempt and begins one for each restart of torchrun."""
         for restart in sorted(number for number in found if number > self.restart):
             before = found.get(restart - 1)
             began_s = found[restart].stat().st_mtime
@@ -83,15 +83,15 @@ class Record:
             self.begin(min(began_s, at_s), self.number + 1)
 
     def describe(self, descriptor: Descriptor, at_s: float) -> None:
-        """Journals what runs on the unit."""
-        with self._ours.guard("the journal cannot be written"):
+        """Journals the workload."""
+        with self._ours.guard("cannot write the journal"):
             if self._journal is not None:
                 self._journal.describe(self._unit, at_s, descriptor)
 
     def ended(
         self, how: Ending, at_s: float, steps: int, findings: Sequence[WatchFinding], found: dict[int, Path]
     ) -> None:
-        """The job is over: how at once, then why."""
+        """Journals how the job ended at once, and then, after the diagnosis, why."""
         state = _state(how)
         self._end(state, at_s, how, steps, findings)
         if state is AttemptState.SUCCEEDED:
@@ -99,7 +99,7 @@ class Record:
             return
         hangs = any(finding.kind is Kind.HANG and finding.cleared_at_s is None for finding in findings)
         if state is AttemptState.STOPPED and not hangs:
-            self._explain(AttemptCause(sentence="stopped from outside"), counted=False)
+            self._explain(AttemptCause(sentence="stopped by a signal from outside"), counted=False)
             return
         paths = self._paths(found)
         cause = diagnose_attempt.cause_of(paths, findings, _status(how), self._lessons, self._ours)
@@ -113,14 +113,14 @@ class Record:
         self._ours.say(f"{what} succeeded after {ran}, {counted_as(self.number, 'attempt')}; journal: {journal}")
 
     def interrupted(self, at_s: float, steps: int, findings: Sequence[WatchFinding]) -> None:
-        """The job is over and nobody was told how."""
+        """Journals that the job ended and that its exit status is unknown."""
         self._end(AttemptState.INTERRUPTED, at_s, None, steps, findings)
         self._explain(AttemptCause(sentence=INTERRUPTED), counted=False)
 
     def _end(
         self, state: AttemptState, at_s: float, how: Ending | None, steps: int, findings: Sequence[WatchFinding]
     ) -> None:
-        with self._ours.guard("the journal cannot be written"):
+        with self._ours.guard("cannot write the journal"):
             if self._attempts is not None:
                 self._attempts.end(
                     self._unit,
@@ -136,18 +136,18 @@ class Record:
     def _explain(self, cause: AttemptCause, *, counted: bool) -> None:
         if counted:
             cause = replace(cause, host=cause.host or self._only_node)
-        with self._ours.guard("no note beside the logs"):
+        with self._ours.guard("cannot write a note beside the logs"):
             note = json.dumps({"attempt": self.number, "counted": counted} | asdict(cause))
             if self._notes:
                 (self._run_dir / f"cause-{self.number}.json").write_text(note, encoding="utf-8")
-        with self._ours.guard("the journal cannot be written"):
+        with self._ours.guard("cannot write the journal"):
             if self._attempts is not None:
                 self._attempts.explain(self._unit, self.number, cause)
                 if counted:
                     self._attempts.count(self._unit, self.number)
 
     def _paths(self, found: dict[int, Path]) -> list[Path]:
-        """Files of the last attempt; what earlier ones wrote to the same output would speak for it."""
+        """Files of the last attempt only: output of earlier attempts would be taken for its own."""
         own = _of_restart(self._run_dir, self.restart, found.get(self.restart))
         if self.restart and own:
             further = [path for path in self._logs if path.is_file()]

@@ -1,8 +1,8 @@
-"""After a failure: everything that may tell why is read, and one cause comes out, or `unknown`.
+"""Diagnoses a failed attempt from its run directory and further logs: one cause, or `unknown`.
 
-A file that cannot be read is warned about and stops nothing. What our own watchers saw is evidence too: a hang is a
-symptom of unknown cause until a flight recorder dump shows the collective that hangs; slow ranks and bad losses are the
-owner's business and name no cause. A hint of the provider is no evidence: it speaks of what may come.
+- An unreadable file causes a warning and does not stop the diagnosis.
+- A hang seen by the watchdog is evidence: a symptom, until a flight recorder dump shows the collective that hangs.
+- Slow ranks, NaN losses and loss spikes name no cause. Neither do hints: they predict failures.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ _SPOOLS = ("output.log.1", "output.log", "stdout.log.1", "stdout.log", "stderr.l
 
 
 def files_of(run_dir: Path, logs: Iterable[Path]) -> list[Path]:
-    """Whatever of an attempt may tell why it failed: what it wrote, torchrun's error files, further logs."""
+    """The files to diagnose: the job's output, torchrun's error files, further logs."""
     own = [run_dir / name for name in _SPOOLS]
     elastic = sorted(run_dir.glob("attempt_*/*/*"))
     files = (*own, *elastic, *logs, *dumps_of(run_dir))
@@ -40,8 +40,8 @@ def dumps_of(run_dir: Path) -> list[Path]:
 def cause_of(
     paths: Sequence[Path], findings: Iterable[WatchFinding], status: int | None, lessons: Path, ours: FailOpen
 ) -> AttemptCause:
-    """The cause of one attempt's failure. `status` as a shell puts it, None where nobody saw it."""
-    with ours.guard("the diagnosis"):
+    """The cause of one attempt's failure. `status` is the exit code as in a shell, None if unknown."""
+    with ours.guard("the diagnosis failed"):
         from tenant_client.diagnosis.diagnose import explain, gather
         from tenant_client.sources import exit_status
 
@@ -58,13 +58,13 @@ def cause_of(
 def _lessons(file: Path, ours: FailOpen) -> "Lessons":
     from tenant_client.diagnosis.log_templates import Lessons, load_lessons
 
-    with ours.guard("what was taught"):
+    with ours.guard("cannot read the lessons"):
         return load_lessons(file)
     return Lessons({})
 
 
 def watched(findings: Iterable[WatchFinding]) -> list[Evidence]:
-    """What our own watchers saw and what had not passed when the job ended, as evidence that names no cause."""
+    """The watchdog's findings that still held when the job ended, as evidence without a cause."""
     return [
         Evidence(
             UNKNOWN,

@@ -1,4 +1,4 @@
-"""The one place where an error of ours ends, whatever it is: the job must not feel it.
+"""Turns every error of Pharoah's own code into a warning, so that no error reaches the job.
 
 >>> ours = FailOpen(quiet=True)
 >>> with ours.guard("the journal"):
@@ -14,7 +14,7 @@ from federation.runtime.screen import say_at_once
 
 
 class FailOpen:
-    """Turns errors into at most one warning for each thing that went wrong."""
+    """Turns errors into warnings, each text at most once."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet = quiet
@@ -22,20 +22,20 @@ class FailOpen:
 
     @contextmanager
     def guard(self, what: str) -> Iterator[None]:
-        """Runs the block; an error in it ends the block and becomes a warning that begins with `what`."""
+        """Runs the block; an error in it becomes a warning that begins with `what`."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - a bug of ours must not reach the job that we only watch
+        except Exception as error:  # noqa: BLE001 - a bug in Pharoah must not reach the job
             self.warn(f"{what}: {_reason(error)}")
 
     def warn(self, text: str) -> None:
-        """One warning, unless the same was given before."""
+        """Prints a warning, unless the same one was printed before."""
         if text not in self.warnings:
             self.warnings.append(text)
-            self.say(f"warning: {text} (the job goes on)")
+            self.say(f"warning: {text} (the job continues)")
 
     def say(self, text: str) -> None:
-        """One line on stderr, by one write, so that it does not mix with the job's own; lost where stderr is."""
+        """Prints a line on stderr in one write, so that it does not mix with the job's lines."""
         if self.quiet:
             return
         try:

@@ -1,8 +1,10 @@
-"""Hints about the job's lease beside what is seen of the job itself: one finding with one action where both agree.
+"""Combines the provider's hints about the job's lease with the watchdog's findings.
 
-Read is the log in the tenant's home, which `pharoah-tenant watch` fills, on whatever machine shares that home. So
-nothing beside a job opens a line to anybody. A hint is a finding of its own; one that stands while a rank is slow or
-the job hangs is joined to that finding, for what the provider suspects may be why. Observe-only: it is said, no more.
+- Hints are read from the log in the tenant's home, which `pharoah-tenant watch` fills. No process beside a job opens a
+  connection.
+- An open hint is joined to a finding of a hang or a slow rank, since both may have one cause; else it is a finding of
+  its own.
+- Findings are shown and journalled; no action is taken.
 """
 
 import sqlite3
@@ -23,7 +25,7 @@ _JOINED = (Kind.SLOW_RANK, Kind.HANG)
 
 
 class Hinted:
-    """The hints of one lease: those that stood when an attempt began, and all that came since."""
+    """The hints of one lease: those open when the attempt began, and all later ones."""
 
     def __init__(self, home: Path, lease: str) -> None:
         self._file = home / "tenant.db"
@@ -33,7 +35,7 @@ class Hinted:
         self._read_at_s = 0.0
 
     def read(self, now_s: float) -> list[Hint]:
-        """Hints that are new since the last call; the log is looked into every `EVERY_S`."""
+        """New hints since the last call; the log is read every `EVERY_S`."""
         if self._cursor is not None and 0 <= now_s - self._read_at_s < EVERY_S:
             return []
         self._read_at_s = now_s
@@ -44,7 +46,7 @@ class Hinted:
         return new
 
     def word_of(self, hint: Hint, own: Sequence[WatchFinding]) -> str:
-        """What is said of a new hint: what is seen of the job already belongs to it."""
+        """The text for a new hint, joined with the watchdog's findings so far."""
         for finding in own:
             joined = join(finding, [] if hint.state is HintState.CLEARED else [Episode(hint, hint)])
             if joined is not finding:
@@ -52,16 +54,16 @@ class Hinted:
         return line_of(hint)
 
     def text_of(self, finding: WatchFinding, now_s: float) -> str:
-        """What is said of a new finding of our own."""
+        """The text for a new finding of the watchdog."""
         return join(finding, _standing(self._hints, now_s)).text
 
     def findings(self, own: Sequence[WatchFinding], now_s: float) -> list[WatchFinding]:
-        """Everything that was noticed of the attempt, for the journal."""
+        """All findings of the attempt, for the journal."""
         return fuse(own, episodes(self._hints), now_s)
 
 
 def fuse(own: Sequence[WatchFinding], hinted: Sequence[Episode], now_s: float) -> list[WatchFinding]:
-    """Own findings, each joined to the hint that stands; and the episodes that nothing of our own agrees with."""
+    """The watchdog's findings, each joined to an open hint, and the hints without a matching finding."""
     standing = [one for one in hinted if one.stands(now_s / SECONDS_PER_HOUR)]
     joined = [join(finding, standing) for finding in own]
     told = standing[-1:] if joined != list(own) else []
@@ -69,11 +71,11 @@ def fuse(own: Sequence[WatchFinding], hinted: Sequence[Episode], now_s: float) -
 
 
 def join(finding: WatchFinding, standing: Sequence[Episode]) -> WatchFinding:
-    """The finding with what the provider suspects, where a hint stands and both may have one cause."""
+    """The finding, with the provider's suspicion added if a hint is open and both may have one cause."""
     if not standing or finding.kind not in _JOINED or finding.cleared_at_s is not None:
         return finding
     hint = standing[-1].last
-    seen = "sees a raised hazard" if hint.suspicion is Suspicion.UNCLEAR else f"suspects {hint.suspicion}"
+    seen = "reports a raised failure risk" if hint.suspicion is Suspicion.UNCLEAR else f"suspects {hint.suspicion}"
     return replace(finding, text=f"{finding.text}; the provider {seen}: {action_of(hint)}")
 
 
@@ -89,7 +91,7 @@ def _standing(hints: Iterable[Hint], now_s: float) -> list[Episode]:
 
 
 def _hints(file: Path, lease: str, after: int) -> list[Hint]:
-    """What the log has; it is only read, and may be that of an older program."""
+    """The hints in the log, which is read only and may have an older schema."""
     if not file.exists():
         return []
     with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)) as connection:

@@ -1,7 +1,7 @@
-"""The observer: follows one attempt from beside, and says on stderr what its owner should know.
+"""The observer: a process that watches one attempt, journals it and prints findings on stderr.
 
-It is told on stdin that the job began and how it ended. When the supervisor is gone without a word (killed), the
-observer stays for as long as the job does and then writes down that nobody saw the end.
+The supervisor tells it on stdin when the job began and how it ended. If the supervisor is killed, the observer follows
+the job until it ends and journals its exit status as unknown.
 """
 
 import json
@@ -31,7 +31,7 @@ _LAST_TRACE_S = 5.0
 
 
 class Observer:
-    """One attempt, seen from beside."""
+    """Watches one attempt."""
 
     def __init__(self, settings: RunSettings, told: dict[str, str], ours: FailOpen) -> None:
         self._settings = settings
@@ -48,12 +48,12 @@ class Observer:
         self.pidfd: int | None = None
 
     def begin(self, pid: int, at_s: float) -> None:
-        """The job runs."""
+        """Starts the watch of process `pid`."""
         self._started_at_s = at_s
         self._watch = Watch(self._settings.limits, at_s)
-        with self._ours.guard("the job's process cannot be followed"), suppress(ProcessLookupError):  # over already
+        with self._ours.guard("cannot follow the job's process"), suppress(ProcessLookupError):  # already ended
             self.pidfd = os.pidfd_open(pid)
-        with self._ours.guard("the run directory"):
+        with self._ours.guard("cannot use the run directory"):
             hold(self._run_dir)
             (self._run_dir / "settings.json").write_text(self._settings.to_json(), encoding="utf-8")
         settings = self._settings
@@ -64,16 +64,16 @@ class Observer:
             prune(settings.home / "runs")
 
     def tick(self, now_s: float) -> None:
-        """Looks at progress and restarts."""
-        with self._ours.guard("the provider's hints"):
+        """Reads progress, hints, traces and restarts."""
+        with self._ours.guard("cannot read the provider's hints"):
             for hint in self._hinted.read(now_s):
                 self._ours.say(self._hinted.word_of(hint, self._watch.findings))
         with self._ours.guard("watching"):
             if self._settings.watch:
                 self._say(self._watch.feed(now_s, samples(self._run_dir)), now_s)
-        with self._ours.guard("looking for traces"):
+        with self._ours.guard("cannot look for traces"):
             self._describe(complete_traces(self._run_dir, now_s), now_s)
-        with self._ours.guard("following restarts"):
+        with self._ours.guard("cannot follow restarts"):
             found = self._found()
             if self._record is not None and any(number > self._record.restart for number in found):
                 restarts.keep_errors(found, self._run_dir)
@@ -84,13 +84,13 @@ class Observer:
             self._ours.say(f"{finding.kind}: {self._hinted.text_of(finding, now_s)}")
 
     def _findings(self, now_s: float) -> Sequence[WatchFinding]:
-        with self._ours.guard("the provider's hints"):
+        with self._ours.guard("cannot read the provider's hints"):
             return self._hinted.findings(self._watch.findings, now_s)
         return self._watch.findings
 
     def _describe(self, traces: Sequence[Path], now_s: float) -> None:
-        """Makes the workload's descriptor of the first samples, and removes traces, which hold more than is kept."""
-        with self._ours.guard("the traces were not described"):
+        """Describes the workload from the first traces, and removes them: they hold more than is stored."""
+        with self._ours.guard("cannot describe the traces"):
             try:
                 if traces and not self._described and self._record is not None:
                     from tenant_client.workload.describe import describe_files
@@ -102,20 +102,20 @@ class Observer:
                     trace.unlink(missing_ok=True)
 
     def end(self, how: Ending | None, at_s: float) -> None:
-        """The job is over; `how` is None where nobody saw it."""
+        """Ends the watch; `how` is None if the exit status is unknown."""
         self.tick(at_s)
         self._say(self._watch.finish(at_s), at_s)
         findings = self._findings(at_s)
         found = self._found()
-        with self._ours.guard("torchrun's error files"):
+        with self._ours.guard("cannot copy torchrun's error files"):
             restarts.keep_errors(found, self._run_dir)
-        with self._ours.guard("the record"):
+        with self._ours.guard("cannot record the attempt"):
             if self._record is not None and how is None:
                 self._record.interrupted(at_s, self._watch.steps, findings)
             elif self._record is not None and how is not None:
                 self._record.ended(how, at_s, self._watch.steps, findings, found)
         self._describe(sorted(self._run_dir.glob("trace-*.json*")), at_s)
-        with self._ours.guard("torchrun's directory"):
+        with self._ours.guard("cannot remove torchrun's directory"):
             if self._elastic is not None and self._elastic_is_ours:
                 restarts.remove_if_empty(self._elastic)
 
@@ -124,7 +124,7 @@ class Observer:
 
 
 def samples(run_dir: Path) -> Iterator[Sample]:
-    """What the ranks say now; a rank that cannot be read is left out."""
+    """The current sample of each rank; unreadable ranks are left out."""
     from tenant_client.run.hook.progress import read
 
     for path in run_dir.glob("progress-*"):
@@ -136,7 +136,7 @@ def samples(run_dir: Path) -> Iterator[Sample]:
 
 
 def complete_traces(run_dir: Path, now_s: float) -> list[Path]:
-    """The traces of the ranks' first samples once no further one has come for a while; a rank may lag behind."""
+    """The first traces of the ranks, once no new one has appeared for a while, since ranks may lag."""
     traces = sorted(run_dir.glob("trace-*.json*"))
     newest_s = max((trace.stat().st_mtime for trace in traces), default=now_s)
     return traces if now_s - newest_s >= _LAST_TRACE_S else []
@@ -163,7 +163,7 @@ def main(settings: RunSettings, told: dict[str, str]) -> None:
 
 
 def _words(observer: Observer, poll_s: float) -> Iterator[dict[str, Any]]:
-    """What the supervisor says, and an empty word each `poll_s`; ends when the supervisor is gone."""
+    """The supervisor's messages, and an empty one every `poll_s`; ends when the supervisor ends."""
     kept = b""
     while True:
         ready, _, _ = select.select([0], [], [], poll_s)

@@ -1,18 +1,18 @@
-"""Is the job moving, do its ranks keep together, does its loss behave? Judged from samples of progress alone.
+"""Detects hangs, slow ranks, NaN losses and loss spikes from samples of each rank's progress.
 
-Pure: samples and the time come in, findings come out. What counts as too long depends on the phase that a rank is in:
-the first steps compile and load, a checkpoint or an evaluation takes as long as it takes, and a steady step is measured
-against the steps before it. A finding stays (`cleared_at_s` says when its condition ended) and comes back only after
-its condition ended, so one that flickers is one finding. What is found warns the owner and stops nothing.
+- Pure: samples and the time come in, findings come out. A finding warns the owner; it stops nothing.
+- The time limit depends on the phase: one for the start, one for checkpoints and evaluations, and for training a
+  multiple of the median step time.
+- A finding is reported once for as long as its condition lasts; `cleared_at_s` is when the condition ended.
 
-Not promised: ranks that wait for each other in every step finish it together, so a slow one among them does not show
-here; it shows in traces and flight recorder dumps.
+Not promised: a slow rank is not visible here if all ranks synchronise in every step; traces and flight recorder dumps
+show it.
 
 >>> watch = Watch(WatchLimits(start_s=10.0), started_at_s=0.0)
 >>> watch.feed(5.0, [Sample(0, 0, "start", 0.0)])
 []
 >>> watch.feed(11.0, [Sample(0, 0, "start", 0.0)])[0].text
-'rank 0 stands at step 0 (start) for 11 s, 10 s are allowed'
+'rank 0 stuck at step 0 (start) for 11 s (limit 10 s)'
 """
 
 import math
@@ -24,7 +24,7 @@ from statistics import median
 
 
 class Kind(StrEnum):
-    """What can be found."""
+    """Kinds of findings."""
 
     HANG = "hang"
     SLOW_RANK = "slow_rank"
@@ -47,11 +47,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class WatchLimits:
-    """Every constant of the judgement.
+    """Thresholds of the watchdog.
 
-    A rank may stand still for `start_s` until a few steps are done, for `aside_s` in a checkpoint or an evaluation,
-    else for `factor` median steps but never less than `floor_s`. A rank is slow that is `lag_steps` behind the first
-    in most of `lag_feeds` feeds. A loss is a spike that is `spike` deviations above the median of the last ones.
+    - Hang: no step for `start_s` during the first steps, for `aside_s` in a checkpoint or an evaluation, else for
+      `factor` median step times, at least `floor_s`.
+    - Slow rank: `lag_steps` behind the first rank in most of `lag_feeds` feeds.
+    - Loss spike: `spike` deviations above the median of the last losses.
     """
 
     start_s: float = 1800.0
@@ -65,7 +66,7 @@ class WatchLimits:
 
 @dataclass(frozen=True)
 class WatchFinding:
-    """One thing that was noticed, for a person. `cleared_at_s` is None for as long as it lasts."""
+    """A finding, with a text for the owner. `cleared_at_s` is None while its condition lasts."""
 
     kind: Kind
     since_s: float
@@ -93,7 +94,7 @@ class _Rank:
     seen_loss: float | None = None
 
     def move(self, new: Sample) -> bool:
-        """Takes in a newer sample; whether it has a loss of a new step."""
+        """Takes a newer sample; true if it has the loss of a new step."""
         before, self.last = self.last, new
         steps = new.step - before.step
         if steps > 0 and before.phase == new.phase == "train" and before.step > 0:
@@ -111,7 +112,7 @@ class _Rank:
 
 
 class Watch:
-    """Judges one attempt. `findings` holds everything that was noticed, in the order in which it began."""
+    """Watches one attempt. `findings` are in the order in which they began."""
 
     def __init__(self, limits: WatchLimits, started_at_s: float) -> None:
         self.findings: list[WatchFinding] = []
@@ -127,7 +128,7 @@ class Watch:
         return min((rank.last.step for rank in self._ranks.values()), default=0)
 
     def feed(self, now_s: float, samples: Iterable[Sample]) -> list[WatchFinding]:
-        """Takes in what the ranks say at `now_s`; returns the findings that are new."""
+        """Takes the samples of time `now_s`; returns the new findings."""
         known = len(self.findings)
         for sample in samples:
             self._take(now_s, sample)
@@ -137,11 +138,11 @@ class Watch:
         return self.findings[known:]
 
     def finish(self, now_s: float) -> list[WatchFinding]:
-        """The job is over: one bad loss is enough now, since no second one can come."""
+        """Ends the watch. One NaN loss is enough here, since no second sample can follow."""
         known = len(self.findings)
         for number, rank in self._ranks.items():
             if rank.bad_since is not None:
-                self._set(Kind.NAN_LOSS, now_s, (number,), f"rank {number} has a loss of {rank.last.loss}")
+                self._set(Kind.NAN_LOSS, now_s, (number,), f"loss of rank {number} is {rank.last.loss}")
         return self.findings[known:]
 
     def _take(self, now_s: float, sample: Sample) -> None:
@@ -157,24 +158,22 @@ class Watch:
         running = [rank for rank in self._ranks.values() if rank.last.phase != "end"]
         still = [rank for rank in running if self._still_s(rank, now_s) > rank.allowed_s(self._limits)]
         if still and len(still) == len(running):
-            self._set(Kind.HANG, now_s, _numbers(still), self._standing(still, now_s))
+            self._set(Kind.HANG, now_s, _numbers(still), self._stuck(still, now_s))
         else:
             self._clear(Kind.HANG, now_s)
         if still and len(still) < len(running):
-            text = self._standing(still, now_s) + "; the others go on"
+            text = self._stuck(still, now_s) + "; other ranks continue"
             self._set(Kind.SLOW_RANK, now_s, _numbers(still), text)
 
     def _still_s(self, rank: _Rank, now_s: float) -> float:
         return now_s - max(rank.last.updated_at_s, self._started_at_s)
 
-    def _standing(self, ranks: Sequence[_Rank], now_s: float) -> str:
+    def _stuck(self, ranks: Sequence[_Rank], now_s: float) -> str:
         last = max(ranks, key=lambda rank: rank.last.updated_at_s)
         first = min(ranks, key=lambda rank: rank.last.step).last
-        who = f"rank {first.rank} stands" if len(ranks) == 1 else f"all of {len(ranks)} ranks stand"
         where = f"step {first.step} ({first.phase})" if len(ranks) == 1 else _spread(ranks)
-        return (
-            f"{who} at {where} for {self._still_s(last, now_s):.0f} s, {last.allowed_s(self._limits):.0f} s are allowed"
-        )
+        still_s, limit_s = self._still_s(last, now_s), last.allowed_s(self._limits)
+        return f"{_who(ranks, len(self._ranks))} stuck at {where} for {still_s:.0f} s (limit {limit_s:.0f} s)"
 
     # ---- keeping together ----------------------------------------------------------------------------------------
 
@@ -196,7 +195,7 @@ class Watch:
         slow = tuple(sorted(number for number, share in shares.items() if share >= _MOST))
         if slow and len(slow) <= len(steady) / 2:
             who = "rank" if len(slow) == 1 else "ranks"
-            text = f"{who} {', '.join(map(str, slow))} keep{'s' * (len(slow) == 1)} the others waiting"
+            text = f"{who} {', '.join(map(str, slow))} slow{'s' * (len(slow) == 1)} down the other ranks"
             self._set(Kind.SLOW_RANK, now_s, slow, text)
         elif shares and max(shares.values()) <= _FEW:
             self._clear(Kind.SLOW_RANK, now_s)
@@ -210,7 +209,7 @@ class Watch:
         elif rank.bad_since is None:
             rank.bad_since = last.step
         if rank.bad_since is not None and last.step - rank.bad_since >= _LOSS_EVERY_STEPS:
-            text = f"rank {last.rank} has a loss of {loss} since step {rank.bad_since}"
+            text = f"loss of rank {last.rank} is {loss} since step {rank.bad_since}"
             self._set(Kind.NAN_LOSS, now_s, (last.rank,), text)
         elif all(other.bad_since is None for other in self._ranks.values()):
             self._clear(Kind.NAN_LOSS, now_s)
@@ -225,7 +224,7 @@ class Watch:
             above = (loss - middle) / spread if spread else 0.0
             self._spikes = self._spikes + 1 if above > self._limits.spike else 0
             if self._spikes >= _IN_A_ROW:
-                text = f"the loss rose to {loss:.4g} at step {last.step}, {middle:.4g} was usual"
+                text = f"loss rose to {loss:.4g} at step {last.step} (usual {middle:.4g})"
                 self._set(Kind.LOSS_SPIKE, now_s, (last.rank,), text)
             elif above < self._limits.spike / 2:
                 self._clear(Kind.LOSS_SPIKE, now_s)
@@ -246,6 +245,14 @@ class Watch:
 
 def _numbers(ranks: Iterable[_Rank]) -> tuple[int, ...]:
     return tuple(sorted(rank.last.rank for rank in ranks))
+
+
+def _who(ranks: Sequence[_Rank], total: int) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0].last.rank}"
+    if len(ranks) < total:
+        return f"{len(ranks)} of {total} ranks"
+    return "both ranks" if total == 2 else f"all {total} ranks"
 
 
 def _spread(ranks: Iterable[_Rank]) -> str:

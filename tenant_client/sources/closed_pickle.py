@@ -203,5 +203,5 @@ class _Builder:
     @staticmethod
     def _string(value: object) -> str:
         if not isinstance(value, str):
-            raise pickle.UnpicklingError("a key that is no string")
+            raise pickle.UnpicklingError("a key is not a string")
         return value

@@ -116,7 +116,7 @@ def _levels() -> Mapping[str, Level]:
 
 @cache
 def table() -> Cues:
-    """The table that ships with this package, read when it is first asked."""
+    """The table of this package, read on first use."""
     return parse(shipped("tenant_client.sources", "cues.toml"))
 
 
@@ -131,7 +131,7 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def cue(self, order: int) -> Cue:
         if self.reason != UNKNOWN and self.reason not in CAUSES:
-            raise BadTable(f"{self.reason!r} is no reason of federation/protocol/causes.toml")
+            raise BadTable(f"{self.reason!r} is not a reason of federation/protocol/causes.toml")
         frames = None if self.frames is None else re.compile(self.frames)
         level, pattern = Level[self.level.upper()], re.compile(self.regex)
         cue = Cue(self.reason, self.role, level, self.literals, pattern, frames, self.example, order)

@@ -46,7 +46,7 @@ def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[
     try:
         record = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise SourceError(reader.file, 0, f"is no JSON: {error}") from error
+        raise SourceError(reader.file, 0, f"is not JSON: {error}") from error
     text, stack, at_s = _fields(record, reader.file)
     yield _evidence(reader.file, text, stack, at_s)
 

@@ -241,7 +241,7 @@ def _peers(ends: str, file: str) -> tuple[int, int]:
     """Source and target of "1->2" or "2<-1"."""
     found = _ENDS.fullmatch(ends)
     if found is None:
-        raise SourceError(file, "profiling_name", f"{ends[:80]!r} are no two ends")
+        raise SourceError(file, "profiling_name", f"{ends[:80]!r} are not two ends")
     here, there = int(found[1]), int(found[3])
     return (here, there) if found[2] == "->" else (there, here)
 
@@ -254,7 +254,7 @@ def _members(ranks: str | tuple[int, ...], file: str) -> tuple[int, ...] | None:
     try:
         return msgspec.json.decode(ranks, type=tuple[Count, ...])
     except msgspec.MsgspecError as error:
-        raise SourceError(file, "pg_config", f"ranks {ranks[:40]!r} are no list of numbers") from error
+        raise SourceError(file, "pg_config", f"ranks {ranks[:40]!r} are not a list of numbers") from error
 
 
 def _configured(

@@ -40,12 +40,12 @@ class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.reason and self.reason not in CAUSES:
-            raise ValueError(f"{self.reason!r} is no reason of federation/protocol/causes.toml")
+            raise ValueError(f"{self.reason!r} is not a reason of federation/protocol/causes.toml")
 
 
 XIDS: Mapping[int, Xid] = LazyTable(lambda: parse(shipped("tenant_client.sources", "xid.toml")))
 
 
 def parse(text: str) -> Mapping[int, Xid]:
-    """Read a catalogue; BadTable for keys that are no code, other columns, unknown reasons or roles."""
+    """Read a catalogue; BadTable for an invalid code, unknown columns, reasons or roles."""
     return convert(loads(text, "xid.toml"), dict[Annotated[int, Meta(gt=0)], Xid], "xid.toml")

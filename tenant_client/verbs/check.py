@@ -1,4 +1,4 @@
-"""The verbs to ask before a job starts: check, and changes since the run that worked."""
+"""Verbs for use before a job starts: `check` and `changes`."""
 
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 Lease = Annotated[
     str,
-    typer.Argument(envvar="PHAROAH_LEASE", help="The lease, or how its name begins: see `leases`.", show_default=False),
+    typer.Argument(
+        envvar="PHAROAH_LEASE", help="The lease, or the start of its name (see `leases`).", show_default=False
+    ),
 ]
 
 
@@ -25,19 +27,19 @@ def check(
     home: Home,
     lease: Lease = "",
     like: Annotated[
-        str, typer.Option(help="A lease that ran the same workload, where this one was not described yet.")
+        str, typer.Option(help="A lease that ran the same workload, for a lease whose workload is not described yet.")
     ] = "",
     *,
     latest: Latest = False,
     online: Annotated[
-        bool, typer.Option("--online", help="Ask the provider, who then learns the tokens, and no bundle here.")
+        bool, typer.Option("--online", help="Ask the provider instead of the local bundle; it sees the tokens.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ask whether a workload fits its lease, before it starts. By default this is answered here and tells nobody.
+    """Check whether a workload fits its lease, before the job starts. Without --online, nothing is sent.
 
-    Exit code 0: fits; "weak evidence" where its own failures do not exclude twice the usual rate yet. 1: warning.
-    2: mismatch. 3: unknown, which includes that nothing could be asked.
+    Exit code 0: fits, with "weak evidence" if the failures so far do not exclude twice the usual rate. 1: warning.
+    2: mismatch. 3: unknown, or an error.
     """
     from federation.protocol import check as checking
     from federation.protocol.round_messages import LADDER_LABELS
@@ -46,7 +48,7 @@ def check(
     from tenant_client.records.journal import Journal
 
     _require(lease, latest=latest)
-    # An error is not a mismatch: who starts jobs by this exit code must not refuse one for it.
+    # An error is not a mismatch: a script that starts jobs by this exit code must not refuse one for it.
     with joined(home, failed=CheckVerdict.UNKNOWN) as connection:
         journal = Journal(connection)
         labels = journal.labels(journal.find(lease))
@@ -65,17 +67,17 @@ def check(
             show(f"this context: {result.context_name}")
         if result.better_context:
             better = f"{result.better_context} {result.better_context_name}".rstrip()
-            show(f"a context where this workload does well: {better}")
+            show(f"better context for this workload: {better}")
     raise typer.Exit(int(result.verdict))
 
 
 def _require(lease: str, *, latest: bool) -> None:
     if bool(lease) == latest:
-        raise typer.BadParameter("name either a lease, by its first digits, or --latest", param_hint="LEASE")
+        raise typer.BadParameter("pass either a lease (or the start of its name) or --latest", param_hint="LEASE")
 
 
 def _asked(home: Path, labels: "Mapping[str, str]") -> "Check":
-    """What the provider's online service says."""
+    """The answer of the provider's online service."""
     from tenant_client.network.connect import connected
 
     with connected(home) as provider:
@@ -86,15 +88,16 @@ def changes(
     home: Home,
     lease: Lease = "",
     before: Annotated[
-        str, typer.Option("--from", help="The run that worked; by default the newest of the same structure.")
+        str,
+        typer.Option("--from", help="The lease that worked; by default the newest one of the same model structure."),
     ] = "",
     *,
     latest: Latest = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what changed between the run that worked and this one: context, versions, spread, operators. All local.
+    """Show what changed since the last run that worked: context, versions, spread over nodes, operators. Local.
 
-    Exit code 0: nothing that is known. 1: something.
+    Exit code 0: no change found. 1: changes found.
     """
     from tenant_client.advice import changes as changing
     from tenant_client.records.attempts import Attempts
@@ -106,11 +109,11 @@ def changes(
         journal = Journal(connection)
         lease, before = journal.find(lease), journal.find(before) if before else ""
         runs = changing.runs_of(journal)
-        one = runs[before] if before else changing.last_that_worked(Attempts(connection).list(), runs, lease)
-        found = changing.changes(one, runs[lease])
+        baseline = runs[before] if before else changing.last_that_worked(Attempts(connection).list(), runs, lease)
+        differences = changing.changes(baseline, runs[lease])
     if as_json:
-        show_json({"before": one.unit, "after": lease, "changes": [vars(change) for change in found]})
+        show_json({"before": baseline.unit, "after": lease, "changes": [vars(change) for change in differences]})
     else:
-        show(f"{one.unit} → {lease}{'' if found else ': nothing that is known has changed'}")
-        show(*(f"  {change.kind}: {change.text}" for change in found))
-    raise typer.Exit(1 if found else 0)
+        show(f"{baseline.unit} → {lease}{'' if differences else ': no change found'}")
+        show(*(f"  {change.kind}: {change.text}" for change in differences))
+    raise typer.Exit(1 if differences else 0)

@@ -1,7 +1,7 @@
-"""The verbs that confirm a suspicion: `confirm [SUSPICION]`, `confirm learn`, `confirm answer`.
+"""Verbs that test suspected hardware: `confirm [SUSPICION]`, `confirm learn`, `confirm answer`.
 
-Exit codes: 0 as fast as healthy machines, 1 warning, 2 confirmed, 3 unknown. Without anything to compare with the
-answer is unknown, and each run is kept in the home, so that later ones have something.
+- Exit codes: 0 as fast as healthy machines, 1 warning, 2 confirmed slow or wrong, 3 unknown.
+- Every run is kept in the home, as a baseline for later runs. Without a baseline the answer is unknown.
 """
 
 import time
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 DEFAULT = "test"
 MOST_SHOWN = 4.0
 ADVICE = {
-    CheckVerdict.OK: "go on: what was tested is as fast as healthy machines are",
-    CheckVerdict.WARNING: "keep checkpoints fresh, and test again later",
-    CheckVerdict.MISMATCH: "checkpoint, leave this machine, and tell the provider with --hint and --tell",
-    CheckVerdict.UNKNOWN: "nobody is accused: name --criteria of a fleet, or test some more while all is well",
+    CheckVerdict.OK: "no action: the tested hardware is as fast as healthy machines",
+    CheckVerdict.WARNING: "checkpoint more often, and test again later",
+    CheckVerdict.MISMATCH: "checkpoint, move the job off this machine, and report it to the provider (--hint N --tell)",
+    CheckVerdict.UNKNOWN: "no verdict: pass the --criteria of a fleet, or test again while the machine is healthy",
 }
 
 
 class ConfirmGroup(TyperGroup):
-    """What is no verb of this group belongs to `test`."""
+    """A first word that is no verb of this group is an argument of `test`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, with the default verb put in front."""
+        """As in click, with the default verb inserted first."""
         return super().parse_args(ctx, self._with_verb(ctx, args))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with the default verb put in front."""
+        """As in click, with the default verb inserted first."""
         return super().resolve_command(ctx, self._with_verb(ctx, args))
 
     def _with_verb(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -58,7 +58,7 @@ class ConfirmGroup(TyperGroup):
 
 app = group(
     "confirm",
-    "Run the one micro-benchmark that tests a suspicion, and compare. Stop the job first: it would look slow.",
+    "Test suspected hardware with a micro-benchmark. Stop the job first: a shared device measures slow.",
     cls=ConfirmGroup,
 )
 
@@ -67,58 +67,61 @@ app = group(
 def confirm(
     home: Home,
     suspicion: Annotated[
-        Suspicion | None, typer.Argument(help="What is suspected; by default that of --hint.", show_default=False)
+        Suspicion | None,
+        typer.Argument(help="The suspected hardware; by default that of --hint.", show_default=False),
     ] = None,
-    hint: Annotated[int, typer.Option(help="The number of the hint that this is about.", show_default=False)] = 0,
+    hint: Annotated[int, typer.Option(help="The number of the hint to test.", show_default=False)] = 0,
     lease: Annotated[
         str,
         typer.Option(
-            help="In place of --hint: the newest hint of this lease, or of the one that begins so.", show_default=False
+            help="In place of --hint: test the newest hint of this lease (its name or the start of it).",
+            show_default=False,
         ),
     ] = "",
     criteria: Annotated[
         Path | None,
         typer.Option(click_type=InputFile(), help="Criteria of a fleet; by default this machine's earlier runs."),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long a test measures.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds that each test measures.")] = 10.0,
     risk: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Without a suspicion: how likely a failure is; by default as the hint says, else 1."
+            min=0, max=1, help="Without a suspicion: probability of a failure; by default that of the hint, else 1."
         ),
     ] = None,
     device: Annotated[
-        str, typer.Option(help="cpu or cuda:N; by default the first GPU there is.", show_default=False)
+        str, typer.Option(help="cpu or cuda:N; by default the first GPU, else the CPU.", show_default=False)
     ] = "",
     folder: Annotated[
-        Path | None, typer.Option(help="A folder on the disk to be tested; by default the home.", show_default=False)
+        Path | None, typer.Option(help="A folder on the disk to test; by default the home.", show_default=False)
     ] = None,
     partner: Annotated[
-        str, typer.Option(help="Where another machine runs `confirm answer`, as host:port.", show_default=False)
+        str, typer.Option(help="host:port of the machine that runs `confirm answer`.", show_default=False)
     ] = "",
     *,
     latest: Latest = False,
-    tell: Annotated[bool, typer.Option("--tell", help="Tell the provider the outcome, once.")] = False,
+    tell: Annotated[bool, typer.Option("--tell", help="Send the outcome to the provider, once per hint.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what is suspected. Exit code 0: fine. 1: warning. 2: confirmed. 3: unknown."""
+    """Test suspected hardware. Exit code 0: healthy. 1: warning. 2: confirmed. 3: unknown."""
     from tenant_client.confirm import assess, kept, machine, pair, telling
 
     if sum(map(bool, (hint, lease, latest))) > 1:
-        raise typer.BadParameter("name one of --hint, --lease and --latest", param_hint="--lease")
+        raise typer.BadParameter("pass only one of --hint, --lease and --latest", param_hint="--lease")
     if tell and not (hint or lease or latest):
-        raise typer.BadParameter("name the hint or the lease whose outcome is to be told", param_hint="--hint")
-    with failing(CheckVerdict.UNKNOWN):  # an error confirms nothing: who acts on exit code 2 must not act on it
+        raise typer.BadParameter("--tell needs --hint, --lease or --latest", param_hint="--hint")
+    with failing(CheckVerdict.UNKNOWN):  # an error confirms nothing: a script that acts on exit code 2 must not act
         about = telling.hint(home, hint, None if hint else lease) if hint or lease or latest else None
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         target = machine.Target(device or machine.default_device(), folder or home, partner or pair.LOOPBACK)
         known = kept.read_criteria(criteria) if criteria else None
         suspected = suspicion or (about.suspicion if about else Suspicion.UNCLEAR)
         chosen = _chosen(suspected, about.probability if about and risk is None else risk or 1.0, target)
-        findings = [_test(one, target, seconds, home, known) for one in chosen]
+        findings = [_test(tested, target, seconds, home, known) for tested in chosen]
     verdict = assess.overall(findings)
     if as_json:
-        show_json({"version": 1, "verdict": verdict.name.lower(), "findings": [_plain(one) for one in findings]})
+        rows = [_plain(finding) for finding in findings]
+        show_json({"version": 1, "verdict": verdict.name.lower(), "findings": rows})
     else:
         for finding in findings:
             _show(finding)
@@ -130,33 +133,36 @@ def confirm(
 
 @app.command(cls=Verb)
 def learn(
-    samples: Annotated[list[Path], typer.Argument(help="Runs that homes kept in confirm/: files, or folders of them.")],
-    out: Annotated[Path, typer.Option(help="Where to write the criteria.")] = Path("criteria.json"),
+    samples: Annotated[
+        list[Path], typer.Argument(help="Runs from the confirm/ folders of homes: files, or folders of files.")
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write the criteria to.")] = Path("criteria.json"),
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Learn from runs of many machines how fast healthy ones are. The file that is written names no machine."""
+    """Learn the speed of healthy machines from many machines' runs. The criteria file names no machine."""
     from tenant_client.confirm import kept
 
     with failing():
-        learnt = kept.criteria(kept.runs(samples))
-        kept.write_criteria(out, learnt)
+        file = kept.criteria(kept.runs(samples))
+        kept.write_criteria(out, file)
     if as_json:
-        show_json({"version": learnt.version, "out": str(out), "criteria": len(learnt.criteria)})
+        show_json({"version": file.version, "out": str(out), "criteria": len(file.criteria)})
         return
-    for one in learnt.criteria:
+    for criterion in file.criteria:
         show(
-            f"{one.benchmark} on {one.device}: usually {one.usual:.4g} {one.unit}, learnt from {one.units} machines"
-            f" ({one.dropped} left out); finds {one.finds():.2f} times slower ones"
+            f"{criterion.benchmark} on {criterion.device}: usual {criterion.usual:.4g} {criterion.unit},"
+            f" learnt from {criterion.units} machines ({criterion.dropped} outliers dropped);"
+            f" detects a slowdown of {criterion.finds():.2f}x"
         )
 
 
 @app.command(cls=Verb)
 def answer(
-    listen: Annotated[str, typer.Option(help="Address and port to listen at.")] = "0.0.0.0:7300",
-    seconds: Annotated[float, typer.Option(min=0.1, help="For how long.")] = 600.0,
+    listen: Annotated[str, typer.Option(help="Address and port to listen on.")] = "0.0.0.0:7300",
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds until it stops.")] = 600.0,
 ) -> None:
-    """Be the partner of another machine's `confirm interconnect`, for a while. Unencrypted: only counting numbers."""
+    """Answer another machine's `confirm interconnect --partner`. Unencrypted: it sends test patterns, no data."""
     from tenant_client.confirm import pair
 
     with failing():
@@ -168,7 +174,7 @@ def answer(
 
 
 def _chosen(suspicion: Suspicion, risk: float, target: "Target") -> list[Suspicion]:
-    """The one that is suspected, or those that are worth their minutes where it is not clear."""
+    """The given suspicion; for UNCLEAR, the tests whose expected gain exceeds their duration."""
     from tenant_client.confirm.select import DEFAULTS, PROBES, select
 
     if suspicion is not Suspicion.UNCLEAR:
@@ -227,20 +233,20 @@ def _show(finding: "BenchmarkFinding") -> None:
     if (judged := finding.judgement) is not None:
         word = "slower" if judged.shortfall > 0 else "faster"
         low, high = sorted((abs(judged.shortfall_low), abs(judged.shortfall_high)))
-        finds = f"what is {judged.finds:.2f} times slower" if judged.finds < MOST_SHOWN else "nothing yet"
-        show(f"  {abs(judged.shortfall):.1%} {word} than usual ({low:.1%} to {high:.1%}); this test finds {finds}")
+        finds = f"slowdowns from {judged.finds:.2f}x" if judged.finds < MOST_SHOWN else "no slowdown yet"
+        show(f"  {abs(judged.shortfall):.1%} {word} than usual ({low:.1%} to {high:.1%}); this test detects {finds}")
 
 
 def _tell(home: Path, about: "Hint", findings: "list[BenchmarkFinding]") -> None:
-    """Tells what was found. That the provider cannot be reached changes no verdict."""
+    """Sends the outcomes to the provider. An unreachable provider changes no verdict."""
     from tenant_client.confirm import telling
 
     try:
-        told = [finding for finding in findings if telling.tell(home, about, finding)]
+        reported = [finding for finding in findings if telling.tell(home, about, finding)]
     except PharoahError as error:
-        warn(f"the provider was not told: {error.what}", error.hint)
+        warn(f"the outcome was not sent: {error.what}", error.hint)
         return
-    for finding in told:
+    for finding in reported:
         word = "confirmed" if finding.verdict is CheckVerdict.MISMATCH else "not confirmed"
         what = f"{finding.suspicion} {word}, {finding.shortfall_percent:.1f}% short"
-        say(f"told the provider, about hint {about.number}: {what}")
+        say(f"sent to the provider for hint {about.number}: {what}")

@@ -1,7 +1,7 @@
-"""What the verbs of `pharoah-tenant` share: options, output and exit codes.
+"""Options, output and exit codes that the verbs of `pharoah-tenant` share.
 
-Exit codes: 0 ok, 1 warning, 2 refused, failed or mismatch, 3 unknown. Heavy libraries load inside the verbs, so that
-`--help` is instant.
+- Exit codes: 0 ok, 1 warning, 2 refused, failed or mismatch, 3 unknown.
+- Heavy libraries are imported inside the verbs, so that `--help` is fast.
 """
 
 from collections.abc import Iterator
@@ -29,17 +29,17 @@ Home = Annotated[
         click_type=HomeFolder(Role.TENANT),
         envvar="PHAROAH_HOME",
         default_factory=lambda: _default_home(),
-        help="The tenant's home directory; by default pharoah in $XDG_DATA_HOME, else in ~/.local/share.",
+        help="The tenant's home directory; by default $XDG_DATA_HOME/pharoah or ~/.local/share/pharoah.",
         show_default=False,
     ),
 ]
 
-Latest = Annotated[bool, typer.Option("--latest", help="In place of a lease: the newest one.")]
+Latest = Annotated[bool, typer.Option("--latest", help="In place of a lease: use the newest one.")]
 
 
 @contextmanager
 def joined(home: Path, *, failed: int = 2) -> "Iterator[Connection]":
-    """The database of a home that has joined a federation, closed afterwards: what is kept is read without a key."""
+    """The database of a home that has joined a federation, closed afterwards. Needs no key."""
     from contextlib import closing
 
     from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
@@ -57,7 +57,7 @@ def joined(home: Path, *, failed: int = 2) -> "Iterator[Connection]":
 
 @contextmanager
 def opened(home: Path, *, failed: int = 2) -> "Iterator[Tenant]":
-    """The tenant that lives in `home`, closed afterwards. Errors become their own text and exit code `failed`."""
+    """Opens the tenant of `home` and closes it afterwards. An error is printed and ends with exit code `failed`."""
     import os
 
     from federation.protocol.noise import SystemSampler
@@ -72,16 +72,16 @@ def opened(home: Path, *, failed: int = 2) -> "Iterator[Tenant]":
 
 
 def journalled(home: Path) -> Path:
-    """The database of a home; exit code 3 where nothing was journalled yet."""
+    """The database of a home; ends with exit code 3 if there is none yet."""
     path = home / "tenant.db"
     if not path.exists():
-        say_error(f"nothing is journalled yet in {short(home)}", "run a job by `pharoah-tenant run`, or pass --home")
+        say_error(f"the journal is empty: {short(home)}", "run a job with `pharoah-tenant run`, or pass --home")
         raise typer.Exit(3)
     return path
 
 
 def _default_home() -> Path:
-    """Where the XDG Base Directory Specification puts what an application keeps for its user."""
+    """The data folder of the XDG Base Directory Specification."""
     import os
 
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "pharoah"

@@ -1,4 +1,4 @@
-"""Verbs by which a tenant joins a federation and takes part in it."""
+"""Verbs to join a federation and take part in its rounds: `enrol` and `serve`."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from federation.protocol.directory import Chain
     from federation.protocol.invitation import Invitation
 
-LogFormat = Annotated[Format, typer.Option(help="Log lines: json, or text for a person.")]
+LogFormat = Annotated[Format, typer.Option(help="Format of log lines: json or text.")]
 
 
 def enrol(
@@ -26,19 +26,24 @@ def enrol(
             click_type=InputFile(), help="The provider's invitation; without it, make a card.", show_default=False
         ),
     ] = None,
-    card: Annotated[Path, typer.Option(help="Where to write the card for the provider.")] = Path("tenant.card"),
-    head: Annotated[str, typer.Option(help="The fingerprint of the directory's head, as others read it out.")] = "",
+    card: Annotated[Path, typer.Option(help="The file to write the card for the provider to.")] = Path("tenant.card"),
+    head: Annotated[
+        str, typer.Option(help="The expected fingerprint of the directory's head, from other members.")
+    ] = "",
     *,
     new_node_key: Annotated[
-        bool, typer.Option("--new-node-key", help="Make another key for the node, and a card with it; the rest stays.")
+        bool, typer.Option("--new-node-key", help="Replace the node's key and write a new card; other keys stay.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Join a federation: make keys and a card for the provider; then take its invitation and pin the directory."""
+    """Join a federation. Run it once to make keys and a card, and again with the provider's invitation.
+
+    The second call pins the directory of members. Signing keys are never replaced.
+    """
     if invitation is None:
         _make_card(home, card, new_node_key=new_node_key, as_json=as_json)
     elif new_node_key:
-        raise typer.BadParameter("make the card first, without an invitation", param_hint="--new-node-key")
+        raise typer.BadParameter("--new-node-key takes no invitation: make the card first", param_hint="--new-node-key")
     else:
         _take(home, invitation, head, as_json=as_json)
 
@@ -52,8 +57,8 @@ def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> 
     from tenant_client.network.flower_node import NodeKey, make_node_key
 
     with failing():
-        made = (home / "signing.key").exists()  # the same keys give the same card again
-        member = homes.member(home) if made else homes.create(home, os.urandom, now_hour())
+        has_keys = (home / "signing.key").exists()  # the same keys give the same card again
+        member = homes.member(home) if has_keys else homes.create(home, os.urandom, now_hour())
         if new_node_key or not (home / "node.key").exists():
             replace_secret(home / "node.key", make_node_key().private_pem)
         node = NodeKey.of(read(home / "node.key"))
@@ -61,10 +66,10 @@ def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> 
         try:
             card.write_bytes(signing_key.sign(MemberCard(member, node.public_openssh.encode())))
         except OSError as error:
-            raise HomeError(f"{card}: {error.strerror}", hint="name another file, and do it again") from error
+            raise HomeError(f"{error.strerror}: {card}", hint="pass another file with --card") from error
     _tell({"home": str(home), "tenant": str(member.tenant), "card": str(card)}, as_json=as_json)
-    then = "start `serve` again" if made and new_node_key else "take its invitation with `enrol INVITATION`"
-    say(f"next: give {card} to the provider, and {then}")
+    then = "restart `serve`" if has_keys and new_node_key else "run `enrol INVITATION` with its invitation"
+    say(f"next: give {card} to the provider, then {then}")
 
 
 def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:
@@ -79,15 +84,15 @@ def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:
             check_fingerprint(head, chain.directory.head)
         pin(home, chain.entries)
         _write_settings(home, invited)
-    told = {
+    enrolment = {
         "home": str(home),
         "head": fingerprint(chain.directory.head),
         "members": len(chain.directory.members),
         "trustees": _trustees(chain),
     }
-    _tell(told, as_json=as_json)
+    _tell(enrolment, as_json=as_json)
     if not head:
-        say("next: compare the head with other tenants and the trustees, then `serve`")
+        say("next: compare the head with other tenants and the trustees, then run `serve`")
 
 
 def _trustees(chain: "Chain") -> list[str]:
@@ -109,15 +114,15 @@ def _write_settings(home: Path, invited: "Invitation") -> None:
         )
 
 
-def _tell(told: dict[str, Any], *, as_json: bool) -> None:
+def _tell(fields: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        show_json(told)
+        show_json(fields)
         return
-    show(*(f"{key}: {', '.join(value) if isinstance(value, list) else value}" for key, value in told.items()))
+    show(*(f"{key}: {', '.join(value) if isinstance(value, list) else value}" for key, value in fields.items()))
 
 
 def serve(home: Home, log_format: LogFormat = Format.JSON) -> None:
-    """Run this tenant's node: it answers the provider with installed code only, and sends nothing unasked."""
+    """Run this tenant's node. It answers the provider's rounds, and runs only code installed here."""
     import signal
     import threading
 

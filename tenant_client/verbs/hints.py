@@ -1,4 +1,4 @@
-"""The verb that listens to the provider: watch."""
+"""The verb that receives hints from the provider: `watch`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,13 +21,11 @@ Lease = Annotated[
     str,
     typer.Option(
         envvar="PHAROAH_LEASE",
-        help="Show hints of this lease only, or of the one that begins so; all are kept.",
+        help="Show hints of this lease only (its name or the start of it); all are stored.",
         show_default=False,
     ),
 ]
-WaitS = Annotated[
-    float, typer.Option(min=0.1, help="With --once: how many seconds to listen to a provider that answers.")
-]
+WaitS = Annotated[float, typer.Option(min=0.1, help="With --once: seconds to listen after the provider has answered.")]
 FINE, STANDS, UNKNOWN = 0, 1, 3
 PATIENCE_S = 5.0  # with --once, for a provider that does not answer
 
@@ -38,13 +36,13 @@ def watch(
     wait_s: WaitS = 2.0,
     *,
     latest: Latest = False,
-    once: Annotated[bool, typer.Option("--once", help="Take what there is, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Receive the hints that wait, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each hint.")] = False,
 ) -> None:
-    """Take the provider's hints about your leases as they come, and keep them: a line each, with one thing to do.
+    """Receive the provider's hints about your leases: one line each, with one action. Hints are stored in the home.
 
-    Hints that still stand come first. While the provider is away it is asked again. Nothing is done but said.
-    Exit codes with --once: 0 fine, 1 a hint stands, 3 unknown, as when the provider did not answer.
+    Open hints are shown first. If the provider is away, watch reconnects. It takes no action itself.
+    Exit codes with --once: 0 no open hint, 1 an open hint, 3 unknown, for example no answer.
     """
     from tenant_client.advice.hints import line_of, object_of
 
@@ -65,12 +63,12 @@ def watch(
         raise typer.Exit(code)
     _end_quietly_when_told()
     with failing(), _line(home) as (online, log):
-        say("waiting for hints; Ctrl-C ends it")
+        say("waiting for hints; stop with Ctrl-C")
         _take(online, log, show)
 
 
 def _lease(home: Path, beginning: str, *, latest: bool) -> str:
-    """The lease that is meant; one that nothing is known of yet stays as it was typed, for hints that are to come."""
+    """The full name of the lease. An unknown name is returned unchanged, since its hints may come later."""
     from contextlib import closing
 
     from federation.runtime.sqlite import reporting
@@ -79,7 +77,7 @@ def _lease(home: Path, beginning: str, *, latest: bool) -> str:
     from tenant_client.records.journal import UnknownUnit
 
     if beginning and latest:
-        raise typer.BadParameter("name either a lease or --latest", param_hint="--lease")
+        raise typer.BadParameter("pass either --lease or --latest", param_hint="--lease")
     if not (beginning or latest):
         return ""
     database = journalled(home) if latest else home / "tenant.db"
@@ -95,7 +93,7 @@ def _lease(home: Path, beginning: str, *, latest: bool) -> str:
 
 
 def _once(home: Path, lease: str, wait_s: float, show: "Show") -> int:
-    """Listens for a while; the exit code."""
+    """Listens for `wait_s` seconds and returns the exit code."""
     import time
     from threading import Thread
 
@@ -111,13 +109,13 @@ def _once(home: Path, lease: str, wait_s: float, show: "Show") -> int:
         if any(_standing(log, lease)):
             return STANDS
         if not online.answered.is_set():
-            warn("the provider did not answer: what it knows is not known here")
+            warn("the provider did not answer: there may be newer hints")
             return UNKNOWN
         return FINE
 
 
 def _take(online: "Online", log: "HintLog", show: "Show") -> None:
-    """Shows what stands, then keeps and shows what comes, for as long as the line is open."""
+    """Shows open hints, then stores and shows new ones until the stream ends."""
     import time
 
     last = log.cursor()
@@ -125,7 +123,7 @@ def _take(online: "Online", log: "HintLog", show: "Show") -> None:
         show(hint, log)
     for hint in online.watch(last):
         if hint.number > last + 1:
-            warn(f"hints {last + 1} to {hint.number - 1} are kept by the provider no longer")
+            warn(f"hints {last + 1} to {hint.number - 1} are lost: the provider no longer stores them")
         last = hint.number
         log.take(hint, time.time())
         show(hint, log)
@@ -140,7 +138,7 @@ def _standing(log: "HintLog", lease: str = "") -> "Iterator[Hint]":
 
 @contextmanager
 def _line(home: Path, deadline_s: float = 30.0) -> "Iterator[tuple[Online, HintLog]]":
-    """The line to the provider, and where its hints are kept."""
+    """The connection to the provider and the local log of hints."""
     from contextlib import closing
 
     from federation.runtime.sqlite import reporting
@@ -157,7 +155,7 @@ def _line(home: Path, deadline_s: float = 30.0) -> "Iterator[tuple[Online, HintL
 
 
 def _end_quietly_when_told() -> None:
-    """SIGTERM and Ctrl-C end the verb with exit code 0; what was shown is kept."""
+    """SIGTERM and Ctrl-C end the verb with exit code 0; hints shown so far are stored."""
     import signal
 
     def end(*_: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The verbs around a running job: run, attach, diagnose, teach."""
+"""Verbs around a job: `run`, `attach`, `diagnose` and `teach`."""
 
 import os
 import tempfile
@@ -13,57 +13,58 @@ from federation.runtime.console import AsJson, InputFile, Verb
 from federation.runtime.screen import say, show, show_json
 from tenant_client.verbs.console import Home, failing, warn
 
-Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The job, as it would be started alone.")]
+Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command that starts the job.")]
 Lease = Annotated[
     str,
     typer.Option(
         envvar="PHAROAH_LEASE",
-        help="The lease that the job runs on; by default the scheduler's name of the allocation, else a random one.",
+        help="The lease that the job runs on; by default the scheduler's job id, else a random name.",
         show_default=False,
     ),
 ]
-Watch = Annotated[bool, typer.Option("--watch/--no-watch", envvar="PHAROAH_WATCH", help="Watch the job's progress.")]
+Watch = Annotated[
+    bool, typer.Option("--watch/--no-watch", envvar="PHAROAH_WATCH", help="Watch the job for hangs and slow steps.")
+]
 Sample = Annotated[
     bool,
-    typer.Option("--sample/--no-sample", envvar="PHAROAH_SAMPLE", help="Follow steps within the job's processes."),
+    typer.Option("--sample/--no-sample", envvar="PHAROAH_SAMPLE", help="Count steps inside the job's processes."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", envvar="PHAROAH_QUIET", help="Say nothing on stderr.")]
+Quiet = Annotated[bool, typer.Option("--quiet", envvar="PHAROAH_QUIET", help="Print nothing on stderr.")]
 Logs = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--log", envvar="PHAROAH_LOG", help="A further log to read after a failure (kernel, NCCL); repeatable."
-    ),
+    typer.Option("--log", envvar="PHAROAH_LOG", help="Another log to read after a failure (kernel, NCCL); repeatable."),
 ]
 HangFactor = Annotated[
     float,
     typer.Option(
-        envvar="PHAROAH_HANG_FACTOR", min=1.0, help="A job hangs that stands still for this many usual steps,"
+        envvar="PHAROAH_HANG_FACTOR", min=1.0, help="A job hangs after this many usual step times without a step."
     ),
 ]
 HangFloor = Annotated[
-    float, typer.Option(envvar="PHAROAH_HANG_FLOOR_S", min=0.0, help="and for no less than these seconds.")
+    float,
+    typer.Option(envvar="PHAROAH_HANG_FLOOR_S", min=0.0, help="Seconds without a step before a job can hang."),
 ]
 StartTimeout = Annotated[
-    float, typer.Option(envvar="PHAROAH_START_TIMEOUT_S", min=0.0, help="Seconds allowed for the first steps.")
+    float, typer.Option(envvar="PHAROAH_START_TIMEOUT_S", min=0.0, help="Seconds allowed until the first steps.")
 ]
 AsideTimeout = Annotated[
     float,
     typer.Option(envvar="PHAROAH_ASIDE_TIMEOUT_S", min=0.0, help="Seconds allowed for a checkpoint or an evaluation."),
 ]
 SpoolMib = Annotated[
-    int, typer.Option(envvar="PHAROAH_SPOOL_MIB", min=1, help="MiB of each output that are kept at least.")
+    int, typer.Option(envvar="PHAROAH_SPOOL_MIB", min=1, help="Last MiB of each output to keep, at least.")
 ]
-Poll = Annotated[float, typer.Option(envvar="PHAROAH_POLL_S", min=0.05, help="Seconds between two looks.")]
+Poll = Annotated[float, typer.Option(envvar="PHAROAH_POLL_S", min=0.05, help="Seconds between two polls of the job.")]
 Grace = Annotated[
-    float, typer.Option(envvar="PHAROAH_GRACE_S", min=0.0, help="Seconds that the diagnosis may take after the job.")
+    float, typer.Option(envvar="PHAROAH_GRACE_S", min=0.0, help="Seconds allowed for the diagnosis after the job.")
 ]
 
 
 class JobCommand(Verb):
-    """Where the words after `--` are a job, it runs whatever is wrong with our options: the wrong ones are left out."""
+    """Runs the job after `--` even if Pharoah's own options are wrong; wrong options are ignored with a warning."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, but a wrong option before `--`, or in the environment, is warned about and left out."""
+        """As in click, but a wrong option before `--` or in the environment is ignored with a warning."""
         given = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -71,15 +72,15 @@ class JobCommand(Verb):
             if "--" not in given[:-1]:
                 raise
         at = given.index("--")
-        words, variables = [], {one: one.envvar for one in self.params}
-        for one in variables:
-            one.envvar = None
-        if self._objection(ctx, []):  # there is not even a home by default
+        words, variables = [], {parameter: parameter.envvar for parameter in self.params}
+        for parameter in variables:
+            parameter.envvar = None
+        if self._objection(ctx, []):  # the default home cannot be used either
             words = ["--home", tempfile.mkdtemp(prefix="pharoah-home-")]
-        for one, variable in variables.items():
-            one.envvar = variable
+        for parameter, variable in variables.items():
+            parameter.envvar = variable
             if variable and (objection := self._objection(ctx, words)):
-                one.envvar = None
+                parameter.envvar = None
                 _leave_out(str(variable), objection)
         for option in _options(given[:at]):
             if objection := self._objection(ctx, words + option):
@@ -90,7 +91,7 @@ class JobCommand(Verb):
         return super().parse_args(ctx, [*words, *given[at:]])
 
     def _objection(self, ctx: click.Context, words: list[str]) -> str:
-        """What would be wrong with these options, or nothing."""
+        """The error that these options would cause, or an empty string."""
         trial = click.Context(self, info_name=ctx.info_name, parent=ctx.parent)
         trial.allow_interspersed_args = False
         try:
@@ -104,7 +105,7 @@ _WRONG = click.UsageError, PharoahError, OSError, RuntimeError
 
 
 def _options(words: list[str]) -> list[list[str]]:
-    """Words by the option that they belong to."""
+    """Groups the words by option."""
     options: list[list[str]] = []
     for word in words:
         if word.startswith("-") or not options:
@@ -115,7 +116,7 @@ def _options(words: list[str]) -> list[list[str]]:
 
 
 def _leave_out(option: str, objection: str) -> None:
-    warn(f"{objection.rstrip('.')}; the job runs all the same, without {option}")
+    warn(f"{objection.rstrip('.')}; ignored {option}, the job runs")
 
 
 def run(
@@ -135,10 +136,10 @@ def run(
     sample: Sample = True,
     quiet: Quiet = False,
 ) -> None:
-    """Run a job under watch: put this in front of torchrun, python or srun, and forget it.
+    """Run a job and record why it fails: put this in front of torchrun, python or srun.
 
-    The job's output, signals and exit code stay as they are, whatever happens to us. Once it has failed, the reason is
-    looked for and journalled. Nothing is sent.
+    The job's output, signals and exit code stay as they are, even if Pharoah fails. After a failure, the cause is
+    diagnosed and written to the journal. Nothing is sent.
     """
     from tenant_client.run.attempt import run as narrated
     from tenant_client.run.run_directory import job_name, lease_name
@@ -173,9 +174,9 @@ def attach(
     watch: Watch = True,
     quiet: Quiet = False,
 ) -> None:
-    """Watch a job that runs already, or journal what a log directory tells. Nothing is sent.
+    """Watch a running job, or diagnose a log directory of torchrun into the journal. Nothing is sent.
 
-    How a process ended that is not ours is known only if the kernel still says so when we look; else it is unknown.
+    The exit status of a process that Pharoah did not start is often unavailable; it is then recorded as unknown.
     """
     from tenant_client.run.attach import attach as attached
     from tenant_client.run.run_directory import lease_name
@@ -193,16 +194,16 @@ def diagnose(
         typer.Argument(
             metavar="PATH...",
             click_type=InputFile(folders=True),
-            help="Logs, flight recorder dumps, error files, or folders of them.",
+            help="Logs, flight recorder dumps, error files, or folders of these.",
         ),
     ],
     home: Home,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Say why a job failed, from what it left behind. Answered on this machine.
+    """Diagnose why a job failed, from its logs and dumps. Nothing is sent.
 
-    Exit code 0: a reason was found. 2: nothing could be read. 3: unknown; then the oddest lines are shown as hints.
+    Exit code 0: a cause was found. 2: no file could be read. 3: cause unknown; the most unusual log lines are shown.
     """
     from dataclasses import asdict
 
@@ -215,28 +216,28 @@ def diagnose(
         warn(str(fault))
     if not gathered.evidence and gathered.faults:
         raise typer.Exit(2)
-    found = explain(gathered, lessons)
-    unknown = found.reason == "unknown"
+    diagnosis = explain(gathered, lessons)
+    unknown = diagnosis.reason == "unknown"
     shown = hints(gathered) if unknown else ()
     if as_json:
         fields = ("reason", "domain", "rank", "host", "gpu", "sentence", "advice")
-        place = found.root.where if found.root else ""
-        cascade = [asdict(seen) for seen in found.cascade]
+        place = diagnosis.root.where if diagnosis.root else ""
+        cascade = [asdict(evidence) for evidence in diagnosis.cascade]
         rest = {"place": place, "cascade": cascade, "hints": [asdict(hint) for hint in shown]}
-        show_json({name: getattr(found, name) for name in fields} | rest)
+        show_json({name: getattr(diagnosis, name) for name in fields} | rest)
     else:
-        show(found.sentence, *([f"  do: {found.advice}"] if found.advice else []))
-        show(*(f"  then {seen.reason}, {seen.where}: {seen.text[:120]}" for seen in found.cascade))
-        show(*(f"  perhaps ({hint.count}×) {hint.example}" for hint in shown))
+        show(diagnosis.sentence, *([f"  do: {diagnosis.advice}"] if diagnosis.advice else []))
+        show(*(f"  then {later.reason}, {later.where}: {later.text[:120]}" for later in diagnosis.cascade))
+        show(*(f"  unusual line ({hint.count}×): {hint.example}" for hint in shown))
     raise typer.Exit(3 if unknown else 0)
 
 
 def teach(
-    reason: Annotated[str, typer.Argument(help="One of the 29 reasons, such as network_error.")],
-    line: Annotated[str, typer.Argument(help="A line of a log that means it; numbers in it may be any.")],
+    reason: Annotated[str, typer.Argument(help="One of the 29 reasons that `reasons` lists, such as network_error.")],
+    line: Annotated[str, typer.Argument(help="A log line that shows this reason; its numbers match any number.")],
     home: Home,
 ) -> None:
-    """Teach what a line means that no cue knows. Kept in the home, tried after all cues, and sent nowhere."""
+    """Add an error pattern for `diagnose`: the reason for a log line. Stored in the home; built-in patterns win."""
     from tenant_client.diagnosis.log_templates import load_lessons, mask, save_lessons
 
     path = home / "lessons.json"
@@ -244,4 +245,4 @@ def teach(
         lessons = load_lessons(path).teach(line, reason)
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         save_lessons(lessons, path)
-    say(f"pharoah-tenant: from now on {mask(line)!r} means {reason}")
+    say(f"pharoah-tenant: added the pattern {mask(line)!r} for {reason}")

@@ -1,4 +1,4 @@
-"""The verbs by which owners see what is theirs: journal, budget, preview, sent."""
+"""Verbs that show owners their data: `journal`, `budget`, `preview` and `sent`."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class UnreadablePlan(PharoahError):
-    """The file that should hold a plan cannot be read."""
+    """The plan file cannot be read."""
 
-    default_hint = "name a signed plan with --plan, or none for the newest one that was answered"
+    default_hint = "pass a signed plan with --plan, or omit it for the newest answered plan"
 
 
 def journal(home: Home, *, as_json: AsJson = False) -> None:
-    """Show what happened: leases, attempts and why they ended.
+    """Show the journal: leases, attempts and why they ended.
 
-    Exit code 3: nothing is journalled yet. How the last attempt ended is the exit code of `status`.
+    Exit code 3: the journal is empty. For the outcome of the last attempt see `status`.
     """
     from contextlib import closing
 
@@ -54,7 +54,7 @@ def _tell(view: "Happened") -> None:
         show(f"{workload.lease}{job}: {what}", f"    {', '.join(workload.structure)}")
     for attempt in view.attempts:
         began = datetime.fromtimestamp(attempt.started_at_s, UTC).astimezone()
-        steps = f", {attempt.steps} steps" if attempt.steps else ""
+        steps = f", {counted_as(attempt.steps, 'step')}" if attempt.steps else ""
         job = f" ({view.jobs[attempt.unit]})" if attempt.unit in view.jobs else ""
         show(f"{began:%Y-%m-%d %H:%M:%S}  {attempt.unit}{job} attempt {attempt.attempt}: {attempt.state}{steps}")
         show(*([f"    {attempt.cause.sentence}"] if attempt.cause.sentence else []))
@@ -65,7 +65,7 @@ def _tell(view: "Happened") -> None:
 
 
 def budget(home: Home, *, as_json: AsJson = False) -> None:
-    """Show what each week's jobs have paid in privacy, and what is left."""
+    """Show the privacy budget (epsilon) spent per week, and what is left."""
     from tenant_client.disclosure import owner_view
 
     with opened(home) as tenant:
@@ -80,7 +80,7 @@ def budget(home: Home, *, as_json: AsJson = False) -> None:
             f"hours {start:>6}–{end:<6} {counted_as(line.rounds, 'round')}"
             f"  spent {line.epsilon:.3f}  left {line.remaining:.3f}"
         )
-    show(f"a job present in all of them has paid, as one unit: epsilon {view.whole_job_epsilon:.3f}")
+    show(f"a job that ran in all these weeks has spent epsilon {view.whole_job_epsilon:.3f} in total")
 
 
 def preview(
@@ -89,14 +89,14 @@ def preview(
         Path | None,
         typer.Option(
             click_type=InputFile(),
-            help="A signed plan; by default the newest one that was answered.",
+            help="A signed plan; by default the newest answered plan.",
             show_default=False,
         ),
     ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show every count that a contribution consists of, before noise and masks hide it. Nothing is sent or charged."""
+    """Show every count of a contribution, before noise and masks are added. Nothing is sent or charged."""
     from tenant_client.disclosure import owner_view
     from tenant_client.disclosure.message_layout import NOISE
 
@@ -108,10 +108,10 @@ def preview(
     start, end = view.window_hours
     show(f"round {view.round_id}: hours {start}–{end}, epsilon {view.epsilon:.3f} at delta {view.delta:g}")
     if view.counts_from_hour != start:
-        show(f"counts from hour {view.counts_from_hour}: weeks without an answer are carried over")
+        show(f"counts from hour {view.counts_from_hour}: unanswered weeks are included")
     apart = any(part.field.startswith(NOISE) for part in view.layout)
-    words = "count + masks, behind all of them each noise + masks" if apart else "count + noise + masks"
-    show(f"one message of {view.message_bytes} bytes: {view.cells} cells, each {words} mod 2^64")
+    words = "count + masks, then for each cell noise + masks," if apart else "each count + noise + masks"
+    show(f"one message of {view.message_bytes} bytes: {view.cells} cells, {words} mod 2^64")
     for part in view.layout:
         show(f"  bytes {part.offset:>7}–{part.offset + part.length - 1:<7} {part.field}: {part.meaning}")
     for name, scale in view.noise_scales:
@@ -119,7 +119,7 @@ def preview(
     for cell in view.counts:
         meaning = ", ".join(f"{name} {level[:12]}" for name, level in cell.cell)
         show(f"  bytes {cell.offset:>7}–{cell.offset + 7:<7} {cell.marginal}: {cell.count} at {meaning}")
-    show(f"the other {view.cells - len(view.counts)} cells count 0 and carry noise all the same")
+    show(f"the other {view.cells - len(view.counts)} cells count 0, with the same noise")
 
 
 def sent(
@@ -131,9 +131,9 @@ def sent(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show what did leave this house: contributions, tokens, requests to trustees, receipts, outcomes, questions.
+    """Show all data that left this machine: contributions, tokens, receipts, outcomes, requests to others.
 
-    Exit code 3: nothing has left yet.
+    Exit code 3: nothing was sent yet.
     """
     from tenant_client.disclosure import owner_view
 
@@ -154,27 +154,28 @@ def _show_sent(view: "Sent") -> None:
     for row in view.contributions:
         start, end = row.window_hours
         show(f"contribution {row.round_id}: hours {start}–{end}, {row.message_bytes} bytes, {row.sha256[:16]}")
-    for told in view.registrations:
+    for registration in view.registrations:
         show(
-            f"lease {told.lease[:12]} from hour {told.start_h:.1f}: archetype {told.archetype[:12]},"
-            f" sub-archetype {told.subarchetype[:12]}, 3 more tokens"
+            f"lease {registration.lease[:12]} from hour {registration.start_h:.1f}:"
+            f" archetype {registration.archetype[:12]}, sub-archetype {registration.subarchetype[:12]}, 3 more tokens"
         )
-    for owned in view.ownerships:
-        tokens = ", ".join(token[:12] for token in owned.tokens)
-        show(f"epoch {owned.epoch}: signed that leases here hold {len(owned.tokens)} tokens: {tokens}")
-    for asked in view.evaluations:
-        show(f"epoch {asked.epoch}: trustee {asked.trustee} was sent {asked.elements} blinded elements")
+    for ownership in view.ownerships:
+        tokens = ", ".join(token[:12] for token in ownership.tokens)
+        show(f"epoch {ownership.epoch}: signed ownership of {counted_as(len(ownership.tokens), 'token')}: {tokens}")
+    for evaluation in view.evaluations:
+        elements = counted_as(evaluation.elements, "blinded element")
+        show(f"epoch {evaluation.epoch}: {elements} to trustee {evaluation.trustee}")
     for receipt in view.receipts:
-        show(f"directory entry {receipt.entry}, when asked: its digest {receipt.head[:16]} is pinned here")
+        show(f"directory entry {receipt.entry}: receipt with the pinned digest {receipt.head[:16]}, on request")
     for outcome in view.outcomes:
         word = "confirmed" if outcome.confirmed else "not confirmed"
         short = f"{outcome.shortfall_percent:.1f}% short"
-        show(f"hint {outcome.hint}, lease {outcome.lease}: told that {outcome.suspicion} was {word}, {short}")
+        show(f"hint {outcome.hint}, lease {outcome.lease}: outcome {outcome.suspicion} {word}, {short}")
     for group in view.questions:
         began = datetime.fromtimestamp(SECONDS_PER_HOUR * group.hour, UTC).astimezone()
         many = f"{group.questions} × {group.kind}, {group.sent_bytes} bytes"
-        show(f"hour of {began:%Y-%m-%d %H:%M}: {group.receiver} was asked {many}")
-    show("each bundle that came: its digest is held here")
+        show(f"hour of {began:%Y-%m-%d %H:%M}: requests to {group.receiver}: {many}")
+    show("each received bundle: a receipt that its digest is stored here")
 
 
 def _show_bytes(tenant: "Tenant", round_id: str, *, as_json: bool) -> None:
@@ -182,7 +183,7 @@ def _show_bytes(tenant: "Tenant", round_id: str, *, as_json: bool) -> None:
 
     known = {str(plan.round_id): plan.round_id for plan in tenant.plans()}
     if round_id not in known:
-        say_error(f"round {round_id} was not answered", "list them with sent")
+        say_error(f"round {round_id} was not answered", "list answered rounds with `pharoah-tenant sent`")
         raise typer.Exit(3)
     parts = owner_view.sent_bytes(tenant, known[round_id])
     if as_json:
@@ -195,14 +196,14 @@ def _show_bytes(tenant: "Tenant", round_id: str, *, as_json: bool) -> None:
 
 
 def _plan(tenant: "Tenant", file: Path | None) -> "Plan":
-    """The plan in `file`, its signature checked, or the newest answered one."""
+    """The plan in `file` with its signature checked, or the newest answered plan."""
     if file is not None:
         try:
             return tenant.open_plan(file.read_bytes())
         except OSError as error:
-            raise UnreadablePlan(f"{file}: {error.strerror}") from error
+            raise UnreadablePlan(f"{error.strerror}: {file}") from error
     answered = tenant.plans()
     if not answered:
-        say_error("no plan was answered yet", "name a signed plan with --plan")
+        say_error("no plan was answered yet", "pass a signed plan with --plan")
         raise typer.Exit(3)
     return answered[-1]

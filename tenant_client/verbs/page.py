@@ -1,4 +1,4 @@
-"""The verb by which owners look at what is theirs in a browser: page."""
+"""The verb that shows owners their data in a browser: `page`."""
 
 from typing import Annotated
 
@@ -10,10 +10,10 @@ from tenant_client.verbs.console import Home, failing
 
 def page(
     home: Home,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 0,
-    host: Annotated[str, typer.Option(help="A loopback address; no other is allowed.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 0,
+    host: Annotated[str, typer.Option(help="A loopback address; others are refused.")] = "127.0.0.1",
 ) -> None:
-    """Show leases, checks, attempts, budget and every byte that left in a browser on this machine. Nothing is sent."""
+    """Show leases, attempts, budget and all data that left, in a browser on this machine. Nothing is sent."""
     import signal
     import threading
 
@@ -23,5 +23,5 @@ def page(
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: asked.set())
     with failing(), listening(home, host, port) as address:
-        say("open this address in a browser; it opens once:", address)
+        say("open this address in a browser (valid once):", address)
         asked.wait()

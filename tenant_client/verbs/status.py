@@ -1,4 +1,4 @@
-"""The verbs that say where things stand: status, leases, reasons."""
+"""Verbs that show the state of a home: `status`, `leases` and `reasons`."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,47 +16,47 @@ if TYPE_CHECKING:
 
     from tenant_client.disclosure.overview import LeaseRow, TenantStatus
 
-UNKNOWN = "the logs that were read show no error pattern that is known"
+UNKNOWN = "no known error pattern in the logs"
 
 
 def status(home: Home, *, as_json: AsJson = False) -> None:
-    """Say where this home stands: has it joined, what runs, what waits for you, the last round, the budget left.
+    """Show the state of this home: federation, running jobs, open hints, last round, budget left, what is due.
 
-    Exit code 0: nothing waits. 1: a hint stands, or the last attempt failed. 2: it cannot be read. 3: nothing yet.
+    Exit code 0: ok. 1: an open hint, or the last attempt failed. 2: the home is unreadable. 3: the home is empty.
     """
     from federation.runtime.clock import now_hour
     from tenant_client.disclosure import overview
 
-    found = overview.status(home, now_hour())
+    state = overview.status(home, now_hour())
     if as_json:
-        show_json(found)
+        show_json(state)
     else:
-        show(*_lines(found))
-    raise typer.Exit(found.exit_code)
+        show(*_lines(state))
+    raise typer.Exit(state.exit_code)
 
 
-def _lines(found: "TenantStatus") -> "Iterator[str]":
-    yield f"home        {short(Path(found.home))}{'' if found.exists else ' (not there yet)'}"
-    if found.federation:
+def _lines(state: "TenantStatus") -> "Iterator[str]":
+    yield f"home        {short(Path(state.home))}{'' if state.exists else ' (missing)'}"
+    if state.federation:
         members, trustees = (
-            counted_as(found.federation.members, "tenant"),
-            counted_as(found.federation.trustees, "trustee"),
+            counted_as(state.federation.members, "tenant"),
+            counted_as(state.federation.trustees, "trustee"),
         )
-        yield f"federation  joined: {members}, {trustees}, head {found.federation.head}"
+        yield f"federation  joined: {members}, {trustees}, head {state.federation.head}"
     else:
         yield "federation  none: `pharoah-tenant enrol`; run, journal and diagnose work without"
-    yield f"jobs        {counted_as(found.leases, 'lease')}, {len(found.running)} running"
-    yield from (f"  running   {_named(row)}" for row in found.running)
-    if found.last_attempt and found.last_attempt not in found.running:
-        last = found.last_attempt
+    yield f"jobs        {counted_as(state.leases, 'lease')}, {len(state.running)} running"
+    yield from (f"  running   {_named(row)}" for row in state.running)
+    if state.last_attempt and state.last_attempt not in state.running:
+        last = state.last_attempt
         yield f"  last      {_named(last)}: {last.state} {last.reason}".rstrip()
-    if found.federation:
-        yield f"hints       {counted_as(found.hints_standing, 'hint')} standing"
-        held = found.last_round
-        yield f"last round  {f'hours {held.start_hour}–{held.end_hour}' if held else 'none answered yet'}"
-        left = held.epsilon_left if held else found.epsilon_limit
-        yield f"budget      epsilon {left:.3f} of {found.epsilon_limit:g} left per job-week, at delta {found.delta:g}"
-    yield f"due         {found.due or 'nothing'}"
+    if state.federation:
+        yield f"hints       {counted_as(state.hints_standing, 'open hint')}"
+        answered = state.last_round
+        yield f"last round  {f'hours {answered.start_hour}–{answered.end_hour}' if answered else 'none answered yet'}"
+        left = answered.epsilon_left if answered else state.epsilon_limit
+        yield f"budget      epsilon {left:.3f} of {state.epsilon_limit:g} left per job-week, at delta {state.delta:g}"
+    yield f"due         {state.due or 'nothing'}"
 
 
 def _named(row: "LeaseRow") -> str:
@@ -65,13 +65,13 @@ def _named(row: "LeaseRow") -> str:
 
 def leases(
     home: Home,
-    beginning: Annotated[str, typer.Argument(metavar="LEASE", help="Only those that begin so.")] = "",
+    beginning: Annotated[str, typer.Argument(metavar="LEASE", help="Only leases whose name starts with this.")] = "",
     *,
     as_json: AsJson = False,
 ) -> None:
-    """List leases, the newest last: name, job, workload, and how the last attempt stands.
+    """List leases, newest last: name, job, workload, and the state of the last attempt.
 
-    Wherever a verb takes a lease, its first letters do if no other begins so. Exit code 3: there is none.
+    Every verb accepts the start of a lease's name if it is unique. Exit code 3: there are no leases.
     """
     from contextlib import closing
 
@@ -91,7 +91,7 @@ def leases(
 
 def _row(row: "LeaseRow") -> str:
     began = datetime.fromtimestamp(row.since_s, UTC).astimezone()
-    state = f"{row.state} {row.reason}".strip() or "not seen running"
+    state = f"{row.state} {row.reason}".strip() or "no attempt seen"
     what = "; ".join(filter(None, (row.job, row.workload)))
     return (
         f"{row.lease}  {began:%Y-%m-%d %H:%M}  {state}{f', attempt {row.attempts}' if row.attempts > 1 else ''}  {what}"
@@ -99,19 +99,19 @@ def _row(row: "LeaseRow") -> str:
 
 
 def reasons(*, as_json: AsJson = False) -> None:
-    """List the reasons that a failure can have: where each lies, how common and costly it is, what to do about it.
+    """List the reasons for failures: the domain of each, how frequent and costly it is, and what to do about it.
 
-    Every failure is counted in the next round under its reason, `unknown` too; a job that was stopped is no failure.
+    The next round counts every failure by reason, `unknown` included. A stopped job is no failure.
     """
     from itertools import groupby
 
     from tenant_client.disclosure import overview
 
-    found = overview.reasons()
+    taxonomy = overview.reasons()
     if as_json:
-        show_json(found)
+        show_json(taxonomy)
         return
-    for domain, rows in groupby(found.reasons, key=lambda row: row.domain):
+    for domain, rows in groupby(taxonomy.reasons, key=lambda row: row.domain):
         show(f"{domain}: {_DOMAINS[domain]}")
         for row in rows:
             figures = f"{row.observed:>4} failures, {row.share_of_lost_gpu_time:5.2f}% of lost GPU time"
@@ -120,7 +120,7 @@ def reasons(*, as_json: AsJson = False) -> None:
 
 
 _DOMAINS = {
-    "infrastructure": "hardware, network or storage of the provider",
-    "framework": "the software stack, or data and memory that it manages",
-    "script": "the job's own code, files or options",
+    "infrastructure": "the provider's hardware, network or storage",
+    "framework": "the software stack, or the data and memory that it manages",
+    "script": "the job's code, files or options",
 }

@@ -1,4 +1,4 @@
-"""The verbs that look at a workload: describe, tokens, compare, catalogue. All local: nothing is sent."""
+"""Verbs about a workload: `describe`, `tokens`, `compare` and `catalogue`. All are local: nothing is sent."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,8 +19,8 @@ Traces = Annotated[
     list[Path],
     typer.Argument(
         click_type=InputFile(),
-        help="Traces of one workload (torch.profiler or ExecutionTraceObserver; JSON, gzipped or in a tar archive);"
-        " several files are ranks or windows of the same job.",
+        help="Traces of one workload from torch.profiler or ExecutionTraceObserver (JSON, gzip or tar);"
+        " several files are ranks or windows of one job.",
     ),
 ]
 Catalogue = Annotated[
@@ -28,14 +28,14 @@ Catalogue = Annotated[
     typer.Option(
         click_type=InputFile(),
         envvar="PHAROAH_CATALOGUE",
-        help="A catalogue file; by default that of the newest bundle in the home, if there is one.",
+        help="A catalogue file; by default that of the newest bundle in the home.",
         show_default=False,
     ),
 ]
 
 
 def describe(traces: Traces, *, as_json: AsJson = False) -> None:
-    """Show what a workload looks like to its owner. Nothing of this leaves."""
+    """Show the properties of a workload: precision, parallelism, versions, operators. Nothing is sent."""
     from tenant_client.workload.compare import operator_text
 
     with failing():
@@ -68,9 +68,10 @@ def describe(traces: Traces, *, as_json: AsJson = False) -> None:
 
 
 def tokens(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: AsJson = False) -> None:
-    """Print the ladder of tokens of a workload, under a key of this machine: what the provider would see, in form.
+    """Print the four tokens of a workload, made with a local key. The provider sees tokens of this form.
 
-    The tokens of the federation have the same form and the same equalities; only the trustees can make them.
+    Two workloads have equal local tokens if and only if their federation tokens are equal. Only the trustees can
+    make federation tokens.
     """
     from tenant_client.workload.descriptor import nearest, own_sketch, rungs
     from tenant_client.workload.local_tokens import local_ladder
@@ -97,16 +98,14 @@ def tokens(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: 
 
 
 def compare(
-    first: Annotated[
-        Path, typer.Argument(click_type=InputFile(), help="A trace, or an archive with traces of one job.")
-    ],
-    second: Annotated[Path, typer.Argument(click_type=InputFile(), help="The other one.")],
+    first: Annotated[Path, typer.Argument(click_type=InputFile(), help="A trace, or an archive of traces of one job.")],
+    second: Annotated[Path, typer.Argument(click_type=InputFile(), help="The trace to compare it with.")],
     home: Home,
     catalogue: Catalogue = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Say what the provider would conclude from the tokens of two workloads, and show you what differs."""
+    """Compare two workloads: what their tokens tell the provider, and, for you alone, what differs."""
     import os
     from dataclasses import asdict
 
@@ -117,16 +116,16 @@ def compare(
     with failing():
         one, other, known = _described([first]), _described([second]), _catalogue(catalogue, home)
     key = os.urandom(KEY_BYTES)
-    said = conclude(local_ladder(rungs(one, known), key), local_ladder(rungs(other, known), key))
+    equal = conclude(local_ladder(rungs(one, known), key), local_ladder(rungs(other, known), key))
     if as_json:
         different = [asdict(difference) for difference in differences(one, other)]
-        show_json(asdict(said) | {"jaccard": jaccard(one, other), "differences": different})
+        show_json(asdict(equal) | {"jaccard": jaccard(one, other), "differences": different})
         return
     yes = {True: "yes", False: "no"}
-    show("what the provider would conclude from the tokens alone")
-    show(f"  same family         {yes[said.same_family]}", f"  same archetype      {yes[said.same_archetype]}")
-    show(f"  same sub-archetype  {yes[said.same_subarchetype]}")
-    show(f"for your eyes: similarity of the sets of operators {jaccard(one, other):.2f}")
+    show("the provider learns from the tokens")
+    show(f"  same family         {yes[equal.same_family]}", f"  same archetype      {yes[equal.same_archetype]}")
+    show(f"  same sub-archetype  {yes[equal.same_subarchetype]}")
+    show(f"shown to you only: similarity of the operator sets {jaccard(one, other):.2f}")
     for difference in differences(one, other):
         show(f"  {difference.property}")
         show(*(f"    - {item}" for item in difference.only_first))
@@ -135,15 +134,15 @@ def compare(
 
 def catalogue(
     out: Annotated[Path, typer.Argument(help="The file to write.")],
-    named: Annotated[list[str], typer.Argument(metavar="NAME=TRACE…", help="Each benchmark job's name and trace.")],
+    named: Annotated[list[str], typer.Argument(metavar="NAME=TRACE…", help="Name and trace of each benchmark job.")],
 ) -> None:
-    """Write a catalogue from traces of benchmark jobs: names and MinHash sketches, for a provider to publish."""
+    """Write a catalogue of benchmark jobs (names and MinHash sketches) for a provider to publish."""
     from tenant_client.workload.catalogue import write_catalogue
     from tenant_client.workload.descriptor import own_sketch
 
     pairs = [_pair(text) for text in named]
     if len(dict(pairs)) < len(pairs):
-        raise typer.BadParameter("each name stands for one trace")
+        raise typer.BadParameter("two traces have the same name")
     with failing():
         entries = {name: own_sketch(_described([Path(trace)])) for name, trace in pairs}
         write_catalogue(out, entries)
@@ -163,7 +162,7 @@ def _described(traces: list[Path]) -> "Descriptor":
 
 
 def _catalogue(file: Path | None, home: Path) -> "Sequence[CatalogueEntry]":
-    """The entries of a file, else those of the newest bundle in the home, else none."""
+    """The entries of `file`, else of the newest bundle in the home, else none."""
     from contextlib import closing
 
     from tenant_client.records.bundle_log import BundleLog
@@ -183,12 +182,12 @@ def _holds_a_database(home: Path) -> bool:
     try:
         return (home / "tenant.db").exists()
     except OSError as error:
-        warn(f"{home} cannot be read ({error.strerror}); going on without the catalogue of its newest bundle")
+        warn(f"the home cannot be read, going on without its catalogue: {error.strerror}: {home}")
         return False
 
 
 def _key(home: Path) -> bytes:
-    """The local key, or one for this call alone where the home cannot keep it."""
+    """The local key, or a temporary one if it cannot be stored in the home."""
     import os
 
     from tenant_client.workload.local_tokens import KEY_BYTES, local_key
@@ -196,5 +195,5 @@ def _key(home: Path) -> bytes:
     try:
         return local_key(home)
     except OSError as error:
-        warn(f"no key can be kept in {home} ({error}); these tokens compare with those of no other call")
+        warn(f"the local key cannot be stored, so these tokens match those of no other call: {error}")
         return os.urandom(KEY_BYTES)

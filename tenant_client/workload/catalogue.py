@@ -1,4 +1,4 @@
-"""A catalogue in a file: what a provider publishes of its benchmark jobs before there is a bundle."""
+"""Catalogue files: names and sketches of a provider's benchmark jobs, for use before there is a bundle."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +10,9 @@ from tenant_client.workload.minhash import Sketch
 
 
 class CatalogueError(PharoahError):
-    """A catalogue file that cannot be used."""
+    """A catalogue file is invalid."""
 
-    default_hint = "write one with pharoah-tenant catalogue"
+    default_hint = "write one with `pharoah-tenant catalogue`"
 
 
 def write_catalogue(path: Path, sketches: Mapping[str, Sketch]) -> None:
@@ -21,12 +21,14 @@ def write_catalogue(path: Path, sketches: Mapping[str, Sketch]) -> None:
     try:
         path.write_bytes(encode(Catalogue(entries)))
     except OSError as error:
-        raise CatalogueError(f"{path}: {error.strerror}", hint="name a file that can be written") from error
+        raise CatalogueError(f"{error.strerror}: {path}", hint="pass a writable file") from error
 
 
 def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:
     """The entries of a catalogue file; CatalogueError if it is none."""
     try:
         return decode(Catalogue, path.read_bytes()).entries
-    except (OSError, DecodeError) as error:
-        raise CatalogueError(f"{path}: {error}") from error
+    except OSError as error:
+        raise CatalogueError(f"{error.strerror}: {path}") from error
+    except DecodeError as error:
+        raise CatalogueError(f"not a catalogue ({error.what}): {path}") from error

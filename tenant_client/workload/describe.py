@@ -1,18 +1,13 @@
-"""From traces to a descriptor: what a workload is, whatever the batch, the step, the rank, the vendor and the format.
+"""Computes a workload's descriptor from traces, independent of batch, step, rank, vendor and format.
 
-Three things make a description the same every time (docs/signatures.md has the measurements):
+- *Weights, not activations.* The shapes of weights, of their transposes and gradients are kept. Of other shapes only
+  sizes that are also sizes of a weight are kept, and only in feature positions; the others become 0.
+- *Structure.* The classes of a model's operators, and the weight shapes that dominate its calls. It is the same for
+  traces that lack rare operators or see one stage of a pipeline. It names the archetype if no catalogue entry is near.
+- *One iteration.* Collectives are those of one whole iteration, found by marks in the trace, else by their period.
+- An NCCL log among the traces adds its version.
 
-* *Weights, not activations.* The shape of a weight belongs to the model; that of an activation to batch and sequence
-  length. The shape of a weight, or of its transpose or gradient, is kept. Of all other shapes only sizes that are also
-  sizes of a weight are kept, and only where neither batch nor sequence stand; the others become 0.
-* *Structure.* What a model is made of: the classes of its operators, and the weight shapes that dominate its calls. A
-  trace that lacks some rare operators, or sees one stage of a pipeline, still has the same structure. It names the
-  archetype where no catalogue entry is near.
-* *One iteration.* Collectives are those of one whole iteration, found by marks in the trace, else by their period.
-
-A log of NCCL's among the traces adds the version that it names, which traces from the CPU alone lack.
-
-Nothing that is read here leaves the tenant: see `tenant_client.workload.descriptor`.
+Nothing leaves the tenant (`tenant_client.workload.descriptor`). docs/signatures.md has the measurements.
 """
 
 from collections import Counter
@@ -36,9 +31,9 @@ DOMINANT_SHARE = 0.118
 
 
 class NothingToDescribe(PharoahError):
-    """No operator was found in the inputs."""
+    """The inputs have no operator."""
 
-    default_hint = "name traces of torch.profiler or ExecutionTraceObserver that cover at least one training step"
+    default_hint = "pass traces of torch.profiler or ExecutionTraceObserver that cover at least one training step"
 
 
 def read_traces(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> list[Trace]:
@@ -60,7 +55,7 @@ def _read(reader: CappedReader, limits: ReadLimits) -> Trace:
         found = nccl_log.version(reader, limits)
         return Trace(reader.file, versions={"nccl": found} if found else {})
     raise SourceError(
-        reader.file, 0, "not a trace", hint="name a trace of torch.profiler or of ExecutionTraceObserver, in JSON"
+        reader.file, 0, "not a trace", hint="pass a JSON trace of torch.profiler or ExecutionTraceObserver"
     )
 
 

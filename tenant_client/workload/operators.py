@@ -48,16 +48,16 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse(text: str) -> OperatorTable:
-    """Reads a table; BadTable if an operator has two classes, or a rule names something that the table lacks."""
+    """Reads a table; BadTable if an operator has two classes, or a rule names an unknown entry."""
     data = convert(loads(text, "operators.toml"), _Table, "operators.toml")
     named = [(f"aten::{member}", name) for name, members in data.classes.items() for member in members]
     classes = dict(named)
     if len(classes) != len(named):
-        raise BadTable("operators.toml: an operator belongs to one class")
+        raise BadTable("operators.toml: an operator must have one class")
     unknown = {name for pair in data.implies.items() for name in (pair[0], *pair[1])} - set(data.classes)
     unknown |= data.heavy.operators - set(data.weights)
     if unknown:
-        raise BadTable(f"operators.toml: rules name what the table lacks: {sorted(unknown)}")
+        raise BadTable(f"operators.toml: rules name unknown entries: {sorted(unknown)}")
     ignored = tuple(map(re.compile, data.ignored.patterns))
     kernels, precisions = _compiled(data.kernels), _compiled(data.precisions)
     return OperatorTable(classes, data.implies, data.weights, data.heavy.operators, ignored, kernels, precisions)

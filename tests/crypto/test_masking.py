@@ -126,7 +126,7 @@ def test_a_mask_is_the_same_on_both_sides_and_starts_alike_at_every_length() -> 
 
 def test_nobody_else_makes_the_mask() -> None:
     for outsider in (TENANTS[1], TRUSTEES[1], MaskKey(os.urandom(32))):
-        with pytest.raises(ValueError, match="one of the two who share it"):
+        with pytest.raises(ValueError, match="only the two owners of a mask can make it"):
             outsider.mask(stream(0, 0), 1)
 
 
@@ -138,7 +138,7 @@ def test_arguments_stay_as_they_are() -> None:
 
 
 def test_cells_without_a_mask_do_not_leave() -> None:
-    with pytest.raises(ValueError, match="name at least one trustee"):
+    with pytest.raises(ValueError, match="pass at least one trustee"):
         mask_cells(np.zeros(2, np.uint64), TENANTS[0], [])
 
 

@@ -78,9 +78,7 @@ def test_the_prolog_tells_the_job_and_never_stops_it(
     assert lines[0] == f"export PHAROAH_VERDICT={verdict}"
     assert len(lines) > 1
     assert all(line.startswith("print pharoah: ") for line in lines[1:])
-    assert any("a context where this workload does well" in line for line in lines) == (
-        verdict in ("warning", "mismatch")
-    )
+    assert any("better context for this workload" in line for line in lines) == (verdict in ("warning", "mismatch"))
 
 
 def test_the_prolog_is_silent_where_it_has_nothing_to_ask(

@@ -84,7 +84,7 @@ def test_another_key_is_a_bad_signature() -> None:
         BadSignature, match=f"a Receipt is not signed by the key {STRANGER.public.hex()[:16]}…"
     ) as caught:
         open_signed(Receipt, KEY.sign(RECEIPT), STRANGER.public)
-    assert "compare the key" in caught.value.diagnostics()
+    assert "compare the pinned key" in caught.value.diagnostics()
     assert isinstance(caught.value, PeerFault)
 
 

@@ -103,10 +103,12 @@ def test_the_reason_gives_size_interval_and_evidence() -> None:
     )
     assert checked(entry(0.97, judgement=PairJudgement.WORSE)).reason == said
     assert checked(entry(0.97, judgement=PairJudgement.CONFOUNDED)).reason.startswith(
-        f"{said}, but so do its script errors"
+        f"{said}, but script errors are as frequent too"
     )
-    assert checked(entry(0.97, judgement=PairJudgement.SUSPECTED)).reason.startswith(f"{said}; that is not sure, but")
-    assert checked(entry(0.97)).reason == f"{said}; too little is known to say that this is normal"
+    assert checked(entry(0.97, judgement=PairJudgement.SUSPECTED)).reason.startswith(
+        f"{said}; not certain: use another context"
+    )
+    assert checked(entry(0.97)).reason == f"{said}; weak evidence: too few failures expected to call this normal"
 
 
 def test_without_a_bundle_nothing_is_known() -> None:
@@ -117,7 +119,7 @@ def test_without_a_bundle_nothing_is_known() -> None:
         None,
         (),
     )
-    assert found.reason == "no bundle has been received yet"
+    assert found.reason == "no bundle received yet"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_without_a_bundle_nothing_is_known() -> None:
 )
 def test_what_the_bundle_does_not_say_is_unknown_and_not_fine(found: Check) -> None:
     assert (found.verdict, found.evidence, found.better_context) == (CheckVerdict.UNKNOWN, None, None)
-    assert found.reason == "bundle 7 knows nothing of this workload on this context"
+    assert found.reason == "bundle 7 has no evidence about this workload on this context"
 
 
 def test_the_finest_rung_that_the_bundle_knows_decides() -> None:

@@ -115,7 +115,7 @@ def test_two_entries_after_one_are_a_fork_whichever_comes_first() -> None:
     chain = founding()
     one, other = (step(chain.directory, joined=[member]) for member in STRANGERS[:2])
     for first, second in ((one, other), (other, one)):
-        with pytest.raises(Fork, match="entry 1 does not lead on from entry 1") as caught:
+        with pytest.raises(Fork, match="entry 1 does not continue entry 1") as caught:
             chain.extended([first, second])
         assert "compare heads with other tenants" in caught.value.hint
         assert isinstance(caught.value, PeerFault)
@@ -125,7 +125,7 @@ def test_a_gap_is_a_fork() -> None:
     chain = founding()
     middle = chain.extended([step(chain.directory, joined=[STRANGER])])
     last = step(middle.directory, left=[STRANGER.tenant])
-    with pytest.raises(Fork, match="entry 2 does not lead on from entry 0"):
+    with pytest.raises(Fork, match="entry 2 does not continue entry 0"):
         chain.extended([last])
     assert middle.extended([last]).directory.number == 2
 
@@ -176,10 +176,10 @@ def test_entries_that_are_known_already_are_harmless_wherever_they_stand() -> No
 )
 def test_who_is_trusted_does_not_change_by_an_entry(change: Any) -> None:
     before = founding().directory
-    with pytest.raises(TrustChanged, match="entry 1 changes what entry 0 had settled") as caught:
+    with pytest.raises(TrustChanged, match="entry 1 changes values that entry 0 fixed") as caught:
         founding().extended([step(before, **change(before))])
     assert isinstance(caught.value, Refusal)
-    assert "enrolling again" in caught.value.hint
+    assert "enrol again to pin" in caught.value.hint
 
 
 def another_first(before: Directory, **changes: Any) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def test_a_mask_key_that_its_tenant_did_not_sign_is_not_enrolled() -> None:
     ):
         with pytest.raises(BadSignature, match="is not signed by the tenant") as caught:
             founding().extended([step(founding().directory, joined=[swapped])])
-        assert "swapped the key" in caught.value.hint
+        assert "may have been swapped" in caught.value.hint
         with pytest.raises(BadSignature):
             swapped.check()
     enrolled = founding().extended([step(founding().directory, joined=[STRANGER])])
@@ -240,10 +240,10 @@ def test_nobody_is_enrolled_with_the_key_of_another_one_or_its_alias(victim: Mem
     claim = MaskKeyClaim(signing.public, key, MADE)
     for proof in (victim.possession, own.prove(claim), decode(Signed, signing.sign(claim)).signature, bytes(64)):
         posing = claimed(signing, key, proof)
-        with pytest.raises(BadSignature, match="nobody proves to hold the mask key") as caught:
+        with pytest.raises(BadSignature, match="no valid proof of possession for the mask key") as caught:
             founding().extended([step(founding().directory, joined=[posing])])
-        assert "a copy of another one's" in caught.value.hint
-        with pytest.raises(BadSignature, match="nobody proves"):
+        assert "a copy of another member's" in caught.value.hint
+        with pytest.raises(BadSignature, match="no valid proof of possession"):
             posing.check()
 
 
@@ -257,11 +257,11 @@ def test_no_trustee_is_founded_with_the_key_of_another_one_or_its_alias(shift: i
     for proof in proofs:
         posing = replace(first, mask_key=key, possession=proof)
         alone = replace(entry, trustees=(posing, *others), threshold=1)
-        with pytest.raises(BadSignature, match="nobody proves to hold the mask key"):
+        with pytest.raises(BadSignature, match="no valid proof of possession for the mask key"):
             Chain.begin(keys().provider.sign(alone), keys().provider.public)
         if shift:
             beside = replace(entry, trustees=(posing, *others, last))
-            with pytest.raises(BadSignature, match="nobody proves to hold the mask key"):
+            with pytest.raises(BadSignature, match="no valid proof of possession for the mask key"):
                 Chain.begin(keys().provider.sign(beside), keys().provider.public)
 
 
@@ -337,9 +337,9 @@ def test_who_was_renewed_does_not_fall_back_to_the_first_key() -> None:
 @pytest.mark.parametrize(
     ("joined", "left", "complaint"),
     [
-        ([], [STRANGERS[1].tenant], "removes tenant .* who is not there"),
-        ([], [STRANGER.tenant, STRANGER.tenant], "removes tenant .* who is not there"),
-        ([STRANGERS[1]], [STRANGERS[1].tenant], "removes tenant .* who is not there"),
+        ([], [STRANGERS[1].tenant], "removes tenant .* who is not a member"),
+        ([], [STRANGER.tenant, STRANGER.tenant], "removes tenant .* who is not a member"),
+        ([STRANGERS[1]], [STRANGERS[1].tenant], "removes tenant .* who is not a member"),
         ([STRANGER], [], "adds tenant .* again"),
         ([Member.of(CAST[0][0], RENEWED, MADE + 1)], [], "adds tenant .* again"),
         ([Member.of(CAST[1][0], CAST[0][1], MADE)], [], "two members have one mask key"),

@@ -230,7 +230,7 @@ def test_what_a_later_round_of_a_series_may_change(changes: dict[str, Any]) -> N
         ({"cohort_minimum": 13}, "changes cohort_minimum"),
         ({"noise_shares": 9}, "changes noise_shares"),
         ({"trustees": (replace(TRUSTEE, index=2),)}, "changes trustees"),
-        ({"series": None}, "goes on with no series"),
+        ({"series": None}, "continues no series"),
         ({"series": replace(SERIES, name=RoundId(b"t" * 16), position=1)}, "changes name"),
         ({"series": replace(SERIES, start_hour=1, position=1)}, "changes start_hour"),
         ({"series": replace(SERIES, horizon=5, position=1)}, "changes horizon"),
@@ -251,7 +251,7 @@ def test_a_series_does_not_go_back() -> None:
     later = replace(SECOND, series=replace(SERIES, position=2))
     with pytest.raises(PlanRefused, match="does not come after"):
         check_continues(later, replace(SECOND, start_hour=336, end_hour=504))
-    with pytest.raises(PlanRefused, match="goes on with no series"):
+    with pytest.raises(PlanRefused, match="continues no series"):
         check_continues(small_plan(), SECOND)
 
 

@@ -123,7 +123,7 @@ def test_a_tenant_can_have_its_card_again(home: Path, card: Path, tmp_path: Path
     (tmp_path / "tenant" / "node.key").write_bytes(b"no key")
     refused = call("tenant", "enrol", "--home", tmp_path / "tenant", "--card", again)
     assert refused.exit_code == 2
-    assert "no private key in PEM form" in refused.stderr
+    assert "not a private key in PEM form" in refused.stderr
 
 
 def test_enrolling_twice_is_harmless(home: Path, card: Path) -> None:

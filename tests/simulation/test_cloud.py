@@ -128,7 +128,7 @@ def test_an_unknown_key_is_refused_with_what_is_allowed(tmp_path: Path) -> None:
         ("age_band_edges_h = [0.0, 6.0,", "age_band_edges_h = [0.0, 36.0,", "must start at 0 and rise"),
         ("largest_job_nodes = 8", "largest_job_nodes = 12", "must be a power of two"),
         ("owners_minimum = 5", "owners_minimum = 49", "of 48 tenants"),
-        ("framework = 150", "frameworks = 150", "a key of failures_per_week is none"),
+        ("framework = 150", "frameworks = 150", "a key of failures_per_week is unknown"),
         ("framework = 150", "framework = 0", "must be positive"),
         ("infrastructure = 300", "infrastructure = 1200", "must have infrastructure below"),
         ("weeks = 13", "weeks = ", "not TOML"),

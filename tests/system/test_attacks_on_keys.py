@@ -78,7 +78,7 @@ def test_an_alias_of_an_honest_trustees_key_stands_in_no_directory() -> None:
         mask.prove(MaskKeyClaim(signing.public, alias, 0)),
     ):
         listed = replace(accomplice, mask_key=alias, possession=proof)
-        with pytest.raises(BadSignature, match="nobody proves to hold the mask key"):
+        with pytest.raises(BadSignature, match="no valid proof of possession for the mask key"):
             begun(replace(founding(), trustees=(*others, honest, listed)))
 
 
@@ -92,7 +92,7 @@ def test_a_trustees_card_that_shows_another_ones_key_is_refused() -> None:
         replace(card, mask_key=plus_order_two(victims.mask_key), possession=victims.possession),
         replace(card, made_hour=card.made_hour + 1),
     ):
-        with pytest.raises(BadSignature, match="nobody proves to hold the mask key"):
+        with pytest.raises(BadSignature, match="no valid proof of possession for the mask key"):
             open_trustee_card(mine.sign(forged))
 
 
@@ -125,7 +125,7 @@ def test_a_member_under_a_victims_key_is_not_enrolled(cast: Cast) -> None:
         for possession in (honest.possession, victim.possession):
             member = replace(claiming(accomplice, key), possession=possession)
             entry = next_entry(keys().directory, left=[victim.tenant], joined=[member])
-            with pytest.raises(BadSignature, match="nobody proves to hold the mask key"):
+            with pytest.raises(BadSignature, match="no valid proof of possession for the mask key"):
                 chain.extended([keys().provider.sign(entry)])
 
 
@@ -175,7 +175,7 @@ class Refusing:
 
     def endorse(self, request: bytes) -> bytes:
         if self._member in reopened(UnmaskRequest, request).contributors:
-            raise MemberRefused(f"{self._member}: its mask key hides nothing")
+            raise MemberRefused(f"{self._member}: its mask key is of small order")
         return self._endorse(request)
 
 

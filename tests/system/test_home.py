@@ -27,7 +27,7 @@ from tenant_client.rounds.policy import Policy, PolicyError
 from tenant_client.rounds.tenant import Tenant
 from tests.support.factories import SETTINGS, InsecureSilence, a_failure, a_plan, a_unit, keys, signed
 
-HINT = "name the right home by --home, or restore the file from a backup"
+HINT = "pass the right --home, or restore the file from a backup"
 
 
 def opened(home: Path) -> Tenant:
@@ -155,7 +155,7 @@ def test_a_home_without_a_pinned_directory_says_how_to_get_one(tmp_path: Path) -
     with pytest.raises(NotEnrolled) as error:
         opened(tmp_path)
     assert error.value.diagnostics().startswith(
-        "this home has joined no federation\nhint: join one: `pharoah-tenant enrol`"
+        "this home has not joined a federation\nhint: join with `pharoah-tenant enrol`"
     )
     with pytest.raises(NotEnrolled, match="there is no directory to pin"):
         pin(tmp_path, [])

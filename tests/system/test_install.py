@@ -128,7 +128,7 @@ def test_a_clean_environment_runs_a_job_and_says_why_it_failed(core: Path, tmp_p
     assert ["linear", []] in json.loads(call(tenant, "describe", tmp_path / "trace.json", "--json").stdout)["structure"]
     assert len(json.loads(call(tenant, "leases", *home, "--json").stdout)["leases"]) == 1
     assert call(tenant, "changes", "--latest", *home).returncode == 2
-    assert "joined no federation" in call(tenant, "check", "--latest", *home).stderr
+    assert "not joined a federation" in call(tenant, "check", "--latest", *home).stderr
 
 
 @pytest.mark.parametrize(

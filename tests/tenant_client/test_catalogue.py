@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 def refused(path: Path) -> str:
     with pytest.raises(CatalogueError) as failure:
         read_catalogue(path)
-    assert failure.value.what.startswith(f"{path}: ")
+    assert failure.value.what.endswith(f": {path}")
     return failure.value.diagnostics()
 
 
@@ -55,7 +55,7 @@ def test_a_name_stands_once_and_in_its_order() -> None:
 
 
 def test_what_is_no_catalogue_is_refused_with_a_hint(path: Path) -> None:
-    assert "hint: write one with pharoah-tenant catalogue" in refused(path)
+    assert "hint: write one with `pharoah-tenant catalogue`" in refused(path)
     path.write_bytes(keys().founding)
     refused(path)
     refused(path.parent)
@@ -91,4 +91,4 @@ def test_any_bytes_give_entries_or_a_catalogue_error(
 def test_where_it_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(CatalogueError, match="No such file") as failure:
         write_catalogue(tmp_path / "missing" / "x", SKETCHES)
-    assert "hint: name a file that can be written" in failure.value.diagnostics()
+    assert "hint: pass a writable file" in failure.value.diagnostics()

@@ -124,7 +124,7 @@ def test_the_last_run_of_the_same_structure_that_worked_is_the_one_to_compare_wi
 def test_another_run_can_be_named_and_equal_ones_say_so(home: Path) -> None:
     assert "operator" in asked(home, "new", "--from", "other")[1]
     code, said = asked(home, "old", "--from", "old")
-    assert (code, "nothing" in said) == (0, True)
+    assert (code, "no change found" in said) == (0, True)
 
 
 def test_names_that_are_not_there_are_refused(home: Path) -> None:

@@ -98,7 +98,7 @@ def test_greedy_is_close_to_the_best_choice() -> None:
 def test_what_is_no_probability_is_refused() -> None:
     with pytest.raises(ValueError, match="risk"):
         select(1.5, DEFAULTS)
-    with pytest.raises(ValueError, match="time"):
+    with pytest.raises(ValueError, match="more than 0 minutes"):
         Probe("free", 0.0)
 
 

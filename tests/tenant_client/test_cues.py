@@ -56,7 +56,7 @@ def test_levels_order_hardware_before_network_before_programs() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ('reason = "key_error"', 'reason = "keyerror"', "'keyerror' is no reason"),
+        ('reason = "key_error"', 'reason = "keyerror"', "'keyerror' is not a reason"),
         ('role = "teardown"', 'role = "end"', "nccl[5].role"),
         ('level = "worker"', 'level = "nowhere"', ".level"),
         ("example = \"KeyError: 'input_ids'\"", 'example = "nothing"', "does not match its own example"),

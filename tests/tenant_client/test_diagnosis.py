@@ -50,7 +50,7 @@ def test_all_29_reasons_by_count_and_by_gpu_time(variant: str) -> None:
 def test_without_support_nothing_is_guessed(name: str) -> None:
     diagnosis = diagnose(gather([LOGS / name]).evidence)
     assert (diagnosis.reason, diagnosis.domain) == ("unknown", None)
-    assert diagnosis.sentence.startswith("unknown: ")
+    assert diagnosis.sentence.startswith("cause unknown: ")
 
 
 @pytest.mark.parametrize("name", sorted(real()))
@@ -144,7 +144,7 @@ def test_a_diagnosis_collects_its_place_from_what_agrees_with_it() -> None:
 
 
 def test_no_evidence_is_no_diagnosis() -> None:
-    assert diagnose([]).sentence == "unknown: nothing that was read names a reason"
+    assert diagnose([]).sentence == "cause unknown: no known error pattern in the logs"
 
 
 reasons = st.sampled_from([*CAUSES, "unknown"])

@@ -19,7 +19,7 @@ from tests.tenant_client.test_watch_verb import LEASE, OTHER, hint
 
 NOW_H = 500_000.0
 NOW_S = NOW_H * 3600
-CONFIRM = "confirm with `pharoah-tenant confirm memory`"
+CONFIRM = "test with `pharoah-tenant confirm memory`"
 ON_LEASE = ("--lease", str(LEASE))
 # Says that it has begun and stands still until a file is there; then it prints, and ends as it would without us.
 STANDS = """
@@ -36,7 +36,7 @@ sys.exit(5)
 
 
 def slow(ranks: Sequence[int] = (3,), cleared_at_s: float | None = None) -> WatchFinding:
-    return WatchFinding(Kind.SLOW_RANK, NOW_S, 10, tuple(ranks), "rank 3 keeps the others waiting", cleared_at_s)
+    return WatchFinding(Kind.SLOW_RANK, NOW_S, 10, tuple(ranks), "rank 3 slows down the other ranks", cleared_at_s)
 
 
 def told(*hints: Hint) -> list[Episode]:
@@ -60,7 +60,7 @@ def keep(home: Path, *hints: Hint) -> None:
 def test_a_slow_rank_and_a_hint_are_one_finding_with_one_action() -> None:
     (found,) = fuse([slow()], told(raised()), NOW_S)
     assert (found.kind, found.ranks) == (Kind.SLOW_RANK, (3,))
-    assert found.text == f"rank 3 keeps the others waiting; the provider suspects memory: {CONFIRM}"
+    assert found.text == f"rank 3 slows down the other ranks; the provider suspects memory: {CONFIRM}"
 
 
 def test_a_hint_without_a_sign_of_the_job_is_a_finding_of_its_own() -> None:
@@ -75,8 +75,8 @@ def test_a_hint_without_a_sign_of_the_job_is_a_finding_of_its_own() -> None:
     "own",
     [
         slow(cleared_at_s=NOW_S),
-        WatchFinding(Kind.NAN_LOSS, NOW_S, 10, (0,), "rank 0 has a loss of nan"),
-        WatchFinding(Kind.LOSS_SPIKE, NOW_S, 10, (0,), "the loss rose"),
+        WatchFinding(Kind.NAN_LOSS, NOW_S, 10, (0,), "loss of rank 0 is nan"),
+        WatchFinding(Kind.LOSS_SPIKE, NOW_S, 10, (0,), "loss rose"),
     ],
 )
 def test_what_is_over_or_of_another_kind_is_not_joined(own: WatchFinding) -> None:
@@ -92,8 +92,11 @@ def test_a_hint_that_no_longer_stands_is_not_joined(last: Hint) -> None:
 @pytest.mark.parametrize(
     ("last", "text"),
     [
-        (raised(suspicion=Suspicion.UNCLEAR, action=Action.CHECKPOINT), "; the provider sees a raised hazard: take a"),
-        (hint(1, HintState.ESCALATED, 3, at_h=NOW_H), "suspects memory: take a checkpoint, and ask for other nodes"),
+        (
+            raised(suspicion=Suspicion.UNCLEAR, action=Action.CHECKPOINT),
+            "; the provider reports a raised failure risk: take a",
+        ),
+        (hint(1, HintState.ESCALATED, 3, at_h=NOW_H), "suspects memory: take a checkpoint, and request other nodes"),
     ],
 )
 def test_the_action_is_that_of_the_hint(last: Hint, text: str) -> None:

@@ -132,7 +132,7 @@ def test_a_window_ends_before_its_last_hour() -> None:
 
 def test_the_limit_itself_is_allowed_and_the_next_float_below_it_is_not(ledger: Ledger) -> None:
     cost = LOSS.at(DELTA)
-    with pytest.raises(BudgetExceeded, match=r"hours 0–168 would have paid epsilon .* the limit is .* delta 1e-08"):
+    with pytest.raises(BudgetExceeded, match=r"hours 0–168 would have spent epsilon .* the limit is .* delta 1e-08"):
         pay(ledger, a_charge(1), limit_epsilon=math.nextafter(cost, 0))
     pay(ledger, a_charge(1), limit_epsilon=cost)
 

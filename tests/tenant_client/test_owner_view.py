@@ -174,12 +174,12 @@ def test_the_verb_says_when_weeks_are_carried_over(tmp_path: Path) -> None:
     (home / "policy.toml").write_text("owners_minimum = 3\ncohort_minimum = 3\n")
     (tmp_path / "plan").write_bytes(signed(THIRD))
     told = call("preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
-    assert "counts from hour 0: weeks without an answer are carried over" in told.stdout
-    assert "each count + masks, behind all of them each noise + masks mod 2^64" in told.stdout
+    assert "counts from hour 0: unanswered weeks are included" in told.stdout
+    assert "count + masks, then for each cell noise + masks, mod 2^64" in told.stdout
     assert "noise of pairs: failures by workload" in told.stdout
     (tmp_path / "plan").write_bytes(signed(a_plan(1)))
     told = call("preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
-    assert "carried over" not in told.stdout
+    assert "unanswered weeks" not in told.stdout
     assert "each count + noise + masks mod 2^64" in told.stdout
 
 
@@ -250,11 +250,11 @@ def test_the_verbs_print_for_people_too(home: Path) -> None:
     told = call("sent", "--home", str(home))
     assert told.exit_code == 0
     assert "contribution" in told.stdout
-    assert "epoch 0: trustee 3 was sent 4 blinded elements" in told.stdout
-    assert "epoch 0: signed that leases here hold 5 tokens: " in told.stdout
-    assert "directory entry 0, when asked: its digest " in told.stdout
-    assert "each bundle that came: its digest is held here" in told.stdout
-    assert "signature: yours" in call("preview", "--home", str(home)).stdout
+    assert "epoch 0: 4 blinded elements to trustee 3" in told.stdout
+    assert "epoch 0: signed ownership of 5 tokens: " in told.stdout
+    assert "directory entry 0: receipt with the pinned digest " in told.stdout
+    assert "each received bundle: a receipt that its digest is stored here" in told.stdout
+    assert "signature: your signature" in call("preview", "--home", str(home)).stdout
 
 
 def test_a_round_that_was_not_answered_is_unknown(home: Path) -> None:
@@ -266,8 +266,8 @@ def test_a_round_that_was_not_answered_is_unknown(home: Path) -> None:
 def test_a_plan_that_cannot_be_read_is_an_error(home: Path, tmp_path: Path) -> None:
     told = call("preview", "--home", str(home), "--plan", str(tmp_path / "no-such-plan"))
     assert told.exit_code == 2
-    assert f"error: {tmp_path / 'no-such-plan'}: " in told.stderr
-    assert "hint: name a signed plan" in told.stderr
+    assert f": {tmp_path / 'no-such-plan'}" in told.stderr
+    assert "hint: pass a signed plan" in told.stderr
     assert call("preview", "--home", str(home), "--plan", str(tmp_path)).exit_code == 2  # a folder
 
 

@@ -143,7 +143,7 @@ def test_a_hint_stands_until_it_is_cleared_or_old(home: Path, tmp_path: Path, se
 
 
 def test_a_home_without_federation_shows_its_journal(tmp_path: Path) -> None:
-    with pytest.raises(HomeError, match="nothing is journalled"):
+    with pytest.raises(HomeError, match="the journal is empty"):
         house(tmp_path, NOW_H)
     open_database(tmp_path / "tenant.db").close()
     bare = house(tmp_path, NOW_H)
@@ -308,7 +308,7 @@ def test_the_verb_prints_an_address_and_serves_until_it_is_told_to_end(home: Pat
     command = [sys.executable, "-m", "tenant_client", "page", "--home", str(home)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
         assert running.stderr is not None
-        assert "it opens once" in running.stderr.readline()
+        assert "valid once" in running.stderr.readline()
         address = running.stderr.readline().strip()
         with httpx.Client(trust_env=False, timeout=PATIENCE_S, follow_redirects=True) as client:
             assert "leases" in client.get(address).text

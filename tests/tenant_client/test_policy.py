@@ -17,7 +17,7 @@ from tenant_client.rounds.policy import CLOCKS_DIFFER_H, Policy, PolicyError, ch
 from tests.support.changing import replace
 from tests.support.factories import COHORT, POLICY as LIMITS, a_plan, keys, mask_trustees
 
-LENIENT = "the provider must change the plan; loosen policy.toml only if its owner agrees"
+LENIENT = "the provider must change the plan; relax policy.toml only if the owner of the data agrees"
 POLICY = replace(LIMITS, horizon_weeks_maximum=13)
 PLAN = a_plan()
 NOW = 1000.0 * HOURS_PER_WEEK  # by then all windows are over but the one that is not
@@ -75,7 +75,7 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
         owned(PLAN, 2),
         {"owners_minimum": 2},
         f"row workload: {PLAN.dimensions[0].levels[-1]} has 2 owners, the policy wants 3",
-        "rows held by too few tenants must be folded into a coarser rung",
+        "the provider must merge rows of too few tenants into coarser ones",
     ),
     "owners promised": (
         a_plan(owners_minimum=2),
@@ -99,7 +99,7 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
         in_week(1000),
         None,
         "its window ends at hour 168168, and by the clock here it is hour 168000",
-        "a week is counted when it is over; compare the clocks, if one may be wrong",
+        "a week is counted after its end; if that has passed, compare the clocks of provider and tenant",
     ),
     "cohort": (
         a_plan(cohort_minimum=COHORT - 1, noise_shares=1),

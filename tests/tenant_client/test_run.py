@@ -239,7 +239,7 @@ def test_a_home_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     done = run(tmp_path / "file" / "home", ["sh", "-c", "echo ran; exit 4"], env={"TMPDIR": str(tmp_path)})
     assert (done.code, done.stdout) == (4, b"ran\n")
-    assert "the journal cannot be written" in done.stderr
+    assert "cannot write the journal" in done.stderr
 
 
 def test_nowhere_to_write_at_all(tmp_path: Path) -> None:

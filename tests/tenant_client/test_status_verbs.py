@@ -207,7 +207,7 @@ def test_errors_are_coloured_on_a_terminal_alone_and_foreign_text_never(
     assert re.findall(rb"\x1b\[[0-9;]*m", shown) == escapes
     assert rb"\x1b[31mred" in shown
     piped = subprocess.run(command, capture_output=True, env=environment, check=False)
-    assert piped.stderr.startswith(b"pharoah-tenant: error: nothing is journalled")
+    assert piped.stderr.startswith(b"pharoah-tenant: error: the journal is empty")
     assert b"\x1b" not in piped.stdout + piped.stderr
 
 

@@ -236,7 +236,7 @@ def test_weeks_without_an_answer_are_carried_over_and_only_they(cast: Cast) -> N
     carried = unmasked_words(third, tenant.contribute(signed(third)))[: third.cells]
     assert carried.sum() == 2 * counting(third)  # of the second week and of the third
     assert tenant.begins(third) == 168  # as long as it is asked again
-    with pytest.raises(PlanRefused, match="its weeks were answered for in another round of its series"):
+    with pytest.raises(PlanRefused, match="its weeks were already answered in another round of its series"):
         tenant.contribute(signed(second))
     assert len(tenant.ledger.charges()) == 2
 

@@ -137,7 +137,7 @@ def test_the_same_lease_under_another_token_is_refused_and_both_grants_are_kept_
     tenant.take_leases(first)
     before, word = tenant.journal.units(), held(tenant)
     for again in (tenant, cast.tenant(trustees=cast.trustees())):
-        with pytest.raises(GrantChanged, match=f"lease {LEASES[1]} was granted with other tokens before") as fault:
+        with pytest.raises(GrantChanged, match=f"lease {LEASES[1]} was granted before with other tokens") as fault:
             again.take_leases(other)
         assert "proof" in fault.value.diagnostics()
         assert again.grants.refused() == [(LEASES[1], first, other)]

@@ -89,7 +89,7 @@ def test_a_broken_dump_is_a_fault_and_stops_nothing(tmp_path: Path) -> None:
 def test_the_journal_of_an_untouched_home_is_unknown(tmp_path: Path) -> None:
     told = call("journal", "--home", tmp_path)
     assert told.exit_code == 3
-    assert "nothing is journalled" in told.stderr
+    assert "the journal is empty" in told.stderr
     assert list(tmp_path.iterdir()) == []  # looking leaves nothing behind
 
 

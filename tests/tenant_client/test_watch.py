@@ -35,7 +35,7 @@ def test_a_steady_job_hangs_after_its_usual_steps_and_never_before_the_floor(ste
     assert watch.feed(stood_s + allowed_s - 0.1, []) == []
     (hang,) = watch.feed(stood_s + allowed_s + 0.1, [])
     assert (hang.kind, hang.ranks, hang.step) == (Kind.HANG, (0, 1), 10)
-    assert hang.text == f"all of 2 ranks stand at step 10 for {allowed_s:.0f} s, {allowed_s:.0f} s are allowed"
+    assert hang.text == f"both ranks stuck at step 10 for {allowed_s:.0f} s (limit {allowed_s:.0f} s)"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_rank_that_is_always_behind_is_named_once() -> None:
     watch = Watch(LIMITS, 0.0)
     found = lagging(2.0, feeds=40, watch=watch)
     assert [(finding.kind, finding.ranks) for finding in found] == [(Kind.SLOW_RANK, (1,))]
-    assert watch.findings[0].text == "rank 1 keeps the others waiting"
+    assert watch.findings[0].text == "rank 1 slows down the other ranks"
     lagging(0.0, feeds=20, watch=watch, from_feed=40)
     assert watch.findings[0].cleared_at_s is not None
 
@@ -148,7 +148,7 @@ def test_a_loss_that_stays_bad_is_found_and_one_that_passes_is_not(bad: float) -
     watch = Watch(LIMITS, 0.0)
     (found,) = trained(watch, [1.0, 0.9, bad, bad, bad])
     assert (found.kind, found.ranks) == (Kind.NAN_LOSS, (0,))
-    assert found.text == f"rank 0 has a loss of {bad} since step 30"
+    assert found.text == f"loss of rank 0 is {bad} since step 30"
     trained(watch, [0.9], from_step=6)
     assert watch.findings[0].cleared_at_s == 6.0
 
@@ -166,7 +166,7 @@ def test_a_spike_stands_out_from_the_noise_around_it() -> None:
     watch = Watch(LIMITS, 0.0)
     (found,) = trained(watch, [*noisy, 9.0, 9.5])
     assert found.kind is Kind.LOSS_SPIKE
-    assert "the loss rose to 9.5" in found.text
+    assert "loss rose to 9.5" in found.text
     trained(watch, [2.0], from_step=43)
     assert watch.findings[0].cleared_at_s is not None
 

@@ -218,7 +218,7 @@ def test_the_exit_code_of_once_says_whether_a_hint_stands(place: Place) -> None:
         done = place.answered("--wait-s", "5")
         assert (done.exit_code, done.stderr) == (1, "")
         assert len(done.stdout.splitlines()) == 3
-        assert done.stdout.splitlines()[2].startswith(f"hint 3: lease {LEASE} raised: confirm with `pharoah-tenant")
+        assert done.stdout.splitlines()[2].startswith(f"hint 3: lease {LEASE} raised: test with `pharoah-tenant")
         again = place.answered("--wait-s", "1")
         assert (again.exit_code, again.stdout) == (1, done.stdout.splitlines(keepends=True)[2])
         assert place.answered("--wait-s", "1", PHAROAH_LEASE=str(OTHER)).exit_code == 0
@@ -244,7 +244,7 @@ def test_errors_are_unknown_with_once_and_refused_without(place: Place) -> None:
     (place.tenant / "tenant.toml").unlink()
     done = place.called("--once")
     assert (done.exit_code, done.stdout) == (3, "")
-    assert "names no address" in done.stderr
+    assert "has no address" in done.stderr
     assert place.called().exit_code == 2
 
 
@@ -299,11 +299,11 @@ def test_an_episode_goes_from_its_first_hint_to_its_last_and_stands_until_it_is_
 @pytest.mark.parametrize(
     ("told", "line"),
     [
-        (hint(7), "raised: confirm with `pharoah-tenant confirm memory`; its worst node has 20 times the usual hazard"),
-        (hint(7), "(15–30), a failure of the lease: 5.1% within 24 h; suspected: memory"),
-        (hint(7, HintState.ESCALATED, 3), "escalated: take a checkpoint, and ask for other nodes; "),
+        (hint(7), "raised: test with `pharoah-tenant confirm memory`; its worst node has 20 times the usual hazard"),
+        (hint(7), "(15–30); failure probability of the lease 5.1% within 24 h; suspected: memory"),
+        (hint(7, HintState.ESCALATED, 3), "escalated: take a checkpoint, and request other nodes; "),
         (hint(7, HintState.ESCALATED, 3), "within 24 h, for the third time; suspected"),
-        (hint(7, HintState.CLEARED), "cleared: nothing to do; its nodes are as usual again"),
+        (hint(7, HintState.CLEARED), "cleared: no action; its nodes are back to normal"),
         (hint(7, action=Action.CHECKPOINT, suspicion=Suspicion.UNCLEAR), "take a checkpoint; "),
     ],
 )
@@ -359,4 +359,4 @@ def test_what_the_provider_was_asked_is_listed_by_kind_and_hour_also_where_nothi
     assert listed() == {"sign-in": 3, "check": 1, "watch": 1}
     shown = place.called(verb="sent")
     assert shown.exit_code == 0
-    assert f"{HOST}:{place.port} was asked " in shown.stdout
+    assert f"requests to {HOST}:{place.port}: " in shown.stdout

@@ -63,7 +63,7 @@ def test_the_quota_is_granted_to_the_last_element_and_no_further(cast: Cast) -> 
     trustee.evaluate(a_request(2))
     with pytest.raises(QuotaExceeded) as refusal:
         trustee.evaluate(a_request(1))
-    assert "cached for the epoch" in refusal.value.diagnostics()
+    assert "wait for the next epoch" in refusal.value.diagnostics()
     trustee.evaluate(a_request(5, tenant=1))
     trustee.evaluate(a_request(5, epoch=1))
 
@@ -245,7 +245,7 @@ def test_only_epochs_about_now_are_evaluated_and_no_other_is_metered(
         if epoch in granted:
             trustee.evaluate(a_request(epoch=epoch))
             continue
-        with pytest.raises(EpochNotCurrent, match=f"epoch {epoch} was asked for") as refusal:
+        with pytest.raises(EpochNotCurrent, match=f"requested epoch {epoch}, current") as refusal:
             trustee.evaluate(a_request(epoch=epoch))
         assert "clocks" in refusal.value.diagnostics()
     assert {epoch for _, epoch in trustee.evaluations()} == granted

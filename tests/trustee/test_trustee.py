@@ -266,7 +266,7 @@ def test_a_contributor_outside_the_directory_is_named_and_the_round_stays_open(c
     own_name = tenant_id(stranger.public)
     with pytest.raises(MemberRefused, match=f"^{own_name}: ") as refusal:
         trustee.endorse(an_unmasking(plan, (*EVERYBODY, contributed(plan, 0, signer=stranger, tenant=own_name))))
-    assert "enrol anew" in refusal.value.diagnostics()
+    assert "must enrol again" in refusal.value.diagnostics()
     assert trustee.rounds() == []
     trustee.endorse(an_unmasking(plan))
 
@@ -278,8 +278,11 @@ def unsigned(plan: Plan) -> bytes:
 @pytest.mark.parametrize(
     ("refused", "reason"),
     [
-        (lambda plan: contributed(plan, 2, plan=plan_digest(signed(a_plan(epsilon=0.5)))), "it answers another plan"),
-        (lambda plan: contributed(plan, 2, round_id=RoundId(bytes(16))), "it answers another plan"),
+        (
+            lambda plan: contributed(plan, 2, plan=plan_digest(signed(a_plan(epsilon=0.5)))),
+            "the contribution answers another plan",
+        ),
+        (lambda plan: contributed(plan, 2, round_id=RoundId(bytes(16))), "the contribution answers another plan"),
         (unsigned, "is not signed by the key"),
         (lambda plan: contributed(plan, 2, signer=keys().tenants[1][0]), "is not signed by the key"),
         (lambda plan: contributed(plan, 2, signer=keys().provider), "is not signed by the key"),
@@ -308,7 +311,7 @@ def test_a_member_whose_mask_key_agrees_on_nothing_is_named_before_anything_is_b
     trustee.chain = Chain(
         trustee.chain.entries, {known.head: replace(known, by_id={**known.by_id, member.tenant: member})}
     )
-    with pytest.raises(MemberRefused, match=f"^{member.tenant}: the mask key {zero.hex()} hides nothing"):
+    with pytest.raises(MemberRefused, match=f"^{member.tenant}: the mask key {zero.hex()} is of small order"):
         trustee.endorse(an_unmasking(plan))
     assert trustee.rounds() == []
     unmasked(trustee, an_unmasking(plan, (0, 1, 3, 4)), plan)
@@ -349,9 +352,9 @@ def test_a_row_without_owners_enough_by_their_own_word_is_not_unmasked(
 ) -> None:
     """The plan itself says that five own each row; the provider's word is not taken for it."""
     trustee, plan = cast.trustee(), a_plan()
-    with pytest.raises(TooFewOwners, match=f"{held} tenants say that they hold row .*, 3 are needed") as refusal:
+    with pytest.raises(TooFewOwners, match=f"{held} tenants own row .*, 3 are needed") as refusal:
         trustee.endorse(an_unmasking(plan, ownerships=told))
-    assert "coarser rung" in refusal.value.diagnostics()
+    assert "merge the row" in refusal.value.diagnostics()
     assert trustee.rounds() == []
     trustee.endorse(an_unmasking(plan, ownerships=(*told, ownership(2), ownership(3), ownership(4))))
 
@@ -361,7 +364,7 @@ def test_words_of_earlier_weeks_do_not_make_a_row_of_one_lease(cast: Cast) -> No
     plan, trustee = a_plan(window=(168, 336)), cast.trustee()
     stale = ownerships(window=(0, 168))
     for told, held in ((stale, 0), ((*stale, ownership(0, window=(168, 336))), 1)):
-        with pytest.raises(TooFewOwners, match=f"{held} tenants say that they hold row"):
+        with pytest.raises(TooFewOwners, match=f"{held} tenants own row"):
             trustee.endorse(an_unmasking(plan, ownerships=told))
     assert trustee.rounds() == []
     trustee.endorse(an_unmasking(plan, ownerships=ownerships(window=(168, 336))))
@@ -381,7 +384,7 @@ def test_in_a_series_a_word_counts_that_is_of_its_hours(cast: Cast, window: tupl
     if held:
         trustee.endorse(asked)
         return
-    with pytest.raises(TooFewOwners, match=f"{held} tenants say that they hold row"):
+    with pytest.raises(TooFewOwners, match=f"{held} tenants own row"):
         trustee.endorse(asked)
 
 
@@ -390,7 +393,7 @@ def test_one_row_that_is_too_rare_is_enough_to_refuse(cast: Cast) -> None:
     (rare,) = (dimension for dimension in plan.dimensions if dimension.name == "context_level")
     token = Token(bytes.fromhex(rare.levels[1]))
     told = (*OF_TWO, without(2, token))
-    with pytest.raises(TooFewOwners, match=f"2 tenants say that they hold row context_level: {token}"):
+    with pytest.raises(TooFewOwners, match=f"2 tenants own row context_level: {token}"):
         cast.trustee().endorse(an_unmasking(plan, ownerships=told))
     cast.trustee().endorse(an_unmasking(plan, ownerships=(*OF_TWO, ownership(2))))
 
@@ -500,7 +503,7 @@ def test_every_mask_trustee_must_have_endorsed(cast: Cast, endorsers: tuple[int,
     plan, trustee = a_plan(), cast.trustee()
     request = an_unmasking(plan)
     trustee.endorse(request)
-    with pytest.raises(OutOfOrder, match=f"lacks the endorsements of the trustees {missing}"):
+    with pytest.raises(OutOfOrder, match=f"lacks the endorsements of trustees {missing}"):
         trustee.unmask(a_call(request, plan, endorsers))
     assert trustee.rounds() == [(plan.round_id, named(request), False)]
     trustee.unmask(a_call(request, plan))
@@ -542,7 +545,7 @@ def test_trustees_that_were_told_different_sets_find_out_and_unmask_nothing(cast
     words = {index: cast.trustee(index).endorse(request) for index, request in told.items()}
     for index, request in told.items():
         trustee = cast.trustee(index)
-        with pytest.raises(Equivocation, match="was told another set") as fault:
+        with pytest.raises(Equivocation, match="endorsed another set") as fault:
             trustee.unmask(encode(UnmaskCall(request, tuple(words.values()))))
         assert "proof" in fault.value.diagnostics()
         assert all(not unmasked for _, _, unmasked in trustee.rounds())
@@ -560,7 +563,7 @@ def test_a_plan_swapped_for_a_laxer_one_unmasks_nothing_of_the_first(cast: Cast)
         with pytest.raises(CohortTooSmall):
             trustee.endorse(an_unmasking(seen, (0, 1)))
     for trustee in (honest, fooled):
-        with pytest.raises(MemberRefused, match="it answers another plan"):
+        with pytest.raises(MemberRefused, match="the contribution answers another plan"):
             trustee.endorse(an_unmasking(shown, [contributed(seen, tenant) for tenant in (0, 1)]))
     useless = masks(unmasked(fooled, an_unmasking(shown, (0, 1)), shown))
     assert not useless & set(map(int, masks_of(5, seen, (0, 1))))
