@@ -111,7 +111,7 @@ def test_a_log_directory_tells_its_attempts(tmp_path: Path, *, whole: bool) -> N
 def test_nothing_to_attach_to(tmp_path: Path, target: str) -> None:
     result = CliRunner().invoke(app, ["attach", target, "--home", str(tmp_path / "home")])
     assert result.exit_code == 2
-    assert "hint: name the id of a running process" in result.stderr
+    assert "hint: pass the id of a running process" in result.stderr
 
 
 def test_diagnose_names_a_reason_and_says_so_by_its_exit_code(tmp_path: Path) -> None:
@@ -121,5 +121,5 @@ def test_diagnose_names_a_reason_and_says_so_by_its_exit_code(tmp_path: Path) ->
     assert (result.exit_code, json.loads(result.stdout)["reason"]) == (0, "key_error")
     log.write_text("all is well\n")
     result = CliRunner().invoke(app, ["diagnose", str(log)])
-    assert (result.exit_code, result.stdout.split(":")[0]) == (3, "unknown")
+    assert (result.exit_code, result.stdout.split(":")[0]) == (3, "cause unknown")
     assert CliRunner().invoke(app, ["diagnose", str(tmp_path / "none")]).exit_code == 2
