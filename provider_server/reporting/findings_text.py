@@ -263,7 +263,8 @@ def newcomer_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     for row in rows:
         rate, low, high = (row[name] for name in ("rate_per_1000_node_hours", "low", "high"))
         interval = f"{low:.2g}–{high:.2g}"
-        yield f"first rate of context {row['context']}: {rate:.2g} failures per 1,000 node-hours ({interval}); {row['basis']}"
+        measured = f"{rate:.2g} failures per 1,000 node-hours ({interval})"
+        yield f"first rate of context {row['context']}: {measured}; {row['basis']}"
 
 
 def _group_row(group: Group) -> dict[str, Any]:
