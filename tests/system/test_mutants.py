@@ -76,10 +76,10 @@ def test_a_seed_picks_the_same_mutants_from_every_place() -> None:
 
 
 def test_tests_of_the_module_come_before_tests_of_its_importers(tree: Path) -> None:
-    assert watchers("crypto/checks.py", importers(tree)) == (
+    assert watchers("crypto/checks.py", importers(tree)) == [
         ["crypto/checks.py", "tests/test_checks.py"],
         ["tests/test_above.py"],
-    )
+    ]
 
 
 def test_a_mutant_that_no_test_notices_is_named_and_fails_the_run(tree: Path, tmp_path: Path) -> None:
