@@ -64,7 +64,7 @@ fuzz: install ## Fuzz every decoder of foreign bytes, SECONDS_EACH (600) each
 	@$(BIN)/python fuzz/run.py --seconds $(SECONDS_EACH)
 
 .PHONY: nightly
-nightly: install ## All that is too long for `make test`: the suite in ORDERS (10) orders under load, fuzz, the audit
+nightly: install ## All that is too long for `make test`: the suite in ORDERS (10) orders under load, mutants, fuzz, the audit
 	@$(BIN)/python tests/nightly.py --orders $(ORDERS) --seconds $(SECONDS_EACH)
 
 .PHONY: torch

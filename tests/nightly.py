@@ -2,8 +2,9 @@
 
     $ make nightly    # hours: out/nightly/report.md, and the log of each step beside it
 
-The suite runs in several orders, on new examples, while other processes keep every processor busy; every decoder of
-foreign bytes goes through the fuzzer; and the audit measures what the whole path, from tenants to release, gives away.
+The suite runs in several orders, on new examples, while other processes keep every processor busy; it has to notice
+when a check is broken (`tests/mutants.py`); every decoder of foreign bytes goes through the fuzzer; and the audit
+measures what the whole path, from tenants to release, gives away.
 A step that fails ends none of the others. The exit status is 1 if any did.
 """
 
@@ -72,6 +73,7 @@ def steps(orders: int, fuzz_s: int) -> list[Step]:
     suite = (sys.executable, "-m", "pytest", *PARALLEL, "--hypothesis-profile", "searching", "--order-seed")
     return [
         Step("audit", (sys.executable, "benchmarks/audit.py")),
+        Step("mutants", (sys.executable, "tests/mutants.py")),
         *(Step(f"order {seed}", (*suite, str(seed)), under_load=True) for seed in range(1, orders + 1)),
         Step("fuzz", ("make", "--no-print-directory", "fuzz", f"SECONDS_EACH={fuzz_s}")),
     ]

@@ -46,6 +46,16 @@ from federation.protocol.round_messages import (
     finest_row,
     opened_contribution,
 )
+from federation.protocol.service_messages import (
+    SESSION_BYTES,
+    Action,
+    Hint,
+    HintState,
+    Outcome,
+    Session,
+    Suspicion,
+    WatchRequest,
+)
 from tests.support.changing import replace
 
 NO_KINDS = (Id, ids.PublicKey)  # what others have in common
@@ -145,6 +155,12 @@ def test_a_message_beyond_its_bounds_is_none(
             (0, SKETCH_BYTES - 1, SKETCH_BYTES + 1),
             f"a sketch has {SKETCH_BYTES} bytes",
         ),
+        (
+            lambda n: Session(bytes(n), 0),
+            (SESSION_BYTES,),
+            (0, SESSION_BYTES - 1, SESSION_BYTES + 1),
+            f"a session's token has {SESSION_BYTES} bytes",
+        ),
     ],
 )
 def test_lengths(make: Callable[[int], object], within: tuple[int, ...], beyond: tuple[int, ...], rule: str) -> None:
@@ -230,6 +246,10 @@ def test_a_lease_is_granted_with_its_context_tokens_and_no_others() -> None:
 MISMATCH = MismatchEntry(Token(bytes(16)), Token(bytes(16)), 1.0, 2.0, 2.0, 2.0, 0.0, PairJudgement.WORSE, ())
 HAZARD = HazardEntry(Token(bytes(16)), "0", 0.0, 0.0, 0.0)
 STATEMENT = Statement(1.0, 0.0, "discrete_laplace", 1, 3)
+HINT = Hint(
+    1, 0.0, LeaseId(bytes(16)), HintState.RAISED, Suspicion.MEMORY, 2.0, 2.0, 2.0, 0.0, 24.0, Action.MOVE, 1
+)  # fmt: skip
+OUTCOME = Outcome(b"", 1, LeaseId(bytes(16)), Suspicion.MEMORY, confirmed=True, shortfall_percent=0.0)
 
 
 @pytest.mark.parametrize(
@@ -252,11 +272,52 @@ STATEMENT = Statement(1.0, 0.0, "discrete_laplace", 1, 3)
         (STATEMENT, "epsilon", 0.0),
         (STATEMENT, "epsilon", math.nan),
         (STATEMENT, "delta", 1.0),
+        (STATEMENT, "delta", -1e-300),
+        (HINT, "ratio_low", -1e-9),
+        (HINT, "ratio_low", 2.1),
+        (HINT, "ratio_high", 1.9),
+        (HINT, "ratio_high", math.inf),
+        (HINT, "probability", -1e-9),
+        (HINT, "probability", 1.0000001),
+        (OUTCOME, "shortfall_percent", -1e-9),
+        (OUTCOME, "shortfall_percent", 100.0000001),
     ],
 )
 def test_findings_out_of_range_are_none(entry: Any, field: str, value: float) -> None:
     with pytest.raises(ValueError, match=field.split("_")[0]):
         replace(entry, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("entry", "field", "value"),
+    [
+        (MISMATCH, "probability_worse", 0.0),
+        (MISMATCH, "risk_ratio_low", 0.0),
+        (HAZARD, "rate_high", 1e300),
+        (STATEMENT, "epsilon", 1e-300),
+        (STATEMENT, "delta", math.nextafter(1.0, 0.0)),
+        (HINT, "ratio_low", 0.0),
+        (HINT, "ratio_high", 1e300),
+        (HINT, "probability", 1.0),
+        (OUTCOME, "shortfall_percent", 100.0),
+    ],
+)
+def test_findings_at_the_end_of_their_range_are_some(entry: Any, field: str, value: float) -> None:
+    assert getattr(replace(entry, **{field: value}), field) == value
+
+
+@pytest.mark.parametrize(("entry", "field"), [(HINT, "number"), (HINT, "times"), (OUTCOME, "hint")])
+def test_hints_are_numbered_from_one(entry: Any, field: str) -> None:
+    assert getattr(entry, field) == 1
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match="numbered from 1 on"):
+            replace(entry, **{field: wrong})
+
+
+def test_hints_after_none_are_all_of_them() -> None:
+    assert WatchRequest(b"", 0).after == 0
+    with pytest.raises(ValueError, match="numbered from 1 on"):
+        WatchRequest(b"", -1)
 
 
 # ---- ladders -------------------------------------------------------------------------------------------------------

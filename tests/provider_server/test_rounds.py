@@ -624,10 +624,11 @@ def test_a_tenant_says_from_which_hour_it_counts_within_the_series(store: RoundS
     collecting = a_round(second, store)
     collecting.receive(a_contribution(0, second, start_hour=0))
     collecting.receive(a_contribution(1, second, start_hour=168))
+    collecting.receive(a_contribution(3, second, start_hour=335))
     for outside in (336, 500):
         with pytest.raises(PeerFault, match=f"counts from hour {outside}, outside of the plan"):
             collecting.receive(a_contribution(2, second, start_hour=outside))
-    assert collecting.start_hours == {keys().tenant_id(0): 0, keys().tenant_id(1): 168}
+    assert collecting.start_hours == {keys().tenant_id(0): 0, keys().tenant_id(1): 168, keys().tenant_id(3): 335}
     alone = a_round(a_plan(77, window=(336, 504)), store)
     with pytest.raises(PeerFault, match="counts from hour 168, outside of the plan"):
         alone.receive(a_contribution(0, alone.plan, start_hour=168))

@@ -1,12 +1,14 @@
 """From model and quasi-experiment to a verdict: which pairs are accused, which acquitted, and where to go instead."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.mismatch import find_mismatches
-from provider_server.learning.verdicts import PairFinding, judge_pairs, surest, suspected
+from provider_server.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.learning.verdicts import HARMFUL_RATIO, PairFinding, judge_pairs, surest, suspected
 from tests.support.changing import replace
 
 WORKLOADS, CONTEXTS = 20, 10
@@ -126,3 +128,66 @@ def test_what_is_suspected_is_proposed_another_context() -> None:
     assert doubted
     assert np.mean([bool(one.alternatives) for one in doubted]) > 0.5
     assert all("use another context if that costs little" in one.reason for one in doubted)
+
+
+# ---- at the bounds -----------------------------------------------------------------------------------------------
+
+JUST = 1e-9  # beyond a bound
+TWINS = (Dimension("workload", ("w0",)), Dimension("context", ("c0", "c1", "c2")))
+
+
+def judged(
+    probability_worse: Sequence[float], ratio_high: Sequence[float], first_hours: float = 1e4
+) -> list[PairFinding]:
+    """Verdicts on one workload that failed once in 100 node-hours on each of three contexts, as was expected."""
+    hours, nothing = np.array([[first_hours, 1e4, 1e4]]), np.zeros((1, 3))
+    counted = LifeTable(TWINS, hours / 100.0, hours / 100.0, nothing, nothing)
+    places, ones = np.arange(3), np.ones(3)
+    found = Mismatches(
+        workload=places * 0,
+        context=places,
+        expected=hours[0] / 100.0,
+        probability_worse=np.array(probability_worse),
+        ratio=ones,
+        ratio_low=0.5 * ones,
+        ratio_high=np.array(ratio_high),
+        ratio_if_expected=ones,
+        ratio_if_worse=ones,
+        relative_variance=nothing[0],
+        share_worse=0.03,
+        spread=0.1,
+    )
+    return judge_pairs(found, counted, counted, hours)
+
+
+def test_a_pair_as_likely_as_not_is_among_the_surest_while_few_are_expected_to_be_wrong() -> None:
+    assert surest(np.array([1.0] * 49 + [0.5])).tolist() == list(range(50))
+    assert surest(np.array([1.0] * 49 + [0.5 - JUST])).tolist() == list(range(49))
+    assert surest(np.array([1.0] * 11 + [0.5 + JUST])).tolist() == list(range(11))  # half a pair of 12 is too much
+
+
+def test_who_is_suspected_at_the_least_suspicion_and_at_the_full_share_of_vain_moves() -> None:
+    room = np.array([1.0, 1e6])
+    assert suspected(np.array([0.03, 0.0]), room).tolist() == [True, False]
+    assert suspected(np.array([0.03 - JUST, 0.0]), room).tolist() == [False, False]
+    assert suspected(np.array([0.25, 0.0]), np.array([0.06, 0.955])).tolist() == [True, False]  # 0.045 of 1 in vain
+    assert suspected(np.array([0.25, 0.0]), np.array([0.06 + JUST, 0.955])).tolist() == [False, False]
+    assert suspected(np.array([0.5, 0.5 - JUST]), np.array([1.0, 1.0])).tolist() == [True, False]
+
+
+def test_a_pair_is_acquitted_once_twice_the_rate_is_excluded_and_not_before() -> None:
+    bounds = (HARMFUL_RATIO - JUST, HARMFUL_RATIO, HARMFUL_RATIO + JUST)
+    assert [one.judgement for one in judged((0.0, 0.0, 0.0), bounds)] == [
+        PairJudgement.NOT_WORSE,
+        PairJudgement.TOO_LITTLE,
+        PairJudgement.TOO_LITTLE,
+    ]
+
+
+@pytest.mark.parametrize(("probability", "proposed"), [(0.5, ("c1",)), (0.5 - JUST, ("c1", "c2"))])
+def test_who_is_likely_to_suffer_is_sent_where_less_is_suffered_and_others_below_their_upper_bound(
+    probability: float, proposed: tuple[str, ...]
+) -> None:
+    """The pair's own rate is 1 of what is expected, its upper bound 3."""
+    doubted = judged((probability, 0.0, 0.0), (3.0, 0.9, 2.0), first_hours=100.0)[0]
+    assert doubted.alternatives == proposed

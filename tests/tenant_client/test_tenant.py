@@ -18,7 +18,7 @@ import pytest
 
 from crypto.codec import decode, digest, encode
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PeerFault, PlanRefused
-from crypto.ids import LeaseId
+from crypto.ids import LeaseId, RoundId
 from crypto.masking import MaskKey, Words, add_words, words_from_bytes
 from crypto.signing import SigningKey, open_signed
 from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
@@ -239,6 +239,17 @@ def test_weeks_without_an_answer_are_carried_over_and_only_they(cast: Cast) -> N
     with pytest.raises(PlanRefused, match="its weeks were already answered in another round of its series"):
         tenant.contribute(signed(second))
     assert len(tenant.ledger.charges()) == 2
+
+
+def test_an_hour_that_is_left_of_a_window_is_answered_and_no_hour_is_not(cast: Cast) -> None:
+    first, second, _ = a_series()
+    tenant = with_failures(cast.tenant(sampler=InsecureSilence()), 3)
+    tenant.contribute(signed(first))
+    last_hour = replace(second, start_hour=168, end_hour=169)
+    tenant.contribute(signed(last_hour))
+    assert [(charge.start_h, charge.end_h) for charge in tenant.ledger.charges()] == [(0, 168), (168, 169)]
+    with pytest.raises(PlanRefused, match="its weeks were answered for in another round of its series"):
+        tenant.contribute(signed(replace(last_hour, round_id=RoundId(b"again" + bytes(11)))))
 
 
 def made_for(**settings: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from crypto.errors import BadSignature, DecodeError, PeerFault
 from crypto.ids import Digest, EncodedElement, MaskPublicKey, RoundId, SealingPublicKey
 from crypto.masking import MaskKey
 from crypto.possession import MaskKeyClaim
-from crypto.ristretto import ZERO, Element, Scalar, mul_base
+from crypto.ristretto import SCALAR_BYTES, ZERO, Element, Scalar, mul_base
 from crypto.signing import Signed, SigningKey, reopened
 from crypto.threshold import GroupKey, KeyShare, TrusteeFault, combine_evaluations, lagrange_at_zero
 from crypto.voprf import Evaluation, Proof, blind, evaluate, finalize
@@ -45,6 +45,7 @@ from federation.protocol.ceremony import (
 )
 from federation.protocol.directory import Chain, Directory, Fork, Member, TrustChanged, next_entry
 from federation.protocol.enrolment import (
+    SEALED_BYTES,
     CardList,
     MemberCard,
     OtherFingerprint,
@@ -343,6 +344,21 @@ def test_other_bad_dealings_name_their_dealer() -> None:
     for changes, said in cases:
         with pytest.raises(TrusteeFault, match=f"trustee 3 at {address(3)} .*{said}"):
             committee(cards(), altered(3, **changes))
+
+
+def test_a_dealing_has_a_commitment_for_each_coefficient() -> None:
+    first, second, third = dealing_of(3).commitments
+    assert replace(dealing_of(3), threshold=1, commitments=(first,)).threshold == 1
+    for threshold, commitments in ((0, ()), (T, (first, second)), (T, (first, second, third, first))):
+        with pytest.raises(ValueError, match="one commitment for each of `threshold` coefficients"):
+            replace(dealing_of(3), threshold=threshold, commitments=commitments)
+
+
+def test_a_sealed_share_has_its_length() -> None:
+    assert {len(share) for share in dealing_of(3).sealed} == {SEALED_BYTES}
+    for length in (0, SEALED_BYTES - 1, SEALED_BYTES + 1):
+        with pytest.raises(ValueError, match=f"a sealed share has {SEALED_BYTES} bytes"):
+            replace(dealing_of(3), sealed=(*dealing_of(3).sealed[1:], bytes(length)))
 
 
 def test_a_sealing_key_that_went_round_its_type_is_named() -> None:
@@ -744,6 +760,10 @@ def test_a_kept_share_has_its_secret() -> None:
         KeptShare(1)  # type: ignore[call-arg]
     with pytest.raises(DecodeError, match="KeptShare"):
         decode(KeptShare, msgpack.packb([KeptShare.LABEL, 1]))
+    assert KeptShare(1, bytes(SCALAR_BYTES)).index == 1
+    for index, length in ((0, SCALAR_BYTES), (-1, SCALAR_BYTES), (1, SCALAR_BYTES - 1), (1, SCALAR_BYTES + 1)):
+        with pytest.raises(ValueError, match="a number from 1 and one scalar"):
+            KeptShare(index, bytes(length))
 
 
 def test_no_secret_shows_in_a_repr() -> None:
