@@ -6,10 +6,13 @@
 Rules, in this order:
 
 1. Evidence about hardware, devices, killed workers and memory wins, in this order of levels.
-2. Then the first evidence: the first line of a file; across ranks the earliest time if all times come from one kind of
+2. Then the launcher's verdict (torchrun's first failure, the exit status): errors of other ranks follow from the rank
+   that it names. A rank that a signal ended raised no exception, so an exception is another rank's.
+3. Then the first error: the first line of a file; across ranks the earliest time if all times come from one kind of
    source, else network before collective before program, and a bare RuntimeError last.
-3. Symptoms (time-outs, lost peers, killed contexts) name a reason only if nothing above does; teardown never does.
-4. Then the owner's lessons. Nothing is guessed: without evidence the reason is `unknown`.
+4. A symptom (time-out, lost peer, killed context) is what the survivors of a failure say. It is kept and shown, but
+   names a reason only if the kernel said it or rounds do not count that reason; teardown never does.
+5. Then the owner's lessons. Nothing is guessed: without evidence the reason is `unknown`.
 
 In a log directory of torchelastic only the last attempt counts: earlier ones were restarted.
 """
@@ -19,15 +22,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.causes import Domain
 from tenant_client.diagnosis import collectives
 from tenant_client.diagnosis.log_templates import Lessons, Templates
-from tenant_client.sources import elastic, flight_recorder, job_log, kernel_log, nccl_log
-from tenant_client.sources.cues import UNKNOWN, Level, level_of
+from tenant_client.sources import elastic, exit_status, flight_recorder, job_log, kernel_log, nccl_log, torchrun
+from tenant_client.sources.cues import Level, level_of
 from tenant_client.sources.evidence import Evidence, Role
+from tenant_client.sources.exit_status import EXIT_CODE
 from tenant_client.sources.flight_recorder import Dump
 from tenant_client.sources.job_log import Leftover
 from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
+from tenant_client.sources.reasons import REASONS, UNKNOWN
 from tenant_client.sources.scanning import Line
 
 _HEAD = 16 << 10
@@ -35,6 +40,8 @@ _FEW = 8
 _HINTS = 5
 _MOST_FILES = 100_000
 _LESSON = "lessons"
+CANCELLED = "cancelled"
+_VERDICTS = (torchrun.SOURCE, exit_status.SOURCE)
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
 # Symptoms, those nearest to the cause first; killed GPU contexts last, since every killed process leaves some.
 _SYMPTOMS = (Level.HARDWARE, Level.MEMORY, Level.WORKER, Level.NETWORK, Level.COLLECTIVE, Level.PROGRAM, Level.DEVICE)
@@ -42,14 +49,16 @@ _SYMPTOMS = (Level.HARDWARE, Level.MEMORY, Level.WORKER, Level.NETWORK, Level.CO
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The cause: `reason` is a slug of `CAUSES` or "unknown", `root` its evidence, `cascade` the later failures.
+    """The cause: `reason` is a slug of `REASONS` or "unknown", `root` its evidence, `cascade` the later failures.
 
-    If the reason is unknown, `root` is an exception without a matching cue, or None.
+    If the reason is unknown, `root` is an exception without a matching cue, or None; `symptom` is then what the job's
+    survivors say, or None.
     """
 
     reason: str
     root: Evidence | None
     cascade: tuple[Evidence, ...] = ()
+    symptom: Evidence | None = None
 
     @property
     def rank(self) -> int | None:
@@ -69,16 +78,19 @@ class Diagnosis:
     @property
     def domain(self) -> Domain | None:
         """Infrastructure, framework or script; None for unknown."""
-        return CAUSES[self.reason].domain if self.reason in CAUSES else None
+        return REASONS[self.reason].domain if self.reason in REASONS else None
 
     @property
     def advice(self) -> str:
         """The advice for the reason; empty for unknown."""
-        return CAUSES[self.reason].advice if self.reason in CAUSES else ""
+        return REASONS[self.reason].advice if self.reason in REASONS else ""
 
     @property
     def sentence(self) -> str:
         """One line for a person."""
+        if self.root is None and self.symptom is not None:
+            what = " ".join(self.symptom.text.split())[:200]
+            return f"cause unknown, only a symptom of it: {self.symptom.reason}: {self.symptom.where}: {what}"
         if self.root is None:
             return "cause unknown: no known error pattern in the logs"
         where = [f"rank {self.rank}" if self.rank is not None else "", self.host, f"GPU {self.gpu}" if self.gpu else ""]
@@ -201,11 +213,48 @@ def _evidence(reader: CappedReader, head: bytes, limits: ReadLimits, gathered: G
 def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
     """Selects the cause; the evidence is in the order of files and lines."""
     seen = list(evidence)
-    roots = [one for one in seen if one.role is Role.ROOT]
-    root = _first(roots) if roots else _symptom(seen)
+    root = _root(seen)
     if root is None:
-        return Diagnosis(UNKNOWN, None, _few(seen, None))
+        return Diagnosis(UNKNOWN, None, _few(seen, None), next(iter(_symptoms(seen)), None))
     return Diagnosis(root.reason, root, _few(seen, root))
+
+
+def _root(seen: Sequence[Evidence]) -> Evidence | None:
+    roots = [one for one in seen if one.role is Role.ROOT and one.source not in _VERDICTS]
+    roots = [one for one in roots if one.reason != CANCELLED] or roots  # a scheduler cancels what has failed, too
+    if roots and min(level_of(root.reason) for root in roots) <= Level.MEMORY:
+        return _nearest(roots)
+    verdict = _verdict(seen)
+    if verdict is not None:
+        roots = _of_verdict(roots, verdict)
+    if roots:
+        return _first_of_program(_without_late_ranks(roots))
+    if verdict is not None and verdict.role is Role.ROOT:
+        return verdict
+    symptoms = [one for one in _symptoms(seen) if one.source == kernel_log.SOURCE or not REASONS[one.reason].counted]
+    return symptoms[0] if symptoms else None
+
+
+def _symptoms(seen: Sequence[Evidence]) -> list[Evidence]:
+    """Those that name a reason, the nearest to the cause first."""
+    symptoms = [one for one in seen if one.role is Role.SYMPTOM and one.reason != UNKNOWN]
+    return sorted(symptoms, key=lambda one: _SYMPTOMS.index(level_of(one.reason)))
+
+
+def _verdict(seen: Sequence[Evidence]) -> Evidence | None:
+    """The launcher's, with the host if it says one; else that of the exit status."""
+    verdicts = [one for source in _VERDICTS for one in seen if one.source == source]
+    return next((one for one in verdicts if one.host), verdicts[0] if verdicts else None)
+
+
+def _of_verdict(roots: list[Evidence], verdict: Evidence) -> list[Evidence]:
+    """The errors that may be those of the rank that failed first."""
+    if verdict.rank is None:
+        return roots
+    if verdict.role is Role.ROOT and verdict.reason != EXIT_CODE:
+        return [root for root in roots if root.rank == verdict.rank]
+    own = [root for root in roots if root.rank in (None, verdict.rank)]
+    return own if own or verdict.role is Role.ROOT else roots
 
 
 def _few(seen: Sequence[Evidence], root: Evidence | None) -> tuple[Evidence, ...]:
@@ -218,16 +267,10 @@ def _few(seen: Sequence[Evidence], root: Evidence | None) -> tuple[Evidence, ...
     return tuple(sorted(kinds.values(), key=lambda one: one.reason != reason)[:_FEW])
 
 
-def _symptom(seen: Sequence[Evidence]) -> Evidence | None:
-    symptoms = [one for one in seen if one.role is Role.SYMPTOM and one.reason != UNKNOWN]
-    return min(symptoms, key=lambda one: _SYMPTOMS.index(level_of(one.reason)), default=None)
-
-
-def _first(roots: Sequence[Evidence]) -> Evidence:
+def _nearest(roots: Sequence[Evidence]) -> Evidence:
+    """The first of those nearest to the hardware."""
     lowest = min(level_of(root.reason) for root in roots)
-    if lowest <= Level.MEMORY:
-        return _earliest([root for root in roots if level_of(root.reason) == lowest])
-    return _first_of_program(_without_late_ranks(roots))
+    return _earliest([root for root in roots if level_of(root.reason) == lowest])
 
 
 def _first_of_program(roots: Sequence[Evidence]) -> Evidence:

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from crypto.errors import PharoahError
-from federation.protocol.causes import CAUSES
 from federation.runtime.visible import json_text
+from tenant_client.sources.reasons import REASONS
 
 ANY = "<*>"
 _SIMILAR = 0.4
@@ -170,7 +170,7 @@ def _checked(reasons: Mapping[str, object], where: str) -> Mapping[str, str]:
         raise LessonsError(f"{where}: more than {_MOST_LESSONS} lessons")
     checked: dict[str, str] = {}
     for template, reason in reasons.items():
-        if not isinstance(reason, str) or reason not in CAUSES:
+        if not isinstance(reason, str) or reason not in REASONS:
             raise LessonsError(
                 f"{where}: unknown reason {reason!r}", hint="list the reasons with `pharoah-tenant reasons`"
             )

@@ -18,6 +18,7 @@ from tenant_client.records.attempts import Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal
 from tenant_client.rounds.policy import Policy, load_policy
+from tenant_client.sources.reasons import REASONS
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,19 @@ class Leases:
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason for failures, whether a round counts it, and what a user does about it."""
+    """A reason for failures, and what a user does about it.
+
+    A round counts it as its `parent`, "" for none, or as unknown where `counted` is false. `domain` is None where it
+    may be any. `observed` and `share_of_lost_gpu_time`, in percent, are Acme's, None for what Acme does not tell apart.
+    """
 
     slug: str
     title: str
-    domain: Domain
-    observed: int
-    share_of_lost_gpu_time: float
-    counts: bool
+    parent: str
+    domain: Domain | None
+    observed: int | None
+    share_of_lost_gpu_time: float | None
+    counted: bool
     advice: str
 
 
@@ -63,18 +69,19 @@ class Reasons:
 
 
 def reasons() -> Reasons:
-    """Every cause of the taxonomy. All of them are counted: a round has a row for each."""
+    """Acme's 29 by domain, and the finer reasons behind them."""
     rows = (
         Reason(
             one.slug,
             one.title,
+            one.parent,
             one.domain,
-            one.observed,
-            one.share_of_lost_gpu_time,
-            counts=True,
+            CAUSES[one.slug].observed if one.slug in CAUSES else None,
+            CAUSES[one.slug].share_of_lost_gpu_time if one.slug in CAUSES else None,
+            counted=one.counted,
             advice=one.advice,
         )
-        for one in CAUSES.values()
+        for one in REASONS.values()
     )
     return Reasons(1, tuple(rows))
 

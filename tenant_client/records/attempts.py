@@ -4,7 +4,8 @@
 
 - `stopped`: by a signal from outside (Ctrl-C, a scheduler's SIGTERM). `interrupted`: `run` was killed before the job
   ended, so the reason is unknown.
-- A failed attempt is also journalled as a `Failure` and counted in a round; stopped and interrupted ones are not.
+- A failed attempt is also journalled as a `Failure`, under the reason that rounds count for its own; stopped and
+  interrupted ones are not, nor those that somebody ended (`Reason.ended`).
 - Times are seconds since 1970. In `units` and `failures` they are hours since 1970, as in the windows of plans.
 """
 
@@ -17,8 +18,8 @@ from typing import Any
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.sqlite import Connection, transaction
 from tenant_client.records.journal import Failure, Journal
+from tenant_client.sources.reasons import UNKNOWN, counted_as
 
-UNKNOWN = "unknown"
 INTERRUPTED = "interrupted: `pharoah-tenant run` was killed before the job ended, so its exit status is unknown"
 
 
@@ -140,7 +141,7 @@ class Attempts:
         began_h, ended_h = started_at_s / SECONDS_PER_HOUR, ended_at_s / SECONDS_PER_HOUR
         since = "SELECT 1 FROM failures WHERE unit = ? AND at_h >= ?"
         if self._connection.execute(since, (unit, began_h)).fetchone() is None:
-            self._journal.add([], [Failure(unit, ended_h, max(0.0, ended_h - start_h), reason)])
+            self._journal.add([], [Failure(unit, ended_h, max(0.0, ended_h - start_h), counted_as(reason))])
 
     def list(self, unit: str | None = None) -> list[Attempt]:
         """All attempts, or those of one unit, in order of their start."""

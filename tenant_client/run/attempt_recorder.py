@@ -21,6 +21,7 @@ from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.run_directory import held
 from tenant_client.run.supervise import Ending
 from tenant_client.run.watchdog import Kind, WatchFinding
+from tenant_client.sources.reasons import somebody_ended
 from tenant_client.sources.scheduler import placement
 from tenant_client.workload.descriptor import Descriptor
 
@@ -103,7 +104,7 @@ class Record:
             return
         paths = self._paths(found)
         cause = diagnose_attempt.cause_of(paths, findings, _status(how), self._lessons, self._ours)
-        self._explain(cause, counted=True)
+        self._explain(cause, counted=not somebody_ended(cause.reason))
         self._ours.say(f"attempt {self.number} of {self._unit} failed: {cause.sentence or cause.reason}")
 
     def _say_good_end(self, at_s: float) -> None:

@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tenant_client.records.attempts import UNKNOWN, AttemptCause
+from tenant_client.records.attempts import AttemptCause
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.run_directory import DUMPS
 from tenant_client.run.watchdog import Kind, WatchFinding
 from tenant_client.sources.evidence import Evidence, Role
+from tenant_client.sources.reasons import UNKNOWN
 
 if TYPE_CHECKING:
     from tenant_client.diagnosis.diagnose import Diagnosis

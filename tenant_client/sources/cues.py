@@ -20,11 +20,9 @@ from typing import Literal
 
 import msgspec
 
-from federation.protocol.causes import CAUSES
 from federation.protocol.toml_tables import BadTable, convert, loads, shipped
 from tenant_client.sources.evidence import Role
-
-UNKNOWN = "unknown"
+from tenant_client.sources.reasons import REASONS, UNKNOWN
 
 
 class Level(IntEnum):
@@ -130,8 +128,8 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frames: str | None = None
 
     def cue(self, order: int) -> Cue:
-        if self.reason != UNKNOWN and self.reason not in CAUSES:
-            raise BadTable(f"{self.reason!r} is not a reason of federation/protocol/causes.toml")
+        if self.reason != UNKNOWN and self.reason not in REASONS:
+            raise BadTable(f"{self.reason!r} is not a reason of causes.toml or reasons.toml")
         frames = None if self.frames is None else re.compile(self.frames)
         level, pattern = Level[self.level.upper()], re.compile(self.regex)
         cue = Cue(self.reason, self.role, level, self.literals, pattern, frames, self.example, order)

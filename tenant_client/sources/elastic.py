@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
-from tenant_client.sources.cues import UNKNOWN, match_exception
+from tenant_client.sources.cues import match_exception
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.job_log import spokesman
 from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError
+from tenant_client.sources.reasons import UNKNOWN
 from tenant_client.sources.tracebacks import Tracebacks
 
 SOURCE = "elastic"

@@ -21,7 +21,7 @@ class Role(StrEnum):
 class Evidence:
     """One observation.
 
-    `reason` is a slug of `federation.protocol.causes.CAUSES` or `unknown`; `line` counts from 1, 0 where lines mean
+    `reason` is a slug of `sources.reasons.REASONS` or `unknown`; `line` counts from 1, 0 where lines mean
     nothing; `at_s` in seconds since the epoch, None where the source has no clock; `gpu` a PCI bus id or an index, ""
     where not named.
     """

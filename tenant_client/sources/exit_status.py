@@ -1,21 +1,28 @@
-"""Evidence from the exit status of a process. It names no reason, since every status has several.
+"""Evidence from the exit status of a process: what ended it, where nothing else says why.
 
-137 may be the out-of-memory killer, a scheduler or a person; only the kernel log shows which. 134 and 139 follow a
-fault that another source names; 2 is the status of argparse and of many other programs.
+137 may be the out-of-memory killer, a scheduler or a person; only the kernel log shows which, and `killed` is what the
+status alone supports. 134 follows a fault that another source names; 1 is Python's after an exception; 2 is that of
+argparse and of many other programs.
 
-    >>> of(137).text
-    'exit status 137: killed by SIGKILL'
-    >>> of(137).reason
-    'unknown'
+    >>> of(137).text, of(137).reason
+    ('exit status 137: killed by SIGKILL', 'killed')
+    >>> of(-11).reason, of(17).reason, of(1).reason
+    ('segmentation_fault', 'exit_code', 'unknown')
 """
 
 import signal
 
-from tenant_client.sources.cues import UNKNOWN
 from tenant_client.sources.evidence import Evidence, Role
+from tenant_client.sources.reasons import UNKNOWN
 
 SOURCE = "exit_status"
-_TEARDOWN = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+EXIT_CODE = "exit_code"
+_BY_SIGNAL = {
+    signal.SIGKILL: "killed",
+    signal.SIGSEGV: "segmentation_fault",
+    signal.SIGBUS: "shared_memory_full",
+    signal.SIGXCPU: "time_limit",
+}
 _MEANINGS = {1: "an error", 2: "a usage error, perhaps", 126: "not executable", 127: "command not found"}
 
 
@@ -23,10 +30,18 @@ def of(status: int, file: str = "exit status", *, rank: int | None = None, host:
     """Evidence for a status as a shell (128 + n) or Python (-n) gives it; None for success."""
     if status == 0:
         return None
-    killer = signal_of(status)
+    killer, reason = signal_of(status), reason_of(status)
     what = f"killed by {killer.name}" if killer else _MEANINGS.get(status, "failed")
-    role = Role.TEARDOWN if killer is None or killer in _TEARDOWN else Role.SYMPTOM
-    return Evidence(UNKNOWN, role, SOURCE, file, 0, f"exit status {status}: {what}", None, rank, host)
+    role = Role.TEARDOWN if reason == UNKNOWN else Role.ROOT
+    return Evidence(reason, role, SOURCE, file, 0, f"exit status {status}: {what}", None, rank, host)
+
+
+def reason_of(status: int) -> str:
+    """What a status alone supports; "unknown" where it is that of many failures, or of a stop that was asked for."""
+    killer = signal_of(status)
+    if killer:
+        return _BY_SIGNAL.get(killer, UNKNOWN)
+    return UNKNOWN if status in _MEANINGS else EXIT_CODE
 
 
 def signal_of(status: int) -> signal.Signals | None:

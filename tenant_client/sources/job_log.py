@@ -13,19 +13,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from tenant_client.sources.cues import UNKNOWN, Cue, Level, match_exception, match_line, says_something, table
+from tenant_client.sources.cues import Cue, Level, match_exception, match_line, says_something, table
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.kernel_log import KernelLines
 from tenant_client.sources.nccl_log import RANK_WORD, NcclLines
 from tenant_client.sources.prefixes import NCCL_LINE, LineOrigin, place, stamp
 from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
+from tenant_client.sources.reasons import UNKNOWN, somebody_ended
 from tenant_client.sources.scanning import Line, Scanner, gate_of
-from tenant_client.sources.tracebacks import Raised, Tracebacks
+from tenant_client.sources.torchrun import WORDS as TORCHRUN_WORDS, TorchrunLines
+from tenant_client.sources.tracebacks import Raised, Tracebacks, is_exception
 
 SOURCE = "job_log"
 _TEXT = 400
 _MOST_KINDS = 1024
 _SURVIVED = 5
+_LAST_WORDS = 4
+# What launchers, containers and notebooks put before a line.
+_BEFORE = re.compile(r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\([^()]{1,80}\) |(?:E|ERROR)[: ]+ ?)+", re.ASCII)
+DISK_FULL = "disk_full"
 _IGNORED = "xception ignored in"
 _PROGRESS_WORDS = ("it/s", "s/it", "loss", "iteration")
 _STEP = re.compile(r"\b(\d+)/\d+ \[|\biteration\D{0,12}(\d+)|\b(?:step|iter)\W{1,8}(\d+)", re.ASCII | re.IGNORECASE)
@@ -60,7 +66,7 @@ def read(
 
 @cache
 def _words() -> tuple[str, ...]:
-    return (*table().words, RANK_WORD, _IGNORED)
+    return (*table().words, *TORCHRUN_WORDS, RANK_WORD, _IGNORED)
 
 
 @cache
@@ -79,10 +85,11 @@ class _Job:
         self.leftover = leftover
         self._kept: dict[tuple[object, ...], Evidence] = {}
         self._tracebacks = Tracebacks()
-        self._kernel, self._nccl = KernelLines(file), NcclLines(file)
+        self._kernel, self._nccl, self._torchrun = KernelLines(file), NcclLines(file), TorchrunLines(file)
         self._steps: set[str] = set()
         self._stopped, self._stopped_at = "", 0
         self._ignored = -2
+        self._read: deque[str] = deque(maxlen=64)  # of tracebacks
 
     def wanted(self, scanner: Scanner) -> Line | None:
         """The next line to look at: any within a traceback, else one that holds a word."""
@@ -96,16 +103,34 @@ class _Job:
         part = self._tracebacks.feed(line.number, line.text, muted=0 <= line.number - self._ignored <= 1)
         for chain in self._tracebacks.finished():
             self._keep(self._of_chain(chain))
-        if not part and not self._spoke(line) and (self._kept or self._tracebacks.open):
+        if part:
+            self._read.append(line.text)
+        elif not self._spoke(line) and (self._kept or self._tracebacks.open):
             self._went_on(line.text)
 
     def close(self) -> list[Evidence]:
         for chain in self._tracebacks.close():
             self._keep(self._of_chain(chain))
+        if not any(seen.role is Role.ROOT for seen in self._kept.values()):
+            self._keep_last_words()
         return sorted(self._kept.values(), key=lambda seen: seen.line)
+
+    def _keep_last_words(self) -> None:
+        """Takes an exception's last line without its traceback: weak evidence, so only where the log ends with it."""
+        last = self.leftover.tail[-_LAST_WORDS:] if not self._stopped else []
+        went_on = max((at for at, line in enumerate(last) if _STEP.search(line.text)), default=-1)
+        for line in last[went_on + 1 :]:
+            text = _BEFORE.sub("", line.text.strip(), count=1)
+            cue = match_exception(text, ()) if line.text not in self._read and is_exception(text) else None
+            if cue is not None and cue.role is Role.ROOT:
+                self._keep(self._evidence(cue, line.number, text, line.text))
 
     def _spoke(self, line: Line) -> bool:
         self._nccl.learn(line.text)
+        verdict = self._torchrun.evidence(line)
+        if verdict is not None:
+            self._keep(verdict)
+            return True
         if not says_something(line.text):
             return False
         seen = self._kernel.evidence(line) or self._nccl.evidence(line) or self._of_line(line)
@@ -120,7 +145,7 @@ class _Job:
         if cue is None:
             return None
         stopped = _STOPPED.search(line.text)
-        if stopped and cue.role is Role.TEARDOWN:
+        if stopped and (cue.role is Role.TEARDOWN or somebody_ended(cue.reason)):
             self._stopped, self._stopped_at = stopped[1] or "CANCELLED", line.number
         return self._evidence(cue, line.number, line.text, line.text)
 
@@ -172,6 +197,9 @@ def spokesman(chain: Sequence[Raised]) -> tuple[Raised, Cue | None]:
     unless it was a probe.
     """
     matched = [(raised, match_exception(raised.text, raised.frames)) for raised in chain]
+    full = next((pair for pair in matched if pair[1] and pair[1].reason == DISK_FULL), None)
+    if full:  # whatever a library makes of it
+        return full
     for role in (Role.ROOT, Role.SYMPTOM):
         known = [(raised, cue) for raised, cue in matched if cue and cue.role is role]
         low = [pair for pair in known if pair[1].level < Level.PROGRAM]

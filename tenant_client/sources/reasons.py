@@ -22,7 +22,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Reason:
-    """One reason. `parent` is a slug of `CAUSES`, itself for those, "" for none; `domain` is None without a parent.
+    """One reason. `parent` is a slug of `CAUSES`, itself for those, "" for none; `domain` is None if it may be any.
 
     `counted` says whether rounds count it, as its parent; `ended` that somebody ended a job that had not failed.
     """
@@ -43,6 +43,12 @@ def counted_as(reason: str) -> str:
     """What rounds count for a reason: a slug of `CAUSES`, or "unknown"."""
     known = REASONS.get(reason)
     return known.parent if known and known.counted else UNKNOWN
+
+
+def somebody_ended(reason: str) -> bool:
+    """Whether it says that a person or a scheduler ended a job that had not failed."""
+    known = REASONS.get(reason)
+    return known is not None and known.ended
 
 
 class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,6 +72,6 @@ def parse(text: str) -> Mapping[str, Reason]:
             raise BadTable(f"reasons.toml: {slug} is a reason already")
         if row.parent not in CAUSES and (row.parent or row.counted):
             raise BadTable(f"reasons.toml: {slug} is counted as {row.parent!r}, which is none of Table 3")
-        domain = row.domain or (CAUSES[row.parent].domain if row.parent else None)
+        domain = row.domain or (CAUSES[row.parent].domain if row.counted else None)
         reasons[slug] = Reason(slug, row.title, row.parent, domain, row.counted, row.ended, row.advice)
     return MappingProxyType(reasons)

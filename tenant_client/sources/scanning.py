@@ -65,8 +65,11 @@ class Scanner:
     def tail(self) -> list[Line]:
         """The last lines, once the end is reached."""
         kept = (self._before + self._block)[-_TAIL:]
-        pieces = [piece for piece in re.split(rb"[\r\n]", kept)[1:] if piece.strip()]
-        return [Line(0, _text(piece[:_WINDOW])) for piece in pieces]
+        first = self._number - kept.count(b"\n")
+        whole = kept if len(kept) < _TAIL else kept[kept.find(b"\n") + 1 :]
+        lines = enumerate(whole.split(b"\n"), first + (whole is not kept))
+        pieces = ((number, piece) for number, line in lines for piece in line.split(b"\r"))
+        return [Line(number, _text(piece[:_WINDOW])) for number, piece in pieces if piece.strip()]
 
     def _cut(self, position: int) -> Line:
         block = self._block

@@ -16,8 +16,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from federation.protocol.causes import CAUSES
 from federation.protocol.toml_tables import LazyTable, convert, loads, shipped
+from tenant_client.sources.reasons import REASONS
 
 
 class XidRole(StrEnum):
@@ -39,8 +39,8 @@ class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: XidRole
 
     def __post_init__(self) -> None:
-        if self.reason and self.reason not in CAUSES:
-            raise ValueError(f"{self.reason!r} is not a reason of federation/protocol/causes.toml")
+        if self.reason and self.reason not in REASONS:
+            raise ValueError(f"{self.reason!r} is not a reason of causes.toml or reasons.toml")
 
 
 XIDS: Mapping[int, Xid] = LazyTable(lambda: parse(shipped("tenant_client.sources", "xid.toml")))

@@ -223,7 +223,8 @@ def diagnose(
         fields = ("reason", "domain", "rank", "host", "gpu", "sentence", "advice")
         place = diagnosis.root.where if diagnosis.root else ""
         cascade = [asdict(evidence) for evidence in diagnosis.cascade]
-        rest = {"place": place, "cascade": cascade, "hints": [asdict(hint) for hint in shown]}
+        symptom = asdict(diagnosis.symptom) if diagnosis.symptom else None
+        rest = {"place": place, "cascade": cascade, "symptom": symptom, "hints": [asdict(hint) for hint in shown]}
         show_json({name: getattr(diagnosis, name) for name in fields} | rest)
     else:
         show(diagnosis.sentence, *([f"  do: {diagnosis.advice}"] if diagnosis.advice else []))
@@ -233,7 +234,7 @@ def diagnose(
 
 
 def teach(
-    reason: Annotated[str, typer.Argument(help="One of the 29 reasons that `reasons` lists, such as network_error.")],
+    reason: Annotated[str, typer.Argument(help="One of the reasons that `reasons` lists, such as network_error.")],
     line: Annotated[str, typer.Argument(help="A log line that shows this reason; its numbers match any number.")],
     home: Home,
 ) -> None:

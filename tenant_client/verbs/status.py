@@ -101,7 +101,8 @@ def _row(row: "LeaseRow") -> str:
 def reasons(*, as_json: AsJson = False) -> None:
     """List the reasons for failures: the domain of each, how frequent and costly it is, and what to do about it.
 
-    The next round counts every failure by reason, `unknown` included. A stopped job is no failure.
+    A round counts failures by the 29 reasons of the first lists, or as unknown. The finer ones stay at home: a round
+    counts what they belong to, and nothing where another failure may be behind. A stopped job is no failure.
     """
     from itertools import groupby
 
@@ -111,11 +112,15 @@ def reasons(*, as_json: AsJson = False) -> None:
     if as_json:
         show_json(taxonomy)
         return
-    for domain, rows in groupby(taxonomy.reasons, key=lambda row: row.domain):
-        show(f"{domain}: {_DOMAINS[domain]}")
+    acme = [row for row in taxonomy.reasons if row.observed is not None]
+    for domain, rows in groupby(acme, key=lambda row: row.domain):
+        show(f"{domain}: {_DOMAINS[domain or '']}")
         for row in rows:
             figures = f"{row.observed:>4} failures, {row.share_of_lost_gpu_time:5.2f}% of lost GPU time"
             show(f"  {row.slug:<22} {row.title:<22} {figures}", f"    {row.advice}")
+    show("finer reasons, and what a round counts for them")
+    for row in taxonomy.reasons[len(acme) :]:
+        show(f"  {row.slug:<22} {row.title:<26} {row.parent if row.counted else 'unknown'}", f"    {row.advice}")
     show(f"unknown: {UNKNOWN}", "Figures: six months of two LLM clusters (Hu et al., NSDI 2024, Table 3).")
 
 

@@ -12,6 +12,7 @@ from federation.protocol.causes import CAUSES
 from federation.protocol.toml_tables import BadTable
 from tenant_client.sources.cues import Level, level_of, match_exception, match_line, parse, table
 from tenant_client.sources.reading import CappedReader, ReadLimits
+from tenant_client.sources.reasons import REASONS
 from tenant_client.sources.scanning import Scanner, gate_of
 from tenant_client.sources.xid import XIDS, parse as parse_xids
 
@@ -24,8 +25,10 @@ LINE_SECTIONS = ("kernel", "nccl", "job")
 def test_every_reason_has_a_cue_for_a_root_or_is_a_symptom_by_nature() -> None:
     cues = [cue for section in table().sections.values() for cue in section]
     roots = {cue.reason for cue in cues if cue.role == "root"}
-    assert set(CAUSES) - roots == {"nccl_timeout_error", "nccl_remote_error"}
-    assert {cue.reason for cue in cues} - {"unknown"} == set(CAUSES)
+    assert set(CAUSES) - {REASONS[reason].parent for reason in roots} == {"nccl_timeout_error", "nccl_remote_error"}
+    assert {REASONS[cue.reason].parent for cue in cues if cue.reason != "unknown"} - {""} == set(CAUSES)
+    elsewhere = {"killed", "exit_code"}  # an exit status names them
+    assert set(REASONS) - set(CAUSES) - elsewhere - {cue.reason for cue in cues} == set()
 
 
 @pytest.mark.parametrize("section", LINE_SECTIONS)

@@ -16,11 +16,12 @@ from federation.protocol.causes import CAUSES, Domain
 from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, explain, gather, hints
 from tenant_client.diagnosis.log_templates import Lessons
 from tenant_client.sources.evidence import Evidence, Role
+from tenant_client.sources.reasons import REASONS
 from tests.support.logs_of_our_own import DATA, LOGS, expected, found, real
 
 KEY = Evidence("key_error", Role.ROOT, "job_log", "job.log", 40, "KeyError: 'x'", rank=3)
 NVLINK = Evidence("nvlink_error", Role.ROOT, "kernel_log", "dmesg", 3, "Xid 74", 200.0, host="gpu-a", gpu="0000:3b:00")
-TIMEOUT = Evidence("nccl_timeout_error", Role.SYMPTOM, "job_log", "job.log", 10, "Watchdog caught", rank=1)
+TIMEOUT = Evidence("collective_timeout", Role.SYMPTOM, "job_log", "job.log", 10, "Watchdog caught", rank=1)
 TERMINATED = Evidence("unknown", Role.TEARDOWN, "job_log", "job.log", 5, "closing signal SIGTERM")
 
 
@@ -39,7 +40,7 @@ def test_all_29_reasons_by_count_and_by_gpu_time(variant: str) -> None:
     for slug in CAUSES:
         names = [name for name in expected() if name.removesuffix(".log") == f"{slug}_{variant}"]
         assert len(names) == 1, slug
-        if found(names[0])["reason"] == slug:
+        if REASONS[found(names[0])["reason"]].parent == slug:
             right.add(slug)
     assert set(CAUSES) - right == set()
     lost = sum(cause.share_of_lost_gpu_time for cause in CAUSES.values())
@@ -79,28 +80,57 @@ def test_hardware_comes_before_an_exception_that_was_read_first() -> None:
 
 def test_a_device_comes_after_its_fabric_and_before_memory() -> None:
     device = replace(NVLINK, reason="cuda_error")
-    memory = replace(NVLINK, reason="out_of_memory_error", source="job_log")
+    memory = replace(NVLINK, reason="host_out_of_memory", source="job_log")
     assert diagnose([device, NVLINK]).reason == "nvlink_error"
-    assert diagnose([KEY, memory]).reason == "out_of_memory_error"
+    assert diagnose([KEY, memory]).reason == "host_out_of_memory"
 
 
 def test_a_time_out_is_a_symptom_unless_nothing_else_explains_it() -> None:
     assert diagnose([TIMEOUT, KEY]).reason == "key_error"
-    assert diagnose([TIMEOUT]).reason == "nccl_timeout_error"
+    assert diagnose([TIMEOUT]).reason == "collective_timeout"  # which no round counts
     unknown = replace(KEY, reason="unknown")
     assert (diagnose([TIMEOUT, unknown]).reason, diagnose([TIMEOUT, unknown]).root) == ("unknown", unknown)
 
 
 def test_a_killed_context_names_a_reason_only_after_a_time_out() -> None:
     killed = replace(NVLINK, reason="cuda_error", role=Role.SYMPTOM)
-    assert diagnose([killed, TIMEOUT]).reason == "nccl_timeout_error"
+    assert diagnose([killed, TIMEOUT]).reason == "collective_timeout"
     assert diagnose([killed]).reason == "cuda_error"
 
 
 def test_a_lost_peer_explains_less_than_the_peers_own_exception() -> None:
     lost = Evidence("network_error", Role.SYMPTOM, "nccl_log", "nccl.log", 1, "error 12")
     assert diagnose([lost, KEY]).reason == "key_error"
-    assert diagnose([lost, TIMEOUT]).reason == "network_error"
+    assert diagnose([lost, TIMEOUT]).reason == "collective_timeout"
+    alone = diagnose([lost])
+    assert (alone.reason, alone.root, alone.symptom) == ("unknown", None, lost)
+    assert alone.sentence == "cause unknown, only a symptom of it: network_error: nccl.log, line 1: error 12"
+
+
+@pytest.mark.parametrize("reason", ["killed", "segmentation_fault"])
+def test_the_rank_that_a_signal_ended_failed_first_whatever_survivors_raise(reason: str) -> None:
+    verdict = Evidence(reason, Role.ROOT, "torchrun", "job.log", 90, "first failure: exit code", rank=1)
+    survivor = replace(KEY, reason="connection_error", rank=0)
+    assert diagnose([survivor, verdict]).root is verdict
+    assert diagnose([replace(survivor, rank=None), verdict]).root is verdict
+    own = replace(survivor, rank=1)
+    assert diagnose([own, verdict]).root is own
+    assert diagnose([survivor, NVLINK, verdict]).root is NVLINK
+
+
+def test_a_rank_that_ended_by_an_exception_is_believed_before_others() -> None:
+    named = Evidence("unknown", Role.TEARDOWN, "torchrun", "job.log", 90, "first failure: exit code 1", rank=3)
+    survivor = replace(KEY, reason="connection_error", rank=0, line=2)
+    assert diagnose([survivor, KEY, named]).root is KEY
+    assert diagnose([survivor, named]).root is survivor
+    assert diagnose([named]).reason == "unknown"
+
+
+def test_an_exit_code_names_no_reason_beside_an_error() -> None:
+    status = Evidence("exit_code", Role.ROOT, "exit_status", "exit status", 0, "exit status 17")
+    assert diagnose([KEY, status]).root is KEY
+    assert diagnose([status]).root is status
+    assert diagnose([status]).domain is None
 
 
 def test_teardown_never_names_a_reason() -> None:

@@ -111,7 +111,7 @@ def test_carriage_returns_of_a_progress_bar_hide_nothing() -> None:
     ],
 )  # fmt: skip
 def test_words_alone_are_no_failure(text: str) -> None:
-    assert [seen for seen in read(reader(f"{text}\n")) if seen.role is not Role.TEARDOWN] == []
+    assert [seen for seen in read(reader(f"{text}\nbye\nbye\nbye\nbye\n")) if seen.role is not Role.TEARDOWN] == []
 
 
 def test_a_failure_that_the_job_survived_is_forgotten_and_one_that_ended_it_is_not() -> None:
@@ -127,12 +127,12 @@ def test_a_failure_that_the_job_survived_is_forgotten_and_one_that_ended_it_is_n
 
 def test_what_follows_an_order_to_stop_is_teardown() -> None:
     stop = "slurmstepd: error: *** STEP 1.0 ON a CANCELLED AT 2025-11-03T05:00:00 DUE TO TIME LIMIT ***\n"
-    assert reasons(stop + raised("ConnectionError: x")) == []
-    assert reasons(raised("ConnectionError: x") + stop) == ["connection_error"]
+    assert reasons(stop + raised("ConnectionError: x")) == ["time_limit"]
+    assert reasons(raised("ConnectionError: x") + stop) == ["connection_error", "time_limit"]
     plain = stop.replace(" DUE TO TIME LIMIT", "")
     assert reasons(plain + raised("KeyError: 'late, but its own'")) == ["key_error"]
     node = stop.replace("TIME LIMIT", "NODE FAILURE")
-    assert reasons(stop + node) == ["node_failure"]
+    assert reasons(stop + node) == ["time_limit", "node_failure"]
 
 
 def test_the_last_error_below_an_exception_is_read_too() -> None:
@@ -141,7 +141,7 @@ def test_the_last_error_below_an_exception_is_read_too() -> None:
     )
     text = raised("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited") + below
     seen = [(one.reason, one.role) for one in read(reader(text))]
-    assert seen == [("nccl_remote_error", Role.SYMPTOM), ("network_error", Role.SYMPTOM)]
+    assert seen == [("peer_lost", Role.SYMPTOM), ("transport_error", Role.SYMPTOM)]
 
 
 def test_an_exception_that_no_cue_knows_is_a_root_without_a_reason() -> None:
@@ -207,4 +207,59 @@ def test_an_unfinished_traceback_is_given_up_after_a_while() -> None:
 
 def test_a_stack_dumped_by_faulthandler_opens_no_traceback() -> None:
     dump = 'Current thread 0x7f01 (most recent call first):\n  File "train.py", line 3 in step\n'
-    assert reasons(f"{dump}KeyError: see the manual\n") == []
+    assert reasons(f"{dump}KeyError: see the manual\n" + "bye\n" * 4) == []
+
+
+# ---- without a traceback ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: ", "3: ", "(RayTrainWorker pid=71, ip=10.0.0.1) "])
+def test_an_exception_without_its_traceback_counts_only_as_the_logs_last_words(prefix: str) -> None:
+    last = f"{prefix}KeyError: 'input_ids'\n"
+    (seen,) = read(reader("starting\n" * 3 + last))
+    assert (seen.reason, seen.line, seen.text) == ("key_error", 4, "KeyError: 'input_ids'")
+    assert list(read(reader(last + "goes on\n" * 4))) == []
+    assert list(read(reader(last + "iteration 7 loss 2.0\n"))) == []
+
+
+def test_a_full_disk_is_named_at_either_end_of_a_chain() -> None:
+    full, library = "OSError: [Errno 28] No space left on device", "RuntimeError: PytorchStreamWriter failed writing"
+    link = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    for first, then in ((full, library), (library, full)):
+        assert reasons(raised(first) + link + raised(then)) == ["disk_full"]
+
+
+# ---- torchrun's verdict ----------------------------------------------------------------------------------------------
+
+VERDICT = """============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2025-03-02_04:05:07
+  host      : gpu-b
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 48212)
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2025-03-02_04:05:06
+  host      : gpu-a
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 48213)
+  error_file: <N/A>
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(-9, "killed"), (-11, "segmentation_fault"), (-7, "shared_memory_full"), (17, "exit_code")]
+)
+def test_the_first_observed_failure_is_read_with_rank_and_host(code: int, reason: str) -> None:
+    (seen,) = read(reader(VERDICT.format(code=code)))
+    assert (seen.reason, seen.rank, seen.host, seen.role) == (reason, 1, "gpu-a", Role.ROOT)
+
+
+@pytest.mark.parametrize("code", [1, -15, -6])
+def test_an_exit_code_of_many_failures_names_the_rank_alone(code: int) -> None:
+    (seen,) = read(reader(VERDICT.format(code=code)))
+    assert (seen.reason, seen.rank, seen.role) == ("unknown", 1, Role.TEARDOWN)

@@ -33,6 +33,7 @@ from federation.runtime.clock import now_hour
 from tenant_client.advice.hints import HintLog
 from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
+from tenant_client.sources.reasons import REASONS
 from tests.provider_server.test_provider_verbs import committee as committee, held as held, home as home
 from tests.support.federations import WEEKS
 
@@ -213,11 +214,14 @@ def test_errors_are_coloured_on_a_terminal_alone_and_foreign_text_never(
 
 def test_reasons_are_the_taxonomy() -> None:
     _, view = told("tenant", "reasons")
-    assert [row["slug"] for row in view["reasons"]] == list(CAUSES)
-    assert all(row["counts"] and row["title"] and row["domain"] for row in view["reasons"])
+    assert [row["slug"] for row in view["reasons"]] == list(REASONS)
+    acme = view["reasons"][: len(CAUSES)]
+    assert all(row["counted"] and row["title"] and row["domain"] and row["parent"] == row["slug"] for row in acme)
+    finer = view["reasons"][len(CAUSES) :]
+    assert all(row["parent"] in CAUSES or (row["parent"] == "" and not row["counted"]) for row in finer)
     shown = call("tenant", "reasons").stdout
     assert all(slug in shown and cause.advice in shown for slug, cause in CAUSES.items())
-    assert len({row["advice"] for row in view["reasons"]}) == len(CAUSES)
+    assert len({row["advice"] for row in acme}) == len(CAUSES)
 
 
 # ---- a trustee -------------------------------------------------------------------------------------------------------
