@@ -41,6 +41,7 @@ _HINTS = 5
 _MOST_FILES = 100_000
 _LESSON = "lessons"
 CANCELLED = "cancelled"
+_EXITED = "Exited with exit code"
 _VERDICTS = (torchrun.SOURCE, exit_status.SOURCE)
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
 # Symptoms, those nearest to the cause first; killed GPU contexts last, since every killed process leaves some.
@@ -221,7 +222,8 @@ def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
 
 def _root(seen: Sequence[Evidence]) -> Evidence | None:
     roots = [one for one in seen if one.role is Role.ROOT and one.source not in _VERDICTS]
-    roots = [one for one in roots if one.reason != CANCELLED] or roots  # a scheduler cancels what has failed, too
+    if len(roots) > 1 or any(_EXITED in one.text for one in seen):  # a scheduler cancels what has failed, too
+        roots = [one for one in roots if one.reason != CANCELLED]
     if roots and min(level_of(root.reason) for root in roots) <= Level.MEMORY:
         return _nearest(roots)
     verdict = _verdict(seen)

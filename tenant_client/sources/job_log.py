@@ -29,6 +29,7 @@ _TEXT = 400
 _MOST_KINDS = 1024
 _SURVIVED = 5
 _LAST_WORDS = 4
+_LAUNCHER = re.compile(r"(?:srun|slurmstepd): |\[?mpirun|make: ", re.ASCII)  # what ends a job has its own last words
 # What launchers, containers and notebooks put before a line.
 _BEFORE = re.compile(r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\([^()]{1,80}\) |(?:E|ERROR)[: ]+ ?)+", re.ASCII)
 DISK_FULL = "disk_full"
@@ -117,7 +118,8 @@ class _Job:
 
     def _keep_last_words(self) -> None:
         """Takes an exception's last line without its traceback: weak evidence, so only where the log ends with it."""
-        last = self.leftover.tail[-_LAST_WORDS:] if not self._stopped else []
+        told = [line for line in self.leftover.tail if not _LAUNCHER.match(line.text)]
+        last = told[-_LAST_WORDS:]
         went_on = max((at for at, line in enumerate(last) if _STEP.search(line.text)), default=-1)
         for line in last[went_on + 1 :]:
             text = _BEFORE.sub("", line.text.strip(), count=1)
@@ -196,7 +198,7 @@ def spokesman(chain: Sequence[Raised]) -> tuple[Raised, Cue | None]:
     cause (a checkpoint that cannot be loaded). Else the first: what happened while it was handled does not replace it,
     unless it was a probe.
     """
-    matched = [(raised, match_exception(raised.text, raised.frames)) for raised in chain]
+    matched = [(raised, _cue_of(raised)) for raised in chain]
     full = next((pair for pair in matched if pair[1] and pair[1].reason == DISK_FULL), None)
     if full:  # whatever a library makes of it
         return full
@@ -210,3 +212,9 @@ def spokesman(chain: Sequence[Raised]) -> tuple[Raised, Cue | None]:
     while first < last and chain[first].then == "handling" and chain[first].type in _PROBES:
         first += 1
     return next((pair for pair in matched[first:] if pair[1] is None or pair[1].role is Role.ROOT), matched[first])
+
+
+def _cue_of(raised: Raised) -> Cue | None:
+    """That of the exception, or of the one that it wraps: `InductorError: CalledProcessError: …`."""
+    cue, (_, _, wrapped) = match_exception(raised.text, raised.frames), raised.text.partition(": ")
+    return match_exception(wrapped, raised.frames) if cue is None and is_exception(wrapped) else cue

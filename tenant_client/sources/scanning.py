@@ -16,6 +16,7 @@ _OVERLAP = 256
 _HEAD = 320
 _WINDOW = 4096
 _TAIL = 16 << 10
+_COLOUR = re.compile(rb"\x1b\[[\d;]*m|\[(?:0|[01];\d\d|38;5;\d{1,3}(?:;\d\d?)?|\d\d(?:;\d\d?)*)m")
 
 
 @dataclass(frozen=True)
@@ -115,4 +116,5 @@ def _window(block: bytes, start: int, position: int, end: int) -> bytes:
 
 
 def _text(piece: bytes) -> str:
-    return piece.decode("utf-8", "replace")
+    """As text without colours, which some who copy a log lose the escape of."""
+    return (_COLOUR.sub(b"", piece) if b"m" in piece and b"[" in piece else piece).decode("utf-8", "replace")

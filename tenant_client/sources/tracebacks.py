@@ -26,6 +26,8 @@ _LINKS = {
     "During handling of the above exception": "handling",
     "The above exception was the direct cause": "cause",
 }
+_NAMED = re.compile(r"[A-Za-z_][\w.]* +")
+_NOTEBOOK = re.compile(r"-+> ?\d+ |Cell In|Input In|File .*, in |<ipython-input|[~/]\S+ in \S")
 _DRAWN = " \t│╭╰─┌└|❱"
 
 
@@ -49,6 +51,7 @@ class Raised:
 class _Open:
     prefix: str
     frames: deque[str] = field(default_factory=lambda: deque(maxlen=64))
+    indent: int = 0
     chain: list[Raised] = field(default_factory=list)
     ended: bool = False
     then: str = ""
@@ -77,8 +80,7 @@ class Tracebacks:
         body = _TIME.sub("", text, count=1)
         header = _HEADER.search(body)
         if header and header.start() <= 120:
-            before = body[: header.start()]
-            self._begin(before.rstrip("╭─ ") if "╭" in before else before, muted=muted)
+            self._begin(_prefix(body[: header.start()]), muted=muted)
             return True
         for one in sorted(self._open.values(), key=lambda one: -len(one.prefix)):
             if body.startswith(one.prefix):
@@ -125,8 +127,12 @@ class Tracebacks:
         frame = _FRAME.match(rest)
         if frame:
             one.frames.append(f"{frame['path']}:{frame['function'] or ''}")
+            one.indent = _indent(rest)
             return True
-        if rest[0] in _DRAWN:
+        if _indent(rest) < one.indent and is_exception(rest.strip()):  # the whole of it may be indented
+            self._raise(one, Raised(rest.strip(), number, text, tuple(one.frames)))
+            return True
+        if rest[0] in _DRAWN or _NOTEBOOK.match(rest):
             return True
         if is_exception(rest):
             self._raise(one, Raised(rest.strip(), number, text, tuple(one.frames)))
@@ -160,6 +166,19 @@ class Tracebacks:
         del self._open[one.prefix]
         if one.chain and not one.muted:
             self._done.append(tuple(one.chain))
+
+
+def _prefix(before: str) -> str:
+    """What stands before each line of a traceback, out of what stands before its header."""
+    if _NAMED.fullmatch(before):  # a notebook's header begins with the exception
+        return ""
+    if before.endswith("traceback : "):  # torchrun's field
+        return before[: -len("traceback : ")]
+    return before.rstrip("╭─ ") if "╭" in before else before
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip(" "))
 
 
 def is_exception(text: str) -> bool:

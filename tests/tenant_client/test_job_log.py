@@ -130,7 +130,7 @@ def test_what_follows_an_order_to_stop_is_teardown() -> None:
     assert reasons(stop + raised("ConnectionError: x")) == ["time_limit"]
     assert reasons(raised("ConnectionError: x") + stop) == ["connection_error", "time_limit"]
     plain = stop.replace(" DUE TO TIME LIMIT", "")
-    assert reasons(plain + raised("KeyError: 'late, but its own'")) == ["key_error"]
+    assert reasons(plain + raised("KeyError: 'late, but its own'")) == ["cancelled", "key_error"]
     node = stop.replace("TIME LIMIT", "NODE FAILURE")
     assert reasons(stop + node) == ["time_limit", "node_failure"]
 
