@@ -38,7 +38,7 @@ def test_a_process_that_its_parent_has_not_reaped_says_how_it_ended(tmp_path: Pa
     client.communicate()
     assert job.wait() == 7
     (attempt,) = attempts(tmp_path / "home")
-    assert (attempt.state, attempt.exit_code, attempt.cause.reason) == (AttemptState.FAILED, 7, "unknown")
+    assert (attempt.state, attempt.exit_code, attempt.cause.reason) == (AttemptState.FAILED, 7, "exit_code")
 
 
 def test_a_process_that_was_reaped_ended_in_an_unknown_way(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_time_that_is_none_is_left_out(at: object) -> None:
 
 
 def test_a_plain_message_is_read_too() -> None:
-    assert one('{"message": "OSError: [Errno 28] No space left on device"}').reason == "os_error"
+    assert one('{"message": "OSError: [Errno 28] No space left on device"}').reason == "disk_full"
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"message": 3}', '{"message": {}}', "{" * 100_000, "[" * 100_000])

@@ -1,26 +1,31 @@
-"""Exit statuses: what they say, and that they never name a reason alone."""
+"""Exit statuses: what they say, and that rounds count none of what they alone support as infrastructure."""
 
 import pytest
 from hypothesis import given, strategies as st
 
+from federation.protocol.causes import Domain, causes_of
 from tenant_client.diagnosis.diagnose import diagnose
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.exit_status import of
+from tenant_client.sources.reasons import counted_as
+
+OWN = (Domain.FRAMEWORK, Domain.SCRIPT)
 
 
 @pytest.mark.parametrize(
-    ("status", "says", "role"),
+    ("status", "says", "reason", "role"),
     [
-        (137, "SIGKILL", Role.SYMPTOM), (-9, "SIGKILL", Role.SYMPTOM), (143, "SIGTERM", Role.TEARDOWN),
-        (134, "SIGABRT", Role.SYMPTOM), (139, "SIGSEGV", Role.SYMPTOM), (2, "usage", Role.TEARDOWN),
-        (1, "an error", Role.TEARDOWN), (93, "failed", Role.TEARDOWN),
+        (137, "SIGKILL", "killed", Role.ROOT), (-9, "SIGKILL", "killed", Role.ROOT),
+        (143, "SIGTERM", "unknown", Role.TEARDOWN), (134, "SIGABRT", "unknown", Role.TEARDOWN),
+        (139, "SIGSEGV", "segmentation_fault", Role.ROOT), (2, "usage", "unknown", Role.TEARDOWN),
+        (1, "an error", "unknown", Role.TEARDOWN), (93, "failed", "exit_code", Role.ROOT),
     ],
 )  # fmt: skip
-def test_what_a_status_says(status: int, says: str, role: Role) -> None:
+def test_what_a_status_says(status: int, says: str, reason: str, role: Role) -> None:
     seen = of(status, rank=3)
     assert seen is not None
     assert says in seen.text
-    assert (seen.reason, seen.role, seen.rank) == ("unknown", role, 3)
+    assert (seen.reason, seen.role, seen.rank) == (reason, role, 3)
 
 
 def test_success_is_no_evidence() -> None:
@@ -28,13 +33,14 @@ def test_success_is_no_evidence() -> None:
 
 
 @given(st.integers())
-def test_no_status_alone_names_a_reason(status: int) -> None:
+def test_no_status_alone_is_counted_as_infrastructure(status: int) -> None:
     seen = of(status)
-    assert diagnose([seen] if seen else []).reason == "unknown"
+    reason = diagnose([seen] if seen else []).reason
+    assert counted_as(reason) in ("unknown", *(cause.slug for domain in OWN for cause in causes_of(domain)))
 
 
 def test_a_kill_that_the_kernel_confirms_is_out_of_memory() -> None:
     killed = of(137)
     assert killed is not None
-    kernel = Evidence("out_of_memory_error", Role.ROOT, "kernel_log", "dmesg", 4, "Killed process 7 (python3)")
-    assert diagnose([killed, kernel]).reason == "out_of_memory_error"
+    kernel = Evidence("host_out_of_memory", Role.ROOT, "kernel_log", "dmesg", 4, "Killed process 7 (python3)")
+    assert diagnose([killed, kernel]).reason == "host_out_of_memory"

@@ -158,7 +158,7 @@ def test_a_hint_is_said_beside_the_job_and_journalled_and_changes_nothing_of_it(
     assert done.stderr.count("pharoah-tenant: hint 1: ") == 1
     (attempt,) = attempts(home)
     assert [finding["kind"] for finding in attempt.findings] == ["hint"]
-    assert attempt.cause.reason == "unknown"
+    assert attempt.cause.reason == "exit_code"
     assert "hint" not in attempt.cause.sentence
 
 

@@ -64,8 +64,8 @@ def test_times_and_hosts_in_all_forms(text: str, at_s: float | None, host: str) 
         ("Kernel panic - not syncing: hung", "node_failure", Role.ROOT),
         ("pcieport 0000:80:01.1: AER: Uncorrected (Fatal) error received", "unknown", Role.SYMPTOM),
         ("mlx5_core 0000:5e:00.0 ibp94s0: Link down", "network_error", Role.ROOT),
-        ("Memory cgroup out of memory: Killed process 7 (pt_main_thread)", "out_of_memory_error", Role.ROOT),
-        ("Out of memory: Killed process 7, UID 33, (nginx)", "out_of_memory_error", Role.SYMPTOM),
+        ("Memory cgroup out of memory: Killed process 7 (pt_main_thread)", "host_out_of_memory", Role.ROOT),
+        ("Out of memory: Killed process 7, UID 33, (nginx)", "host_out_of_memory", Role.SYMPTOM),
     ],
 )
 def test_what_a_line_says(text: str, reason: str, role: Role) -> None:
@@ -120,7 +120,7 @@ def test_a_real_log_with_xids_and_oom_kills_of_other_programs() -> None:
     ]
     killed = [one for one in seen if "httpd" in one.text]
     assert [one.role for one in killed] in ([Role.SYMPTOM], [])
-    assert [one.line for one in seen if one.role is Role.ROOT and one.reason == "out_of_memory_error"] == [21]
+    assert [one.line for one in seen if one.role is Role.ROOT and one.reason == "host_out_of_memory"] == [21]
 
 
 @needs(NAMES[3])

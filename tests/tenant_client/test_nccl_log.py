@@ -22,16 +22,16 @@ def needs(file: Path) -> pytest.MarkDecorator:
 @pytest.mark.parametrize(
     ("text", "reason", "role"),
     [
-        ("NET/IB : Got completion from peer 10.1.0.7<4> with error 12, opcode 0", "network_error", Role.SYMPTOM),
-        ("NET/IB: Got completion from peer 10.1.0.7<4> with status=5 opcode=0", "network_error", Role.SYMPTOM),
-        ("NET/IB : Got completion with error 12, opcode 0, len 0", "network_error", Role.SYMPTOM),
+        ("NET/IB : Got completion from peer 10.1.0.7<4> with error 12, opcode 0", "transport_error", Role.SYMPTOM),
+        ("NET/IB: Got completion from peer 10.1.0.7<4> with status=5 opcode=0", "transport_error", Role.SYMPTOM),
+        ("NET/IB : Got completion with error 12, opcode 0, len 0", "transport_error", Role.SYMPTOM),
         ("NET/IB : mlx5_0:1 Got async event : port error", "network_error", Role.ROOT),
         ("Call to ibv_create_cq failed", "network_error", Role.ROOT),
         ("socketStartConnect: Connect to 10.0.0.1<3> failed : No route to host", "network_error", Role.ROOT),
         ("Cuda failure 'an illegal memory access was encountered'", "cuda_error", Role.ROOT),
-        ("Cuda failure 2 'out of memory'", "out_of_memory_error", Role.ROOT),
+        ("Cuda failure 2 'out of memory'", "gpu_out_of_memory", Role.ROOT),
         ("Cuda failure 'driver shutting down'", "unknown", Role.TEARDOWN),
-        ("socketProgress: Connection closed by remote peer gpu-b<5>", "nccl_remote_error", Role.SYMPTOM),
+        ("socketProgress: Connection closed by remote peer gpu-b<5>", "peer_lost", Role.SYMPTOM),
     ],
 )
 def test_warnings_that_are_evidence(text: str, reason: str, role: Role) -> None:
