@@ -117,7 +117,7 @@ def test_a_tenant_can_have_its_card_again(home: Path, card: Path, tmp_path: Path
     again = tmp_path / "again.card"
     refused = call("tenant", "enrol", "--home", tmp_path / "tenant", "--card", tmp_path / "nowhere" / "card")
     assert refused.exit_code == 2
-    assert "hint: name another file" in refused.stderr
+    assert "hint: pass another file with --card" in refused.stderr
     told("tenant", "enrol", "--home", tmp_path / "tenant", "--card", again)
     assert again.read_bytes() == card.read_bytes()
     (tmp_path / "tenant" / "node.key").write_bytes(b"no key")
