@@ -99,7 +99,7 @@ def test_the_table_knows_both_spellings_of_a_name_and_their_units() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('"gauge"', '"guage"', "power: kind is none"),
+        ('"gauge"', '"guage"', "power: kind has an unknown value"),
         ('["f64"]', '["f65"]', "f65"),
         ('["mean"]', '["increase"]', "increase"),
         ("high = 10", "high = 0", r"low \(0\) must be below high \(0\)"),
