@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from federation.protocol.plan import HOURS_PER_WEEK
+from provider_server.operations.admin import HeldRound
 from provider_server.rounds import release as gate
 from provider_server.rounds.release import Release
 from provider_server.store.store import Store
@@ -75,7 +76,7 @@ class Running:
         happen(self.places, start_hour)
         return start_hour
 
-    def hold(self, start_hour: int) -> dict[str, Any]:
+    def hold(self, start_hour: int) -> HeldRound:
         """Holds a round over a week and returns what came of it."""
         return round_of(self.places, start_hour)
 
