@@ -37,6 +37,7 @@ from simulation.run.processes import (
     wait_until_ready,
 )
 from tests import needs
+from tests.support import schemas
 from tests.support.intruder import NOBODY, Request, can_be_others, doors, say
 from tests.support.waiting import PATIENCE_S, until
 
@@ -167,6 +168,7 @@ def said(running: Running, name: str, text: str) -> bool:
 def test_a_week_is_held_once_and_everybody_counts(federation: Running) -> None:
     start_hour = federation.next_week()
     told = federation.hold(start_hour)
+    schemas.held("pharoah-provider round", json.dumps([told]))
     assert (told["contributors"], told["horizon"], told["suspects"]) == (EVERYBODY, 13, 0)
     assert [federation.charges(tenant, start_hour) for tenant in range(1, 5)] == [1] * 4
     made = federation.release(start_hour)
