@@ -21,20 +21,27 @@ import crypto
 import federation.protocol
 import provider_server
 import provider_server.cli
-import provider_server.operations.overview
-import provider_server.operations.preflight
 import simulation.cli
 import tenant_client
 import tenant_client.cli
-import tenant_client.disclosure.happened
-import tenant_client.disclosure.overview
-import tenant_client.disclosure.owner_view
 import trustee.cli
 import trustee.overview
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
+from provider_server.operations import admin, overview as provider_overview, preflight
+from provider_server.reporting import findings_text, hazard_text
 from provider_server.settings import ProviderSettings
+from provider_server.verbs import learning, server, store, telemetry
+from simulation.bench import aggregation, check as bench_check, impact, learning as bench_learning
+from simulation.judge import score
+from simulation.replay import brca, lung, philly, titan
+from simulation.run import processes
+from tenant_client.advice import changes, hints
+from tenant_client.diagnosis import diagnose
+from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.settings import TenantSettings
+from tenant_client.verbs import check, confirm, federation as joining, owner, workload
+from tenant_client.workload import compare
 from trustee.settings import TrusteeSettings
 
 HERE = Path(__file__).resolve().parent / "reference"
@@ -45,17 +52,67 @@ PROGRAMS = {
     "pharoah-sim": simulation.cli.app,
 }
 SETTINGS = {"provider.toml": ProviderSettings, "tenant.toml": TenantSettings, "trustee.toml": TrusteeSettings}
-JSON = {
-    "pharoah-tenant status": tenant_client.disclosure.overview.TenantStatus,
-    "pharoah-tenant leases": tenant_client.disclosure.overview.Leases,
-    "pharoah-tenant reasons": tenant_client.disclosure.overview.Reasons,
-    "pharoah-tenant journal": tenant_client.disclosure.happened.Happened,
-    "pharoah-tenant budget": tenant_client.disclosure.owner_view.Budget,
-    "pharoah-tenant preview": tenant_client.disclosure.owner_view.Preview,
-    "pharoah-tenant sent": tenant_client.disclosure.owner_view.Sent,
+# A verb by its name; where what it prints depends on its options, those that make the difference are added.
+JSON: dict[str, Any] = {
+    "pharoah-tenant watch": hints.HintObject,
+    "pharoah-tenant status": tenant_overview.TenantStatus,
+    "pharoah-tenant leases": tenant_overview.Leases,
+    "pharoah-tenant journal": happened.Happened,
+    "pharoah-tenant diagnose": diagnose.Told,
+    "pharoah-tenant reasons": tenant_overview.Reasons,
+    "pharoah-tenant check": check.CheckObject,
+    "pharoah-tenant changes": changes.Changes,
+    "pharoah-tenant describe": workload.Described,
+    "pharoah-tenant tokens": workload.Tokens,
+    "pharoah-tenant compare": compare.Comparison,
+    "pharoah-tenant enrol": joining.Carded,
+    "pharoah-tenant enrol INVITATION": joining.Joined,
+    "pharoah-tenant budget": owner_view.Budget,
+    "pharoah-tenant preview": owner_view.Preview,
+    "pharoah-tenant sent": owner_view.Sent,
+    "pharoah-tenant sent --round": owner.SentParts,
+    "pharoah-tenant confirm test": confirm.Confirmed,
+    "pharoah-tenant confirm learn": confirm.Learnt,
+    "pharoah-trustee init": trustee.cli.Card,
+    "pharoah-trustee renew-certificate": trustee.cli.Certificate,
+    "pharoah-trustee deal": trustee.cli.Dealt,
+    "pharoah-trustee combine": trustee.cli.Combined,
+    "pharoah-trustee enrol": trustee.cli.Joined,
+    "pharoah-trustee log": trustee.cli.Log,
     "pharoah-trustee status": trustee.overview.TrusteeStatus,
-    "pharoah-provider status": provider_server.operations.overview.ProviderStatus,
-    "pharoah-provider serve --check": provider_server.operations.preflight.Preflight,
+    "pharoah-provider init": list[server.InitRow],
+    "pharoah-provider enrol": list[server.EnrolRow],
+    "pharoah-provider revoke": list[server.RevokeRow],
+    "pharoah-provider renew-certificate": list[server.CertificateRow],
+    "pharoah-provider serve --check": preflight.Preflight,
+    "pharoah-provider status": provider_overview.ProviderStatus,
+    "pharoah-provider round": list[admin.HeldRound],
+    "pharoah-provider round --give-up": list[admin.GivenUp],
+    "pharoah-provider lease": list[server.LeaseRow],
+    "pharoah-provider contexts": list[telemetry.ContextRow],
+    "pharoah-provider hazard": list[hazard_text.HazardRow],
+    "pharoah-provider repaired": list[telemetry.RepairedRow],
+    "pharoah-provider release": list[store.ReleaseRow],
+    "pharoah-provider release ROUND_ID": list[store.CellRow],
+    "pharoah-provider ledger": list[store.LedgerRow],
+    "pharoah-provider learn": list[findings_text.LearntRow],
+    "pharoah-provider explain": list[findings_text.ExplanationRow],
+    "pharoah-provider publish": list[learning.PublishRow],
+    "pharoah-provider findings": list[store.FindingRow],
+    "pharoah-provider backup": list[store.BackupRow],
+    "pharoah-provider restore": list[store.BackupRow],
+    "pharoah-sim run": score.Summary,
+    "pharoah-sim federation": processes.HeldHere,
+    "pharoah-sim status": simulation.cli.RunStatus,
+    "pharoah-sim replay titan": titan.TitanResult,
+    "pharoah-sim replay titan --holdout": titan.HoldoutResult,
+    "pharoah-sim replay philly": philly.PhillyResult,
+    "pharoah-sim replay lung": lung.LungResult,
+    "pharoah-sim replay brca": brca.BrcaResult,
+    "pharoah-sim bench aggregation": aggregation.Rows,
+    "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
+    "pharoah-sim bench check": bench_check.CheckFigures,
+    "pharoah-sim bench impact": dict[str, dict[str, impact.Range | None]],
 }
 WRITTEN = "Written by `make reference` from the code; do not edit.\n"
 
@@ -169,7 +226,11 @@ def _value(key: msgspec.structs.FieldInfo) -> str:
 
 
 def _json() -> Iterator[str]:
-    yield "What these verbs print under `--json`, as JSON Schema. Keys are added within a version, and never renamed.\n"
+    yield (
+        "What every verb with `--json` prints, as JSON Schema. Keys are added within a version, and never renamed.\n"
+        "`watch` prints one such object for each hint, on a line of its own. Of `pharoah-sim run` the schema has the\n"
+        "top-level keys and the scores; `bench learning` and `bench impact` have a key for each level of privacy.\n"
+    )
     for verb, kind in JSON.items():
         yield f"## {verb}\n"
         yield f"```json\n{json.dumps(msgspec.json.schema(kind), indent=2)}\n```\n"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import typer
 
@@ -25,7 +25,9 @@ from federation.runtime.visible import counted_as, json_text
 
 if TYPE_CHECKING:
     from simulation.bench.aggregation import Row
+    from simulation.judge.score import Outcome
     from simulation.replay.lives import Result
+    from simulation.run.processes import HeldHere
 
 app = CommandLine(
     name="pharoah-sim",
@@ -90,14 +92,14 @@ def run(
             _write(outcome, out)
             _show_pages(out / "homes")
         tell("done")
-    summary = {key: value for key, value in outcome.items() if key != "detail"}
+    summary: dict[str, Any] = {key: value for key, value in outcome.items() if key != "detail"}
     if as_json:
         show_json(summary)
     else:
         show(*_summary_lines(summary))
 
 
-def _write(outcome: dict[str, Any], out: Path) -> None:
+def _write(outcome: "Outcome", out: Path) -> None:
     from simulation.judge.report import write_report
 
     (out / "outcome.json").write_text(json_text(outcome, indent=1) + "\n")
@@ -174,14 +176,14 @@ def federation(
             Places(root, tenants, trustees),
             lambda text: say(f"[{time.monotonic() - began:5.1f} s] {text}"),
         )
-    result["total_seconds"] = round(time.monotonic() - began, 3)
+    held: HeldHere = {**result, "total_seconds": round(time.monotonic() - began, 3)}
     if as_json:
-        show_json(result)
+        show_json(held)
     else:
-        show(_round_line(result))
+        show(_round_line(held))
 
 
-def _round_line(result: dict[str, Any]) -> str:
+def _round_line(result: "HeldHere") -> str:
     return (
         f"round {result['round_id'][:12]}: {result['contributors']} contributions, {result['cells']} cells,"
         f" epsilon {result['epsilon']:.3f} per job-week; the round took {result['seconds']:.1f} s,"
@@ -197,6 +199,21 @@ def scenarios() -> None:
 
         for name in names():
             show(f"{name:<12} {load(name).title}")
+
+
+class RunStatus(TypedDict):
+    """An output folder; facts are null where there is no outcome."""
+
+    version: int
+    out: str
+    complete: bool
+    scenario: str | None
+    seed: int | None
+    weeks: int | None
+    tenants: int | None
+    rounds: int | None
+    epsilon: float | None
+    homes: list[str]
 
 
 @app.command(cls=Verb)
@@ -218,7 +235,19 @@ def status(
     provider = [str(homes / "provider")] if (homes / "provider").is_dir() else []
     paths = provider + sorted(map(str, homes.glob("tenants/*")))
     if as_json:
-        show_json({"version": 1, "out": str(out), "complete": bool(outcome), **facts, "homes": paths})
+        found: RunStatus = {
+            "version": 1,
+            "out": str(out),
+            "complete": bool(outcome),
+            "scenario": facts["scenario"],
+            "seed": facts["seed"],
+            "weeks": facts["weeks"],
+            "tenants": facts["tenants"],
+            "rounds": facts["rounds"],
+            "epsilon": facts["epsilon"],
+            "homes": paths,
+        }
+        show_json(found)
     else:
         show(f"folder      {out}: {'complete' if outcome else 'no outcome'}")
         show(*(f"{key:<11} {value}" for key, value in facts.items() if value is not None))
@@ -294,7 +323,7 @@ def aggregation(
         total = bench_aggregation.rows(quick=quick)
         measured = list(progress.track(bench_aggregation.aggregation(quick=quick), total=total, description="rounds"))
     if as_json:
-        show_json({"rows": [asdict(row) for row in measured]})
+        show_json(bench_aggregation.Rows(tuple(measured)))
     else:
         show(*_timed(measured))
 

@@ -42,7 +42,7 @@ PLACES = (
     "provider_server/rounds/*.py",
     VERDICTS,
 )
-CLOSEST = 2  # tests that run before all others
+CLOSEST, CLOSE = 2, 8  # files of tests that run before all others: collecting many takes longer than most kills
 EQUIVALENT: Mapping[str, str] = {  # a mutant without its line: why no test can tell it from the original
     f"{VERDICTS}: false_share <= FALSE_SHARE  ->  false_share < FALSE_SHARE": (
         "1 less a float from 0.5 on is a multiple of 2^-53, which 0.04 is not, and 1 less a smaller one is above 0.04"
@@ -230,7 +230,7 @@ def importers(root: Path) -> dict[str, set[str]]:
 def watchers(path: str, importing: Mapping[str, set[str]]) -> list[list[str]]:
     """Who could notice a change of the file: its own examples, tests that import it, tests of its importers.
 
-    Those come first, in a group of their own, that have its name or import most from it; whole systems come last.
+    Those come first, in groups of their own, that have its name or import most from it; whole systems come last.
     """
     module, words = _module(path), set(Path(path).stem.split("_"))
     uses = Counter(file for name, files in importing.items() if name.startswith(f"{module}.") for file in files)
@@ -243,11 +243,24 @@ def watchers(path: str, importing: Mapping[str, set[str]]) -> list[list[str]]:
         )
         for files in (direct, indirect)
     )
-    return [group for group in ([path, *near[:CLOSEST]], near[CLOSEST:], far) if group]
+    return [group for group in ([path, *near[:CLOSEST]], near[CLOSEST:CLOSE], near[CLOSE:], far) if group]
 
 
 def _module(path: str) -> str:
     return path.removesuffix(".py").replace("/", ".")
+
+
+@dataclass(frozen=True)
+class Fate:
+    """The test that killed a mutant, if any did; `in_time` is false where some had no time to."""
+
+    killer: str | None
+    in_time: bool = True
+
+    def __str__(self) -> str:
+        if self.killer:
+            return f"killed by {self.killer}"
+        return "SURVIVED" if self.in_time else "SURVIVED, but some tests had no time"
 
 
 class Workplace:
@@ -259,24 +272,30 @@ class Workplace:
         self._importing = importers(self._clean)
         self._fails_anyway: set[str] = set()
 
-    def killer(self, mutant: Mutant) -> str | None:
-        """The test that kills the mutant; None if it survived."""
+    def fate(self, mutant: Mutant) -> Fate:
+        """Who kills the mutant."""
+        in_time = True
         with TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as folder:
             tree = Path(shutil.copytree(self._clean, Path(folder) / "tree"))
             (tree / mutant.path).write_text(mutant.source, encoding="utf-8")
             for tests in watchers(mutant.path, self._importing):
-                while failed := self._first_failure(tree, tests):
-                    if self._run(self._clean, [failed])[0] == pytest.ExitCode.OK:
-                        return failed
-                    self._fails_anyway.add(failed)
-        return None
+                try:
+                    while failed := self._first_failure(tree, tests):
+                        if self._run(self._clean, [failed])[0] == pytest.ExitCode.OK:
+                            return Fate(failed)
+                        self._fails_anyway.add(failed)
+                except TimeoutError:
+                    in_time = False
+        return Fate(None, in_time=in_time)
 
     def _first_failure(self, tree: Path, tests: Sequence[str]) -> str | None:
         left = [test for test in tests if test not in self._fails_anyway]
         status, said = (
             self._run(tree, left, *(f"--deselect={test}" for test in self._fails_anyway)) if left else (0, "")
         )
-        if status in (None, pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        if status is None:
+            raise TimeoutError
+        if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return None
         failed = FAILED.search(said)
         return failed[1] if failed else left[0]  # where nothing could be imported, pytest names no test
@@ -307,17 +326,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     picked = [one for one in pick(asked.mutants, asked.seed) if asked.only in one.name]
     with TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(asked.jobs) as pool:
-        killers = []
-        for one, killer in zip(picked, pool.map(Workplace(Path(folder), asked.limit).killer, picked), strict=True):
-            killers.append(killer)
-            sys.stderr.write(
-                f"{one.path}:{one.line}: {one.change}: {f'killed by {killer}' if killer else 'SURVIVED'}\n"
-            )
-    survived = killers.count(None)
+        fates = []
+        for one, fate in zip(picked, pool.map(Workplace(Path(folder), asked.limit).fate, picked), strict=True):
+            fates.append(fate)
+            sys.stderr.write(f"{one.path}:{one.line}: {one.change}: {fate}\n")
+    survived = sum(fate.killer is None for fate in fates)
     if asked.json:
         rows = [
-            {"file": one.path, "line": one.line, "change": one.change, "killed_by": killer}
-            for one, killer in zip(picked, killers, strict=True)
+            {"file": one.path, "line": one.line, "change": one.change, "killed_by": fate.killer}
+            for one, fate in zip(picked, fates, strict=True)
         ]
         sys.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
     sys.stderr.write(f"mutants of seed {asked.seed}: {len(picked)}, killed: {len(picked) - survived}\n")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -57,6 +57,14 @@ def _names(texts: list[str] | None) -> list[str]:
     return texts or []
 
 
+class Card(TypedDict):
+    """A trustee's card and its fingerprint."""
+
+    card: str
+    address: str
+    fingerprint: str
+
+
 @app.command(cls=Verb)
 def init(
     home: TrusteeHome,
@@ -78,10 +86,19 @@ def init(
         card = trustee_home.create(home, address, name or [], os.urandom, datetime.now(UTC))
     file, shown = home / trustee_home.CARD, fingerprint(card.name)
     if as_json:
-        show_json({"card": str(file), "address": card.address, "fingerprint": shown})
+        made: Card = {"card": str(file), "address": card.address, "fingerprint": shown}
+        show_json(made)
         return
     show(f"card         {file}", f"fingerprint  {shown}")
     _tell("give the card to every trustee and to the provider, and read its fingerprint aloud to them")
+
+
+class Certificate(TypedDict):
+    """The new certificate, the hosts that it names, and when it ends."""
+
+    certificate: str
+    hosts: list[str]
+    ends: str
 
 
 @app.command("renew-certificate", cls=Verb)
@@ -111,10 +128,20 @@ def renew_certificate(
         renewed = trustee_home.renew_certificate(home, name or [], datetime.now(UTC), days).certificate_pem
     file, hosts, end = home / trustee_home.TLS_CERTIFICATE, hosts_of(renewed), ends(renewed).isoformat()
     if as_json:
-        show_json({"certificate": str(file), "hosts": hosts, "ends": end})
+        certificate: Certificate = {"certificate": str(file), "hosts": hosts, "ends": end}
+        show_json(certificate)
         return
     show(f"{file}: for {', '.join(hosts)}, until {end}")
     _tell("restart `serve`")
+
+
+class Dealt(TypedDict):
+    """A dealing, and the fingerprint of the cards that it was made for."""
+
+    dealing: str
+    trustees: int
+    threshold: int
+    cards_fingerprint: str
 
 
 @app.command(cls=Verb)
@@ -144,11 +171,22 @@ def deal(
     if count < FEW_TRUSTEES:
         warn(f"only {count} trustees: any {threshold} that collude know the key; use five or more")
     if as_json:
-        show_json({"dealing": str(out), "trustees": count, "threshold": threshold, "cards_fingerprint": shown})
+        dealt: Dealt = {"dealing": str(out), "trustees": count, "threshold": threshold, "cards_fingerprint": shown}
+        show_json(dealt)
         return
     trustees = f"trustees     {count}, any {threshold} of which can make tokens"
     show(f"dealing      {out}", trustees, f"list         {shown}")
     _tell("check that every trustee has the same fingerprint of the list; then give the dealing to every trustee")
+
+
+class Combined(TypedDict):
+    """The committee, and this trustee's number in it."""
+
+    committee: str
+    index: int
+    trustees: int
+    threshold: int
+    fingerprint: str
 
 
 @app.command(cls=Verb)
@@ -177,12 +215,26 @@ def combine(
     file, shown = home / trustee_home.COMMITTEE, fingerprint(committee.name)
     trustees, threshold = len(committee.trustees), committee.threshold
     if as_json:
-        view = {"committee": str(file), "index": share.index, "trustees": trustees}
-        show_json(view | {"threshold": threshold, "fingerprint": shown})
+        combined: Combined = {
+            "committee": str(file),
+            "index": share.index,
+            "trustees": trustees,
+            "threshold": threshold,
+            "fingerprint": shown,
+        }
+        show_json(combined)
         return
     show(f"trustee      {share.index} of {trustees}, any {threshold} of which can make tokens")
     show(f"committee    {file}", f"fingerprint  {shown}")
     _tell("check that every trustee has the same fingerprint; then give the committee to the provider")
+
+
+class Joined(TypedDict):
+    """The directory that was pinned: its head, the fingerprint of that, and how many tenants are in it."""
+
+    head: str
+    fingerprint: str
+    members: int
 
 
 @app.command(cls=Verb)
@@ -210,12 +262,44 @@ def enrol(
         trustee_home.enrol(home, chain, os.urandom)
     members, shown = len(chain.directory.members), fingerprint(chain.directory.head)
     if as_json:
-        show_json({"head": str(chain.directory.head), "fingerprint": shown, "members": members})
+        joined: Joined = {"head": str(chain.directory.head), "fingerprint": shown, "members": members}
+        show_json(joined)
         return
     show(f"provider     {invited.provider.hex()[:16]}… at {invited.online}")
     show(f"tenants      {members}", f"head         {shown}")
     if not head:
         _tell("compare the head with other trustees and tenants (or pass theirs with --head)")
+
+
+class Evaluations(TypedDict):
+    """Blinded elements that a tenant had evaluated in an epoch."""
+
+    tenant: str
+    epoch: int
+    elements: int
+
+
+class Endorsed(TypedDict):
+    """A round that was endorsed: the digest of its set, and whether it was unmasked too."""
+
+    round_id: str
+    request: str
+    unmasked: bool
+
+
+class Conflict(TypedDict):
+    """The proof, in hexadecimal, that the provider signed two sets for one round."""
+
+    round_id: str
+    proof: str
+
+
+class Log(TypedDict):
+    """All requests to a trustee."""
+
+    evaluations: list[Evaluations]
+    rounds: list[Endorsed]
+    conflicts: list[Conflict]
 
 
 @app.command(cls=Verb)
@@ -232,10 +316,14 @@ def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
     with failing(), closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
         evaluations, rounds, conflicts = trustee.evaluations(), trustee.rounds(), trustee.conflicts()
     if as_json:
-        asked = [{"tenant": str(of), "epoch": epoch, "elements": n} for (of, epoch), n in sorted(evaluations.items())]
-        held = [{"round_id": str(name), "request": str(of), "unmasked": done} for name, of, done in rounds]
-        told = [{"round_id": str(name), "proof": proof.hex()} for name, proof in conflicts]
-        show_json({"evaluations": asked, "rounds": held, "conflicts": told})
+        view: Log = {
+            "evaluations": [
+                {"tenant": str(of), "epoch": epoch, "elements": n} for (of, epoch), n in sorted(evaluations.items())
+            ],
+            "rounds": [{"round_id": str(name), "request": str(of), "unmasked": done} for name, of, done in rounds],
+            "conflicts": [{"round_id": str(name), "proof": proof.hex()} for name, proof in conflicts],
+        }
+        show_json(view)
     else:
         for (tenant, epoch), elements in sorted(evaluations.items()):
             show(f"tenant {tenant.hex()[:12]}… epoch {epoch}: {counted_as(elements, 'blinded element')}")

@@ -15,7 +15,7 @@ The loopback interface answers only requests with its own name as host (`federat
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol, TypedDict
 
 from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -27,10 +27,33 @@ from provider_server.metrics import Metrics
 from provider_server.rounds.schedule import BadWindow, Window
 
 
+class HeldRound(TypedDict):
+    """A round that ended with a release; `position` of `horizon` rounds in its series."""
+
+    round_id: str
+    start_hour: int
+    end_hour: int
+    contributors: int
+    cells: int
+    epsilon: float
+    delta: float
+    position: int
+    horizon: int
+    suspects: int
+    seconds: float
+    seconds_by_stage: dict[str, float]
+
+
+class GivenUp(TypedDict):
+    """The round that was abandoned; empty where none was open."""
+
+    given_up: str
+
+
 class Holder(Protocol):
     """Holds rounds; see `round_runner.Rounds`."""
 
-    def hold(self, window: Window | None) -> dict[str, Any]:
+    def hold(self, window: Window | None) -> HeldRound:
         """Holds a week and returns its outcome."""
 
     def give_up(self) -> str:
@@ -41,7 +64,7 @@ def operator_app(ready: Callable[[], Holder]) -> FastAPI:
     """The operator's interface; `ready` returns the holder of rounds or raises a refusal."""
     app = FastAPI(openapi_url=None)
 
-    def answer(work: Callable[[Holder], dict[str, Any]]) -> Response:
+    def answer(work: Callable[[Holder], HeldRound | GivenUp]) -> Response:
         try:
             return JSONResponse(work(ready()))
         except PharoahError as error:

@@ -20,6 +20,7 @@ from provider_server.network.flower_app import server_app
 from provider_server.network.grid_tenants import GridTenants
 from provider_server.network.superlink import SuperLink, UnusableNodeKey
 from provider_server.operations import alerts
+from provider_server.operations.admin import HeldRound
 from provider_server.operations.alerts import Condition
 from provider_server.rounds.planning import NothingToCount
 from provider_server.rounds.provider import Provider
@@ -77,7 +78,7 @@ class Rounds:
         finally:
             self._one.release()
 
-    def hold(self, window: Window | None) -> dict[str, Any]:
+    def hold(self, window: Window | None) -> HeldRound:
         """Holds a week, by default the last whole one, or finishes the open round; returns the outcome."""
         with self._one, reporting():
             self._follow()
@@ -113,7 +114,7 @@ class Rounds:
             return False  # logged by `_hold`; the next step tries again
         return True
 
-    def _hold(self, window: Window) -> dict[str, Any]:
+    def _hold(self, window: Window) -> HeldRound:
         clock = _Clock(self._metrics)
         try:
             release = self._over_the_link(lambda tenants: self._week(tenants, window, clock))
@@ -193,7 +194,7 @@ class Rounds:
         self._link.run(app)
         return results[0]
 
-    def _note_release(self, release: Release, clock: "_Clock") -> dict[str, Any]:
+    def _note_release(self, release: Release, clock: "_Clock") -> HeldRound:
         plan, metrics = release.plan, self._metrics
         epsilon = plan_loss(plan).at(plan.delta)
         suspects = self._suspects = len(self._provider.suspicion().suspects())
@@ -205,7 +206,7 @@ class Rounds:
         metrics.suspects.set(suspects)
         metrics.left_out.set(self._provider.left_out(release))
         metrics.waiting.set(0)
-        outcome = {
+        outcome: HeldRound = {
             "round_id": str(plan.round_id),
             "start_hour": plan.start_hour,
             "end_hour": plan.end_hour,

@@ -5,7 +5,7 @@ Rows have whole tokens, lines their first twelve digits.
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import Any
+from typing import TypedDict
 
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import PER_NODE_HOURS
@@ -22,12 +22,140 @@ from provider_server.learning.verdicts import PairFinding
 DIGITS = 12
 
 
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+class PairRow(TypedDict):
+    """The verdict of a workload on a context, by tokens; `context_name` is null where no name is known."""
+
+    workload: str
+    context: str
+    context_name: str | None
+    judgement: str
+    probability_worse: float
+    risk_ratio: float
+    risk_ratio_low: float
+    risk_ratio_high: float
+    expected_failures: float
+    reason: str
+    alternatives: list[str]
+
+
+class GroupRow(TypedDict):
+    """Versions that fail alike, and their rate over that of the archetype."""
+
+    versions: list[str]
+    ratio: float
+    low: float
+    high: float
+    failures: float
+
+
+class VersionsRow(TypedDict):
+    """An archetype; `alike` is the probability that each two versions fail alike, in their order."""
+
+    archetype: str
+    versions: list[str]
+    alike: list[list[float]]
+    groups: list[GroupRow]
+
+
+class VersionRow(TypedDict):
+    """A workload's group of versions, and the probability that each other version fails alike."""
+
+    archetype: str
+    group: GroupRow
+    alike: dict[str, float]
+
+
+class FactorRow(TypedDict):
+    """The failure rate at a level of a dimension over the average, with a 95% interval."""
+
+    dimension: str
+    level: str
+    ratio: float
+    low: float
+    high: float
+
+
+class RuleRow(TypedDict):
+    """A rule of benchmark jobs; `high` is null where nothing failed outside."""
+
+    conditions: list[str]
+    ratio: float
+    low: float
+    high: float | None
+    failures: float
+    node_hours: float
+
+
+class NewcomerRow(TypedDict):
+    """The first rate of a new context, with a 95% interval."""
+
+    context: str
+    rate_per_1000_node_hours: float
+    low: float
+    high: float
+    basis: str
+
+
+class FindingsRow(TypedDict):
+    """What releases show; calibration is null before there is any."""
+
+    pairs: int
+    rates: int
+    accused: list[PairRow]
+    versions: list[VersionsRow]
+    factors: list[FactorRow]
+    rules: list[RuleRow]
+    newcomers: list[NewcomerRow]
+    alarms: list[str]
+    calibration_slope: float | None
+    calibration_ratio: float | None
+
+
+class LearntRow(FindingsRow):
+    """All of it, and how the bundle in force predicted the newest week; null without one."""
+
+    releases: int
+    against_bundle: str | None
+
+
+class ForecastRow(TypedDict):
+    """The probability that a job fails within the hours, with a 95% interval."""
+
+    within_h: float
+    nodes: int
+    age_h: float
+    probability: float
+    low: float
+    high: float
+
+
+class ExplanationRow(PairRow):
+    """A verdict with its evidence; `version` is null without versions, `forecast` if none was asked for."""
+
+    rate_per_1000_node_hours: float
+    rate_high: float
+    failures: float
+    failures_elsewhere: float
+    ratio_to_elsewhere: float
+    net_outcome: float
+    sign_p: float
+    gamma: float
+    control_ratio: float
+    control_sees: bool
+    control_fires: bool
+    version: VersionRow | None
+    forecast: ForecastRow | None
+
+
 # ---- verdicts --------------------------------------------------------------------------------------------------------
 
 
 def learnt_row(
     findings: Findings, newcomers: Sequence[NewContext], seen: Outlook, names: Mapping[str, str]
-) -> dict[str, Any]:
+) -> FindingsRow:
     """All findings in one row: counts, mismatches, and the rows of the functions below."""
     worse = [pair for pair in findings.pairs if pair.judgement in (PairJudgement.WORSE, PairJudgement.CONFOUNDED)]
     return {
@@ -44,7 +172,7 @@ def learnt_row(
     }
 
 
-def pair_row(pair: PairFinding, names: Mapping[str, str]) -> dict[str, Any]:
+def pair_row(pair: PairFinding, names: Mapping[str, str]) -> PairRow:
     """A verdict; `names` says what tokens of contexts stand for."""
     return {
         "workload": pair.workload,
@@ -61,16 +189,16 @@ def pair_row(pair: PairFinding, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def learnt_lines(row: dict[str, Any]) -> list[str]:
-    """`learnt_row` as text, mismatches first."""
+def learnt_lines(row: LearntRow) -> list[str]:
+    """The row as text, mismatches first."""
     judged = f"{counted_as(row['pairs'], 'pair')}, {counted_as(row['rates'], 'rate')}"
     lines = [f"{counted_as(row['releases'], 'release')}: {judged}"]
     for one in row["accused"]:
         context = one["context_name"] or f"context {one['context'][:12]}"
         better = f"; fails less on {one['alternatives'][0][:12]}" if one["alternatives"] else ""
         lines.append(f"  workload {one['workload'][:12]} on {context}: {one['reason']}{better}")
-    parts = (("versions", version_lines), ("factors", factor_lines), ("rules", rule_lines))
-    lines += [f"  {line}" for name, part in (*parts, ("newcomers", newcomer_lines)) for line in part(row[name])]
+    lines += [f"  {line}" for line in (*version_lines(row["versions"]), *factor_lines(row["factors"]))]
+    lines += [f"  {line}" for line in (*rule_lines(row["rules"]), *newcomer_lines(row["newcomers"]))]
     lines += [f"  alarm: {text}" for text in row["alarms"]]
     if row["against_bundle"]:
         lines.append(f"  newest week, compared with the bundle in force: {row['against_bundle']}")
@@ -80,10 +208,11 @@ def learnt_lines(row: dict[str, Any]) -> list[str]:
     return lines
 
 
-def explanation_row(pair: PairFinding, findings: Findings, names: Mapping[str, str]) -> dict[str, Any]:
+def explanation_row(pair: PairFinding, findings: Findings, names: Mapping[str, str]) -> ExplanationRow:
     """A verdict with its evidence, and the workload's group of versions."""
     twin = pair.compared
-    return pair_row(pair, names) | {
+    return {
+        **pair_row(pair, names),
         "rate_per_1000_node_hours": PER_NODE_HOURS * pair.rate,
         "rate_high": PER_NODE_HOURS * pair.rate_high,
         "failures": twin.evidence.failures,
@@ -100,7 +229,7 @@ def explanation_row(pair: PairFinding, findings: Findings, names: Mapping[str, s
     }
 
 
-def explanation_lines(row: dict[str, Any]) -> list[str]:
+def explanation_lines(row: ExplanationRow) -> list[str]:
     """`explanation_row` as text."""
     context = row["context_name"] or row["context"]
     control = "fires" if row["control_fires"] else "does not fire" if row["control_sees"] else "has too little data"
@@ -122,7 +251,7 @@ def explanation_lines(row: dict[str, Any]) -> list[str]:
     return lines
 
 
-def chance_row(job: Job, within_h: float, chance: Chance) -> dict[str, Any]:
+def chance_row(job: Job, within_h: float, chance: Chance) -> ForecastRow:
     """The probability that a job fails within the hours, and the job's size and age."""
     return {
         "within_h": within_h,
@@ -134,7 +263,7 @@ def chance_row(job: Job, within_h: float, chance: Chance) -> dict[str, Any]:
     }
 
 
-def _chance_line(row: dict[str, Any]) -> str:
+def _chance_line(row: ForecastRow) -> str:
     job = f"on {level_name('size', str(row['nodes']))}, {row['age_h']:.0f} hours old"
     return (
         f"{job}, it fails within {row['within_h']:g} hours with probability {row['probability']:.1%}"
@@ -145,7 +274,7 @@ def _chance_line(row: dict[str, Any]) -> str:
 # ---- versions, factors, rules, newcomers -----------------------------------------------------------------------------
 
 
-def version_rows(findings: Findings) -> list[dict[str, Any]]:
+def version_rows(findings: Findings) -> list[VersionsRow]:
     """One row per archetype with several versions: its groups, and the probability that each two fail alike."""
     return [
         {
@@ -159,7 +288,7 @@ def version_rows(findings: Findings) -> list[dict[str, Any]]:
     ]
 
 
-def version_row(findings: Findings, workload: str) -> dict[str, Any] | None:
+def version_row(findings: Findings, workload: str) -> VersionRow | None:
     """The group of versions of `workload`, and the probability that each other one fails alike; None if no version."""
     for archetype, found in findings.versions.items():
         if workload in found.versions:
@@ -173,7 +302,7 @@ def version_row(findings: Findings, workload: str) -> dict[str, Any] | None:
     return None
 
 
-def factor_rows(factors: Sequence[Factor]) -> list[dict[str, Any]]:
+def factor_rows(factors: Sequence[Factor]) -> list[FactorRow]:
     """One row per factor."""
     return [
         {"dimension": one.dimension, "level": one.level, "ratio": one.ratio, "low": one.low, "high": one.high}
@@ -181,7 +310,7 @@ def factor_rows(factors: Sequence[Factor]) -> list[dict[str, Any]]:
     ]
 
 
-def rule_rows(rules: Sequence[Rule]) -> list[dict[str, Any]]:
+def rule_rows(rules: Sequence[Rule]) -> list[RuleRow]:
     """Rules of benchmark jobs; `high` is None where nothing failed outside."""
     return [
         {
@@ -196,7 +325,7 @@ def rule_rows(rules: Sequence[Rule]) -> list[dict[str, Any]]:
     ]
 
 
-def newcomer_rows(newcomers: Sequence[NewContext]) -> list[dict[str, Any]]:
+def newcomer_rows(newcomers: Sequence[NewContext]) -> list[NewcomerRow]:
     """First rates at an average age, per 1,000 node-hours."""
     return [
         {
@@ -210,7 +339,7 @@ def newcomer_rows(newcomers: Sequence[NewContext]) -> list[dict[str, Any]]:
     ]
 
 
-def version_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def version_lines(rows: Sequence[VersionsRow]) -> Iterator[str]:
     """A line that counts archetypes, and one for each whose versions fail differently."""
     split = [row for row in rows if len(row["groups"]) > 1]
     if rows:
@@ -220,7 +349,7 @@ def version_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"  archetype {row['archetype'][:DIGITS]}: {groups}"
 
 
-def version_line(row: dict[str, Any]) -> str:
+def version_line(row: VersionRow) -> str:
     """`version_row` as text."""
     alike = [f"{other[:DIGITS]} ({probability:.2f})" for other, probability in row["alike"].items()]
     if not alike:
@@ -232,7 +361,7 @@ def version_line(row: dict[str, Any]) -> str:
     )
 
 
-def factor_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def factor_lines(rows: Sequence[FactorRow]) -> Iterator[str]:
     """All sizes in a line, and the weeks whose interval excludes 1."""
     sizes = [f"{level_name('size', row['level'])} {_ratio(row)}" for row in rows if row["dimension"] == "size"]
     if sizes:
@@ -248,7 +377,7 @@ def level_name(dimension: str, level: str) -> str:
     return f"week {level}" if dimension == "week" else f"{level} node{'' if level == '1' else 's'}"
 
 
-def rule_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def rule_lines(rows: Sequence[RuleRow]) -> Iterator[str]:
     """A line for each rule."""
     for row in rows:
         high = f"{row['high']:.1f}" if row["high"] is not None else "no bound"
@@ -258,16 +387,16 @@ def rule_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def newcomer_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def newcomer_lines(rows: Sequence[NewcomerRow]) -> Iterator[str]:
     """A line for each new context."""
     for row in rows:
-        rate, low, high = (row[name] for name in ("rate_per_1000_node_hours", "low", "high"))
+        rate, low, high = row["rate_per_1000_node_hours"], row["low"], row["high"]
         interval = f"{low:.2g}–{high:.2g}"
         failures = f"{rate:.2g} failures per 1,000 node-hours ({interval})"
         yield f"first rate of context {row['context']}: {failures}; {row['basis']}"
 
 
-def _group_row(group: Group) -> dict[str, Any]:
+def _group_row(group: Group) -> GroupRow:
     return {
         "versions": list(group.versions),
         "ratio": group.ratio,
@@ -281,5 +410,5 @@ def _names(versions: Sequence[str]) -> str:
     return " = ".join(version[:DIGITS] for version in versions)
 
 
-def _ratio(row: dict[str, Any]) -> str:
+def _ratio(row: GroupRow | FactorRow) -> str:
     return f"{row['ratio']:.2f} ({row['low']:.2f}–{row['high']:.2f})"

@@ -4,22 +4,116 @@ Rates are failures per 1,000 node-hours, intervals are 95%, hours count from the
 exist is null: the rate of a level without hours at risk, the ratio of a level to itself, one that Cox's model refuses.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypedDict
 
 import polars as pl
 
-from federation.protocol.life_table import PER_NODE_HOURS, Floats
+from federation.protocol.life_table import PER_NODE_HOURS
 from federation.runtime.visible import counted_as
 from provider_server.analysis.buildup import LEVELS
 from provider_server.analysis.contexts import ContextMap
 from provider_server.analysis.fleet_curves import Curve, OwnHazards, Ratios
 from provider_server.analysis.fleet_events import QUIET_H, silent_together
 from provider_server.analysis.hazard import Estimate
+from provider_server.fleet.telemetry.quality import QualityRow
 
 NO_CONTEXT = -1  # the number for all nodes without a context
 UNSORTED = "nodes not yet assigned by `pharoah-provider contexts`"
-NOTHING = {"failures": 0, "node_hours": 0, "nodes": 0}
+Bounded = tuple[float | None, float | None, float | None]  # an estimate and its interval
+NO_NUMBER: Bounded = (None, None, None)
+
+
+class EvidenceRow(TypedDict):
+    """What was seen: failures in hours at risk of nodes."""
+
+    failures: int
+    node_hours: int
+    nodes: int
+
+
+class RatesRow(EvidenceRow):
+    """A rate, and its ratio to that of the usual level or context: by the model of counts, and by Cox's."""
+
+    failures_per_1000_node_hours: float | None
+    failures_per_1000_node_hours_low: float | None
+    failures_per_1000_node_hours_high: float | None
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    cox_ratio: float | None
+    cox_ratio_low: float | None
+    cox_ratio_high: float | None
+
+
+class SurvivalPoint(TypedDict):
+    """The share of nodes without a failure."""
+
+    survival: float
+    survival_low: float
+    survival_high: float
+
+
+class HazardPoint(TypedDict):
+    """The cumulative hazard."""
+
+    hazard: float
+    hazard_low: float
+    hazard_high: float
+
+
+class LevelPoint(HazardPoint):
+    """A step of a level's curve; `at_risk` counts nodes."""
+
+    hours: float
+    at_risk: float
+
+
+class CurvePoint(LevelPoint, SurvivalPoint):
+    """A step of the curve of all nodes."""
+
+
+class LevelRow(RatesRow):
+    """A build-up level; `curve` is empty without a failure."""
+
+    level: int
+    curve: list[LevelPoint]
+
+
+class ContextRow(RatesRow):
+    """A context at level 0; `context` is null for nodes without one."""
+
+    context: int | None
+    description: str
+
+
+class FleetHazardRow(TypedDict):
+    """Hazards of a fleet; `left_out` says what was excluded."""
+
+    start_hour: int
+    end_hour: int
+    nodes: int
+    node_hours: int
+    failures: int
+    failures_by_kind: dict[str, int]
+    levels: list[LevelRow]
+    contexts: list[ContextRow]
+    curve: list[CurvePoint]
+    left_out: list[str]
+
+
+class TelemetryRow(TypedDict):
+    """The quality of the telemetry, and what is doubtful about it."""
+
+    quality: QualityRow
+    doubts: dict[str, int]
+
+
+class HazardRow(FleetHazardRow, TelemetryRow):
+    """Hazards, and what they rest on."""
+
+
+NOTHING: EvidenceRow = {"failures": 0, "node_hours": 0, "nodes": 0}
 
 
 def numbers(at_risk: pl.DataFrame, known: ContextMap | None) -> dict[str, int]:
@@ -30,7 +124,7 @@ def numbers(at_risk: pl.DataFrame, known: ContextMap | None) -> dict[str, int]:
 
 def hazard_row(
     found: OwnHazards, levels: pl.DataFrame, at_risk: pl.DataFrame, known: ContextMap | None
-) -> dict[str, Any]:
+) -> FleetHazardRow:
     """Everything in one row, of hours (not empty) with their levels and those of them at risk."""
     hours = levels["hour"].to_numpy()
     kinds = at_risk.filter(pl.col("kind").is_not_null()).group_by("kind").len().sort("len", "kind", descending=True)
@@ -44,12 +138,12 @@ def hazard_row(
         "levels": _level_rows(found, at_risk),
         "contexts": _context_rows(found, at_risk, known),
         "curve": [
-            {"hours": after, "at_risk": risk} | survival | hazard
+            {"hours": after, "at_risk": risk, **survival, **hazard}
             for after, risk, survival, hazard in zip(
                 found.survival.times.tolist(),
                 found.survival.at_risk.tolist(),
-                _points("survival", found.survival),
-                _points("hazard", found.hazard),
+                _survival_points(found.survival),
+                _hazard_points(found.hazard),
                 strict=True,
             )
         ],
@@ -68,84 +162,96 @@ def _left_out(levels: pl.DataFrame, at_risk: pl.DataFrame) -> tuple[str, ...]:
     return tuple(text for text, count in zip(texts, (hours, silences), strict=True) if count)
 
 
-def _points(name: str, curve: Curve) -> Iterator[dict[str, float]]:
-    for value, low, high in zip(curve.value.tolist(), curve.low.tolist(), curve.high.tolist(), strict=True):
-        yield {name: value, f"{name}_low": low, f"{name}_high": high}
+def _survival_points(curve: Curve) -> Iterator[SurvivalPoint]:
+    for value, low, high in _steps(curve):
+        yield {"survival": value, "survival_low": low, "survival_high": high}
 
 
-def _level_rows(found: OwnHazards, at_risk: pl.DataFrame) -> list[dict[str, Any]]:
+def _hazard_points(curve: Curve) -> Iterator[HazardPoint]:
+    for value, low, high in _steps(curve):
+        yield {"hazard": value, "hazard_low": low, "hazard_high": high}
+
+
+def _steps(curve: Curve) -> Iterator[tuple[float, float, float]]:
+    return zip(curve.value.tolist(), curve.low.tolist(), curve.high.tolist(), strict=True)
+
+
+def _level_rows(found: OwnHazards, at_risk: pl.DataFrame) -> list[LevelRow]:
     evidence = _evidence(at_risk, pl.col("level").cast(pl.Int64))
-    rows = []
+    rows: list[LevelRow] = []
     for level in range(LEVELS):
         seen = evidence.get(level, NOTHING)
-        rate = _bounded("failures_per_1000_node_hours", found.fit.by_level, level, PER_NODE_HOURS)
-        ratio = _bounded("ratio", found.fit.ratios, level - 1) if level else _nulls("ratio")
-        known = rate | ratio if seen["node_hours"] else _nulls("failures_per_1000_node_hours") | _nulls("ratio")
-        curve = found.hazard_by_level.get(level)
-        points = [] if curve is None else list(_points("hazard", curve))
-        times = [] if curve is None else zip(curve.times.tolist(), curve.at_risk.tolist(), strict=True)
-        steps = [{"hours": hours, "at_risk": risk} for hours, risk in times]
-        rows.append(
-            {"level": level, **seen, **known, **_cox(found.cox.get("level"), level)}
-            | {"curve": [step | point for step, point in zip(steps, points, strict=True)]}
-        )
+        rate = _bounded(found.fit.by_level, level, PER_NODE_HOURS) if seen["node_hours"] else NO_NUMBER
+        ratio = _bounded(found.fit.ratios, level - 1) if level and seen["node_hours"] else NO_NUMBER
+        rates = _rates(seen, rate, ratio, _cox(found.cox.get("level"), level))
+        rows.append({"level": level, **rates, "curve": list(_level_points(found.hazard_by_level.get(level)))})
     return rows
 
 
-def _context_rows(found: OwnHazards, at_risk: pl.DataFrame, known: ContextMap | None) -> list[dict[str, Any]]:
+def _level_points(curve: Curve | None) -> Iterator[LevelPoint]:
+    if curve is None:
+        return
+    for hours, risk, point in zip(curve.times.tolist(), curve.at_risk.tolist(), _hazard_points(curve), strict=True):
+        yield {"hours": hours, "at_risk": risk, **point}
+
+
+def _context_rows(found: OwnHazards, at_risk: pl.DataFrame, known: ContextMap | None) -> list[ContextRow]:
     """Contexts at level 0, by number, and their ratios to the one with most hours at risk."""
     evidence = _evidence(at_risk, pl.col("node").replace_strict(found.contexts, return_dtype=pl.Int64))
     words = {one.number: one.description for one in known.contexts} if known else {}
     names, ratios = found.fit.fit.ratios("context")
     among = {int(name): row for row, (name,) in enumerate(names)}
-    rows = []
+    rows: list[ContextRow] = []
     for row, number in enumerate(map(int, found.fit.contexts)):
         at_0 = Estimate(found.fit.rates.value[row], found.fit.rates.log_sd[row])
-        ratio = _bounded("ratio", ratios, among[number]) if number in among else _nulls("ratio")
-        rows.append(
-            {"context": None if number == NO_CONTEXT else number, "description": words.get(number, UNSORTED)}
-            | evidence[number]
-            | _bounded("failures_per_1000_node_hours", at_0, 0, PER_NODE_HOURS)
-            | {**ratio, **_cox(found.cox.get("context"), number)}
-        )
+        ratio = _bounded(ratios, among[number]) if number in among else NO_NUMBER
+        rate, cox = _bounded(at_0, 0, PER_NODE_HOURS), _cox(found.cox.get("context"), number)
+        context, description = None if number == NO_CONTEXT else number, words.get(number, UNSORTED)
+        rows.append({"context": context, "description": description, **_rates(evidence[number], rate, ratio, cox)})
     return rows
 
 
-def _evidence(at_risk: pl.DataFrame, by: pl.Expr) -> dict[int, dict[str, int]]:
+def _rates(seen: EvidenceRow, rate: Bounded, ratio: Bounded, cox: Bounded) -> RatesRow:
+    return {
+        **seen,
+        "failures_per_1000_node_hours": rate[0],
+        "failures_per_1000_node_hours_low": rate[1],
+        "failures_per_1000_node_hours_high": rate[2],
+        "ratio": ratio[0],
+        "ratio_low": ratio[1],
+        "ratio_high": ratio[2],
+        "cox_ratio": cox[0],
+        "cox_ratio_low": cox[1],
+        "cox_ratio_high": cox[2],
+    }
+
+
+def _evidence(at_risk: pl.DataFrame, by: pl.Expr) -> dict[int, EvidenceRow]:
     counted = at_risk.group_by(by=by).agg(
         failures=pl.col("kind").count(), node_hours=pl.len(), nodes=pl.col("node").n_unique()
     )
-    return {row.pop("by"): row for row in counted.iter_rows(named=True)}
+    return {
+        row["by"]: {"failures": row["failures"], "node_hours": row["node_hours"], "nodes": row["nodes"]}
+        for row in counted.iter_rows(named=True)
+    }
 
 
-def _bounded(name: str, estimate: Estimate, place: int, times: float = 1.0) -> dict[str, float | None]:
+def _bounded(estimate: Estimate, place: int, times: float = 1.0) -> Bounded:
     low, high = estimate.interval()
-    return dict(zip(_keys(name), (times * float(one[place]) for one in (estimate.value, low, high)), strict=True))
+    return times * float(estimate.value[place]), times * float(low[place]), times * float(high[place])
 
 
-def _nulls(name: str) -> dict[str, float | None]:
-    return dict.fromkeys(_keys(name))
-
-
-def _keys(name: str) -> tuple[str, str, str]:
-    return name, f"{name}_low", f"{name}_high"
-
-
-def _cox(ratios: Ratios | None, value: int) -> dict[str, float | None]:
+def _cox(ratios: Ratios | None, value: int) -> Bounded:
     if ratios is None or value not in ratios.values:
-        return _nulls("cox_ratio")
-    place, columns = ratios.values.index(value), (ratios.ratio, ratios.low, ratios.high)
-    return dict(zip(_keys("cox_ratio"), (_number(column, place) for column in columns), strict=True))
-
-
-def _number(column: Floats, place: int) -> float:
-    return float(column[place])
+        return NO_NUMBER
+    place = ratios.values.index(value)
+    return float(ratios.ratio[place]), float(ratios.low[place]), float(ratios.high[place])
 
 
 # ---- lines -----------------------------------------------------------------------------------------------------------
 
 
-def hazard_lines(row: Mapping[str, Any]) -> list[str]:
+def hazard_lines(row: HazardRow) -> list[str]:
     """The row as text."""
     kinds = ", ".join(f"{kind} {count}" for kind, count in row["failures_by_kind"].items())
     last = row["curve"][-1]
@@ -160,27 +266,27 @@ def hazard_lines(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _level_line(one: Mapping[str, Any]) -> str:
+def _level_line(one: LevelRow) -> str:
     if not one["node_hours"]:
         return f"level {one['level']}: no hours at risk"
     return f"level {one['level']}: {_rate(one)}{_beside(one, 'level 0')}; {_seen(one)}"
 
 
-def _context_line(one: Mapping[str, Any], contexts: list[dict[str, Any]]) -> str:
+def _context_line(one: ContextRow, contexts: Sequence[ContextRow]) -> str:
     usual = next(other for other in contexts if other["ratio"] is None)
     beside = _beside(one, _name(usual))
     return f"{_name(one)}: {one['description']}; at level 0 {_rate(one)}{beside}; {_seen(one)}"
 
 
-def _name(context: Mapping[str, Any]) -> str:
+def _name(context: ContextRow) -> str:
     return "no context" if context["context"] is None else f"context {context['context']}"
 
 
-def _rate(one: Mapping[str, Any]) -> str:
+def _rate(one: RatesRow) -> str:
     return f"{_times(one, 'failures_per_1000_node_hours')} failures per 1,000 node-hours"
 
 
-def _beside(one: Mapping[str, Any], what: str) -> str:
+def _beside(one: RatesRow, what: str) -> str:
     if one["ratio"] is None:
         return ""
     cox = f"; by Cox {_times(one, 'cox_ratio')}" if one["cox_ratio"] else ""
@@ -191,5 +297,5 @@ def _times(one: Mapping[str, Any], name: str) -> str:
     return f"{one[name]:.2g} ({one[f'{name}_low']:.2g}–{one[f'{name}_high']:.2g})"
 
 
-def _seen(one: Mapping[str, Any]) -> str:
+def _seen(one: EvidenceRow) -> str:
     return f"{one['failures']} in {one['node_hours']:,} node-hours of {counted_as(one['nodes'], 'node')}"

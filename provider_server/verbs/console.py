@@ -4,10 +4,10 @@ Exit codes: 0 ok, 2 failed or refused, 3 no data yet. Verbs import heavy librari
 `--help` is instant.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -31,7 +31,10 @@ Home = Annotated[
         show_default=False,
     ),
 ]
-AsRows = Annotated[bool, typer.Option("--json", help="Print a JSON array with an object for each row, by stable keys.")]
+AsRows = Annotated[
+    bool, typer.Option("--json", help="Print a JSON array with an object for each row (see docs/reference/json.md).")
+]
+Row = TypeVar("Row", bound=Mapping[str, object])
 Database = Annotated[
     str | None,
     typer.Option(
@@ -42,9 +45,7 @@ Database = Annotated[
 ]
 
 
-def print_rows(
-    rows: Sequence[dict[str, Any]], lines: Callable[[dict[str, Any]], str | list[str]], *, as_json: bool
-) -> None:
+def print_rows(rows: Sequence[Row], lines: Callable[[Row], str | list[str]], *, as_json: bool) -> None:
     """Prints a JSON list, or the line or lines of each row."""
     if as_json:
         show_json(rows)

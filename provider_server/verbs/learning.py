@@ -1,7 +1,7 @@
 """Verbs that analyse releases: learn, explain, publish."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from provider_server.learning.new_contexts import NewContext
     from provider_server.learning.publication_gate import Outlook
     from provider_server.learning.publisher import Publisher
+    from provider_server.reporting.findings_text import LearntRow
     from provider_server.rounds.provider import Provider
     from provider_server.rounds.release import Release
 
@@ -48,8 +49,12 @@ def learn(
     if out:
         with failing():
             _write_page(out, findings, outlook, releases, names, force=force)
-    row = {"releases": len(releases), "against_bundle": str(review.verdict) if review else None}
-    print_rows([row | learnt_row(findings, newcomers, outlook, names)], learnt_lines, as_json=as_json)
+    row: LearntRow = {
+        "releases": len(releases),
+        "against_bundle": str(review.verdict) if review else None,
+        **learnt_row(findings, newcomers, outlook, names),
+    }
+    print_rows([row], learnt_lines, as_json=as_json)
 
 
 def _benchmarked(
@@ -184,6 +189,14 @@ def _the_one(leases: "Sequence[Lease]", digits: str) -> "Lease":
     return matches[0]
 
 
+class PublishRow(TypedDict):
+    """A bundle, and how it predicts the newest week beside the one before; null without one."""
+
+    bundle: int
+    releases: int
+    against_bundle: str | None
+
+
 def publish(
     home: Home = None,
     database: Database = None,
@@ -210,10 +223,14 @@ def publish(
             first = tuple(rate for newcomer in newcomers for rate in newcomer.rates)
             findings = replace(findings, rates=findings.rates + first)
         number = reopened(Bundle, publisher.publish(releases, findings)).number
-    row = {"bundle": number, "releases": len(releases), "against_bundle": str(review.verdict) if review else None}
+    row: PublishRow = {
+        "bundle": number,
+        "releases": len(releases),
+        "against_bundle": str(review.verdict) if review else None,
+    }
     print_rows([row], _published_line, as_json=as_json)
 
 
-def _published_line(row: dict[str, Any]) -> str:
+def _published_line(row: PublishRow) -> str:
     compared = f"; newest week: {row['against_bundle']} than the bundle before" if row["against_bundle"] else ""
     return f"bundle {row['bundle']} published, from {counted_as(row['releases'], 'release')}{compared}"

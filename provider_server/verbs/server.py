@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypedDict, cast
 
 import typer
 
@@ -19,12 +19,22 @@ if TYPE_CHECKING:
     from crypto.ids import TenantId
     from provider_server.fleet.leases import Lease
     from provider_server.learning.hardware import Kept
+    from provider_server.operations.admin import GivenUp, HeldRound
     from provider_server.rounds.provider import Provider
 
 Files = Annotated[
     list[Path] | None, typer.Argument(click_type=InputFile(), help="Cards of the tenants.", show_default=False)
 ]
 LogFormat = Annotated[Format, typer.Option(help="Format of log lines: json, or text for people.")]
+
+
+class InitRow(TypedDict):
+    """The home, the provider's public key, and its committee."""
+
+    home: str
+    provider: str
+    trustees: int
+    threshold: int
 
 
 def init(
@@ -59,15 +69,29 @@ def init(
             raise typer.Exit(2) from error
         homes.found(place, database, agreed)
         key = SigningKey(read_key(place / "signing.key")).public
-    row = {"home": str(place), "provider": str(key), "trustees": len(agreed.trustees), "threshold": agreed.threshold}
+    row: InitRow = {
+        "home": str(place),
+        "provider": str(key),
+        "trustees": len(agreed.trustees),
+        "threshold": agreed.threshold,
+    }
     print_rows([row], _init_line, as_json=as_json)
     say(f"next: edit {place / 'provider.toml'}, then enrol tenants with `pharoah-provider enrol`")
 
 
-def _init_line(row: dict[str, Any]) -> str:
+def _init_line(row: InitRow) -> str:
     return (
         f"{row['home']}: provider {row['provider'][:16]}…, {row['threshold']} of {row['trustees']} trustees must sign"
     )
+
+
+class EnrolRow(TypedDict):
+    """A card and its tenant; `head` is the directory's head after all of them."""
+
+    card: str
+    tenant: str
+    new: bool
+    head: str
 
 
 def enrol(
@@ -90,19 +114,31 @@ def enrol(
         settings = homes.settings_of(place)
         provider = homes.open_provider(place, database, settings)
         try:
-            rows = []
+            welcomed = []
             if leaving := _named(remove or []):
                 provider.enrol([], left=leaving)
             for path, card in opened:
                 is_new = provider.welcome(card.member, card.node_key.decode())
-                rows.append({"card": str(path), "tenant": str(card.member.tenant), "new": is_new})
+                welcomed.append((path, card.member.tenant, is_new))
             invited = homes.invitation(place, provider, settings)
             head = provider.directory.head
         finally:
             provider.close()
         _write(out, invited)
-    print_rows([row | {"head": str(head)} for row in rows], _enrol_line, as_json=as_json)
+    rows: list[EnrolRow] = [
+        {"card": str(path), "tenant": str(tenant), "new": is_new, "head": str(head)}
+        for path, tenant, is_new in welcomed
+    ]
+    print_rows(rows, _enrol_line, as_json=as_json)
     say(f"fingerprint of the directory's head: {fingerprint(head)}")
+
+
+class CertificateRow(TypedDict):
+    """The new certificate, the hosts that it names, and when it ends."""
+
+    certificate: str
+    hosts: list[str]
+    ends: str
 
 
 def renew_certificate(
@@ -126,13 +162,23 @@ def renew_certificate(
     place = required(home)
     with failing():
         certificate = homes.renew_certificate(place, host or [], datetime.now(UTC), days).certificate_pem
-    row = {"certificate": str(place / "tls.pem"), "hosts": hosts_of(certificate), "ends": ends(certificate).isoformat()}
+    row: CertificateRow = {
+        "certificate": str(place / "tls.pem"),
+        "hosts": hosts_of(certificate),
+        "ends": ends(certificate).isoformat(),
+    }
     print_rows([row], _certificate_line, as_json=as_json)
     say("next: restart `pharoah-provider serve`")
 
 
-def _certificate_line(row: dict[str, Any]) -> str:
+def _certificate_line(row: CertificateRow) -> str:
     return f"{row['certificate']}: for {', '.join(row['hosts'])}, until {row['ends']}"
+
+
+class RevokeRow(TypedDict):
+    """A tenant whose sessions are revoked."""
+
+    tenant: str
 
 
 def revoke(
@@ -156,10 +202,11 @@ def revoke(
             provider.revoke(named)
         finally:
             provider.close()
-    print_rows([{"tenant": str(tenant)} for tenant in named], _revoke_line, as_json=as_json)
+    rows: list[RevokeRow] = [{"tenant": str(tenant)} for tenant in named]
+    print_rows(rows, _revoke_line, as_json=as_json)
 
 
-def _revoke_line(row: dict[str, Any]) -> str:
+def _revoke_line(row: RevokeRow) -> str:
     return f"{row['tenant']}: sessions revoked; a running provider applies this within two seconds"
 
 
@@ -181,7 +228,7 @@ def _write(file: Path, data: bytes) -> None:
         raise HomeError(f"{reason(error)}: {file}", hint="run `enrol` again with another --out") from error
 
 
-def _enrol_line(row: dict[str, Any]) -> str:
+def _enrol_line(row: EnrolRow) -> str:
     return f"{row['card']}: tenant {row['tenant']} {'enrolled' if row['new'] else 'was enrolled already'}"
 
 
@@ -199,6 +246,13 @@ class BadLeases(PharoahError):
     """A file of leases cannot be recorded."""
 
     default_hint = "nothing was recorded; correct or remove the line"
+
+
+class LeaseRow(TypedDict):
+    """A file, and how many leases of it were recorded."""
+
+    file: str
+    leases: int
 
 
 def lease(
@@ -230,7 +284,7 @@ def lease(
             raise BadLeases(f"a lease is recorded already: {file}") from error
         finally:
             provider.close()
-    rows = [{"file": str(file), "leases": len(granted)}]
+    rows: list[LeaseRow] = [{"file": str(file), "leases": len(granted)}]
     print_rows(rows, lambda row: f"{row['file']}: {counted_as(row['leases'], 'lease')}", as_json=as_json)
 
 
@@ -287,7 +341,9 @@ def serve(
     check: Annotated[
         bool, typer.Option("--check", help="Only check settings, keys, certificate, database and ports.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --check: one JSON object with stable keys.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --check: print JSON with stable keys (see docs/reference/json.md).")
+    ] = False,
 ) -> None:
     """Run the provider: the tenants' listener, the online service, metrics, and rounds when they are due.
 
@@ -352,11 +408,11 @@ def round_(
         raise typer.BadParameter("pass both --start and --end, or neither")
     with failing():
         if give_up:
-            answer = _asked(place, "give-up", {}, timeout_s)
-            print_rows([answer], lambda row: f"abandoned: {row['given_up'] or 'no round is open'}", as_json=as_json)
+            abandoned = cast("GivenUp", _asked(place, "give-up", {}, timeout_s))
+            print_rows([abandoned], lambda row: f"abandoned: {row['given_up'] or 'no round is open'}", as_json=as_json)
             return
         window = {"start": start, "end": end} if start is not None and end is not None else {}
-        answer = _asked(place, "round", window, timeout_s)
+        answer = cast("HeldRound", _asked(place, "round", window, timeout_s))
     print_rows([answer], _round_line, as_json=as_json)
 
 
@@ -382,7 +438,7 @@ def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> d
     return body
 
 
-def _round_line(row: dict[str, Any]) -> str:
+def _round_line(row: "HeldRound") -> str:
     return (
         f"round {row['round_id'][:12]}: hours {row['start_hour']}–{row['end_hour']},"
         f" {counted_as(row['contributors'], 'contribution')}, {counted_as(row['cells'], 'cell')},"

@@ -1,7 +1,7 @@
 """Verbs about the store: releases, their privacy cost, findings, backup and restore."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -23,6 +23,36 @@ RoundName = Annotated[
 ]
 
 
+class TableSize(TypedDict):
+    """Cells of a table, and the largest standard deviation of noise in one."""
+
+    cells: int
+    noise_sd: float
+
+
+class ReleaseRow(TypedDict):
+    """A release; `tables` by the marginal's name."""
+
+    round_id: str
+    start_hour: int
+    end_hour: int
+    since_hour: int
+    contributors: int
+    epsilon: float
+    delta: float
+    tables: dict[str, TableSize]
+
+
+class CellRow(TypedDict):
+    """A cell of a release, by the names of its dimensions: noisy failures and exposure."""
+
+    marginal: str
+    cell: dict[str, str]
+    failures: float
+    noise_sd: float
+    exposure_node_hours: float
+
+
 def release(round_id: RoundName = "", home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
     """List the releases: window, contributors, tables, noise and privacy cost per job-week. With a round, its cells."""
     from provider_server.rounds import release as gate
@@ -38,7 +68,7 @@ def release(round_id: RoundName = "", home: Home = None, database: Database = No
     print_rows(_cells(matches[0]), _cell_line, as_json=as_json)
 
 
-def _summary(release: "Release") -> dict[str, Any]:
+def _summary(release: "Release") -> ReleaseRow:
     from federation.protocol.privacy_cost import plan_loss
 
     plan = release.plan
@@ -57,7 +87,7 @@ def _summary(release: "Release") -> dict[str, Any]:
     }
 
 
-def _summary_line(row: dict[str, Any]) -> str:
+def _summary_line(row: ReleaseRow) -> str:
     tables = ", ".join(
         f"{name} {table['cells']} cells ±{table['noise_sd']:.1f}" for name, table in row["tables"].items()
     )
@@ -67,10 +97,10 @@ def _summary_line(row: dict[str, Any]) -> str:
     )
 
 
-def _cells(release: "Release") -> list[dict[str, Any]]:
+def _cells(release: "Release") -> list[CellRow]:
     import numpy as np
 
-    rows = []
+    rows: list[CellRow] = []
     for marginal, table in zip(release.plan.marginals, release.tables, strict=True):
         for place in np.ndindex(table.shape):
             cell = {name: table.levels(name)[at] for name, at in zip(table.names, place, strict=True)}
@@ -86,12 +116,22 @@ def _cells(release: "Release") -> list[dict[str, Any]]:
     return rows
 
 
-def _cell_line(row: dict[str, Any]) -> str:
+def _cell_line(row: CellRow) -> str:
     cell = ", ".join(f"{name} {level[:12]}" for name, level in row["cell"].items())
     return (
         f"{row['marginal']}: {cell}: {row['failures']:.1f} ± {row['noise_sd']:.1f} failures"
         f" in {row['exposure_node_hours']:.0f} node-hours"
     )
+
+
+class LedgerRow(TypedDict):
+    """A week, and the budget that its rounds spent."""
+
+    start_hour: int
+    rounds: int
+    epsilon: float
+    rho: float
+    delta: float
 
 
 def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
@@ -112,7 +152,7 @@ def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = Fa
             for week in range(plan.start_hour // HOURS_PER_WEEK, -(-plan.end_hour // HOURS_PER_WEEK)):
                 paid[week] += plan_loss(plan)
                 rounds[week] += 1
-    rows = [
+    rows: list[LedgerRow] = [
         {
             "start_hour": week * HOURS_PER_WEEK,
             "rounds": rounds[week],
@@ -125,11 +165,25 @@ def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = Fa
     print_rows(rows, _ledger_line, as_json=as_json)
 
 
-def _ledger_line(row: dict[str, Any]) -> str:
+def _ledger_line(row: LedgerRow) -> str:
     return (
         f"week from hour {row['start_hour']}: {counted_as(row['rounds'], 'round')}, epsilon {row['epsilon']:.3f}"
         f" at delta {row['delta']:.0e} (rho {row['rho']:.4f})"
     )
+
+
+class FindingRow(TypedDict):
+    """A workload on a context, by tokens; `alternatives` are contexts where it fails less."""
+
+    workload: str
+    context: str
+    probability_worse: float
+    risk_ratio: float
+    risk_ratio_low: float
+    risk_ratio_high: float
+    expected_failures: float
+    judgement: str
+    alternatives: list[str]
 
 
 def findings(
@@ -155,7 +209,7 @@ def findings(
         raise nothing_yet("no bundle yet" if number is None else f"no bundle has number {number}")
     bundle = matches[-1]
     shown = sorted(bundle.mismatches, key=lambda entry: -entry.probability_worse)
-    rows = [
+    rows: list[FindingRow] = [
         {
             "workload": str(entry.workload),
             "context": str(entry.context),
@@ -181,12 +235,22 @@ def _provider_key(store: "Store") -> "VerifyKey":
     return reopened(DirectoryEntry, store.entries()[0]).provider
 
 
-def _finding_line(row: dict[str, Any]) -> str:
+def _finding_line(row: FindingRow) -> str:
     return (
         f"workload {row['workload'][:12]} on context {row['context'][:12]}: {row['risk_ratio']:.1f} times the expected"
         f" failures ({row['risk_ratio_low']:.1f}–{row['risk_ratio_high']:.1f}),"
         f" probability {row['probability_worse']:.0%}"
     )
+
+
+class BackupRow(TypedDict):
+    """A backup, and what was copied to or from it."""
+
+    file: str
+    leases: int
+    rounds: int
+    releases: int
+    bundles: int
 
 
 def backup(file: BackupFile, home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
@@ -209,11 +273,17 @@ def restore(file: Copy, home: Home = None, database: Database = None, *, as_json
     print_rows([_counts(file, counts)], _counts_line, as_json=as_json)
 
 
-def _counts(file: Path, counts: "Counter[str]") -> dict[str, Any]:
-    return {"file": str(file), **{table: counts[table] for table in ("leases", "rounds", "releases", "bundles")}}
+def _counts(file: Path, counts: "Counter[str]") -> BackupRow:
+    return {
+        "file": str(file),
+        "leases": counts["leases"],
+        "rounds": counts["rounds"],
+        "releases": counts["releases"],
+        "bundles": counts["bundles"],
+    }
 
 
-def _counts_line(row: dict[str, Any]) -> str:
+def _counts_line(row: BackupRow) -> str:
     return (
         f"{row['file']}: {counted_as(row['leases'], 'lease')}, {counted_as(row['rounds'], 'round')},"
         f" {counted_as(row['releases'], 'release')}, {counted_as(row['bundles'], 'bundle')}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from provider_server.fleet.telemetry.quality import Quality
     from provider_server.fleet.telemetry.samples import Source, Window
     from provider_server.learning.hardware import Followed, Kept, Observed, Repair
+    from provider_server.reporting.hazard_text import HazardRow, TelemetryRow
     from provider_server.settings import Telemetry
 
 Out = Annotated[Path | None, typer.Option(help="Folder for pictures (PNG, SVG) and a page (HTML).", show_default=False)]
@@ -99,6 +100,18 @@ def save_pictures(figures: "Mapping[str, Figure]", out: Path, *, force: bool) ->
 # ---- contexts --------------------------------------------------------------------------------------------------------
 
 
+class ContextRow(TypedDict):
+    """A context and its failure rate with a 95% interval; `nodes_by_level` from level 0 on."""
+
+    context: int
+    description: str
+    nodes: int
+    failures_per_1000_node_hours: float
+    low: float
+    high: float
+    nodes_by_level: list[int]
+
+
 def contexts(
     home: Home = None,
     file: Files = None,
@@ -140,7 +153,7 @@ def _selection_line(found: "Observed") -> str:
     return f"{found.failures:.0f} failures; contexts differ in {names}"
 
 
-def _context_row(found: "Observed", place: int) -> dict[str, Any]:
+def _context_row(found: "Observed", place: int) -> ContextRow:
     one = found.kept.contexts.contexts[place]
     levels = [found.kept.levels.get(node, 0) for node in one.nodes]
     return {
@@ -154,7 +167,7 @@ def _context_row(found: "Observed", place: int) -> dict[str, Any]:
     }
 
 
-def _context_line(row: dict[str, Any]) -> str:
+def _context_line(row: ContextRow) -> str:
     levels = "/".join(map(str, row["nodes_by_level"]))
     return (
         f"context {row['context']}: {row['description']}; {row['failures_per_1000_node_hours']:.2f} failures per 1,000"
@@ -190,8 +203,6 @@ def hazard(
     as_json: AsRows = False,
 ) -> None:
     """Show how often nodes fail at each build-up level and in each context, from the provider's own telemetry."""
-    import json
-
     import polars as pl
 
     from provider_server.analysis.fleet_curves import own_hazards
@@ -209,8 +220,8 @@ def hazard(
         raise nothing_yet(_without_failure(at_risk.height))
     known = kept.contexts if kept else None
     found = own_hazards(at_risk, numbers(at_risk, known))
-    quality = {"quality": json.loads(seen.quality.to_json()), "doubts": dict(seen.doubts)}
-    row = hazard_row(found, levels, at_risk, known) | quality
+    quality: TelemetryRow = {"quality": seen.quality.row(), "doubts": dict(seen.doubts)}
+    row: HazardRow = {**hazard_row(found, levels, at_risk, known), **quality}
     if out:
         with failing():
             _draw_hazard(found, row, out, force=force)
@@ -264,6 +275,14 @@ def _draw_hazard(found: "OwnHazards", row: "Mapping[str, Any]", out: Path, *, fo
 # ---- repaired --------------------------------------------------------------------------------------------------------
 
 
+class RepairedRow(TypedDict):
+    """A node, from when its build-up level counts anew, and its level before; null if it is not known."""
+
+    node: str
+    from_hour: int
+    level_before: int | None
+
+
 def repaired(
     node: Annotated[list[str], typer.Argument(help="Names of the nodes, as in telemetry.")],
     home: Home = None,
@@ -280,10 +299,12 @@ def repaired(
             raise nothing_yet("no nodes known yet: run `pharoah-provider contexts`")
         from_hour = int(now_hour()) + 1
         new = hardware.record_repairs(place, node, from_hour, kept)
-    rows = [{"node": one.node, "from_hour": one.from_hour, "level_before": kept.levels.get(one.node)} for one in new]
+    rows: list[RepairedRow] = [
+        {"node": one.node, "from_hour": one.from_hour, "level_before": kept.levels.get(one.node)} for one in new
+    ]
     print_rows(rows, _repaired_line, as_json=as_json)
 
 
-def _repaired_line(row: dict[str, Any]) -> str:
+def _repaired_line(row: RepairedRow) -> str:
     before = "" if row["level_before"] is None else f", after level {row['level_before']}"
     return f"{row['node']}: level 0{before}; its history before hour {row['from_hour']} no longer counts"

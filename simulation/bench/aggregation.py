@@ -92,6 +92,13 @@ class Row:
     flower_wall_seconds: float | None = None
 
 
+@dataclass(frozen=True)
+class Rows:
+    """All rounds, in order of size."""
+
+    rows: tuple[Row, ...]
+
+
 def aggregation(*, quick: bool) -> Iterator[Row]:
     """The rows in order of size; with `quick` small ones, which show that it runs and nothing else."""
     for n, length in QUICK_BESIDE_FLOWER if quick else BESIDE_FLOWER:

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypedDict
 
 import grpc
 import numpy as np
@@ -189,19 +189,50 @@ def _watches(grounds: Grounds, port: int, core: int, connections: int, each: int
 # ---- the figures -----------------------------------------------------------------------------------------------------
 
 
-def check(seconds: float, requests: int, watchers: int) -> dict[str, float]:
+class UnderLoad(TypedDict):
+    """The service under load."""
+
+    p50_ms: float
+    p99_ms: float
+    requests_per_second: float
+    server_cpu: float
+    generator_cpu: float
+    memory_growth_mib: float
+
+
+class CheckFigures(UnderLoad):
+    """All figures; `local` are those of a check without the service."""
+
+    local_ms: float
+    local_p99_ms: float
+    requests: int
+    watchers: int
+    idle_mib: float
+    watchers_mib: float
+    watchers_shared_mib: float
+
+
+def check(seconds: float, requests: int, watchers: int) -> CheckFigures:
     """All figures: the open loop for `seconds`, the closed one over `requests`, and so many who watch."""
     with TemporaryDirectory(prefix="pharoah-bench-") as folder:
         grounds = Grounds.founded(Path(folder), max(FEWEST_TENANTS, watchers // SHARED))
         under_load = _under_load(grounds, seconds, requests)
         idle_mib, watchers_mib = _watched(grounds, watchers, 1)
         _, shared_mib = _watched(grounds, watchers, SHARED)
-    watched = {"idle_mib": idle_mib, "watchers_mib": watchers_mib, "watchers_shared_mib": shared_mib}
-    local = _quantiles_ms(_local_s(), "local_ms", "local_p99_ms")
-    return under_load | local | {"requests": requests, "watchers": watchers} | watched
+    half_ms, most_ms = _quantiles_ms(_local_s())
+    return {
+        **under_load,
+        "local_ms": half_ms,
+        "local_p99_ms": most_ms,
+        "requests": requests,
+        "watchers": watchers,
+        "idle_mib": idle_mib,
+        "watchers_mib": watchers_mib,
+        "watchers_shared_mib": shared_mib,
+    }
 
 
-def _under_load(grounds: Grounds, seconds: float, requests: int) -> dict[str, Any]:
+def _under_load(grounds: Grounds, seconds: float, requests: int) -> UnderLoad:
     with serving(grounds) as server, process(_checks, grounds, server.port, cores()[1]) as generator:
         asked(generator)
         asked(generator, ask=("closed", max(1, requests // 10)))
@@ -209,7 +240,10 @@ def _under_load(grounds: Grounds, seconds: float, requests: int) -> dict[str, An
         before = server.state()
         per_second, generator_cpu = asked(generator, ask=("closed", requests))
         after = server.state()
-    return _quantiles_ms(taken_s, "p50_ms", "p99_ms") | {
+    half_ms, most_ms = _quantiles_ms(taken_s)
+    return {
+        "p50_ms": half_ms,
+        "p99_ms": most_ms,
         "requests_per_second": per_second,
         "server_cpu": (after.cpu_s - before.cpu_s) * per_second / requests,
         "generator_cpu": generator_cpu,
@@ -239,6 +273,7 @@ def _local_s() -> list[float]:
     return taken
 
 
-def _quantiles_ms(taken_s: Sequence[float], middle: str, high: str) -> dict[str, float]:
+def _quantiles_ms(taken_s: Sequence[float]) -> tuple[float, float]:
+    """The median and the 99th percentile."""
     half, most = np.quantile(taken_s, (0.5, 0.99))
-    return {middle: 1000.0 * float(half), high: 1000.0 * float(most)}
+    return 1000.0 * float(half), 1000.0 * float(most)

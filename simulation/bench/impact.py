@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cache
 from hashlib import sha256
+from typing import TypedDict
 
 import numpy as np
 
@@ -92,19 +93,27 @@ def _of_seed(scenario: Scenario, seed: int, sampler: NoiseSampler) -> Iterator[t
     yield "without_pharoah", impact(world, [None] * len(learning_weeks(scenario.weeks)))
 
 
-def summary(found: Sequence[tuple[str, Impact]]) -> dict[str, dict[str, dict[str, float] | None]]:
+class Range(TypedDict):
+    """A figure over clouds."""
+
+    mean: float
+    least: float
+    most: float
+
+
+def summary(found: Sequence[tuple[str, Impact]]) -> dict[str, dict[str, Range | None]]:
     """Mean, least and most over seeds of every figure, by level of privacy; None where no seed had it."""
     return {level: {key: _range(found, level, key) for key in KEYS} for level in LEVELS}
 
 
-def _range(found: Sequence[tuple[str, Impact]], level: str, key: str) -> dict[str, float] | None:
+def _range(found: Sequence[tuple[str, Impact]], level: str, key: str) -> Range | None:
     values = [value for name, one in found if name == level and (value := asdict(one)[key]) is not None]
     if not values:
         return None
     return {"mean": float(np.mean(values)), "least": min(values), "most": max(values)}
 
 
-def lines(found: Mapping[str, Mapping[str, Mapping[str, float] | None]]) -> Iterator[str]:
+def lines(found: Mapping[str, Mapping[str, Range | None]]) -> Iterator[str]:
     """A line per figure."""
     for level, figures in found.items():
         for key, figure in figures.items():

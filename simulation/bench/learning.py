@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from types import MappingProxyType
+from typing import TypedDict
 
 import msgspec
 import numpy as np
@@ -85,12 +86,23 @@ def learning(seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tupl
             yield name, judge(year, truth, learn(releases(year, epsilon, sampler), year.leases))
 
 
-def summary(judged: Sequence[tuple[str, Judged]]) -> dict[str, dict[str, float]]:
+class LearningFigures(TypedDict):
+    """The accuracy of findings at one level of privacy."""
+
+    auroc: float
+    average_precision: float
+    false_discovery_rate: float
+    interval_coverage: float
+    planted_ratio_coverage: float
+    found_share: float
+
+
+def summary(judged: Sequence[tuple[str, Judged]]) -> dict[str, LearningFigures]:
     """Means over seeds by level of privacy; the false discovery rate and coverages are of all seeds together."""
     return {name: _mean([one for level, one in judged if level == name]) for name in EPSILONS}
 
 
-def _mean(judged: Sequence[Judged]) -> dict[str, float]:
+def _mean(judged: Sequence[Judged]) -> LearningFigures:
     published = sum(one.true + one.false for one in judged)
     return {
         "auroc": float(np.mean([one.auroc for one in judged])),

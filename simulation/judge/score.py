@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -30,6 +30,51 @@ from simulation.run.play import Played
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class MismatchScore(TypedDict):
+    """How well mismatched pairs were found; null where there was nothing to compare."""
+
+    auroc: float | None
+    average_precision: float | None
+    auroc_without_privacy: float | None
+    average_precision_without_privacy: float | None
+
+
+class HazardScore(TypedDict):
+    """How well hazards by context were estimated."""
+
+    mean_abs_log_rate_error: float
+    mean_abs_log_rate_error_without_privacy: float
+    interval_coverage: float
+
+
+Span = TypedDict("Span", {"from": str, "to": str})
+
+
+class Summary(Span):
+    """An outcome without its detail; docs/impact.md has the keys of `impact`."""
+
+    scenario: str
+    title: str
+    seed: int
+    tenants: int
+    job_weeks: int
+    rounds: int
+    epsilon: float
+    delta: float
+    mechanism: str
+    seconds: float
+    bytes_per_tenant_round: float
+    mismatch: MismatchScore
+    hazard: HazardScore
+    impact: dict[str, Any]
+
+
+class Outcome(Summary):
+    """A whole outcome (docs/scenarios.md)."""
+
+    detail: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,7 +97,7 @@ class Judge:
         self._context_of, self._level_of = _readings(played)
         self._true_rates = _true_rates(played)
 
-    def outcome(self, seed: int, began: float, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    def outcome(self, seed: int, began: float, tell: Callable[[str], None] = lambda _: None) -> Outcome:
         """The whole outcome of a run that `began` at that monotonic time, JSON-compatible (docs/scenarios.md).
 
         `tell` hears how far it is.

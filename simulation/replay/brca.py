@@ -23,8 +23,9 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -66,6 +67,7 @@ NOT_COVARIATES = {"pid", "E", "T"}
 class BrcaResult:
     """Concordances are of the pooled 222 test patients; `epsilon` is the baseline's, for a centre."""
 
+    data: Literal["brca"] = field(default="brca", init=False)
     centres: int
     train_patients: int
     test_patients: int
@@ -88,7 +90,7 @@ class BrcaResult:
     @property
     def json(self) -> Mapping[str, object]:
         """Stable keys."""
-        return {"data": "brca", **asdict(self)}
+        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,7 @@ NO_PRIVACY_EPSILON = 1.0  # stands in the plan when noise is switched off; nothi
 class LungResult:
     """Root mean square distances from the pooled curve, over times of departure and over days; means over seeds."""
 
+    data: Literal["lung"] = field(default="lung", init=False)
     epsilon: float | None
     seeds: int
     institutions: int
@@ -57,7 +59,7 @@ class LungResult:
     @property
     def json(self) -> Mapping[str, object]:
         """Stable keys."""
-        return {"data": "lung", **asdict(self)}
+        return asdict(self)
 
 
 def replay_lung(epsilon: float | None, seeds: int) -> Iterator[LungResult | None]:

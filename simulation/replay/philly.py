@@ -13,8 +13,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -38,6 +39,7 @@ NO_PRIVACY_EPSILON = 1.0  # stands in the plan when noise is switched off; nothi
 class PhillyResult:
     """Largest distance of the curves from the pooled ones, over judged buckets, the worst of the seeds."""
 
+    data: Literal["philly"] = field(default="philly", init=False)
     epsilon: float | None
     seeds: int
     users: int
@@ -53,7 +55,7 @@ class PhillyResult:
     @property
     def json(self) -> Mapping[str, object]:
         """Stable keys."""
-        return {"data": "philly", **asdict(self)}
+        return asdict(self)
 
 
 def replay_philly(file: Path, epsilon: float | None, seeds: int) -> Iterator[PhillyResult | None]:

@@ -20,10 +20,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from operator import add
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,7 @@ NO_PRIVACY_EPSILON = 1.0  # stands in the plan when noise is switched off; nothi
 class TitanResult:
     """Errors of 43 log hazard ratios; over several seeds, the worst maximum and the mean of the others."""
 
+    data: Literal["titan"] = field(default="titan", init=False)
     epsilon: float | None
     delta: float | None
     seeds: int
@@ -73,13 +75,15 @@ class TitanResult:
     @property
     def json(self) -> Mapping[str, object]:
         """Stable keys."""
-        return {"data": "titan", **asdict(self)}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
 class HoldoutResult:
     """Concordance of predicted hazards with deaths in columns that were held out; means over seeds, and the worst."""
 
+    data: Literal["titan"] = field(default="titan", init=False)
+    holdout: Literal["column"] = field(default="column", init=False)
     epsilon: float | None
     seeds: int
     folds: int
@@ -95,7 +99,7 @@ class HoldoutResult:
     @property
     def json(self) -> Mapping[str, object]:
         """Stable keys."""
-        return {"data": "titan", "holdout": "column", **asdict(self)}
+        return asdict(self)
 
 
 def replay_titan(file: Path, epsilon: float | None, seeds: int) -> Iterator[TitanResult | None]:

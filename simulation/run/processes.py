@@ -16,11 +16,11 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
-from typing import Any
 
 from crypto.errors import PharoahError
 from crypto.ids import LeaseId
 from federation.protocol.plan import HOURS_PER_WEEK
+from provider_server.operations.admin import HeldRound
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Failure, Journal, Unit
 from tenant_client.workload.descriptor import Descriptor
@@ -54,6 +54,12 @@ POLICY_TOML = "owners_minimum = 3\ncohort_minimum = {cohort}\ncolluding_share = 
 TENANT_TOML = "\n[node]\ntick_s = 0.25\nbusy_poll_s = 0.1\nidle_poll_s = 0.3\nheartbeat_s = 10.0\n"
 
 Say = Callable[[str], None]
+
+
+class HeldHere(HeldRound):
+    """A round, and the time from the first key to the last program's end."""
+
+    total_seconds: float
 
 
 class ProgramFailed(PharoahError):
@@ -102,7 +108,7 @@ class Places:
         return self.root / "invitation"
 
 
-def hold(places: Places, say: Say) -> dict[str, Any]:
+def hold(places: Places, say: Say) -> HeldRound:
     """Founds a federation below an empty root, holds one round, stops everything; what `round --json` printed."""
     say("trustees generate the shared key, the provider founds the federation, tenants enrol")
     with founded(places):
@@ -114,11 +120,12 @@ def hold(places: Places, say: Say) -> dict[str, Any]:
             return round_of(places, start_hour)
 
 
-def round_of(places: Places, start_hour: int) -> dict[str, Any]:
+def round_of(places: Places, start_hour: int) -> HeldRound:
     """Holds a round over the week from `start_hour`; what `round --json` printed."""
     window = ["--start", str(start_hour), "--end", str(start_hour + HOURS_PER_WEEK)]
-    (told,) = json.loads(provider(places, "round", "--json", *window))
-    return dict(told)
+    rows: list[HeldRound] = json.loads(provider(places, "round", "--json", *window))
+    (told,) = rows
+    return told
 
 
 @contextmanager

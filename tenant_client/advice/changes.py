@@ -46,6 +46,15 @@ class Change:
     text: str
 
 
+@dataclass(frozen=True)
+class Changes:
+    """What differs between the run that worked and the other, most likely explanations first."""
+
+    before: str
+    after: str
+    changes: tuple[Change, ...]
+
+
 def last_that_worked(attempts: Sequence[Attempt], runs: Mapping[str, Run], unit: str) -> Run:
     """The newest other run that succeeded, preferably of the same structure; NothingToCompare if there is none."""
     ended = [

@@ -12,9 +12,7 @@ Not promised: that no hint means no risk. The provider hints only at what its te
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
+from typing import TypedDict
 
 from crypto.codec import decode, encode
 from crypto.ids import LeaseId
@@ -147,11 +145,47 @@ def said_of(hint: Hint, context_name: str = "") -> str:
     return f"lease {hint.lease}{where} {hint.state}: {action_of(hint)}; {reason_of(hint)}"
 
 
-def object_of(hint: Hint, context_name: str = "") -> dict[str, Any]:
+class HintObject(TypedDict):
+    """A hint, with its action and reason as text; `context_name` is empty if it is unknown."""
+
+    version: int
+    number: int
+    at_h: float
+    lease: str
+    state: HintState
+    suspicion: Suspicion
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    probability: float
+    within_hours: float
+    action: Action
+    times: int
+    do: str
+    reason: str
+    context_name: str
+
+
+def object_of(hint: Hint, context_name: str = "") -> HintObject:
     """A hint as `--json` prints it: its fields, with the action and the reason as text."""
-    fields = msgspec.structs.asdict(hint)
-    words = {"do": action_of(hint), "reason": reason_of(hint), "context_name": context_name}
-    return {"version": 1, **fields, "lease": str(hint.lease)} | words
+    return {
+        "version": 1,
+        "number": hint.number,
+        "at_h": hint.at_h,
+        "lease": str(hint.lease),
+        "state": hint.state,
+        "suspicion": hint.suspicion,
+        "ratio": hint.ratio,
+        "ratio_low": hint.ratio_low,
+        "ratio_high": hint.ratio_high,
+        "probability": hint.probability,
+        "within_hours": hint.within_hours,
+        "action": hint.action,
+        "times": hint.times,
+        "do": action_of(hint),
+        "reason": reason_of(hint),
+        "context_name": context_name,
+    }
 
 
 def _ordinal(number: int) -> str:

@@ -2,7 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -13,6 +13,7 @@ from tenant_client.verbs.console import Home, Latest, failing, joined, journalle
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from federation.protocol.bundle import HazardEntry, MismatchEntry
     from federation.protocol.check import Check
 
 Lease = Annotated[
@@ -21,6 +22,43 @@ Lease = Annotated[
         envvar="PHAROAH_LEASE", help="The lease, or the start of its name (see `leases`).", show_default=False
     ),
 ]
+
+
+class MismatchObject(TypedDict):
+    """What the bundle says of the workload on the context, both by tokens."""
+
+    workload: str
+    context: str
+    probability_worse: float
+    risk_ratio: float
+    risk_ratio_low: float
+    risk_ratio_high: float
+    expected_failures: float
+    judgement: str
+    alternatives: list[str]
+
+
+class HazardObject(TypedDict):
+    """Failures per 1,000 node-hours of the context at an age of jobs, with a 95% interval."""
+
+    context_level: str
+    band: str
+    rate: float
+    rate_low: float
+    rate_high: float
+
+
+class CheckObject(TypedDict):
+    """A verdict, which is the exit code too, and its evidence, null without any; a name is empty if it is unknown."""
+
+    verdict: int
+    reason: str
+    evidence: MismatchObject | None
+    better_context: str | None
+    hazards: list[HazardObject]
+    weak_evidence: bool
+    context_name: str
+    better_context_name: str
 
 
 def check(
@@ -60,7 +98,7 @@ def check(
         if bundle:
             result = result.named(bundle.names, labels.get("context", ""))
     if as_json:
-        show_json(result)
+        show_json(_object_of(result))
     else:
         show(f"{result.word}: {result.reason}")
         if result.context_name:
@@ -69,6 +107,43 @@ def check(
             better = f"{result.better_context} {result.better_context_name}".rstrip()
             show(f"better context for this workload: {better}")
     raise typer.Exit(int(result.verdict))
+
+
+def _object_of(result: "Check") -> CheckObject:
+    return {
+        "verdict": int(result.verdict),
+        "reason": result.reason,
+        "evidence": None if result.evidence is None else _mismatch(result.evidence),
+        "better_context": result.better_context,
+        "hazards": [_hazard(entry) for entry in result.hazards],
+        "weak_evidence": result.weak_evidence,
+        "context_name": result.context_name,
+        "better_context_name": result.better_context_name,
+    }
+
+
+def _mismatch(entry: "MismatchEntry") -> MismatchObject:
+    return {
+        "workload": str(entry.workload),
+        "context": str(entry.context),
+        "probability_worse": entry.probability_worse,
+        "risk_ratio": entry.risk_ratio,
+        "risk_ratio_low": entry.risk_ratio_low,
+        "risk_ratio_high": entry.risk_ratio_high,
+        "expected_failures": entry.expected_failures,
+        "judgement": entry.judgement.value,
+        "alternatives": [str(token) for token in entry.alternatives],
+    }
+
+
+def _hazard(entry: "HazardEntry") -> HazardObject:
+    return {
+        "context_level": str(entry.context_level),
+        "band": entry.band,
+        "rate": entry.rate,
+        "rate_low": entry.rate_low,
+        "rate_high": entry.rate_high,
+    }
 
 
 def _require(lease: str, *, latest: bool) -> None:
@@ -112,7 +187,7 @@ def changes(
         baseline = runs[before] if before else changing.last_that_worked(Attempts(connection).list(), runs, lease)
         differences = changing.changes(baseline, runs[lease])
     if as_json:
-        show_json({"before": baseline.unit, "after": lease, "changes": [vars(change) for change in differences]})
+        show_json(changing.Changes(baseline.unit, lease, differences))
     else:
         show(f"{baseline.unit} → {lease}{'' if differences else ': no change found'}")
         show(*(f"  {change.kind}: {change.text}" for change in differences))

@@ -5,10 +5,9 @@
 """
 
 import time
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import click
 import typer
@@ -23,7 +22,7 @@ from tenant_client.verbs.console import Home, Latest, failing, warn
 if TYPE_CHECKING:
     from federation.protocol.service_messages import Hint
     from tenant_client.confirm.assess import BenchmarkFinding
-    from tenant_client.confirm.criteria import Criterion
+    from tenant_client.confirm.criteria import Criterion, SampleJudgement
     from tenant_client.confirm.kept import CriteriaFile
     from tenant_client.confirm.machine import Target
     from tenant_client.confirm.sample import Sample
@@ -61,6 +60,48 @@ app = group(
     "Test suspected hardware with a micro-benchmark. Stop the job first: a shared device measures slow.",
     cls=ConfirmGroup,
 )
+
+
+class JudgementObject(TypedDict):
+    """A run against healthy machines: the loss of speed with its 95% interval, and the slowdown that it detects."""
+
+    verdict: str
+    reason: str
+    shortfall: float
+    shortfall_low: float
+    shortfall_high: float
+    p_value: float
+    finds: float
+
+
+class RunObject(TypedDict):
+    """One measurement."""
+
+    device: str
+    unit: str
+    values: list[float]
+
+
+class FindingObject(TypedDict):
+    """The result of one benchmark; `usual` is the speed of healthy machines, null if it is unknown."""
+
+    suspicion: str
+    benchmark: str
+    verdict: str
+    reason: str
+    compared_with: str
+    shortfall_percent: float
+    judgement: JudgementObject | None
+    usual: float | None
+    runs: list[RunObject]
+
+
+class Confirmed(TypedDict):
+    """The verdict over all benchmarks: ok, warning, mismatch or unknown."""
+
+    version: int
+    verdict: str
+    findings: list[FindingObject]
 
 
 @app.command(DEFAULT, cls=AskingVerb)
@@ -121,7 +162,8 @@ def confirm(
     verdict = assess.overall(findings)
     if as_json:
         rows = [_plain(finding) for finding in findings]
-        show_json({"version": 1, "verdict": verdict.name.lower(), "findings": rows})
+        confirmed: Confirmed = {"version": 1, "verdict": verdict.name.lower(), "findings": rows}
+        show_json(confirmed)
     else:
         for finding in findings:
             _show(finding)
@@ -129,6 +171,14 @@ def confirm(
     if about and tell:
         _tell(home, about, findings)
     raise typer.Exit(int(verdict))
+
+
+class Learnt(TypedDict):
+    """The criteria file: its version, where it is, and how many criteria it has."""
+
+    version: int
+    out: str
+    criteria: int
 
 
 @app.command(cls=Verb)
@@ -147,7 +197,8 @@ def learn(
         file = kept.criteria(kept.runs(samples))
         kept.write_criteria(out, file)
     if as_json:
-        show_json({"version": file.version, "out": str(out), "criteria": len(file.criteria)})
+        learnt: Learnt = {"version": file.version, "out": str(out), "criteria": len(file.criteria)}
+        show_json(learnt)
         return
     for criterion in file.criteria:
         show(
@@ -206,7 +257,7 @@ def _test(
     return finding
 
 
-def _plain(finding: "BenchmarkFinding") -> dict[str, Any]:
+def _plain(finding: "BenchmarkFinding") -> FindingObject:
     judged = finding.judgement
     return {
         "suspicion": finding.suspicion.value,
@@ -215,9 +266,21 @@ def _plain(finding: "BenchmarkFinding") -> dict[str, Any]:
         "reason": finding.reason,
         "compared_with": finding.compared_with,
         "shortfall_percent": finding.shortfall_percent,
-        "judgement": judged and asdict(judged) | {"verdict": judged.verdict.name.lower()},
-        "usual": finding.criterion and finding.criterion.usual,
+        "judgement": None if judged is None else _judged(judged),
+        "usual": None if finding.criterion is None else finding.criterion.usual,
         "runs": [{"device": one.device, "unit": one.unit, "values": one.values.tolist()} for one in finding.samples],
+    }
+
+
+def _judged(judgement: "SampleJudgement") -> JudgementObject:
+    return {
+        "verdict": judgement.verdict.name.lower(),
+        "reason": judgement.reason,
+        "shortfall": judgement.shortfall,
+        "shortfall_low": judgement.shortfall_low,
+        "shortfall_high": judgement.shortfall_high,
+        "p_value": judgement.p_value,
+        "finds": judgement.finds,
     }
 
 

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -16,6 +16,23 @@ if TYPE_CHECKING:
     from federation.protocol.invitation import Invitation
 
 LogFormat = Annotated[Format, typer.Option(help="Format of log lines: json or text.")]
+
+
+class Carded(TypedDict):
+    """A home with its keys, and the card for the provider."""
+
+    home: str
+    tenant: str
+    card: str
+
+
+class Joined(TypedDict):
+    """The directory that was pinned: the fingerprint of its head, its tenants, and the addresses of its trustees."""
+
+    home: str
+    head: str
+    members: int
+    trustees: list[str]
 
 
 def enrol(
@@ -84,7 +101,7 @@ def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:
             check_fingerprint(head, chain.directory.head)
         pin(home, chain.entries)
         _write_settings(home, invited)
-    enrolment = {
+    enrolment: Joined = {
         "home": str(home),
         "head": fingerprint(chain.directory.head),
         "members": len(chain.directory.members),
@@ -114,7 +131,7 @@ def _write_settings(home: Path, invited: "Invitation") -> None:
         )
 
 
-def _tell(fields: dict[str, Any], *, as_json: bool) -> None:
+def _tell(fields: Carded | Joined, *, as_json: bool) -> None:
     if as_json:
         show_json(fields)
         return

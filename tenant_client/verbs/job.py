@@ -205,9 +205,7 @@ def diagnose(
 
     Exit code 0: a cause was found. 2: no file could be read. 3: cause unknown; the most unusual log lines are shown.
     """
-    from dataclasses import asdict
-
-    from tenant_client.diagnosis.diagnose import explain, gather, hints
+    from tenant_client.diagnosis.diagnose import Told, explain, gather, hints
     from tenant_client.diagnosis.log_templates import load_lessons
 
     with failing():
@@ -220,12 +218,7 @@ def diagnose(
     unknown = diagnosis.reason == "unknown"
     shown = hints(gathered) if unknown else ()
     if as_json:
-        fields = ("reason", "domain", "rank", "host", "gpu", "sentence", "advice")
-        place = diagnosis.root.where if diagnosis.root else ""
-        cascade = [asdict(evidence) for evidence in diagnosis.cascade]
-        symptom = asdict(diagnosis.symptom) if diagnosis.symptom else None
-        rest = {"place": place, "cascade": cascade, "symptom": symptom, "hints": [asdict(hint) for hint in shown]}
-        show_json({name: getattr(diagnosis, name) for name in fields} | rest)
+        show_json(Told.of(diagnosis, shown))
     else:
         show(diagnosis.sentence, *([f"  do: {diagnosis.advice}"] if diagnosis.advice else []))
         show(*(f"  then {later.reason}, {later.where}: {later.text[:120]}" for later in diagnosis.cascade))

@@ -3,7 +3,7 @@
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -122,6 +122,22 @@ def preview(
     show(f"the other {view.cells - len(view.counts)} cells count 0, with the same noise")
 
 
+class SentPart(TypedDict):
+    """A part of a sent message: where it lies, what it means to its owner, and its bytes."""
+
+    offset: int
+    length: int
+    field: str
+    meaning: str
+    hex: str
+
+
+class SentParts(TypedDict):
+    """A whole contribution, byte for byte."""
+
+    parts: list[SentPart]
+
+
 def sent(
     home: Home,
     round_id: Annotated[
@@ -187,7 +203,17 @@ def _show_bytes(tenant: "Tenant", round_id: str, *, as_json: bool) -> None:
         raise typer.Exit(3)
     parts = owner_view.sent_bytes(tenant, known[round_id])
     if as_json:
-        show_json({"parts": [{**vars(row.part), "hex": row.hex} for row in parts]})
+        rows: list[SentPart] = [
+            {
+                "offset": row.part.offset,
+                "length": row.part.length,
+                "field": row.part.field,
+                "meaning": row.part.meaning,
+                "hex": row.hex,
+            }
+            for row in parts
+        ]
+        show_json(SentParts(parts=rows))
         return
     for row in parts:
         end = row.part.offset + row.part.length - 1

@@ -1,7 +1,7 @@
 """Verbs about a workload: `describe`, `tokens`, `compare` and `catalogue`. All are local: nothing is sent."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -34,6 +34,18 @@ Catalogue = Annotated[
 ]
 
 
+class Described(TypedDict):
+    """A workload. Operators are names with log2 sizes; collectives are kind, log2 of ranks, and log2 of bytes."""
+
+    precision: str
+    parallelism: str
+    versions: dict[str, str]
+    kernel_families: list[str]
+    structure: list[tuple[str, tuple[int, ...]]]
+    collectives: list[tuple[str, int, int]]
+    operators: list[tuple[str, tuple[int, ...]]]
+
+
 def describe(traces: Traces, *, as_json: AsJson = False) -> None:
     """Show the properties of a workload: precision, parallelism, versions, operators. Nothing is sent."""
     from tenant_client.workload.compare import operator_text
@@ -41,17 +53,16 @@ def describe(traces: Traces, *, as_json: AsJson = False) -> None:
     with failing():
         descriptor = _described(traces)
     if as_json:
-        show_json(
-            {
-                "precision": descriptor.precision,
-                "parallelism": descriptor.parallelism,
-                "versions": dict(descriptor.versions),
-                "kernel_families": sorted(descriptor.kernel_families),
-                "structure": [list(operator) for operator in sorted(descriptor.structure)],
-                "collectives": [list(entry) for entry in descriptor.collectives],
-                "operators": [list(operator) for operator in sorted(descriptor.operators)],
-            }
-        )
+        described: Described = {
+            "precision": descriptor.precision,
+            "parallelism": descriptor.parallelism,
+            "versions": dict(descriptor.versions),
+            "kernel_families": sorted(descriptor.kernel_families),
+            "structure": sorted(descriptor.structure),
+            "collectives": list(descriptor.collectives),
+            "operators": sorted(descriptor.operators),
+        }
+        show_json(described)
         return
     show(
         f"precision        {descriptor.precision or 'not recorded'}",
@@ -65,6 +76,24 @@ def describe(traces: Traces, *, as_json: AsJson = False) -> None:
         f"operators: {len(descriptor.operators)} (sizes in log2, 0 for any)",
         *(f"  {operator_text(operator)}" for operator in sorted(descriptor.operators)),
     )
+
+
+class Nearest(TypedDict):
+    """The nearest benchmark job of a catalogue."""
+
+    name: str
+    similarity: float
+
+
+class Tokens(TypedDict):
+    """The tokens of a workload, made with a local key; `nearest` is null without a catalogue."""
+
+    family: str
+    archetype: str
+    subarchetype: str
+    exact: str
+    nearest: Nearest | None
+    key: str
 
 
 def tokens(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: AsJson = False) -> None:
@@ -81,16 +110,15 @@ def tokens(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: 
         ladder = local_ladder(rungs(descriptor, known), _key(home))
     near = nearest(own_sketch(descriptor), known)
     if as_json:
-        show_json(
-            {
-                "family": str(ladder.family),
-                "archetype": str(ladder.archetype),
-                "subarchetype": str(ladder.subarchetype),
-                "exact": str(ladder.exact),
-                "nearest": None if near is None else {"name": near.name, "similarity": near.similarity},
-                "key": "local",
-            }
-        )
+        made: Tokens = {
+            "family": str(ladder.family),
+            "archetype": str(ladder.archetype),
+            "subarchetype": str(ladder.subarchetype),
+            "exact": str(ladder.exact),
+            "nearest": None if near is None else {"name": near.name, "similarity": near.similarity},
+            "key": "local",
+        }
+        show_json(made)
         return
     show(f"family        {ladder.family}", f"archetype     {ladder.archetype}")
     show(f"sub-archetype {ladder.subarchetype}", f"exact         {ladder.exact}")
@@ -107,9 +135,8 @@ def compare(
 ) -> None:
     """Compare two workloads: what their tokens tell the provider, and, for you alone, what differs."""
     import os
-    from dataclasses import asdict
 
-    from tenant_client.workload.compare import conclude, differences, jaccard
+    from tenant_client.workload.compare import Comparison, conclude, differences, jaccard
     from tenant_client.workload.descriptor import rungs
     from tenant_client.workload.local_tokens import KEY_BYTES, local_ladder
 
@@ -118,8 +145,8 @@ def compare(
     key = os.urandom(KEY_BYTES)
     equal = conclude(local_ladder(rungs(one, known), key), local_ladder(rungs(other, known), key))
     if as_json:
-        different = [asdict(difference) for difference in differences(one, other)]
-        show_json(asdict(equal) | {"jaccard": jaccard(one, other), "differences": different})
+        same = equal.same_family, equal.same_archetype, equal.same_subarchetype
+        show_json(Comparison(*same, jaccard(one, other), differences(one, other)))
         return
     yes = {True: "yes", False: "no"}
     show("the provider learns from the tokens")

@@ -25,6 +25,14 @@ class Difference:
     only_second: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Comparison(Conclusion):
+    """The conclusion, and what only the owner sees."""
+
+    jaccard: float
+    differences: tuple[Difference, ...]
+
+
 def conclude(one: Ladder, other: Ladder) -> Conclusion:
     """What the provider learns from two ladders of the same epoch."""
     return Conclusion(

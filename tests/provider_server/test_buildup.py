@@ -91,7 +91,7 @@ def test_the_page_shows_the_table_that_is_used() -> None:
     [
         ("ecc_corrected", "ecc_correct", "ecc_correct: telemetry has no increase"),
         ('"increase"', '"mean"', "no mean"),
-        ('"increase"', '"last"', "summary is none"),
+        ('"increase"', '"last"', "summary has an unknown value"),
         ("unit = 4", "unit = 0", "unit"),
         ("unit = 4", "unit = 4\nweight = 2", "weight"),
         ('source = "s"', 'source = ""', "source"),

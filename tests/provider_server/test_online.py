@@ -359,7 +359,7 @@ def test_a_ladder_that_is_too_long_is_refused(start: Start) -> None:
 
 
 def test_labels_that_are_no_tokens_are_refused_before_they_are_sent(start: Start) -> None:
-    with pytest.raises(PharoahError, match="'hall 3' is no token"):
+    with pytest.raises(PharoahError, match="'hall 3' is not a token"):
         start().online().check(labels() | {"context": "hall 3"})
 
 

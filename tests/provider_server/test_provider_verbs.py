@@ -1,6 +1,7 @@
 """The verbs of `pharoah-provider` that need no running server: what they make, print and refuse."""
 
 import json
+import shutil
 import sqlite3
 import stat
 from contextlib import closing
@@ -18,6 +19,7 @@ from crypto.ids import LeaseId
 from federation.protocol.invitation import accept
 from federation.runtime.settings import load
 from provider_server.settings import ProviderSettings
+from tests.support import schemas
 from tests.support.federations import WEEKS, Grounds, begin, fail, hold
 
 CLI = {"provider": provider_server.cli.app, "tenant": tenant_client.cli.app, "trustee": trustee.cli.app}
@@ -30,10 +32,10 @@ def call(program: str, *words: object) -> Result:
     return result
 
 
-def told(program: str, *words: object) -> Any:
+def told(program: str, *words: object, form: str = "") -> Any:
     result = call(program, *words, "--json")
     assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
+    return schemas.held(f"pharoah-{program} {form or words[0]}", result.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +119,7 @@ def test_a_tenant_can_have_its_card_again(home: Path, card: Path, tmp_path: Path
     again = tmp_path / "again.card"
     refused = call("tenant", "enrol", "--home", tmp_path / "tenant", "--card", tmp_path / "nowhere" / "card")
     assert refused.exit_code == 2
-    assert "hint: name another file" in refused.stderr
+    assert "hint: pass another file with --card" in refused.stderr
     told("tenant", "enrol", "--home", tmp_path / "tenant", "--card", again)
     assert again.read_bytes() == card.read_bytes()
     (tmp_path / "tenant" / "node.key").write_bytes(b"no key")
@@ -132,6 +134,17 @@ def test_enrolling_twice_is_harmless(home: Path, card: Path) -> None:
     assert first["head"] == again["head"]
     _, chain = accept((home.parent / "invitation").read_bytes())
     assert [str(member.tenant) for member in chain.directory.members] == [first["tenant"]]
+
+
+def test_tenant_and_trustee_pin_one_head_and_the_tenant_is_revoked(
+    home: Path, card: Path, committee: Path, tmp_path: Path
+) -> None:
+    tenant, invitation = enrolled(home, card)["tenant"], home.parent / "invitation"
+    joined = told("tenant", "enrol", invitation, "--home", tmp_path / "tenant", form="enrol INVITATION")
+    shutil.copytree(committee.parent, tmp_path / "trustee")
+    pinned = told("trustee", "enrol", invitation, "--home", tmp_path / "trustee")
+    assert (joined["head"], joined["members"]) == (pinned["fingerprint"], pinned["members"])
+    assert told("provider", "revoke", tenant, "--home", home) == [{"tenant": tenant}]
 
 
 def test_an_invitation_can_be_written_without_a_new_tenant(home: Path, card: Path) -> None:
@@ -282,7 +295,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_releases_are_listed_and_one_shows_its_cells(held: Path) -> None:
     listed = told("provider", "release", "--home", held)
     assert [(row["start_hour"], row["contributors"]) for row in listed] == [(0, 4), (168, 4)]
-    cells = told("provider", "release", listed[0]["round_id"][:8].upper(), "--home", held)
+    cells = told("provider", "release", listed[0]["round_id"][:8].upper(), "--home", held, form="release ROUND_ID")
     assert len(cells) == sum(table["cells"] for table in listed[0]["tables"].values())
     assert sum(cell["exposure_node_hours"] for cell in cells) > 0
     assert {"marginal", "cell", "failures", "noise_sd", "exposure_node_hours"} == set(cells[0])

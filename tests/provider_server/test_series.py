@@ -16,7 +16,7 @@ import pytest
 
 from crypto.codec import digest, encode
 from crypto.continual_counting import decoding
-from crypto.errors import BadSignature, CohortTooSmall, OutOfOrder, PharoahError, PlanRefused
+from crypto.errors import BadSignature, CohortTooSmall, OutOfOrder, PeerFault, PharoahError, PlanRefused
 from crypto.ids import Digest, Nonce, TenantId
 from crypto.masking import MaskKey
 from crypto.signing import SigningKey, name_of, open_signed, reopened
@@ -37,7 +37,7 @@ from federation.protocol.round_messages import (
 from provider_server.fleet.leases import Lease
 from provider_server.learning.publisher import Publisher
 from provider_server.rounds.planning import PlanSettings
-from provider_server.rounds.provider import Provider, RoundUnderWay, WeekHeld
+from provider_server.rounds.provider import Provider, RetiredNodeKey, RoundUnderWay, WeekHeld
 from provider_server.rounds.release import Release
 from provider_server.rounds.round import Round
 from provider_server.store.round_store import Answer, RoundState
@@ -581,6 +581,19 @@ def test_leases_whose_tokens_their_tenant_does_not_claim_have_no_owner(world: Wo
     plan = world.provider.plan(window(0))
     owners = {dimension.name: set(dimension.owners) for dimension in plan.dimensions if dimension.owners}
     assert owners == {"workload": {3}, "context": {3}, "context_level": {3}}
+
+
+def test_a_node_key_is_one_tenants_who_may_show_its_card_again(world: World) -> None:
+    first, second = world.provider.directory.members[:2]
+    for _ in range(2):
+        assert not world.provider.welcome(first, "a node key")
+    with pytest.raises(PeerFault, match="has the node key of another"):
+        world.provider.welcome(second, "a node key")
+    assert not world.provider.welcome(second, "its own")
+    assert not world.provider.welcome(first, "a newer one")
+    for member in (first, second):
+        with pytest.raises(RetiredNodeKey, match="was shut out before"):
+            world.provider.welcome(member, "a node key")
 
 
 Forge = Callable[[Registration, Ownership], Registration]

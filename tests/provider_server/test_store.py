@@ -1,7 +1,6 @@
 """The store keeps what it was given, on SQLite and on PostgreSQL alike, and a backup of either restores into both."""
 
 import hashlib
-import json
 import logging
 import os
 import sqlite3
@@ -37,6 +36,7 @@ from provider_server.store.revocations import LIFETIME_S, SLACK_S
 from provider_server.store.round_store import Answer, LostStep, Outcome, RoundState, Step
 from provider_server.store.store import BadDatabase, Store, StoreNotEmpty
 from provider_server.store.tables import metadata
+from tests.support import schemas
 from tests.support.changing import replace
 from tests.support.factories import (
     COHORT,
@@ -852,7 +852,9 @@ def test_verbs_take_a_home_or_a_url(place: NewPlace, tmp_path: Path) -> None:
         filled(store)
     said = called("backup", tmp_path / "backup", "--json", "--database", url)
     counts = {"file": str(tmp_path / "backup"), "leases": 2, "rounds": 5, "releases": 4, "bundles": 2}
-    assert json.loads(said) == [counts]
+    assert schemas.held("pharoah-provider backup", said) == [counts]
+    said = called("restore", tmp_path / "backup", "--json", "--home", tmp_path / "other")
+    assert schemas.held("pharoah-provider restore", said) == [counts]
     said = called("restore", tmp_path / "backup", "--home", home)
     assert said == f"{tmp_path / 'backup'}: 2 leases, 5 rounds, 4 releases, 2 bundles\n"
     called("backup", tmp_path / "again", PHAROAH_PROVIDER_HOME=str(home))

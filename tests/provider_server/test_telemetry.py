@@ -1,6 +1,5 @@
 """Telemetry to summaries: every trap with a planted case and its count, and what must hold whatever comes."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -99,7 +98,7 @@ def test_the_table_knows_both_spellings_of_a_name_and_their_units() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('"gauge"', '"guage"', "power: kind is none"),
+        ('"gauge"', '"guage"', "power: kind has an unknown value"),
         ('["f64"]', '["f65"]', "f65"),
         ('["mean"]', '["increase"]', "increase"),
         ("high = 10", "high = 0", r"low \(0\) must be below high \(0\)"),
@@ -400,14 +399,14 @@ def test_series_that_mean_nothing_are_counted_by_name_and_names_are_bounded() ->
     assert quality(book).of(Reason.UNKNOWN_METRIC, OTHERS) == 7
 
 
-def test_quality_is_shown_as_text_and_json() -> None:
+def test_quality_is_shown_as_text_and_as_a_row() -> None:
     tally = Tally()
     tally.read(5)
     tally.count(Reason.BLANK, "power", 2)
     tally.count(Reason.RESET, "energy", 1)
     found = tally.quality()
     assert found.lines()[0] == "5 samples read, 3 used, 2 dropped"
-    assert json.loads(found.to_json())["counts"][0] == {"reason": "blank", "metric": "power", "count": 2}
+    assert found.row()["counts"][0] == {"reason": "blank", "metric": "power", "count": 2}
 
 
 def test_means_extremes_and_shares_are_those_of_numpy() -> None:

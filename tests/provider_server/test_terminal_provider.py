@@ -136,7 +136,7 @@ def test_what_was_learnt_obeys_nothing(capsys: pytest.CaptureFixture[str]) -> No
         "node_hours": 10.0,
     }
     new = {"context": HOSTILE, "rate_per_1000_node_hours": 1.0, "low": 0.5, "high": 2.0, "basis": HOSTILE}
-    learnt = {
+    learnt: Any = {
         "releases": 1,
         "pairs": 1,
         "rates": 1,
@@ -150,7 +150,7 @@ def test_what_was_learnt_obeys_nothing(capsys: pytest.CaptureFixture[str]) -> No
         "calibration_slope": None,
     }
     numbers = "rate_per_1000_node_hours rate_high failures failures_elsewhere ratio_to_elsewhere"
-    explained: dict[str, Any] = accused | dict.fromkeys([*numbers.split(), "net_outcome", "sign_p", "gamma"], 0.5)
+    explained: Any = accused | dict.fromkeys([*numbers.split(), "net_outcome", "sign_p", "gamma"], 0.5)
     explained |= {"control_fires": False, "control_sees": True, "version": None, "forecast": None}
     for as_json in (False, True):
         print_rows([learnt], learnt_lines, as_json=as_json)

@@ -19,6 +19,7 @@ from provider_server.analysis.buildup import BuildUp
 from provider_server.analysis.contexts import Context
 from provider_server.cli import app
 from provider_server.learning.hardware import keep, load
+from tests.support import schemas
 from tests.support.changing import replace
 from tests.support.federations import CONTEXT, WEEKS, Grounds, begin, fail, hold, lease_id
 
@@ -35,7 +36,7 @@ def call(*words: object) -> Result:
 def told(*words: object) -> Any:
     result = call(*words, "--json")
     assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
+    return schemas.held(f"pharoah-provider {words[0]}", result.stdout)
 
 
 # ---- contexts --------------------------------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ def contexts(root: Path, *more: object, garbage: bool = False) -> Any:
 def test_contexts_are_told_apart_by_what_tells_failures(tmp_path: Path) -> None:
     result = contexts(tmp_path / "home", "--out", tmp_path / "pictures")
     assert result.exit_code == 0, result.stderr
-    rows = json.loads(result.stdout)
+    rows = schemas.held("pharoah-provider contexts", result.stdout)
     assert [row["nodes"] for row in rows] == [20, 20]
     assert {("A100" in row["description"]) for row in rows} == {True, False}
     assert all("rack" not in row["description"] for row in rows)

@@ -26,6 +26,7 @@ from provider_server.learning.hardware import REPAIRS, Repair, load, load_repair
 from provider_server.reporting.figures.survival import survival_curves
 from provider_server.verbs.telemetry import HOURS, WARM_UP_H
 from tests.provider_server.test_live import HEATING, HOT, Scene, feed, scene
+from tests.support import schemas
 from tests.support.changing import replace
 
 __all__ = ["feed", "scene"]  # fixtures
@@ -52,7 +53,7 @@ def call(*words: object) -> Result:
 def told(*words: object) -> Any:
     result = call(*words, "--json")
     assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
+    return schemas.held(f"pharoah-provider {words[0]}", result.stdout)
 
 
 def write(file: Path, corrected_in_h: np.ndarray, failed: np.ndarray, silent: np.ndarray | None = None) -> Path:

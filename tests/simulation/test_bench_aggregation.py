@@ -1,6 +1,5 @@
 """The benchmark of secure sums runs both sides on the same vectors, has its keys, and fails if a sum is wrong."""
 
-import json
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -15,6 +14,7 @@ from federation.protocol.noise import Integers
 from simulation.bench import aggregation
 from simulation.bench.aggregation import ALONE, BESIDE_FLOWER, check, committee_round, measure, secaggplus_round
 from simulation.cli import app
+from tests.support import schemas
 
 OWN = ["n", "length", "client_cpu_seconds", "trustee_cpu_seconds", "server_seconds", "wall_seconds", "bytes_up"]
 FLOWER = ["flower_client_cpu_seconds", "flower_server_seconds", "flower_wall_seconds"]
@@ -26,7 +26,7 @@ def quick() -> click.testing.Result:
 
 
 def rows() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(quick().stdout)["rows"]
+    found: list[dict[str, Any]] = schemas.held("pharoah-sim bench aggregation", quick().stdout)["rows"]
     return found
 
 

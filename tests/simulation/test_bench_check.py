@@ -1,7 +1,6 @@
 """The benchmark of the online service asks a real server, says every figure, and fails if an answer is wrong."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from simulation.bench import check as bench_check
 from simulation.bench.check import Generator
 from simulation.cli import app
 from simulation.run.online_service import CONTEXTS, WORKLOADS, Grounds, a_bundle, labels, serving
+from tests.support import schemas
 
 KEYS = {
     *("p50_ms", "p99_ms", "requests_per_second", "server_cpu", "generator_cpu", "local_ms", "local_p99_ms", "requests"),
@@ -24,7 +24,7 @@ def test_every_figure_is_there_and_of_its_unit() -> None:
     options = ["--seconds", "0.5", "--requests", "300", "--watchers", "40", "--json"]
     result = CliRunner().invoke(app, ["bench", "check", *options], catch_exceptions=False)
     assert result.exit_code == 0
-    found = json.loads(result.stdout)
+    found = schemas.held("pharoah-sim bench check", result.stdout)
     assert set(found) == KEYS
     assert 0.05 < found["p50_ms"] <= found["p99_ms"] < 10_000
     assert 0.0001 < found["local_ms"] <= found["local_p99_ms"] < found["p99_ms"]

@@ -1,6 +1,5 @@
 """The benchmark of learning has its keys, lives the same year twice, and its noise is that of the law and scale."""
 
-import json
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +16,7 @@ from simulation.bench import learning
 from simulation.bench.learning import EPSILONS, Year, judge, live, releases, settings_for, small, true_rates
 from simulation.cli import app
 from simulation.cloud.scenario import load
+from tests.support import schemas
 from tests.support.factories import InsecureSilence
 from tests.support.plans import InsecureSeeded
 
@@ -44,7 +44,7 @@ def a_year() -> Year:
 
 
 def figures() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = json.loads(quick().stdout)
+    found: dict[str, dict[str, Any]] = schemas.held("pharoah-sim bench learning", quick().stdout)
     return found
 
 

@@ -1,6 +1,5 @@
 """The users' loop against planted truth: what is known is avoided and foreseen, what is not known gains nothing."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
@@ -36,6 +35,7 @@ from simulation.cloud.scenario import load
 from simulation.judge.hint_evaluation import is_warned, saved_h, watch
 from simulation.judge.impact import Impact, check_all, gained_by_checks, impact, on_mismatch, on_warning
 from simulation.judge.user_loop import Costs, World, learning_weeks, world_of
+from tests.support import schemas
 from tests.support.changing import replace
 
 COSTS = Costs()
@@ -300,7 +300,7 @@ def test_the_benchmark_has_a_mean_and_a_range_for_every_figure(monkeypatch: pyte
     monkeypatch.setattr(bench_impact, "EPSILONS", {"without_privacy": None})
     result = CliRunner().invoke(app, ["bench", "impact", "--quick", "--seeds", "1", "--json"], catch_exceptions=False)
     assert result.exit_code == 0
-    found = json.loads(result.stdout)
+    found = schemas.held("pharoah-sim bench impact", result.stdout)
     assert tuple(found) == bench_impact.LEVELS
     assert all(tuple(figures) == bench_impact.KEYS for figures in found.values())
     gained = found["without_privacy"]["mismatch_gpu_hours_avoided_share"]

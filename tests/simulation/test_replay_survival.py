@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from federation.runtime.visible import json_text
 from simulation.replay import lives
 from simulation.replay.brca import (
     EDGES_YEARS,
@@ -21,6 +22,7 @@ from simulation.replay.federated_newton import PiecewiseExponential, fit
 from simulation.replay.lives import DataError
 from simulation.replay.lung import LungResult, replay_lung
 from simulation.replay.titan import HoldoutResult, replay_titan_holdout
+from tests.support import schemas
 from tests.support.plans import InsecureSeeded
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -39,16 +41,19 @@ def noise_from_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def brca(epsilon: float, seeds: int) -> BrcaResult:
     (result,) = [step for step in replay_brca(BRCA, epsilon, seeds) if step is not None]
+    schemas.held("pharoah-sim replay brca", json_text(result.json))
     return result
 
 
 def lung(epsilon: float | None, seeds: int) -> LungResult:
     (result,) = [step for step in replay_lung(epsilon, seeds) if step is not None]
+    schemas.held("pharoah-sim replay lung", json_text(result.json))
     return result
 
 
 def held_out(epsilon: float | None, seeds: int) -> HoldoutResult:
     (result,) = [step for step in replay_titan_holdout(TITAN, epsilon, seeds) if step is not None]
+    schemas.held("pharoah-sim replay titan --holdout", json_text(result.json))
     return result
 
 

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from federation.runtime.visible import json_text
 from simulation.replay import lives
 from simulation.replay.lives import DataError
 from simulation.replay.philly import PhillyResult, replay_philly
 from simulation.replay.titan import TitanResult, replay_titan
+from tests.support import schemas
 from tests.support.plans import InsecureSeeded
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -26,11 +28,13 @@ def noise_from_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def titan(epsilon: float | None, seeds: int) -> TitanResult:
     (result,) = [step for step in replay_titan(TITAN, epsilon, seeds) if step is not None]
+    schemas.held("pharoah-sim replay titan", json_text(result.json))
     return result
 
 
 def philly(epsilon: float | None, seeds: int) -> PhillyResult:
     (result,) = [step for step in replay_philly(PHILLY, epsilon, seeds) if step is not None]
+    schemas.held("pharoah-sim replay philly", json_text(result.json))
     return result
 
 

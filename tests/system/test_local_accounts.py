@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from flwr.proto.control_pb2 import ListNodesRequest, StartRunRequest, StopRunRequest, UnregisterNodeRequest
@@ -37,7 +38,7 @@ class Holder:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def hold(self, window: Window | None) -> dict[str, object]:
+    def hold(self, window: Window | None) -> Any:
         self.asked.append("round")
         return {}
 

@@ -30,7 +30,7 @@ def refuse(value: int, names: list[str]) -> int:
 CHANGES = {
     "fits": {"value < MOST", "value <= MOST + 1"},
     "names": {"len(name) < 2", "len(name) > 2"},
-    "value": {"1 < value", "0 <= value", "value <= 2", "value >= 2"},
+    "value": {"1 < value", "1 <= value + 1", "value <= 2", "value >= 2"},
     "clauses": {"not 1 <= value or not fits(value)", "wrong or not fits(value)", "wrong or not 1 <= value"},
 }
 

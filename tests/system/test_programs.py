@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from federation.protocol.plan import HOURS_PER_WEEK
+from provider_server.operations.admin import HeldRound
 from provider_server.rounds import release as gate
 from provider_server.rounds.release import Release
 from provider_server.store.store import Store
@@ -36,6 +37,7 @@ from simulation.run.processes import (
     wait_until_ready,
 )
 from tests import needs
+from tests.support import schemas
 from tests.support.intruder import NOBODY, Request, can_be_others, doors, say
 from tests.support.waiting import PATIENCE_S, until
 
@@ -75,7 +77,7 @@ class Running:
         happen(self.places, start_hour)
         return start_hour
 
-    def hold(self, start_hour: int) -> dict[str, Any]:
+    def hold(self, start_hour: int) -> HeldRound:
         """Holds a round over a week and returns what came of it."""
         return round_of(self.places, start_hour)
 
@@ -166,6 +168,7 @@ def said(running: Running, name: str, text: str) -> bool:
 def test_a_week_is_held_once_and_everybody_counts(federation: Running) -> None:
     start_hour = federation.next_week()
     told = federation.hold(start_hour)
+    schemas.held("pharoah-provider round", json.dumps([told]))
     assert (told["contributors"], told["horizon"], told["suspects"]) == (EVERYBODY, 13, 0)
     assert [federation.charges(tenant, start_hour) for tenant in range(1, 5)] == [1] * 4
     made = federation.release(start_hour)

@@ -1,22 +1,23 @@
 """docs/reference/ is what the code says now."""
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
+import json
+from collections.abc import Iterator
 from types import ModuleType
 
+import click
+import msgspec
 import pytest
+from typer.main import get_command
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+from tests.support import schemas
+from tests.support.schemas import DOCS
+
+NO_SCHEMA = {"pharoah-tenant signature": "the old name of `tokens`"}
 
 
 @pytest.fixture(scope="module")
 def generate() -> ModuleType:
-    spec = spec_from_file_location("generate", DOCS / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return schemas.generate()
 
 
 def test_the_reference_is_up_to_date(generate: ModuleType) -> None:
@@ -48,3 +49,28 @@ def test_every_verb_setting_and_message_has_words(generate: ModuleType) -> None:
     for page in pages.values():
         assert "None\n\n" not in page
         assert "|  |  |  |" not in page
+
+
+def in_json(words: str, command: click.Command) -> Iterator[str]:
+    """The verbs of a program that have `--json`, hidden ones too."""
+    if isinstance(command, click.Group):
+        for name, verb in command.commands.items():
+            yield from in_json(f"{words} {name}", verb)
+    elif any("--json" in one.opts for one in command.params):
+        yield words
+
+
+def test_every_verb_with_json_has_a_schema_or_a_reason(generate: ModuleType) -> None:
+    verbs = {verb for program, app in generate.PROGRAMS.items() for verb in in_json(program, get_command(app))}
+    # "pharoah-provider round --give-up" and "pharoah-tenant enrol INVITATION" are further forms of a verb.
+    forms = [[word for word in form.split() if word[0] != "-" and word.islower()] for form in generate.JSON]
+    assert {" ".join(words) for words in forms} == verbs - set(NO_SCHEMA)
+    assert set(NO_SCHEMA) <= verbs
+
+
+def test_what_is_held_to_a_schema_can_fail() -> None:
+    row = {"file": "leases.jsonl", "leases": 2}
+    assert schemas.held("pharoah-provider lease", json.dumps([row])) == [row]
+    for wrong in ({"file": "leases.jsonl"}, row | {"more": 1}, row | {"leases": "2"}):
+        with pytest.raises((AssertionError, msgspec.ValidationError)):
+            schemas.held("pharoah-provider lease", json.dumps([wrong]))

@@ -23,6 +23,7 @@ from provider_server.pages.snapshot import Reader
 from provider_server.pages.views import view
 from provider_server.store.store import Store
 from tenant_client.pages.serving import listening as tenant_page
+from tests.support import schemas
 
 PROGRAMS = {
     "tenant": tenant_client.cli.app,
@@ -68,7 +69,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def summary(played: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((played / "stdout.json").read_text())
+    found: dict[str, Any] = schemas.held("pharoah-sim run", (played / "stdout.json").read_text())
     return found
 
 
@@ -122,6 +123,8 @@ def test_a_preview_counts_what_the_journal_holds_and_names_every_byte(played: Pa
 
 def test_check_answers_with_its_exit_code(played: Path) -> None:
     home = played / "homes" / "tenants" / "000"
+    told = call("tenant", "check", "--latest", "--home", str(home), "--json")
+    assert schemas.held("pharoah-tenant check", told.stdout)["verdict"] == told.exit_code
     unknown = call("tenant", "check", "00", "--home", str(home))
     assert unknown.exit_code == 3
     assert "no lease '00'" in unknown.stderr
@@ -130,7 +133,7 @@ def test_check_answers_with_its_exit_code(played: Path) -> None:
 
 def test_the_provider_lists_its_releases_and_findings(played: Path) -> None:
     home = str(played / "homes" / "provider")
-    releases = json.loads(call("provider", "release", "--home", home, "--json").stdout)
+    releases = schemas.held("pharoah-provider release", call("provider", "release", "--home", home, "--json").stdout)
     first, second = (row["start_hour"] for row in releases)
     assert second == first + 168
     assert all(row["contributors"] == 8 for row in releases)

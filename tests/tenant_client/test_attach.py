@@ -13,6 +13,7 @@ from tenant_client.cli import app
 from tenant_client.records.attempts import AttemptState
 from tenant_client.run.attach import exit_status
 from tests.jobs.wrapped import LEASE, PROGRAM, attempts, environment, failures, start
+from tests.support import schemas
 from tests.support.waiting import PATIENCE_S, until
 
 
@@ -118,7 +119,7 @@ def test_diagnose_names_a_reason_and_says_so_by_its_exit_code(tmp_path: Path) ->
     log = tmp_path / "stderr.log"
     log.write_text("Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\nKeyError: 'x'\n")
     result = CliRunner().invoke(app, ["diagnose", str(log), "--json"])
-    assert (result.exit_code, json.loads(result.stdout)["reason"]) == (0, "key_error")
+    assert (result.exit_code, schemas.held("pharoah-tenant diagnose", result.stdout)["reason"]) == (0, "key_error")
     log.write_text("all is well\n")
     result = CliRunner().invoke(app, ["diagnose", str(log)])
     assert (result.exit_code, result.stdout.split(":")[0]) == (3, "cause unknown")

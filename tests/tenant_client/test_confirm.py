@@ -44,6 +44,7 @@ from tenant_client.confirm.criteria import GRID, Criterion, judge, learn
 from tenant_client.confirm.machine import Busy, Target, default_device
 from tenant_client.confirm.sample import Benchmark, CannotMeasure, Once, Rates, Sample, WrongResult
 from tenant_client.records.database import open_database
+from tests.support import schemas
 from tests.support.federations import Grounds
 from tests.support.waiting import PATIENCE_S, until
 
@@ -609,7 +610,7 @@ def test_from_unknown_to_fine_to_confirmed(tmp_path: Path) -> None:
     assert fine.exit_code == 0, fine.stdout
     confirmed = called(home, "compute", *seconds, "--criteria", str(fast_fleet), "--json")
     assert confirmed.exit_code == 2
-    told = json.loads(confirmed.stdout)
+    told = schemas.held("pharoah-tenant confirm test", confirmed.stdout)
     (finding,) = told["findings"]
     assert (told["verdict"], finding["verdict"], finding["compared_with"]) == ("mismatch", "mismatch", "fleet")
     assert finding["shortfall_percent"] == pytest.approx(50, abs=20)
@@ -620,7 +621,8 @@ def test_from_unknown_to_fine_to_confirmed(tmp_path: Path) -> None:
 def test_without_a_suspicion_what_is_worth_its_minutes_is_tested(tmp_path: Path) -> None:
     result = called(tmp_path, "--seconds", "0.1", "--json", "--risk", "0.3", "--device", "cpu")
     assert result.exit_code == 3
-    tested = [one["suspicion"] for one in json.loads(result.stdout)["findings"]]
+    found = schemas.held("pharoah-tenant confirm test", result.stdout)["findings"]
+    tested = [one["suspicion"] for one in found]
     assert tested[0] == "compute"
     assert set(tested) == {"compute", "memory", "interconnect", "storage", "host"}
     assert (
@@ -645,7 +647,8 @@ def test_learning_from_many_machines(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0
     assert "learnt from 8 machines" in result.stdout
-    assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["criteria"] == 1
+    learnt = CliRunner().invoke(app, [*words, "--json"]).stdout
+    assert schemas.held("pharoah-tenant confirm learn", learnt)["criteria"] == 1
     alone = CliRunner().invoke(app, ["confirm", "learn", str(next((tmp_path / "a" / kept.FOLDER).iterdir()))])
     assert alone.exit_code == 2
     assert "two machines" in alone.stderr

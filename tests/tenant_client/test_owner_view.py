@@ -1,7 +1,6 @@
 """The owner's view: every byte of what leaves has a meaning beside it, and what is shown is what left."""
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from itertools import pairwise
@@ -25,6 +24,7 @@ from tenant_client.disclosure import owner_view
 from tenant_client.disclosure.message_layout import layout
 from tenant_client.home import create, pin
 from tenant_client.rounds.tenant import Tenant
+from tests.support import schemas
 from tests.support.factories import Cast, InsecureSilence, a_failure, a_plan, a_unit, header_of, keys, signed
 from tests.system.test_week import LEASES, a_federation, happen, in_process
 
@@ -242,7 +242,8 @@ def test_leases_that_the_provider_never_asked_about_are_not_listed(tmp_path: Pat
 
 def test_the_bytes_that_are_shown_are_the_bytes_that_left(played: Federation, home: Path) -> None:
     round_id = str(plan_of(played).round_id)
-    shown = json.loads(call("sent", "--home", str(home), "--round", round_id, "--json").stdout)
+    told = call("sent", "--home", str(home), "--round", round_id, "--json")
+    shown = schemas.held("pharoah-tenant sent --round", told.stdout)
     assert bytes.fromhex("".join(part["hex"] for part in shown["parts"])) == message_of(played)
 
 

@@ -18,6 +18,7 @@ from tenant_client.workload.catalogue import read_catalogue
 from tenant_client.workload.compare import jaccard
 from tenant_client.workload.describe import describe, read_traces
 from tenant_client.workload.descriptor import Descriptor, own_sketch, rungs
+from tests.support import schemas
 from tests.support.traces import Transformer, convnet, kernel, kineto, operator, profiled
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -48,7 +49,8 @@ def run(*words: str | Path) -> Result:
 def said(*words: str | Path) -> dict[str, Any]:
     result = run(*words, "--json")
     assert (result.exit_code, result.stderr) == (0, "")
-    found: dict[str, Any] = json.loads(result.stdout)
+    verb = "tokens" if words[0] == "signature" else words[0]
+    found: dict[str, Any] = schemas.held(f"pharoah-tenant {verb}", result.stdout)
     return found
 
 

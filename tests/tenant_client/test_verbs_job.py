@@ -14,6 +14,7 @@ from tenant_client.diagnosis.diagnose import diagnose, gather
 from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal
+from tests.support import schemas
 from tests.support.factories import a_descriptor
 
 RUNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "flight_recorder"
@@ -33,7 +34,7 @@ def odd_log(tmp_path: Path) -> Path:
 
 def test_an_unknown_failure_comes_with_hints_and_no_reason(odd_log: Path, tmp_path: Path) -> None:
     told = call("diagnose", odd_log, "--home", tmp_path, "--json")
-    found = json.loads(told.stdout)
+    found = schemas.held("pharoah-tenant diagnose", told.stdout)
     assert (told.exit_code, found["reason"], found["domain"]) == (3, "unknown", None)
     assert any("revoked" in hint["example"] for hint in found["hints"])
     assert "revoked" in call("diagnose", odd_log, "--home", tmp_path).stdout

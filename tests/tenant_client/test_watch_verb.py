@@ -35,6 +35,7 @@ from tenant_client.cli import app
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal, Unit
 from tenant_client.verbs.hints import UNKNOWN
+from tests.support import schemas
 from tests.support.factories import labels, ladder, token
 from tests.support.federations import Grounds
 from tests.support.waiting import PATIENCE_S, until
@@ -226,9 +227,10 @@ def test_the_exit_code_of_once_says_whether_a_hint_stands(place: Place) -> None:
         assert (other.exit_code, other.stdout) == (0, "")
     with place.providing(4):
         until(lambda: place.made() == 4)
+        watched = partial(schemas.held, "pharoah-tenant watch")
         done = place.answered("--wait-s", "5", "--json")
         assert done.exit_code == 0
-        assert [told["state"] for told in map(json.loads, done.stdout.splitlines())] == ["raised", "cleared"]
+        assert [told["state"] for told in map(watched, done.stdout.splitlines())] == ["raised", "cleared"]
 
 
 def test_a_provider_that_is_away_is_unknown_but_for_what_is_known(place: Place) -> None:

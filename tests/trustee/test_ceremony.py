@@ -62,6 +62,7 @@ from federation.protocol.invitation import Invitation, accept
 from federation.protocol.round_messages import EvaluationRequest, EvaluationResponse
 from federation.runtime.key_files import HomeError
 from federation.runtime.pinned_directory import NotEnrolled
+from tests.support import schemas
 from tests.support.changing import replace
 from tests.support.curve25519 import aliases
 from trustee import home as trustee_home
@@ -693,9 +694,9 @@ def answers(ceremony: Ceremony, homes: Sequence[int], blinded: Sequence[Element]
 def test_the_log_shows_what_was_asked(ceremony: Ceremony) -> None:
     enrolled(ceremony)
     empty = ceremony.call("log", "--home", ceremony.home(3), "--json")
-    assert json.loads(empty.stdout) == {"evaluations": [], "rounds": [], "conflicts": []}
+    assert schemas.held("pharoah-trustee log", empty.stdout) == {"evaluations": [], "rounds": [], "conflicts": []}
     answers(ceremony, [3], blind([b"one", b"two"], os.urandom).elements)
-    shown = json.loads(ceremony.call("log", "--home", ceremony.home(3), "--json").stdout)
+    shown = schemas.held("pharoah-trustee log", ceremony.call("log", "--home", ceremony.home(3), "--json").stdout)
     tenant = str(a_tenant()[1].member.tenant)
     assert shown["evaluations"] == [{"tenant": tenant, "epoch": 0, "elements": 2}]
     assert "2 blinded elements" in ceremony.call("log", "--home", ceremony.home(3)).stdout
@@ -709,7 +710,7 @@ def test_the_log_shows_conflicts_with_their_proof_and_warns(ceremony: Ceremony) 
         trustee._connection.execute("INSERT INTO conflicts VALUES (?, ?)", (bytes(round_id), b"another set"))
     result = ceremony.call("log", "--home", ceremony.home(3), "--json", code=1)
     assert "two sets for one round" in result.stderr
-    shown = json.loads(result.stdout)
+    shown = schemas.held("pharoah-trustee log", result.stdout)
     assert shown["rounds"] == [{"round_id": str(round_id), "request": str(digest(b"a set")), "unmasked": False}]
     assert shown["conflicts"] == [{"round_id": str(round_id), "proof": b"another set".hex()}]
     text = ceremony.call("log", "--home", ceremony.home(3), code=1).stdout

@@ -11,10 +11,10 @@ visible and cut, and after `MOST_NAMES` of them the rest is counted as one.
     ['3 samples read, 1 used, 2 dropped', '  dropped  blank             power                           2']
 """
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypedDict
 
 from federation.runtime.visible import visible
 
@@ -98,10 +98,29 @@ class Quality:
         ]
         return [head, *rows]
 
-    def to_json(self) -> str:
+    def row(self) -> "QualityRow":
         """For a machine."""
-        counts = [{"reason": one.reason, "metric": one.metric, "count": one.count} for one in self.counts]
-        return json.dumps({"read": self.read, "used": self.used, "dropped": self.dropped, "counts": counts})
+        counts: list[CountRow] = [
+            {"reason": one.reason.value, "metric": one.metric, "count": one.count} for one in self.counts
+        ]
+        return {"read": self.read, "used": self.used, "dropped": self.dropped, "counts": counts}
+
+
+class CountRow(TypedDict):
+    """A `Count` in JSON."""
+
+    reason: str
+    metric: str
+    count: int
+
+
+class QualityRow(TypedDict):
+    """A `Quality` in JSON."""
+
+    read: int
+    used: int
+    dropped: int
+    counts: list[CountRow]
 
 
 class Tally:
