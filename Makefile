@@ -7,7 +7,8 @@ SHELL := bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= auto
+# Tests of programs mostly wait: two workers to a processor where there are few.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? 2 * n : n)))
 DEMO_OUT ?= out/quickstart
 TORCH ?= 2.13.0
 ATHERIS ?= 3.0.0
@@ -50,7 +51,7 @@ federation: install ## Run a provider, three trustees and four tenants as proces
 	@$(BIN)/pharoah-sim federation
 
 .PHONY: test
-test: install ## Run every test; with TESTS=--skipped only those that the last run skipped
+test: install ## Run the tests; with TESTS=--skipped only those that the last run skipped
 	@# One BLAS thread per worker: measured, two workers with two threads each take four times as long.
 	@# Databases of tests sync every commit: where there is room in memory, their files lie there.
 	@room=$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }' || true); \

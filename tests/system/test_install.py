@@ -124,7 +124,7 @@ def test_a_clean_environment_runs_a_job_and_says_why_it_failed(core: Path, tmp_p
     assert [(one["state"], one["exit_code"]) for one in journal["attempts"]] == [("failed", 3)]
     assert call(tenant, "status", *home).returncode == 1
     found = call(tenant, "diagnose", LOGS / "nccl_timeout_error_messy.log", *home, "--json")
-    assert json.loads(found.stdout)["reason"] == "nccl_timeout_error"
+    assert json.loads(found.stdout)["reason"] == "collective_timeout"
     assert ["linear", []] in json.loads(call(tenant, "describe", tmp_path / "trace.json", "--json").stdout)["structure"]
     assert len(json.loads(call(tenant, "leases", *home, "--json").stdout)["leases"]) == 1
     assert call(tenant, "changes", "--latest", *home).returncode == 2
