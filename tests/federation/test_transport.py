@@ -701,7 +701,7 @@ def test_watchers_have_places_of_their_own_and_cost_no_thread(
         streams.append(peer.stream(OTHER_PATH, b""))
     assert [next(stream) for stream in streams] == [b""] * 200
     assert sum(thread.name.startswith(("servers", "pharoah.Test")) for thread in threading.enumerate()) == 1
-    with pytest.raises(Unreachable, match="RESOURCE_EXHAUSTED: as many watch"):
+    with pytest.raises(Unreachable, match="RESOURCE_EXHAUSTED: the limit of open streams"):
         next(peer.stream(OTHER_PATH, b""))
     assert peer.call(PATH, b"hello") == b"hello"
     streams[0].cancel()

@@ -592,7 +592,7 @@ def test_a_node_key_is_one_tenants_who_may_show_its_card_again(world: World) -> 
     assert not world.provider.welcome(second, "its own")
     assert not world.provider.welcome(first, "a newer one")
     for member in (first, second):
-        with pytest.raises(RetiredNodeKey, match="was shut out before"):
+        with pytest.raises(RetiredNodeKey, match="was retired before"):
             world.provider.welcome(member, "a node key")
 
 

@@ -248,7 +248,7 @@ def test_an_hour_that_is_left_of_a_window_is_answered_and_no_hour_is_not(cast: C
     last_hour = replace(second, start_hour=168, end_hour=169)
     tenant.contribute(signed(last_hour))
     assert [(charge.start_h, charge.end_h) for charge in tenant.ledger.charges()] == [(0, 168), (168, 169)]
-    with pytest.raises(PlanRefused, match="its weeks were answered for in another round of its series"):
+    with pytest.raises(PlanRefused, match="its weeks were already answered in another round of its series"):
         tenant.contribute(signed(replace(last_hour, round_id=RoundId(b"again" + bytes(11)))))
 
 
