@@ -99,22 +99,25 @@ def here(log: Path) -> Answer:
 
 
 def table(report: dict[str, Any]) -> str:
-    """For a person."""
+    """For a person: the logs, each kind of fault, and the campaign's figures last."""
     jobs, texts, regex = report["campaign"], report["logs"], report["peers"]["regex"]
-    rows = [f"{'':24}{'n':>6}{'reason':>9}{'rank':>9}  said"]
+    corpora = {**texts["corpora"], "all logs": texts, "all logs, regex": regex}
+    rows = [f"{'':24}{'n':>6}{'right':>9}{'unknown':>9}{'wrong':>9}"]
+    rows += [
+        f"{name:24}{row['n']:6}{row['right']:9}{row['unknown']:9}{row['wrong']:9}" for name, row in corpora.items()
+    ]
+    rows += ["", f"{'':24}{'n':>6}{'reason':>9}{'rank':>9}  said"]
     rows += [
         f"{kind:24}{row['n']:6}{_shown(row['reason'])}{_shown(row['rank'])}  {', '.join(dict.fromkeys(row['said']))}"
         for kind, row in jobs["kinds"].items()
     ]
-    rows += [f"{'campaign':24}{jobs['n']:6}{_shown(jobs['reason'])}{_shown(jobs['rank'])}"]
-    rows += [f"own faults called infrastructure: {jobs['own_called_infrastructure']}; p99 {jobs['seconds_p99']} s"]
     rows += [f"left out: {', '.join(jobs['left_out'])}"] if jobs["left_out"] else []
-    rows += ["", f"{'':24}{'n':>6}{'right':>9}{'unknown':>9}{'wrong':>9}"]
-    corpora = {**texts["corpora"], "all logs": texts, "all logs, regex": regex}
-    rows += [
-        f"{name:24}{row['n']:6}{row['right']:9}{row['unknown']:9}{row['wrong']:9}" for name, row in corpora.items()
-    ]
-    return "\n".join([*rows, ""])
+    return "\n".join([*rows, _campaign_row("campaign, regex", regex["campaign"]), _campaign_row("campaign", jobs), ""])
+
+
+def _campaign_row(name: str, row: dict[str, Any]) -> str:
+    blamed = f"{row['own_called_infrastructure']} own faults called infrastructure"
+    return f"{name:24}{row['n']:6}{_shown(row['reason'])}{_shown(row['rank'])}  {blamed}, p99 {row['seconds_p99']} s"
 
 
 def _shown(share: float | None) -> str:
