@@ -3,8 +3,9 @@
     $ make nightly    # hours: out/nightly/report.md, and the log of each step beside it
 
 The suite runs in several orders, on new examples, while other processes keep every processor busy; it has to notice
-when a check is broken (`tests/mutants.py`); every decoder of foreign bytes goes through the fuzzer; and the audit
-measures what the whole path, from tenants to release, gives away.
+when a check is broken (`tests/mutants.py`); every decoder of foreign bytes goes through the fuzzer; the audit
+measures what the whole path, from tenants to release, gives away; and jobs are made to fail for the diagnosis to find
+out why (`benchmarks/diagnosis`).
 A step that fails ends none of the others. The exit status is 1 if any did.
 """
 
@@ -73,6 +74,7 @@ def steps(orders: int, fuzz_s: int) -> list[Step]:
     suite = (sys.executable, "-m", "pytest", *PARALLEL, "--hypothesis-profile", "searching", "--order-seed")
     return [
         Step("audit", (sys.executable, "benchmarks/audit.py")),
+        Step("diagnosis", (sys.executable, "-m", "benchmarks.diagnosis")),
         Step("mutants", (sys.executable, "tests/mutants.py")),
         *(Step(f"order {seed}", (*suite, str(seed)), under_load=True) for seed in range(1, orders + 1)),
         Step("fuzz", ("make", "--no-print-directory", "fuzz", f"SECONDS_EACH={fuzz_s}")),

@@ -53,18 +53,22 @@ class Diagnosis:
     """The cause: `reason` is a slug of `REASONS` or "unknown", `root` its evidence, `cascade` the later failures.
 
     If the reason is unknown, `root` is an exception without a matching cue, or None; `symptom` is then what the job's
-    survivors say, or None.
+    survivors say, or None. `verdict` is what the launcher says of the rank that ended first.
     """
 
     reason: str
     root: Evidence | None
     cascade: tuple[Evidence, ...] = ()
     symptom: Evidence | None = None
+    verdict: Evidence | None = None
 
     @property
     def rank(self) -> int | None:
-        """The rank that failed first, if known."""
-        return next((seen.rank for seen in self._agreeing() if seen.rank is not None), None)
+        """The rank that failed first, if known: that of the root; else the launcher's, unless hardware is the cause."""
+        named = next((seen.rank for seen in self._agreeing() if seen.rank is not None), None)
+        if named is not None or self.verdict is None:
+            return named
+        return self.verdict.rank if self.root is None or self.root.source == job_log.SOURCE else None
 
     @property
     def host(self) -> str:
@@ -250,8 +254,8 @@ def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
     seen = list(evidence)
     root = _root(seen)
     if root is None:
-        return Diagnosis(UNKNOWN, None, _few(seen, None), next(iter(_symptoms(seen)), None))
-    return Diagnosis(root.reason, root, _few(seen, root))
+        return Diagnosis(UNKNOWN, None, _few(seen, None), next(iter(_symptoms(seen)), None), _verdict(seen))
+    return Diagnosis(root.reason, root, _few(seen, root), verdict=_verdict(seen))
 
 
 def _root(seen: Sequence[Evidence]) -> Evidence | None:

@@ -126,6 +126,15 @@ def test_a_rank_that_ended_by_an_exception_is_believed_before_others() -> None:
     assert diagnose([named]).reason == "unknown"
 
 
+def test_the_launcher_names_the_rank_where_the_error_names_none() -> None:
+    verdict = Evidence("unknown", Role.TEARDOWN, "torchrun", "job.log", 90, "first failure: exit code 1", rank=1)
+    assert diagnose([replace(KEY, rank=None), verdict]).rank == 1
+    assert diagnose([replace(KEY, rank=0), verdict]).rank == 0
+    assert diagnose([verdict]).rank == 1
+    assert diagnose([replace(NVLINK, rank=None), verdict]).rank is None
+    assert diagnose([replace(KEY, rank=None)]).rank is None
+
+
 def test_an_exit_code_names_no_reason_beside_an_error() -> None:
     status = Evidence("exit_code", Role.ROOT, "exit_status", "exit status", 0, "exit status 17")
     assert diagnose([KEY, status]).root is KEY

@@ -229,6 +229,32 @@ def test_a_full_disk_is_named_at_either_end_of_a_chain() -> None:
         assert reasons(raised(first) + link + raised(then)) == ["disk_full"]
 
 
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("tokenizer: vocabulary is empty", ["runtime_error"]),
+        ("[enforce fail at pair.cc:456] Received data size doesn't match expected size", ["runtime_error"]),
+        ("std::bad_alloc", ["bad_alloc"]),
+        ("[enforce fail at pair.cc:553] Connection closed by peer [10.0.0.7]:6817", []),
+        ("[Rank 1] Some NCCL operations have failed", []),
+        ("write: Broken pipe", []),
+        ("Socket Timeout", []),
+    ],
+)
+def test_a_cpp_exception_speaks_by_its_what_unless_of_another_rank(what: str, reason: list[str]) -> None:
+    assert reasons(f"terminate called after throwing an instance of 'std::exception'\n  what():  {what}\n") == reason
+
+
+@pytest.mark.parametrize("loss", ["nan", "inf"])
+def test_a_loss_that_is_no_number_ends_a_job(loss: str) -> None:
+    assert reasons(f"step 3\nLoss is {loss}, stopping training\n") == ["nan_loss"]
+    assert reasons(raised(f"FloatingPointError: loss is {loss} at step 5")) == ["nan_loss"]
+
+
+def test_a_loss_that_the_trainer_skips_ends_nothing() -> None:
+    assert reasons("step 3\nloss is inf, skipping the step\n") == []
+
+
 # ---- torchrun's verdict ----------------------------------------------------------------------------------------------
 
 VERDICT = """============================================================

@@ -1,0 +1,1 @@
+"""How well a tool finds causes in logs: README.md says how to score another one."""
