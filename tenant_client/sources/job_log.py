@@ -94,7 +94,7 @@ class _Job:
 
     def wanted(self, scanner: Scanner) -> Line | None:
         """The next line to look at: any within a traceback, else one that holds a word."""
-        if self._tracebacks.open:
+        if self._tracebacks.open or self._torchrun.open:
             return scanner.line()
         return scanner.hit(_gate_and_progress() if self._kept else None)
 

@@ -24,18 +24,19 @@ from tenant_client.sources.reasons import UNKNOWN
 from tenant_client.sources.scanning import Line
 
 SOURCE = "torchrun"
-WORDS = ("Root Cause (first", "rank      :", "exitcode  :", "host      :", "failed (exitcode:")
+WORDS = ("Root Cause (first", "failed (exitcode:")
 _FIELD = re.compile(r"^\s*(rank|exitcode|host) *: +(\S+)", re.ASCII)
 _FAILED = re.compile(r"failed \(exitcode: (-?\d{1,4})\) local_rank: (\d{1,6})", re.ASCII)
+_MOST_LINES = 12
 _RELAYED = 1  # Python's status for an exception, and that of a launcher whose worker failed
 
 
 class TorchrunLines:
-    """Lines in their order: a verdict is spread over several."""
+    """Lines in their order: a verdict is spread over several, and while it is `open` each line is wanted."""
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self._root = False
+        self.open, self._until = False, 0
         self._rank: int | None = None
         self._host = ""
 
@@ -45,13 +46,14 @@ class TorchrunLines:
         if failed:
             return self._verdict(int(failed[1]), int(failed[2]), line)
         if "Root Cause (first" in line.text:
-            self._root = True
-        field = _FIELD.match(line.text) if self._root else None
+            self._until = line.number + _MOST_LINES
+        self.open = line.number < self._until
+        field = _FIELD.match(line.text) if self.open else None
         if field is None:
             return None
         name, value = field.groups()
         if name == "exitcode":
-            self._root = False
+            self.open, self._until = False, 0
             return self._verdict(int(value), self._rank, line) if value.lstrip("-").isdecimal() else None
         if name == "host":
             self._host = value
