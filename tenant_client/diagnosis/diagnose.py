@@ -260,8 +260,9 @@ def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
 
 def _root(seen: Sequence[Evidence]) -> Evidence | None:
     roots = [one for one in seen if one.role is Role.ROOT and one.source not in _VERDICTS]
-    if len(roots) > 1 or any(_EXITED in one.text for one in seen):  # a scheduler cancels what has failed, too
-        roots = [one for one in roots if one.reason != CANCELLED]
+    failed = [one for one in roots if one.reason != CANCELLED]
+    if failed or any(_EXITED in one.text for one in seen):  # a scheduler cancels what has failed, too
+        roots = failed
     if roots and min(level_of(root.reason) for root in roots) <= Level.MEMORY:
         return _nearest(roots)
     verdict = _verdict(seen)

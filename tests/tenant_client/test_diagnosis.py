@@ -135,6 +135,14 @@ def test_the_launcher_names_the_rank_where_the_error_names_none() -> None:
     assert diagnose([replace(KEY, rank=None)]).rank is None
 
 
+def test_who_cancelled_a_job_is_named_only_where_nothing_had_failed() -> None:
+    ended = replace(KEY, reason="cancelled", rank=None, line=2, text="*** JOB 81 ON a CANCELLED AT 2025-11-03T05:00:00")
+    assert diagnose([ended, replace(ended, host="gpu-b")]).reason == "cancelled"
+    assert diagnose([ended, KEY]).root is KEY
+    exited = replace(TERMINATED, text="srun: error: gpu-a: task 3: Exited with exit code 1")
+    assert diagnose([exited, ended]).reason == "unknown"
+
+
 def test_an_exit_code_names_no_reason_beside_an_error() -> None:
     status = Evidence("exit_code", Role.ROOT, "exit_status", "exit status", 0, "exit status 17")
     assert diagnose([KEY, status]).root is KEY
