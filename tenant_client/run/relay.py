@@ -143,10 +143,10 @@ def main(argument: str) -> None:
     streams = [_stream(stream, told) for stream in told["streams"]]
     ended, ending = os.pipe()
     threads = [threading.Thread(target=stream.copy, args=(ended, control)) for stream in streams]
+    _tell(control, READY)  # whoever waits too long for this kills us, so nothing was read before
     for thread in threads:
         thread.start()
     threading.Thread(target=_listen, args=(control, ending, streams), daemon=True).start()
-    _tell(control, READY)
     for thread in threads:
         thread.join()
     _flush(streams)

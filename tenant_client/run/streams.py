@@ -70,7 +70,7 @@ class Streams:
                 raise OSError("it does not start")
         except OSError:
             ours.close()
-            os.kill(self.relay_pid, signal.SIGKILL)  # two that read one stream would mix it up
+            self._kill_relay()  # two that read one stream would mix it up
             raise
         self.close()
         self._control = ours
@@ -123,9 +123,24 @@ class Streams:
                     return True
         except TimeoutError:
             return False
-        except OSError:  # the relay is gone: all streams have ended
+        except OSError:  # the relay is gone
+            pass
+        if self._relay_ended_well():
             return True
-        return True
+        self.start_again()
+        return self.drain(wait_s)
+
+    def _relay_ended_well(self) -> bool:
+        """Whether a relay that is gone had copied all; one that was killed may have left output behind."""
+        try:
+            return os.waitpid(self.relay_pid, 0)[1] == 0
+        except ChildProcessError:  # the supervisor has seen it end, and would have started another
+            return True
+
+    def _kill_relay(self) -> None:
+        os.kill(self.relay_pid, signal.SIGKILL)
+        os.waitpid(self.relay_pid, 0)
+        self.relay_pid = 0
 
     def _copy_here(self) -> None:
         self.close()

@@ -288,6 +288,25 @@ def test_our_helpers_may_be_killed(tmp_path: Path, victims: list[str]) -> None:
     assert (second.attempt, second.state) == (2, AttemptState.SUCCEEDED)
 
 
+def test_a_relay_that_dies_just_after_the_job_loses_nothing(tmp_path: Path) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
+    source, inner = os.pipe()
+    sink = os.open(tmp_path / "out", os.O_CREAT | os.O_WRONLY)
+    os.set_inheritable(sink, True)  # as stdout is
+    channel = streams.Channel("stdout", sink, source, inner, terminal=False, job_descriptors=(1,))
+    laid = streams.Streams([channel], None, 0)
+    laid.start_relay()
+    os.kill(laid.relay_pid, signal.SIGSTOP)
+    os.write(inner, b"all of it")
+    laid.let_go()
+    os.kill(laid.relay_pid, signal.SIGKILL)
+    assert laid.drain(PATIENCE_S)
+    assert (tmp_path / "out").read_bytes() == b"all of it"
+    laid.close()
+    for descriptor in (source, sink):
+        os.close(descriptor)
+
+
 def test_without_any_relay_a_thread_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the supervisor does when the relay was killed and no new one comes up."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
