@@ -163,6 +163,7 @@ ATTACKS: tuple[Attack, ...] = (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("connections", [8, MANY])
 def test_silent_and_slow_streams_shut_nobody_out(

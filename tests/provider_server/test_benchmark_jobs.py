@@ -120,6 +120,7 @@ def test_jobs_are_evidence_for_a_newcomer() -> None:
     assert found.rate > RATE
 
 
+@pytest.mark.nightly
 def test_jobs_make_readable_rules() -> None:
     (rule,) = rules_from(fleet(4, lift=5.0), np.random.default_rng(0))
     assert str(rule) == "nccl in [2.18, 2.20)"

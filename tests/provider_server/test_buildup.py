@@ -120,6 +120,7 @@ def test_a_level_says_where_it_comes_from() -> None:
     assert (row(shown, "n0")["why"], row(shown, "n0")["level"], row(shown, "n0")[HEAT]) == ("", 0, None)
 
 
+@pytest.mark.nightly
 def test_a_hot_day_and_a_storm_of_errors_everywhere_raise_nobody() -> None:
     rng, build = np.random.default_rng(0), BuildUp()
     for hour in range(80):
@@ -133,6 +134,7 @@ def test_a_hot_day_and_a_storm_of_errors_everywhere_raise_nobody() -> None:
     assert "degrees of GPU temperature lately above its peers" in row(shown, "n7")["why"]
 
 
+@pytest.mark.nightly
 def test_peers_are_those_of_the_same_context() -> None:
     warm = {(f"n{node}", HEAT): 50.0 + 25.0 * (node < 10) for node in range(40)}
     group = {f"n{node}": "warm" if node < 10 else "cool" for node in range(40)}
@@ -166,6 +168,7 @@ def test_levels_do_not_flap_and_fall_after_calm_hours() -> None:
 # ---- what is missing -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_silence_lowers_nothing_and_is_counted() -> None:
     build = BuildUp(table=parse(TABLE.replace("half_life_h = 72", "half_life_h = 1")))
     assert level(build.add(summary(0, fleet(ECC, n0=UNIT * 31)))) == 2
@@ -275,6 +278,7 @@ def test_traps_of_telemetry_change_no_level_and_are_counted_there(trap: str, rea
 # ---- order, state and size -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 30), min_size=9, max_size=9), min_size=2, max_size=15),
@@ -359,6 +363,7 @@ def drifting_hour(rng: np.random.Generator, hour: int) -> HourSummary:
     return HourSummary(hour, rows, pl.DataFrame({"node": names, "status": REPORTED}), pl.DataFrame())
 
 
+@pytest.mark.nightly
 def test_planted_drifts_are_found_and_healthy_nodes_left_alone() -> None:
     rng, build = np.random.default_rng(7), BuildUp()
     shown = pl.concat(build.add(drifting_hour(rng, hour)) for hour in range(24 * DAYS))

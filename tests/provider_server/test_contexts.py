@@ -83,6 +83,7 @@ def test_contexts_of_equal_rate_are_told_apart_by_their_look(seed: int) -> None:
     assert not set(numbers[fleet.context == 0]) & set(numbers[fleet.context == 1])
 
 
+@pytest.mark.nightly
 def test_without_selection_contexts_are_lost() -> None:
     fleet = plant(0, nodes=400, irrelevant=6)
     assert agreement(fleet, contexts(fleet.table, everything(fleet.table))) < 0.6
@@ -238,6 +239,7 @@ def test_a_few_bad_nodes_make_no_context() -> None:
 # ---- numbers -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_refit_on_other_failures_keeps_the_numbers(seed: int) -> None:
     fleet, chosen, found = fitted(seed)

@@ -360,6 +360,7 @@ def test_one_noisy_week_cannot_tell_what_eight_can() -> None:
     assert distance[1] < -2.0 < distance[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("epsilon", [None, 1.0])
 def test_a_model_as_good_as_the_other_is_hardly_ever_refused(epsilon: float | None) -> None:
     """Two models, each wrong by chance alike: one in forty or fewer is refused, and standard errors are not absurd."""
@@ -549,6 +550,7 @@ def test_a_perfect_model_is_calibrated_in_95_of_100(epsilon: float | None) -> No
     assert np.mean(third) < 0.9  # intervals a third as wide would not do
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("power", "slope"), [(2.0, 0.5), (0.5, 2.0)])
 def test_an_overconfident_and_a_timid_model_are_told_by_their_slope(power: float, slope: float) -> None:
     found = [calibrated(None, seed, power) for seed in range(4)]
@@ -628,6 +630,7 @@ def test_planted_factors_of_size_and_season_come_back(epsilon: float | None) -> 
         assert np.mean(np.abs(miss) <= wide) < 0.8  # another truth is not held
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("epsilon", [None, 2.0])
 def test_where_no_factor_is_planted_none_is_found(epsilon: float | None) -> None:
     found = factors_of(epsilon, np.ones(5), np.ones(WEEKS))
@@ -635,6 +638,7 @@ def test_where_no_factor_is_planted_none_is_found(epsilon: float | None) -> None
     assert all(one.low < one.ratio < one.high for one in found)
 
 
+@pytest.mark.nightly
 def test_correlated_noise_that_is_known_to_be_makes_intervals_narrower() -> None:
     joint, apart = (factors_of(2.0, np.ones(5), np.ones(WEEKS), joint=joint) for joint in (True, False))
     wide = [

@@ -75,6 +75,7 @@ def log_hazard(probability: float) -> float:
     return float(np.log(-np.log1p(-min(probability, 1.0 - 1e-15))))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("epsilon", [None, 2.0])
 def test_intervals_hold_the_true_probability_and_are_not_absurd(epsilon: float | None) -> None:
     findings, rng = learnt(epsilon)[0], np.random.default_rng(0)
@@ -118,6 +119,7 @@ def test_a_probability_is_that_of_the_piecewise_exponential() -> None:
     assert mean == pytest.approx(2.0 * chance(pair, Job(1, 0.0), 1e-3, findings).probability, rel=1e-3)
 
 
+@pytest.mark.nightly
 def test_more_nodes_and_more_hours_are_more_probable_and_no_hours_are_impossible() -> None:
     findings = learnt()[0]
     pair = busiest(findings)

@@ -217,6 +217,7 @@ def test_laplace_noise_has_longer_tails_and_wider_limits(world: World) -> None:
 # ---- over rounds ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_member_that_reports_ten_times_its_failures_is_named_and_nobody_else() -> None:
     years = []
     for seed in range(6):
@@ -229,6 +230,7 @@ def test_a_member_that_reports_ten_times_its_failures_is_named_and_nobody_else()
     assert sum(year.innocent for year in years) <= 1  # 1 in 40 such years, measured
 
 
+@pytest.mark.nightly
 def test_honest_federations_accuse_nobody_in_a_year_and_would_under_a_laxer_rule() -> None:
     named, lax = 0, 0
     for seed in range(2):

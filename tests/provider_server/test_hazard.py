@@ -175,6 +175,7 @@ def z_scores() -> tuple[Floats, Floats]:
     return np.array(population), np.array(clean)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [0, 1], ids=["population", "noise"])
 def test_intervals_cover_as_often_as_they_say_and_narrower_ones_would_not(
     z_scores: tuple[Floats, Floats], kind: int
@@ -372,6 +373,7 @@ def test_titan_without_noise_returns_the_published_hazard_ratios(titan: Titan) -
     assert np.abs(fit.estimate[1:44] - titan.published).max() < 0.005
 
 
+@pytest.mark.nightly
 def test_titan_at_epsilon_one_stays_near_the_published_hazard_ratios(titan: Titan) -> None:
     model = Model(tuple((axis.name,) for axis in titan.dimensions))
     errors, scores = [], []

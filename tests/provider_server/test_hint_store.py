@@ -261,6 +261,7 @@ def ask() -> Iterator[Callable[[str, int], dict[str, Any]]]:
         stdin.close()
 
 
+@pytest.mark.nightly
 def test_no_hint_is_lost_or_made_twice_wherever_the_provider_is_killed(
     ask: Callable[[str, int], dict[str, Any]], new_url: Callable[[], str]
 ) -> None:

@@ -72,6 +72,7 @@ def test_without_noise_the_planted_pairs_are_found() -> None:
     assert precision > 0.85
 
 
+@pytest.mark.nightly
 def test_with_noise_they_are_still_found_and_better_than_by_the_obvious_ranking() -> None:
     ours, obvious = [], []
     for seed in range(4):
@@ -92,6 +93,7 @@ def test_where_nothing_is_planted_hardly_anything_is_accused() -> None:
         assert (found.probability_worse > 0.5).mean() < 0.005
 
 
+@pytest.mark.nightly
 def test_an_accusation_is_never_surer_than_it_should_be() -> None:
     """Pairs called worse with some probability are worse at least that often; the model errs towards acquittal."""
     said, true = [], []
@@ -145,6 +147,7 @@ def a_year() -> Year:
     return live(small(load("standard")), 3)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("epsilon", "tolerance"), [(None, 0.12), (8.0, 0.25)])
 def test_rates_from_under_the_cap_are_the_true_ones_and_their_intervals_say_how_surely(
     epsilon: float | None, tolerance: float
@@ -165,6 +168,7 @@ def test_rates_from_under_the_cap_are_the_true_ones_and_their_intervals_say_how_
     assert counted < np.log(average) - 0.2  # what is counted over what was exposed is far too low
 
 
+@pytest.mark.nightly
 def test_releases_teach_the_same_whatever_the_order_of_leases() -> None:
     year = a_year()
     made = releases(year, None, InsecureSilence())
@@ -173,6 +177,7 @@ def test_releases_teach_the_same_whatever_the_order_of_leases() -> None:
     np.testing.assert_allclose([p.low for p in forwards.pairs], [p.low for p in backwards.pairs], rtol=0.05)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("epsilon", [0.02, 0.1, 0.5])
 def test_noise_beyond_what_could_ever_count_gives_finite_findings(epsilon: float) -> None:
     """Noise lifts counts above the number of job-weeks: no rate explains them, and none runs away."""
@@ -218,6 +223,7 @@ def test_a_version_that_fails_more_often_everywhere_is_split_and_others_are_not(
     assert all(len(own.groups) == 1 for own in learnt().versions.values())
 
 
+@pytest.mark.nightly
 def test_the_archetype_of_a_version_is_what_most_leases_say() -> None:
     """One tenant that names another archetype for its lease moves nothing."""
     year = a_year()
@@ -231,6 +237,7 @@ def test_the_archetype_of_a_version_is_what_most_leases_say() -> None:
     assert "archetype of a liar" not in versions
 
 
+@pytest.mark.nightly
 def test_factors_are_found_beside_verdicts_that_stay_as_they_are() -> None:
     year = a_year()
     made = releases(year, 2.0, InsecureSeeded(20))

@@ -88,6 +88,7 @@ def test_exposure_and_numbers_at_risk_are_those_of_counting_hour_by_hour(held: l
         assert table.at_risk.ravel().tolist() == [at_risk[cell] for cell in cells(table)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "dimensions",
     [

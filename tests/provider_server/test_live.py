@@ -177,6 +177,7 @@ def scene(tmp_path: Path, feed: Feed) -> Scene:
 QUIET, HEATING, HELD, COOLING = range(2, 8, 3), range(30, 40), range(44, 96, 8), range(96, 118)
 
 
+@pytest.mark.nightly
 def test_the_tenant_whose_node_degrades_hears_of_it_once_and_when_it_is_over(scene: Scene) -> None:
     """Pollers are new at every hour, and one is killed between what it keeps in the store and in its home."""
     scene.step(QUIET)
@@ -237,6 +238,7 @@ def test_the_verb_that_records_leases_keeps_where_they_are(scene: Scene) -> None
         assert len(provider.leases(10.0, 11.0)) == 2
 
 
+@pytest.mark.nightly
 def test_a_lease_that_is_over_is_no_longer_looked_at(scene: Scene) -> None:
     end = scene.feed.first_hour + HOT_FROM + 4
     scene.step([5])
@@ -254,6 +256,7 @@ def state_of(scene: Scene) -> bytes:
         return provider.hints.state() or b""
 
 
+@pytest.mark.nightly
 def test_after_an_outage_all_hours_are_read_and_the_newest_is_looked_at(scene: Scene) -> None:
     scene.step([4])
     scene.step([HOT_TO - 2])

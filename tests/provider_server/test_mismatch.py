@@ -82,6 +82,7 @@ def test_without_noise_it_beats_crude_rates_and_z_scores(exact: list[tuple[LifeT
     assert np.mean(ours) > np.mean(standardised) + 0.02
 
 
+@pytest.mark.nightly
 def test_under_heavy_noise_it_ranks_nearly_as_if_main_effects_were_known() -> None:
     ours, crude, standardised, bound = [], [], [], []
     for seed in range(4):
@@ -189,6 +190,7 @@ def capped_cloud(seed: int, noise_sd: float) -> tuple[LifeTable, Floats, Floats]
     return noisy(table, noise_sd, seed) if noise_sd else table, counted, planted
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("noise_sd", [0.0, 2.0])
 def test_a_ratio_comes_back_from_under_the_cap_only_if_the_cap_is_known(noise_sd: float) -> None:
     known, unknown, covered = [], [], []
@@ -212,6 +214,7 @@ def test_a_cap_that_never_binds_changes_nothing() -> None:
     np.testing.assert_allclose(capped.ratio, plain.ratio)
 
 
+@pytest.mark.nightly
 def test_means_by_component_make_up_the_posterior(exact: list[tuple[LifeTable, Floats, Mismatches]]) -> None:
     for _, planted, found in exact[:1]:
         mean = (

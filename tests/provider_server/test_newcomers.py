@@ -67,6 +67,7 @@ def alone(failures: float, node_hours: float, released: tuple[float, float, floa
 # ---- intervals ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("far", [False, True])
 def test_intervals_hold_the_truth_and_narrow_with_evidence(far: bool) -> None:  # noqa: FBT001
     widths = []

@@ -60,6 +60,7 @@ def publisher(federation: Federation, learner: Counting) -> Publisher:
     return Publisher(federation.provider.store, federation.provider._signing_key, learner)
 
 
+@pytest.mark.nightly
 def test_each_week_is_learnt_once_and_reviewed_as_by_one_that_learns_anew(federation: Federation) -> None:
     learner = Counting()
     remembering = publisher(federation, learner)

@@ -359,6 +359,7 @@ def test_the_same_seed_gives_the_same_verdicts_and_the_pairing_hardly_matters() 
     assert [verdict.judgement for verdict in first] == [verdict.judgement for verdict in other]
 
 
+@pytest.mark.nightly
 def test_without_effects_hardly_any_table_has_a_pair_called_worse() -> None:
     accused = [
         any(v.judgement is PairJudgement.WORSE for v in judge(*cloud(seed, noise_sd=sd), np.random.default_rng(seed)))

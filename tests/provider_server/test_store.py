@@ -438,6 +438,7 @@ def test_threads_may_open_new_stores_at_once(place: NewPlace) -> None:
         store.close()
 
 
+@pytest.mark.nightly
 def test_processes_may_open_a_new_store_at_once(place: NewPlace) -> None:
     where = place("provider")
     source = "import sys; from provider_server.store.store import Store; Store(sys.argv[1]).close()"

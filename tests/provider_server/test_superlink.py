@@ -134,6 +134,7 @@ def test_the_bundle_that_is_built_is_the_agreed_one() -> None:
     assert bundle("app = None").hash_str != ROUND_BUNDLE_SHA256
 
 
+@pytest.mark.nightly
 def test_a_run_with_another_bundle_gets_no_answer(link: SuperLink, pem: Certificates) -> None:
     silences: list[Silence] = []
 
@@ -407,6 +408,7 @@ def port() -> Iterator[int]:
         yield held
 
 
+@pytest.mark.nightly
 def test_nodes_come_back_by_themselves_when_the_provider_restarts(pem: Certificates, tmp_path: Path, port: int) -> None:
     with ExitStack() as stack:
         files = pem.settings(tmp_path / "link.sqlite", port=port)
@@ -443,6 +445,7 @@ link.run(server_app(run, wanted=2))
 """
 
 
+@pytest.mark.nightly
 def test_nodes_come_back_after_the_provider_was_killed_in_the_middle_of_a_run(
     pem: Certificates, tmp_path: Path, port: int
 ) -> None:
@@ -540,6 +543,7 @@ with SuperLink(SuperLinkSettings(*map(Path, sys.argv[1:5]), "127.0.0.1")) as lin
 """
 
 
+@pytest.mark.nightly
 def test_a_provider_calls_nobody_and_starts_nothing_whatever_the_environment_says(
     pem: Certificates, tmp_path: Path
 ) -> None:

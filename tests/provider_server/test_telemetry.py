@@ -214,6 +214,7 @@ def test_increases_over_hours_add_up_however_the_samples_are_cut_and_shuffled(
     assert quality(book).dropped == 0
 
 
+@pytest.mark.nightly
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.randoms(use_true_random=False))
 def test_the_order_of_chunks_does_not_matter(codes: list[int], dice: Random) -> None:

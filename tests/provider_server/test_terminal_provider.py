@@ -87,6 +87,7 @@ def telemetry(home: Path) -> list[object]:
 # ---- telemetry and inventory -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_contexts_hazards_and_repairs_obey_nothing(home: Path) -> None:
     found = calm("contexts", *telemetry(home), "--out", home / "pictures", code=0)
     assert "100 <" in found.stdout

@@ -105,6 +105,7 @@ def test_contexts_are_told_apart_by_what_tells_failures(tmp_path: Path) -> None:
     assert {file.name for file in (tmp_path / "pictures").iterdir()} == {"contexts.png", "contexts.svg"}
 
 
+@pytest.mark.nightly
 def test_garbage_in_the_feed_changes_no_context_and_is_counted(tmp_path: Path) -> None:
     clean, dirty = contexts(tmp_path / "clean"), contexts(tmp_path / "dirty", garbage=True)
     assert dirty.exit_code == 0, dirty.stderr
@@ -115,6 +116,7 @@ def test_garbage_in_the_feed_changes_no_context_and_is_counted(tmp_path: Path) -
         assert reason not in clean.stderr
 
 
+@pytest.mark.nightly
 def test_numbers_of_contexts_stay_in_the_next_stretch(tmp_path: Path) -> None:
     first = json.loads(contexts(tmp_path).stdout)
     kept = load(tmp_path)
@@ -293,6 +295,7 @@ def test_rules_are_on_the_page(held: Path, tmp_path: Path) -> None:
     assert (tmp_path / "rules.svg").exists()
 
 
+@pytest.mark.nightly
 def test_rules_and_first_rates_are_published_and_rules_stay(held: Path, tmp_path: Path) -> None:
     home = shutil.copytree(held, tmp_path / "provider")
     file = benchmark_jobs(tmp_path / "jobs.jsonl")

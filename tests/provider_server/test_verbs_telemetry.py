@@ -91,6 +91,7 @@ def hazard(root: Path, file: Path, *more: object) -> Any:
 # ---- hazard ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_planted_ratios_of_levels_come_back_within_their_intervals(tmp_path: Path) -> None:
     row = hazard(tmp_path, planted(tmp_path), "--out", tmp_path / "pictures")
     assert [one["nodes"] for one in row["levels"]] == list(AT_LEVEL)
@@ -113,6 +114,7 @@ def test_planted_ratios_of_levels_come_back_within_their_intervals(tmp_path: Pat
     assert not (tmp_path / hardware.STATE).exists()  # it reads, and keeps nothing
 
 
+@pytest.mark.nightly
 def test_levels_that_say_nothing_about_failures_have_ratios_near_one(tmp_path: Path) -> None:
     row = hazard(tmp_path, planted(tmp_path, shuffled=True))
     for one in row["levels"][1:]:
@@ -122,6 +124,7 @@ def test_levels_that_say_nothing_about_failures_have_ratios_near_one(tmp_path: P
     assert [one["nodes"] for one in row["levels"]] == list(AT_LEVEL)
 
 
+@pytest.mark.nightly
 def test_curves_count_what_failed_first_and_end_where_the_nodes_do(tmp_path: Path) -> None:
     file = planted(tmp_path)
     row = hazard(tmp_path, file)
@@ -137,6 +140,7 @@ def test_curves_count_what_failed_first_and_end_where_the_nodes_do(tmp_path: Pat
     assert steep[3] == pytest.approx(BASE * TIMES[3], rel=0.5)
 
 
+@pytest.mark.nightly
 def test_contexts_have_rates_and_ratios_of_their_own(tmp_path: Path) -> None:
     rng = np.random.default_rng(8)
     worse = np.arange(60) % 2 == 1
@@ -164,6 +168,7 @@ def test_contexts_have_rates_and_ratios_of_their_own(tmp_path: Path) -> None:
     assert "level 1: no hours at risk" in text.stdout
 
 
+@pytest.mark.nightly
 def test_what_does_not_count_is_said(tmp_path: Path) -> None:
     hours = WARM_UP_H + HOURS
     silent, failed = np.zeros((30, hours), bool), np.zeros((30, hours), bool)
@@ -187,6 +192,7 @@ def test_what_does_not_count_is_said(tmp_path: Path) -> None:
     assert "samples read" in shown.stderr
 
 
+@pytest.mark.nightly
 def test_without_failures_or_hours_nothing_is_made_up(tmp_path: Path) -> None:
     (tmp_path / "provider.toml").touch()
     still = np.zeros((10, WARM_UP_H + HOURS))
@@ -250,6 +256,7 @@ def at(monkeypatch: pytest.MonkeyPatch, hour: float) -> None:
     monkeypatch.setattr(time, "time", lambda: 3600.0 * (FIRST + hour))
 
 
+@pytest.mark.nightly
 def test_a_repaired_node_begins_at_level_0_and_stays_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, untold, gap = tmp_path / "home", tmp_path / "untold", tmp_path / "gap"
     file = worn(home)
@@ -280,6 +287,7 @@ def test_what_is_new_can_wear_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert contexts(tmp_path, file, 90)[WORN] == 3
 
 
+@pytest.mark.nightly
 def test_hours_before_a_repair_count_at_the_level_of_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = worn(tmp_path)
     at(monkeypatch, REPAIRED_AT - 0.5)
@@ -312,6 +320,7 @@ def test_an_unknown_name_is_refused_and_nothing_is_kept(tmp_path: Path, monkeypa
     assert (damaged.exit_code, REPAIRS in damaged.stderr) == (2, True)
 
 
+@pytest.mark.nightly
 def test_stretches_that_overlap_enter_the_state_once(tmp_path: Path) -> None:
     file = worn(tmp_path)
     contexts(tmp_path, file, 120)
@@ -331,6 +340,7 @@ def test_stretches_that_overlap_enter_the_state_once(tmp_path: Path) -> None:
 # ---- the poller of a running provider --------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.xdist_group("prometheus")
 def test_nobody_is_warned_of_hardware_that_was_replaced(scene: Scene) -> None:
     """The new GPU overheats too: without the repair the tenant is told (`test_live`), with it it is too early."""

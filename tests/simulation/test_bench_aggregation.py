@@ -30,6 +30,7 @@ def rows() -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.nightly
 def test_every_row_has_every_key_and_flowers_are_null_where_it_was_not_run() -> None:
     assert quick().exit_code == 0
     assert [list(row) for row in rows()] == 3 * [OWN + FLOWER]
@@ -72,6 +73,7 @@ def too_large(_: int) -> Integers:
     return np.array([0, 1, 2**20 + 1])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("side", [committee_round, secaggplus_round])
 def test_both_sides_are_checked_against_the_truth(side: Callable[..., object]) -> None:
     side(16, largest, 16 * largest(0))

@@ -20,6 +20,7 @@ KEYS = {
 }
 
 
+@pytest.mark.nightly
 def test_every_figure_is_there_and_of_its_unit() -> None:
     options = ["--seconds", "0.5", "--requests", "300", "--watchers", "40", "--json"]
     result = CliRunner().invoke(app, ["bench", "check", *options], catch_exceptions=False)

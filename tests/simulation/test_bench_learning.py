@@ -56,6 +56,7 @@ def test_every_level_has_every_key_and_shares_are_shares() -> None:
         assert all(0.0 <= figure <= 1.0 for figure in level.values())
 
 
+@pytest.mark.nightly
 def test_without_privacy_is_no_worse_than_with() -> None:
     exact, *private = figures().values()
     for level in private:
@@ -125,6 +126,7 @@ def test_the_judge_counts_what_was_planted() -> None:
     assert np.mean(judged.hazards_covered) > 0.9
 
 
+@pytest.mark.nightly
 def test_without_json_there_is_a_line_per_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "EPSILONS", {"without_privacy": EPSILONS["without_privacy"]})
     told = CliRunner().invoke(app, ["bench", "learning", "--quick", "--seeds", "1"], catch_exceptions=False).stdout

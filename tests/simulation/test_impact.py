@@ -296,6 +296,7 @@ def test_what_a_hint_saves_at_a_failure() -> None:
 # ---- the benchmark ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_the_benchmark_has_a_mean_and_a_range_for_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_impact, "EPSILONS", {"without_privacy": None})
     result = CliRunner().invoke(app, ["bench", "impact", "--quick", "--seeds", "1", "--json"], catch_exceptions=False)

@@ -108,10 +108,12 @@ def test_at_epsilon_one_the_trials_survival_curve_stays_near_kaplan_meier() -> N
     assert result.rmse_survival > result.rmse_survival_of_bands_alone > 0.001, "noise and bands both cost something"
 
 
+@pytest.mark.nightly
 def test_a_tenth_of_the_budget_costs_error() -> None:
     assert lung(0.1, 3).rmse_survival > 1.5 * lung(None, 1).rmse_survival
 
 
+@pytest.mark.nightly
 @needs_titan
 def test_at_epsilon_one_columns_that_were_held_out_are_ranked_better_than_by_cox_without_privacy() -> None:
     result = held_out(1.0, 1)

@@ -38,6 +38,7 @@ def philly(epsilon: float | None, seeds: int) -> PhillyResult:
     return result
 
 
+@pytest.mark.nightly
 @needs_titan
 def test_without_privacy_titans_43_published_hazard_ratios_come_back() -> None:
     result = titan(None, 1)
@@ -45,6 +46,7 @@ def test_without_privacy_titans_43_published_hazard_ratios_come_back() -> None:
     assert result.max_abs_log_hr_error <= 0.005
 
 
+@pytest.mark.nightly
 @needs_titan
 def test_at_epsilon_one_titans_hazard_ratios_stay_near_and_their_intervals_honest() -> None:
     result = titan(1.0, 5)
@@ -54,12 +56,14 @@ def test_at_epsilon_one_titans_hazard_ratios_stay_near_and_their_intervals_hones
     assert result.mean_abs_log_hr_error > 0.01, "noise of this size cannot leave the coefficients untouched"
 
 
+@pytest.mark.nightly
 @needs_titan
 def test_less_privacy_costs_less_error() -> None:
     """Of two rounds each; over many the errors are as one to three."""
     assert titan(8.0, 2).mean_abs_log_hr_error < 0.8 * titan(1.0, 2).mean_abs_log_hr_error
 
 
+@pytest.mark.nightly
 @needs_philly
 def test_at_epsilon_one_phillys_survival_curves_stay_within_three_per_cent() -> None:
     result = philly(1.0, 3)
@@ -68,6 +72,7 @@ def test_at_epsilon_one_phillys_survival_curves_stay_within_three_per_cent() -> 
     assert result.max_abs_survival_error <= 0.045  # one draw in some hundred may pass .03
 
 
+@pytest.mark.nightly
 @needs_philly
 def test_without_privacy_only_the_bands_separate_phillys_curves_from_kaplan_meier() -> None:
     assert philly(None, 1).max_abs_survival_error <= 0.015

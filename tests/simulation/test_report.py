@@ -219,6 +219,7 @@ def test_page_loads_nothing_and_runs_nothing() -> None:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "path",
     [
@@ -287,6 +288,7 @@ def test_values_are_written_for_people() -> None:
         assert shown in words
 
 
+@pytest.mark.nightly
 def test_the_impact_is_told_with_and_without_privacy() -> None:
     page = Page(render(_outcome()))
     words = page.words()

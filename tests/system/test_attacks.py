@@ -995,6 +995,7 @@ def test_a_contribution_of_last_week_signed_anew_costs_its_group_and_the_others_
 BUSY, HONEST, TENFOLD, WEEKS = 60, 4, 40, 9  # it took three weeks to five in seven runs
 
 
+@pytest.mark.nightly
 def test_a_member_that_reports_ten_times_its_failures_is_found_within_weeks_and_bounded_until_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def events(trace: Path) -> Iterator[tuple[str, Any]]:
             yield event["name"], event.get("args", {}).get("Input Dims", [])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_leaves_progress_and_a_trace_of_every_rank(job: str, tmp_path: Path) -> None:
     done = run_job(job, "--seed", "2", PHAROAH_RUN_DIR=str(tmp_path))
@@ -82,11 +83,13 @@ def test_a_job_leaves_progress_and_a_trace_of_every_rank(job: str, tmp_path: Pat
         assert collective is None or any(name.startswith("gloo:") and collective in name for name, _ in found)
 
 
+@pytest.mark.nightly
 def test_a_job_computes_the_same_with_and_without_the_hook(tmp_path: Path) -> None:
     watched = run_job("pipeline", PHAROAH_RUN_DIR=str(tmp_path))
     assert watched.stdout == run_job("pipeline", watched=False).stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("place", ["absent", "a file", "/proc"])
 def test_a_run_directory_that_cannot_be_used_does_not_disturb_the_job(place: str, tmp_path: Path) -> None:
     (tmp_path / "a file").touch()
@@ -96,6 +99,7 @@ def test_a_run_directory_that_cannot_be_used_does_not_disturb_the_job(place: str
     assert done.stderr.count("the job is not affected") == 1
 
 
+@pytest.mark.nightly
 def test_a_full_disk_does_not_disturb_the_job(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"

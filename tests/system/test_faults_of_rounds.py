@@ -523,6 +523,7 @@ ANSWERS = st.tuples(st.sampled_from(MASKING), st.sampled_from(["endorse", "unmas
 OF_TRUSTEES = st.sampled_from(["lost", "doubled", "replayed", "swapped", "misheard"]) | DAMAGE
 
 
+@pytest.mark.nightly
 @settings(max_examples=15, phases=[Phase.explicit, Phase.generate], print_blob=True)
 @given(
     faults=st.dictionaries(st.integers(0, 4), ON_THE_WAY),

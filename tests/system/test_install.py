@@ -113,6 +113,7 @@ def call(program: Path, *words: object) -> "subprocess.CompletedProcess[str]":
     return done
 
 
+@pytest.mark.nightly
 def test_a_clean_environment_runs_a_job_and_says_why_it_failed(core: Path, tmp_path: Path) -> None:
     tenant, home = core / "pharoah-tenant", ("--home", tmp_path / "home")
     (tmp_path / "trace.json").write_bytes(kineto([operator(Op("aten::linear", ([8, 64], [128, 64], [128])))]))
@@ -131,6 +132,7 @@ def test_a_clean_environment_runs_a_job_and_says_why_it_failed(core: Path, tmp_p
     assert "not joined a federation" in call(tenant, "check", "--latest", *home).stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("words", "extra"),
     [

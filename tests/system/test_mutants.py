@@ -82,6 +82,7 @@ def test_tests_of_the_module_come_before_tests_of_its_importers(tree: Path) -> N
     ]
 
 
+@pytest.mark.nightly
 def test_a_mutant_that_no_test_notices_is_named_and_fails_the_run(tree: Path, tmp_path: Path) -> None:
     code = "import sys; from pathlib import Path; from tests import mutants; sys.exit(mutants.main(sys.argv[1:]))"
     (tree / "tests/mutants.py").write_text(Path(mutants.__file__).read_text())

@@ -128,6 +128,7 @@ def test_a_tenant_whose_node_was_unregistered_comes_back_under_its_own_name_and_
     assert provider.node_keys().count(card.node_key.decode()) == 1
 
 
+@pytest.mark.nightly
 def test_a_key_that_was_replaced_opens_nothing_any_more(running: Running) -> None:
     """Its owner renews the key since somebody else has it: the old one must not stay good beside the new one."""
     _, stolen = running.nodes[VICTIM]
@@ -139,6 +140,7 @@ def test_a_key_that_was_replaced_opens_nothing_any_more(running: Running) -> Non
     assert key_of(running, VICTIM) in online
 
 
+@pytest.mark.nightly
 def test_the_node_of_a_tenant_that_left_is_shut_out(running: Running) -> None:
     provider, gone = running.federation.provider, running.federation.tenants[VICTIM].id
     provider.enrol([], [gone])

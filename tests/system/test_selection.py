@@ -60,6 +60,7 @@ def passed(suite: Path, *options: str) -> list[str]:
     return [GROUP.sub("", name) for name in re.findall(r"^PASSED (\S+)$", done.stdout, re.MULTILINE)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("workers", [(), ("-n", "2", "--dist", "loadgroup")], ids=["alone", "workers"])
 def test_what_was_skipped_is_all_that_runs_again(suite: Path, workers: tuple[str, ...]) -> None:
     first = passed(suite, *workers)
@@ -84,6 +85,7 @@ def test_without_what_is_needed_it_is_skipped_again_and_remembered(suite: Path) 
     assert set(passed(suite, "--skipped")) == SKIPPED
 
 
+@pytest.mark.nightly
 def test_an_order_is_that_of_its_seed_and_keeps_modules_together(suite: Path) -> None:
     (suite / "installed").touch()
     orders = [passed(suite, "--order-seed", seed) for seed in ("1", "1", "2")]

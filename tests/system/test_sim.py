@@ -102,6 +102,7 @@ def test_the_run_writes_its_outcome_and_a_report_that_loads_nothing(played: Path
     assert not re.search(r"(src|href)=.https?://", report)
 
 
+@pytest.mark.nightly
 def test_the_budget_of_a_tenant_shows_each_week_once(played: Path) -> None:
     home = str(played / "homes" / "tenants" / "000")
     view = json.loads(call("tenant", "budget", "--home", home, "--json").stdout)

@@ -70,6 +70,7 @@ def test_a_clean_run_accuses_nobody(schedule: tuple[int, list[tuple[Group, Opera
     assert (found.verdict, found.culprits, found.groups) == (CollectiveVerdict.CLEAN, (), ())
 
 
+@pytest.mark.nightly
 @settings(max_examples=300, deadline=None)
 @given(schedules(), st.data())
 def test_one_rank_that_stops_is_named_and_nobody_else(
@@ -135,6 +136,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["hang", "clean"])
 def test_dumps_of_torch_with_gloo(tmp_path: Path, mode: str) -> None:
     needs.package("torch")

@@ -233,6 +233,7 @@ def bootstrapped(generator: Generator, one: Sample) -> Sample:
     return sample(np.concatenate([one.values[start : start + 4] for start in starts]))
 
 
+@pytest.mark.nightly
 def test_a_gemm_that_does_a_third_more_work_is_found_and_healthy_ones_are_not(clock: WorkClock) -> None:
     """400 trials, each learnt from eight of ten runs and judged on one of the others."""
     generator, turns = np.random.default_rng(1), Turns(1)
@@ -251,6 +252,7 @@ def test_a_gemm_that_does_a_third_more_work_is_found_and_healthy_ones_are_not(cl
     assert np.median([one.shortfall for one in found]) == pytest.approx(1 - 1 / SLOWER, abs=0.05)
 
 
+@pytest.mark.nightly
 def test_a_slow_link_is_found(clock: WorkClock) -> None:
     turns = Turns(2)
     with link(clock) as healthy, link(clock) as other, link(clock, 0.4e9) as slow:
@@ -496,6 +498,7 @@ def test_quantiles_and_histograms_are_shown() -> None:
     assert "█" in second
 
 
+@pytest.mark.nightly
 def test_what_others_use_is_seen() -> None:
     with Busy() as alone:
         until = time.monotonic() + 0.5

@@ -50,6 +50,7 @@ def lines(path: Path) -> int:
 # ---- the job's own faults ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @tried_again_without_gloo
 def test_no_fault(tmp_path: Path) -> None:
     done, attempt = watched(tmp_path, "none")
@@ -72,6 +73,7 @@ def test_an_exception_in_one_rank(tmp_path: Path) -> None:
     assert failures(tmp_path / "home") == ["key_error"]
 
 
+@pytest.mark.nightly
 @tried_again_without_gloo
 def test_a_killed_rank(tmp_path: Path) -> None:
     done, attempt = watched(tmp_path, "kill")
@@ -80,12 +82,14 @@ def test_a_killed_rank(tmp_path: Path) -> None:
     assert failures(tmp_path / "home") == ["unknown"]
 
 
+@pytest.mark.nightly
 @tried_again_without_gloo
 def test_memory_runs_out(tmp_path: Path) -> None:
     done, attempt = watched(tmp_path, "memory")
     assert (done.code, attempt.cause.reason, attempt.cause.rank) == (1, "host_out_of_memory", 1)
 
 
+@pytest.mark.nightly
 @tried_again_without_gloo
 def test_the_kernel_kills_for_memory(tmp_path: Path) -> None:
     done, attempt = watched(tmp_path, "oom_killer", "--log", tmp_path / "dmesg.log")
@@ -93,6 +97,7 @@ def test_the_kernel_kills_for_memory(tmp_path: Path) -> None:
     assert "dmesg.log" in attempt.cause.place
 
 
+@pytest.mark.nightly
 @tried_again_without_gloo
 def test_a_hang_in_a_collective(tmp_path: Path) -> None:
     options = ("--hang-floor-s", 1.0, "--hang-factor", 5.0)
@@ -103,6 +108,7 @@ def test_a_hang_in_a_collective(tmp_path: Path) -> None:
     assert attempt.cause.reason in ("unknown", "collective_timeout")
 
 
+@pytest.mark.nightly
 @tried_again_without_gloo
 def test_a_hang_that_its_owner_ends(tmp_path: Path) -> None:
     options = ["--poll-s", 0.1, "--hang-floor-s", 1.0, "--hang-factor", 5.0]
@@ -118,6 +124,7 @@ def test_a_hang_that_its_owner_ends(tmp_path: Path) -> None:
     assert failures(tmp_path / "home") == [attempt.cause.reason]
 
 
+@pytest.mark.nightly
 @tried_again_without_gloo
 def test_a_slow_rank_is_named(tmp_path: Path) -> None:
     done, attempt = watched(tmp_path, "slow")
@@ -126,6 +133,7 @@ def test_a_slow_rank_is_named(tmp_path: Path) -> None:
     assert [(finding["kind"], finding["ranks"]) for finding in attempt.findings] == [("slow_rank", [1])]
 
 
+@pytest.mark.nightly
 @tried_again_without_gloo
 def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
     done, attempt = watched(tmp_path, "nan", steps=45)
@@ -135,6 +143,7 @@ def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
     assert "nan_loss: loss of rank" in done.stderr
 
 
+@pytest.mark.nightly
 @tried_again_without_gloo
 def test_a_restart_by_torchrun_is_an_attempt(tmp_path: Path) -> None:
     job = torchrun("restart", tmp_path, "--max-restarts=1")
@@ -181,6 +190,7 @@ def fill(disk: Path, *, left_bytes: int) -> None:
     os.truncate(disk / "ballast", ballast_bytes - left_bytes)
 
 
+@pytest.mark.nightly
 @tried_again_without_gloo
 def test_the_disk_is_full_from_the_start(tmp_path: Path, small_disk: Path) -> None:
     fill(small_disk, left_bytes=4096)
@@ -191,6 +201,7 @@ def test_the_disk_is_full_from_the_start(tmp_path: Path, small_disk: Path) -> No
     assert "key_error" in done.stderr
 
 
+@pytest.mark.nightly
 @tried_again_without_gloo
 def test_the_disk_fills_while_the_job_runs(tmp_path: Path, small_disk: Path) -> None:
     process = start(small_disk / tmp_path.name, torchrun("none", tmp_path), ["--poll-s", 0.1, "--spool-mib", 1])
@@ -206,6 +217,7 @@ def test_the_disk_fills_while_the_job_runs(tmp_path: Path, small_disk: Path) -> 
     assert attempts(small_disk / tmp_path.name)[0].state in (AttemptState.SUCCEEDED, AttemptState.INTERRUPTED)
 
 
+@pytest.mark.nightly
 @tried_again_without_gloo
 def test_the_journal_is_read_only(tmp_path: Path) -> None:
     home = tmp_path / "home"

@@ -202,6 +202,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("data", BOMBS.values(), ids=BOMBS.keys())
 def test_bombs_and_broken_pickles_end_in_a_source_error_with_file_and_position(data: bytes) -> None:
     with pytest.raises(SourceError) as caught:

@@ -286,6 +286,7 @@ def test_a_run_directory_that_cannot_be_written_is_one_warning(
     assert "the job is not affected" in caplog.text
 
 
+@pytest.mark.nightly
 def test_a_failing_report_ends_a_sample_too(run_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pharoah_hook() as hook:
         train(hook, 12)
@@ -404,12 +405,14 @@ def test_a_job_is_followed_without_a_change_and_without_a_word(tmp_path: Path) -
     assert traces(tmp_path) == ["trace-0-0.json"]
 
 
+@pytest.mark.nightly
 def test_looking_for_torch_is_not_importing_it(tmp_path: Path) -> None:
     script = "import importlib.util; [importlib.util.find_spec('torch') for _ in range(3)]\n"
     run_script(script + LOOP, PHAROAH_RUN_DIR=str(tmp_path))
     assert seen(tmp_path).step == 16
 
 
+@pytest.mark.nightly
 def test_ranks_that_are_forked_report_each_for_itself(tmp_path: Path) -> None:
     body = "\n".join("    " + line for line in LOOP.strip().splitlines()[2:])
     script = f"""
@@ -425,11 +428,13 @@ for rank in ranks: rank.join()
     assert [(seen(tmp_path, rank).step, seen(tmp_path, rank).phase) for rank in range(2)] == [(16, "end")] * 2
 
 
+@pytest.mark.nightly
 def test_a_helper_process_of_a_rank_does_not_speak_for_it(tmp_path: Path) -> None:
     run_script(HELPER, LOOP.replace("16", "3"), PHAROAH_RUN_DIR=str(tmp_path), RANK="0")
     assert seen(tmp_path).step == 16
 
 
+@pytest.mark.nightly
 def test_a_process_that_only_imports_torch_is_a_rank_only_where_it_is_told_so(tmp_path: Path) -> None:
     run_script("import torch", PHAROAH_RUN_DIR=str(tmp_path))
     assert names(tmp_path) == []
@@ -443,6 +448,7 @@ def test_a_process_without_torch_is_not_touched(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+@pytest.mark.nightly
 def test_a_process_that_is_not_watched_imports_nothing_of_ours() -> None:
     assert run_script("import torch, sys; print('tenant_client' in sys.modules)").stdout == "False\n"
 
@@ -471,6 +477,7 @@ def test_a_torch_without_these_interfaces_is_left_alone(tmp_path: Path) -> None:
     assert "not watched" in done.stderr
 
 
+@pytest.mark.nightly
 def test_the_jobs_module_path_stays_as_it_was(tmp_path: Path) -> None:
     script = (
         "import sys; before = list(sys.path); import torch;"
@@ -479,6 +486,7 @@ def test_the_jobs_module_path_stays_as_it_was(tmp_path: Path) -> None:
     assert run_script(script, PHAROAH_RUN_DIR=str(tmp_path)).stdout == "True True\n"
 
 
+@pytest.mark.nightly
 def test_a_trace_that_the_disk_cannot_hold_does_not_appear(tmp_path: Path) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
     done = run_script(limit + LOOP, PHAROAH_RUN_DIR=str(tmp_path))

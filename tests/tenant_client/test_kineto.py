@@ -199,6 +199,7 @@ events = st.one_of(
 )
 
 
+@pytest.mark.nightly
 @given(
     events=st.lists(events, max_size=12),
     before=st.dictionaries(st.sampled_from(TRICKY), json_values, max_size=2),

@@ -258,6 +258,7 @@ def test_the_page_takes_nothing_and_carries_its_rules(home: Path) -> None:
         assert "<script" not in answer.text
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org", "::", ""])  # noqa: S104
 def test_other_machines_are_refused(home: Path, host: str) -> None:
     with pytest.raises(NotOnThisMachine), listening(home, host, 0):
@@ -274,6 +275,7 @@ def test_a_taken_port_is_said(home: Path) -> None:
             pass
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_shown_is_said(home: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(home, tmp_path / "home")
     with visitor(copy) as (client, token):

@@ -1,5 +1,6 @@
 """Whatever the job does, the wrapper does not change it: exit codes, signals, stdio, environment, speed."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -292,7 +293,7 @@ def test_a_relay_that_dies_just_after_the_job_loses_nothing(tmp_path: Path) -> N
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
     source, inner = os.pipe()
     sink = os.open(tmp_path / "out", os.O_CREAT | os.O_WRONLY)
-    os.set_inheritable(sink, True)  # as stdout is
+    fcntl.fcntl(sink, fcntl.F_SETFD, 0)  # a child inherits it, as it does stdout
     channel = streams.Channel("stdout", sink, source, inner, terminal=False, job_descriptors=(1,))
     laid = streams.Streams([channel], None, 0)
     laid.start_relay()

@@ -20,6 +20,7 @@ from tests.support.gloo import tried_again_without_gloo
 AT_ONCE = {f"PHAROAH_SAMPLE_{name}": "inf" for name in ("LOAD", "JITTER", "BUDGET")}
 
 
+@pytest.mark.nightly
 @pytest.mark.xdist_group("torchrun")
 @tried_again_without_gloo
 def test_an_unchanged_job_gets_its_signature(tmp_path: Path) -> None:

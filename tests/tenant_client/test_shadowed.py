@@ -93,6 +93,7 @@ def test_a_job_with_packages_of_our_names_runs_and_its_steps_are_counted(folder:
     assert attempts(folder.parent / "home")[-1].steps == 40
 
 
+@pytest.mark.nightly
 def test_a_job_with_packages_of_our_names_is_described(folder: Path) -> None:
     needs.package("torch")
     shadow_us(folder)

@@ -275,6 +275,7 @@ def test_all_eight_ranks_are_there_in_both_formats() -> None:
     assert [len(world(file)) for file in DLRM] == [8, 8]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("one", "other"), TWO_MODELS)
 def test_different_models_are_different_archetypes_with_any_catalogue(one: int, other: int) -> None:
     everything = entries(*MODELS)

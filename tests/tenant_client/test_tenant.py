@@ -320,6 +320,7 @@ def test_a_thread_does_not_send_what_another_one_has_not_committed(cast: Cast) -
         assert first.result(PATIENCE_S) == second.result(PATIENCE_S)
 
 
+@pytest.mark.nightly
 def test_processes_that_answer_at_once_send_the_same_bytes(home: Path) -> None:
     answering = [contribute_until(home, Moment.TOGETHER) for _ in range(2)]
     one, other = (process.communicate(timeout=PATIENCE_S) for process in answering)
@@ -362,6 +363,7 @@ def inspected(home: Path, process: "subprocess.Popen[bytes]") -> Killed:
         return Killed(process.returncode, sent_bytes, charges, kept, answer, len(tenant.ledger.charges()))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("moment", MORTAL)
 def test_a_killed_process_sent_nothing_and_its_successor_answers(killed: dict[Moment, Killed], moment: Moment) -> None:
     found = killed[moment]

@@ -176,6 +176,7 @@ def numbers(lines: list[str]) -> Numbers:
 # ---- no hint is lost -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_provider_that_is_killed_under_load_costs_no_hint_and_repeats_none(place: Place) -> None:
     kept = []
     with watching(place, "--json") as (process, lines), load(place) as answers:
@@ -194,6 +195,7 @@ def test_a_provider_that_is_killed_under_load_costs_no_hint_and_repeats_none(pla
     assert {hint.lease for hint in place.logged()} == {LEASE}  # of the other tenant's as many went elsewhere
 
 
+@pytest.mark.nightly
 def test_a_tenant_that_is_killed_goes_on_after_the_last_hint_that_it_kept(place: Place) -> None:
     count, seen = 200, []
     with place.providing(count):
@@ -211,6 +213,7 @@ def test_a_tenant_that_is_killed_goes_on_after_the_last_hint_that_it_kept(place:
 # ---- exit codes ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_the_exit_code_of_once_says_whether_a_hint_stands(place: Place) -> None:
     with place.providing(0):
         assert place.answered("--wait-s", "1").exit_code == 0
@@ -250,6 +253,7 @@ def test_errors_are_unknown_with_once_and_refused_without(place: Place) -> None:
     assert place.called().exit_code == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_whoever_has_seen_enough_ends_it(place: Place, kind: signal.Signals) -> None:
     with place.providing(1), watching(place) as (process, lines):
