@@ -24,7 +24,6 @@ from federation.protocol.toml_tables import BadTable, convert, loads, shipped
 from tenant_client.sources.evidence import Role
 from tenant_client.sources.reasons import REASONS, UNKNOWN
 
-
 SECTIONS = ("kernel", "nccl", "job", "end", "exception")
 
 

@@ -25,7 +25,7 @@ from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimi
 from tenant_client.sources.reasons import REASONS, UNKNOWN, somebody_ended
 from tenant_client.sources.scanning import Line, Scanner, gate_of
 from tenant_client.sources.torchrun import WORDS as TORCHRUN_WORDS, TorchrunLines
-from tenant_client.sources.tracebacks import Raised, Tracebacks, is_exception
+from tenant_client.sources.tracebacks import Raised, Tracebacks
 
 SOURCE = "job_log"
 _TEXT = 400
@@ -35,6 +35,7 @@ DISK_FULL = "disk_full"
 CANCELLED = "cancelled"
 SEGFAULT = "segmentation_fault"
 _OWN_CRASH = re.compile(r"Caught signal|SIGSEGV received|Fatal Python error")
+_WRAPPED = re.compile(r"(?<=[\s(])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception))(?:: |\(['\"])")
 _IGNORED = "xception ignored in"
 _PROGRESS_WORDS = ("it/s", "s/it", "loss", "iteration")
 _STOPPED = re.compile(r"CANCELLED AT \S+(?: DUE TO (TIME LIMIT|PREEMPTION))?")
@@ -92,7 +93,7 @@ class _Job:
         self._steps: set[str] = set()
         self._stopped, self._stopped_at = "", 0
         self._ignored = -2
-        self._read: deque[str] = deque(maxlen=64)  # of tracebacks
+        self._read: deque[str] = deque(maxlen=1024)  # of tracebacks
 
     def wanted(self, scanner: Scanner) -> Line | None:
         """The next line to look at: any within a traceback, else one that holds a word."""
@@ -234,5 +235,8 @@ def spokesman(chain: Sequence[Raised]) -> tuple[Raised, Cue | None]:
 
 def _cue_of(raised: Raised) -> Cue | None:
     """That of the exception, or of the one that it wraps: `InductorError: CalledProcessError: …`."""
-    cue, (_, _, wrapped) = match_exception(raised.text, raised.frames), raised.text.partition(": ")
-    return match_exception(wrapped, raised.frames) if cue is None and is_exception(wrapped) else cue
+    cue = match_exception(raised.text, raised.frames)
+    if cue is not None and (cue.reason != "runtime_error" or raised.type == "RuntimeError"):
+        return cue
+    inner = (_WRAPPED.sub(r"\1: ", raised.text[found.start(1) :], count=1) for found in _WRAPPED.finditer(raised.text))
+    return next((known for text in inner if (known := match_exception(text, raised.frames))), cue)

@@ -21,7 +21,9 @@ _LAST_WORDS = 4
 _NAN_LOSSES = 2
 # What launchers, containers and notebooks put before a line.
 _BEFORE = re.compile(
-    r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\[[\w.-]{1,40}:\d{1,4}\] ?|\([^()]{1,80}\) |(?:E|ERROR)[: ]+ ?)+", re.ASCII
+    r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\[[\w.-]{1,40}[:,]\d{1,4}\](?:<std\w+>:)? ?|\([^()]{1,80}\) "
+    r"|[a-z][a-z0-9.-]*\d[a-z0-9.-]*: |\[?\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\]?[: ]+|\[?(?:E|ERROR|CRITICAL|FATAL)\b\]?[: ]+)+",
+    re.ASCII,
 )
 _AFTERWORDS = re.compile(
     r"^(?:srun|slurmstepd|wandb|make): |^\[?mpirun|Sending process \d+ closing|Killing subprocess|resource_tracker"
@@ -77,8 +79,8 @@ def _nan(tail: Sequence[Line]) -> LastWord | None:
 
 
 def _after_last_step(lines: Sequence[Line]) -> Sequence[Line]:
-    went_on = max((at for at, line in enumerate(lines) if STEP.search(line.text)), default=-1)
-    return lines[went_on + 1 :]
+    steps = [at for at, line in enumerate(lines) if STEP.search(line.text) and not _AFTERWORDS.search(_body(line))]
+    return lines[max(steps, default=-1) + 1 :]
 
 
 def _body(line: Line) -> str:
