@@ -73,7 +73,7 @@ def said(tail: Sequence[Line]) -> LastWord | None:
 def _nan(tail: Sequence[Line]) -> LastWord | None:
     losses = [(line, found[1]) for line in tail if (found := _LOSS.search(line.text))]
     last = losses[-_NAN_LOSSES:]
-    if len(last) < _NAN_LOSSES or not all(nan for _, nan in last):
+    if not last or not all(nan for _, nan in last):
         return None
     cue = next(cue for cue in table().sections["exception"] if cue.reason == "nan_loss")
     return LastWord(cue, last[0][0], last[0][0].text)
