@@ -33,6 +33,7 @@ _AFTERWORDS = re.compile(
     r"|^Search for `cuda|^GPU device may be out of range|^  warnings\.warn\(|HYDRA_FULL_ERROR",
     re.ASCII,
 )
+_RETRIED = re.compile(r"(?i)\bretry|\bretries left|\boffline\b", re.ASCII)
 _CODE = re.compile(r'\s{4,}\S|\s*File "[^"]*", line \d+, in ', re.ASCII)
 _LOSS = re.compile(r"(?i)\b(?:\w*loss(?:es)?|grad_?norm)\b[^\d\n]{0,40}?\b(?:(nan)\b|\d)", re.ASCII)
 
@@ -57,7 +58,8 @@ def raised(tail: Sequence[Line], read: Collection[str]) -> list[Raised]:
             found[-1] = replace(found[-1], text=f"{found[-1].text} {text}", line=line.number)
         elif (at >= len(told) - _LAST_WORDS or below_code) and line.text not in read and is_exception(text):
             found.append(Raised(text, line.number, line.text, (), "handling"))
-    return found
+    retried = max((line.number for line in tail if _RETRIED.search(line.text)), default=-1)
+    return [one for one in found if one.line > retried]
 
 
 def said(tail: Sequence[Line]) -> LastWord | None:
