@@ -72,7 +72,7 @@ class Cues:
 
 
 def says_something(text: str) -> bool:
-    """Whether a line holds a word of the gate: without one no cue of a line matches."""
+    """Whether a line holds a word of the gate: without one no cue of `kernel`, `nccl` and `job` matches."""
     return _words().search(text) is not None
 
 
