@@ -24,6 +24,8 @@ from federation.protocol.toml_tables import BadTable, convert, loads, shipped
 from tenant_client.sources.evidence import Role
 from tenant_client.sources.reasons import REASONS, UNKNOWN
 
+SECTIONS = ("kernel", "nccl", "job", "end", "exception")
+
 
 class Level(IntEnum):
     """Where a cue speaks from; among failures seen together the lower level is the nearer to the cause."""
@@ -70,7 +72,7 @@ class Cues:
 
 
 def says_something(text: str) -> bool:
-    """Whether a line holds a word of the gate: without one no cue of a line matches."""
+    """Whether a line holds a word of the gate: without one no cue of `kernel`, `nccl` and `job` matches."""
     return _words().search(text) is not None
 
 
@@ -143,13 +145,14 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernel: tuple[_Row, ...]
     nccl: tuple[_Row, ...]
     job: tuple[_Row, ...]
+    end: tuple[_Row, ...]
     exception: tuple[_Row, ...]
 
 
 def parse(text: str) -> Cues:
     """Read a table; BadTable for unknown slugs, roles, levels or keys, and for a cue that misses its own example."""
     table = convert(loads(text, "cues.toml"), _Table, "cues.toml")
-    rows = {"kernel": table.kernel, "nccl": table.nccl, "job": table.job, "exception": table.exception}
+    rows: dict[str, tuple[_Row, ...]] = {name: getattr(table, name) for name in SECTIONS}
     sections = {name: tuple(row.cue(order) for order, row in enumerate(of_it)) for name, of_it in rows.items()}
     for section in ("kernel", "nccl", "job"):
         for cue in sections[section]:

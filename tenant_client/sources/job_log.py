@@ -13,29 +13,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from tenant_client.sources.cues import Cue, Level, match_exception, match_line, says_something, table
+from tenant_client.sources import last_words
+from tenant_client.sources.containers import lines_of
+from tenant_client.sources.cues import Cue, Level, level_of, match_exception, match_line, says_something, table
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.kernel_log import KernelLines
+from tenant_client.sources.last_words import STEP
 from tenant_client.sources.nccl_log import RANK_WORD, NcclLines
 from tenant_client.sources.prefixes import NCCL_LINE, LineOrigin, place, stamp
 from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
-from tenant_client.sources.reasons import UNKNOWN, somebody_ended
+from tenant_client.sources.reasons import REASONS, UNKNOWN, somebody_ended
 from tenant_client.sources.scanning import Line, Scanner, gate_of
 from tenant_client.sources.torchrun import WORDS as TORCHRUN_WORDS, TorchrunLines
-from tenant_client.sources.tracebacks import Raised, Tracebacks, is_exception
+from tenant_client.sources.tracebacks import Raised, Tracebacks
 
 SOURCE = "job_log"
 _TEXT = 400
 _MOST_KINDS = 1024
 _SURVIVED = 5
-_LAST_WORDS = 4
-_LAUNCHER = re.compile(r"(?:srun|slurmstepd): |\[?mpirun|make: ", re.ASCII)  # what ends a job has its own last words
-# What launchers, containers and notebooks put before a line.
-_BEFORE = re.compile(r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\([^()]{1,80}\) |(?:E|ERROR)[: ]+ ?)+", re.ASCII)
 DISK_FULL = "disk_full"
+CANCELLED = "cancelled"
+SEGFAULT = "segmentation_fault"
+_OWN_CRASH = re.compile(r"Caught signal|SIGSEGV received|Fatal Python error")
+_WRAPPED = re.compile(r"(?<=[\s(])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception))(?:: |\(['\"])")
 _IGNORED = "xception ignored in"
 _PROGRESS_WORDS = ("it/s", "s/it", "loss", "iteration")
-_STEP = re.compile(r"\b(\d+)/\d+ \[|\biteration\D{0,12}(\d+)|\b(?:step|iter)\W{1,8}(\d+)", re.ASCII | re.IGNORECASE)
 _STOPPED = re.compile(r"CANCELLED AT \S+(?: DUE TO (TIME LIMIT|PREEMPTION))?")
 _ERROR_LOOKING = re.compile(r"\b(?:error|fatal|fail(?:ed|ure)|abort(?:ed)?)\b|\w(?:Error|Exception)\b", re.IGNORECASE)
 
@@ -60,8 +62,9 @@ def read(
     job = _Job(reader.file, leftover or Leftover())
     scanner = Scanner(reader, _gate(), limits)
     while (line := job.wanted(scanner)) is not None:
-        job.take(line)
-    job.leftover.tail = scanner.tail()
+        for inner in lines_of(line):
+            job.take(inner)
+    job.leftover.tail = [inner for line in scanner.tail() for inner in lines_of(line)]
     yield from job.close()
 
 
@@ -90,7 +93,7 @@ class _Job:
         self._steps: set[str] = set()
         self._stopped, self._stopped_at = "", 0
         self._ignored = -2
-        self._read: deque[str] = deque(maxlen=64)  # of tracebacks
+        self._read: deque[str] = deque(maxlen=1024)  # of tracebacks
 
     def wanted(self, scanner: Scanner) -> Line | None:
         """The next line to look at: any within a traceback, else one that holds a word."""
@@ -112,20 +115,23 @@ class _Job:
     def close(self) -> list[Evidence]:
         for chain in self._tracebacks.close():
             self._keep(self._of_chain(chain))
-        if not any(seen.role is Role.ROOT for seen in self._kept.values()):
+        if not any(seen.role is Role.ROOT and seen.reason != CANCELLED for seen in self._kept.values()):
             self._keep_last_words()
         return sorted(self._kept.values(), key=lambda seen: seen.line)
 
     def _keep_last_words(self) -> None:
-        """Takes an exception's last line without its traceback: weak evidence, so only where the log ends with it."""
-        told = [line for line in self.leftover.tail if not _LAUNCHER.match(line.text)]
-        last = told[-_LAST_WORDS:]
-        went_on = max((at for at, line in enumerate(last) if _STEP.search(line.text)), default=-1)
-        for line in last[went_on + 1 :]:
-            text = _BEFORE.sub("", line.text.strip(), count=1)
-            cue = match_exception(text, ()) if line.text not in self._read and is_exception(text) else None
-            if cue is not None and cue.role is Role.ROOT:
-                self._keep(self._evidence(cue, line.number, text, line.text))
+        """Takes weak evidence from the end; of a job that was cancelled, only what made it fail before that."""
+        tail = self.leftover.tail
+        if self._stopped and not any("Exited with exit code" in line.text for line in tail):
+            return
+        tail = [line for line in tail if not self._stopped or line.number < self._stopped_at]
+        exceptions = last_words.raised(tail, self._read)
+        one, cue = spokesman(exceptions) if exceptions else (None, None)
+        if one is not None and cue is not None:
+            self._keep(self._evidence(cue, one.line, one.text, one.head))
+        word = None if any(_tells(seen) for seen in self._kept.values()) else last_words.said(tail)
+        if word is not None:
+            self._keep(self._evidence(word.cue, word.line.number, word.text, word.line.text))
 
     def _spoke(self, line: Line) -> bool:
         self._nccl.learn(line.text)
@@ -165,7 +171,7 @@ class _Job:
         return Evidence(reason, role, SOURCE, self._file, number, text, at_s, where.rank, where.host, where.gpu)
 
     def _keep(self, seen: Evidence) -> None:
-        if self._after_stop(seen):
+        if self._after_stop(seen) or self._crashed_for_a_peer(seen):
             seen = replace(seen, role=Role.TEARDOWN)
         kind = (seen.reason, seen.role, seen.rank, seen.host, seen.gpu, seen.source)
         known = self._kept.get(kind)
@@ -179,16 +185,29 @@ class _Job:
             return False
         return self._stopped != "CANCELLED" or seen.role is Role.SYMPTOM
 
+    def _crashed_for_a_peer(self, seen: Evidence) -> bool:
+        """Who lost its peer may crash while it ends; what a launcher says of a crash comes late by nature."""
+        if seen.reason != SEGFAULT or not _OWN_CRASH.search(seen.text):
+            return False
+        before = [one for one in self._kept.values() if one.role is Role.SYMPTOM and one.line < seen.line]
+        return any(level_of(one.reason) in (Level.NETWORK, Level.COLLECTIVE) for one in before)
+
     def _went_on(self, text: str) -> None:
         if not any(word in text for word in _PROGRESS_WORDS):
             return
-        found = _STEP.search(text)
+        found = STEP.search(text)
         self._steps.add(next(filter(None, found.groups())) if found else text[:_TEXT])
         if len(self._steps) >= _SURVIVED:
             self._kept.clear()
             self._steps.clear()
             self._tracebacks = Tracebacks()
             self._stopped = ""
+
+
+def _tells(seen: Evidence) -> bool:
+    """Whether weak evidence beside this would say less: it is a root, or what survivors say of a lost rank or link."""
+    failed = seen.reason not in (UNKNOWN, CANCELLED)
+    return failed and (seen.role is Role.ROOT or (seen.role is Role.SYMPTOM and not REASONS[seen.reason].counted))
 
 
 def spokesman(chain: Sequence[Raised]) -> tuple[Raised, Cue | None]:
@@ -216,5 +235,8 @@ def spokesman(chain: Sequence[Raised]) -> tuple[Raised, Cue | None]:
 
 def _cue_of(raised: Raised) -> Cue | None:
     """That of the exception, or of the one that it wraps: `InductorError: CalledProcessError: …`."""
-    cue, (_, _, wrapped) = match_exception(raised.text, raised.frames), raised.text.partition(": ")
-    return match_exception(wrapped, raised.frames) if cue is None and is_exception(wrapped) else cue
+    cue = match_exception(raised.text, raised.frames)
+    if cue is not None and (cue.reason != "runtime_error" or raised.type == "RuntimeError"):
+        return cue
+    inner = (_WRAPPED.sub(r"\1: ", raised.text[found.start(1) :], count=1) for found in _WRAPPED.finditer(raised.text))
+    return next((known for text in inner if (known := match_exception(text, raised.frames))), cue)

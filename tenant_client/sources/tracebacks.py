@@ -7,7 +7,7 @@ header a frame opens one: syntax errors have none. What never ends is dropped af
 
 import re
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _PATIENCE = 60
 _CHAIN_GAP = 12
@@ -17,7 +17,7 @@ _MOST_LINKS = 16
 _TIME = re.compile(r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?\s?", re.ASCII)
 _HEADER = re.compile(r"(?:Original )?Traceback \(most recent call last\)")
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+(?:, in (?P<function>.*))?')
-_LONE_FRAME = re.compile(r'^(?P<prefix>(?:\S{1,80}[:\])] ?)?) {0,6}File "[^"]*", line \d+(?:, in .*)?$')
+_LONE_FRAME = re.compile(r'^(?P<prefix>(?:\S{1,80}[:\])] ?)?)(?: {2}| {4}| {6})?File "[^"]*", line \d+(?:, in .*)?$')
 _FINAL = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::(?: .*)?)?$")
 _ENDINGS = (
     "Error", "Exception", "Exit", "Interrupt", "Failure", "Timeout", "Warning", "NotFound", "Killed", "Disconnected"
@@ -26,6 +26,10 @@ _LINKS = {
     "During handling of the above exception": "handling",
     "The above exception was the direct cause": "cause",
 }
+_READS_ON = re.compile(r"(?:nccl\w+Error: |Last error:|Original (?:error|exception):)")
+_PLACE = re.compile(r"\.(?:cc|cpp|cu|h|hpp):\d+\]$", re.ASCII)  # where a C++ message begins
+_AT_ONCE = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception))(?:\1)+(?:: )+")  # two ranks, one line
+_MOST_TEXT = 1200
 _NAMED = re.compile(r"[A-Za-z_][\w.]* +")
 _NOTEBOOK = re.compile(r"-+> ?\d+ |Cell In|Input In|File .*, in |<ipython-input|[~/]\S+ in \S")
 _DRAWN = " \t│╭╰─┌└|❱"
@@ -54,6 +58,7 @@ class _Open:
     indent: int = 0
     chain: list[Raised] = field(default_factory=list)
     ended: bool = False
+    read_to: int = 0
     then: str = ""
     waiting: int = 0
     interleaved: int = 0
@@ -108,8 +113,7 @@ class Tracebacks:
             known.interleaved += 1
             return
         if known and known.then and len(known.chain) < _MOST_LINKS:
-            last = known.chain.pop()
-            known.chain.append(Raised(last.text, last.line, last.head, last.frames, known.then))
+            known.chain[-1] = replace(known.chain[-1], then=known.then)
             known.ended, known.then, known.waiting = False, "", 0
             known.frames.clear()
             return
@@ -123,19 +127,19 @@ class Tracebacks:
         if not rest.strip():
             return True
         if one.ended:
-            return self._after(one, rest)
+            return self._after(one, number, rest)
         frame = _FRAME.match(rest)
         if frame:
             one.frames.append(f"{frame['path']}:{frame['function'] or ''}")
             one.indent = _indent(rest)
             return True
         if _indent(rest) < one.indent and is_exception(rest.strip()):  # the whole of it may be indented
-            self._raise(one, Raised(rest.strip(), number, text, tuple(one.frames)))
+            self._raise(one, Raised(singled(rest.strip()), number, text, tuple(one.frames)))
             return True
         if rest[0] in _DRAWN or _NOTEBOOK.match(rest):
             return True
         if is_exception(rest):
-            self._raise(one, Raised(rest.strip(), number, text, tuple(one.frames)))
+            self._raise(one, Raised(singled(rest.strip()), number, text, tuple(one.frames)))
             return True
         return self._wait(one, _PATIENCE)
 
@@ -147,13 +151,16 @@ class Tracebacks:
             one.chain = []
         else:
             one.chain.append(raised)
-            one.ended = True
+            one.ended, one.read_to = True, raised.line
 
-    def _after(self, one: _Open, rest: str) -> bool:
+    def _after(self, one: _Open, number: int, rest: str) -> bool:
         link = next((link for words, link in _LINKS.items() if rest.startswith(words)), "")
         if link:
             one.then, one.waiting = link, 0
             return True
+        last = one.chain[-1]
+        if number == one.read_to + 1 and continues(last.text, rest):
+            one.chain[-1], one.read_to = replace(last, text=f"{last.text} {rest.strip()}"), number
         return self._wait(one, _CHAIN_GAP)
 
     def _wait(self, one: _Open, patience: int) -> bool:
@@ -179,6 +186,18 @@ def _prefix(before: str) -> str:
 
 def _indent(text: str) -> int:
     return len(text) - len(text.lstrip(" "))
+
+
+def continues(text: str, rest: str) -> bool:
+    """Whether the message of an exception goes on in the next line: it stops within a sentence, or NCCL adds to it."""
+    if len(text) > _MOST_TEXT or not any(letter.isalpha() for letter in rest):
+        return False
+    return text.endswith((":", ",")) or bool(_PLACE.search(text) or _READS_ON.match(rest.lstrip()))
+
+
+def singled(text: str) -> str:
+    """The exception that two ranks wrote into one line at once, once: `KeyErrorKeyError: : 'x''x'`."""
+    return _AT_ONCE.sub(r"\1: ", text, count=1)
 
 
 def is_exception(text: str) -> bool:

@@ -28,7 +28,7 @@ def needs(file: Path) -> pytest.MarkDecorator:
         ("NET/IB : mlx5_0:1 Got async event : port error", "network_error", Role.ROOT),
         ("Call to ibv_create_cq failed", "network_error", Role.ROOT),
         ("socketStartConnect: Connect to 10.0.0.1<3> failed : No route to host", "network_error", Role.ROOT),
-        ("Cuda failure 'an illegal memory access was encountered'", "cuda_error", Role.ROOT),
+        ("Cuda failure 'an illegal memory access was encountered'", "illegal_memory_access", Role.ROOT),
         ("Cuda failure 2 'out of memory'", "gpu_out_of_memory", Role.ROOT),
         ("Cuda failure 'driver shutting down'", "unknown", Role.TEARDOWN),
         ("socketProgress: Connection closed by remote peer gpu-b<5>", "peer_lost", Role.SYMPTOM),

@@ -1,0 +1,90 @@
+"""What the end of a log says where nothing else in it names a cause: weak evidence, and so the last that is asked.
+
+- The last line of an exception whose traceback is not there: among the last lines, or below a line of code.
+- Lines of the table's section `end`, which need no word of the gate.
+- Losses that are no number, if no later one is.
+
+Nothing before the job's last step counts: it went on after that. Lines of launchers and trackers, which come after a
+failure, are passed over.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from tenant_client.sources.cues import Cue, match_line, table
+from tenant_client.sources.scanning import Line
+from tenant_client.sources.tracebacks import Raised, continues, is_exception, singled
+
+STEP = re.compile(r"\b(\d+)/\d+ \[|\biteration\D{0,12}(\d+)|\b(?:step|iter)\W{1,8}(\d+)", re.ASCII | re.IGNORECASE)
+_LAST_WORDS = 4
+_NAN_LOSSES = 2
+# What launchers, containers and notebooks put before a line.
+_BEFORE = re.compile(
+    r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\[[\w.-]{1,40}[:,]\d{1,4}\](?:<std\w+>:)? ?|\([^()]{1,80}\) "
+    r"|[a-z][a-z0-9.-]{0,60}\d[a-z0-9.-]{0,20}: |\[?\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\]?[: ]+"
+    r"|\[?(?:E|ERROR|CRITICAL|FATAL)\b\]?[: ]+)+",
+    re.ASCII,
+)
+_AFTERWORDS = re.compile(
+    r"^(?:srun|slurmstepd|wandb|make): |^\[?mpirun|Sending process \d+ closing|Killing subprocess|resource_tracker"
+    r"|^(?:Loading|Downloading|Fetching|Generating|Map|Filter)\b.*%\||^\W*$|^Exception raised from|^frame #\d+:"
+    r"|^CUDA kernel errors might|^For debugging consider|^Compile with `TORCH|^Device-side assertion tracking"
+    r"|^Search for `cuda|^GPU device may be out of range|^  warnings\.warn\(|HYDRA_FULL_ERROR",
+    re.ASCII,
+)
+_RETRIED = re.compile(r"(?i)\bretry|\bretries left|\boffline\b", re.ASCII)
+_CODE = re.compile(r'\s{4,}\S|\s*File "[^"]*", line \d+, in ', re.ASCII)
+_LOSS = re.compile(r"(?i)\b(?:\w*loss(?:es)?|grad_?norm)\b[^\d\n]{0,40}?\b(?:(nan)\b|\d)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class LastWord:
+    """A line that says a cause, and the text that says it."""
+
+    cue: Cue
+    line: Line
+    text: str
+
+
+def raised(tail: Sequence[Line], read: Collection[str]) -> list[Raised]:
+    """Exceptions without their tracebacks, in their order; `read` are lines that were parts of tracebacks."""
+    told = _after_last_step([line for line in tail if not _AFTERWORDS.search(_body(line))])
+    found: list[Raised] = []
+    for at, line in enumerate(told):
+        text = singled(_body(line).strip())
+        below_code = at > 0 and _CODE.match(_body(told[at - 1])) is not None
+        if found and at and found[-1].line == told[at - 1].number and continues(found[-1].text, text):
+            found[-1] = replace(found[-1], text=f"{found[-1].text} {text}", line=line.number)
+        elif (at >= len(told) - _LAST_WORDS or below_code) and line.text not in read and is_exception(text):
+            found.append(Raised(text, line.number, line.text, (), "handling"))
+    retried = max((line.number for line in tail if _RETRIED.search(line.text)), default=-1)
+    return [one for one in found if one.line > retried]
+
+
+def said(tail: Sequence[Line]) -> LastWord | None:
+    """The line that section `end` explains, by the table's first cue; else a loss that is no number."""
+    ends = [
+        LastWord(cue, line, line.text)
+        for line in _after_last_step(tail)
+        if (cue := match_line(_body(line), ("end",))) is not None
+    ]
+    return min(ends, key=lambda word: word.cue.order) if ends else _nan(tail)
+
+
+def _nan(tail: Sequence[Line]) -> LastWord | None:
+    losses = [(line, found[1]) for line in tail if (found := _LOSS.search(line.text))]
+    last = losses[-_NAN_LOSSES:]
+    if not last or not all(nan for _, nan in last):
+        return None
+    cue = next(cue for cue in table().sections["exception"] if cue.reason == "nan_loss")
+    return LastWord(cue, last[0][0], last[0][0].text)
+
+
+def _after_last_step(lines: Sequence[Line]) -> Sequence[Line]:
+    steps = [at for at, line in enumerate(lines) if STEP.search(line.text) and not _AFTERWORDS.search(_body(line))]
+    return lines[max(steps, default=-1) + 1 :]
+
+
+def _body(line: Line) -> str:
+    return _BEFORE.sub("", line.text, count=1)
