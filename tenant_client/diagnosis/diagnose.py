@@ -110,40 +110,6 @@ class Diagnosis:
             yield from (seen for seen in self.cascade if seen.reason == self.reason and seen.role is self.root.role)
 
 
-@dataclass(frozen=True)
-class Told:
-    """A diagnosis for programs; `place` is the file and line of its root, `hints` are lines for an unknown cause."""
-
-    reason: str
-    domain: Domain | None
-    rank: int | None
-    host: str
-    gpu: str
-    sentence: str
-    advice: str
-    place: str
-    cascade: tuple[Evidence, ...]
-    symptom: Evidence | None
-    hints: tuple["UnknownLine", ...]
-
-    @classmethod
-    def of(cls, diagnosis: Diagnosis, hints: "Sequence[UnknownLine]") -> "Told":
-        """The same diagnosis, spelt out."""
-        return cls(
-            reason=diagnosis.reason,
-            domain=diagnosis.domain,
-            rank=diagnosis.rank,
-            host=diagnosis.host,
-            gpu=diagnosis.gpu,
-            sentence=diagnosis.sentence,
-            advice=diagnosis.advice,
-            place=diagnosis.root.where if diagnosis.root else "",
-            cascade=diagnosis.cascade,
-            symptom=diagnosis.symptom,
-            hints=tuple(hints),
-        )
-
-
 @dataclass
 class Gathered:
     """The content of the files: evidence in file order, files with faults, and lines without a matching cue.

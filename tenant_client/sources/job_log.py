@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from tenant_client.sources.cues import Cue, Level, match_exception, match_line, says_something, table
-from tenant_client.sources.evidence import Evidence, Role
+from tenant_client.sources.evidence import Evidence, Form, Role
 from tenant_client.sources.kernel_log import KernelLines
 from tenant_client.sources.nccl_log import RANK_WORD, NcclLines
 from tenant_client.sources.prefixes import NCCL_LINE, LineOrigin, place, stamp
@@ -125,7 +125,7 @@ class _Job:
             text = _BEFORE.sub("", line.text.strip(), count=1)
             cue = match_exception(text, ()) if line.text not in self._read and is_exception(text) else None
             if cue is not None and cue.role is Role.ROOT:
-                self._keep(self._evidence(cue, line.number, text, line.text))
+                self._keep(self._evidence(cue, line.number, text, line.text, Form.LAST_WORDS))
 
     def _spoke(self, line: Line) -> bool:
         self._nccl.learn(line.text)
@@ -155,14 +155,14 @@ class _Job:
         raised, cue = spokesman(chain)
         if cue is None:
             self.leftover.suspicious.append(Line(raised.line, raised.text[:_TEXT]))
-        return self._evidence(cue, raised.line, raised.text, raised.head)
+        return self._evidence(cue, raised.line, raised.text, raised.head, Form.TRACEBACK)
 
-    def _evidence(self, cue: Cue | None, number: int, text: str, head: str) -> Evidence:
+    def _evidence(self, cue: Cue | None, number: int, text: str, head: str, form: Form = Form.LINE) -> Evidence:
         reason, role = (cue.reason, cue.role) if cue else (UNKNOWN, Role.ROOT)
         where, text, at_s = place(head), text.strip()[:_TEXT], stamp(head)
         if where.rank is None and NCCL_LINE.search(head[:256]):
             where = LineOrigin(self._nccl.rank_of(head), where.host, where.gpu)
-        return Evidence(reason, role, SOURCE, self._file, number, text, at_s, where.rank, where.host, where.gpu)
+        return Evidence(reason, role, SOURCE, self._file, number, text, at_s, where.rank, where.host, where.gpu, form)
 
     def _keep(self, seen: Evidence) -> None:
         if self._after_stop(seen):

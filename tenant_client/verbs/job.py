@@ -205,8 +205,10 @@ def diagnose(
 
     Exit code 0: a cause was found. 2: no file could be read. 3: cause unknown; the most unusual log lines are shown.
     """
-    from tenant_client.diagnosis.diagnose import Told, explain, gather, hints
+    from tenant_client.diagnosis.diagnose import explain, gather, hints
     from tenant_client.diagnosis.log_templates import load_lessons
+    from tenant_client.diagnosis.sureness import sureness_of
+    from tenant_client.diagnosis.told import Told
 
     with failing():
         gathered, lessons = gather(paths), load_lessons(home / "lessons.json")
@@ -220,7 +222,9 @@ def diagnose(
     if as_json:
         show_json(Told.of(diagnosis, shown))
     else:
-        show(diagnosis.sentence, *([f"  do: {diagnosis.advice}"] if diagnosis.advice else []))
+        sure = sureness_of(diagnosis)
+        show(diagnosis.sentence, *([f"  {sure.words}"] if sure else []))
+        show(*([f"  do: {diagnosis.advice}"] if diagnosis.advice else []))
         show(*(f"  then {later.reason}, {later.where}: {later.text[:120]}" for later in diagnosis.cascade))
         show(*(f"  unusual line ({hint.count}×): {hint.example}" for hint in shown))
     raise typer.Exit(3 if unknown else 0)
