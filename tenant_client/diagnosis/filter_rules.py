@@ -17,7 +17,7 @@ r"""Rules that drop the lines that healthy attempts of a workload print, so that
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Iterable, Iterator, Set as AbstractSet
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
