@@ -5,7 +5,8 @@
 Cases are the labelled logs of this folder, of `--logs` and of gpualert. Each is asked once, with all others of its
 corpus kept as incidents (leave one out); a precedent is right if the label of each is right for the
 other. Logs that tell themselves by the same lines are one incident, so that nothing finds its own copy. A log whose
-label no other has cannot be found and is not asked. The weights were chosen on the half whose id hashes to an odd byte; `unseen` is the other half.
+label no other has cannot be found and is not asked. The weights were chosen on the half whose id hashes to an odd byte;
+`unseen` is the other half.
 """
 
 import argparse
@@ -129,7 +130,7 @@ def lookup_ms(every: Sequence[Told], size: int) -> dict[str, float]:
         while (kept := connection.execute("SELECT COUNT(*) FROM incidents").fetchone()[0]) < size:
             copies = (kept, size - kept)
             connection.execute(
-                "INSERT INTO incidents SELECT id + ?1, unit || '+', attempt, at_s, lines, words, basis, sure,"
+                "INSERT INTO incidents SELECT id + ?1, unit || '+' || ?1, attempt, at_s, lines, words, basis, sure,"
                 " sure_domain, '[]', helped FROM incidents WHERE id <= ?2",
                 copies,
             )

@@ -18,12 +18,13 @@ In a log directory of torchelastic only the last attempt counts: earlier ones we
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from federation.protocol.causes import Domain
 from tenant_client.diagnosis import collectives
+from tenant_client.diagnosis.filter_rules import keeps
 from tenant_client.diagnosis.log_templates import Lessons, Templates
 from tenant_client.sources import elastic, exit_status, flight_recorder, job_log, kernel_log, nccl_log, torchrun
 from tenant_client.sources.cues import Level, level_of
@@ -325,10 +326,14 @@ def explain(gathered: Gathered, lessons: Lessons) -> Diagnosis:
     return found
 
 
-def hints(gathered: Gathered, most: int = _HINTS) -> tuple[UnknownLine, ...]:
-    """The rarest kinds of lines that look like errors, else the last lines. For a person to read; never a cause."""
+def hints(gathered: Gathered, most: int = _HINTS, dropped: AbstractSet[str] = frozenset()) -> tuple[UnknownLine, ...]:
+    """The rarest kinds of lines that look like errors, else the last lines. For a person to read; never a cause.
+
+    Lines that healthy attempts print are not shown; `dropped` are their rules.
+    """
     templates, examples = Templates(), dict[int, tuple[str, Line]]()
     suspicious = [(file, line) for file, left in gathered.leftovers.items() for line in left.suspicious]
+    suspicious = [(file, line) for file, line in suspicious if keeps(line.text, dropped)]
     if not suspicious:
         suspicious = [(file, line) for file, left in gathered.leftovers.items() for line in left.tail[-most:]]
     for file, line in suspicious:

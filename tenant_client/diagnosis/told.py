@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from federation.protocol.causes import Domain
 from tenant_client.diagnosis.diagnose import Diagnosis, UnknownLine
+from tenant_client.diagnosis.precedents import Precedent
 from tenant_client.diagnosis.sureness import Sureness, sureness_of
 from tenant_client.sources.evidence import Evidence
 
@@ -25,9 +26,10 @@ class Told:
     cascade: tuple[Evidence, ...]
     symptom: Evidence | None
     hints: tuple[UnknownLine, ...]
+    precedents: tuple[Precedent, ...]
 
     @classmethod
-    def of(cls, diagnosis: Diagnosis, hints: Sequence[UnknownLine]) -> "Told":
+    def of(cls, diagnosis: Diagnosis, hints: Sequence[UnknownLine], precedents: Sequence[Precedent]) -> "Told":
         """The same diagnosis, spelt out."""
         return cls(
             reason=diagnosis.reason,
@@ -42,4 +44,5 @@ class Told:
             cascade=diagnosis.cascade,
             symptom=diagnosis.symptom,
             hints=tuple(hints),
+            precedents=tuple(precedents),
         )

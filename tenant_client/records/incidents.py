@@ -9,6 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from crypto.errors import PharoahError
 from federation.runtime.sqlite import Connection, transaction
@@ -45,8 +46,10 @@ class Incidents:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def keep(self, unit: str, attempt: int, at_s: float, lines: Sequence[str], sure: Sureness | None) -> None:
-        """Keeps the incident of an attempt, which has its cause already, with the nearest three before it."""
+    def keep(
+        self, unit: str, attempt: int, at_s: float, lines: Sequence[str], sure: Sureness | None
+    ) -> tuple[Precedent, ...]:
+        """Keeps the incident of an attempt, which has its cause already; the nearest three before it."""
         reason = "SELECT reason FROM attempts WHERE unit = ? AND attempt = ?"
         row = self._connection.execute(reason, (unit, attempt)).fetchone()
         near = self._nearest(row[0] if row else "unknown", lines)
@@ -61,6 +64,7 @@ class Incidents:
             self._connection.executemany(
                 "INSERT INTO incident_words VALUES (?, ?)", [(word, number) for word in sorted(words)]
             )
+        return self._precedents(near)
 
     def nearest(self, reason: str, lines: Sequence[str]) -> tuple[Precedent, ...]:
         """The incidents nearest to a new one, the nearest first."""
@@ -79,11 +83,9 @@ class Incidents:
     def kept(self) -> list[Incident]:
         """All incidents, oldest first."""
         rows = self._connection.execute(
-            "SELECT unit, attempt, at_s, basis, sure, sure_domain, lines, helped, precedents FROM incidents ORDER BY id"
+            "SELECT unit, attempt, at_s, basis, sure, sure_domain, helped, lines, precedents FROM incidents ORDER BY id"
         ).fetchall()
-        return [
-            Incident(*row[:6], tuple(json.loads(row[6])), row[7], self._precedents(json.loads(row[8]))) for row in rows
-        ]
+        return [_incident(row[:7], json.loads(row[7]), self._precedents(json.loads(row[8]))) for row in rows]
 
     def _nearest(self, reason: str, lines: Sequence[str]) -> list[tuple[int, float]]:
         rows = self._connection.execute(
@@ -107,8 +109,15 @@ class Incidents:
             " COALESCE(later.state, '') FROM incidents AS i LEFT JOIN attempts AS this USING (unit, attempt)"
             " LEFT JOIN attempts AS later ON later.unit = i.unit AND later.attempt = i.attempt + 1 WHERE id = ?"
         )
-        found = []
-        for number, similarity in near:
-            *what, helped, state = self._connection.execute(query, (number,)).fetchone()
-            found.append(Precedent(*what, similarity, helped, state))
-        return tuple(found)
+        rows = [(self._connection.execute(query, (number,)).fetchone(), similarity) for number, similarity in near]
+        return tuple(_precedent(row, similarity) for row, similarity in rows)
+
+
+def _incident(row: tuple[Any, ...], lines: Sequence[str], precedents: tuple[Precedent, ...]) -> Incident:
+    unit, attempt, at_s, basis, sure, sure_domain, helped = row
+    return Incident(unit, attempt, at_s, basis, sure, sure_domain, tuple(lines), helped, precedents)
+
+
+def _precedent(row: tuple[Any, ...], similarity: float) -> Precedent:
+    unit, attempt, at_s, reason, sentence, helped, then = row
+    return Precedent(unit, attempt, at_s, reason, sentence, similarity, helped, then)
