@@ -15,7 +15,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,9 +108,18 @@ def _alike(one: Told, other: Told) -> bool:
 
 
 def _shares(hits: Sequence[tuple[Told, Sequence[bool]]]) -> dict[str, Any]:
-    n = len(hits)
-    first, within = (sum(any(near[:most]) for _, near in hits) for most in (1, MOST))
-    return {"n": n, "first": round(first / n, 4) if n else None, "top_three": round(within / n, 4) if n else None}
+    known = [(one, near) for one, near in hits if fits(one.reason, one.right)]
+    return {
+        "n": len(hits),
+        "first": _share(any(near[:1]) for _, near in hits),
+        "top_three": _share(any(near[:MOST]) for _, near in hits),
+        "top_three_where_the_reason_is_right": _share(any(near[:MOST]) for _, near in known),
+    }
+
+
+def _share(hits: Iterable[bool]) -> float | None:
+    all_hits = list(hits)
+    return round(sum(all_hits) / len(all_hits), 4) if all_hits else None
 
 
 def keep(connection: Connection, every: Sequence[Told]) -> None:

@@ -87,16 +87,22 @@ def weights_of(holders: Mapping[str, int], incidents: int) -> Mapping[str, float
 
 
 def rank(
-    reason: str, weights: Mapping[str, float], known: Iterable[Known], shared: Mapping[int, AbstractSet[str]]
+    reason: str, weights: Mapping[str, float], known: Sequence[Known], shared: Mapping[int, AbstractSet[str]]
 ) -> list[tuple[int, float]]:
-    """The nearest incidents with their nearness, the nearest first, of equals the newest; `shared` words by number."""
+    """The nearest incidents with their nearness, of equals the newest first; `shared` words by number.
+
+    The last of them is the nearest by words alone: the reason may be wrong.
+    """
     usual = math.sqrt(len(weights)) * (sum(weights.values()) / len(weights)) if weights else 1.0
-    scores = [
-        (one.number, _alike(reason, one.reason) + _sum(weights, shared.get(one.number, ())) / usual / _root(one.words))
-        for one in known
-    ]
-    near = sorted(scores, key=lambda pair: (-pair[1], -pair[0]))[:MOST]
-    return [(number, round(score, 3)) for number, score in near if score >= _LEAST]
+    words = {one.number: _sum(weights, shared.get(one.number, ())) / usual / _root(one.words) for one in known}
+    scores = {one.number: words[one.number] + _alike(reason, one.reason) for one in known}
+    near = _best(scores, MOST - 1)
+    near += _best({number: score for number, score in words.items() if number not in near}, MOST - len(near))
+    return [(number, round(scores[number], 3)) for number in near if scores[number] >= _LEAST]
+
+
+def _best(scores: Mapping[int, float], most: int) -> list[int]:
+    return sorted(scores, key=lambda number: (-scores[number], -number))[:most]
 
 
 def _sum(weights: Mapping[str, float], words: Iterable[str]) -> float:
