@@ -83,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def mlperf(clone: Path, folder: Path) -> Iterator[Workload]:
     """Workloads by lot, of the half that was not looked at."""
-    listed = subprocess.run(["git", "-C", clone, "ls-tree", "-r", "HEAD"], check=True, capture_output=True, text=True)
+    git = ["git", "-C", str(clone)]
+    listed = subprocess.run([*git, "ls-tree", "-r", "HEAD"], check=True, capture_output=True, text=True)
     runs: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
     for line in listed.stdout.splitlines():
         blob, _, path = line.partition("\t")
@@ -97,7 +98,7 @@ def mlperf(clone: Path, folder: Path) -> Iterator[Workload]:
         for number, blob in sorted(runs[name])[: ENOUGH + 1]:
             files.append(folder / f"{number}.log")
             with files[-1].open("wb") as file:
-                subprocess.run(["git", "-C", clone, "cat-file", "blob", blob], check=True, stdout=file)
+                subprocess.run([*git, "cat-file", "blob", blob], check=True, stdout=file)
         yield learnt(name, files)
 
 
@@ -191,8 +192,8 @@ def shown(report: dict[str, Any]) -> str:
     for name, row in report["healthy"].items():
         if row["lines"]:
             rows.append(
-                f"healthy, {name}: {row['dropped']:.2%} of {row['lines']:,} lines dropped, {row['workloads']} workloads,"
-                f" median {row['median']:.2%}, least {row['least']:.2%}"
+                f"healthy, {name}: {row['dropped']:.2%} of {row['lines']:,} lines dropped,"
+                f" {row['workloads']} workloads, median {row['median']:.2%}, least {row['least']:.2%}"
             )
     for name, row in report["failing"].items():
         if row["logs"]:

@@ -332,10 +332,11 @@ def hints(gathered: Gathered, most: int = _HINTS, dropped: AbstractSet[str] = fr
     Lines that healthy attempts print are not shown; `dropped` are their rules.
     """
     templates, examples = Templates(), dict[int, tuple[str, Line]]()
-    suspicious = [(file, line) for file, left in gathered.leftovers.items() for line in left.suspicious]
-    suspicious = [(file, line) for file, line in suspicious if keeps(line.text, dropped)]
+    left = gathered.leftovers
+    suspicious = [(file, line) for file in left for line in left[file].suspicious if keeps(line.text, dropped)]
     if not suspicious:
-        suspicious = [(file, line) for file, left in gathered.leftovers.items() for line in left.tail[-most:]]
+        last = {file: [line for line in left[file].tail if keeps(line.text, dropped)][-most:] for file in left}
+        suspicious = [(file, line) for file in left for line in last[file]]
     for file, line in suspicious:
         examples[templates.learn(line.text)] = (file, line)
     return tuple(
