@@ -46,11 +46,12 @@ def helped(
     """Note what helped after a failure. It is shown with later failures that resemble it. Nothing is sent."""
     from contextlib import closing
 
+    from federation.runtime.sqlite import reporting
     from tenant_client.records.database import open_database
     from tenant_client.records.incidents import Incidents
     from tenant_client.records.journal import Journal
 
-    with failing(), closing(open_database(journalled(home))) as connection:
+    with failing(), reporting(), closing(open_database(journalled(home))) as connection:
         unit = Journal(connection).find(lease)
         attempt = Incidents(connection).helped(unit, text)
     say(f"pharoah-tenant: noted for {unit} attempt {attempt}")
