@@ -24,7 +24,8 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,12 @@ class Workload:
     name: str
     rules: AbstractSet[str]
     healthy: list[str]
-    left: list[str] = field(default_factory=list)
+    left: list[str]
+
+    @cached_property
+    def usual(self) -> AbstractSet[str]:
+        """What the healthy run says."""
+        return {pattern_of(line) for line in self.healthy}
 
     @property
     def dropped(self) -> float:
@@ -168,13 +174,13 @@ def of_campaigns(campaigns: Sequence[Path], own: Sequence[Workload]) -> dict[str
 def _lost(log: Path, workload: Workload, skip: int) -> Counter[str]:
     root = diagnose(gather([log]).evidence).root
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    usual = {pattern_of(line) for line in workload.healthy}
-    said = [line for line in lines[skip:] if line.strip() and pattern_of(line) not in usual]
+    new = [line for line in lines[skip:] if line.strip()]
+    said = [line for line in new if pattern_of(line) not in workload.usual]
     decisive = lines[root.line - 1] if root and root.line else ""
     return Counter(
         logs=1,
-        lines=sum(bool(line.strip()) for line in lines),
-        left=sum(keeps(line, workload.rules) for line in lines),
+        lines=len(new),
+        left=sum(keeps(line, workload.rules) for line in new),
         roots=bool(decisive),
         roots_lost=bool(decisive) and not keeps(decisive, workload.rules),
         said=len(said),
@@ -199,7 +205,7 @@ def shown(report: dict[str, Any]) -> str:
         if row["logs"]:
             rows.append(
                 f"failing, {name}: {row['roots_lost']} of {row['roots']} decisive lines dropped,"
-                f" {row['said_lost']} of {row['said']} unusual lines; {row['left']:,} of {row['lines']:,} lines left"
+                f" {row['said_lost']} of {row['said']} unusual lines; {row['left']:,} of {row['lines']:,} of their lines left"
             )
     return "\n".join([*rows, ""])
 
