@@ -205,7 +205,7 @@ def shown(report: dict[str, Any]) -> str:
         if row["logs"]:
             rows.append(
                 f"failing, {name}: {row['roots_lost']} of {row['roots']} decisive lines dropped,"
-                f" {row['said_lost']} of {row['said']} unusual lines, {row['lines'] - row['left']:,} of {row['lines']:,}"
+                f" {row['said_lost']} of {row['said']} unusual lines; {row['left']:,} of {row['lines']:,} left"
             )
     return "\n".join([*rows, ""])
 
