@@ -129,7 +129,7 @@ def keep(connection: Connection, every: Sequence[Told]) -> None:
     for number, one in enumerate(every, 1):
         attempts.begin(str(number), float(number))
         attempts.explain(str(number), 1, AttemptCause(one.reason))
-        incidents.keep(str(number), 1, float(number), one.lines, None)
+        incidents.keep(str(number), 1, one.lines, None)
 
 
 def lookup_ms(every: Sequence[Told], size: int) -> dict[str, float]:

@@ -46,13 +46,11 @@ class Incidents:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def keep(
-        self, unit: str, attempt: int, at_s: float, lines: Sequence[str], sure: Sureness | None
-    ) -> tuple[Precedent, ...]:
+    def keep(self, unit: str, attempt: int, lines: Sequence[str], sure: Sureness | None) -> tuple[Precedent, ...]:
         """Keeps the incident of an attempt, which has its cause already; the nearest three before it."""
-        reason = "SELECT reason FROM attempts WHERE unit = ? AND attempt = ?"
-        row = self._connection.execute(reason, (unit, attempt)).fetchone()
-        near = self._nearest(row[0] if row else "unknown", lines)
+        known = "SELECT reason, started_at_s FROM attempts WHERE unit = ? AND attempt = ?"
+        reason, at_s = self._connection.execute(known, (unit, attempt)).fetchone()
+        near = self._nearest(reason, lines)
         basis, shares = (sure.basis, (sure.reason, sure.domain)) if sure else ("", (None, None))
         words = words_of(lines)
         with transaction(self._connection):

@@ -177,9 +177,7 @@ class Record:
                     self._attempts.count(self._unit, self.number)
         with self._ours.guard("cannot keep the incident"):
             if self._connection is not None and explained.lines:
-                return Incidents(self._connection).keep(
-                    self._unit, self.number, self._began_s, explained.lines, explained.sure
-                )
+                return Incidents(self._connection).keep(self._unit, self.number, explained.lines, explained.sure)
         return ()
 
     def _paths(self, found: dict[int, Path]) -> list[Path]:

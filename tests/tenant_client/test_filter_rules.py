@@ -21,9 +21,12 @@ from tenant_client.diagnosis.filter_rules import (
     pattern_of,
     read_lines,
 )
+from tenant_client.records.attempts import Attempts
 from tenant_client.records.database import open_database
 from tenant_client.records.healthy_lines import ENOUGH, HealthyLines
-from tenant_client.run.learn_healthy import learn
+from tenant_client.records.journal import Journal
+from tenant_client.run.learn_healthy import learn, workload_name
+from tests.support.factories import a_descriptor
 
 DAY = date(2026, 11, 22)
 STEPS = [f"Sun Nov 22 01:02:{step:02d} step {step}/50 loss {1 / step:.4f} errors: 0" for step in range(1, 51)]
@@ -101,6 +104,25 @@ def test_rules_of_one_workload_are_not_anothers(tmp_path: Path) -> None:
     assert not rules.of("infer.py")
     assert rules.fitting([pattern_of(STEPS[0])]) == "train.py"
     assert rules.fitting(["lost plane b"]) == ""
+
+
+def test_jobs_of_one_archetype_share_their_rules(tmp_path: Path) -> None:
+    made = []
+    with closing(open_database(tmp_path / "tenant.db")) as connection:
+        attempts, journal = Attempts(connection), Journal(connection)
+        for unit, job, model in (
+            ("a", "x.py", "llama"),
+            ("b", "y.py", "llama"),
+            ("c", "z", "llama"),
+            ("d", "z", "bert"),
+        ):
+            attempts.begin(unit, 1e9)
+            attempts.name(unit, job)
+            journal.describe(unit, 1e9, a_descriptor(model))
+            made.append(learn(connection, tmp_path, unit, 1, 1e9, attempt(tmp_path)))
+        names = [workload_name(connection, tmp_path, unit) for unit in "abcd"]
+    assert made == [0, 0, 1, 0]
+    assert names[0] == names[1] == names[2] != names[3]
 
 
 def test_lines_of_old_attempts_are_forgotten(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def failed(connection: Connection, unit: str, at_s: float, reason: str, lines: t
     attempts.end(unit, number, AttemptState.FAILED, at_s + 1, exit_code=1)
     attempts.explain(unit, number, AttemptCause(reason, sentence=f"{reason}: {lines[0]}"))
     sure = Sureness(Basis.LOG_LINE, 0.9, 0.95, 20, 19)
-    return tuple(near.lease for near in Incidents(connection).keep(unit, number, at_s, lines, sure))
+    return tuple(near.lease for near in Incidents(connection).keep(unit, number, lines, sure))
 
 
 def call(*words: object) -> Any:
