@@ -3,16 +3,17 @@
     python -m benchmarks.diagnosis.sureness [--write] [--json] [--logs FILE.jsonl…] [--campaign FOLDER…]
 
 Cases are logs with a known answer: the labelled logs of this folder and of `--logs`, half of gpualert (its logs, its
-exit codes alone, and both), campaigns that `python -m benchmarks.diagnosis --out FOLDER` has run, and those of
-tests/logs with what a person read in ../shared/data. Of the excerpts the half whose id hashes to an odd byte makes the
-table; the other half checks it. Cases of one corpus whose decisive line reads the same, numbers aside, count once:
-a hundred equal logs prove little more than one.
+exit codes alone, and both), campaigns that `python -m benchmarks.diagnosis --out FOLDER` has run (and the status alone
+of the rank that failed), and those of tests/logs with what a person read in ../shared/data. Of the excerpts the half
+whose id hashes to an odd byte makes the table; the other half checks it. Cases of one corpus whose decisive line reads
+the same, numbers aside, count once: a hundred equal logs prove little more than one.
 """
 
 import argparse
 import hashlib
 import itertools
 import json
+import re
 import sys
 import tempfile
 import tomllib
@@ -36,6 +37,7 @@ from tenant_client.sources.reasons import REASONS, UNKNOWN
 
 TABLE = Path(sureness.__file__).with_suffix(".toml")
 OWN = Path(__file__).resolve().parents[2] / "tests" / "logs"
+_STATUS = re.compile(r"exit code (-?\d+)")
 BINS = (0.0, 0.6, 0.8, 0.9, 0.95, 1.0)
 
 
@@ -107,6 +109,10 @@ def _of_campaign(folder: Path) -> Iterator[Judged]:
         (truth,) = json.loads(ran.read_text(encoding="utf-8"))["metadata"]["truth"].values()
         found = diagnose(gather([ran.with_name("job.log")]).evidence)
         yield _judged("campaign", truth["reasons"], found, makes=True)
+        status = _STATUS.search(found.verdict.text) if found.verdict else None
+        ended = exit_status.of(int(status[1])) if status else None
+        if ended is not None:  # what the failed rank's status alone would tell
+            yield _judged("campaign", truth["reasons"], diagnose([ended]), makes=True)
 
 
 def _of_tables() -> Iterator[Judged]:
