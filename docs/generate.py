@@ -37,10 +37,10 @@ from simulation.judge import score
 from simulation.replay import brca, lung, philly, titan
 from simulation.run import processes
 from tenant_client.advice import changes, hints
-from tenant_client.diagnosis import diagnose
+from tenant_client.diagnosis import told
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.settings import TenantSettings
-from tenant_client.verbs import check, confirm, federation as joining, owner, workload
+from tenant_client.verbs import check, confirm, federation as joining, incidents, owner, workload
 from tenant_client.workload import compare
 from trustee.settings import TrusteeSettings
 
@@ -58,7 +58,9 @@ JSON: dict[str, Any] = {
     "pharoah-tenant status": tenant_overview.TenantStatus,
     "pharoah-tenant leases": tenant_overview.Leases,
     "pharoah-tenant journal": happened.Happened,
-    "pharoah-tenant diagnose": diagnose.Told,
+    "pharoah-tenant diagnose": told.Told,
+    "pharoah-tenant rules": incidents.RulesObject,
+    "pharoah-tenant rules LOG": incidents.Unusual,
     "pharoah-tenant reasons": tenant_overview.Reasons,
     "pharoah-tenant check": check.CheckObject,
     "pharoah-tenant changes": changes.Changes,

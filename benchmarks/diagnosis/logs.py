@@ -39,23 +39,25 @@ MODES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Labelled:
-    """A log and the slugs that are right for it."""
+    """A log and the slugs that are right for it; `status` is the job's exit code, where the corpus tells it."""
 
     corpus: str
     id: str
     right: tuple[str, ...]
     text: str
+    status: int | None = None
 
 
 def labelled(folder: Path = HERE, archive: Path = GPUALERT) -> Iterator[Labelled]:
     """All logs that are here."""
     for file in sorted(folder.glob("*.jsonl")):
-        yield from _excerpts(file)
+        yield from excerpts(file)
     if archive.exists():
         yield from _gpualert(archive)
 
 
-def _excerpts(file: Path) -> Iterator[Labelled]:
+def excerpts(file: Path) -> Iterator[Labelled]:
+    """The logs of one corpus."""
     for line in file.read_text(encoding="utf-8").splitlines():
         if line.strip():
             row = json.loads(line)
@@ -66,7 +68,8 @@ def _gpualert(archive: Path) -> Iterator[Labelled]:
     with tarfile.open(archive) as packed:
         rows = [json.loads(line) for line in _member(packed, "labels.jsonl").splitlines()]
         for row in rows:
-            yield Labelled("gpualert", row["id"], MODES[row["mode"]], _member(packed, row["log_path"]))
+            text, status = _member(packed, row["log_path"]), row["true_exit_code"]
+            yield Labelled("gpualert", row["id"], MODES[row["mode"]], text, status)
 
 
 def _member(packed: tarfile.TarFile, name: str) -> str:

@@ -8,7 +8,7 @@ from federation.protocol.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
 from fuzz.targets.inputs import REPOSITORY, as_file, folder
 from fuzz.targets.target import require, target
 from simulation.cloud import scenario
-from tenant_client.diagnosis import log_templates
+from tenant_client.diagnosis import filter_rules, log_templates
 from tenant_client.rounds import policy
 from tenant_client.run.hook import progress
 from tenant_client.workload import catalogue
@@ -63,6 +63,23 @@ def check_lessons(data: bytes) -> None:
         read.reason_of("worker 3 lost its lease after 20 s")
         log_templates.save_lessons(read, folder() / "saved.json")
         require("the same lessons", holds=log_templates.load_lessons(folder() / "saved.json") == read)
+
+
+@target(
+    "rules",
+    "any file is Rules or RulesError",
+    lambda: [b'[[rule]]\nworkload = "w"\nline = "step <*>"\nseen = ["a attempt 1"]\nlearnt = 2026-11-22\n'],
+)
+def check_rules(data: bytes) -> None:
+    """What is read can be asked, and appended to another file."""
+    with suppress(filter_rules.RulesError):
+        read = filter_rules.load_rules(as_file(data, "rules.toml"))
+        read.fitting(["step <*>"])
+        saved = folder() / "saved.toml"
+        saved.unlink(missing_ok=True)
+        filter_rules.append_rules(saved, read.rules)
+        kept = filter_rules.load_rules(saved).rules
+        require("the same rules", holds=[rule.line for rule in kept] == [rule.line for rule in read.rules])
 
 
 @target(

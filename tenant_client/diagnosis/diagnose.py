@@ -18,12 +18,13 @@ In a log directory of torchelastic only the last attempt counts: earlier ones we
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from federation.protocol.causes import Domain
 from tenant_client.diagnosis import collectives
+from tenant_client.diagnosis.filter_rules import keeps
 from tenant_client.diagnosis.log_templates import Lessons, Templates
 from tenant_client.sources import elastic, exit_status, flight_recorder, job_log, kernel_log, nccl_log, torchrun
 from tenant_client.sources.cues import Level, level_of
@@ -108,40 +109,6 @@ class Diagnosis:
         if self.root is not None:
             yield self.root
             yield from (seen for seen in self.cascade if seen.reason == self.reason and seen.role is self.root.role)
-
-
-@dataclass(frozen=True)
-class Told:
-    """A diagnosis for programs; `place` is the file and line of its root, `hints` are lines for an unknown cause."""
-
-    reason: str
-    domain: Domain | None
-    rank: int | None
-    host: str
-    gpu: str
-    sentence: str
-    advice: str
-    place: str
-    cascade: tuple[Evidence, ...]
-    symptom: Evidence | None
-    hints: tuple["UnknownLine", ...]
-
-    @classmethod
-    def of(cls, diagnosis: Diagnosis, hints: "Sequence[UnknownLine]") -> "Told":
-        """The same diagnosis, spelt out."""
-        return cls(
-            reason=diagnosis.reason,
-            domain=diagnosis.domain,
-            rank=diagnosis.rank,
-            host=diagnosis.host,
-            gpu=diagnosis.gpu,
-            sentence=diagnosis.sentence,
-            advice=diagnosis.advice,
-            place=diagnosis.root.where if diagnosis.root else "",
-            cascade=diagnosis.cascade,
-            symptom=diagnosis.symptom,
-            hints=tuple(hints),
-        )
 
 
 @dataclass
@@ -359,12 +326,17 @@ def explain(gathered: Gathered, lessons: Lessons) -> Diagnosis:
     return found
 
 
-def hints(gathered: Gathered, most: int = _HINTS) -> tuple[UnknownLine, ...]:
-    """The rarest kinds of lines that look like errors, else the last lines. For a person to read; never a cause."""
+def hints(gathered: Gathered, most: int = _HINTS, dropped: AbstractSet[str] = frozenset()) -> tuple[UnknownLine, ...]:
+    """The rarest kinds of lines that look like errors, else the last lines. For a person to read; never a cause.
+
+    Lines that healthy attempts print are not shown; `dropped` are their rules.
+    """
     templates, examples = Templates(), dict[int, tuple[str, Line]]()
-    suspicious = [(file, line) for file, left in gathered.leftovers.items() for line in left.suspicious]
+    left = gathered.leftovers
+    suspicious = [(file, line) for file in left for line in left[file].suspicious if keeps(line.text, dropped)]
     if not suspicious:
-        suspicious = [(file, line) for file, left in gathered.leftovers.items() for line in left.tail[-most:]]
+        last = {file: [line for line in left[file].tail if keeps(line.text, dropped)][-most:] for file in left}
+        suspicious = [(file, line) for file in left for line in last[file]]
     for file, line in suspicious:
         examples[templates.learn(line.text)] = (file, line)
     return tuple(

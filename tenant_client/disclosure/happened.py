@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from federation.runtime.sqlite import Connection
 from tenant_client.records.attempts import Attempt, Attempts
+from tenant_client.records.incidents import Incident, Incidents
 from tenant_client.records.journal import Journal, LabelledFailure, Unit
 from tenant_client.workload.compare import operator_text
 from tenant_client.workload.descriptor import Descriptor
@@ -24,13 +25,14 @@ class Workload:
 
 @dataclass(frozen=True)
 class Happened:
-    """The journal: leases, workloads, attempts and their outcomes, counted failures, and jobs by lease."""
+    """The journal: leases, workloads, attempts and their outcomes, counted failures, jobs by lease, and incidents."""
 
     leases: tuple[Unit, ...]
     workloads: tuple[Workload, ...]
     attempts: tuple[Attempt, ...]
     failures: tuple[LabelledFailure, ...]
     jobs: Mapping[str, str]
+    incidents: tuple[Incident, ...]
 
 
 def what_happened(connection: Connection) -> Happened:
@@ -38,7 +40,14 @@ def what_happened(connection: Connection) -> Happened:
     journal, attempts = Journal(connection), Attempts(connection)
     workloads = (_workload(lease, descriptor) for lease, descriptor in journal.descriptors().items())
     failures = journal.failures(0.0, math.inf)
-    return Happened(tuple(journal.units()), tuple(workloads), tuple(attempts.list()), tuple(failures), attempts.jobs())
+    return Happened(
+        leases=tuple(journal.units()),
+        workloads=tuple(workloads),
+        attempts=tuple(attempts.list()),
+        failures=tuple(failures),
+        jobs=attempts.jobs(),
+        incidents=tuple(Incidents(connection).kept()),
+    )
 
 
 def _workload(lease: str, descriptor: Descriptor) -> Workload:

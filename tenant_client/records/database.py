@@ -21,6 +21,15 @@ CREATE TABLE IF NOT EXISTS attempts (
 CREATE TABLE IF NOT EXISTS descriptors (
     unit TEXT PRIMARY KEY REFERENCES units, described_at_s REAL NOT NULL, descriptor TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS jobs (unit TEXT PRIMARY KEY REFERENCES units, job TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS incidents (
+    id INTEGER PRIMARY KEY, unit TEXT NOT NULL, attempt INTEGER NOT NULL, at_s REAL NOT NULL, lines TEXT NOT NULL,
+    words INTEGER NOT NULL, basis TEXT NOT NULL, sure REAL, sure_domain REAL, precedents TEXT NOT NULL,
+    helped TEXT NOT NULL DEFAULT '', UNIQUE (unit, attempt));
+CREATE TABLE IF NOT EXISTS incident_words (
+    word TEXT NOT NULL, incident INTEGER NOT NULL REFERENCES incidents, PRIMARY KEY (word, incident)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS healthy_lines (
+    workload TEXT NOT NULL, line TEXT NOT NULL, seen_in TEXT NOT NULL, at_s REAL NOT NULL,
+    PRIMARY KEY (workload, line, seen_in)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS failures_by_time ON failures (at_h);
 CREATE TABLE IF NOT EXISTS registrations (
     lease BLOB PRIMARY KEY, epoch INTEGER NOT NULL, start_h REAL NOT NULL, ladder BLOB NOT NULL);

@@ -5,25 +5,33 @@ A restart by torchrun ends an attempt and begins the next one of the same lease.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set as AbstractSet
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from signal import SIGPIPE
+from typing import TYPE_CHECKING
 
 from federation.runtime.sqlite import Connection
 from federation.runtime.visible import counted_as, short
+from tenant_client.diagnosis.filter_rules import FILE, load_rules
 from tenant_client.records.attempts import INTERRUPTED, AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
+from tenant_client.records.incidents import Incidents
 from tenant_client.records.journal import Journal
 from tenant_client.run import diagnose_attempt, restarts
+from tenant_client.run.diagnose_attempt import Explained
 from tenant_client.run.fail_open import FailOpen
+from tenant_client.run.learn_healthy import learn, workload_name
 from tenant_client.run.run_directory import held
 from tenant_client.run.supervise import Ending
 from tenant_client.run.watchdog import Kind, WatchFinding
 from tenant_client.sources.reasons import somebody_ended
 from tenant_client.sources.scheduler import placement
 from tenant_client.workload.descriptor import Descriptor
+
+if TYPE_CHECKING:
+    from tenant_client.diagnosis.precedents import Precedent
 
 _BUSY_MS = 5000
 
@@ -47,12 +55,13 @@ class Record:
         self._notes = notes
         # A log directory that is only read, and so gets no notes, may come from any other machine.
         self._only_node = placement(os.environ).only_node if notes else ""
+        self._connection: Connection | None = None
         self._attempts: Attempts | None = None
         self._journal: Journal | None = None
         with ours.guard("cannot write the journal"):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            connection = _opened(home)
-            self._attempts, self._journal = Attempts(connection), Journal(connection)
+            self._connection = _opened(home)
+            self._attempts, self._journal = Attempts(self._connection), Journal(self._connection)
 
     def begin(self, started_at_s: float, number: int) -> None:
         """Journals a start."""
@@ -76,10 +85,7 @@ class Record:
             began_s = found[restart].stat().st_mtime
             self._end(AttemptState.FAILED, min(began_s, at_s), None, steps, findings)
             paths = _of_restart(self._run_dir, restart - 1, before)
-            cause = (
-                diagnose_attempt.cause_of(paths, findings, None, self._lessons, self._ours) if paths else AttemptCause()
-            )
-            self._explain(cause, counted=True)
+            self._explain(self._cause(paths, findings, None) if paths else Explained(), counted=True)
             self.restart = restart
             self.begin(min(began_s, at_s), self.number + 1)
 
@@ -97,15 +103,18 @@ class Record:
         self._end(state, at_s, how, steps, findings)
         if state is AttemptState.SUCCEEDED:
             self._say_good_end(at_s)
+            self._learn(at_s, findings, found)
             return
         hangs = any(finding.kind is Kind.HANG and finding.cleared_at_s is None for finding in findings)
         if state is AttemptState.STOPPED and not hangs:
-            self._explain(AttemptCause(sentence="stopped by a signal from outside"), counted=False)
+            self._explain(Explained(AttemptCause(sentence="stopped by a signal from outside")), counted=False)
             return
-        paths = self._paths(found)
-        cause = diagnose_attempt.cause_of(paths, findings, _status(how), self._lessons, self._ours)
-        self._explain(cause, counted=not somebody_ended(cause.reason))
-        self._ours.say(f"attempt {self.number} of {self._unit} failed: {cause.sentence or cause.reason}")
+        explained = self._cause(self._paths(found), findings, _status(how))
+        precedents = self._explain(explained, counted=not somebody_ended(explained.cause.reason))
+        why = explained.cause.sentence or explained.cause.reason
+        self._ours.say(f"attempt {self.number} of {self._unit} failed: {why}")
+        for precedent in precedents:
+            self._ours.say(f"like {precedent.words}")
 
     def _say_good_end(self, at_s: float) -> None:
         ran = timedelta(seconds=round(max(0.0, at_s - self._began_s)))
@@ -116,7 +125,7 @@ class Record:
     def interrupted(self, at_s: float, steps: int, findings: Sequence[WatchFinding]) -> None:
         """Journals that the job ended and that its exit status is unknown."""
         self._end(AttemptState.INTERRUPTED, at_s, None, steps, findings)
-        self._explain(AttemptCause(sentence=INTERRUPTED), counted=False)
+        self._explain(Explained(AttemptCause(sentence=INTERRUPTED)), counted=False)
 
     def _end(
         self, state: AttemptState, at_s: float, how: Ending | None, steps: int, findings: Sequence[WatchFinding]
@@ -134,7 +143,27 @@ class Record:
                     findings=[asdict(finding) for finding in findings],
                 )
 
-    def _explain(self, cause: AttemptCause, *, counted: bool) -> None:
+    def _cause(self, paths: Sequence[Path], findings: Sequence[WatchFinding], status: int | None) -> Explained:
+        dropped: AbstractSet[str] = frozenset()
+        with self._ours.guard("cannot read the filter rules"):
+            if self._connection is not None:
+                workload = workload_name(self._connection, self._home, self._unit)
+                dropped = load_rules(self._home / FILE).of(workload)
+        return diagnose_attempt.cause_of(paths, findings, status, self._lessons, self._ours, dropped)
+
+    def _learn(self, at_s: float, findings: Sequence[WatchFinding], found: dict[int, Path]) -> None:
+        """Takes what a healthy attempt printed; one with a finding that still held is none."""
+        with self._ours.guard("cannot learn from the job's output"):
+            if any(finding.cleared_at_s is None and finding.kind is not Kind.HINT for finding in findings):
+                return
+            dumps = set(diagnose_attempt.dumps_of(self._run_dir))
+            logs = [path for path in self._paths(found) if path not in dumps]
+            if self._connection is not None:
+                learn(self._connection, self._home, self._unit, self.number, at_s, logs)
+
+    def _explain(self, explained: Explained, *, counted: bool) -> "Sequence[Precedent]":
+        """Journals why; the nearest incidents before this one."""
+        cause = explained.cause
         if counted:
             cause = replace(cause, host=cause.host or self._only_node)
         with self._ours.guard("cannot write a note beside the logs"):
@@ -146,6 +175,10 @@ class Record:
                 self._attempts.explain(self._unit, self.number, cause)
                 if counted:
                     self._attempts.count(self._unit, self.number)
+        with self._ours.guard("cannot keep the incident"):
+            if self._connection is not None and explained.lines:
+                return Incidents(self._connection).keep(self._unit, self.number, explained.lines, explained.sure)
+        return ()
 
     def _paths(self, found: dict[int, Path]) -> list[Path]:
         """Files of the last attempt only: output of earlier attempts would be taken for its own."""

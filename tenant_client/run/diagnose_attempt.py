@@ -5,8 +5,8 @@
 - Slow ranks, NaN losses and loss spikes name no cause. Neither do hints: they predict failures.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence, Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from tenant_client.sources.reasons import UNKNOWN
 if TYPE_CHECKING:
     from tenant_client.diagnosis.diagnose import Diagnosis
     from tenant_client.diagnosis.log_templates import Lessons
+    from tenant_client.diagnosis.sureness import Sureness
 
 _SOURCE = "watch"
 _SPOOLS = ("output.log.1", "output.log", "stdout.log.1", "stdout.log", "stderr.log.1", "stderr.log")
@@ -38,12 +39,31 @@ def dumps_of(run_dir: Path) -> list[Path]:
     return sorted((run_dir / DUMPS).glob("*"))
 
 
+@dataclass(frozen=True)
+class Explained:
+    """The cause of an attempt's failure, how sure it is, and the lines that tell the incident, if it is one."""
+
+    cause: AttemptCause = field(default_factory=AttemptCause)
+    sure: "Sureness | None" = None
+    lines: tuple[str, ...] = ()
+
+
 def cause_of(
-    paths: Sequence[Path], findings: Iterable[WatchFinding], status: int | None, lessons: Path, ours: FailOpen
-) -> AttemptCause:
-    """The cause of one attempt's failure. `status` is the exit code as in a shell, None if unknown."""
+    paths: Sequence[Path],
+    findings: Iterable[WatchFinding],
+    status: int | None,
+    lessons: Path,
+    ours: FailOpen,
+    dropped: AbstractSet[str] = frozenset(),
+) -> Explained:
+    """The cause of one attempt's failure. `status` is the exit code as in a shell, None if unknown.
+
+    `dropped` are the lines that healthy attempts of the workload print.
+    """
     with ours.guard("the diagnosis failed"):
         from tenant_client.diagnosis.diagnose import explain, gather
+        from tenant_client.diagnosis.precedents import telling_lines
+        from tenant_client.diagnosis.sureness import sureness_of
         from tenant_client.sources import exit_status
 
         gathered = gather(paths)
@@ -52,8 +72,9 @@ def cause_of(
         ended = exit_status.of(status or 0)
         gathered.evidence[:0] = watched(findings)
         gathered.evidence += [ended] if ended else []
-        return _cause(explain(gathered, _lessons(lessons, ours)))
-    return AttemptCause()
+        found = explain(gathered, _lessons(lessons, ours))
+        return Explained(_cause(found), sureness_of(found), telling_lines(found, gathered, dropped))
+    return Explained()
 
 
 def _lessons(file: Path, ours: FailOpen) -> "Lessons":

@@ -17,6 +17,14 @@ class Role(StrEnum):
     TEARDOWN = "teardown"
 
 
+class Form(StrEnum):
+    """How a log says it: one line that a cue knows, a traceback, or an exception's last line without one."""
+
+    LINE = "line"
+    TRACEBACK = "traceback"
+    LAST_WORDS = "last_words"
+
+
 @dataclass(frozen=True)
 class Evidence:
     """One observation.
@@ -36,6 +44,7 @@ class Evidence:
     rank: int | None = None
     host: str = ""
     gpu: str = ""
+    form: Form = Form.LINE
 
     @property
     def where(self) -> str:

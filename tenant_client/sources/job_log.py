@@ -16,7 +16,7 @@ from functools import cache
 from tenant_client.sources import last_words
 from tenant_client.sources.containers import lines_of
 from tenant_client.sources.cues import Cue, Level, level_of, match_exception, match_line, says_something, table
-from tenant_client.sources.evidence import Evidence, Role
+from tenant_client.sources.evidence import Evidence, Form, Role
 from tenant_client.sources.kernel_log import KernelLines
 from tenant_client.sources.last_words import STEP
 from tenant_client.sources.nccl_log import RANK_WORD, NcclLines
@@ -128,10 +128,10 @@ class _Job:
         exceptions = last_words.raised(tail, self._read)
         one, cue = spokesman(exceptions) if exceptions else (None, None)
         if one is not None and cue is not None:
-            self._keep(self._evidence(cue, one.line, one.text, one.head))
+            self._keep(self._evidence(cue, one.line, one.text, one.head, Form.LAST_WORDS))
         word = None if any(_tells(seen) for seen in self._kept.values()) else last_words.said(tail)
         if word is not None:
-            self._keep(self._evidence(word.cue, word.line.number, word.text, word.line.text))
+            self._keep(self._evidence(word.cue, word.line.number, word.text, word.line.text, Form.LAST_WORDS))
 
     def _spoke(self, line: Line) -> bool:
         self._nccl.learn(line.text)
@@ -161,14 +161,14 @@ class _Job:
         raised, cue = spokesman(chain)
         if cue is None:
             self.leftover.suspicious.append(Line(raised.line, raised.text[:_TEXT]))
-        return self._evidence(cue, raised.line, raised.text, raised.head)
+        return self._evidence(cue, raised.line, raised.text, raised.head, Form.TRACEBACK)
 
-    def _evidence(self, cue: Cue | None, number: int, text: str, head: str) -> Evidence:
+    def _evidence(self, cue: Cue | None, number: int, text: str, head: str, form: Form = Form.LINE) -> Evidence:
         reason, role = (cue.reason, cue.role) if cue else (UNKNOWN, Role.ROOT)
         where, text, at_s = place(head), text.strip()[:_TEXT], stamp(head)
         if where.rank is None and NCCL_LINE.search(head[:256]):
             where = LineOrigin(self._nccl.rank_of(head), where.host, where.gpu)
-        return Evidence(reason, role, SOURCE, self._file, number, text, at_s, where.rank, where.host, where.gpu)
+        return Evidence(reason, role, SOURCE, self._file, number, text, at_s, where.rank, where.host, where.gpu, form)
 
     def _keep(self, seen: Evidence) -> None:
         if self._after_stop(seen) or self._crashed_for_a_peer(seen):

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
@@ -12,6 +12,11 @@ from crypto.errors import PharoahError
 from federation.runtime.console import AsJson, InputFile, Verb
 from federation.runtime.screen import say, show, show_json
 from tenant_client.verbs.console import Home, failing, warn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenant_client.diagnosis.precedents import Precedent
 
 Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command that starts the job.")]
 Lease = Annotated[
@@ -205,25 +210,52 @@ def diagnose(
 
     Exit code 0: a cause was found. 2: no file could be read. 3: cause unknown; the most unusual log lines are shown.
     """
-    from tenant_client.diagnosis.diagnose import Told, explain, gather, hints
+    from tenant_client.diagnosis.diagnose import explain, gather, hints
+    from tenant_client.diagnosis.filter_rules import FILE, load_rules, pattern_of
     from tenant_client.diagnosis.log_templates import load_lessons
+    from tenant_client.diagnosis.precedents import telling_lines, unexplained_lines
+    from tenant_client.diagnosis.sureness import sureness_of
+    from tenant_client.diagnosis.told import Told
 
     with failing():
-        gathered, lessons = gather(paths), load_lessons(home / "lessons.json")
+        gathered, lessons, rules = gather(paths), load_lessons(home / "lessons.json"), load_rules(home / FILE)
     for fault in gathered.faults:
         warn(str(fault))
     if not gathered.evidence and gathered.faults:
         raise typer.Exit(2)
     diagnosis = explain(gathered, lessons)
     unknown = diagnosis.reason == "unknown"
-    shown = hints(gathered) if unknown else ()
+    dropped = rules.of(rules.fitting(map(pattern_of, unexplained_lines(gathered))))
+    shown = hints(gathered, dropped=dropped) if unknown else ()
+    precedents = _precedents(home, diagnosis.reason, telling_lines(diagnosis, gathered, dropped))
     if as_json:
-        show_json(Told.of(diagnosis, shown))
+        show_json(Told.of(diagnosis, shown, precedents))
     else:
-        show(diagnosis.sentence, *([f"  do: {diagnosis.advice}"] if diagnosis.advice else []))
+        sure = sureness_of(diagnosis)
+        show(diagnosis.sentence, *([f"  {sure.words}"] if sure else []))
+        show(*([f"  do: {diagnosis.advice}"] if diagnosis.advice else []))
         show(*(f"  then {later.reason}, {later.where}: {later.text[:120]}" for later in diagnosis.cascade))
         show(*(f"  unusual line ({hint.count}×): {hint.example}" for hint in shown))
+        show(*(f"  like {precedent.words}" for precedent in precedents))
     raise typer.Exit(3 if unknown else 0)
+
+
+def _precedents(home: Path, reason: str, lines: "Sequence[str]") -> "tuple[Precedent, ...]":
+    """The nearest incidents that the home has kept; none where it has no journal or it cannot be read."""
+    import sqlite3
+    from contextlib import closing
+
+    from tenant_client.records.database import open_database
+    from tenant_client.records.incidents import Incidents
+
+    try:
+        if not (home / "tenant.db").exists():
+            return ()
+        with closing(open_database(home / "tenant.db")) as connection:
+            return Incidents(connection).nearest(reason, lines)
+    except (OSError, sqlite3.DatabaseError) as error:
+        warn(f"the journal cannot be read, going on without precedents: {error}")
+        return ()
 
 
 def teach(

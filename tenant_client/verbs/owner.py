@@ -15,9 +15,12 @@ from federation.runtime.visible import counted_as
 from tenant_client.verbs.console import Home, journalled, opened, say_error
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from federation.protocol.plan import Plan
     from tenant_client.disclosure.happened import Happened
     from tenant_client.disclosure.owner_view import Sent
+    from tenant_client.records.incidents import Incident
     from tenant_client.rounds.tenant import Tenant
 
 
@@ -48,6 +51,7 @@ def journal(home: Home, *, as_json: AsJson = False) -> None:
 
 
 def _tell(view: "Happened") -> None:
+    incidents = {(incident.lease, incident.attempt): incident for incident in view.incidents}
     for workload in view.workloads:
         job = f" ({view.jobs[workload.lease]})" if workload.lease in view.jobs else ""
         what = ", ".join((workload.precision or "precision unknown", workload.parallelism, *workload.versions))
@@ -58,10 +62,23 @@ def _tell(view: "Happened") -> None:
         job = f" ({view.jobs[attempt.unit]})" if attempt.unit in view.jobs else ""
         show(f"{began:%Y-%m-%d %H:%M:%S}  {attempt.unit}{job} attempt {attempt.attempt}: {attempt.state}{steps}")
         show(*([f"    {attempt.cause.sentence}"] if attempt.cause.sentence else []))
+        show(*(f"    {line}" for line in _of_incident(incidents.get((attempt.unit, attempt.attempt)))))
         show(*(f"    {finding['kind']}: {finding['text']}" for finding in attempt.findings))
     reasons = Counter(labelled.failure.reason for labelled in view.failures)
     counted = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())
     show(f"{counted_as(len(view.leases), 'lease')}; failures to be counted: {counted or 'none'}")
+
+
+def _of_incident(incident: "Incident | None") -> "Iterator[str]":
+    from tenant_client.diagnosis.sureness import WORDS, Basis
+
+    if incident is None:
+        return
+    if incident.sure is not None:
+        yield f"at least {incident.sure:.0%} sure, from {WORDS[Basis(incident.basis)]}"
+    if incident.helped:
+        yield f"helped: {incident.helped}"
+    yield from (f"like {precedent.words}" for precedent in incident.precedents)
 
 
 def budget(home: Home, *, as_json: AsJson = False) -> None:

@@ -150,7 +150,9 @@ def half(root: Path, verb: Called) -> Path:
         (home / name).write_bytes(b"no key")
     for name in ("tenant.db", "trustee.db", "provider.db", "tls.pem", "tls.key", "provider.pem", "committee"):
         (home / name).write_bytes(b"no database either, and no certificate")
-    for name in ("tenant.toml", "trustee.toml", "provider.toml", "policy.toml", "lessons.json", "trustee.card"):
+    for name in ("tenant.toml", "trustee.toml", "provider.toml", "policy.toml", "rules.toml"):
+        (home / name).write_bytes(b"\xff\xfe[")
+    for name in ("lessons.json", "trustee.card"):
         (home / name).write_bytes(b"\xff\xfe[")
     return home
 

@@ -34,7 +34,7 @@ def test_a_figure_lies_within_its_range_and_its_command_exists(entry: measured.E
     if words[0] in PROGRAMS:
         parse(words)
     else:
-        files = [word for word in words if word.endswith(".py")]
+        files = [word for word in words if word.endswith(".py")] or [f"{words[2].replace('.', '/')}.py"]
         assert words[0] == "python"
         assert files
         assert all((ROOT / file).exists() for file in files)

@@ -17,7 +17,7 @@ from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.flight_recorder import Group
 
 SHOWN = 10  # ranks, culprits and deviating calls in a text
-_REASON, _SOURCE = "nccl_timeout_error", "flight_recorder"
+_REASON, SOURCE = "nccl_timeout_error", "flight_recorder"
 
 
 class CollectiveVerdict(StrEnum):
@@ -139,11 +139,11 @@ def evidence(findings: CollectiveFindings) -> list[Evidence]:
 
 def _root(one: Culprit) -> Evidence:
     text = f"{one.call}: {one.reason}; {one.cause}"
-    return Evidence(_REASON, Role.ROOT, _SOURCE, one.file, 0, text, one.call.at_s, one.rank)
+    return Evidence(_REASON, Role.ROOT, SOURCE, one.file, 0, text, one.call.at_s, one.rank)
 
 
 def _symptom(one: GroupFinding) -> Evidence:
-    return Evidence(_REASON, Role.SYMPTOM, _SOURCE, one.file, 0, f"{one.call}: {one.reason}", one.call.at_s)
+    return Evidence(_REASON, Role.SYMPTOM, SOURCE, one.file, 0, f"{one.call}: {one.reason}", one.call.at_s)
 
 
 def listed(ranks: Sequence[int]) -> str:

@@ -1,0 +1,182 @@
+"""Incidents and precedents: what is kept of a failure, what is found again, and what the owner says helped."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.diagnosis import precedents as benchmark
+from federation.runtime.sqlite import Connection
+from tenant_client.cli import app
+from tenant_client.diagnosis.precedents import MOST
+from tenant_client.diagnosis.sureness import Basis, Sureness
+from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
+from tenant_client.records.database import open_database
+from tenant_client.records.incidents import Incidents
+from tenant_client.run.attempt_recorder import Record
+from tenant_client.run.fail_open import FailOpen
+from tenant_client.run.supervise import Ending
+from tests.support import schemas
+
+DISK = ("OSError: [Errno <*>] No space left on device", "saving checkpoint to shard <*>")
+LINK = ("fabricd: lease <*> of plane b was revoked, aborting",)
+STEPS = "".join(f"step {step}/20 loss {1 / step:.3f}\n" for step in range(1, 21))
+REVOKED = "fabricd: lease 12 of plane b was revoked, aborting\n"
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[Connection]:
+    with closing(open_database(tmp_path / "tenant.db")) as opened:
+        yield opened
+
+
+def failed(connection: Connection, unit: str, at_s: float, reason: str, lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Journals a failed attempt; the leases of its precedents."""
+    attempts = Attempts(connection)
+    number = attempts.begin(unit, at_s)
+    attempts.end(unit, number, AttemptState.FAILED, at_s + 1, exit_code=1)
+    attempts.explain(unit, number, AttemptCause(reason, sentence=f"{reason}: {lines[0]}"))
+    sure = Sureness(Basis.LOG_LINE, 0.9, 0.95, 20, 19)
+    return tuple(near.lease for near in Incidents(connection).keep(unit, number, lines, sure))
+
+
+def call(*words: object) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+# ---- finding -------------------------------------------------------------------------------------------------------
+
+
+def test_the_nearest_come_first_by_reason_and_by_words(connection: Connection) -> None:
+    assert failed(connection, "a", 1.0, "disk_full", DISK) == ()
+    assert failed(connection, "b", 2.0, "unknown", LINK) == ()
+    assert failed(connection, "c", 3.0, "disk_full", ("cannot write optimizer state: No space left",))[0] == "a"
+    assert failed(connection, "d", 4.0, "unknown", ("fabricd: lease <*> of plane c was revoked",))[0] == "b"
+
+
+def test_one_of_three_is_found_by_words_alone_whatever_the_reason(connection: Connection) -> None:
+    for number in range(5):
+        failed(connection, f"k{number}", float(number), "key_error", ("KeyError: 'lr'",))
+    failed(connection, "plane", 9.0, "unknown", LINK)
+    near = failed(connection, "new", 10.0, "key_error", LINK)
+    assert len(near) == MOST
+    assert "plane" in near
+
+
+def test_what_has_nothing_in_common_is_no_precedent(connection: Connection) -> None:
+    failed(connection, "a", 1.0, "disk_full", DISK)
+    assert Incidents(connection).nearest("unknown", ("wholly other words",)) == ()
+    assert Incidents(connection).nearest("unknown", ()) == ()
+
+
+def test_what_helped_and_how_the_next_attempt_ended_are_told_later(connection: Connection) -> None:
+    failed(connection, "a", 1.0, "disk_full", DISK)
+    failed(connection, "b", 2.0, "disk_full", DISK)
+    assert Incidents(connection).helped("a", "emptied scratch") == 1
+    attempts = Attempts(connection)
+    attempts.end("a", attempts.begin("a", 3.0), AttemptState.SUCCEEDED, 4.0, exit_code=0)
+    (precedent,) = Incidents(connection).kept()[1].precedents
+    assert (precedent.lease, precedent.helped, precedent.then) == ("a", "emptied scratch", "succeeded")
+    assert "emptied scratch" in precedent.words
+
+
+def test_a_corrected_reason_is_that_of_the_precedent(connection: Connection) -> None:
+    failed(connection, "a", 1.0, "unknown", LINK)
+    Attempts(connection).explain("a", 1, AttemptCause("network_error"))
+    assert Incidents(connection).nearest("unknown", LINK)[0].reason == "network_error"
+
+
+def test_how_sure_it_was_is_kept(connection: Connection) -> None:
+    failed(connection, "a", 1.0, "disk_full", DISK)
+    (incident,) = Incidents(connection).kept()
+    assert (incident.basis, incident.sure, incident.sure_domain, incident.lines) == ("log_line", 0.9, 0.95, DISK)
+
+
+# ---- beside a job --------------------------------------------------------------------------------------------------
+
+
+def ran(home: Path, unit: str, exit_code: int, output: str) -> list[str]:
+    """One attempt as the observer records it; warnings."""
+    run_dir = home / "runs" / f"{unit}-1"
+    run_dir.mkdir(parents=True)
+    (run_dir / "output.log").write_text(output)
+    ours = FailOpen(quiet=True)
+    record = Record(home, unit, run_dir, (), ours)
+    record.begin(1e9, 1)
+    record.name("train.py")
+    record.ended(Ending(exit_code), 1e9 + 60, 20, (), {})
+    return ours.warnings
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Three healthy attempts, a failure with what helped, and one like it."""
+    home = tmp_path / "home"
+    for number in range(3):
+        assert ran(home, f"good-{number}", 0, STEPS + "shutdown: bye\n") == []
+    assert ran(home, "first", 3, STEPS + REVOKED + "shutdown: bye\n") == []
+    assert call("helped", "first", "restarted the fabric daemon", "--home", home).exit_code == 0
+    assert ran(home, "second", 3, STEPS + REVOKED.replace("12", "99") + "shutdown: bye\n") == []
+    return home
+
+
+def test_runs_learn_rules_and_a_failure_is_told_without_what_healthy_ones_print(home: Path) -> None:
+    told = json.loads(call("rules", "--home", home, "--json").stdout)
+    assert told == {"workloads": [{"workload": "train.py", "enabled": 2, "disabled": 0}]}
+    with closing(open_database(home / "tenant.db")) as connection:
+        lines = Incidents(connection).kept()[0].lines
+    assert any("revoked" in line for line in lines)
+    assert not any(line.startswith(("step", "shutdown")) for line in lines)
+
+
+def test_the_journal_shows_the_precedent_and_what_helped(home: Path) -> None:
+    view = schemas.held("pharoah-tenant journal", call("journal", "--home", home, "--json").stdout)
+    (precedent,) = view["incidents"][1]["precedents"]
+    assert (precedent["lease"], precedent["helped"]) == ("first", "restarted the fabric daemon")
+    assert "helped: restarted the fabric daemon" in call("journal", "--home", home).stdout
+
+
+def test_diagnose_shows_precedents_of_the_home_and_keeps_none(home: Path, tmp_path: Path) -> None:
+    log = tmp_path / "new.log"
+    log.write_text(STEPS + REVOKED)
+    told = schemas.held("pharoah-tenant diagnose", call("diagnose", log, "--home", home, "--json").stdout)
+    assert [near["lease"] for near in told["precedents"]] == ["second", "first"]
+    assert "restarted the fabric daemon" in call("diagnose", log, "--home", home).stdout
+    assert call("diagnose", log, "--home", tmp_path / "none").exit_code == 3
+    assert not (tmp_path / "none").exists()
+
+
+def test_rules_show_the_unusual_lines_of_a_log(home: Path, tmp_path: Path) -> None:
+    log = tmp_path / "new.log"
+    log.write_text(STEPS + REVOKED)
+    told = schemas.held("pharoah-tenant rules LOG", call("rules", log, "--home", home, "--json").stdout)
+    assert (told["workload"], told["lines"], told["left"]) == ("train.py", 21, [REVOKED.strip()])
+    assert call("rules", log, "--home", home).stdout == REVOKED
+
+
+def test_without_rules_or_a_failure_there_is_a_hint(tmp_path: Path) -> None:
+    assert call("rules", "--home", tmp_path).exit_code == 3
+    ran(tmp_path / "home", "good", 0, STEPS)
+    told = call("helped", "good", "nothing", "--home", tmp_path / "home")
+    assert told.exit_code == 2
+    assert "no failure" in told.stderr
+
+
+def test_broken_rules_do_not_stop_a_diagnosis_beside_a_job(home: Path) -> None:
+    (home / "rules.toml").write_text("[[rule]]\n")
+    (warning,) = ran(home, "third", 3, STEPS + REVOKED)
+    assert "filter rules" in warning
+    with closing(open_database(home / "tenant.db")) as connection:
+        assert Incidents(connection).kept()[-1].lease == "third"
+
+
+def test_the_benchmark_leaves_one_out_and_asks_only_what_can_be_found() -> None:
+    full = [benchmark.Told(("disk_full",), "disk_full", (*DISK, f"shard {letter}"), makes=False) for letter in "ab"]
+    lonely = benchmark.Told(("key_error",), "key_error", ("KeyError: 'lr'",), makes=True)
+    nobody = benchmark.Told(("unknown",), "unknown", LINK, makes=True)
+    told = benchmark.found([*full, *full, lonely, nobody])
+    assert (told["incidents"], told["n"], told["first"], told["unseen"]["n"]) == (4, 2, 1.0, 2)
