@@ -20,6 +20,7 @@ CREATE TABLE IF NOT EXISTS attempts (
     PRIMARY KEY (unit, attempt));
 CREATE TABLE IF NOT EXISTS descriptors (
     unit TEXT PRIMARY KEY REFERENCES units, described_at_s REAL NOT NULL, descriptor TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS undescribed (unit TEXT PRIMARY KEY REFERENCES units, why TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS jobs (unit TEXT PRIMARY KEY REFERENCES units, job TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS failures_by_time ON failures (at_h);
 CREATE TABLE IF NOT EXISTS registrations (
