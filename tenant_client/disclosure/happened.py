@@ -13,24 +13,29 @@ from tenant_client.workload.descriptor import Descriptor
 
 @dataclass(frozen=True)
 class Workload:
-    """The workload of a lease. Only tokens of it ever leave."""
+    """The workload of a lease, and what its traces lack. Only tokens of it ever leave."""
 
     lease: str
     precision: str
     parallelism: str
     versions: tuple[str, ...]
     structure: tuple[str, ...]
+    lacks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Happened:
-    """The journal: leases, workloads, attempts and their outcomes, counted failures, and jobs by lease."""
+    """The journal: leases, workloads, attempts and their outcomes, counted failures, and jobs by lease.
+
+    `undescribed` says by lease why its workload is not known.
+    """
 
     leases: tuple[Unit, ...]
     workloads: tuple[Workload, ...]
     attempts: tuple[Attempt, ...]
     failures: tuple[LabelledFailure, ...]
     jobs: Mapping[str, str]
+    undescribed: Mapping[str, str]
 
 
 def what_happened(connection: Connection) -> Happened:
@@ -38,7 +43,14 @@ def what_happened(connection: Connection) -> Happened:
     journal, attempts = Journal(connection), Attempts(connection)
     workloads = (_workload(lease, descriptor) for lease, descriptor in journal.descriptors().items())
     failures = journal.failures(0.0, math.inf)
-    return Happened(tuple(journal.units()), tuple(workloads), tuple(attempts.list()), tuple(failures), attempts.jobs())
+    return Happened(
+        tuple(journal.units()),
+        tuple(workloads),
+        tuple(attempts.list()),
+        tuple(failures),
+        attempts.jobs(),
+        journal.undescribed(),
+    )
 
 
 def _workload(lease: str, descriptor: Descriptor) -> Workload:
@@ -48,4 +60,5 @@ def _workload(lease: str, descriptor: Descriptor) -> Workload:
         descriptor.parallelism,
         tuple(" ".join(pair) for pair in descriptor.versions),
         tuple(operator_text(operator) for operator in sorted(descriptor.structure)),
+        descriptor.lacks,
     )

@@ -22,7 +22,7 @@ from tests.support import schemas
 from tests.support.traces import Transformer, convnet, kernel, kineto, operator, profiled
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
-KEYS = ["family", "archetype", "subarchetype", "exact", "nearest", "key"]
+KEYS = ["family", "archetype", "subarchetype", "exact", "nearest", "key", "lacks"]
 GPT = Transformer()
 
 
@@ -66,7 +66,7 @@ def failed(*words: str | Path) -> str:
 def test_an_owner_sees_what_the_workload_looks_like(traces: dict[str, Path]) -> None:
     found = said("describe", traces["decoder"])
     assert list(found) == [
-        *("precision", "parallelism", "versions", "kernel_families", "structure", "collectives", "operators")
+        *("precision", "parallelism", "versions", "kernel_families", "structure", "collectives", "operators", "lacks")
     ]
     assert (found["precision"], found["parallelism"], found["versions"]) == ("bf16", "dp", {"cuda": "12.4"})
     assert ["aten::linear", [768, 256]] in found["structure"]
@@ -140,7 +140,9 @@ def test_people_see_the_same_tokens(traces: dict[str, Path]) -> None:
 
 def test_two_runs_of_one_model_are_one_archetype_and_their_difference_is_shown(traces: dict[str, Path]) -> None:
     found = said("compare", traces["decoder"], traces["batch"])
-    assert list(found) == ["same_family", "same_archetype", "same_subarchetype", "jaccard", "differences"]
+    assert list(found) == [
+        *("same_family", "same_archetype", "same_subarchetype", "jaccard", "differences", "first_lacks", "second_lacks")
+    ]
     assert found["same_archetype"] is True
     other = said("compare", traces["decoder"], traces["convolutions"])
     assert other["same_archetype"] is False
