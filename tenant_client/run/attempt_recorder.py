@@ -115,13 +115,14 @@ class Record:
         self._ours.say(f"attempt {self.number} of {self._unit} failed: {cause.sentence or cause.reason}")
         return state
 
-    def say_good_end(self, at_s: float, *, described: bool) -> None:
+    def say_good_end(self, at_s: float, workload: str) -> None:
         """Prints what succeeded, for how long it ran, and where the journal is."""
         ran = timedelta(seconds=round(max(0.0, at_s - self._began_s)))
         what = f"{self._job} on {self._unit}" if self._job else self._unit
         journal = short(self._home / "tenant.db")
-        attempts = counted_as(self.number, "attempt") + (", workload described" if described else "")
-        self._ours.say(f"{what} succeeded after {ran}, {attempts}; journal: {journal}")
+        self._ours.say(
+            f"{what} succeeded after {ran}, {counted_as(self.number, 'attempt')}; journal: {journal}; {workload}"
+        )
 
     def interrupted(self, at_s: float, steps: int, findings: Sequence[WatchFinding]) -> None:
         """Journals that the job ended and that its exit status is unknown."""

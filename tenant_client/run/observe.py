@@ -123,13 +123,11 @@ class Observer:
                 restarts.remove_if_empty(self._elastic)
 
     def _say_end(self, state: AttemptState | None, at_s: float) -> None:
-        described = self._workload.described
+        workload = "workload described" if self._workload.described else f"workload not described: {self._why_not}"
         if state is AttemptState.SUCCEEDED and self._record is not None:
-            self._record.say_good_end(at_s, described=described)
-        elif described:
-            self._ours.say("workload described")
-        if not described:
-            self._ours.say(f"workload not described: {self._why_not}")
+            self._record.say_good_end(at_s, workload)
+        else:
+            self._ours.say(workload)
 
     def _found(self) -> dict[int, Path]:
         return restarts.attempt_dirs(self._elastic, since_s=self._started_at_s - 1.0) if self._elastic else {}

@@ -179,14 +179,16 @@ def catalogue(
     named: Annotated[list[str], typer.Argument(metavar="NAME=TRACE…", help="Name and trace of each benchmark job.")],
 ) -> None:
     """Write a catalogue of benchmark jobs (names and MinHash sketches) for a provider to publish."""
-    from tenant_client.workload.catalogue import write_catalogue
+    from federation.protocol.bundle import CatalogueEntry
+    from federation.runtime.catalogue_file import write_catalogue
     from tenant_client.workload.descriptor import own_sketch
 
     pairs = [_pair(text) for text in named]
     if len(dict(pairs)) < len(pairs):
         raise typer.BadParameter("two traces have the same name")
     with failing():
-        entries = {name: own_sketch(_described([Path(trace)])) for name, trace in pairs}
+        described = [(name, _described([Path(trace)])) for name, trace in pairs]
+        entries = tuple(CatalogueEntry(name, own_sketch(one).to_bytes()) for name, one in described)
         write_catalogue(out, entries)
 
 
@@ -207,9 +209,9 @@ def _catalogue(file: Path | None, home: Path) -> "Sequence[CatalogueEntry]":
     """The entries of `file`, else of the newest bundle in the home, else none."""
     from contextlib import closing
 
+    from federation.runtime.catalogue_file import read_catalogue
     from tenant_client.records.bundle_log import BundleLog
     from tenant_client.records.database import open_database
-    from tenant_client.workload.catalogue import read_catalogue
 
     if file is not None:
         return read_catalogue(file)

@@ -13,8 +13,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from federation.protocol.bundle import CatalogueEntry
+from federation.runtime.catalogue_file import read_catalogue
 from tenant_client.cli import app
-from tenant_client.workload.catalogue import read_catalogue
 from tenant_client.workload.compare import jaccard
 from tenant_client.workload.describe import describe, read_traces
 from tenant_client.workload.descriptor import Descriptor, own_sketch, rungs
