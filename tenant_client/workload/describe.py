@@ -69,7 +69,7 @@ def describe_files(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -
 def describe(traces: Sequence[Trace]) -> Descriptor:
     """The descriptor of one workload, from traces of some of its ranks and steps; NothingToDescribe without a call."""
     calls = sum((trace.calls for trace in traces), Counter[Call]())
-    if not any(is_part_of_a_model(call.name) for call in calls):
+    if not any(is_part_of_a_model(call.name) for call in calls) and not any(map(_replayed, traces)):
         raise NothingToDescribe(f"no operator in {', '.join(trace.file for trace in traces) or 'no input'}")
     weights = _weights(calls)
     shapes = {dims for (_, dims) in weights} | {dims[::-1] for (_, dims) in weights}
@@ -90,11 +90,16 @@ def describe(traces: Sequence[Trace]) -> Descriptor:
 
 def _lacks(traces: Sequence[Trace], calls: Iterable[Call], weights: Mapping[tuple[str, Dims], int]) -> tuple[str, ...]:
     """What the traces do not tell of the model: `operators` behind graphs, `shapes`, or calls that take `weights`."""
-    if any(trace.graph_launches and not trace.graph_captures for trace in traces):
+    if any(map(_replayed, traces)):
         return ("operators",)
     if not any(any(call.arguments) for call in calls):
         return ("shapes",)
     return () if any(name in table().heavy for name, _ in weights) else ("weights",)
+
+
+def _replayed(trace: Trace) -> bool:
+    """Whether graphs ran whose operators are not in the trace."""
+    return trace.graph_launches > 0 and not trace.graph_captures
 
 
 def _counts(traces: Sequence[Trace], calls: Mapping[Call, int], lacks: Sequence[str]) -> tuple[tuple[str, int], ...]:

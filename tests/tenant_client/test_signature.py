@@ -19,7 +19,7 @@ from tenant_client.workload.compare import jaccard
 from tenant_client.workload.describe import describe, read_traces
 from tenant_client.workload.descriptor import Descriptor, own_sketch, rungs
 from tests.support import schemas
-from tests.support.traces import Transformer, convnet, kernel, kineto, operator, profiled
+from tests.support.traces import Op, Transformer, convnet, kernel, kineto, operator, profiled
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 KEYS = ["family", "archetype", "subarchetype", "exact", "nearest", "key", "lacks"]
@@ -316,6 +316,20 @@ def test_versions_of_cuda_and_hip_are_subarchetypes(tmp_path: Path) -> None:
         found.append(said("tokens", file))
     assert len({one["archetype"] for one in found}) == 1
     assert len({one["subarchetype"] for one in found}) == 4
+
+
+def test_traces_with_and_without_shapes_are_not_called_different(tmp_path: Path) -> None:
+    with_shapes, without = tmp_path / "with.json", tmp_path / "without.json"
+    with_shapes.write_bytes(kineto([operator(op) for op in GPT.step()]))
+    without.write_bytes(kineto([operator(Op(op.name)) for op in GPT.step()]))
+    assert said("describe", without)["lacks"] == ["shapes"]
+    assert "archetype unknown: sizes of tensors were not recorded" in run("describe", without).stdout
+    found = said("compare", with_shapes, without)
+    assert (found["same_archetype"], found["first_lacks"], found["second_lacks"]) == (None, [], ["shapes"])
+    assert "  same archetype      unknown\n" in run("compare", with_shapes, without).stdout
+    run("catalogue", tmp_path / "known", f"gpt={with_shapes}")
+    assert said("compare", with_shapes, without, "--catalogue", tmp_path / "known")["same_archetype"] is None
+    assert said("compare", without, without, "--catalogue", tmp_path / "known")["same_archetype"] is True
 
 
 def test_the_worlds_traces_pass_through_the_verbs() -> None:
