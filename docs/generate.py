@@ -100,6 +100,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider learn": list[findings_text.LearntRow],
     "pharoah-provider explain": list[findings_text.ExplanationRow],
     "pharoah-provider publish": list[learning.PublishRow],
+    "pharoah-provider catalogue": list[learning.CatalogueRow],
     "pharoah-provider findings": list[store.FindingRow],
     "pharoah-provider backup": list[store.BackupRow],
     "pharoah-provider restore": list[store.BackupRow],

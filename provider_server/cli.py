@@ -13,5 +13,5 @@ app.add(FEDERATION, server.init, server.enrol, server.revoke, server.renew_certi
 app.add(FEDERATION, server.serve, status.status, server.round_, page.page)
 app.add(FLEET, server.lease, telemetry.contexts, telemetry.hazard, telemetry.repaired)
 app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain)
-app.add(RELEASES, learning.publish, store.findings)
+app.add(RELEASES, learning.publish, learning.catalogue, store.findings)
 app.add(STORE, store.backup, store.restore)

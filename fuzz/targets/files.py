@@ -5,13 +5,13 @@ from contextlib import suppress
 
 from crypto.codec import encode
 from federation.protocol.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
+from federation.runtime import catalogue_file
 from fuzz.targets.inputs import REPOSITORY, as_file, folder
 from fuzz.targets.target import require, target
 from simulation.cloud import scenario
 from tenant_client.diagnosis import filter_rules, log_templates
 from tenant_client.rounds import policy
 from tenant_client.run.hook import progress
-from tenant_client.workload import catalogue
 
 
 @target(
@@ -21,10 +21,10 @@ from tenant_client.workload import catalogue
 )
 def check_catalogue(data: bytes) -> None:
     """As a provider publishes it."""
-    with suppress(catalogue.CatalogueError):
+    with suppress(catalogue_file.CatalogueError):
         require(
             "entries",
-            holds=all(len(one.sketch) == SKETCH_BYTES for one in catalogue.read_catalogue(as_file(data, "c"))),
+            holds=all(len(one.sketch) == SKETCH_BYTES for one in catalogue_file.read_catalogue(as_file(data, "c"))),
         )
 
 

@@ -5,6 +5,8 @@ Shares a store with the `Provider`, which holds the rounds. A bundle is stored b
 
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from crypto.ids import RoundId
 from crypto.signing import SigningKey, open_signed
 from federation.protocol.bundle import Bundle, CatalogueEntry, ContextName
@@ -75,8 +77,11 @@ class Publisher:
         return self.issue(compose(number, catalogue, releases, findings, rules=before.rules, names=names))
 
     def publish_catalogue(self, catalogue: Sequence[CatalogueEntry]) -> bytes:
-        """Bundle 0: a catalogue and no findings."""
-        return self.issue(Bundle(0, 0, 0, tuple(catalogue), (), (), None))
+        """The bundle in force with another catalogue, or bundle 0: a catalogue and no findings."""
+        before = self.newest()
+        if before is None:
+            return self.issue(Bundle(0, 0, 0, tuple(catalogue), (), (), None))
+        return self.issue(replace(before, number=before.number + 1, catalogue=tuple(catalogue)))
 
     def issue(self, bundle: Bundle) -> bytes:
         """Signs and stores a bundle, which is then the one in force."""

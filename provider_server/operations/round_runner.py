@@ -14,6 +14,7 @@ from typing import Any
 
 from crypto.errors import CohortTooSmall, PharoahError, Refusal, Unreachable
 from federation.protocol.privacy_cost import plan_loss
+from federation.protocol.queries import Query
 from provider_server.learning.publisher import Publisher
 from provider_server.metrics import Metrics
 from provider_server.network.flower_app import server_app
@@ -62,6 +63,7 @@ class Rounds:
         self._waits: Condition | None = None
         self._suspects = len(provider.suspicion().suspects())
         self._alarms = 0
+        self._sent: bytes | None = None
 
     def step(self) -> bool:
         """Does what is due, and returns whether there may be more. Faults of parties are logged, not raised."""
@@ -175,10 +177,21 @@ class Rounds:
 
     def _week(self, tenants: Tenants, window: Window, clock: "_Clock") -> Release:
         try:
-            return federated_week(self._provider, self._publisher, tenants, self._trustees, window, clock.begin)
+            self._send_bundle(tenants)
+            release = federated_week(self._provider, self._publisher, tenants, self._trustees, window, clock.begin)
+            self._sent = self._provider.newest_bundle()
+            return release
         finally:  # most of all when too few answered
             for silence in tenants.silences if isinstance(tenants, GridTenants) else ():
                 self._metrics.silences.labels(silence.why.value).inc()
+
+    def _send_bundle(self, tenants: Tenants) -> None:
+        """Sends the bundle in force, unless the week before did: an operator may have published it since."""
+        in_force = self._provider.newest_bundle()
+        if in_force is not None and in_force != self._sent:
+            for _receipt in tenants.ask(Query.BUNDLE, in_force):
+                pass
+            self._sent = in_force
 
     def _over_the_link(self, run: Callable[[Tenants], Any]) -> Any:
         """The result of `run`, called in a Flower app with all connected tenants."""

@@ -1,4 +1,4 @@
-"""Verbs that analyse releases: learn, explain, publish."""
+"""Verbs that analyse releases and publish: learn, explain, publish, catalogue."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
@@ -234,3 +234,44 @@ def publish(
 def _published_line(row: PublishRow) -> str:
     compared = f"; newest week: {row['against_bundle']} than the bundle before" if row["against_bundle"] else ""
     return f"bundle {row['bundle']} published, from {counted_as(row['releases'], 'release')}{compared}"
+
+
+class CatalogueRow(TypedDict):
+    """A bundle that was published for its catalogue, and the names in it."""
+
+    bundle: int
+    names: list[str]
+
+
+def catalogue(
+    file: Annotated[
+        Path, typer.Argument(click_type=InputFile(), help="A catalogue that `pharoah-tenant catalogue` wrote.")
+    ],
+    home: Home = None,
+    database: Database = None,
+    *,
+    as_json: AsRows = False,
+) -> None:
+    """Publish a catalogue of benchmark jobs, in place of the one before; findings stay as they are.
+
+    Tenants get it when the next round begins. Leases that they have registered keep their tokens, so publish a
+    catalogue before the first week, or when an epoch of tokens ends.
+    """
+    from contextlib import closing
+
+    from crypto.signing import reopened
+    from federation.protocol.bundle import Bundle
+    from federation.runtime.catalogue_file import read_catalogue
+    from provider_server import home as homes
+
+    place = required(home)
+    with failing():
+        entries = read_catalogue(file)
+        with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
+            signed = homes.open_publisher(place, provider.store).publish_catalogue(entries)
+    row: CatalogueRow = {"bundle": reopened(Bundle, signed).number, "names": [entry.name for entry in entries]}
+    print_rows([row], _catalogue_line, as_json=as_json)
+
+
+def _catalogue_line(row: CatalogueRow) -> str:
+    return f"bundle {row['bundle']} published, with a catalogue of {counted_as(len(row['names']), 'benchmark job')}"

@@ -14,18 +14,22 @@ from tenant_client.workload.descriptor import Descriptor
 
 @dataclass(frozen=True)
 class Workload:
-    """The workload of a lease. Only tokens of it ever leave."""
+    """The workload of a lease, and what its traces lack. Only tokens of it ever leave."""
 
     lease: str
     precision: str
     parallelism: str
     versions: tuple[str, ...]
     structure: tuple[str, ...]
+    lacks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Happened:
-    """The journal: leases, workloads, attempts and their outcomes, counted failures, jobs by lease, and incidents."""
+    """The journal: leases, workloads, attempts and their outcomes, counted failures, jobs by lease, and incidents.
+
+    `undescribed` says by lease why its workload is not known.
+    """
 
     leases: tuple[Unit, ...]
     workloads: tuple[Workload, ...]
@@ -33,6 +37,7 @@ class Happened:
     failures: tuple[LabelledFailure, ...]
     jobs: Mapping[str, str]
     incidents: tuple[Incident, ...]
+    undescribed: Mapping[str, str]
 
 
 def what_happened(connection: Connection) -> Happened:
@@ -47,6 +52,7 @@ def what_happened(connection: Connection) -> Happened:
         failures=tuple(failures),
         jobs=attempts.jobs(),
         incidents=tuple(Incidents(connection).kept()),
+        undescribed=journal.undescribed(),
     )
 
 
@@ -57,4 +63,5 @@ def _workload(lease: str, descriptor: Descriptor) -> Workload:
         descriptor.parallelism,
         tuple(" ".join(pair) for pair in descriptor.versions),
         tuple(operator_text(operator) for operator in sorted(descriptor.structure)),
+        descriptor.lacks,
     )

@@ -23,11 +23,15 @@ from tenant_client.sources.reasons import REASONS
 
 @dataclass(frozen=True)
 class LeaseRow:
-    """A lease, its job and workload, and the state of its last attempt; `state` is empty without one."""
+    """A lease, its job and workload, and the state of its last attempt; `state` is empty without one.
+
+    `undescribed` says why the workload is not known.
+    """
 
     lease: str
     job: str
     workload: str
+    undescribed: str
     attempts: int
     state: str
     reason: str
@@ -138,7 +142,7 @@ class TenantStatus:
 def leases(connection: Connection) -> list[LeaseRow]:
     """Every lease, oldest first."""
     journal, attempts = Journal(connection), Attempts(connection)
-    jobs, described = attempts.jobs(), journal.descriptors()
+    jobs, described, undescribed = attempts.jobs(), journal.descriptors(), journal.undescribed()
     last = {one.unit: one for one in attempts.list()}
     rows = []
     for unit in journal.units():
@@ -148,6 +152,7 @@ def leases(connection: Connection) -> list[LeaseRow]:
                 lease=unit.unit,
                 job=jobs.get(unit.unit, ""),
                 workload=" ".join(filter(None, (what.precision, what.parallelism))) if what else "",
+                undescribed=undescribed.get(unit.unit, ""),
                 attempts=one.attempt if one else 0,
                 state=one.state if one else "",
                 reason=one.cause.reason if one and one.state is AttemptState.FAILED else "",

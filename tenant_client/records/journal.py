@@ -152,11 +152,25 @@ class Journal:
 
     def describe(self, unit: str, described_at_s: float, descriptor: Descriptor) -> None:
         """Keeps what a unit's workload is, in place of what was known before; IntegrityError for an unknown unit."""
+        with transaction(self._connection):
+            self._connection.execute(
+                "INSERT INTO descriptors VALUES (?, ?, ?) ON CONFLICT (unit) DO UPDATE"
+                " SET described_at_s = excluded.described_at_s, descriptor = excluded.descriptor",
+                (unit, described_at_s, descriptor.to_json()),
+            )
+            self._connection.execute("DELETE FROM undescribed WHERE unit = ?", (unit,))
+
+    def leave_undescribed(self, unit: str, why: str) -> None:
+        """Keeps why a unit's workload is not known, unless it is; IntegrityError for an unknown unit."""
         self._connection.execute(
-            "INSERT INTO descriptors VALUES (?, ?, ?) ON CONFLICT (unit) DO UPDATE"
-            " SET described_at_s = excluded.described_at_s, descriptor = excluded.descriptor",
-            (unit, described_at_s, descriptor.to_json()),
+            "INSERT OR REPLACE INTO undescribed SELECT ?, ?"
+            " WHERE NOT EXISTS (SELECT 1 FROM descriptors WHERE unit = ?)",
+            (unit, why, unit),
         )
+
+    def undescribed(self) -> dict[str, str]:
+        """Why the workloads of units are not known, by unit."""
+        return dict(self._connection.execute("SELECT unit, why FROM undescribed ORDER BY unit").fetchall())
 
     def descriptors(self) -> dict[str, Descriptor]:
         """What is known of the workloads of units, by unit."""

@@ -32,7 +32,7 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
     with ours.guard("cannot make the run directory"):
         elastic = is_torchrun(command) and "PET_LOG_DIR" not in env
         place = make_place(settings.home, settings.lease, elastic=elastic, wanted_bytes=4 * settings.spool_bytes)
-        env = environment(os.environ, place, sample=settings.sample)
+        env = environment(os.environ, place, sample=settings.sample, describe_now=settings.describe_now)
     with ours.guard("cannot capture the job's output"):
         streams = laying.lay(None if place is None else place.run_dir, settings.spool_bytes)
     if place is not None:

@@ -89,38 +89,49 @@ class Record:
             self.restart = restart
             self.begin(min(began_s, at_s), self.number + 1)
 
-    def describe(self, descriptor: Descriptor, at_s: float) -> None:
-        """Journals the workload."""
+    def describe(self, descriptor: Descriptor, at_s: float) -> bool:
+        """Journals the workload; whether that was possible."""
         with self._ours.guard("cannot write the journal"):
             if self._journal is not None:
                 self._journal.describe(self._unit, at_s, descriptor)
+                return True
+        return False
+
+    def leave_undescribed(self, why: str) -> None:
+        """Journals why the workload is not known."""
+        with self._ours.guard("cannot write the journal"):
+            if self._journal is not None:
+                self._journal.leave_undescribed(self._unit, why)
 
     def ended(
         self, how: Ending, at_s: float, steps: int, findings: Sequence[WatchFinding], found: dict[int, Path]
-    ) -> None:
-        """Journals how the job ended at once, and then, after the diagnosis, why."""
+    ) -> AttemptState:
+        """Journals how the job ended at once, and then, after the diagnosis, why; the state of the attempt."""
         state = _state(how)
         self._end(state, at_s, how, steps, findings)
         if state is AttemptState.SUCCEEDED:
-            self._say_good_end(at_s)
             self._learn(at_s, findings, found)
-            return
+            return state
         hangs = any(finding.kind is Kind.HANG and finding.cleared_at_s is None for finding in findings)
         if state is AttemptState.STOPPED and not hangs:
             self._explain(Explained(AttemptCause(sentence="stopped by a signal from outside")), counted=False)
-            return
+            return state
         explained = self._cause(self._paths(found), findings, _status(how))
         precedents = self._explain(explained, counted=not somebody_ended(explained.cause.reason))
         why = explained.cause.sentence or explained.cause.reason
         self._ours.say(f"attempt {self.number} of {self._unit} failed: {why}")
         for precedent in precedents:
             self._ours.say(f"like {precedent.words}")
+        return state
 
-    def _say_good_end(self, at_s: float) -> None:
+    def say_good_end(self, at_s: float, workload: str) -> None:
+        """Prints what succeeded, for how long it ran, and where the journal is."""
         ran = timedelta(seconds=round(max(0.0, at_s - self._began_s)))
         what = f"{self._job} on {self._unit}" if self._job else self._unit
         journal = short(self._home / "tenant.db")
-        self._ours.say(f"{what} succeeded after {ran}, {counted_as(self.number, 'attempt')}; journal: {journal}")
+        self._ours.say(
+            f"{what} succeeded after {ran}, {counted_as(self.number, 'attempt')}; journal: {journal}; {workload}"
+        )
 
     def interrupted(self, at_s: float, steps: int, findings: Sequence[WatchFinding]) -> None:
         """Journals that the job ended and that its exit status is unknown."""

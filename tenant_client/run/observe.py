@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from federation.runtime.screen import guard
+from tenant_client.records.attempts import AttemptState
 from tenant_client.run import restarts
 from tenant_client.run.attempt_recorder import Record
 from tenant_client.run.fail_open import FailOpen
@@ -24,10 +25,10 @@ from tenant_client.run.run_directory import hold, prune
 from tenant_client.run.settings import RunSettings
 from tenant_client.run.supervise import Ending
 from tenant_client.run.watchdog import Sample, Watch, WatchFinding
+from tenant_client.run.workload import RunWorkload
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGPIPE")
 _NICE = 5
-_LAST_TRACE_S = 5.0
 
 
 class Observer:
@@ -44,7 +45,8 @@ class Observer:
         self._watch = Watch(settings.limits, 0.0)
         self._hinted = Hinted(settings.home, settings.lease)
         self._record: Record | None = None
-        self._described = False
+        self._workload = RunWorkload(self._run_dir, sampled=settings.sample)
+        self._why_not = ""
         self.pidfd: int | None = None
 
     def begin(self, pid: int, at_s: float) -> None:
@@ -72,7 +74,7 @@ class Observer:
             if self._settings.watch:
                 self._say(self._watch.feed(now_s, samples(self._run_dir)), now_s)
         with self._ours.guard("cannot look for traces"):
-            self._describe(complete_traces(self._run_dir, now_s), now_s)
+            self._describe(self._workload.complete_traces(now_s), now_s)
         with self._ours.guard("cannot follow restarts"):
             found = self._found()
             if self._record is not None and any(number > self._record.restart for number in found):
@@ -89,17 +91,16 @@ class Observer:
         return self._watch.findings
 
     def _describe(self, traces: Sequence[Path], now_s: float) -> None:
-        """Describes the workload from the first traces, and removes them: they hold more than is stored."""
+        """Journals the workload, or why it is not known yet."""
         with self._ours.guard("cannot describe the traces"):
-            try:
-                if traces and not self._described and self._record is not None:
-                    from tenant_client.workload.describe import describe_files
-
-                    self._described = True
-                    self._record.describe(describe_files(traces), now_s)
-            finally:
-                for trace in traces:
-                    trace.unlink(missing_ok=True)
+            found = self._workload.take(traces)
+            if found is not None:
+                self._workload.kept(kept=self._record is not None and self._record.describe(found, now_s))
+            why_not = "" if self._workload.described else self._workload.why_not()
+            if why_not != self._why_not:
+                self._why_not = why_not
+                if why_not and self._record is not None:
+                    self._record.leave_undescribed(why_not)
 
     def end(self, how: Ending | None, at_s: float) -> None:
         """Ends the watch; `how` is None if the exit status is unknown."""
@@ -109,15 +110,24 @@ class Observer:
         found = self._found()
         with self._ours.guard("cannot copy torchrun's error files"):
             restarts.keep_errors(found, self._run_dir)
+        state: AttemptState | None = None
         with self._ours.guard("cannot record the attempt"):
             if self._record is not None and how is None:
                 self._record.interrupted(at_s, self._watch.steps, findings)
             elif self._record is not None and how is not None:
-                self._record.ended(how, at_s, self._watch.steps, findings, found)
-        self._describe(sorted(self._run_dir.glob("trace-*.json*")), at_s)
+                state = self._record.ended(how, at_s, self._watch.steps, findings, found)
+        self._describe(self._workload.traces(), at_s)
+        self._say_end(state, at_s)
         with self._ours.guard("cannot remove torchrun's directory"):
             if self._elastic is not None and self._elastic_is_ours:
                 restarts.remove_if_empty(self._elastic)
+
+    def _say_end(self, state: AttemptState | None, at_s: float) -> None:
+        workload = "workload described" if self._workload.described else f"workload not described: {self._why_not}"
+        if state is AttemptState.SUCCEEDED and self._record is not None:
+            self._record.say_good_end(at_s, workload)
+        else:
+            self._ours.say(workload)
 
     def _found(self) -> dict[int, Path]:
         return restarts.attempt_dirs(self._elastic, since_s=self._started_at_s - 1.0) if self._elastic else {}
@@ -133,13 +143,6 @@ def samples(run_dir: Path) -> Iterator[Sample]:
             yield Sample(
                 progress.rank, progress.step, progress.phase, progress.updated_at_s, progress.loss, progress.restart
             )
-
-
-def complete_traces(run_dir: Path, now_s: float) -> list[Path]:
-    """The first traces of the ranks, once no new one has appeared for a while, since ranks may lag."""
-    traces = sorted(run_dir.glob("trace-*.json*"))
-    newest_s = max((trace.stat().st_mtime for trace in traces), default=now_s)
-    return traces if now_s - newest_s >= _LAST_TRACE_S else []
 
 
 def main(settings: RunSettings, told: dict[str, str]) -> None:

@@ -7,6 +7,8 @@ A run directory is `<home>/runs/<lease>-<attempt>`, readable by its owner only:
     *.log, *.log.1    the last part of the job's output
     progress-<rank>   the progress of each rank, written by the hook in the job
     trace-<rank>-<n>.json   traces of a few steps, from the hook too; removed after they are described
+    sampling-<rank>   why a rank has no trace yet, in words
+    described         there once the workload is described, so that no further trace is made
     dumps/            flight recorder dumps, one per rank, unless the user set another folder
     attempt_<n>/<rank>/     copies of torchrun's error files
 
@@ -33,6 +35,7 @@ RUN_DIR = "PHAROAH_RUN_DIR"
 _PROBE_BYTES = 4096
 _MOST_LETTERS = 200
 _AUTOLOAD = Path(__file__).resolve().parent / "hook" / "autoload"
+_AT_ONCE = {"PHAROAH_SAMPLE_FIRST_STEP": "1", "PHAROAH_SAMPLE_LOAD": "inf", "PHAROAH_SAMPLE_JITTER": "inf"}
 _DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
@@ -77,10 +80,14 @@ def make_place(home: Path, lease: str, *, elastic: bool, wanted_bytes: int = 0) 
     return RunDirectory(run_dir, attempt, elastic_dir)
 
 
-def environment(env: Mapping[str, str], place: RunDirectory, *, sample: bool) -> dict[str, str]:
+def environment(
+    env: Mapping[str, str], place: RunDirectory, *, sample: bool, describe_now: bool = False
+) -> dict[str, str]:
     """The job's environment: the user's own, plus Pharoah's variables that the user did not set."""
     job = dict(env)
     job[RUN_DIR] = str(place.run_dir)
+    if describe_now:
+        job |= {name: value for name, value in _AT_ONCE.items() if name not in env}
     if place.elastic_dir is not None:
         job["PET_LOG_DIR"] = str(place.elastic_dir)
     if not any(name in env for name in _DUMP_VARIABLES):

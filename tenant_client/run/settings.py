@@ -9,13 +9,17 @@ from tenant_client.run.watchdog import WatchLimits
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Options of `pharoah-tenant run`. `logs` are further files to look into after a failure; `job` names it."""
+    """Options of `pharoah-tenant run`. `logs` are further files to look into after a failure; `job` names it.
+
+    `describe_now` samples the first steps, however busy the host is.
+    """
 
     home: Path
     lease: str
     job: str = ""
     watch: bool = True
     sample: bool = True
+    describe_now: bool = False
     quiet: bool = False
     logs: tuple[Path, ...] = ()
     limits: WatchLimits = field(default_factory=WatchLimits)

@@ -24,6 +24,16 @@ _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _LOOK_BACK = (1 << 12, 1 << 16, 1 << 22)  # how far from a piece's end its last whole event is looked for
 _NOTHING = msgspec.Raw(b"{}")
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # text is checked only where it is read
+_GRAPH_LAUNCHES = frozenset(("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch"))
+_GRAPH_CAPTURES = frozenset(
+    (
+        "cudaStreamBeginCapture",
+        "cuStreamBeginCapture_v2",
+        "hipStreamBeginCapture",
+        "cudaStreamEndCapture",
+        "hipStreamEndCapture",
+    )
+)
 _OPERATORS, _KERNELS = ("cpu_op", "operator"), ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 
 
@@ -189,6 +199,10 @@ class _Builder:
         elif category == "user_annotation":
             shapes = self._shapes(event)
             self._annotate(event, _call(name, bytes(shapes.dims), bytes(shapes.types)))
+        elif name in _GRAPH_LAUNCHES:
+            self._trace.graph_launches += 1
+        elif name in _GRAPH_CAPTURES:
+            self._trace.graph_captures = True
 
     def _add_call(self, event: _Event, name: str) -> None:
         shapes = self._shapes(event)

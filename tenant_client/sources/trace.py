@@ -58,6 +58,8 @@ class Trace:
     """What one rank did while it was traced.
 
     `steps` are the times, in those of `collectives`, at which an iteration began or an optimiser's step ended.
+    `graph_launches` counts replays of CUDA or HIP graphs; `graph_captures` is whether one was recorded meanwhile. What
+    a graph does at its replay is no call of an operator: only its kernels are in the trace.
     """
 
     file: str
@@ -68,6 +70,8 @@ class Trace:
     versions: dict[str, str] = field(default_factory=dict)
     rank: int | None = None
     world_size: int | None = None
+    graph_launches: int = 0
+    graph_captures: bool = False
 
 
 class Timeline:

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +34,24 @@ Watch = Annotated[
 Sample = Annotated[
     bool,
     typer.Option("--sample/--no-sample", envvar="PHAROAH_SAMPLE", help="Count steps inside the job's processes."),
+]
+
+
+class Describe(StrEnum):
+    """When the workload is sampled."""
+
+    AUTO = "auto"
+    NOW = "now"
+
+
+When = Annotated[
+    Describe,
+    typer.Option(
+        "--describe",
+        envvar="PHAROAH_DESCRIBE",
+        help="When to sample the steps that describe the workload: early on a quiet host and within ten minutes on a"
+        " busy one (auto), or in the first steps (now).",
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", envvar="PHAROAH_QUIET", help="Print nothing on stderr.")]
 Logs = Annotated[
@@ -136,6 +155,7 @@ def run(
     spool_mib: SpoolMib = 4,
     poll_s: Poll = 1.0,
     grace_s: Grace = 30.0,
+    describe: When = Describe.AUTO,
     *,
     watch: Watch = True,
     sample: Sample = True,
@@ -159,6 +179,7 @@ def run(
             job=job_name(command, os.environ),
             watch=watch,
             sample=sample,
+            describe_now=describe is Describe.NOW,
             quiet=quiet,
             logs=tuple(path.absolute() for path in logs or ()),
             limits=WatchLimits(start_timeout_s, hang_floor_s, hang_factor, aside_timeout_s),

@@ -52,15 +52,20 @@ def journal(home: Home, *, as_json: AsJson = False) -> None:
 
 def _tell(view: "Happened") -> None:
     incidents = {(incident.lease, incident.attempt): incident for incident in view.incidents}
+    from tenant_client.workload.compare import LACKING
+
     for workload in view.workloads:
-        job = f" ({view.jobs[workload.lease]})" if workload.lease in view.jobs else ""
         what = ", ".join((workload.precision or "precision unknown", workload.parallelism, *workload.versions))
-        show(f"{workload.lease}{job}: {what}", f"    {', '.join(workload.structure)}")
+        show(f"{_named(view, workload.lease)}: {what}", f"    {', '.join(workload.structure)}")
+        show(*(f"    archetype unknown: {LACKING[lack]}" for lack in workload.lacks))
+    for lease, why in view.undescribed.items():
+        show(f"{_named(view, lease)}: workload not described: {why}")
     for attempt in view.attempts:
         began = datetime.fromtimestamp(attempt.started_at_s, UTC).astimezone()
         steps = f", {counted_as(attempt.steps, 'step')}" if attempt.steps else ""
-        job = f" ({view.jobs[attempt.unit]})" if attempt.unit in view.jobs else ""
-        show(f"{began:%Y-%m-%d %H:%M:%S}  {attempt.unit}{job} attempt {attempt.attempt}: {attempt.state}{steps}")
+        show(
+            f"{began:%Y-%m-%d %H:%M:%S}  {_named(view, attempt.unit)} attempt {attempt.attempt}: {attempt.state}{steps}"
+        )
         show(*([f"    {attempt.cause.sentence}"] if attempt.cause.sentence else []))
         show(*(f"    {line}" for line in _of_incident(incidents.get((attempt.unit, attempt.attempt)))))
         show(*(f"    {finding['kind']}: {finding['text']}" for finding in attempt.findings))
@@ -79,6 +84,10 @@ def _of_incident(incident: "Incident | None") -> "Iterator[str]":
     if incident.helped:
         yield f"helped: {incident.helped}"
     yield from (f"like {precedent.words}" for precedent in incident.precedents)
+
+
+def _named(view: "Happened", lease: str) -> str:
+    return f"{lease} ({view.jobs[lease]})" if lease in view.jobs else lease
 
 
 def budget(home: Home, *, as_json: AsJson = False) -> None:

@@ -46,10 +46,13 @@ def _lines(state: "TenantStatus") -> "Iterator[str]":
     else:
         yield "federation  none: `pharoah-tenant enrol`; run, journal and diagnose work without"
     yield f"jobs        {counted_as(state.leases, 'lease')}, {len(state.running)} running"
-    yield from (f"  running   {_named(row)}" for row in state.running)
+    for row in state.running:
+        yield f"  running   {_named(row)}"
+        yield from _workload(row)
     if state.last_attempt and state.last_attempt not in state.running:
         last = state.last_attempt
         yield f"  last      {_named(last)}: {last.state} {last.reason}".rstrip()
+        yield from _workload(last)
     if state.federation:
         yield f"hints       {counted_as(state.hints_standing, 'open hint')}"
         answered = state.last_round
@@ -61,6 +64,13 @@ def _lines(state: "TenantStatus") -> "Iterator[str]":
 
 def _named(row: "LeaseRow") -> str:
     return f"{row.lease} ({row.job})" if row.job else row.lease
+
+
+def _workload(row: "LeaseRow") -> "Iterator[str]":
+    if row.workload:
+        yield f"            workload described: {row.workload}"
+    elif row.undescribed:
+        yield f"            workload not described: {row.undescribed}"
 
 
 def leases(

@@ -35,7 +35,10 @@ Catalogue = Annotated[
 
 
 class Described(TypedDict):
-    """A workload. Operators are names with log2 sizes; collectives are kind, log2 of ranks, and log2 of bytes."""
+    """A workload. Operators are names with log2 sizes; collectives are kind, log2 of ranks, and log2 of bytes.
+
+    `lacks` names what the traces do not tell: `shapes`, `weights` or `operators`.
+    """
 
     precision: str
     parallelism: str
@@ -44,11 +47,12 @@ class Described(TypedDict):
     structure: list[tuple[str, tuple[int, ...]]]
     collectives: list[tuple[str, int, int]]
     operators: list[tuple[str, tuple[int, ...]]]
+    lacks: list[str]
 
 
 def describe(traces: Traces, *, as_json: AsJson = False) -> None:
     """Show the properties of a workload: precision, parallelism, versions, operators. Nothing is sent."""
-    from tenant_client.workload.compare import operator_text
+    from tenant_client.workload.compare import LACKING, operator_text
 
     with failing():
         descriptor = _described(traces)
@@ -61,6 +65,7 @@ def describe(traces: Traces, *, as_json: AsJson = False) -> None:
             "structure": sorted(descriptor.structure),
             "collectives": list(descriptor.collectives),
             "operators": sorted(descriptor.operators),
+            "lacks": list(descriptor.lacks),
         }
         show_json(described)
         return
@@ -75,6 +80,7 @@ def describe(traces: Traces, *, as_json: AsJson = False) -> None:
         *(f"  {kind} {group} {size}" for kind, group, size in descriptor.collectives),
         f"operators: {len(descriptor.operators)} (sizes in log2, 0 for any)",
         *(f"  {operator_text(operator)}" for operator in sorted(descriptor.operators)),
+        *(f"archetype unknown: {LACKING[what]}" for what in descriptor.lacks),
     )
 
 
@@ -86,7 +92,10 @@ class Nearest(TypedDict):
 
 
 class Tokens(TypedDict):
-    """The tokens of a workload, made with a local key; `nearest` is null without a catalogue."""
+    """The tokens of a workload, made with a local key; `nearest` is null without a catalogue.
+
+    Where the traces lack something, the archetype is unknown: its token equals those of traces that tell the same.
+    """
 
     family: str
     archetype: str
@@ -94,6 +103,7 @@ class Tokens(TypedDict):
     exact: str
     nearest: Nearest | None
     key: str
+    lacks: list[str]
 
 
 def tokens(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: AsJson = False) -> None:
@@ -102,6 +112,7 @@ def tokens(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: 
     Two workloads have equal local tokens if and only if their federation tokens are equal. Only the trustees can
     make federation tokens.
     """
+    from tenant_client.workload.compare import LACKING
     from tenant_client.workload.descriptor import nearest, own_sketch, rungs
     from tenant_client.workload.local_tokens import local_ladder
 
@@ -117,12 +128,14 @@ def tokens(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: 
             "exact": str(ladder.exact),
             "nearest": None if near is None else {"name": near.name, "similarity": near.similarity},
             "key": "local",
+            "lacks": list(descriptor.lacks),
         }
         show_json(made)
         return
     show(f"family        {ladder.family}", f"archetype     {ladder.archetype}")
     show(f"sub-archetype {ladder.subarchetype}", f"exact         {ladder.exact}")
     show(f"nearest       {f'{near.name} ({near.similarity:.2f})' if near else 'no catalogue'}")
+    show(*(f"archetype unknown: {LACKING[what]}" for what in descriptor.lacks))
 
 
 def compare(
@@ -136,7 +149,7 @@ def compare(
     """Compare two workloads: what their tokens tell the provider, and, for you alone, what differs."""
     import os
 
-    from tenant_client.workload.compare import Comparison, conclude, differences, jaccard
+    from tenant_client.workload.compare import LACKING, compared, conclude
     from tenant_client.workload.descriptor import rungs
     from tenant_client.workload.local_tokens import KEY_BYTES, local_ladder
 
@@ -144,16 +157,18 @@ def compare(
         one, other, known = _described([first]), _described([second]), _catalogue(catalogue, home)
     key = os.urandom(KEY_BYTES)
     equal = conclude(local_ladder(rungs(one, known), key), local_ladder(rungs(other, known), key))
+    found = compared(one, other, equal)
     if as_json:
-        same = equal.same_family, equal.same_archetype, equal.same_subarchetype
-        show_json(Comparison(*same, jaccard(one, other), differences(one, other)))
+        show_json(found)
         return
-    yes = {True: "yes", False: "no"}
+    yes = {True: "yes", False: "no", None: "unknown"}
     show("the provider learns from the tokens")
-    show(f"  same family         {yes[equal.same_family]}", f"  same archetype      {yes[equal.same_archetype]}")
-    show(f"  same sub-archetype  {yes[equal.same_subarchetype]}")
-    show(f"shown to you only: similarity of the operator sets {jaccard(one, other):.2f}")
-    for difference in differences(one, other):
+    show(f"  same family         {yes[found.same_family]}", f"  same archetype      {yes[found.same_archetype]}")
+    show(f"  same sub-archetype  {yes[found.same_subarchetype]}")
+    show(f"shown to you only: similarity of the operator sets {found.jaccard:.2f}")
+    for name, lacks in (("first", found.first_lacks), ("second", found.second_lacks)):
+        show(*(f"  of the {name}, {LACKING[what]}" for what in lacks))
+    for difference in found.differences:
         show(f"  {difference.property}")
         show(*(f"    - {item}" for item in difference.only_first))
         show(*(f"    + {item}" for item in difference.only_second))
@@ -164,14 +179,16 @@ def catalogue(
     named: Annotated[list[str], typer.Argument(metavar="NAME=TRACE…", help="Name and trace of each benchmark job.")],
 ) -> None:
     """Write a catalogue of benchmark jobs (names and MinHash sketches) for a provider to publish."""
-    from tenant_client.workload.catalogue import write_catalogue
+    from federation.protocol.bundle import CatalogueEntry
+    from federation.runtime.catalogue_file import write_catalogue
     from tenant_client.workload.descriptor import own_sketch
 
     pairs = [_pair(text) for text in named]
     if len(dict(pairs)) < len(pairs):
         raise typer.BadParameter("two traces have the same name")
     with failing():
-        entries = {name: own_sketch(_described([Path(trace)])) for name, trace in pairs}
+        described = [(name, _described([Path(trace)])) for name, trace in pairs]
+        entries = tuple(CatalogueEntry(name, own_sketch(one).to_bytes()) for name, one in described)
         write_catalogue(out, entries)
 
 
@@ -192,9 +209,9 @@ def _catalogue(file: Path | None, home: Path) -> "Sequence[CatalogueEntry]":
     """The entries of `file`, else of the newest bundle in the home, else none."""
     from contextlib import closing
 
+    from federation.runtime.catalogue_file import read_catalogue
     from tenant_client.records.bundle_log import BundleLog
     from tenant_client.records.database import open_database
-    from tenant_client.workload.catalogue import read_catalogue
 
     if file is not None:
         return read_catalogue(file)

@@ -1,10 +1,16 @@
 """Compares two workloads: what their tokens reveal to the provider (equality only), and what the owner sees."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from federation.protocol.round_messages import Ladder
 from tenant_client.workload.descriptor import Descriptor, Operator
+
+LACKING: Mapping[str, str] = {
+    "shapes": "sizes of tensors were not recorded: pass record_shapes=True to the profiler",
+    "weights": "no operator that takes a weight was recorded, as in compiled models",
+    "operators": "graphs were replayed, whose operators are not in a trace: trace their capture too, or a run without",
+}
 
 
 @dataclass(frozen=True)
@@ -26,17 +32,39 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison(Conclusion):
-    """The conclusion, and what only the owner sees."""
+class Comparison:
+    """The conclusion, and what only the owner sees.
 
+    Archetypes are null, unknown, where tokens differ and a trace lacks something: they may be one all the same.
+    """
+
+    same_family: bool
+    same_archetype: bool | None
+    same_subarchetype: bool | None
     jaccard: float
     differences: tuple[Difference, ...]
+    first_lacks: tuple[str, ...]
+    second_lacks: tuple[str, ...]
 
 
 def conclude(one: Ladder, other: Ladder) -> Conclusion:
     """What the provider learns from two ladders of the same epoch."""
     return Conclusion(
         one.family == other.family, one.archetype == other.archetype, one.subarchetype == other.subarchetype
+    )
+
+
+def compared(one: Descriptor, other: Descriptor, equal: Conclusion) -> Comparison:
+    """Two workloads whose tokens are `equal`, for their owner."""
+    unknown = bool(one.lacks or other.lacks) and not equal.same_archetype
+    return Comparison(
+        equal.same_family,
+        None if unknown else equal.same_archetype,
+        None if unknown else equal.same_subarchetype,
+        jaccard(one, other),
+        differences(one, other),
+        one.lacks,
+        other.lacks,
     )
 
 
@@ -65,12 +93,14 @@ def differences(one: Descriptor, other: Descriptor) -> tuple[Difference, ...]:
 
 
 def operator_text(operator: Operator) -> str:
-    """An operator as text: `aten::linear [0 9 | 9 9]`, sizes in log2, 0 for any.
+    """An operator as text: `aten::linear [0 9 | 9 9]`, sizes in log2, 0 for any; of a class without shapes, its share.
 
     >>> operator_text(("aten::linear", (0, 9, -1, 9, 9)))
     'aten::linear [0 9 | 9 9]'
     """
     name, dims = operator
+    if dims and dims[0] < 0:  # a share, where no shapes were recorded
+        return f"{name} 2^{dims[0]} of the calls"
     return f"{name} [{' '.join('|' if size < 0 else str(size) for size in dims)}]" if dims else name
 
 

@@ -3,7 +3,9 @@
 - *Weights, not activations.* The shapes of weights, of their transposes and gradients are kept. Of other shapes only
   sizes that are also sizes of a weight are kept, and only in feature positions; the others become 0.
 - *Structure.* The classes of a model's operators, and the weight shapes that dominate its calls. It is the same for
-  traces that lack rare operators or see one stage of a pipeline. It names the archetype if no catalogue entry is near.
+  traces that lack rare operators or see one stage of a pipeline.
+- *What is not told.* Without shapes, without calls that take weights (compiled models), or where graphs were replayed,
+  the structure is not that of the model. The descriptor then says what it lacks, and keeps how often what ran.
 - *One iteration.* Collectives are those of one whole iteration, found by marks in the trace, else by their period.
 - An NCCL log among the traces adds its version.
 
@@ -12,7 +14,7 @@ Nothing leaves the tenant (`tenant_client.workload.descriptor`). docs/signatures
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import log2
+from math import gcd, log2
 from pathlib import Path
 
 from crypto.errors import PharoahError
@@ -67,10 +69,11 @@ def describe_files(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -
 def describe(traces: Sequence[Trace]) -> Descriptor:
     """The descriptor of one workload, from traces of some of its ranks and steps; NothingToDescribe without a call."""
     calls = sum((trace.calls for trace in traces), Counter[Call]())
-    if not any(is_part_of_a_model(call.name) for call in calls):
+    if not any(is_part_of_a_model(call.name) for call in calls) and not any(map(_replayed, traces)):
         raise NothingToDescribe(f"no operator in {', '.join(trace.file for trace in traces) or 'no input'}")
     weights = _weights(calls)
     shapes = {dims for (_, dims) in weights} | {dims[::-1] for (_, dims) in weights}
+    lacks = _lacks(traces, calls, weights)
     kinds = sorted({collective.kind for trace in traces for collective in trace.collectives})
     return Descriptor(
         operators=frozenset(_operators(calls, shapes)),
@@ -80,7 +83,41 @@ def describe(traces: Sequence[Trace]) -> Descriptor:
         parallelism=_parallelism(kinds),
         versions=tuple(sorted({item for trace in traces for item in trace.versions.items()})),
         kernel_families=frozenset(kernel_family(kernel) for trace in traces for kernel in trace.kernels),
+        lacks=lacks,
+        counts=_counts(traces, calls, lacks) if lacks else (),
     )
+
+
+def _lacks(traces: Sequence[Trace], calls: Iterable[Call], weights: Mapping[tuple[str, Dims], int]) -> tuple[str, ...]:
+    """What the traces do not tell of the model: `operators` behind graphs, `shapes`, or calls that take `weights`."""
+    if any(map(_replayed, traces)):
+        return ("operators",)
+    if not any(any(call.arguments) for call in calls):
+        return ("shapes",)
+    return () if any(name in table().heavy for name, _ in weights) else ("weights",)
+
+
+def _replayed(trace: Trace) -> bool:
+    """Whether graphs ran whose operators are not in the trace."""
+    return trace.graph_launches > 0 and not trace.graph_captures
+
+
+def _counts(traces: Sequence[Trace], calls: Mapping[Call, int], lacks: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """How often what ran, divided by what all have in common, so that the number of whole iterations is left out.
+
+    Of graphs their kernels, else operators that take a weight: those are recorded before a backend is chosen.
+    """
+    found = Counter[str]()
+    for call, count in calls.items():
+        found[call.name] += count
+    if "operators" in lacks:
+        found = sum((trace.kernels for trace in traces), Counter[str]())
+    elif any(name in table().weights for name in found):
+        found = Counter({name: count for name, count in found.items() if name in table().weights})
+    else:
+        found = Counter({name: count for name, count in found.items() if is_part_of_a_model(name)})
+    divisor = gcd(*found.values())
+    return tuple((name, count // divisor) for name, count in sorted(found.items()))
 
 
 def _weights(calls: Mapping[Call, int]) -> Counter[tuple[str, Dims]]:

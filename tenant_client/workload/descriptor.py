@@ -3,13 +3,13 @@
 The ladder's rungs are canonical bytes cut from a descriptor, coarse to fine (DESIGN §5):
 
     family         collective types, precision, parallelism
-    archetype      the catalogue entry whose sketch is near enough, else the structure
+    archetype      the structure, or the name of the catalogue entry that has the same
     sub-archetype  archetype, library versions, kernel families
     exact          everything
 
-Sets of operators with log2 shapes separate models across vendors (measured: same model .91–.99 Jaccard, others
-.02–.10); counts of operators do not, and kernel names tell the vendor. So operators make the archetype, kernels only
-the sub-archetype. The bytes go nowhere but into the VOPRF, blinded.
+An archetype depends on the structure alone, with any catalogue: workloads that are one without a catalogue are one with
+it. A trace that lacks something is matched on what it has, exactly, and never with one that lacks nothing. The bytes go
+nowhere but into the VOPRF, blinded.
 """
 
 import json
@@ -22,7 +22,7 @@ import msgpack
 from federation.protocol.bundle import CatalogueEntry
 from tenant_client.workload.minhash import Sketch, similarity, sketch
 
-NEAR_ENOUGH = 0.5
+_DIGEST_POSITIONS = 8
 
 Operator = tuple[str, tuple[int, ...]]
 Collective = tuple[str, int, int]
@@ -36,6 +36,9 @@ class Descriptor:
     classes of operators and the shapes of weights that dominate (`tenant_client.workload.describe`). `collectives` is
     the skeleton of one iteration as (type, log2 of group size, log2 of bytes), run-length encoded; `versions` holds
     pairs of library and version.
+
+    `lacks` names what the traces do not tell (`shapes`, `weights`, `operators`), and `counts` what they have instead:
+    names of operators or kernels with how often each ran, divided by what all have in common.
     """
 
     operators: frozenset[Operator]
@@ -45,6 +48,8 @@ class Descriptor:
     parallelism: str
     versions: tuple[tuple[str, str], ...]
     kernel_families: frozenset[str]
+    lacks: tuple[str, ...] = ()
+    counts: tuple[tuple[str, int], ...] = ()
 
     def to_json(self) -> str:
         """Text for the owner's own journal; sets are sorted, so that equal descriptors have equal texts."""
@@ -62,6 +67,8 @@ class Descriptor:
             parallelism=told["parallelism"],
             versions=tuple((library, version) for library, version in told["versions"]),
             kernel_families=frozenset(told["kernel_families"]),
+            lacks=tuple(told.get("lacks", ())),
+            counts=tuple((name, count) for name, count in told.get("counts", ())),
         )
 
 
@@ -85,7 +92,7 @@ class Rungs:
 
 @dataclass(frozen=True)
 class Nearest:
-    """The catalogue entry nearest to a workload, and the estimated Jaccard similarity of the sets of operators."""
+    """The catalogue entry nearest to a workload, and how similar their structures are: 1 only for equal ones."""
 
     name: str
     similarity: float
@@ -109,15 +116,27 @@ def rungs(descriptor: Descriptor, catalogue: Sequence[CatalogueEntry]) -> Rungs:
 
 
 def own_sketch(descriptor: Descriptor) -> Sketch:
-    """The MinHash sketch of the operators with shapes: what a catalogue entry is compared by."""
-    return sketch(_bytes(operator) for operator in sorted(descriptor.operators))
+    """What a catalogue entry is compared by: the MinHash sketch of the structure, with a digest of it at the end.
+
+    Sketches of two structures that differ in one of many parts may agree by chance, their digests do not.
+    """
+    parts = [*map(_bytes, sorted(descriptor.structure)), *([_bytes(_recorded(descriptor))] if descriptor.lacks else [])]
+    whole = sketch([_bytes(parts)]).minima[-_DIGEST_POSITIONS:]
+    return Sketch((*sketch(parts).minima[:-_DIGEST_POSITIONS], *whole))
 
 
 def _archetype(descriptor: Descriptor, catalogue: Sequence[CatalogueEntry]) -> list[Any]:
     near = nearest(own_sketch(descriptor), catalogue)
-    if near is not None and near.similarity >= NEAR_ENOUGH:
+    if near is not None and near.similarity == 1.0:
         return ["archetype", "catalogue", near.name]
-    return ["archetype", "structure", sorted(descriptor.structure)]
+    structure = sorted(descriptor.structure)
+    if descriptor.lacks:
+        return ["archetype", "as recorded", structure, _recorded(descriptor)]
+    return ["archetype", "structure", structure]
+
+
+def _recorded(descriptor: Descriptor) -> list[Any]:
+    return [descriptor.lacks, descriptor.counts]
 
 
 def _bytes(value: Any) -> bytes:

@@ -18,12 +18,16 @@ import pytest
 import sqlalchemy as sa
 from flwr.serverapp import ServerApp
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
 from crypto.errors import AlreadyAnswered, PlanRefused, Refusal, Unreachable
 from crypto.signing import SigningKey
+from federation.protocol.bundle import CatalogueEntry
 from federation.protocol.queries import Query
+from federation.runtime.catalogue_file import write_catalogue
 from federation.runtime.logs import Format, JsonLines, configure
 from federation.runtime.web.guard import Asgi
+from provider_server.cli import app
 from provider_server.metrics import Metrics
 from provider_server.network.connections import DEFAULT_LIMITS
 from provider_server.network.listeners import Listener, private_socket
@@ -40,7 +44,9 @@ from simulation.run.federation import Federation
 from simulation.run.local_grid import LocalGrid
 from tenant_client.network.flower_app import client_app
 from tenant_client.records.local_secrets import selection_key
+from tenant_client.workload.descriptor import own_sketch, rungs
 from tests.support import schemas
+from tests.support.factories import a_descriptor
 from tests.support.federations import WEEKS, Answerer, Grounds, begin, fail, lease_id
 from tests.support.waiting import PATIENCE_S
 
@@ -292,6 +298,33 @@ def test_a_released_round_shows_in_metrics_and_in_one_line(running: Running, rec
     (event,) = events(records, "release")
     assert (event["start_hour"], event["end_hour"], event["contributors"]) == (*WEEKS[0], TENANTS)
     assert not running.rounds().step()  # the next week has not ended
+
+
+def test_a_catalogue_reaches_every_tenant_before_the_next_round_registers_workloads(
+    idle: Running, tmp_path: Path
+) -> None:
+    heard: list[Query] = []
+    first = idle.federation.tenants[0]
+
+    def answer(verb: Query, payload: bytes) -> bytes:
+        heard.append(verb)
+        return first.answer(verb, payload)
+
+    idle.link.answers[0] = answer
+    (tmp_path / "provider" / "provider.toml").touch()
+    known = CatalogueEntry("benchmark-llama", own_sketch(a_descriptor()).to_bytes())
+    write_catalogue(tmp_path / "known.catalogue", (known,))
+    done = CliRunner().invoke(
+        app, ["catalogue", str(tmp_path / "known.catalogue"), "--home", str(tmp_path / "provider")]
+    )
+    assert done.stdout == "bundle 0 published, with a catalogue of 1 benchmark job\n"
+    rounds = idle.rounds()
+    for _ in range(2):
+        with pytest.raises(NothingToCount):  # and so no bundle is published after it
+            rounds.hold(None)
+    assert [tenant.catalogue() for tenant in idle.federation.tenants] == [(known,)] * TENANTS
+    assert heard == [Query.BUNDLE, Query.DIRECTORY, Query.REGISTRATIONS, Query.DIRECTORY, Query.REGISTRATIONS]
+    assert b"benchmark-llama" in rungs(a_descriptor(), first.catalogue()).archetype
 
 
 def test_a_round_with_too_few_contributions_waits_and_is_finished_by_the_next_step(

@@ -13,7 +13,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from crypto.signing import open_signed
-from federation.protocol.bundle import Bundle
+from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
+from federation.runtime.catalogue_file import write_catalogue
 from provider_server import home as homes
 from provider_server.analysis.buildup import BuildUp
 from provider_server.analysis.contexts import Context
@@ -231,6 +232,35 @@ def test_a_bundle_is_published_by_hand_and_the_old_ones_stay(held: Path, tmp_pat
     assert second["bundle"] == first["bundle"] + 1
     listed = [told("findings", "--home", home, "--probability", 0, "--bundle", n["bundle"]) for n in (first, second)]
     assert listed[0] == listed[1] != []
+
+
+def test_a_catalogue_is_published_before_the_first_week_and_replaced_later(held: Path, tmp_path: Path) -> None:
+    names = ("bert", "llama")
+    for number, known in ((1, names), (2, names[:1])):
+        entries = tuple(CatalogueEntry(name, bytes(SKETCH_BYTES)) for name in known)
+        write_catalogue(tmp_path / f"{number}.catalogue", entries)
+    home = shutil.copytree(held, tmp_path / "provider")
+    (published,) = told("publish", "--home", home)
+    (row,) = told("catalogue", tmp_path / "1.catalogue", "--home", home)
+    assert row == {"bundle": published["bundle"] + 1, "names": list(names)}
+    before, after = (
+        told("findings", "--home", home, "--probability", 0, "--bundle", one["bundle"]) for one in (published, row)
+    )
+    assert before == after != []
+    said = call("catalogue", tmp_path / "2.catalogue", "--home", home).stdout
+    assert said == f"bundle {row['bundle'] + 1} published, with a catalogue of 1 benchmark job\n"
+    (later,) = told("publish", "--home", home)
+    with closing(homes.open_provider(home, None, homes.settings_of(home))) as provider:
+        newest = homes.open_publisher(home, provider.store).newest()
+    assert newest is not None
+    assert (newest.number, [entry.name for entry in newest.catalogue]) == (later["bundle"], ["bert"])
+
+
+def test_what_is_no_catalogue_is_not_published(held: Path, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("bert=bert.json")
+    result = call("catalogue", tmp_path / "x", "--home", held)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "not a catalogue" in result.stderr
 
 
 def test_a_bundle_names_the_contexts_that_the_settings_name_and_no_others(held: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from federation.protocol.round_messages import Ladder
-from tenant_client.workload.compare import conclude, differences, jaccard, operator_text
+from tenant_client.workload.compare import compared, conclude, differences, jaccard, operator_text
 from tests.support.changing import replace
 from tests.support.factories import a_descriptor, token
 
@@ -31,6 +31,17 @@ def test_every_rung_is_told_by_its_own_token() -> None:
     assert same(LADDER, replace(STRANGER, archetype=LADDER.archetype)) == {"same_archetype"}
     assert same(LADDER, replace(STRANGER, subarchetype=LADDER.subarchetype)) == {"same_subarchetype"}
     assert same(LADDER, replace(STRANGER, exact=LADDER.exact)) == set()
+
+
+@pytest.mark.parametrize("lacking", ["first", "second", "both"])
+def test_archetypes_of_traces_that_lack_something_are_unknown_unless_they_are_equal(lacking: str) -> None:
+    shapeless = replace(LLAMA, lacks=("shapes",))
+    one, other = (shapeless if lacking in (side, "both") else LLAMA for side in ("first", "second"))
+    unknown = compared(one, other, conclude(LADDER, STRANGER))
+    assert (unknown.same_archetype, unknown.same_subarchetype, unknown.same_family) == (None, None, False)
+    assert (unknown.first_lacks, unknown.second_lacks) == (one.lacks, other.lacks)
+    assert compared(one, other, conclude(LADDER, LADDER)).same_archetype is True
+    assert compared(LLAMA, LLAMA, conclude(LADDER, STRANGER)).same_archetype is False
 
 
 # ---- similarity ----------------------------------------------------------------------------------------------------

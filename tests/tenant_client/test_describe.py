@@ -22,7 +22,7 @@ from tenant_client.workload.describe import (
     describe_files,
     read_traces,
 )
-from tenant_client.workload.descriptor import Descriptor
+from tenant_client.workload.descriptor import Descriptor, rungs
 from tests.support.traces import (
     Op,
     Transformer,
@@ -210,6 +210,61 @@ def test_without_shapes_classes_and_their_shares_tell_models_apart() -> None:
 def test_without_any_known_class_the_operators_are_the_structure() -> None:
     found = describe([read_kineto(kineto([operator(Op("custom::one")), operator(Op("aten::empty"))]))])
     assert found.structure == {("custom::one", ())} == found.operators
+
+
+# ---- what a trace lacks --------------------------------------------------------------------------------------------
+
+
+def runtime(name: str) -> dict[str, Any]:
+    """A call of the CUDA or HIP runtime."""
+    return {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 1, "tid": 2, "ts": 0, "dur": 1, "args": {}}
+
+
+def replayed(kernels: dict[str, int], *others: Any) -> Descriptor:
+    """A graph that was launched once, with so many of each kernel."""
+    ran = [kernel(name) for name, count in kernels.items() for _ in range(count)]
+    return describe([read_kineto(kineto([runtime("cudaGraphLaunch"), *ran, *others]))])
+
+
+def test_a_whole_trace_lacks_nothing() -> None:
+    assert (REFERENCE.lacks, REFERENCE.counts) == ((), ())
+    assert described(convnet()).lacks == ()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_a_trace_without_shapes_says_so_and_has_its_weights_of_one_iteration_counted(steps: int) -> None:
+    found = shapeless([convnet()] * steps)
+    assert found.lacks == ("shapes",)
+    assert found.counts == (("aten::batch_norm", 3), ("aten::conv2d", 3), ("aten::linear", 1))
+
+
+def test_depths_that_round_to_the_same_shares_differ_without_shapes() -> None:
+    shallow, deep = (shapeless([replace(GPT, blocks=blocks).step()]) for blocks in (10, 11))
+    assert shallow.structure == deep.structure
+    assert rungs(shallow, ()).archetype != rungs(deep, ()).archetype
+
+
+def test_a_compiled_model_lacks_the_calls_that_take_weights() -> None:
+    found = described([Op("aten::mm", ([8, 64], [64, 64]))] * 4)
+    assert found.lacks == ("weights",)
+    assert found.counts == (("aten::mm", 1),)
+
+
+def test_graphs_that_were_replayed_are_told_by_their_kernels() -> None:
+    small, twice, large = (replayed({"gemm": count, "softmax": 2}) for count in (8, 8, 10))
+    assert small.lacks == ("operators",)
+    assert small.counts == (("gemm", 4), ("softmax", 1))
+    assert rungs(small, ()).inputs == rungs(twice, ()).inputs
+    assert rungs(small, ()).archetype != rungs(large, ()).archetype
+    sampling = operator(Op("aten::linear", ([8, 64], [50257, 64], [])))
+    assert replayed({"gemm": 8}, sampling).lacks == ("operators",)
+
+
+def test_graphs_whose_capture_was_traced_lack_nothing() -> None:
+    captured = [runtime("cudaStreamBeginCapture"), *(operator(op) for op in GPT.step())]
+    found = replayed({"gemm": 8}, *captured)
+    assert found.lacks == ()
+    assert found.structure == REFERENCE.structure
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What a workload is: the same bytes for the same workload, and rungs that tell apart what they should."""
 
+import json
 import random
 from collections.abc import Iterable
 from typing import TypeVar
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from federation.protocol.bundle import SKETCH_BYTES, CatalogueEntry
-from tenant_client.workload.descriptor import NEAR_ENOUGH, Descriptor, own_sketch, rungs
+from tenant_client.workload.descriptor import Descriptor, nearest, own_sketch, rungs
 from tenant_client.workload.minhash import POSITIONS, Sketch, similarity, sketch
 from tests.support.changing import replace
 from tests.support.factories import a_descriptor
@@ -154,45 +155,85 @@ def entry(name: str, descriptor: Descriptor) -> CatalogueEntry:
     return CatalogueEntry(name, own_sketch(descriptor).to_bytes())
 
 
-def resembling(share: float, tag: str = "own") -> Descriptor:
-    """A workload with that share of LLAMA's operators and as many of its own as make up the number."""
-    kept = round(share * len(OPERATORS))
-    strange = [(f"custom::{tag}_{number}", (3,)) for number in range(len(OPERATORS) - kept)]
-    return replace(LLAMA, operators=frozenset([*OPERATORS[:kept], *strange]), structure=frozenset({(tag, ())}))
+def with_structure(*parts: int) -> Descriptor:
+    """LLAMA with another structure, and with operators of its own."""
+    own = frozenset((f"part::{number}", ()) for number in parts)
+    return replace(LLAMA, structure=own, operators=own)
 
 
 CATALOGUE = (entry("llama", LLAMA), entry("mixtral", a_descriptor("mixtral")))
+numbers = st.frozensets(st.integers(0, 30), min_size=1, max_size=30)
 
 
-def test_workloads_near_a_benchmark_are_of_its_archetype() -> None:
-    near = [LLAMA, resembling(0.95, "one"), resembling(0.9, "other")]
+def test_workloads_of_a_benchmarks_structure_are_of_its_archetype_whatever_operators_were_recorded() -> None:
+    near = [LLAMA, replace(LLAMA, operators=frozenset(OPERATORS[1:])), replace(LLAMA, operators=frozenset())]
     assert len({rungs(workload, CATALOGUE).archetype for workload in near}) == 1
-    assert len({rungs(workload, ()).archetype for workload in near}) == 3
     assert len({rungs(workload, CATALOGUE).exact for workload in near}) == 3
     assert b"llama" in rungs(near[0], CATALOGUE).archetype
 
 
-def test_workloads_near_no_benchmark_keep_their_own_archetype() -> None:
-    for far in (resembling(0.3), resembling(0.0), a_descriptor("bert")):
+def test_workloads_of_another_structure_keep_their_own_archetype() -> None:
+    one_less = replace(LLAMA, structure=frozenset(sorted(LLAMA.structure)[1:]))
+    for far in (one_less, replace(LLAMA, structure=LLAMA.structure | {("gelu", ())}), a_descriptor("bert")):
         assert rungs(far, CATALOGUE).archetype == rungs(far, ()).archetype
 
 
-def test_the_nearest_benchmark_gives_the_name_wherever_it_stands() -> None:
-    crowded = (entry("close", resembling(0.8)), *CATALOGUE, entry("closer", resembling(0.95)))
+@given(one=numbers, other=numbers, known=st.lists(numbers, max_size=4))
+def test_a_catalogue_neither_parts_nor_joins(
+    one: frozenset[int], other: frozenset[int], known: list[frozenset[int]]
+) -> None:
+    """Also not where an entry differs in one of thirty parts from one of them, or from both."""
+    mine, theirs = with_structure(*one), with_structure(*other)
+    near = [*known, one, other, one | {31}, other - {min(other)}]
+    for number in range(len(near) + 1):
+        catalogue = [entry(str(at), with_structure(*parts)) for at, parts in enumerate(near[:number])]
+        same = rungs(mine, catalogue).archetype == rungs(theirs, catalogue).archetype
+        assert same == (one == other)
+
+
+def test_the_entry_of_the_same_structure_gives_the_name_wherever_it_stands() -> None:
+    less, more = with_structure(*range(29)), with_structure(*range(31))
+    crowded = (entry("less", less), entry("own", with_structure(*range(30))), entry("more", more))
     for catalogue in (crowded, crowded[::-1]):
-        assert rungs(LLAMA, catalogue).archetype == rungs(LLAMA, CATALOGUE).archetype
-        assert rungs(a_descriptor("mixtral"), catalogue).archetype != rungs(LLAMA, catalogue).archetype
+        assert b"own" in rungs(with_structure(*range(30)), catalogue).archetype
+        assert b"less" in rungs(less, catalogue).archetype
 
 
-def test_near_enough_is_the_stated_similarity_and_not_just_below_it() -> None:
-    own = own_sketch(LLAMA)
-    at = round(NEAR_ENOUGH * POSITIONS)
+def test_the_nearest_entry_is_shown_with_how_near_it_is() -> None:
+    found = nearest(own_sketch(with_structure(*range(28))), (entry("own", with_structure(*range(30))), *CATALOGUE))
+    assert found is not None
+    assert found.name == "own"
+    assert 0.6 < found.similarity < 1.0
+    same = nearest(own_sketch(LLAMA), CATALOGUE)
+    assert same is not None
+    assert (same.name, same.similarity) == ("llama", 1.0)
 
-    def sharing(positions: int) -> CatalogueEntry:
-        return CatalogueEntry("edge", Sketch((*own.minima[:positions], *[1] * (POSITIONS - positions))).to_bytes())
 
-    assert rungs(LLAMA, (sharing(at),)).archetype != rungs(LLAMA, ()).archetype
-    assert rungs(LLAMA, (sharing(at - 1),)).archetype == rungs(LLAMA, ()).archetype
+# ---- traces that lack something ------------------------------------------------------------------------------------
+
+SHAPELESS = replace(LLAMA, lacks=("shapes",), counts=(("aten::layer_norm", 3), ("aten::linear", 8)))
+
+
+def test_what_lacks_something_is_matched_on_what_it_has_and_with_nothing_else() -> None:
+    assert changed(SHAPELESS, replace(SHAPELESS, operators=frozenset())) == {"exact"}
+    assert changed(SHAPELESS, LLAMA) == {"archetype", "subarchetype", "exact"}
+    deeper = replace(SHAPELESS, counts=(("aten::layer_norm", 5), ("aten::linear", 16)))
+    assert changed(SHAPELESS, deeper) == {"archetype", "subarchetype", "exact"}
+    assert "archetype" in changed(SHAPELESS, replace(SHAPELESS, lacks=("operators",)))
+
+
+def test_what_lacks_something_takes_no_name_of_a_benchmark_that_lacks_nothing() -> None:
+    assert rungs(SHAPELESS, CATALOGUE).archetype == rungs(SHAPELESS, ()).archetype
+    known = (entry("llama", SHAPELESS),)
+    assert b"llama" in rungs(SHAPELESS, known).archetype
+    assert rungs(LLAMA, known).archetype == rungs(LLAMA, ()).archetype
+
+
+def test_a_descriptor_of_before_lacks_was_kept_is_read() -> None:
+    told = json.loads(LLAMA.to_json())
+    del told["lacks"], told["counts"]
+    assert Descriptor.from_json(json.dumps(told)) == LLAMA
+    assert Descriptor.from_json(SHAPELESS.to_json()) == SHAPELESS
 
 
 def test_a_new_version_of_a_benchmark_is_the_same_archetype_and_another_subarchetype() -> None:

@@ -92,15 +92,37 @@ def test_after_the_first_sample_the_budget_holds_at_every_step(cost_s: float) ->
     assert pacer.samples >= (1 if cost_s == 20.0 else 4)
 
 
-def test_a_busy_host_is_asked_again_later_and_then_left_alone() -> None:
+def sampled_under_load(step_s: float, cost_s: float = 0.3, steps: int = 50_000) -> list[float]:
+    """When a job on a host that stays busy samples, in seconds since its first step."""
+    pacer, found = Pacer(PacingSettings(), 0.0), []
+    for step in range(1, steps):
+        pacer.saw(step_s)
+        if pacer.due(step, step * step_s, load_per_core=9.0):
+            found.append(step * step_s)
+            pacer.charge(cost_s)
+    return found
+
+
+def test_a_host_that_turns_quiet_is_sampled_at_the_next_candidate() -> None:
     pacer = Pacer(PacingSettings(), 0.0)
     assert not any(pacer.due(step, float(step), load_per_core=9.0) for step in range(1, 100))
-    assert not pacer.stopped
-    assert pacer.due(160, 160.0, load_per_core=0.1)
-    pacer = Pacer(PacingSettings(busy_findings=3), 0.0)
-    assert not any(pacer.due(step, float(step), load_per_core=9.0) for step in range(1, 41))
-    assert pacer.stopped
-    assert not any(pacer.due(step, float(step), load_per_core=0.1) for step in range(41, 10_000))
+    assert pacer.busy == "load 9.0 per core"
+    assert next(step for step in range(100, 200) if pacer.due(step, float(step), load_per_core=0.1)) == 102
+
+
+@pytest.mark.parametrize("step_s", [0.01, 0.1, 0.5, 2.0, 20.0])
+def test_a_busy_host_is_sampled_once_within_its_budget_and_soon_after_ten_minutes_at_the_latest(step_s: float) -> None:
+    (at_s,) = sampled_under_load(step_s)
+    wanted = PacingSettings()
+    assert at_s * wanted.budget >= min(wanted.first_cost_s, wanted.patience_s * wanted.budget)
+    assert at_s <= wanted.patience_s * 9 / 8 + step_s
+    assert at_s < 360 or step_s > 0.1
+
+
+def test_a_job_on_a_busy_host_without_a_budget_waits_as_long_as_it_has_patience() -> None:
+    pacer = Pacer(PacingSettings(budget=0.0), 0.0)
+    assert pacer.put_off_s() == 600.0
+    assert next(step for step in range(1, 1000) if pacer.due(step, float(step), load_per_core=9.0)) == 654
 
 
 @pytest.mark.parametrize(("durations_s", "due"), [([0.1, 0.11] * 8, True), ([0.1, 0.9] * 8, False), ([], True)])
@@ -172,7 +194,8 @@ def test_reports_are_bounded_in_time_and_the_last_one_is_exact(run_dir: Path, mo
 def test_a_sample_that_the_job_does_not_live_to_complete_is_dropped(run_dir: Path) -> None:
     with pharoah_hook() as hook:
         train(hook, 12)
-    assert names(run_dir) == ["progress-0"]
+    assert names(run_dir) == ["progress-0", "sampling-0"]
+    assert "not completed" in (run_dir / "sampling-0").read_text()
     assert not torch.autograd._profiler_enabled()
 
 
@@ -235,6 +258,23 @@ def test_an_explicit_loop_is_not_counted_twice(run_dir: Path) -> None:
     assert (seen(run_dir).step, seen(run_dir).phase) == (3, "end")
 
 
+def test_nothing_is_sampled_once_the_workload_is_described(run_dir: Path) -> None:
+    with pharoah_hook() as hook:
+        train(hook, 15)
+        (run_dir / "described").touch()
+        train(hook, 200)
+    assert traces(run_dir) == ["trace-0-0.json"]
+
+
+def test_a_host_that_stays_busy_is_the_reason_that_is_left(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHAROAH_SAMPLE_LOAD", "-1")
+    monkeypatch.setenv("PHAROAH_SAMPLE_BUDGET", "0.0025")
+    with pharoah_hook() as hook:
+        train(hook, 40)
+    assert traces(run_dir) == []
+    assert (run_dir / "sampling-0").read_text().startswith("the host is busy (load ")
+
+
 def test_the_jobs_own_profiler_is_never_disturbed(run_dir: Path) -> None:
     with pharoah_hook() as hook:
         train(hook, 11)  # a sample has begun
@@ -243,6 +283,7 @@ def test_the_jobs_own_profiler_is_never_disturbed(run_dir: Path) -> None:
         train(hook, 50)
     assert "aten::linear" in {event.key for event in profile.key_averages()}
     assert traces(run_dir) == []
+    assert (run_dir / "sampling-0").read_text() == "the job was profiled by its owner"
     assert seen(run_dir).step == 66
 
 
@@ -490,6 +531,7 @@ def test_the_jobs_module_path_stays_as_it_was(tmp_path: Path) -> None:
 def test_a_trace_that_the_disk_cannot_hold_does_not_appear(tmp_path: Path) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
     done = run_script(limit + LOOP, PHAROAH_RUN_DIR=str(tmp_path))
-    assert names(tmp_path) == ["progress-0"]
+    assert names(tmp_path) == ["progress-0", "sampling-0"]
+    assert (tmp_path / "sampling-0").read_text().startswith("sampling failed: ")
     assert seen(tmp_path).step == 16
     assert "no further traces" in done.stderr

@@ -6,18 +6,25 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from crypto.ids import LeaseId
+from tenant_client.cli import app
+from tenant_client.disclosure.happened import what_happened
+from tenant_client.disclosure.overview import leases
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal
 from tenant_client.rounds.tenant import StartedLease
+from tenant_client.run.hook.progress import Progress, Writer
+from tenant_client.run.workload import RunWorkload
 from tenant_client.workload.describe import describe_files
 from tests import needs
 from tests.jobs.wrapped import ROOT, attempts, run
 from tests.support.factories import Cast, a_descriptor
 from tests.support.gloo import tried_again_without_gloo
 
-AT_ONCE = {f"PHAROAH_SAMPLE_{name}": "inf" for name in ("LOAD", "JITTER", "BUDGET")}
+SHAPES = {"Input Dims": [[8, 64], [128, 64], [128]], "Input type": ["float", "float", "float"]}
+LINEAR = {"ph": "X", "cat": "cpu_op", "name": "aten::linear", "ts": 1, "dur": 1, "args": SHAPES}
 
 
 @pytest.mark.nightly
@@ -27,19 +34,79 @@ def test_an_unchanged_job_gets_its_signature(tmp_path: Path) -> None:
     needs.package("torch")
     job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     home = tmp_path / "home"
-    done = run(home, [*job, ROOT / "examples/ddp.py", "--steps", "40"], env=AT_ONCE, timeout_s=90.0)
+    done = run(home, [*job, ROOT / "examples/ddp.py", "--steps", "8"], ["--describe", "now"], timeout_s=90.0)
     if "connectFullMesh" in done.stderr:
         (tmp_path / "no-gloo").touch()
     assert done.code == 0, done.stderr
-    assert attempts(home)[-1].steps == 40
+    assert attempts(home)[-1].steps == 8
+    assert done.stderr.endswith("; workload described\n")
     with closing(open_database(home / "tenant.db")) as connection:
         ((unit, descriptor),) = Journal(connection).descriptors().items()
+        assert Journal(connection).undescribed() == {}
     assert unit == "lease-1"
     assert ("linear", ()) in descriptor.structure
     assert any(name == "aten::linear" for name, dims in descriptor.structure if dims)
     assert "torch" in dict(descriptor.versions)
     assert {kind for kind, _, _ in descriptor.collectives} >= {"all_reduce"}
     assert not list(home.rglob("trace-*"))
+
+
+def test_a_job_that_trains_nothing_is_said_not_to_be_described(tmp_path: Path) -> None:
+    done = run(tmp_path / "home", [sys.executable, "-c", "pass"])
+    why = "no step of a PyTorch optimiser was seen in a process that `run` started"
+    assert done.stderr.endswith(f"; workload not described: {why}\n")
+    failed = run(tmp_path / "home", [sys.executable, "-c", "1 / 0"])
+    assert f"pharoah-tenant: workload not described: {why}\n" in failed.stderr
+    with closing(open_database(tmp_path / "home" / "tenant.db")) as connection:
+        assert what_happened(connection).undescribed == {"lease-1": why}
+        assert [row.undescribed for row in leases(connection)] == [why]
+    for verb in ("status", "journal"):
+        shown = CliRunner().invoke(app, [verb, "--home", str(tmp_path / "home")])
+        assert f"workload not described: {why}" in shown.stdout
+
+
+def a_record(run_dir: Path, steps: int) -> None:
+    Writer(run_dir, Progress(0, 1, steps, 1e9, "train", None, 0)).close()
+
+
+def test_why_a_workload_is_not_described(tmp_path: Path) -> None:
+    workload = RunWorkload(tmp_path, sampled=True)
+    a_record(tmp_path, 12)
+    assert "after step 13" in workload.why_not()
+    a_record(tmp_path, 13)
+    assert "took no sample" in workload.why_not()
+    (tmp_path / "sampling-3").write_text("the host is busy")
+    assert workload.why_not() == "the host is busy"
+    (tmp_path / "trace-0-0.json").write_text("{}")
+    assert workload.take(workload.traces()) is None
+    assert workload.why_not().startswith("its traces could not be read: ")
+    assert workload.traces() == []
+    assert "--no-sample" in RunWorkload(tmp_path, sampled=False).why_not()
+
+
+def test_a_trace_that_gives_no_description_leaves_it_to_the_next(tmp_path: Path) -> None:
+    workload = RunWorkload(tmp_path, sampled=True)
+    (tmp_path / "trace-0-0.json").write_text("{}")
+    assert workload.take(workload.traces()) is None
+    (tmp_path / "trace-0-1.json").write_text(json.dumps({"traceEvents": [LINEAR]}))
+    assert workload.take(workload.traces()) is not None
+    workload.kept(kept=False)
+    assert (workload.described, workload.why_not()) == (False, "the journal could not be written")
+    assert not (tmp_path / "described").exists()
+    workload.kept(kept=True)
+    assert workload.described
+    assert (tmp_path / "described").exists()
+
+
+def test_why_a_lease_is_not_described_is_kept_until_it_is(cast: Cast) -> None:
+    journal = cast.tenant(trustees=()).journal
+    journal._connection.execute("INSERT INTO units VALUES ('one', 0.0, '{}')")
+    for why in ("too few steps", "the host is busy"):
+        journal.leave_undescribed("one", why)
+    assert journal.undescribed() == {"one": "the host is busy"}
+    journal.describe("one", 1.0, a_descriptor())
+    journal.leave_undescribed("one", "too few steps")  # a later attempt, of the same workload
+    assert journal.undescribed() == {}
 
 
 def test_a_lease_that_ran_before_it_was_registered_gets_its_labels(cast: Cast) -> None:
@@ -63,9 +130,7 @@ def test_the_newest_description_of_a_lease_counts(cast: Cast) -> None:
 
 
 def test_what_a_trace_says_survives_the_journal(tmp_path: Path, cast: Cast) -> None:
-    shapes = {"Input Dims": [[8, 64], [128, 64], [128]], "Input type": ["float", "float", "float"]}
-    event = {"ph": "X", "cat": "cpu_op", "name": "aten::linear", "ts": 1, "dur": 1, "args": shapes}
-    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event]}))
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [LINEAR]}))
     descriptor = describe_files([tmp_path / "trace.json"])
     tenant = cast.tenant(trustees=())
     tenant._connection.execute("INSERT INTO units VALUES ('one', 0.0, '{}')")

@@ -13,16 +13,16 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from federation.protocol.bundle import CatalogueEntry
+from federation.runtime.catalogue_file import read_catalogue
 from tenant_client.cli import app
-from tenant_client.workload.catalogue import read_catalogue
 from tenant_client.workload.compare import jaccard
 from tenant_client.workload.describe import describe, read_traces
 from tenant_client.workload.descriptor import Descriptor, own_sketch, rungs
 from tests.support import schemas
-from tests.support.traces import Transformer, convnet, kernel, kineto, operator, profiled
+from tests.support.traces import Op, Transformer, convnet, kernel, kineto, operator, profiled
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
-KEYS = ["family", "archetype", "subarchetype", "exact", "nearest", "key"]
+KEYS = ["family", "archetype", "subarchetype", "exact", "nearest", "key", "lacks"]
 GPT = Transformer()
 
 
@@ -66,7 +66,7 @@ def failed(*words: str | Path) -> str:
 def test_an_owner_sees_what_the_workload_looks_like(traces: dict[str, Path]) -> None:
     found = said("describe", traces["decoder"])
     assert list(found) == [
-        *("precision", "parallelism", "versions", "kernel_families", "structure", "collectives", "operators")
+        *("precision", "parallelism", "versions", "kernel_families", "structure", "collectives", "operators", "lacks")
     ]
     assert (found["precision"], found["parallelism"], found["versions"]) == ("bf16", "dp", {"cuda": "12.4"})
     assert ["aten::linear", [768, 256]] in found["structure"]
@@ -140,7 +140,9 @@ def test_people_see_the_same_tokens(traces: dict[str, Path]) -> None:
 
 def test_two_runs_of_one_model_are_one_archetype_and_their_difference_is_shown(traces: dict[str, Path]) -> None:
     found = said("compare", traces["decoder"], traces["batch"])
-    assert list(found) == ["same_family", "same_archetype", "same_subarchetype", "jaccard", "differences"]
+    assert list(found) == [
+        *("same_family", "same_archetype", "same_subarchetype", "jaccard", "differences", "first_lacks", "second_lacks")
+    ]
     assert found["same_archetype"] is True
     other = said("compare", traces["decoder"], traces["convolutions"])
     assert other["same_archetype"] is False
@@ -315,6 +317,20 @@ def test_versions_of_cuda_and_hip_are_subarchetypes(tmp_path: Path) -> None:
         found.append(said("tokens", file))
     assert len({one["archetype"] for one in found}) == 1
     assert len({one["subarchetype"] for one in found}) == 4
+
+
+def test_traces_with_and_without_shapes_are_not_called_different(tmp_path: Path) -> None:
+    with_shapes, without = tmp_path / "with.json", tmp_path / "without.json"
+    with_shapes.write_bytes(kineto([operator(op) for op in GPT.step()]))
+    without.write_bytes(kineto([operator(Op(op.name)) for op in GPT.step()]))
+    assert said("describe", without)["lacks"] == ["shapes"]
+    assert "archetype unknown: sizes of tensors were not recorded" in run("describe", without).stdout
+    found = said("compare", with_shapes, without)
+    assert (found["same_archetype"], found["first_lacks"], found["second_lacks"]) == (None, [], ["shapes"])
+    assert "  same archetype      unknown\n" in run("compare", with_shapes, without).stdout
+    run("catalogue", tmp_path / "known", f"gpt={with_shapes}")
+    assert said("compare", with_shapes, without, "--catalogue", tmp_path / "known")["same_archetype"] is None
+    assert said("compare", without, without, "--catalogue", tmp_path / "known")["same_archetype"] is True
 
 
 def test_the_worlds_traces_pass_through_the_verbs() -> None:

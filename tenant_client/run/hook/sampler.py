@@ -3,7 +3,8 @@
 A trace holds operators with shapes and, where there is one, the accelerator's kernels; no stacks, no memory. It appears
 under its name only when complete, readable by its owner alone. The sampler keeps clear of the job's own profiling: as
 soon as the job starts a profiler, a sample under way is dropped and none follows. Whatever goes wrong ends sampling,
-never the job.
+never the job. Why there is no trace yet stands in `sampling-<rank>`, in words; once a file `described` lies in the run
+directory, no further sample is taken.
 """
 
 import json
@@ -13,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 from tenant_client.run.hook.pacing import HISTORY_STEPS, Pacer
 
 MIN_FREE_BYTES = 256 << 20
+DESCRIBED = "described"
 
 
 class Sampler:
@@ -65,10 +67,28 @@ class Sampler:
         else:
             if step == self._last[0] + 1:
                 self._pacer.saw(now_s - self._last[1])
-            if step >= self._pacer.next_step and self._pacer.due(step, now_s, load_per_core()):
-                self._began_s, self._inside_s = now_s, 0.0
-                self._safely(self._begin)
+            if step >= self._pacer.next_step:
+                self._at_candidate(step, now_s)
         self._last = (step, time.perf_counter())
+
+    def _at_candidate(self, step: int, now_s: float) -> None:
+        pacer = self._pacer
+        if pacer.due(step, now_s, load_per_core()):
+            self._began_s, self._inside_s = now_s, 0.0
+            self._safely(self._begin)
+        elif pacer.busy and not pacer.samples:
+            put_off = f"the first sample is put off until {pacer.put_off_s():.0f} s after the first step"
+            self._note(f"the host is busy ({pacer.busy}); {put_off}")
+
+    def _note(self, why: str) -> None:
+        """Says why there is no trace yet, for whoever reads the run directory; nothing once there is one."""
+        path = self._run_dir / why_file(self._rank)
+        with suppress(OSError):
+            if not why:
+                path.unlink(missing_ok=True)
+                return
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+                file.write(why)
 
     def forget_last_step(self) -> None:
         """The coming step's time will say nothing of how long steps take."""
@@ -85,6 +105,7 @@ class Sampler:
             work()
         except Exception as error:  # noqa: BLE001  # torch raises anything, and the job must not see it
             self._pacer.stopped = True
+            self._note(f"sampling failed: {type(error).__name__}: {error}")
             self._complain(f"no further traces: {type(error).__name__}: {error}")
             self._stop_after_failure()
         self._working = False
@@ -97,8 +118,11 @@ class Sampler:
             self._safely(profile.stop)
 
     def _begin(self) -> None:
-        if self._profiled_by_others():
+        if (self._run_dir / DESCRIBED).exists():
             self._pacer.stopped = True
+            return
+        if self._profiled_by_others():
+            self._leave_to_others()
             return
         if shutil.disk_usage(self._run_dir).free < MIN_FREE_BYTES:
             raise OSError(f"less than {MIN_FREE_BYTES >> 20} MiB free in the run directory")
@@ -113,6 +137,8 @@ class Sampler:
             on_trace_ready=self._export,
             record_shapes=True,
         )
+        if not self._pacer.samples:
+            self._note("the first sample was not completed")
         with _quiet_kineto():
             self._profile.start()
 
@@ -141,6 +167,7 @@ class Sampler:
                 raise OSError("the trace was not written to its end; is the disk full?")
             unfinished.chmod(0o600)
             unfinished.rename(self._run_dir / f"trace-{self._rank}-{number}.json")
+        self._note("")
 
     def _drop(self) -> None:
         if self._profile is not None:
@@ -154,6 +181,11 @@ class Sampler:
     def _profiled_by_others(self) -> bool:
         return "NSYS_PROFILING_SESSION_ID" in os.environ or self._torch.autograd._profiler_enabled()
 
+    def _leave_to_others(self) -> None:
+        if not self._pacer.samples:
+            self._note("the job was profiled by its owner")
+        self._pacer.stopped = True
+
     def _watch_other_profilers(self) -> None:
         """There is one profiler per process: were ours to run when the job starts its own, the job would fail."""
         module = self._torch.autograd.profiler
@@ -165,7 +197,7 @@ class Sampler:
 
         def wrapped(*arguments: Any, **keywords: Any) -> Any:
             if not self._working:
-                self._pacer.stopped = True
+                self._leave_to_others()
                 self._safely(self._drop)
             return original(*arguments, **keywords)
 
@@ -190,6 +222,11 @@ def _ends_like_json(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-min(64, path.stat().st_size), os.SEEK_END)
         return file.read().rstrip().endswith(b"}")
+
+
+def why_file(rank: int) -> str:
+    """The name of the file in the run directory that says why `rank` has no trace yet."""
+    return f"sampling-{rank}"
 
 
 def load_per_core() -> float:

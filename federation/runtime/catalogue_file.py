@@ -1,12 +1,10 @@
-"""Catalogue files: names and sketches of a provider's benchmark jobs, for use before there is a bundle."""
+"""Catalogue files: what a provider publishes of its benchmark jobs, and what a tenant names workloads by."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from crypto.codec import decode, encode
 from crypto.errors import DecodeError, PharoahError
 from federation.protocol.bundle import Catalogue, CatalogueEntry
-from tenant_client.workload.minhash import Sketch
 
 
 class CatalogueError(PharoahError):
@@ -15,11 +13,10 @@ class CatalogueError(PharoahError):
     default_hint = "write one with `pharoah-tenant catalogue`"
 
 
-def write_catalogue(path: Path, sketches: Mapping[str, Sketch]) -> None:
-    """Writes the sketches of benchmark jobs by name; CatalogueError where `path` cannot be written."""
-    entries = tuple(CatalogueEntry(name, sketch.to_bytes()) for name, sketch in sorted(sketches.items()))
+def write_catalogue(path: Path, entries: tuple[CatalogueEntry, ...]) -> None:
+    """Writes entries, each name once; CatalogueError where `path` cannot be written."""
     try:
-        path.write_bytes(encode(Catalogue(entries)))
+        path.write_bytes(encode(Catalogue(tuple(sorted(entries, key=lambda entry: entry.name)))))
     except OSError as error:
         raise CatalogueError(f"{error.strerror}: {path}", hint="pass a writable file") from error
 

@@ -1,0 +1,73 @@
+"""The workload of an attempt: a description from the first traces that give one, or the reason why there is none."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from crypto.errors import PharoahError
+from tenant_client.run.hook.pacing import PacingSettings
+from tenant_client.run.hook.progress import read
+from tenant_client.run.hook.sampler import DESCRIBED
+from tenant_client.workload.descriptor import Descriptor
+
+_LAST_TRACE_S = 5.0
+
+
+class RunWorkload:
+    """Describes the workload of the job that writes its traces to `run_dir`; `described` once that is done."""
+
+    def __init__(self, run_dir: Path, *, sampled: bool) -> None:
+        self.described = False
+        self._run_dir = run_dir
+        self._sampled = sampled
+        self._failed = ""
+
+    def complete_traces(self, now_s: float) -> list[Path]:
+        """The traces of the ranks, once no new one has appeared for a while, since ranks may lag."""
+        traces = self.traces()
+        newest_s = max((trace.stat().st_mtime for trace in traces), default=now_s)
+        return traces if now_s - newest_s >= _LAST_TRACE_S else []
+
+    def traces(self) -> list[Path]:
+        """All traces that there are."""
+        return sorted(self._run_dir.glob("trace-*.json*"))
+
+    def take(self, traces: Sequence[Path]) -> Descriptor | None:
+        """The descriptor of `traces`, which are removed: they hold more than is stored. None once there was one."""
+        from tenant_client.workload.describe import describe_files
+
+        try:
+            if not traces or self.described:
+                return None
+            try:
+                return describe_files(traces)
+            except PharoahError as error:
+                self._failed = f"its traces could not be read: {error.what}"
+                return None
+        finally:
+            for trace in traces:
+                trace.unlink(missing_ok=True)
+
+    def kept(self, *, kept: bool) -> None:
+        """Takes whether the descriptor is in the journal, which ends the sampling."""
+        self.described, self._failed = kept, "" if kept else "the journal could not be written"
+        if kept:
+            (self._run_dir / DESCRIBED).touch()
+
+    def why_not(self) -> str:
+        """Why there is no description by now, as a clause."""
+        if not self._sampled:
+            return "sampling is switched off (--no-sample)"
+        if self._failed:
+            return self._failed
+        said = (path.read_text(encoding="utf-8").strip() for path in sorted(self._run_dir.glob("sampling-*")))
+        return next(filter(None, said), "") or self._by_steps()
+
+    def _by_steps(self) -> str:
+        records = filter(None, map(read, self._run_dir.glob("progress-*")))
+        steps, usual = max((one.step for one in records), default=0), PacingSettings()
+        if not steps:
+            return "no step of a PyTorch optimiser was seen in a process that `run` started"
+        wanted = usual.first_step + usual.warmup + usual.active
+        if steps < wanted:
+            return f"too few steps were seen: the first sample is complete after step {wanted}"
+        return "the job took no sample; a warning in its output may say why"
