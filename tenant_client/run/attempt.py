@@ -47,7 +47,7 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
     with ours.guard("cannot reach the observer, so the attempt is not recorded"):
         if link is not None:
             link.begun(job.pid)
-    ending = _wait(job, streams, ours)
+    ending = _wait(job, streams, link, ours)
 
     with ours.guard("the end of the job's output may be missing"):
         if streams is not None and not streams.drain(settings.drain_s):
@@ -74,7 +74,12 @@ def _start(command: Sequence[str], env: dict[str, str], streams: Streams | None,
             streams.let_go()
 
 
-def _wait(job: Job, streams: Streams | None, ours: FailOpen) -> Ending:
+def _wait(job: Job, streams: Streams | None, link: Link | None, ours: FailOpen) -> Ending:
+    def asked(number: int, sender: int) -> None:
+        with ours.guard("cannot reach the observer"):
+            if link is not None:
+                link.asked(number, sender)
+
     with ours.guard("signals and output are no longer forwarded"):
-        return supervise.wait(job, streams)
+        return supervise.wait(job, streams, asked)
     return supervise.wait_only(job)

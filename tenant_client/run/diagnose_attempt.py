@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,9 +38,17 @@ def dumps_of(run_dir: Path) -> list[Path]:
     return sorted((run_dir / DUMPS).glob("*"))
 
 
+@dataclass(frozen=True)
+class Found:
+    """A cause, and the kind of source that names it, "" without one."""
+
+    cause: AttemptCause = field(default_factory=AttemptCause)
+    source: str = ""
+
+
 def cause_of(
     paths: Sequence[Path], findings: Iterable[WatchFinding], status: int | None, lessons: Path, ours: FailOpen
-) -> AttemptCause:
+) -> Found:
     """The cause of one attempt's failure. `status` is the exit code as in a shell, None if unknown."""
     with ours.guard("the diagnosis failed"):
         from tenant_client.diagnosis.diagnose import explain, gather
@@ -52,8 +60,9 @@ def cause_of(
         ended = exit_status.of(status or 0)
         gathered.evidence[:0] = watched(findings)
         gathered.evidence += [ended] if ended else []
-        return _cause(explain(gathered, _lessons(lessons, ours)))
-    return AttemptCause()
+        found = explain(gathered, _lessons(lessons, ours))
+        return Found(_cause(found), found.root.source if found.root else "")
+    return Found()
 
 
 def _lessons(file: Path, ours: FailOpen) -> "Lessons":

@@ -12,17 +12,19 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from federation.runtime.screen import guard
 from tenant_client.run import restarts
 from tenant_client.run.attempt_recorder import Record
+from tenant_client.run.ended import TERMINAL, Asked, sender_of, within_grace
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.lease_hints import Hinted
 from tenant_client.run.run_directory import hold, prune
 from tenant_client.run.settings import RunSettings
-from tenant_client.run.supervise import Ending
+from tenant_client.run.supervise import TERMINAL as BY_TERMINAL, Ending
 from tenant_client.run.watchdog import Sample, Watch, WatchFinding
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGPIPE")
@@ -45,11 +47,15 @@ class Observer:
         self._hinted = Hinted(settings.home, settings.lease)
         self._record: Record | None = None
         self._described = False
+        self._job = 0
+        self._asked: list[Asked] = []
+        self._own_signals = 0
         self.pidfd: int | None = None
 
     def begin(self, pid: int, at_s: float) -> None:
         """Starts the watch of process `pid`."""
         self._started_at_s = at_s
+        self._job = pid
         self._watch = Watch(self._settings.limits, at_s)
         with self._ours.guard("cannot follow the job's process"), suppress(ProcessLookupError):  # already ended
             self.pidfd = os.pidfd_open(pid)
@@ -57,7 +63,9 @@ class Observer:
             hold(self._run_dir)
             (self._run_dir / "settings.json").write_text(self._settings.to_json(), encoding="utf-8")
         settings = self._settings
-        self._record = Record(settings.home, settings.lease, self._run_dir, settings.logs, self._ours)
+        self._record = Record(
+            settings.home, settings.lease, self._run_dir, settings.logs, self._ours, program=settings.program
+        )
         self._record.begin(at_s, self._attempt)
         self._record.name(settings.job)
         with self._ours.guard("old run directories"):
@@ -101,9 +109,29 @@ class Observer:
                 for trace in traces:
                     trace.unlink(missing_ok=True)
 
+    def asked(self, number: int, sender: int, at_s: float) -> None:
+        """Notes how the job stands when a signal asks it to end: it may be killed before it ends by itself."""
+        self.tick(at_s)
+        name = TERMINAL if sender == BY_TERMINAL else sender_of(sender, self._job)
+        if name is None:  # the job's own doing: `kill 0` in a script reaches `run`, too
+            self._own_signals += 1
+            return
+        self._asked.append(Asked(at_s, number, name, self._watch.standing(at_s)))
+        with self._ours.guard("cannot record who ended the job"):
+            if self._record is not None and len(self._asked) == 1:
+                self._record.asked(self._asked[0])
+
+    def _ended_by(self, how: Ending | None, at_s: float) -> tuple[Ending | None, Asked]:
+        """How it ended, without signals that do not count, and the one that counts; else how it stands now."""
+        asked = within_grace(self._asked, at_s)
+        if how is not None and asked is None and len(how.asked_by) <= self._own_signals + len(self._asked):
+            how = replace(how, asked_by=())
+        return how, asked or Asked(at_s, how.signal if how else None, "", self._watch.standing(at_s))
+
     def end(self, how: Ending | None, at_s: float) -> None:
         """Ends the watch; `how` is None if the exit status is unknown."""
         self.tick(at_s)
+        how, asked = self._ended_by(how, at_s)
         self._say(self._watch.finish(at_s), at_s)
         findings = self._findings(at_s)
         found = self._found()
@@ -111,9 +139,9 @@ class Observer:
             restarts.keep_errors(found, self._run_dir)
         with self._ours.guard("cannot record the attempt"):
             if self._record is not None and how is None:
-                self._record.interrupted(at_s, self._watch.steps, findings)
+                self._record.interrupted(at_s, self._watch.steps, findings, asked=bool(self._asked))
             elif self._record is not None and how is not None:
-                self._record.ended(how, at_s, self._watch.steps, findings, found)
+                self._record.ended(how, asked, at_s, self._watch.steps, findings, found)
         self._describe(sorted(self._run_dir.glob("trace-*.json*")), at_s)
         with self._ours.guard("cannot remove torchrun's directory"):
             if self._elastic is not None and self._elastic_is_ours:
@@ -131,7 +159,13 @@ def samples(run_dir: Path) -> Iterator[Sample]:
         progress = read(path)
         if progress is not None:
             yield Sample(
-                progress.rank, progress.step, progress.phase, progress.updated_at_s, progress.loss, progress.restart
+                rank=progress.rank,
+                step=progress.step,
+                phase=progress.phase,
+                updated_at_s=progress.updated_at_s,
+                loss=progress.loss,
+                restart=progress.restart,
+                evaluations=progress.evaluations,
             )
 
 
@@ -152,6 +186,8 @@ def main(settings: RunSettings, told: dict[str, str]) -> None:
         if "pid" in word:
             begun = True
             observer.begin(word["pid"], word["at_s"])
+        elif "asked" in word:
+            observer.asked(word["asked"], word["sender"], word["at_s"])
         elif "exit_code" in word:
             observer.end(Ending(word["exit_code"], word["signal"], tuple(word["asked_by"])), word["at_s"])
             return

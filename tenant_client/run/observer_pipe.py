@@ -39,6 +39,10 @@ class Link:
         """The job runs as process `pid`."""
         self._tell({"pid": pid, "at_s": time.time()})
 
+    def asked(self, number: int, sender: int) -> None:
+        """A signal asked the job to end, and was forwarded; see `supervise.wait`."""
+        self._tell({"asked": number, "sender": sender, "at_s": time.time()})
+
     def ended(self, how: Ending) -> None:
         """The job has ended."""
         asked_by = list(how.asked_by)

@@ -9,11 +9,15 @@ from tenant_client.run.watchdog import WatchLimits
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Options of `pharoah-tenant run`. `logs` are further files to look into after a failure; `job` names it."""
+    """Options of `pharoah-tenant run`. `logs` are further files to look into after a failure.
+
+    `job` names it, `program` is the one that was started.
+    """
 
     home: Path
     lease: str
     job: str = ""
+    program: str = ""
     watch: bool = True
     sample: bool = True
     quiet: bool = False

@@ -152,6 +152,7 @@ def run(
             home=home.absolute(),
             lease=lease or lease_name(os.environ),
             job=job_name(command, os.environ),
+            program=Path(command[0]).name,
             watch=watch,
             sample=sample,
             quiet=quiet,

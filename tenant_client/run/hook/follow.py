@@ -111,7 +111,7 @@ def _hide_from_compiler(torch: Any, function: Any) -> bool:
 
     False where that is not possible: a compiled lookup would look itself up without end.
     """
-    frames = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
+    frames: Any = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
     if hasattr(frames, "skip_code"):
         frames.skip_code(function.__code__)
     elif hasattr(frames, "set_code_exec_strategy"):

@@ -49,11 +49,11 @@ def _follow_after_loading(spec: Any, watch: Any) -> None:
     class Watched(plain):  # type: ignore[misc, valid-type]
         @property
         def _initializing(self) -> bool:
-            return bool(vars(self).get("_initializing"))
+            return bool(self.__dict__.get("_initializing"))
 
         @_initializing.setter
         def _initializing(self, begins: bool) -> None:
-            vars(self)["_initializing"] = begins
+            self.__dict__["_initializing"] = begins
             if not begins:
                 self.__class__ = plain
                 _loaded(sys.modules.get(self.name), watch)
