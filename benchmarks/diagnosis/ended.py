@@ -123,11 +123,11 @@ def _started(command: Sequence[str], env: Mapping[str, str], folder: Path) -> "s
 
 def _wait(process: "subprocess.Popen[bytes]", case: Case) -> None:
     """Until the job has come to what it does, and then for as long as the case says."""
-    assert process.stdout is not None
-    for line in process.stdout:
+    output: Any = process.stdout
+    for line in output:
         if line == b"now\n":
             break
-    reader = threading.Thread(target=process.stdout.read, daemon=True)  # so that the job can go on writing
+    reader = threading.Thread(target=output.read, daemon=True)  # so that the job can go on writing
     reader.start()
     time.sleep(max(case.row["wait_s"], case.row.get("wait_steps", 0) * case.step_s))
 
