@@ -175,6 +175,7 @@ def main() -> None:
     options.add_argument("--kind", action="append")
     options.add_argument("--json", action="store_true")
     asked = options.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background, and then by the jobs, too
     todo = [case for case in cases(asked.each, asked.seed) if not asked.kind or case.kind in asked.kind]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.parallel) as pool:
         folders = [Path(folder, str(number)) for number in range(len(todo))]

@@ -48,7 +48,10 @@ class AttemptCause:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One row. `findings` are those of `tenant_client.run.watchdog`, as JSON objects."""
+    """One row. `findings` are those of `tenant_client.run.watchdog`, as JSON objects.
+
+    `said` is the reason that the program gave, where the owner gave another one (`records.fixes`), else "".
+    """
 
     unit: str
     attempt: int
@@ -60,6 +63,7 @@ class Attempt:
     cause: AttemptCause
     steps: int
     findings: tuple[Mapping[str, Any], ...]
+    said: str = ""
 
 
 class Attempts:
@@ -162,7 +166,8 @@ class Attempts:
         """All attempts, or those of one unit, in order of their start."""
         rows = self._connection.execute(
             "SELECT unit, attempt, state, started_at_s, ended_at_s, exit_code, signal, steps, findings,"
-            " reason, rank, host, gpu, place, sentence FROM attempts WHERE ? IS NULL OR unit = ?"
+            " COALESCE(said, ''), attempts.reason, rank, host, gpu, place, sentence"
+            " FROM attempts LEFT JOIN fixes USING (unit, attempt) WHERE ? IS NULL OR unit = ?"
             " ORDER BY started_at_s, unit, attempt",
             (unit, unit),
         )
@@ -170,7 +175,7 @@ class Attempts:
 
 
 def _attempt(row: tuple[Any, ...]) -> Attempt:
-    unit, number, state, started_at_s, ended_at_s, exit_code, signal, steps, findings, *cause = row
+    unit, number, state, started_at_s, ended_at_s, exit_code, signal, steps, findings, said, *cause = row
     return Attempt(
         unit,
         number,
@@ -182,4 +187,5 @@ def _attempt(row: tuple[Any, ...]) -> Attempt:
         AttemptCause(*cause),
         steps,
         tuple(json.loads(findings)),
+        said,
     )

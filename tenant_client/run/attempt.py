@@ -15,6 +15,7 @@ from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.observer_pipe import Link
 from tenant_client.run.restarts import is_torchrun
 from tenant_client.run.run_directory import RunDirectory, environment, make_place, remove
+from tenant_client.run.senders import TERMINAL, sender_of
 from tenant_client.run.settings import RunSettings
 from tenant_client.run.streams import Streams
 from tenant_client.run.supervise import Ending, Job
@@ -78,7 +79,7 @@ def _wait(job: Job, streams: Streams | None, link: Link | None, ours: FailOpen) 
     def asked(number: int, sender: int) -> None:
         with ours.guard("cannot reach the observer"):
             if link is not None:
-                link.asked(number, sender)
+                link.asked(number, TERMINAL if sender == supervise.BY_TERMINAL else sender_of(sender, job.pid))
 
     with ours.guard("signals and output are no longer forwarded"):
         return supervise.wait(job, streams, asked)

@@ -121,7 +121,7 @@ class Record:
         if self._attempts is None:
             return
         for before in self._attempts.stopped_before(self._unit, self.number, SUPERSEDED_S):
-            if before.cause.reason in MAY_BE_SUPERSEDED and alike(before):
+            if before.cause.reason in MAY_BE_SUPERSEDED and not before.said and alike(before):
                 after_s = max(0.0, self._began_s - (before.ended_at_s or 0.0))
                 requeued = self._requeued and before.unit == self._unit
                 cause = superseded(before.cause, self._unit, after_s, requeued=requeued)

@@ -11,7 +11,6 @@ Source: Hu et al., NSDI 2024: 63% of GPU time ends cancelled, and nobody knows w
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM, Signals
 
 from federation.protocol.causes import Domain
@@ -22,7 +21,6 @@ from tenant_client.run.watchdog import Standing
 from tenant_client.sources.reasons import REASONS, UNKNOWN, somebody_ended
 
 TIME_LIMIT = "time_limit"
-TERMINAL = "the terminal"
 GRACE_S = 1800.0  # a job that goes on for longer after a signal did not end because of it
 _TIMEOUT = "timeout"  # of coreutils
 _TIMED_OUT = 124
@@ -44,23 +42,6 @@ class Asked:
     signal: int | None = None
     sender: str = ""
     standing: Standing = field(default_factory=Standing)
-
-
-def sender_of(pid: int, job: int) -> str | None:
-    """The name of the program with this process id, "" if unknown; None for the job itself or what it started."""
-    seen: set[int] = set()
-    name, at = "", pid
-    while at > 1 and at not in seen:
-        if at == job:
-            return None
-        seen.add(at)
-        try:
-            text = Path(f"/proc/{at}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            break
-        name = name or text[text.index("(") + 1 : text.rindex(")")]
-        at = int(text.rpartition(")")[2].split()[1])
-    return name
 
 
 def ran_out(how: Ending, program: str) -> bool:

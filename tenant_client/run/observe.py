@@ -19,12 +19,12 @@ from typing import Any
 from federation.runtime.screen import guard
 from tenant_client.run import restarts
 from tenant_client.run.attempt_recorder import Record
-from tenant_client.run.ended import TERMINAL, Asked, sender_of, within_grace
+from tenant_client.run.ended import Asked, within_grace
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.lease_hints import Hinted
 from tenant_client.run.run_directory import hold, prune
 from tenant_client.run.settings import RunSettings
-from tenant_client.run.supervise import TERMINAL as BY_TERMINAL, Ending
+from tenant_client.run.supervise import Ending
 from tenant_client.run.watchdog import Sample, Watch, WatchFinding
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGPIPE")
@@ -47,7 +47,6 @@ class Observer:
         self._hinted = Hinted(settings.home, settings.lease)
         self._record: Record | None = None
         self._described = False
-        self._job = 0
         self._asked: list[Asked] = []
         self._own_signals = 0
         self.pidfd: int | None = None
@@ -55,7 +54,6 @@ class Observer:
     def begin(self, pid: int, at_s: float) -> None:
         """Starts the watch of process `pid`."""
         self._started_at_s = at_s
-        self._job = pid
         self._watch = Watch(self._settings.limits, at_s)
         with self._ours.guard("cannot follow the job's process"), suppress(ProcessLookupError):  # already ended
             self.pidfd = os.pidfd_open(pid)
@@ -109,14 +107,13 @@ class Observer:
                 for trace in traces:
                     trace.unlink(missing_ok=True)
 
-    def asked(self, number: int, sender: int, at_s: float) -> None:
+    def asked(self, number: int, sender: str | None, at_s: float) -> None:
         """Notes how the job stands when a signal asks it to end: it may be killed before it ends by itself."""
         self.tick(at_s)
-        name = TERMINAL if sender == BY_TERMINAL else sender_of(sender, self._job)
-        if name is None:  # the job's own doing: `kill 0` in a script reaches `run`, too
+        if sender is None:  # the job's own doing: `kill 0` in a script reaches `run`, too
             self._own_signals += 1
             return
-        self._asked.append(Asked(at_s, number, name, self._watch.standing(at_s)))
+        self._asked.append(Asked(at_s, number, sender, self._watch.standing(at_s)))
         with self._ours.guard("cannot record who ended the job"):
             if self._record is not None and len(self._asked) == 1:
                 self._record.asked(self._asked[0])

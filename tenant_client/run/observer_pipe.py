@@ -39,8 +39,8 @@ class Link:
         """The job runs as process `pid`."""
         self._tell({"pid": pid, "at_s": time.time()})
 
-    def asked(self, number: int, sender: int) -> None:
-        """A signal asked the job to end, and was forwarded; see `supervise.wait`."""
+    def asked(self, number: int, sender: str | None) -> None:
+        """A signal asked the job to end, and was forwarded; see `senders.sender_of`."""
         self._tell({"asked": number, "sender": sender, "at_s": time.time()})
 
     def ended(self, how: Ending) -> None:

@@ -36,7 +36,7 @@ _FORWARDED = frozenset(
 WATCHED = _FORWARDED | {signal.SIGCHLD, signal.SIGIO, signal.SIGWINCH}
 ENDING_SIGNALS = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
 
-TERMINAL = -1
+BY_TERMINAL = -1
 _SI_KERNEL = 0x80  # <asm-generic/siginfo.h>: sent by the kernel, which for the signals above means by the terminal
 _RESET_BY_US = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them in itself; the job must not inherit that
 
@@ -85,7 +85,7 @@ def wait(job: Job, streams: Streams | None, asked: Callable[[int, int], None] = 
     """Forwards signals and serves the relay until the job has ended.
 
     `asked` hears of each signal that asks the job to end, with the process that sent it: 0 of another namespace, and
-    `TERMINAL` where a terminal did.
+    `BY_TERMINAL` where a terminal did.
     """
     while True:
         info = signal.sigwaitinfo(WATCHED)
@@ -100,7 +100,7 @@ def wait(job: Job, streams: Streams | None, asked: Callable[[int, int], None] = 
         elif info.si_signo in _FORWARDED:
             _forward(info, job)
             if info.si_signo in ENDING_SIGNALS:
-                asked(info.si_signo, TERMINAL if info.si_code == _SI_KERNEL else info.si_pid)
+                asked(info.si_signo, BY_TERMINAL if info.si_code == _SI_KERNEL else info.si_pid)
 
 
 def wait_only(job: Job) -> Ending:

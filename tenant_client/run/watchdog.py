@@ -175,13 +175,8 @@ class Watch:
         return Standing(self.steps, self._holds(Kind.HANG) is not None, stalled, self._diverging(), evaluations)
 
     def _diverging(self) -> str:
-        spike = self._holds(Kind.LOSS_SPIKE)
         bad = [rank.last for rank in self._ranks.values() if rank.bad_since is not None]
-        if bad:
-            return f"loss of rank {bad[0].rank} is {bad[0].loss}"
-        if spike is not None:
-            return spike.text
-        return diverges(self._losses)
+        return f"loss of rank {bad[0].rank} is {bad[0].loss}" if bad else diverges(self._losses)
 
     def _holds(self, kind: Kind) -> WatchFinding | None:
         return next((one for one in self.findings if one.kind is kind and one.cleared_at_s is None), None)
