@@ -77,7 +77,10 @@ def cases(each: int, seed: int) -> list[Case]:
 
 def run(case: Case, folder: Path) -> Said:
     """Runs a job and ends it as the case says."""
-    home, job = folder / "home", [sys.executable, str(JOB), case.row["job"], str(case.step_s), str(case.seed)]
+    home, job = (
+        folder / "home",
+        [sys.executable, str(JOB), case.row["job"], str(case.step_s), str(case.seed), "--last", "1000000"],
+    )
     env = _environment(case)
     options = ["--home", str(home)]
     if "kernel" in case.row:
@@ -93,7 +96,7 @@ def run(case: Case, folder: Path) -> Said:
         _end(process, case, folder)
         process.wait(PATIENCE_S)
     if case.row.get("again"):
-        again = [*RUN, *options, "--", *job[:-1], str(case.seed + 1), "--last", "3"]
+        again = [*RUN, *options, "--", *job[:-3], str(case.seed + 1), "--last", "3"]
         with _started(again, env, folder) as process:
             process.communicate(timeout=PATIENCE_S)
     with closing(open_database(home / "tenant.db")) as connection:

@@ -31,7 +31,8 @@ class Job:
     def step(self) -> None:
         """One step, with noise in its loss and in its time."""
         time.sleep(self.step_s * self.rng.uniform(0.7, 1.3))
-        loss = (self.model(torch.randn(16, 8)) - 1.0).square().mean() * self.scale
+        loss = (self.model(torch.randn(16, 8)) - 1.0).square().mean()
+        loss = loss * self.scale if self.what == "nan" else loss + (self.scale - 1.0)
         if self.what == "noisy":
             loss = loss * self.rng.lognormvariate(0.0, 0.3)
         self.optimizer.zero_grad()

@@ -85,12 +85,15 @@ def superseded(before: AttemptCause, unit: str, after_s: float, *, requeued: boo
 
 
 def same_job(one: str, other: str) -> bool:
-    """Whether two jobs have the same name or command, whatever numbers are in it.
+    """Whether two jobs have the same name or command, whatever its numbers; one may have more options than the other.
 
-    >>> same_job("torchrun train.py --lr 3e-4 --steps 100", "torchrun train.py --lr 0.001 --steps 200")
+    >>> same_job("torchrun train.py --lr 3e-4", "torchrun train.py --lr 0.001 --resume")
     True
+    >>> same_job("torchrun train.py --model bert", "torchrun train.py --model llama")
+    False
     """
-    return bool(one) and _NUMBER.sub("<n>", one) == _NUMBER.sub("<n>", other)
+    words, others = (set(_NUMBER.sub("<n>", job).split()) for job in (one, other))
+    return bool(words) and (words == others or (len(words & others) > 1 and (words <= others or others <= words)))
 
 
 def _reason(asked: Asked, said: str, ends_at_s: float | None) -> tuple[str, str]:

@@ -96,7 +96,7 @@ class Standing:
 
 _STEADY_AFTER = 3
 _SEEN_S = 10.0  # who looks at a job that has stood still for less does not see it
-_GAPS = 3.0
+_GAPS = 2.0
 _RECENT = 32
 _LOSSES = 64
 _LOSSES_NEEDED = 16
