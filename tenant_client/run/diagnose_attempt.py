@@ -19,7 +19,7 @@ from tenant_client.sources.reasons import UNKNOWN
 
 if TYPE_CHECKING:
     from tenant_client.diagnosis.diagnose import Diagnosis
-    from tenant_client.diagnosis.log_templates import Lessons
+    from tenant_client.diagnosis.lessons import Lessons
 
 _SOURCE = "watch"
 _SPOOLS = ("output.log.1", "output.log", "stdout.log.1", "stdout.log", "stderr.log.1", "stderr.log")
@@ -66,11 +66,11 @@ def cause_of(
 
 
 def _lessons(file: Path, ours: FailOpen) -> "Lessons":
-    from tenant_client.diagnosis.log_templates import Lessons, load_lessons
+    from tenant_client.diagnosis.lessons import Lessons, load_lessons
 
     with ours.guard("cannot read the lessons"):
         return load_lessons(file)
-    return Lessons({})
+    return Lessons()
 
 
 def watched(findings: Iterable[WatchFinding]) -> list[Evidence]:
