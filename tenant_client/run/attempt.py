@@ -76,10 +76,11 @@ def _start(command: Sequence[str], env: dict[str, str], streams: Streams | None,
 
 
 def _wait(job: Job, streams: Streams | None, link: Link | None, ours: FailOpen) -> Ending:
-    def asked(number: int, sender: int) -> None:
+    def asked(number: int, sender: int, at_s: float) -> None:
         with ours.guard("cannot reach the observer"):
             if link is not None:
-                link.asked(number, TERMINAL if sender == supervise.BY_TERMINAL else sender_of(sender, job.pid))
+                name = TERMINAL if sender == supervise.BY_TERMINAL else sender_of(sender, job.pid)
+                link.asked(number, name, at_s)
 
     with ours.guard("signals and output are no longer forwarded"):
         return supervise.wait(job, streams, asked)

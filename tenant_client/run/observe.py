@@ -108,8 +108,11 @@ class Observer:
                     trace.unlink(missing_ok=True)
 
     def asked(self, number: int, sender: str | None, at_s: float) -> None:
-        """Notes how the job stands when a signal asks it to end: it may be killed before it ends by itself."""
-        self.tick(at_s)
+        """Notes how the job stood when a signal asked it to end: it may be killed before it ends by itself."""
+        with self._ours.guard("watching"):
+            if self._settings.watch:
+                before = [sample for sample in samples(self._run_dir) if sample.updated_at_s <= at_s]
+                self._say(self._watch.feed(at_s, before), at_s)
         if sender is None:  # the job's own doing: `kill 0` in a script reaches `run`, too
             self._own_signals += 1
             return
@@ -119,7 +122,7 @@ class Observer:
                 self._record.asked(self._asked[0])
 
     def _ended_by(self, how: Ending | None, at_s: float) -> tuple[Ending | None, Asked]:
-        """How it ended, without signals that do not count, and the one that counts; else how it stands now."""
+        """How it ended, without signals that do not count, and the one that counts; else how it stood lately."""
         asked = within_grace(self._asked, at_s)
         if how is not None and asked is None and len(how.asked_by) <= self._own_signals + len(self._asked):
             how = replace(how, asked_by=())
@@ -127,8 +130,8 @@ class Observer:
 
     def end(self, how: Ending | None, at_s: float) -> None:
         """Ends the watch; `how` is None if the exit status is unknown."""
+        how, asked = self._ended_by(how, at_s)  # as of the last tick: what it did while it ended is no stand
         self.tick(at_s)
-        how, asked = self._ended_by(how, at_s)
         self._say(self._watch.finish(at_s), at_s)
         findings = self._findings(at_s)
         found = self._found()

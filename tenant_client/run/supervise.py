@@ -10,6 +10,7 @@ r"""The supervisor: starts the job, forwards signals, waits, and ends as the job
 import os
 import resource
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -81,11 +82,11 @@ def start(command: Sequence[str], env: Mapping[str, str], files: Mapping[int, in
     return Job(pid, mask)
 
 
-def wait(job: Job, streams: Streams | None, asked: Callable[[int, int], None] = lambda *_: None) -> Ending:
+def wait(job: Job, streams: Streams | None, asked: Callable[[int, int, float], None] = lambda *_: None) -> Ending:
     """Forwards signals and serves the relay until the job has ended.
 
-    `asked` hears of each signal that asks the job to end, with the process that sent it: 0 of another namespace, and
-    `BY_TERMINAL` where a terminal did.
+    `asked` hears of each signal that asks the job to end, with the process that sent it (0 of another namespace, and
+    `BY_TERMINAL` where a terminal did) and when it came.
     """
     while True:
         info = signal.sigwaitinfo(WATCHED)
@@ -98,9 +99,10 @@ def wait(job: Job, streams: Streams | None, asked: Callable[[int, int], None] = 
         elif info.si_signo == signal.SIGWINCH and streams is not None:
             streams.resize()
         elif info.si_signo in _FORWARDED:
+            at_s = time.time()
             _forward(info, job)
             if info.si_signo in ENDING_SIGNALS:
-                asked(info.si_signo, BY_TERMINAL if info.si_code == _SI_KERNEL else info.si_pid)
+                asked(info.si_signo, BY_TERMINAL if info.si_code == _SI_KERNEL else info.si_pid, at_s)
 
 
 def wait_only(job: Job) -> Ending:

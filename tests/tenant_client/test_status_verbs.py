@@ -45,7 +45,7 @@ def call(program: str, *words: object) -> Result:
 def told(program: str, *words: object) -> tuple[int, Any]:
     """The exit code and the view, which has the documented form."""
     result = call(program, *words, "--json")
-    verb = "serve --check" if words[0] == "serve" else words[0]
+    verb = {"serve": "serve --check", "journal": "journal show"}.get(str(words[0]), words[0])
     return result.exit_code, schemas.held(f"pharoah-{program} {verb}", result.stdout)
 
 
