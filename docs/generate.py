@@ -39,6 +39,7 @@ from simulation.run import processes
 from tenant_client.advice import changes, hints
 from tenant_client.diagnosis import told
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
+from tenant_client.records import fixes
 from tenant_client.settings import TenantSettings
 from tenant_client.verbs import check, confirm, federation as joining, incidents, owner, workload
 from tenant_client.workload import compare
@@ -57,7 +58,8 @@ JSON: dict[str, Any] = {
     "pharoah-tenant watch": hints.HintObject,
     "pharoah-tenant status": tenant_overview.TenantStatus,
     "pharoah-tenant leases": tenant_overview.Leases,
-    "pharoah-tenant journal": happened.Happened,
+    "pharoah-tenant journal show": happened.Happened,
+    "pharoah-tenant journal fix": fixes.Fixed,
     "pharoah-tenant diagnose": told.Told,
     "pharoah-tenant rules": incidents.RulesObject,
     "pharoah-tenant rules LOG": incidents.Unusual,

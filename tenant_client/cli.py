@@ -10,7 +10,8 @@ app = CommandLine(
     help="Run and diagnose training jobs, check workloads against hardware, and see all data that leaves this machine.",
 )
 app.add(JOBS, job.run, cls=job.JobCommand, context_settings={"allow_interspersed_args": False})
-app.add(JOBS, job.attach, hints.watch, status.status, status.leases, owner.journal)
+app.add(JOBS, job.attach, hints.watch, status.status, status.leases)
+app.add_typer(owner.journal, rich_help_panel=JOBS)
 app.add(JOBS, job.diagnose, status.reasons, job.teach, incidents.helped, incidents.rules)
 app.add(BEFORE, check.check, cls=AskingVerb)
 app.add(BEFORE, check.changes, workload.describe, workload.tokens, workload.compare)

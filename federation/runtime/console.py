@@ -58,6 +58,26 @@ class CommandLine(typer.Typer):
             self.command(name, cls=cls or Verb, rich_help_panel=panel, **more)(verb)
 
 
+class GroupWithDefault(TyperGroup):
+    """A group of which one verb is meant where the first word is no verb."""
+
+    default: str
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As in click, with the default verb inserted first."""
+        return super().parse_args(ctx, self._with_verb(ctx, args))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As in click, with the default verb inserted first."""
+        return super().resolve_command(ctx, self._with_verb(ctx, args))
+
+    def _with_verb(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return args if known else [self.default, *args]
+
+
 def group(name: str, help: str, cls: type[TyperGroup] | None = None) -> typer.Typer:  # noqa: A002 - as typer calls it
     """A group of verbs under one word; `cls` handles a call without a verb."""
     return typer.Typer(

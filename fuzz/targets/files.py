@@ -9,7 +9,7 @@ from federation.runtime import catalogue_file
 from fuzz.targets.inputs import REPOSITORY, as_file, folder
 from fuzz.targets.target import require, target
 from simulation.cloud import scenario
-from tenant_client.diagnosis import filter_rules, log_templates
+from tenant_client.diagnosis import filter_rules, lessons
 from tenant_client.rounds import policy
 from tenant_client.run.hook import progress
 
@@ -58,11 +58,11 @@ def check_scenario(data: bytes) -> None:
 )
 def check_lessons(data: bytes) -> None:
     """What is read can be asked and saved."""
-    with suppress(log_templates.LessonsError):
-        read = log_templates.load_lessons(as_file(data, "lessons.json"))
+    with suppress(lessons.LessonsError):
+        read = lessons.load_lessons(as_file(data, "lessons.json"))
         read.reason_of("worker 3 lost its lease after 20 s")
-        log_templates.save_lessons(read, folder() / "saved.json")
-        require("the same lessons", holds=log_templates.load_lessons(folder() / "saved.json") == read)
+        lessons.save_lessons(read, folder() / "saved.json")
+        require("the same lessons", holds=lessons.load_lessons(folder() / "saved.json") == read)
 
 
 @target(

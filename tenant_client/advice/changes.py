@@ -10,12 +10,14 @@ Not promised: a cause. Two runs that differ in one thing may fail because of ano
     ['aten::mm: 2 sizes × 2']
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from crypto.errors import PharoahError
+from federation.runtime.visible import counted_as
 from tenant_client.records.attempts import Attempt, AttemptState
 from tenant_client.records.journal import Journal
 from tenant_client.workload.descriptor import Descriptor
@@ -24,7 +26,7 @@ Sizes = set[tuple[int, ...]]
 
 
 class NothingToCompare(PharoahError):
-    """There is no earlier run that worked, or the workload of one run is unknown."""
+    """There is no clean run before this one, or nothing is known of what both ran."""
 
     default_hint = "pass a run that worked with --from; `pharoah-tenant run` describes workloads automatically"
 
@@ -48,23 +50,46 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """What differs between the run that worked and the other, most likely explanations first."""
+    """What differs between the run that worked and the other, most likely explanations first.
+
+    `unknown` says what could not be compared, and why.
+    """
 
     before: str
     after: str
     changes: tuple[Change, ...]
+    unknown: tuple[str, ...] = ()
 
 
 def last_that_worked(attempts: Sequence[Attempt], runs: Mapping[str, Run], unit: str) -> Run:
-    """The newest other run that succeeded, preferably of the same structure; NothingToCompare if there is none."""
-    ended = [
-        one.unit for one in attempts if one.state is AttemptState.SUCCEEDED and one.unit != unit and one.unit in runs
-    ]
+    """The newest clean run that ended before the newest attempt of `unit` did, preferably of the same structure.
+
+    Clean is a run that succeeded, and without a hang, slow rank, NaN loss or loss spike that still held at its end.
+    NothingToCompare says why there is none.
+    """
+    until_s = max((one.ended_at_s or math.inf for one in attempts if one.unit == unit), default=math.inf)
+    worked = [one for one in attempts if one.state is AttemptState.SUCCEEDED and one.unit != unit and one.unit in runs]
+    earlier = [one for one in worked if (one.ended_at_s or 0.0) <= until_s]
+    clean = [one.unit for one in sorted(earlier, key=lambda one: one.ended_at_s or 0.0) if _is_clean(one)]
     own = runs[unit].descriptor
-    alike = [one for one in ended if own and _structure(runs[one]) == own.structure]
-    if not ended:
-        raise NothingToCompare(f"no successful run besides {unit}")
-    return runs[(alike or ended)[-1]]
+    alike = [one for one in clean if own and _structure(runs[one]) == own.structure]
+    if not clean:
+        raise NothingToCompare(f"no clean run before {unit}: {_why_none(worked, earlier)}")
+    return runs[(alike or clean)[-1]]
+
+
+def _is_clean(attempt: Attempt) -> bool:
+    """Whether it ended well; hints of the provider predict, and show nothing of the run."""
+    return all(finding.get("cleared_at_s") is not None or finding["kind"] == "hint" for finding in attempt.findings)
+
+
+def _why_none(worked: Sequence[Attempt], earlier: Sequence[Attempt]) -> str:
+    if not worked:
+        return "no other run succeeded"
+    if not earlier:
+        return f"{counted_as(len(worked), 'successful run')} ended later"
+    kinds = sorted({finding["kind"] for one in earlier for finding in one.findings})
+    return f"{counted_as(len(earlier), 'successful run')} ended with {', '.join(kinds)}"
 
 
 def _structure(run: Run) -> object:
@@ -91,6 +116,18 @@ def changes(before: Run, after: Run) -> tuple[Change, ...]:
         found += [Change("collective", text) for text in _collectives(one, other)]
         found += [Change("operator", text) for text in _operators(one, other)]
     return tuple(found)
+
+
+def unknown(before: Run, after: Run) -> tuple[str, ...]:
+    """What cannot be compared; NothingToCompare if that is everything."""
+    undescribed = [run.unit for run in (before, after) if run.descriptor is None]
+    missing = [f"workload: {unit} was not described" for unit in undescribed]
+    unlabelled = [run.unit for run in (before, after) if not run.labels.get("context")]
+    if undescribed and unlabelled:
+        raise NothingToCompare("nothing to compare: " + "; ".join(missing))
+    if len(unlabelled) == 1:  # without a federation there are no contexts
+        missing.append(f"context: none was granted for {unlabelled[0]}")
+    return tuple(missing)
 
 
 def _contexts(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

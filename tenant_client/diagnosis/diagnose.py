@@ -25,7 +25,8 @@ from pathlib import Path
 from federation.protocol.causes import Domain
 from tenant_client.diagnosis import collectives
 from tenant_client.diagnosis.filter_rules import keeps
-from tenant_client.diagnosis.log_templates import Lessons, Templates
+from tenant_client.diagnosis.lessons import Lessons
+from tenant_client.diagnosis.log_templates import Templates
 from tenant_client.sources import elastic, exit_status, flight_recorder, job_log, kernel_log, nccl_log, torchrun
 from tenant_client.sources.cues import Level, level_of
 from tenant_client.sources.evidence import Evidence, Role

@@ -1,8 +1,7 @@
-"""Templates of log lines without a matching cue, and the reasons that the owner assigned to them.
+"""Templates of log lines without a matching cue.
 
 - `Templates` is Drain (He et al., ICWS 2017) with a cache: one regex masks a line; a masked line seen before is a dict
   lookup; only a new one walks the tree (by length, then by its first two tokens).
-- `Lessons` maps templates to reasons. They are tried after all cues and stay in the owner's file.
 
     >>> known = Templates()
     >>> first = known.learn("worker 3 lost its lease after 20 s")
@@ -12,16 +11,7 @@
     ('worker <*> lost its lease after <*> s', 2)
 """
 
-import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
-
-from crypto.errors import PharoahError
-from federation.runtime.visible import json_text
-from tenant_client.sources.reasons import REASONS
 
 ANY = "<*>"
 _SIMILAR = 0.4
@@ -31,15 +21,8 @@ _MOST_LINE = 4096
 _MOST_MASKED = 100_000
 _MOST_TEMPLATES = 10_000
 _MOST_IN_LEAF = 100
-_MOST_LESSONS = 10_000
 # Whatever begins with a digit: numbers, dates, addresses, most ids. The tree catches ids that begin with a letter.
 _MASKED = re.compile(r"\d[0-9a-fA-Fx.,:/-]*", re.ASCII)
-
-
-class LessonsError(PharoahError):
-    """A file of lessons is invalid."""
-
-    default_hint = 'write {"version": 1, "lessons": {"template with <*>": "reason"}}, or remove the file'
 
 
 def mask(line: str) -> str:
@@ -123,67 +106,3 @@ class Templates:
 
 def _leaf(tokens: list[str]) -> tuple[object, ...]:
     return (len(tokens), *(ANY if ANY in token else token for token in tokens[:_LEADING]))
-
-
-@dataclass(frozen=True)
-class Lessons:
-    """The owner's lessons: reason by template."""
-
-    reasons: Mapping[str, str]
-
-    def teach(self, line: str, reason: str) -> "Lessons":
-        """A copy with one more lesson: lines like this one have this reason."""
-        return Lessons(_checked({**self.reasons, mask(line): reason}, "a lesson"))
-
-    def reason_of(self, line: str) -> str | None:
-        """The reason taught for a line, or None."""
-        tokens = mask(line).split()
-        exact = self.reasons.get(" ".join(tokens))
-        if exact:
-            return exact
-        return next((reason for template, reason in self.reasons.items() if _covers(template.split(), tokens)), None)
-
-
-def load_lessons(path: Path) -> Lessons:
-    """The lessons at `path`, none if the file is missing; LessonsError if it is invalid."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return Lessons(MappingProxyType({}))
-    except (OSError, ValueError, RecursionError) as error:
-        raise LessonsError(f"{path}: {error}") from error
-    if not isinstance(record, dict) or record.get("version") != 1 or not isinstance(record.get("lessons"), dict):
-        raise LessonsError(f"not a file of lessons, version 1: {path}")
-    return Lessons(_checked(record["lessons"], str(path)))
-
-
-def save_lessons(lessons: Lessons, path: Path) -> None:
-    """Writes the lessons atomically."""
-    text = json_text({"version": 1, "lessons": dict(lessons.reasons)}, indent=2)
-    draft = path.with_name(path.name + ".new")
-    draft.write_text(text + "\n", encoding="utf-8")
-    draft.replace(path)
-
-
-def _checked(reasons: Mapping[str, object], where: str) -> Mapping[str, str]:
-    if len(reasons) > _MOST_LESSONS:
-        raise LessonsError(f"{where}: more than {_MOST_LESSONS} lessons")
-    checked: dict[str, str] = {}
-    for template, reason in reasons.items():
-        if not isinstance(reason, str) or reason not in REASONS:
-            raise LessonsError(
-                f"{where}: unknown reason {reason!r}", hint="list the reasons with `pharoah-tenant reasons`"
-            )
-        if not template.isascii() and any("\ud800" <= character <= "\udfff" for character in template):
-            raise LessonsError(f"{where}: the template {template!r} has a lone surrogate")
-        if not any(token != ANY for token in template.split()):
-            raise LessonsError(f"{where}: the template {template!r} matches every line of its length")
-        checked[template] = reason
-    return MappingProxyType(checked)
-
-
-def _covers(template: Iterable[str], tokens: list[str]) -> bool:
-    kept = list(template)
-    return len(kept) == len(tokens) and all(
-        ANY in ours or ours == theirs for ours, theirs in zip(kept, tokens, strict=True)
-    )

@@ -139,6 +139,9 @@ class TenantStatus:
         return 1 if self.hints_standing or failed else 0
 
 
+_EXPLAINED = AttemptState.FAILED, AttemptState.STOPPED
+
+
 def leases(connection: Connection) -> list[LeaseRow]:
     """Every lease, oldest first."""
     journal, attempts = Journal(connection), Attempts(connection)
@@ -155,7 +158,7 @@ def leases(connection: Connection) -> list[LeaseRow]:
                 undescribed=undescribed.get(unit.unit, ""),
                 attempts=one.attempt if one else 0,
                 state=one.state if one else "",
-                reason=one.cause.reason if one and one.state is AttemptState.FAILED else "",
+                reason=one.cause.reason if one and one.state in _EXPLAINED else "",
                 since_s=one.started_at_s if one else unit.start_h * SECONDS_PER_HOUR,
             )
         )

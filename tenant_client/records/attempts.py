@@ -2,10 +2,11 @@
 
     running → succeeded | failed | stopped | interrupted
 
-- `stopped`: by a signal from outside (Ctrl-C, a scheduler's SIGTERM). `interrupted`: `run` was killed before the job
+- `stopped`: by a person or a scheduler (Ctrl-C, SIGTERM, a time limit); its reason says while what: see
+  `tenant_client.run.ended`. `interrupted`: `run` was killed before the job
   ended, so the reason is unknown.
 - A failed attempt is also journalled as a `Failure`, under the reason that rounds count for its own; stopped and
-  interrupted ones are not, nor those that somebody ended (`Reason.ended`).
+  interrupted ones are not, but for a stalled one whose device or link is known to be broken.
 - Times are seconds since 1970. In `units` and `failures` they are hours since 1970, as in the windows of plans.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.sqlite import Connection, transaction
 from tenant_client.records.journal import Failure, Journal
-from tenant_client.sources.reasons import UNKNOWN, counted_as
+from tenant_client.sources.reasons import UNKNOWN, counted_as, somebody_ended
 
 INTERRUPTED = "interrupted: `pharoah-tenant run` was killed before the job ended, so its exit status is unknown"
 
@@ -47,7 +48,10 @@ class AttemptCause:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One row. `findings` are those of `tenant_client.run.watchdog`, as JSON objects."""
+    """One row. `findings` are those of `tenant_client.run.watchdog`, as JSON objects.
+
+    `said` is the reason that the program gave, where the owner gave another one (`records.fixes`), else "".
+    """
 
     unit: str
     attempt: int
@@ -59,6 +63,7 @@ class Attempt:
     cause: AttemptCause
     steps: int
     findings: tuple[Mapping[str, Any], ...]
+    said: str = ""
 
 
 class Attempts:
@@ -75,14 +80,18 @@ class Attempts:
 
         Earlier attempts of the unit that never ended become interrupted, but for those of which `lives` is true.
         """
-        running = "SELECT attempt FROM attempts WHERE unit = ? AND state = 'running'"
-        dead = [row[0] for row in self._connection.execute(running, (unit,)) if not lives(row[0])]
+        running = "SELECT attempt, reason FROM attempts WHERE unit = ? AND state = 'running'"
+        dead = [row for row in self._connection.execute(running, (unit,)) if not lives(row[0])]
         with transaction(self._connection):
             start_h = started_at_s / SECONDS_PER_HOUR
             self._connection.execute("INSERT OR IGNORE INTO units VALUES (?, ?, '{}')", (unit, start_h))
             self._connection.executemany(
                 "UPDATE attempts SET state = 'interrupted', sentence = ? WHERE unit = ? AND attempt = ?",
-                [(INTERRUPTED, unit, attempt) for attempt in dead],
+                [(INTERRUPTED, unit, attempt) for attempt, reason in dead if not somebody_ended(reason)],
+            )
+            self._connection.executemany(  # asked to end, and then killed together with `run`
+                "UPDATE attempts SET state = 'stopped' WHERE unit = ? AND attempt = ?",
+                [(unit, attempt) for attempt, reason in dead if somebody_ended(reason)],
             )
             latest = "SELECT COALESCE(MAX(attempt), 0) FROM attempts WHERE unit = ?"
             number = max(number, 1 + int(self._connection.execute(latest, (unit,)).fetchone()[0]))
@@ -143,11 +152,22 @@ class Attempts:
         if self._connection.execute(since, (unit, began_h)).fetchone() is None:
             self._journal.add([], [Failure(unit, ended_h, max(0.0, ended_h - start_h), counted_as(reason))])
 
+    def stopped_before(self, unit: str, attempt: int, within_s: float) -> Sequence[Attempt]:
+        """Attempts of any unit that somebody ended, at most so long before this one began."""
+        began = "SELECT started_at_s FROM attempts WHERE unit = ? AND attempt = ?"
+        (began_s,) = self._connection.execute(began, (unit, attempt)).fetchone()
+        return [
+            one
+            for one in self.list()
+            if one.state is AttemptState.STOPPED and one.ended_at_s and 0 <= began_s - one.ended_at_s <= within_s
+        ]
+
     def list(self, unit: str | None = None) -> list[Attempt]:
         """All attempts, or those of one unit, in order of their start."""
         rows = self._connection.execute(
             "SELECT unit, attempt, state, started_at_s, ended_at_s, exit_code, signal, steps, findings,"
-            " reason, rank, host, gpu, place, sentence FROM attempts WHERE ? IS NULL OR unit = ?"
+            " COALESCE(said, ''), attempts.reason, rank, host, gpu, place, sentence"
+            " FROM attempts LEFT JOIN fixes USING (unit, attempt) WHERE ? IS NULL OR unit = ?"
             " ORDER BY started_at_s, unit, attempt",
             (unit, unit),
         )
@@ -155,7 +175,7 @@ class Attempts:
 
 
 def _attempt(row: tuple[Any, ...]) -> Attempt:
-    unit, number, state, started_at_s, ended_at_s, exit_code, signal, steps, findings, *cause = row
+    unit, number, state, started_at_s, ended_at_s, exit_code, signal, steps, findings, said, *cause = row
     return Attempt(
         unit,
         number,
@@ -167,4 +187,5 @@ def _attempt(row: tuple[Any, ...]) -> Attempt:
         AttemptCause(*cause),
         steps,
         tuple(json.loads(findings)),
+        said,
     )

@@ -18,6 +18,9 @@ CREATE TABLE IF NOT EXISTS attempts (
     host TEXT NOT NULL DEFAULT '', gpu TEXT NOT NULL DEFAULT '', place TEXT NOT NULL DEFAULT '',
     sentence TEXT NOT NULL DEFAULT '', steps INTEGER NOT NULL DEFAULT 0, findings TEXT NOT NULL DEFAULT '[]',
     PRIMARY KEY (unit, attempt));
+CREATE TABLE IF NOT EXISTS fixes (
+    unit TEXT NOT NULL, attempt INTEGER NOT NULL, fixed_at_s REAL NOT NULL, reason TEXT NOT NULL, said TEXT NOT NULL,
+    PRIMARY KEY (unit, attempt));
 CREATE TABLE IF NOT EXISTS descriptors (
     unit TEXT PRIMARY KEY REFERENCES units, described_at_s REAL NOT NULL, descriptor TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS undescribed (unit TEXT PRIMARY KEY REFERENCES units, why TEXT NOT NULL);

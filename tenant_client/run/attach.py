@@ -15,6 +15,7 @@ from pathlib import Path
 from crypto.errors import PharoahError
 from tenant_client.run import restarts
 from tenant_client.run.attempt_recorder import Record
+from tenant_client.run.ended import Asked
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.observe import Observer
 from tenant_client.run.run_directory import RUN_DIR, held, make_place
@@ -68,7 +69,7 @@ def attach_directory(log_dir: Path, settings: RunSettings) -> None:
     ended_s = max(path.stat().st_mtime for path in found[last].rglob("*"))
     record.restarted(found, ended_s, 0, ())
     if any(found[last].glob("*/error.json")):
-        record.ended(Ending(None), ended_s, 0, (), found)
+        record.ended(Ending(None), Asked(ended_s), ended_s, 0, (), found)
     else:
         record.interrupted(ended_s, 0, ())
 

@@ -14,7 +14,8 @@ from tenant_client.run import streams as laying, supervise
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.observer_pipe import Link
 from tenant_client.run.restarts import is_torchrun
-from tenant_client.run.run_directory import RunDirectory, environment, make_place, remove
+from tenant_client.run.run_directory import RUN_DIR, RunDirectory, environment, make_place, remove
+from tenant_client.run.senders import TERMINAL, sender_of
 from tenant_client.run.settings import RunSettings
 from tenant_client.run.streams import Streams
 from tenant_client.run.supervise import Ending, Job
@@ -47,7 +48,7 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
     with ours.guard("cannot reach the observer, so the attempt is not recorded"):
         if link is not None:
             link.begun(job.pid)
-    ending = _wait(job, streams, ours)
+    ending = _wait(job, streams, link, "" if place is None else f"{RUN_DIR}={place.run_dir}", ours)
 
     with ours.guard("the end of the job's output may be missing"):
         if streams is not None and not streams.drain(settings.drain_s):
@@ -74,7 +75,13 @@ def _start(command: Sequence[str], env: dict[str, str], streams: Streams | None,
             streams.let_go()
 
 
-def _wait(job: Job, streams: Streams | None, ours: FailOpen) -> Ending:
+def _wait(job: Job, streams: Streams | None, link: Link | None, mark: str, ours: FailOpen) -> Ending:
+    def asked(number: int, sender: int, at_s: float) -> None:
+        with ours.guard("cannot reach the observer"):
+            if link is not None:
+                name = TERMINAL if sender == supervise.BY_TERMINAL else sender_of(sender, job.pid, mark)
+                link.asked(number, name, at_s)
+
     with ours.guard("signals and output are no longer forwarded"):
-        return supervise.wait(job, streams)
+        return supervise.wait(job, streams, asked)
     return supervise.wait_only(job)

@@ -5,7 +5,7 @@ A restart by torchrun ends an attempt and begins the next one of the same lease.
 
 import json
 import os
-from collections.abc import Sequence, Set as AbstractSet
+from collections.abc import Callable, Sequence, Set as AbstractSet
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,18 +15,30 @@ from typing import TYPE_CHECKING
 from federation.runtime.sqlite import Connection
 from federation.runtime.visible import counted_as, short
 from tenant_client.diagnosis.filter_rules import FILE, load_rules
-from tenant_client.records.attempts import INTERRUPTED, AttemptCause, Attempts, AttemptState
+from tenant_client.records.attempts import INTERRUPTED, Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.incidents import Incidents
 from tenant_client.records.journal import Journal
 from tenant_client.run import diagnose_attempt, restarts
 from tenant_client.run.diagnose_attempt import Explained
+from tenant_client.run.ended import (
+    MAY_BE_SUPERSEDED,
+    SUPERSEDED_S,
+    TIME_LIMIT,
+    Asked,
+    by_somebody,
+    names_hardware,
+    ran_out,
+    same_job,
+    superseded,
+    while_what,
+)
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.learn_healthy import learn, workload_name
 from tenant_client.run.run_directory import held
 from tenant_client.run.supervise import Ending
 from tenant_client.run.watchdog import Kind, WatchFinding
-from tenant_client.sources.reasons import somebody_ended
+from tenant_client.sources.reasons import UNKNOWN
 from tenant_client.sources.scheduler import placement
 from tenant_client.workload.descriptor import Descriptor
 
@@ -40,7 +52,15 @@ class Record:
     """The attempts of one `run`; the last one is open."""
 
     def __init__(
-        self, home: Path, unit: str, run_dir: Path, logs: Sequence[Path], ours: FailOpen, *, notes: bool = True
+        self,
+        home: Path,
+        unit: str,
+        run_dir: Path,
+        logs: Sequence[Path],
+        ours: FailOpen,
+        *,
+        program: str = "",
+        notes: bool = True,
     ) -> None:
         self.number = 1
         self.restart = 0
@@ -52,9 +72,13 @@ class Record:
         self._home = home
         self._job = ""
         self._began_s = 0.0
+        self._program = program
+        self._was_asked = False
         self._notes = notes
+        where = placement(os.environ)
+        self._ends_at_s, self._requeued = where.ends_at_s, where.restarts > 0
         # A log directory that is only read, and so gets no notes, may come from any other machine.
-        self._only_node = placement(os.environ).only_node if notes else ""
+        self._only_node = where.only_node if notes else ""
         self._connection: Connection | None = None
         self._attempts: Attempts | None = None
         self._journal: Journal | None = None
@@ -76,7 +100,9 @@ class Record:
         self._job = job
         with self._ours.guard("cannot write the journal"):
             if self._attempts is not None and job:
+                jobs = self._attempts.jobs()
                 self._attempts.name(self._unit, job)
+                self._supersede(lambda before: same_job(jobs.get(before.unit, ""), job))
 
     def restarted(self, found: dict[int, Path], at_s: float, steps: int, findings: Sequence[WatchFinding]) -> None:
         """Ends the current attempt and begins one for each restart of torchrun."""
@@ -93,7 +119,9 @@ class Record:
         """Journals the workload; whether that was possible."""
         with self._ours.guard("cannot write the journal"):
             if self._journal is not None:
+                known = self._journal.descriptors()
                 self._journal.describe(self._unit, at_s, descriptor)
+                self._supersede(lambda before: _structure(known.get(before.unit)) == descriptor.structure)
                 return True
         return False
 
@@ -103,26 +131,69 @@ class Record:
             if self._journal is not None:
                 self._journal.leave_undescribed(self._unit, why)
 
+    def _supersede(self, alike: Callable[[Attempt], bool]) -> None:
+        """Notes of attempts that somebody ended within the hour that their workload began again with this one."""
+        if self._attempts is None:
+            return
+        for before in self._attempts.stopped_before(self._unit, self.number, SUPERSEDED_S):
+            if before.cause.reason in MAY_BE_SUPERSEDED and not before.said and alike(before):
+                after_s = max(0.0, self._began_s - (before.ended_at_s or 0.0))
+                requeued = self._requeued and before.unit == self._unit
+                cause = superseded(before.cause, self._unit, after_s, requeued=requeued)
+                self._attempts.explain(before.unit, before.attempt, cause)
+
+    def asked(self, asked: Asked) -> None:
+        """Journals at once while what somebody ended the job: little time may be left."""
+        self._was_asked = True
+        self._explain(Explained(while_what(asked, UNKNOWN, self._ends_at_s)), counted=False)
+
     def ended(
-        self, how: Ending, at_s: float, steps: int, findings: Sequence[WatchFinding], found: dict[int, Path]
+        self,
+        how: Ending,
+        asked: Asked,
+        at_s: float,
+        steps: int,
+        findings: Sequence[WatchFinding],
+        found: dict[int, Path],
     ) -> AttemptState:
-        """Journals how the job ended at once, and then, after the diagnosis, why; the state of the attempt."""
+        """Journals how the job ended at once, and then, after the diagnosis, why; the state of the attempt.
+
+        `asked` is the signal that asked it to end; where there was none, it tells how the job stood at its end.
+        """
         state = _state(how)
         self._end(state, at_s, how, steps, findings)
         if state is AttemptState.SUCCEEDED:
+            if self._was_asked:  # and did not end because of that
+                self._explain(Explained(), counted=False)
             self._learn(at_s, findings, found)
             return state
-        hangs = any(finding.kind is Kind.HANG and finding.cleared_at_s is None for finding in findings)
-        if state is AttemptState.STOPPED and not hangs:
-            self._explain(Explained(AttemptCause(sentence="stopped by a signal from outside")), counted=False)
-            return state
-        explained = self._cause(self._paths(found), findings, _status(how))
-        precedents = self._explain(explained, counted=not somebody_ended(explained.cause.reason))
-        why = explained.cause.sentence or explained.cause.reason
-        self._ours.say(f"attempt {self.number} of {self._unit} failed: {why}")
-        for precedent in precedents:
-            self._ours.say(f"like {precedent.words}")
+        if state is AttemptState.STOPPED:
+            self.asked(asked)
+        said = self._cause(self._paths(found), findings, _status(how))
+        ended = by_somebody(how, said.cause, asked=state is AttemptState.STOPPED) or ran_out(how, self._program)
+        if ended is not (state is AttemptState.STOPPED):
+            state = AttemptState.STOPPED if ended else AttemptState.FAILED
+            self._end(state, at_s, how, steps, findings)
+        if ended:
+            self._explain_ended(how, asked, said)
+        else:
+            precedents = self._explain(said, counted=True)
+            self._ours.say(f"attempt {self.number} of {self._unit} failed: {said.cause.sentence or said.cause.reason}")
+            for precedent in precedents:
+                self._ours.say(f"like {precedent.words}")
         return state
+
+    def _explain_ended(self, how: Ending, asked: Asked, said: Explained) -> None:
+        reason = TIME_LIMIT if ran_out(how, self._program) else said.cause.reason
+        cause = while_what(asked, reason, self._ends_at_s)
+        if asked.standing.stalled and names_hardware(said.cause, said.source):
+            cause = replace(said.cause, sentence=f"{said.cause.sentence}; {cause.sentence}")
+            self._explain(replace(said, cause=cause), counted=True)
+            self._ours.say(f"attempt {self.number} of {self._unit} ended: {cause.sentence}")
+            return
+        if asked.standing.stalled and said.cause.place:
+            cause = replace(cause, sentence=f"{cause.sentence}; in the logs: {said.cause.sentence}")
+        self._explain(Explained(cause), counted=False)
 
     def say_good_end(self, at_s: float, workload: str) -> None:
         """Prints what succeeded, for how long it ran, and where the journal is."""
@@ -133,8 +204,11 @@ class Record:
             f"{what} succeeded after {ran}, {counted_as(self.number, 'attempt')}; journal: {journal}; {workload}"
         )
 
-    def interrupted(self, at_s: float, steps: int, findings: Sequence[WatchFinding]) -> None:
-        """Journals that the job ended and that its exit status is unknown."""
+    def interrupted(self, at_s: float, steps: int, findings: Sequence[WatchFinding], *, asked: bool = False) -> None:
+        """Journals that the job ended and that its exit status is unknown; `asked` if somebody asked it to end."""
+        if asked:
+            self._end(AttemptState.STOPPED, at_s, None, steps, findings)
+            return
         self._end(AttemptState.INTERRUPTED, at_s, None, steps, findings)
         self._explain(Explained(AttemptCause(sentence=INTERRUPTED)), counted=False)
 
@@ -214,9 +288,13 @@ def _opened(home: Path) -> Connection:
 
 
 def _state(how: Ending) -> AttemptState:
-    if how.exit_code == 0:
+    if how.exit_code == 0 and not how.asked_by:
         return AttemptState.SUCCEEDED
     return AttemptState.STOPPED if how.asked_by or how.signal == SIGPIPE else AttemptState.FAILED  # as in `job | head`
+
+
+def _structure(descriptor: Descriptor | None) -> object:
+    return descriptor.structure if descriptor else None
 
 
 def _status(how: Ending) -> int | None:

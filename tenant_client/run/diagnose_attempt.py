@@ -19,7 +19,7 @@ from tenant_client.sources.reasons import UNKNOWN
 
 if TYPE_CHECKING:
     from tenant_client.diagnosis.diagnose import Diagnosis
-    from tenant_client.diagnosis.log_templates import Lessons
+    from tenant_client.diagnosis.lessons import Lessons
     from tenant_client.diagnosis.sureness import Sureness
 
 _SOURCE = "watch"
@@ -41,11 +41,15 @@ def dumps_of(run_dir: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Explained:
-    """The cause of an attempt's failure, how sure it is, and the lines that tell the incident, if it is one."""
+    """The cause of an attempt's failure, how sure it is, and the lines that tell the incident, if it is one.
+
+    `source` is the kind of source that names it, "" without one.
+    """
 
     cause: AttemptCause = field(default_factory=AttemptCause)
     sure: "Sureness | None" = None
     lines: tuple[str, ...] = ()
+    source: str = ""
 
 
 def cause_of(
@@ -73,16 +77,17 @@ def cause_of(
         gathered.evidence[:0] = watched(findings)
         gathered.evidence += [ended] if ended else []
         found = explain(gathered, _lessons(lessons, ours))
-        return Explained(_cause(found), sureness_of(found), telling_lines(found, gathered, dropped))
+        source = found.root.source if found.root else ""
+        return Explained(_cause(found), sureness_of(found), telling_lines(found, gathered, dropped), source)
     return Explained()
 
 
 def _lessons(file: Path, ours: FailOpen) -> "Lessons":
-    from tenant_client.diagnosis.log_templates import Lessons, load_lessons
+    from tenant_client.diagnosis.lessons import Lessons, load_lessons
 
     with ours.guard("cannot read the lessons"):
         return load_lessons(file)
-    return Lessons({})
+    return Lessons()
 
 
 def watched(findings: Iterable[WatchFinding]) -> list[Evidence]:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from federation.runtime.screen import guard
 from tenant_client.records.attempts import AttemptState
 from tenant_client.run import restarts
 from tenant_client.run.attempt_recorder import Record
+from tenant_client.run.ended import Asked, within_grace
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.lease_hints import Hinted
 from tenant_client.run.run_directory import hold, prune
@@ -47,6 +49,8 @@ class Observer:
         self._record: Record | None = None
         self._workload = RunWorkload(self._run_dir, sampled=settings.sample)
         self._why_not = ""
+        self._asked: list[Asked] = []
+        self._own_signals = 0
         self.pidfd: int | None = None
 
     def begin(self, pid: int, at_s: float) -> None:
@@ -59,7 +63,9 @@ class Observer:
             hold(self._run_dir)
             (self._run_dir / "settings.json").write_text(self._settings.to_json(), encoding="utf-8")
         settings = self._settings
-        self._record = Record(settings.home, settings.lease, self._run_dir, settings.logs, self._ours)
+        self._record = Record(
+            settings.home, settings.lease, self._run_dir, settings.logs, self._ours, program=settings.program
+        )
         self._record.begin(at_s, self._attempt)
         self._record.name(settings.job)
         with self._ours.guard("old run directories"):
@@ -102,8 +108,30 @@ class Observer:
                 if why_not and self._record is not None:
                     self._record.leave_undescribed(why_not)
 
+    def asked(self, number: int, sender: str | None, at_s: float) -> None:
+        """Notes how the job stood when a signal asked it to end: it may be killed before it ends by itself."""
+        with self._ours.guard("watching"):
+            if self._settings.watch:
+                before = [sample for sample in samples(self._run_dir) if sample.updated_at_s <= at_s]
+                self._say(self._watch.feed(at_s, before), at_s)
+        if sender is None:  # the job's own doing: `kill 0` in a script reaches `run`, too
+            self._own_signals += 1
+            return
+        self._asked.append(Asked(at_s, number, sender, self._watch.standing(at_s)))
+        with self._ours.guard("cannot record who ended the job"):
+            if self._record is not None and len(self._asked) == 1:
+                self._record.asked(self._asked[0])
+
+    def _ended_by(self, how: Ending | None, at_s: float) -> tuple[Ending | None, Asked]:
+        """How it ended, without signals that do not count, and the one that counts; else how it stood lately."""
+        asked = within_grace(self._asked, at_s)
+        if how is not None and asked is None and len(how.asked_by) <= self._own_signals + len(self._asked):
+            how = replace(how, asked_by=())
+        return how, asked or Asked(at_s, how.signal if how else None, "", self._watch.standing(at_s))
+
     def end(self, how: Ending | None, at_s: float) -> None:
         """Ends the watch; `how` is None if the exit status is unknown."""
+        how, asked = self._ended_by(how, at_s)  # as of the last tick: what it did while it ended is no stand
         self.tick(at_s)
         self._say(self._watch.finish(at_s), at_s)
         findings = self._findings(at_s)
@@ -113,9 +141,9 @@ class Observer:
         state: AttemptState | None = None
         with self._ours.guard("cannot record the attempt"):
             if self._record is not None and how is None:
-                self._record.interrupted(at_s, self._watch.steps, findings)
+                self._record.interrupted(at_s, self._watch.steps, findings, asked=bool(self._asked))
             elif self._record is not None and how is not None:
-                state = self._record.ended(how, at_s, self._watch.steps, findings, found)
+                state = self._record.ended(how, asked, at_s, self._watch.steps, findings, found)
         self._describe(self._workload.traces(), at_s)
         self._say_end(state, at_s)
         with self._ours.guard("cannot remove torchrun's directory"):
@@ -141,7 +169,13 @@ def samples(run_dir: Path) -> Iterator[Sample]:
         progress = read(path)
         if progress is not None:
             yield Sample(
-                progress.rank, progress.step, progress.phase, progress.updated_at_s, progress.loss, progress.restart
+                rank=progress.rank,
+                step=progress.step,
+                phase=progress.phase,
+                updated_at_s=progress.updated_at_s,
+                loss=progress.loss,
+                restart=progress.restart,
+                evaluations=progress.evaluations,
             )
 
 
@@ -155,6 +189,8 @@ def main(settings: RunSettings, told: dict[str, str]) -> None:
         if "pid" in word:
             begun = True
             observer.begin(word["pid"], word["at_s"])
+        elif "asked" in word:
+            observer.asked(word["asked"], word["sender"], word["at_s"])
         elif "exit_code" in word:
             observer.end(Ending(word["exit_code"], word["signal"], tuple(word["asked_by"])), word["at_s"])
             return

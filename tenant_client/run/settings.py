@@ -9,14 +9,16 @@ from tenant_client.run.watchdog import WatchLimits
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Options of `pharoah-tenant run`. `logs` are further files to look into after a failure; `job` names it.
+    """Options of `pharoah-tenant run`. `logs` are further files to look into after a failure.
 
-    `describe_now` samples the first steps, however busy the host is.
+    `job` names it, `program` is the one that was started. `describe_now` samples the first steps, however busy the
+    host is.
     """
 
     home: Path
     lease: str
     job: str = ""
+    program: str = ""
     watch: bool = True
     sample: bool = True
     describe_now: bool = False

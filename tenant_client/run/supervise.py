@@ -10,7 +10,8 @@ r"""The supervisor: starts the job, forwards signals, waits, and ends as the job
 import os
 import resource
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -36,6 +37,7 @@ _FORWARDED = frozenset(
 WATCHED = _FORWARDED | {signal.SIGCHLD, signal.SIGIO, signal.SIGWINCH}
 ENDING_SIGNALS = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
 
+BY_TERMINAL = -1
 _SI_KERNEL = 0x80  # <asm-generic/siginfo.h>: sent by the kernel, which for the signals above means by the terminal
 _RESET_BY_US = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them in itself; the job must not inherit that
 
@@ -80,8 +82,12 @@ def start(command: Sequence[str], env: Mapping[str, str], files: Mapping[int, in
     return Job(pid, mask)
 
 
-def wait(job: Job, streams: Streams | None) -> Ending:
-    """Forwards signals and serves the relay until the job has ended."""
+def wait(job: Job, streams: Streams | None, asked: Callable[[int, int, float], None] = lambda *_: None) -> Ending:
+    """Forwards signals and serves the relay until the job has ended.
+
+    `asked` hears of each signal that asks the job to end, with the process that sent it (0 of another namespace, and
+    `BY_TERMINAL` where a terminal did) and when it came.
+    """
     while True:
         info = signal.sigwaitinfo(WATCHED)
         if info.si_signo == signal.SIGCHLD:
@@ -93,7 +99,10 @@ def wait(job: Job, streams: Streams | None) -> Ending:
         elif info.si_signo == signal.SIGWINCH and streams is not None:
             streams.resize()
         elif info.si_signo in _FORWARDED:
+            at_s = time.time()
             _forward(info, job)
+            if info.si_signo in ENDING_SIGNALS:
+                asked(info.si_signo, BY_TERMINAL if info.si_code == _SI_KERNEL else info.si_pid, at_s)
 
 
 def wait_only(job: Job) -> Ending:

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 
+from tenant_client.run.divergence import diverges
+
 
 class Kind(StrEnum):
     """Kinds of findings."""
@@ -43,6 +45,7 @@ class Sample:
     updated_at_s: float
     loss: float | None = None
     restart: int = 0
+    evaluations: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,24 @@ class WatchFinding:
     cleared_at_s: float | None = None
 
 
+@dataclass(frozen=True)
+class Standing:
+    """What the watch makes of the job at one moment, for the case that somebody ends it then.
+
+    `stalled` and `diverging` say in what way, "" where it is not so; `hangs` that a hang was reported. A person sees a
+    stall before it is an alarm: `stalled` needs less than a finding.
+    """
+
+    steps: int = 0
+    hangs: bool = False
+    stalled: str = ""
+    diverging: str = ""
+    evaluations: int = 0
+
+
 _STEADY_AFTER = 3
+_SEEN_S = 10.0  # who looks at a job that has stood still for less does not see it
+_GAPS = 2.0
 _RECENT = 32
 _LOSSES = 64
 _LOSSES_NEEDED = 16
@@ -91,6 +111,7 @@ class _Rank:
     step_s: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
     behind: deque[bool] = field(default_factory=deque)
     bad_since: int | None = None
+    longest_s: float = 0.0
     seen_loss: float | None = None
 
     def move(self, new: Sample) -> bool:
@@ -99,6 +120,7 @@ class _Rank:
         steps = new.step - before.step
         if steps > 0 and before.phase == new.phase == "train" and before.step > 0:
             self.step_s.append((new.updated_at_s - before.updated_at_s) / steps)
+            self.longest_s = max(self.longest_s, new.updated_at_s - before.updated_at_s)
         return steps > 0 and new.loss is not None
 
     def allowed_s(self, limits: WatchLimits) -> float:
@@ -109,6 +131,13 @@ class _Rank:
         if self.last.phase == "start" or len(self.step_s) < _STEADY_AFTER:
             return limits.start_s
         return max(limits.floor_s, limits.factor * median(self.step_s))
+
+    def unremarkable_s(self, limits: WatchLimits) -> float:
+        """For so long without a step nobody takes it for stalled: it has paused for as long before."""
+        if self.last.phase != "train" or len(self.step_s) < _STEADY_AFTER:
+            return self.allowed_s(limits)
+        usual_s = max(limits.factor * median(self.step_s), _GAPS * self.longest_s)
+        return min(self.allowed_s(limits), max(_SEEN_S, usual_s))
 
 
 class Watch:
@@ -136,6 +165,21 @@ class Watch:
             self._judge_movement(now_s)
             self._judge_lag(now_s)
         return self.findings[known:]
+
+    def standing(self, now_s: float) -> Standing:
+        """How the job stands at `now_s`."""
+        running = [rank for rank in self._ranks.values() if rank.last.phase != "end"]
+        still = [rank for rank in running if self._still_s(rank, now_s) > rank.unremarkable_s(self._limits)]
+        evaluations = max((rank.last.evaluations for rank in self._ranks.values()), default=0)
+        stalled = self._where(still, now_s) if still and len(still) == len(running) else ""
+        return Standing(self.steps, self._holds(Kind.HANG) is not None, stalled, self._diverging(), evaluations)
+
+    def _diverging(self) -> str:
+        bad = [rank.last for rank in self._ranks.values() if rank.bad_since is not None]
+        return f"loss of rank {bad[0].rank} is {bad[0].loss}" if bad else diverges(self._losses)
+
+    def _holds(self, kind: Kind) -> WatchFinding | None:
+        return next((one for one in self.findings if one.kind is kind and one.cleared_at_s is None), None)
 
     def finish(self, now_s: float) -> list[WatchFinding]:
         """Ends the watch. One NaN loss is enough here, since no second sample can follow."""
@@ -170,10 +214,13 @@ class Watch:
 
     def _stuck(self, ranks: Sequence[_Rank], now_s: float) -> str:
         last = max(ranks, key=lambda rank: rank.last.updated_at_s)
+        return f"{self._where(ranks, now_s)} (limit {last.allowed_s(self._limits):.0f} s)"
+
+    def _where(self, ranks: Sequence[_Rank], now_s: float) -> str:
+        last = max(ranks, key=lambda rank: rank.last.updated_at_s)
         first = min(ranks, key=lambda rank: rank.last.step).last
         where = f"step {first.step} ({first.phase})" if len(ranks) == 1 else _spread(ranks)
-        still_s, limit_s = self._still_s(last, now_s), last.allowed_s(self._limits)
-        return f"{_who(ranks, len(self._ranks))} stuck at {where} for {still_s:.0f} s (limit {limit_s:.0f} s)"
+        return f"{_who(ranks, len(self._ranks))} stuck at {where} for {self._still_s(last, now_s):.0f} s"
 
     # ---- keeping together ----------------------------------------------------------------------------------------
 
@@ -233,7 +280,7 @@ class Watch:
     # ---- findings ------------------------------------------------------------------------------------------------
 
     def _set(self, kind: Kind, now_s: float, ranks: tuple[int, ...], text: str) -> None:
-        if not any(finding.kind is kind and finding.cleared_at_s is None for finding in self.findings):
+        if self._holds(kind) is None:
             self.findings.append(WatchFinding(kind, now_s, self.steps, ranks, text))
 
     def _clear(self, kind: Kind, now_s: float) -> None:

@@ -17,7 +17,10 @@ _PART = re.compile(r"(?P<prefix>[^,\[\]]*)(?:\[(?P<ranges>[^\[\]]*)\])?(?P<suffi
 
 @dataclass(frozen=True)
 class Placement:
-    """One process of one job. None or "" where the environment does not tell; `restarts` counts from 0."""
+    """One process of one job. None or "" where the environment does not tell; `restarts` counts from 0.
+
+    `ends_at_s` is when the time limit ends the job, in seconds since 1970.
+    """
 
     scheduler: str = ""
     job_id: str = ""
@@ -38,6 +41,7 @@ class Placement:
     namespace: str = ""
     pod: str = ""
     gpus: tuple[str, ...] = ()
+    ends_at_s: int | None = None
 
     @property
     def only_node(self) -> str:
@@ -83,6 +87,7 @@ def placement(environment: Mapping[str, str]) -> Placement:
         namespace=environment.get("POD_NAMESPACE", ""),
         pod=_text(environment, ("POD_NAME", "HOSTNAME")) if scheduler == "kubernetes" else "",
         gpus=_gpus(environment),
+        ends_at_s=_number(environment, ("SLURM_JOB_END_TIME",)),
     )
 
 
@@ -137,4 +142,4 @@ def _number(environment: Mapping[str, str], names: Sequence[str]) -> int | None:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 10
+    return text.isascii() and text.isdigit() and len(text) <= 10

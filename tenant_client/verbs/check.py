@@ -164,15 +164,15 @@ def changes(
     lease: Lease = "",
     before: Annotated[
         str,
-        typer.Option("--from", help="The lease that worked; by default the newest one of the same model structure."),
+        typer.Option("--from", help="The lease that worked; by default the newest clean one of the same structure."),
     ] = "",
     *,
     latest: Latest = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what changed since the last run that worked: context, versions, spread over nodes, operators. Local.
+    """Show what changed since the last clean run before this one: context, versions, spread over nodes, operators.
 
-    Exit code 0: no change found. 1: changes found.
+    Local. Exit code 0: no change found. 1: changes found. 2: nothing to compare.
     """
     from tenant_client.advice import changes as changing
     from tenant_client.records.attempts import Attempts
@@ -185,10 +185,12 @@ def changes(
         lease, before = journal.find(lease), journal.find(before) if before else ""
         runs = changing.runs_of(journal)
         baseline = runs[before] if before else changing.last_that_worked(Attempts(connection).list(), runs, lease)
+        missing = changing.unknown(baseline, runs[lease])
         differences = changing.changes(baseline, runs[lease])
     if as_json:
-        show_json(changing.Changes(baseline.unit, lease, differences))
+        show_json(changing.Changes(baseline.unit, lease, differences, missing))
     else:
         show(f"{baseline.unit} → {lease}{'' if differences else ': no change found'}")
         show(*(f"  {change.kind}: {change.text}" for change in differences))
+        show(*(f"  not compared: {text}" for text in missing))
     raise typer.Exit(1 if differences else 0)

@@ -9,13 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
-import click
 import typer
-from typer.core import TyperGroup
 
 from crypto.errors import PharoahError
 from federation.protocol.service_messages import CheckVerdict, Suspicion
-from federation.runtime.console import AsJson, AskingVerb, InputFile, Verb, group
+from federation.runtime.console import AsJson, AskingVerb, GroupWithDefault, InputFile, Verb, group
 from federation.runtime.screen import say, show, show_json
 from tenant_client.verbs.console import Home, Latest, failing, warn
 
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from tenant_client.confirm.machine import Target
     from tenant_client.confirm.sample import Sample
 
-DEFAULT = "test"
 MOST_SHOWN = 4.0
 ADVICE = {
     CheckVerdict.OK: "no action: the tested hardware is as fast as healthy machines",
@@ -37,22 +34,10 @@ ADVICE = {
 }
 
 
-class ConfirmGroup(TyperGroup):
+class ConfirmGroup(GroupWithDefault):
     """A first word that is no verb of this group is an argument of `test`."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As in click, with the default verb inserted first."""
-        return super().parse_args(ctx, self._with_verb(ctx, args))
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As in click, with the default verb inserted first."""
-        return super().resolve_command(ctx, self._with_verb(ctx, args))
-
-    def _with_verb(self, ctx: click.Context, args: list[str]) -> list[str]:
-        known = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
-        return args if known else [DEFAULT, *args]
+    default = "test"
 
 
 app = group(
@@ -104,7 +89,7 @@ class Confirmed(TypedDict):
     findings: list[FindingObject]
 
 
-@app.command(DEFAULT, cls=AskingVerb)
+@app.command(ConfirmGroup.default, cls=AskingVerb)
 def confirm(
     home: Home,
     suspicion: Annotated[

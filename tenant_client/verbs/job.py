@@ -12,11 +12,13 @@ import typer
 from crypto.errors import PharoahError
 from federation.runtime.console import AsJson, InputFile, Verb
 from federation.runtime.screen import say, show, show_json
+from federation.runtime.visible import counted_as
 from tenant_client.verbs.console import Home, failing, warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tenant_client.diagnosis.lessons import Lessons
     from tenant_client.diagnosis.precedents import Precedent
 
 Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command that starts the job.")]
@@ -177,6 +179,7 @@ def run(
             home=home.absolute(),
             lease=lease or lease_name(os.environ),
             job=job_name(command, os.environ),
+            program=Path(command[0]).name,
             watch=watch,
             sample=sample,
             describe_now=describe is Describe.NOW,
@@ -233,7 +236,7 @@ def diagnose(
     """
     from tenant_client.diagnosis.diagnose import explain, gather, hints
     from tenant_client.diagnosis.filter_rules import FILE, load_rules, pattern_of
-    from tenant_client.diagnosis.log_templates import load_lessons
+    from tenant_client.diagnosis.lessons import load_lessons
     from tenant_client.diagnosis.precedents import telling_lines, unexplained_lines
     from tenant_client.diagnosis.sureness import sureness_of
     from tenant_client.diagnosis.told import Told
@@ -280,16 +283,68 @@ def _precedents(home: Path, reason: str, lines: "Sequence[str]") -> "tuple[Prece
 
 
 def teach(
-    reason: Annotated[str, typer.Argument(help="One of the reasons that `reasons` lists, such as network_error.")],
-    line: Annotated[str, typer.Argument(help="A log line that shows this reason; its numbers match any number.")],
     home: Home,
+    reason: Annotated[str, typer.Argument(help="One of the reasons that `reasons` lists, such as network_error.")] = "",
+    line: Annotated[
+        str, typer.Argument(help="A part of a log line that shows this reason; its numbers match any number.")
+    ] = "",
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE]...",
+            click_type=InputFile(),
+            help="Logs in which to show what matches; by default the kept logs of past attempts.",
+            show_default=False,
+        ),
+    ] = None,
+    forget: Annotated[str, typer.Option(help="Remove this pattern.", show_default=False)] = "",
+    *,
+    regex: Annotated[bool, typer.Option("--regex", help="LINE is a regular expression.")] = False,
+    as_list: Annotated[bool, typer.Option("--list", help="List the patterns that were taught.")] = False,
 ) -> None:
-    """Add an error pattern for `diagnose`: the reason for a log line. Stored in the home; built-in patterns win."""
-    from tenant_client.diagnosis.log_templates import load_lessons, mask, save_lessons
+    """Add an error pattern for `diagnose`, and show which lines of FILE or of past attempts' logs match it.
+
+    The pattern is a part of a line: times, ranks and levels at its beginning are left out. It is stored in the home.
+    Built-in patterns win.
+    """
+    from tenant_client.diagnosis.lessons import Lessons, bare, load_lessons, save_lessons
+    from tenant_client.diagnosis.log_templates import mask
 
     path = home / "lessons.json"
+    if as_list:
+        with failing():
+            known = load_lessons(path)
+        show(*(f"{known.reasons[part]:<22} {part}" for part in known.reasons))
+        show(*(f"{known.regexes[text]:<22} --regex {text}" for text in known.regexes))
+        return
+    if not forget and not (reason and line):
+        raise typer.BadParameter("pass a reason and a part of a line, --list or --forget", param_hint="REASON LINE")
     with failing():
-        lessons = load_lessons(path).teach(line, reason)
+        known = load_lessons(path)
+        lessons = known.forget(forget) if forget else known.teach(line, reason, regex=regex)
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         save_lessons(lessons, path)
-    say(f"pharoah-tenant: added the pattern {mask(line)!r} for {reason}")
+    if forget:
+        say(f"pharoah-tenant: removed the pattern {forget!r}")
+        return
+    say(f"pharoah-tenant: added the pattern {line if regex else mask(bare(line))!r} for {reason}")
+    _show_matches(Lessons().teach(line, reason, regex=regex), files or _kept_logs(home))
+
+
+def _kept_logs(home: Path) -> list[Path]:
+    """The logs of past attempts that are still there."""
+    return sorted(path for path in (home / "runs").glob("*/*.log*") if path.is_file())
+
+
+def _show_matches(lesson: "Lessons", files: list[Path]) -> None:
+    """The first lines that a pattern matches, and how many there are."""
+    many, within = 0, 0
+    for file in files:
+        with failing(), file.open(encoding="utf-8", errors="replace") as lines:
+            found = [text for text in (line[:_MOST_LINE] for line in lines) if lesson.reason_of(text)]
+        show(*(f"  {file.name}: {text.strip()[:_MOST_SHOWN]}" for text in found[: max(0, _MOST_MATCHES - many)]))
+        many, within = many + len(found), within + bool(found)
+    say(f"pharoah-tenant: it matches {counted_as(many, 'line')} in {within} of {counted_as(len(files), 'log')}")
+
+
+_MOST_LINE, _MOST_SHOWN, _MOST_MATCHES = 4096, 160, 5

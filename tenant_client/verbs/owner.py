@@ -9,10 +9,10 @@ import typer
 
 from crypto.errors import PharoahError
 from federation.runtime.clock import SECONDS_PER_HOUR
-from federation.runtime.console import AsJson, InputFile
+from federation.runtime.console import AsJson, GroupWithDefault, InputFile, Verb, group as verb_group
 from federation.runtime.screen import show, show_json
 from federation.runtime.visible import counted_as
-from tenant_client.verbs.console import Home, journalled, opened, say_error
+from tenant_client.verbs.console import Home, failing, journalled, opened, say_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,49 @@ class UnreadablePlan(PharoahError):
     default_hint = "pass a signed plan with --plan, or omit it for the newest answered plan"
 
 
-def journal(home: Home, *, as_json: AsJson = False) -> None:
+class JournalGroup(GroupWithDefault):
+    """`journal` alone shows it."""
+
+    default = "show"
+
+
+journal = verb_group("journal", "Show what ran and why it ended, or correct a cause.", cls=JournalGroup)
+
+
+@journal.command("fix", cls=Verb)
+def fix(
+    lease: Annotated[str, typer.Argument(metavar="LEASE", help="A lease, or the start of its name.")],
+    reason: Annotated[str, typer.Argument(help="The true reason: one that `reasons` lists, or unknown.")],
+    home: Home,
+    attempt: Annotated[
+        int | None,
+        typer.Option(help="Which attempt; by default the newest that did not succeed.", show_default=False),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Correct why an attempt ended, before its week is counted. What Pharoah had said is kept. Nothing is sent.
+
+    A reason that a round does not count, such as cancelled, takes the attempt out of the failures to be counted.
+    """
+    import time
+    from contextlib import closing
+
+    from tenant_client.records import fixes
+    from tenant_client.records.database import open_database
+    from tenant_client.records.journal import Journal
+
+    with failing(), closing(open_database(journalled(home))) as connection:
+        fixed = fixes.fix(connection, Journal(connection).find(lease), attempt, reason, time.time())
+    if as_json:
+        show_json(fixed)
+        return
+    counts = f"a round counts {fixed.counted}" if fixed.counted else "a round counts nothing"
+    show(f"{fixed.lease} attempt {fixed.attempt}: {fixed.reason} instead of {fixed.said}; {counts}")
+
+
+@journal.command("show", cls=Verb)
+def show_journal(home: Home, *, as_json: AsJson = False) -> None:
     """Show the journal: leases, attempts and why they ended.
 
     Exit code 3: the journal is empty. For the outcome of the last attempt see `status`.
@@ -66,6 +108,7 @@ def _tell(view: "Happened") -> None:
         show(
             f"{began:%Y-%m-%d %H:%M:%S}  {_named(view, attempt.unit)} attempt {attempt.attempt}: {attempt.state}{steps}"
         )
+        show(*([f"    {attempt.cause.reason}, as you fixed it; Pharoah had said:"] if attempt.said else []))
         show(*([f"    {attempt.cause.sentence}"] if attempt.cause.sentence else []))
         show(*(f"    {line}" for line in _of_incident(incidents.get((attempt.unit, attempt.attempt)))))
         show(*(f"    {finding['kind']}: {finding['text']}" for finding in attempt.findings))

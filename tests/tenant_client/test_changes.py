@@ -1,5 +1,6 @@
 """What changed between the run that worked and this one: relations, in few lines, the likeliest first."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,33 @@ def test_names_that_are_not_there_are_refused(home: Path) -> None:
 def test_without_a_run_that_worked_there_is_nothing_to_compare() -> None:
     with pytest.raises(NothingToCompare):
         last_that_worked([], {"a": run()}, "a")
+
+
+def ran(home: Path, unit: str, ended_h: float, *findings: dict[str, object], described: bool = True) -> None:
+    with closing(open_database(home / "tenant.db")) as connection:
+        attempts = Attempts(connection)
+        attempts.begin(unit, 3600.0 * (ended_h - 0.5))
+        attempts.end(unit, 1, AttemptState.SUCCEEDED, 3600.0 * ended_h, findings=findings)
+        if described:
+            Journal(connection).describe(unit, 0.0, LLAMA)
+
+
+def test_neither_a_run_with_nan_losses_nor_a_later_one_is_compared_with(home: Path) -> None:
+    ran(home, "nan", 1.9, {"kind": "nan_loss", "cleared_at_s": None})
+    ran(home, "later", 9.0)
+    assert asked(home, "new")[1].splitlines()[0] == "old → new"
+    ran(home, "hinted", 1.8, {"kind": "hint", "cleared_at_s": None}, {"kind": "loss_spike", "cleared_at_s": 6000.0})
+    assert asked(home, "new")[1].splitlines()[0] == "hinted → new"
+
+
+def test_why_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    ran(tmp_path, "first", 1.0)
+    assert asked(tmp_path, "first")[0] == 2
+    assert "no clean run before first: no other run succeeded" in asked(tmp_path, "first")[1]
+    ran(tmp_path, "second", 2.0)
+    assert "no clean run before first: 1 successful run ended later" in asked(tmp_path, "first")[1]
+    ran(tmp_path, "third", 3.0, described=False)
+    code, said = asked(tmp_path, "third")
+    assert (code, "nothing to compare: workload: third was not described" in said) == (2, True)
+    ran(tmp_path, "nan", 0.5, {"kind": "nan_loss", "cleared_at_s": None})
+    assert "no clean run before first: 1 successful run ended with nan_loss" in asked(tmp_path, "first")[1]

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from federation.protocol.causes import CAUSES, Domain
 from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, explain, gather, hints
-from tenant_client.diagnosis.log_templates import Lessons
+from tenant_client.diagnosis.lessons import Lessons
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.reasons import REASONS
 from tests.support.logs_of_our_own import DATA, LOGS, expected, found, real
@@ -260,9 +260,9 @@ PUMP = "cooling loop {}: pump failure, shutting down\n"
 def test_an_owner_teaches_what_a_line_means_and_cues_still_come_first(tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     log.write_text("iteration 1 loss 2.0\n" * 20 + PUMP.format(7))
-    taught = Lessons({}).teach(PUMP.format(3), "node_failure")
+    taught = Lessons().teach(PUMP.format(3), "node_failure")
     assert diagnose(gather([log]).evidence).reason == "unknown"
-    assert explain(gather([log]), Lessons({})).reason == "unknown"
+    assert explain(gather([log]), Lessons()).reason == "unknown"
     diagnosis = explain(gather([log]), taught)
     assert diagnosis.root is not None
     assert (diagnosis.reason, diagnosis.root.source, diagnosis.root.text) == (

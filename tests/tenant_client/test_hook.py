@@ -423,6 +423,38 @@ for step in range(16):
 HELPER = LOOP + "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
 
 
+EVALUATES = """
+import os, sys
+from pathlib import Path
+import torch
+from tenant_client.run.hook.progress import read
+
+class Model(torch.nn.Sequential):
+    def train(self, mode=True):
+        super().train(mode)
+        self[0].eval()  # a part that stays frozen
+
+def step():
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+
+def now():
+    told = read(Path(os.environ["PHAROAH_RUN_DIR"]) / "progress-0")
+    print(told.phase, told.evaluations)
+
+model = Model(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model.eval(), model.train()
+step(), now()
+model.train(), now()
+model.eval(), now()
+model.eval(), now()
+model.train(), now()
+model.eval()
+step(), now()
+"""
+
+
 def run_script(script: str, *arguments: str, path: str = "", **environment: str) -> "subprocess.CompletedProcess[str]":
     """Runs a script as `pharoah-tenant run` would: the autoload directory in front of the path."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PHAROAH_", "PYTHON", "RANK"))}
@@ -436,6 +468,35 @@ def run_script(script: str, *arguments: str, path: str = "", **environment: str)
     )
     assert done.returncode == 0, done.stderr
     return done
+
+
+COMPILED = """
+import torch
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+@torch.compile(backend="eager")
+def step(batch):
+    model.train()
+    model(batch).sum().backward()
+    model.eval()
+
+for _ in range(4):
+    step(torch.ones(2, 4))
+    optimizer.step()
+"""
+
+
+@pytest.mark.nightly
+def test_a_compiled_step_with_its_backward_runs_as_without_us(tmp_path: Path) -> None:
+    run_script(COMPILED, PHAROAH_RUN_DIR=str(tmp_path))
+    assert seen(tmp_path).step == 4
+
+
+def test_an_evaluation_is_noticed_and_a_frozen_part_is_none(tmp_path: Path) -> None:
+    done = run_script(EVALUATES, PHAROAH_RUN_DIR=str(tmp_path))
+    assert done.stdout.splitlines() == ["train 0", "train 0", "eval 1", "eval 1", "train 1", "train 2"]
 
 
 def test_a_job_is_followed_without_a_change_and_without_a_word(tmp_path: Path) -> None:

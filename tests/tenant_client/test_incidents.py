@@ -18,6 +18,7 @@ from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.incidents import Incidents
 from tenant_client.run.attempt_recorder import Record
+from tenant_client.run.ended import Asked
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.supervise import Ending
 from tests.support import schemas
@@ -108,7 +109,7 @@ def ran(home: Path, unit: str, exit_code: int, output: str) -> list[str]:
     record = Record(home, unit, run_dir, (), ours)
     record.begin(1e9, 1)
     record.name("train.py")
-    record.ended(Ending(exit_code), 1e9 + 60, 20, (), {})
+    record.ended(Ending(exit_code), Asked(1e9 + 60), 1e9 + 60, 20, (), {})
     return ours.warnings
 
 
@@ -134,7 +135,7 @@ def test_runs_learn_rules_and_a_failure_is_told_without_what_healthy_ones_print(
 
 
 def test_the_journal_shows_the_precedent_and_what_helped(home: Path) -> None:
-    view = schemas.held("pharoah-tenant journal", call("journal", "--home", home, "--json").stdout)
+    view = schemas.held("pharoah-tenant journal show", call("journal", "--home", home, "--json").stdout)
     (precedent,) = view["incidents"][1]["precedents"]
     assert (precedent["lease"], precedent["helped"]) == ("first", "restarted the fabric daemon")
     assert "helped: restarted the fabric daemon" in call("journal", "--home", home).stdout

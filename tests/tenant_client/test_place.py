@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tenant_client.run.attempt_recorder import Record
+from tenant_client.run.ended import Asked
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.run_directory import lease_name
 from tenant_client.run.supervise import Ending
@@ -69,6 +70,6 @@ def failed_on(home: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], 
             patch.setenv(name, value)
         record = Record(home, LEASE, run_dir, (), FailOpen(quiet=True), notes=notes)
     record.begin(0.0, 1)
-    record.ended(Ending(1), 60.0, 0, (), {})
+    record.ended(Ending(1), Asked(60.0), 60.0, 0, (), {})
     (attempt,) = attempts(home)
     return attempt.cause.host

@@ -22,6 +22,7 @@ records = st.builds(
     phase=st.sampled_from(PHASES),
     loss=st.none() | st.floats(allow_nan=False),
     restart=st.integers(0, 2**32 - 1),
+    evaluations=st.integers(0, 2**32 - 1),
 )
 
 
@@ -58,7 +59,7 @@ def test_half_of_a_newer_record_over_an_older_one_is_noticed() -> None:
 def test_a_record_of_another_version_is_none() -> None:
     import zlib
 
-    body = b"pharoah\x02" + encode(SOME)[8:-4]
+    body = b"pharoah\x01" + encode(SOME)[8:-4]
     assert decode(body + struct.pack("<I", zlib.crc32(body))) is None
 
 
@@ -66,9 +67,9 @@ def test_a_writer_overwrites_its_record_and_only_the_owner_can_read_it(tmp_path:
     path = tmp_path / file_name(3)
     writer = Writer(tmp_path, SOME)
     assert read(path) == SOME
-    writer.update(121, "eval", None, 1.7e9 + 1)
+    writer.update(121, "eval", None, 1.7e9 + 1, 2)
     writer.close()
-    assert read(path) == replace(SOME, step=121, phase="eval", loss=None, updated_at_s=1.7e9 + 1)
+    assert read(path) == replace(SOME, step=121, phase="eval", loss=None, updated_at_s=1.7e9 + 1, evaluations=2)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.stat().st_size == SIZE
 

@@ -49,11 +49,19 @@ def test_the_exit_code_is_the_jobs(tmp_path: Path, code: int) -> None:
     assert failures(tmp_path / "home") == (["unknown"] if code else [])
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGABRT])
-def test_death_by_a_signal_is_the_jobs(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "state"),
+    [
+        (signal.SIGKILL, AttemptState.FAILED),
+        (signal.SIGSEGV, AttemptState.FAILED),
+        (signal.SIGTERM, AttemptState.STOPPED),  # somebody sent it
+        (signal.SIGABRT, AttemptState.FAILED),
+    ],
+)
+def test_death_by_a_signal_is_the_jobs(tmp_path: Path, number: signal.Signals, state: AttemptState) -> None:
     assert run(tmp_path / "home", ["sh", "-c", f"kill -{number:d} $$"]).code == -number
     (attempt,) = attempts(tmp_path / "home")
-    assert (attempt.exit_code, attempt.signal, attempt.state) == (None, number, AttemptState.FAILED)
+    assert (attempt.exit_code, attempt.signal, attempt.state) == (None, number, state)
 
 
 def test_a_missing_program_ends_as_in_a_shell(tmp_path: Path) -> None:
@@ -85,7 +93,7 @@ def test_signals_are_forwarded_once(tmp_path: Path) -> None:
     assert process.communicate()[0] == b""
     assert process.returncode == 9
     (attempt,) = attempts(tmp_path / "home")
-    assert (attempt.state, attempt.exit_code, attempt.cause.reason) == (AttemptState.STOPPED, 9, "unknown")
+    assert (attempt.state, attempt.exit_code, attempt.cause.reason) == (AttemptState.STOPPED, 9, "cancelled")
     assert failures(tmp_path / "home") == []
 
 

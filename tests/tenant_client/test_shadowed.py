@@ -32,13 +32,22 @@ import torch
 from torch.optim import optimizer
 
 for step in range(40):
-    torch.autograd.backward([torch.Tensor()])
+    torch.Tensor().backward()
     optimizer.step()
 print("trained")
 """
 FAKE_TORCH = {
-    "torch/__init__.py": "from torch import autograd\nclass Tensor:\n    def numel(self): return 2\n",
-    "torch/autograd.py": "def backward(tensors): pass\n",
+    "torch/__init__.py": """
+from torch import nn
+class Tensor:
+    def numel(self): return 2
+    def backward(self): pass
+""",
+    "torch/nn.py": """
+class Module:
+    def eval(self): pass
+    def train(self, mode=True): pass
+""",
     "torch/optim/__init__.py": "",
     "torch/optim/optimizer.py": """
 hooks = []

@@ -45,7 +45,7 @@ def call(program: str, *words: object) -> Result:
 def told(program: str, *words: object) -> tuple[int, Any]:
     """The exit code and the view, which has the documented form."""
     result = call(program, *words, "--json")
-    verb = "serve --check" if words[0] == "serve" else words[0]
+    verb = {"serve": "serve --check", "journal": "journal show"}.get(str(words[0]), words[0])
     return result.exit_code, schemas.held(f"pharoah-{program} {verb}", result.stdout)
 
 
@@ -131,8 +131,8 @@ def test_leases_are_found_by_their_first_letters(tmp_path: Path) -> None:
     ambiguous = call("tenant", "changes", "aa", "--home", tmp_path)
     assert ambiguous.exit_code == 2
     assert "aa11, aa22" in ambiguous.stderr
-    assert told("tenant", "changes", "--latest", "--home", tmp_path)[1]["after"] == "aa22"
-    assert told("tenant", "changes", "aa2", "--home", tmp_path)[1]["after"] == "aa22"
+    for word in ("--latest", "aa2"):
+        assert "aa22 was not described" in call("tenant", "changes", word, "--home", tmp_path).stderr
     assert call("tenant", "leases", "b", "--home", tmp_path).exit_code == 3
 
 

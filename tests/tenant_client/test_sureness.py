@@ -7,7 +7,7 @@ import pytest
 from benchmarks.diagnosis import sureness as benchmark
 from federation.protocol.toml_tables import BadTable
 from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, explain, gather
-from tenant_client.diagnosis.log_templates import Lessons
+from tenant_client.diagnosis.lessons import Lessons
 from tenant_client.diagnosis.sureness import TABLE, Basis, basis_of, parse, sureness_of
 from tenant_client.sources import exit_status
 from tenant_client.sources.evidence import Evidence, Form, Role

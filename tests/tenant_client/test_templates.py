@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from tenant_client.diagnosis.log_templates import Lessons, LessonsError, Templates, load_lessons, mask, save_lessons
+from tenant_client.diagnosis.lessons import Lessons, LessonsError, bare, load_lessons, save_lessons
+from tenant_client.diagnosis.log_templates import Templates, mask
 
-NONE = Lessons({})
+NONE = Lessons()
 
 
 def test_what_varies_is_masked_and_words_are_not() -> None:
@@ -68,10 +69,52 @@ def test_a_lesson_covers_lines_that_differ_in_numbers() -> None:
     assert NONE.reason_of("licence server 10.0.0.9 refused seat 77") is None
 
 
+def test_a_part_of_a_line_is_enough_and_a_regular_expression_works() -> None:
+    taught = NONE.teach("seat 4 was revoked", "connection_error").teach(
+        r"pump-\w+ (lost|leaks)", "os_error", regex=True
+    )
+    assert taught.reason_of("E 2026-03-01 licence: seat 77 was revoked by admin") == "connection_error"
+    assert taught.reason_of("warning: pump-north leaks") == "os_error"
+    assert taught.reason_of("warning: pump-north runs; a seat was revoked") is None
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "2026-03-01 09:00:00,123 ", "2026-03-01T09:00:00Z ", "[rank3]: ", "rank3: ", "7: ", "node-7: ",
+        "E1122 00:01:02.345000 4711 torch/x.py:12] ", "[2026-03-01 09:00:00] [ERROR] ", "(train pid=4711) ",
+        "Mar  1 09:00:00 ", "WARNING: ", "[default0]:",
+    ],
+)  # fmt: skip
+def test_what_a_pasted_line_begins_with_is_left_out(before: str) -> None:
+    assert bare(f"{before}licence server refused seat 4") == "licence server refused seat 4"
+    assert NONE.teach(f"{before}licence server refused", "os_error").reason_of("licence server refused") == "os_error"
+
+
+def test_a_line_of_nothing_but_a_beginning_stays() -> None:
+    assert bare("[rank3]: 17") == "[rank3]: 17"
+
+
+def test_a_lesson_is_forgotten_by_its_text_or_its_pattern() -> None:
+    taught = NONE.teach("[rank0]: pump 7 stopped", "os_error").teach("valve.*open", "os_error", regex=True)
+    assert dict(taught.forget("pump <*> stopped").reasons) == {}
+    assert dict(taught.forget("[rank3]: pump 9 stopped").reasons) == {}
+    assert dict(taught.forget("valve.*open").regexes) == {}
+    with pytest.raises(LessonsError, match="no lesson 'pump'"):
+        taught.forget("pump")
+
+
+@pytest.mark.parametrize("regex", ["(", "x*", ""])
+def test_a_regular_expression_that_is_none_or_matches_all_is_refused(regex: str) -> None:
+    with pytest.raises(LessonsError):
+        NONE.teach(regex, "os_error", regex=True)
+
+
 def test_lessons_are_written_and_read_again(tmp_path: Path) -> None:
-    taught = NONE.teach("pump 7 stopped", "os_error")
+    taught = NONE.teach("pump 7 stopped", "os_error").teach("valve.*open", "ecc_error", regex=True)
     save_lessons(taught, tmp_path / "lessons.json")
-    assert dict(load_lessons(tmp_path / "lessons.json").reasons) == {"pump <*> stopped": "os_error"}
+    read = load_lessons(tmp_path / "lessons.json")
+    assert (dict(read.reasons), dict(read.regexes)) == ({"pump <*> stopped": "os_error"}, {"valve.*open": "ecc_error"})
     assert [file.name for file in tmp_path.iterdir()] == ["lessons.json"]
 
 

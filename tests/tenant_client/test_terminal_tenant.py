@@ -188,7 +188,7 @@ def test_faults_of_traces_obey_nothing(tmp_path: Path) -> None:
 
 
 def say(how: str, env: dict[str, str] | None = None) -> tuple[int, bytes]:
-    """A program whose verb `journal` does something, on a terminal."""
+    """A program whose verb `status` does something, on a terminal."""
     program = (
         "import logging, sys, threading, warnings\n"
         "from tenant_client.cli import app\n"
@@ -198,9 +198,9 @@ def say(how: str, env: dict[str, str] | None = None) -> tuple[int, bytes]:
         "def bug(text):\n"
         "    raise ValueError(text)\n"
         "fault.bug = bug\n"
-        "app.registered_commands = [one for one in app.registered_commands if one.name != 'journal']\n"
-        "app.command('journal')(lambda: fault())\n"
-        "app(['journal'])\n"
+        "app.registered_commands = [one for one in app.registered_commands if one.name != 'status']\n"
+        "app.command('status')(lambda: fault())\n"
+        "app(['status'])\n"
     )
     return on_a_terminal([sys.executable, "-c", program], wrapped.environment(env))
 

@@ -53,6 +53,25 @@ def test_a_lesson_never_overrules_a_cue(odd_log: Path, tmp_path: Path) -> None:
     assert json.loads(call("diagnose", odd_log, "--home", tmp_path, "--json").stdout)["reason"] == "ecc_error"
 
 
+def test_what_is_taught_shows_what_it_matches_is_listed_and_forgotten(odd_log: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    told = call("teach", "network_error", "revoked", odd_log, "--home", home)
+    assert (told.exit_code, "revoked" in told.stdout) == (0, True)
+    assert "it matches 1 line in 1 of 1 log" in told.stderr
+    kept = home / "runs" / "lease-1-1"
+    kept.mkdir(parents=True)
+    (kept / "stderr.log").write_text("valve 3 open\nvalve 4 open\n")
+    told = call("teach", "os_error", "valve [0-9] open", "--regex", "--home", home)
+    assert "stderr.log: valve 3 open" in told.stdout
+    assert "it matches 2 lines in 1 of 1 log" in told.stderr
+    listed = call("teach", "--list", "--home", home).stdout.split()
+    assert listed == ["network_error", "revoked", "os_error", "--regex", "valve", "[0-9]", "open"]
+    assert call("teach", "--forget", "revoked", "--home", home).exit_code == 0
+    assert call("teach", "--forget", "revoked", "--home", home).exit_code == 2
+    assert "revoked" not in call("teach", "--list", "--home", home).stdout
+    assert call("teach", "os_error", "--home", home).exit_code == 2
+
+
 def test_only_reasons_of_the_taxonomy_can_be_taught(tmp_path: Path) -> None:
     told = call("teach", "bad_weather", ODD_LINE, "--home", tmp_path)
     assert told.exit_code == 2

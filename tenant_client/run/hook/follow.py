@@ -2,12 +2,14 @@
 
 One iteration is one step of one optimiser: the one that was seen first, until it steps no more while another goes on.
 So several optimisers per iteration, and several backward passes per step (gradient accumulation), count once. The loss
-is whatever single number was last passed to `backward`: scaled where the job scales it, and of one micro-batch where it
-has several. A step that torch.compile swallowed whole is not seen.
+is whatever single number `backward` was last called on: scaled where the job scales it, and of one micro-batch where it
+has several. An evaluation begins when the model that is trained is told to `eval()`, and ends when it is told to
+`train()`, or with the next step. A step that torch.compile swallowed whole is not seen.
+
+No call of the job passes through a function of ours (`lookups`), so none stands in its tracebacks.
 """
 
 import atexit
-import functools
 import importlib
 import os
 import sys
@@ -15,6 +17,7 @@ from collections import Counter
 from typing import Any
 
 from tenant_client.run.hook.hook import current_hook
+from tenant_client.run.hook.lookups import LookupTold
 
 PATIENCE_STEPS = 8
 
@@ -49,19 +52,21 @@ class Follower:
         self._loss: Any = None
         self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
         self._tensor = torch.Tensor
+        self._trained: set[int] = set()  # parameters, by identity
+        self._evaluated = 0  # the model's identity
+        self._asked = False
 
     def attach(self, torch: Any) -> None:
-        """Registers with torch's optimisers and its `backward`; AttributeError where torch has neither."""
+        """Registers with torch's optimisers, `backward`, `eval` and `train`; AttributeError where torch lacks them."""
         importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self.after_step)
-        backward = torch.autograd.backward
-
-        @functools.wraps(backward)
-        def seen(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
-            if not self._is_compiling() and current_hook().wants_loss:
-                self.before_backward(tensors)
-            return backward(tensors, *arguments, **keywords)
-
-        torch.autograd.backward = seen
+        if not _hide_from_compiler(torch, LookupTold.__get__):
+            return
+        for owner, name, tell in (
+            (torch.Tensor, "backward", self.before_backward),
+            (torch.nn.Module, "eval", self.before_eval),
+            (torch.nn.Module, "train", self.before_train),
+        ):
+            setattr(owner, name, LookupTold(getattr(owner, name), tell))
 
     def after_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         """What torch calls after each step of each optimiser."""
@@ -71,12 +76,50 @@ class Follower:
         if not hook.explicit and self._counter.is_iteration(id(optimizer)):
             loss, self._loss = self._loss, None
             hook.step(loss)
+        if not self._trained:
+            self._trained = {id(one) for group in getattr(optimizer, "param_groups", ()) for one in group["params"]}
 
-    def before_backward(self, tensors: Any) -> None:
+    def before_backward(self, loss: Any) -> None:
         """Keeps the number that `backward` begins from, not its graph."""
-        first = tensors[0] if isinstance(tensors, list | tuple) and len(tensors) == 1 else tensors
-        if type(first) is self._tensor and first.numel() == 1:
-            self._loss = first.detach()
+        if self._is_compiling() or not current_hook().wants_loss:
+            return
+        if type(loss) is self._tensor and loss.numel() == 1:
+            self._loss = loss.detach()
+
+    def before_eval(self, module: Any) -> None:
+        """An evaluation begins, if it is the model that is told so, and not a frozen part of it."""
+        if self._is_compiling() or not self._trained:
+            return
+        own = sum(id(parameter) in self._trained for parameter in module.parameters())
+        if 2 * own >= len(self._trained):
+            self._evaluated, self._asked = id(module), True
+            current_hook().evaluating(begins=True)
+
+    def before_train(self, module: Any) -> None:
+        """The evaluation is over, unless it is `eval` itself that asks: it calls `train(False)`."""
+        if self._is_compiling() or id(module) != self._evaluated:
+            return
+        if self._asked:
+            self._asked = False
+            return
+        self._evaluated = 0
+        current_hook().evaluating(begins=False)
+
+
+def _hide_from_compiler(torch: Any, function: Any) -> bool:
+    """Has torch.compile leave a function alone, which the job calls in regions that it compiles.
+
+    False where that is not possible: a compiled lookup would look itself up without end.
+    """
+    frames: Any = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
+    if hasattr(frames, "skip_code"):
+        frames.skip_code(function.__code__)
+    elif hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    else:
+        return frames is None
+    return True
 
 
 def follow(torch: Any) -> None:

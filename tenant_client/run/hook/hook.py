@@ -49,6 +49,7 @@ class Hook:
         self._thread = 0
         self._steps = 0
         self._phase: Phase = "start"
+        self._evaluations = 0
         self._next_report_s = 0.0
         self._losses = LossReader(None)
         self._next_loss_step = 0
@@ -76,6 +77,11 @@ class Hook:
             yield
         finally:
             self._safely(self._enter, before)
+
+    def evaluating(self, *, begins: bool) -> None:
+        """Reports that an evaluation begins after some steps, or that it is over; the next step says so, too."""
+        if self._steps and begins != (self._phase == "eval"):
+            self._safely(self._enter, "eval" if begins else "train")
 
     def close(self) -> None:
         """Reports the end; the hook does nothing any more."""
@@ -170,6 +176,7 @@ class Hook:
 
     def _enter(self, phase: Phase) -> None:
         self._open()
+        self._evaluations += phase == "eval" != self._phase
         if self._sampler is not None:
             self._sampler.forget_last_step()  # the time around a phase is not that of an ordinary step
         self._report(phase)
@@ -178,7 +185,7 @@ class Hook:
         self._phase = phase
         self._losses.poll()
         if self._writer is not None:
-            self._writer.update(self._steps, phase, self._losses.value, time.time())
+            self._writer.update(self._steps, phase, self._losses.value, time.time(), self._evaluations)
         self._next_report_s = time.perf_counter() + REPORT_EVERY_S
 
 

@@ -1,12 +1,12 @@
 """How far each rank of a running job is: one record of fixed size per rank, in `$PHAROAH_RUN_DIR/progress-<rank>`.
 
-A record is overwritten in place, by one write of 54 bytes into a file whose blocks exist already: it outlives a killed
+A record is overwritten in place, by one write of 58 bytes into a file whose blocks exist already: it outlives a killed
 process, needs no sync, and an error of the file system is an `OSError` to the writer (through a mapping, a full or
 truncated file would be SIGBUS, which kills the job). A checksum tells a reader that it saw half of a write, or
 something else altogether; it then has None and looks again.
 
->>> decode(encode(Progress(3, 4711, 120, 1.7e9, "train", 2.25, 0)))
-Progress(rank=3, pid=4711, step=120, updated_at_s=1700000000.0, phase='train', loss=2.25, restart=0)
+>>> decode(encode(Progress(3, 4711, 120, 1.7e9, "train", 2.25, 0, 2)))
+Progress(rank=3, pid=4711, step=120, updated_at_s=1700000000.0, phase='train', loss=2.25, restart=0, evaluations=2)
 >>> decode(b"something else") is None
 True
 """
@@ -21,8 +21,9 @@ from typing import Literal, get_args
 Phase = Literal["start", "train", "eval", "checkpoint", "end"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
-_MAGIC = b"pharoah\x01"
-_BODY = struct.Struct("<8sIQIQdBBd")  # magic, rank, pid, restart, step, time, phase, whether there is a loss, loss
+_MAGIC = b"pharoah\x02"
+# magic, rank, pid, restart, step, time, phase, whether there is a loss, loss, evaluations
+_BODY = struct.Struct("<8sIQIQdBBdI")
 _CHECKSUM = struct.Struct("<I")
 SIZE = _BODY.size + _CHECKSUM.size
 
@@ -32,7 +33,8 @@ class Progress:
     """One rank's last word.
 
     `step` counts finished optimiser steps of this attempt; `updated_at_s` in seconds since the epoch; `loss` is the
-    last one seen, None before the first (NaN is a loss); `restart` counts the launcher's restarts, 0 at first.
+    last one seen, None before the first (NaN is a loss); `restart` counts the launcher's restarts, 0 at first;
+    `evaluations` counts those that have begun.
     """
 
     rank: int
@@ -42,6 +44,7 @@ class Progress:
     phase: Phase
     loss: float | None
     restart: int
+    evaluations: int = 0
 
 
 def file_name(rank: int) -> str:
@@ -52,12 +55,14 @@ def file_name(rank: int) -> str:
 def encode(progress: Progress) -> bytes:
     """The `SIZE` bytes of one record."""
     who = (progress.rank, progress.pid, progress.restart)
-    return _pack(who, progress.step, progress.updated_at_s, progress.phase, progress.loss)
+    return _pack(who, progress.step, progress.updated_at_s, progress.phase, progress.loss, progress.evaluations)
 
 
-def _pack(who: tuple[int, int, int], step: int, updated_at_s: float, phase: Phase, loss: float | None) -> bytes:
+def _pack(
+    who: tuple[int, int, int], step: int, updated_at_s: float, phase: Phase, loss: float | None, evaluations: int
+) -> bytes:
     known, value = loss is not None, loss or 0.0
-    body = _BODY.pack(_MAGIC, *who, step, updated_at_s, PHASES.index(phase), known, value)
+    body = _BODY.pack(_MAGIC, *who, step, updated_at_s, PHASES.index(phase), known, value, evaluations)
     return body + _CHECKSUM.pack(zlib.crc32(body))
 
 
@@ -65,10 +70,10 @@ def decode(data: bytes) -> Progress | None:
     """The record that `data` holds, or None where it is torn, foreign or of another version."""
     if len(data) != SIZE or _CHECKSUM.unpack(data[_BODY.size :])[0] != zlib.crc32(data[: _BODY.size]):
         return None
-    magic, rank, pid, restart, step, updated_at_s, phase, has_loss, loss = _BODY.unpack_from(data)
+    magic, rank, pid, restart, step, updated_at_s, phase, has_loss, loss, evaluations = _BODY.unpack_from(data)
     if magic != _MAGIC or phase >= len(PHASES):
         return None
-    return Progress(rank, pid, step, updated_at_s, PHASES[phase], loss if has_loss else None, restart)
+    return Progress(rank, pid, step, updated_at_s, PHASES[phase], loss if has_loss else None, restart, evaluations)
 
 
 def read(path: Path) -> Progress | None:
@@ -91,9 +96,9 @@ class Writer:
         os.ftruncate(self._descriptor, SIZE)
         os.pwrite(self._descriptor, encode(progress), 0)
 
-    def update(self, step: int, phase: Phase, loss: float | None, updated_at_s: float) -> None:
+    def update(self, step: int, phase: Phase, loss: float | None, updated_at_s: float, evaluations: int) -> None:
         """Overwrites what changes; the rest stays."""
-        os.pwrite(self._descriptor, _pack(self._who, step, updated_at_s, phase, loss), 0)
+        os.pwrite(self._descriptor, _pack(self._who, step, updated_at_s, phase, loss, evaluations), 0)
 
     def close(self) -> None:
         """Lets go of the file, which stays."""

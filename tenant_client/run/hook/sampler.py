@@ -19,6 +19,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from tenant_client.run.hook.lookups import CallTold, LookupTold
 from tenant_client.run.hook.pacing import HISTORY_STEPS, Pacer
 
 MIN_FREE_BYTES = 256 << 20
@@ -189,20 +190,18 @@ class Sampler:
     def _watch_other_profilers(self) -> None:
         """There is one profiler per process: were ours to run when the job starts its own, the job would fail."""
         module = self._torch.autograd.profiler
-        self._wrap(module.profile, "_prepare_trace")
-        self._wrap(module, "_run_on_profiler_start")
+        prepare, run = module.profile._prepare_trace, module._run_on_profiler_start
+        self._replace(module.profile, "_prepare_trace", LookupTold(prepare, lambda _: self._give_way()))
+        self._replace(module, "_run_on_profiler_start", CallTold(run, self._give_way))
 
-    def _wrap(self, owner: Any, name: str) -> None:
-        original = getattr(owner, name)
+    def _replace(self, owner: Any, name: str, told: Any) -> None:
+        self._unwatch.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, told)
 
-        def wrapped(*arguments: Any, **keywords: Any) -> Any:
-            if not self._working:
-                self._leave_to_others()
-                self._safely(self._drop)
-            return original(*arguments, **keywords)
-
-        setattr(owner, name, wrapped)
-        self._unwatch.callback(setattr, owner, name, original)
+    def _give_way(self) -> None:
+        if not self._working:
+            self._leave_to_others()
+            self._safely(self._drop)
 
 
 @contextmanager

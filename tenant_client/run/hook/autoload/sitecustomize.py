@@ -34,28 +34,47 @@ class TorchWatch:
         for finder in sys.meta_path:
             spec = finder.find_spec(name, path, target) if finder is not self and hasattr(finder, "find_spec") else None
             if spec is not None:
-                _follow_after_loading(spec.loader, self)  # which need not happen: some only look whether there is one
+                _follow_after_loading(spec, self)  # which need not happen: some only look whether there is one
                 return spec
         return None
 
 
-def _follow_after_loading(loader: Any, watch: Any) -> None:
-    load = loader.exec_module
+def _follow_after_loading(spec: Any, watch: Any) -> None:
+    """Hears of the end of the import by the mark that importlib sets on the spec.
 
-    def load_and_follow(module: Any) -> None:
-        del loader.exec_module
-        load(module)
-        if watch not in sys.meta_path:
-            return
+    A wrapper of the loader would stand in the traceback of an import that fails.
+    """
+    plain = type(spec)
+
+    class Watched(plain):  # type: ignore[misc, valid-type]
+        @property
+        def _initializing(self) -> bool:
+            return bool(self.__dict__.get("_initializing"))
+
+        @_initializing.setter
+        def _initializing(self, begins: bool) -> None:
+            self.__dict__["_initializing"] = begins
+            if not begins:
+                self.__class__ = plain
+                _loaded(sys.modules.get(self.name), watch)
+
+    try:
+        spec.__class__ = Watched
+    except TypeError:  # of a finder of its own kind: the job runs without us
         sys.meta_path.remove(watch)
-        try:
-            _follow(module)
-        except Exception as error:  # noqa: BLE001  # an older torch, another Python: the job runs without us
-            import logging
 
-            logging.getLogger("pharoah").warning("pharoah: this process is not watched: %r", error)
 
-    loader.exec_module = load_and_follow
+def _loaded(module: Any, watch: Any) -> None:
+    """Follows torch, unless its import failed: then there is no module, and another try may follow."""
+    if module is None or watch not in sys.meta_path:
+        return
+    sys.meta_path.remove(watch)
+    try:
+        _follow(module)
+    except Exception as error:  # noqa: BLE001  # an older torch, another Python: the job runs without us
+        import logging
+
+        logging.getLogger("pharoah").warning("pharoah: this process is not watched: %r", error)
 
 
 def _follow(torch: Any) -> None:
