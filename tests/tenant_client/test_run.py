@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -299,8 +300,16 @@ def test_our_helpers_may_be_killed(tmp_path: Path, victims: list[str]) -> None:
     assert (second.attempt, second.state) == (2, AttemptState.SUCCEEDED)
 
 
+@pytest.fixture
+def deaf() -> Iterator[None]:
+    """SIGIO does not end this process, whichever of its threads gets it; a supervisor has one thread, which blocks it."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGIO, before)
+
+
+@pytest.mark.usefixtures("deaf")
 def test_a_relay_that_dies_just_after_the_job_loses_nothing(tmp_path: Path) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
     source, inner = os.pipe()
     sink = os.open(tmp_path / "out", os.O_CREAT | os.O_WRONLY)
     fcntl.fcntl(sink, fcntl.F_SETFD, 0)  # a child inherits it, as it does stdout
@@ -318,9 +327,9 @@ def test_a_relay_that_dies_just_after_the_job_loses_nothing(tmp_path: Path) -> N
         os.close(descriptor)
 
 
+@pytest.mark.usefixtures("deaf")
 def test_without_any_relay_a_thread_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the supervisor does when the relay was killed and no new one comes up."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
     source, inner = os.pipe()
     sink = os.open(tmp_path / "out", os.O_CREAT | os.O_WRONLY)
     channel = streams.Channel("stdout", sink, source, inner, terminal=False, job_descriptors=(1,))
