@@ -38,6 +38,7 @@ from simulation.replay import brca, lung, philly, titan
 from simulation.run import processes
 from tenant_client.advice import changes, hints
 from tenant_client.diagnosis import diagnose
+from tenant_client.diagnosis.stragglers import what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.settings import TenantSettings
 from tenant_client.verbs import check, confirm, federation as joining, owner, workload
@@ -59,6 +60,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant leases": tenant_overview.Leases,
     "pharoah-tenant journal": happened.Happened,
     "pharoah-tenant diagnose": diagnose.Told,
+    "pharoah-tenant stragglers": what_if.WhatIf,
     "pharoah-tenant reasons": tenant_overview.Reasons,
     "pharoah-tenant check": check.CheckObject,
     "pharoah-tenant changes": changes.Changes,
