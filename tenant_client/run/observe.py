@@ -13,17 +13,21 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from federation.runtime.screen import guard
 from tenant_client.run import restarts
 from tenant_client.run.attempt_recorder import Record
 from tenant_client.run.fail_open import FailOpen
+from tenant_client.run.health import Health
 from tenant_client.run.lease_hints import Hinted
 from tenant_client.run.run_directory import hold, prune
 from tenant_client.run.settings import RunSettings
 from tenant_client.run.supervise import Ending
 from tenant_client.run.watchdog import Sample, Watch, WatchFinding
+
+if TYPE_CHECKING:
+    from tenant_client.run.hook.progress import Progress
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGPIPE")
 _NICE = 5
@@ -42,6 +46,7 @@ class Observer:
         self._ours = ours
         self._started_at_s = 0.0
         self._watch = Watch(settings.limits, 0.0)
+        self._health = Health()
         self._hinted = Hinted(settings.home, settings.lease)
         self._record: Record | None = None
         self._described = False
@@ -71,6 +76,9 @@ class Observer:
         with self._ours.guard("watching"):
             if self._settings.watch:
                 self._say(self._watch.feed(now_s, samples(self._run_dir)), now_s)
+        with self._ours.guard("watching functions, memory and losses"):
+            if self._settings.watch:
+                self._say(self._health.look(now_s, self._run_dir, list(progresses(self._run_dir))), now_s)
         with self._ours.guard("cannot look for traces"):
             self._describe(complete_traces(self._run_dir, now_s), now_s)
         with self._ours.guard("cannot follow restarts"):
@@ -85,7 +93,7 @@ class Observer:
 
     def _findings(self, now_s: float) -> Sequence[WatchFinding]:
         with self._ours.guard("cannot read the provider's hints"):
-            return self._hinted.findings(self._watch.findings, now_s)
+            return [*self._hinted.findings(self._watch.findings, now_s), *self._health.findings]
         return self._watch.findings
 
     def _describe(self, traces: Sequence[Path], now_s: float) -> None:
@@ -123,16 +131,19 @@ class Observer:
         return restarts.attempt_dirs(self._elastic, since_s=self._started_at_s - 1.0) if self._elastic else {}
 
 
-def samples(run_dir: Path) -> Iterator[Sample]:
-    """The current sample of each rank; unreadable ranks are left out."""
+def progresses(run_dir: Path) -> Iterator["Progress"]:
+    """How far each rank is; unreadable ranks are left out."""
     from tenant_client.run.hook.progress import read
 
-    for path in run_dir.glob("progress-*"):
-        progress = read(path)
-        if progress is not None:
-            yield Sample(
-                progress.rank, progress.step, progress.phase, progress.updated_at_s, progress.loss, progress.restart
-            )
+    yield from filter(None, map(read, run_dir.glob("progress-*")))
+
+
+def samples(run_dir: Path) -> Iterator[Sample]:
+    """The current sample of each rank."""
+    for progress in progresses(run_dir):
+        yield Sample(
+            progress.rank, progress.step, progress.phase, progress.updated_at_s, progress.loss, progress.restart
+        )
 
 
 def complete_traces(run_dir: Path, now_s: float) -> list[Path]:

@@ -172,7 +172,8 @@ class _Runs:
 
     def of_stage(self, number: int) -> Bools:
         """The operations of one stage."""
-        return np.equal(self.stage, number)[:, None, None]
+        chosen: Bools = np.equal(self.stage, number)[:, None, None]
+        return chosen
 
     def worst(self, times_s: Floats) -> tuple[Worker, ...]:
         """The slowest 3 %, at least one. A worker is as slow as its data-parallel rank and its stage both are."""

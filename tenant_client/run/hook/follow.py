@@ -47,6 +47,7 @@ class Follower:
     def __init__(self, torch: Any) -> None:
         self._counter = StepCounter()
         self._loss: Any = None
+        self._first = True
         self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
         self._tensor = torch.Tensor
 
@@ -71,6 +72,9 @@ class Follower:
         if not hook.explicit and self._counter.is_iteration(id(optimizer)):
             loss, self._loss = self._loss, None
             hook.step(loss)
+            if self._first:
+                self._first = False
+                hook.saw_optimizer(optimizer)
 
     def before_backward(self, tensors: Any) -> None:
         """Keeps the number that `backward` begins from, not its graph."""

@@ -27,6 +27,7 @@ from typing import Any
 
 from tenant_client.run.hook.loss import LossReader
 from tenant_client.run.hook.pacing import Pacer, PacingSettings
+from tenant_client.run.hook.patterns import Patterns
 from tenant_client.run.hook.progress import Phase, Progress, Writer, file_name, read
 from tenant_client.run.hook.sampler import Sampler
 
@@ -54,18 +55,24 @@ class Hook:
         self._next_loss_step = 0
         self._writer: Writer | None = None
         self._sampler: Sampler | None = None
+        self._patterns: Patterns | None = None
         self.explicit = False
 
     def start(self) -> None:
         """Reports that the process is there, before its first step, unless another one speaks for this rank."""
         self._safely(self._start)
 
-    def step(self, loss: Any = None) -> None:
+    def step(self, loss: Any = None, *, work: float = 0.0) -> None:
         """To be called after each optimiser step; `loss` is read every tenth time, or each time if it is a float.
 
-        Reported at once, but not more often than every `REPORT_EVERY_S` seconds.
+        Reported at once, but not more often than every `REPORT_EVERY_S` seconds. `work` is what the batch held, such as
+        its tokens without padding: a rank that has more of it may take longer.
         """
-        self._safely(self._on_step, loss)
+        self._safely(self._on_step, loss, work)
+
+    def saw_optimizer(self, optimizer: Any) -> None:
+        """To be called after its first step: says which ranks do the same, and whether the job resumed."""
+        self._safely(self._take_optimizer, optimizer)
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -82,6 +89,8 @@ class Hook:
         self._safely(self._close_sampler)
         self._safely(self._end)
         self._idle = True
+        if self._patterns is not None:
+            self._patterns.close()
 
     @property
     def closed(self) -> bool:
@@ -105,6 +114,8 @@ class Hook:
         except Exception as error:  # noqa: BLE001  # a training loop goes on whatever happens here
             self._idle = True
             self._close_sampler()
+            if self._patterns is not None:
+                self._patterns.close()
             self._complain(f"no further progress reports: {type(error).__name__}: {error}")
 
     def _close_sampler(self) -> None:
@@ -135,7 +146,11 @@ class Hook:
         if written is not None and written.pid == self._pid:  # a launcher may have started, and its worker taken over
             self._enter("end")
 
-    def _on_step(self, loss: Any) -> None:
+    def _take_optimizer(self, optimizer: Any) -> None:
+        if self._patterns is not None:
+            self._patterns.saw_optimizer(optimizer)
+
+    def _on_step(self, loss: Any, work: float) -> None:
         if not self._steps:
             self._first_step()
         if self._writer is None or threading.get_ident() != self._thread:
@@ -145,6 +160,8 @@ class Hook:
             self._losses.take(loss)
             self._next_loss_step = self._steps + LOSS_EVERY_STEPS
         self._steps += 1
+        if self._patterns is not None:
+            self._patterns.on_step(self._steps, work, self._losses.value)
         if now_s >= self._next_report_s or self._phase != "train":
             self._report("train")
         if self._sampler is not None and self._steps >= self._sampler.next_step:
@@ -165,6 +182,7 @@ class Hook:
         self._losses = LossReader(torch)
         pacer = Pacer(settings, time.perf_counter())
         rank = self._writer.rank
+        self._patterns = Patterns(self._run_dir, rank, self._complain)
         if not settings.local_ranks or int(os.environ.get("LOCAL_RANK", rank)) < settings.local_ranks:
             self._sampler = Sampler(torch, self._run_dir, rank, pacer, self._complain)
 
