@@ -5,20 +5,20 @@
 - In a function in which ranks wait for each other, only the time that the thread ran counts; everywhere else all time.
 - Where a job tells how much work its batches held, a rank may be slower by up to the square of how much more it had,
   as attention is in the length of sequences.
-- A finding needs `IN_A_ROW` windows.
+- The last `WINDOWS` windows of each rank count together; with fewer there is no finding.
 
 After EROICA/PerfTracker's differential observability.
 """
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median, median_low
 
-from tenant_client.run.hook.patterns import Pattern
+from tenant_client.run.hook.patterns import Function, Pattern
 
-IN_A_ROW = 3
+WINDOWS = 3
 DEVIATIONS = 4.0
 SHARE = 0.1  # of a step: what a rank must lose to be worth a word
 _WAITS_MORE = 0.5
@@ -54,23 +54,51 @@ class Oddity:
 
 
 class Differential:
-    """Takes each rank's newest pattern; tells which ranks have been slow for `IN_A_ROW` windows."""
+    """Takes each rank's newest pattern; tells which ranks are slow by their last `WINDOWS`."""
 
     def __init__(self) -> None:
-        self._windows: dict[int, tuple[int, int]] = {}
-        self._in_a_row: dict[tuple[int, str], int] = defaultdict(int)
+        self._seen: dict[int, deque[Pattern]] = {}
 
     def feed(self, patterns: Iterable[Pattern]) -> list[Oddity]:
         """All that stands now, the largest share first."""
-        now = {pattern.rank: pattern for pattern in patterns}
-        odd = {(oddity.rank, oddity.kind): oddity for oddity in oddities(now)}
-        for rank, pattern in now.items():
-            if self._windows.get(rank) != (pattern.pid, pattern.window):
-                self._windows[rank] = pattern.pid, pattern.window
-                for key in {key for key in (*self._in_a_row, *odd) if key[0] == rank}:
-                    self._in_a_row[key] = self._in_a_row[key] + 1 if key in odd else 0
-        standing = [oddity for key, oddity in odd.items() if self._in_a_row[key] >= IN_A_ROW]
-        return sorted(standing, key=lambda oddity: -oddity.share)
+        for pattern in patterns:
+            seen = self._seen.setdefault(pattern.rank, deque(maxlen=WINDOWS))
+            if seen and seen[-1].pid != pattern.pid:
+                seen.clear()
+            if not seen or seen[-1].window != pattern.window:
+                seen.append(pattern)
+        full = {rank: together(seen) for rank, seen in self._seen.items() if len(seen) == WINDOWS}
+        return sorted(oddities(full), key=lambda oddity: -oddity.share)
+
+
+def together(seen: Sequence[Pattern]) -> Pattern:
+    """Windows of one rank as one."""
+    steps = max(1, sum(pattern.steps for pattern in seen))
+    by_name: dict[tuple[str, str], list[tuple[Function, float]]] = defaultdict(list)
+    for pattern in seen:
+        for function in pattern.functions:
+            by_name[function.kind, function.name].append((function, pattern.steps / steps))
+    return replace(
+        seen[-1],
+        steps=steps,
+        seconds=sum(pattern.seconds for pattern in seen),
+        work=sum(pattern.work for pattern in seen),
+        gc_ms=sum(pattern.gc_ms * pattern.steps for pattern in seen) / steps,
+        gc_longest_ms=max(pattern.gc_longest_ms for pattern in seen),
+        functions=tuple(map(_one_function, by_name.values())),
+    )
+
+
+def _one_function(parts: Sequence[tuple[Function, float]]) -> Function:
+    count = sum(function.count for function, _ in parts)
+    return Function(
+        parts[0][0].kind,
+        parts[0][0].name,
+        count=count,
+        mean_ms=sum(function.mean_ms * share for function, share in parts),
+        spread_ms=max(function.spread_ms for function, _ in parts),
+        waiting=sum(function.waiting * function.count for function, _ in parts) / max(1, count),
+    )
 
 
 def oddities(patterns: Mapping[int, Pattern]) -> list[Oddity]:
@@ -82,7 +110,16 @@ def oddities(patterns: Mapping[int, Pattern]) -> list[Oddity]:
     known = {(oddity.rank, oddity.kind) for oddity in found}
     found += [one for one in map(_collects, patterns.values()) if one is not None and (one.rank, "gc") not in known]
     roots = {oddity.rank for oddity in found if oddity.kind in _OWN}
-    return [oddity for oddity in found if not roots or oddity.kind in _OWN or oddity.rank in roots]
+    collected_ms = {oddity.rank: oddity.excess_ms for oddity in found if oddity.kind == "gc"}
+    return [
+        oddity
+        for oddity in found
+        if oddity.kind == "gc"
+        or (
+            (oddity.excess_ms > collected_ms.get(oddity.rank, 0.0))  # a collection happens within another function
+            and (not roots or oddity.kind in _OWN or oddity.rank in roots)
+        )
+    ]
 
 
 def _collects(pattern: Pattern) -> Oddity | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.run.differential import IN_A_ROW, Differential, Oddity
+from tenant_client.run.differential import WINDOWS, Differential, Oddity
 from tenant_client.run.hook import patterns
 from tenant_client.run.hook.patterns import SIZE, Function, Pattern, Patterns, encode, file_name, read
 from tests.support.changing import replace
@@ -27,7 +27,7 @@ def a_pattern(
     return Pattern(rank, 4711, window, 50 * window, 50, 5.0, role, work, None, 2.5, gc_ms, gc_ms, functions)
 
 
-def told(*shown: Pattern, windows: int = IN_A_ROW) -> list[Oddity]:
+def told(*shown: Pattern, windows: int = WINDOWS) -> list[Oddity]:
     differential = Differential()
     found: list[Oddity] = []
     for window in range(windows):
@@ -46,13 +46,14 @@ def test_a_pattern_names_the_jobs_own_function_and_times_collections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patterns, "INTERVAL_S", 0.005)
-    monkeypatch.setattr(patterns, "SLICE_S", 0.1)
+    monkeypatch.setattr(patterns, "BUDGET", 1.0)
     complaints: list[str] = []
     watched = Patterns(tmp_path, 3, complaints.append)
-    step, ends_s = 0, time.monotonic() + 60
+    step, ends_s = 0, time.monotonic() + 120
     while read(tmp_path / file_name(3)) is None and time.monotonic() < ends_s:
         slow_part()
-        gc.collect()
+        if step % 50 == 0:
+            gc.collect(0)
         step += 1
         watched.on_step(step, 2.0, 0.5)
     watched.close()
@@ -99,7 +100,7 @@ def test_what_is_no_pattern_is_none(text: str, tmp_path: Path) -> None:
 
 def test_the_rank_whose_input_is_slow_is_named_after_some_windows() -> None:
     ranks = [a_pattern(rank, input=40.0 if rank == 2 else 1.0, compute=30.0) for rank in range(4)]
-    assert told(*ranks, windows=IN_A_ROW - 1) == []
+    assert told(*ranks, windows=WINDOWS - 1) == []
     (found,) = told(*ranks)
     assert (found.rank, found.kind, found.name) == (2, "input", "train.py:input")
     assert (found.organ, round(found.share, 2)) == ("data loader or storage", 0.39)

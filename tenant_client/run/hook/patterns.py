@@ -1,8 +1,9 @@
 """What the training thread does between two steps, as a small pattern of its functions.
 
-A thread looks at the training thread's stack some twenty times a second and at no call in between: nothing of the job
-is wrapped, and no frame of ours stands in its tracebacks. A function is a class (input, backward, collective, …) and
-the innermost line of code that is the job's own. Garbage collections are timed exactly, by the collector's callbacks.
+A thread looks at the training thread's stack up to twenty times a second, less where that takes more than `BUDGET` of
+the time, and at no call in between: nothing of the job is wrapped, and no frame of ours stands in its tracebacks. A
+function is a class (input, backward, collective, …) and the innermost line of code that is the job's own. Garbage
+collections are timed exactly, by the collector's callbacks.
 
 Each window ends with one file `pattern-<rank>.json` of at most `SIZE` bytes, which replaces that of the window before.
 """
@@ -24,7 +25,8 @@ from typing import Any
 
 SIZE = 3072
 INTERVAL_S = 0.05
-SLICES, SLICE_S = 5, 1.0
+BUDGET = 0.001  # of a core
+SLICES, SAMPLES = 5, 16
 _MOST_FUNCTIONS, _MOST_LETTERS = 20, 80
 _DEPTH = 200
 
@@ -160,6 +162,7 @@ class Patterns:
         self.fresh: bool | None = None
         self.first_loss: float | None = None
         self._window = 0
+        self._began_s = time.perf_counter()
         self._gc = _Collections()
         gc.callbacks.append(self._gc)
         threading.Thread(target=self._run, name="pharoah-patterns", daemon=True).start()
@@ -230,16 +233,16 @@ class Patterns:
     def _watch_slice(self, waited: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
         """Samples of one slice by function; adds to `waited` those in which the thread did not run."""
         seen: Counter[tuple[str, str]] = Counter()
-        ends_s = time.perf_counter() + SLICE_S
         before_s, cpu_s = time.perf_counter(), time.clock_gettime(self._clock)
-        while not self._stop.wait(INTERVAL_S):
+        for _ in range(SAMPLES):
+            interval_s = max(INTERVAL_S, time.thread_time() / BUDGET - (time.perf_counter() - self._began_s))
+            if self._stop.wait(interval_s):
+                break
             function = self._stack.function(sys._current_frames().get(self._ident))
             now_s, now_cpu_s = time.perf_counter(), time.clock_gettime(self._clock)
             seen[function] += 1
             waited[function] += now_cpu_s - cpu_s < (now_s - before_s) / 2
             before_s, cpu_s = now_s, now_cpu_s
-            if now_s >= ends_s:
-                break
         return seen
 
     def _write(self, pattern: Pattern) -> None:
