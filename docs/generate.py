@@ -41,7 +41,7 @@ from tenant_client.diagnosis import diagnose
 from tenant_client.diagnosis.stragglers import what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.settings import TenantSettings
-from tenant_client.verbs import check, confirm, federation as joining, owner, workload
+from tenant_client.verbs import check, confirm, federation as joining, owner, restart, workload
 from tenant_client.workload import compare
 from trustee.settings import TrusteeSettings
 
@@ -61,6 +61,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant journal": happened.Happened,
     "pharoah-tenant diagnose": diagnose.Told,
     "pharoah-tenant stragglers": what_if.WhatIf,
+    "pharoah-tenant restart": restart.Restart,
     "pharoah-tenant reasons": tenant_overview.Reasons,
     "pharoah-tenant check": check.CheckObject,
     "pharoah-tenant changes": changes.Changes,

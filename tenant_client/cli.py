@@ -1,7 +1,19 @@
 """`pharoah-tenant`: the tenant's command line. Each verb is a function in `tenant_client/verbs/`."""
 
 from federation.runtime.console import AskingVerb, CommandLine, Verb
-from tenant_client.verbs import check, confirm, federation, hints, job, owner, page, status, stragglers, workload
+from tenant_client.verbs import (
+    check,
+    confirm,
+    federation,
+    hints,
+    job,
+    owner,
+    page,
+    restart,
+    status,
+    stragglers,
+    workload,
+)
 
 JOBS, BEFORE, FEDERATION, YOURS = "Jobs", "Before a job", "Federation", "Your data"
 
@@ -11,7 +23,7 @@ app = CommandLine(
 )
 app.add(JOBS, job.run, cls=job.JobCommand, context_settings={"allow_interspersed_args": False})
 app.add(JOBS, job.attach, hints.watch, status.status, status.leases, owner.journal)
-app.add(JOBS, job.diagnose, stragglers.stragglers, status.reasons, job.teach)
+app.add(JOBS, job.diagnose, stragglers.stragglers, restart.restart, status.reasons, job.teach)
 app.add(BEFORE, check.check, cls=AskingVerb)
 app.add(BEFORE, check.changes, workload.describe, workload.tokens, workload.compare)
 app.add(BEFORE, workload.catalogue)

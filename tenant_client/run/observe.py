@@ -20,7 +20,8 @@ from tenant_client.run import restarts
 from tenant_client.run.attempt_recorder import Record
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.health import Health
-from tenant_client.run.lease_hints import Hinted
+from tenant_client.run.hook.checkpoints import ask
+from tenant_client.run.lease_hints import Hinted, asks_to_save
 from tenant_client.run.run_directory import hold, prune
 from tenant_client.run.settings import RunSettings
 from tenant_client.run.supervise import Ending
@@ -72,6 +73,8 @@ class Observer:
         """Reads progress, hints, traces and restarts."""
         with self._ours.guard("cannot read the provider's hints"):
             for hint in self._hinted.read(now_s):
+                if asks_to_save(hint):
+                    ask(self._run_dir)
                 self._ours.say(self._hinted.word_of(hint, self._watch.findings))
         with self._ours.guard("watching"):
             if self._settings.watch:
