@@ -15,12 +15,14 @@ from tenant_client.cli import app
 from tenant_client.run.hook import hook as hooks, readings
 from tenant_client.run.hook.checkpoints import Checkpoints, ask, interval_s
 from tenant_client.run.hook.hook import Hook, current_hook
+from tenant_client.run.hook.progress import read
 from tenant_client.run.hook.readings import Log, Reading
 from tenant_client.run.lease_hints import asks_to_save
 from tenant_client.run.restart_point import RestartPoint, restart_point
 from tests.support.schemas import held
 from tests.tenant_client.test_hinted import raised
 
+ROOT = Path(__file__).resolve().parents[2]
 NAN = math.nan
 
 
@@ -187,8 +189,19 @@ with hooks.pharoah_hook() as hook:
     hook.step(1.0)
     hook.step(1.0)
 """
-    environment = os.environ | {"PHAROAH_RUN_DIR": str(tmp_path), "PHAROAH_SAVE_SIGNAL": "USR1", "RANK": "0"}
+    ours = {"PHAROAH_RUN_DIR": str(tmp_path), "PHAROAH_SAVE_SIGNAL": "USR1", "RANK": "0", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | ours
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout == "saved\n"
+
+
+def test_readings_that_cannot_be_written_do_not_end_the_progress(hook: Hook, tmp_path: Path) -> None:
+    (tmp_path / "readings-0").mkdir()
+    for _ in range(3):
+        hook.step(1.0)
+    progress = read(tmp_path / "progress-0")
+    assert not hook.closed
+    assert progress is not None
+    assert progress.step == 3

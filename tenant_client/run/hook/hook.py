@@ -185,8 +185,14 @@ class Hook:
         now_s = time.monotonic()
         if self._checkpoints is not None:
             self._checkpoints.saved(now_s, now_s - began_s)
-        if self._readings is not None:
-            self._readings.add(readings.Reading(self._steps, time.time(), None, None, saved=True))
+        self._log(readings.Reading(self._steps, time.time(), None, None, saved=True))
+
+    def _log(self, reading: readings.Reading) -> None:
+        try:
+            if self._readings is not None:
+                self._readings.add(reading)
+        except OSError:  # a full disk: progress, which takes no more room, goes on
+            self._readings = None
 
     def _answer_save_now(self) -> None:
         if self._asked and self._save_now is not None:
@@ -246,10 +252,10 @@ class Hook:
         self._phase = phase
         self._losses.poll()
         self._norms.poll()
-        if self._readings is not None and self._read_step > self._logged_step and self._losses.is_read:
+        if self._read_step > self._logged_step and self._losses.is_read:
             self._logged_step = self._read_step
             norm = self._norms.value if self._norms.is_read else None
-            self._readings.add(readings.Reading(self._read_step, time.time(), self._losses.value, norm, saved=False))
+            self._log(readings.Reading(self._read_step, time.time(), self._losses.value, norm, saved=False))
         self._asked = self._asked or (self._checkpoints is not None and self._checkpoints.is_news())
         if self._writer is not None:
             self._writer.update(self._steps, phase, self._losses.value, time.time())
