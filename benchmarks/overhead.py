@@ -15,9 +15,12 @@ with 95 % bootstrap intervals, in wall time and in CPU time of the process:
   time spent inside the hook at such a step, measured there, and `inside` the same as a share: it misses what the hook
   does to caches, but a noisy machine does not blur it;
 * `one_sample_ms`: what a sample of three steps (one of warm-up) adds, profiling and export together;
-* `amortised`: `inside` and a sample, the latter paid off over the interval that the hook itself leaves before the next
-  one (`interval_steps`): what it believes that the sample has cost, divided by its budget. The steps at which it may
-  sample lie further apart, so this is an upper bound; before the first sample is paid off it does not hold.
+* `patterns`: the CPU time of the thread that looks at the job's stack, as a share of the time that passed: what it
+  takes from the job at most, since it holds the interpreter for no longer;
+* `amortised`: `inside`, `patterns` and a sample, the latter paid off over the interval that the hook itself leaves
+  before the next one (`interval_steps`): what it believes that the sample has cost, divided by its budget. The steps
+  at which it may sample lie further apart, so this is an upper bound; before the first sample is paid off it does not
+  hold.
 
 The guards against a busy host are off while this measures; its load average is on stderr.
 """
@@ -29,6 +32,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +70,7 @@ class Switch:
         self.wall_s: list[float] = []
         self.cpu_s: list[float] = []
         self.began = (time.perf_counter(), time.process_time())
+        self.patterns_share = 0.0
         hook.step = self.timed(hook.step)
 
     def timed(self, step: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -84,6 +89,8 @@ class Switch:
         self.wall_s.append(time.perf_counter() - self.began[0])
         self.cpu_s.append(time.process_time() - self.began[1])
         done = len(self.wall_s)
+        if done == len(self.steps):
+            self.patterns_share = _cpu_of_patterns() / sum(self.wall_s)
         if done < len(self.steps):
             self._prepare(self.steps[done - 1], self.steps[done])
         self.began = (time.perf_counter(), time.process_time())
@@ -116,9 +123,14 @@ def work() -> None:
     sys.argv = ["ddp.py", "--steps", str(len(switch.steps)), "--batch", "8", "--seed", "1"]
     runpy.run_path(str(ROOT / "examples" / "ddp.py"), run_name="__main__")
     if os.environ["RANK"] == "0":
-        names = ("steps", "wall_s", "cpu_s", "inside_s", "charged_s")
+        names = ("steps", "wall_s", "cpu_s", "inside_s", "charged_s", "patterns_share")
         found = {name: getattr(switch, name) for name in names}
         Path(os.environ[RESULT]).write_text(json.dumps(found), encoding="utf-8")
+
+
+def _cpu_of_patterns() -> float:
+    threads = (thread for thread in threading.enumerate() if thread.name == "pharoah-patterns")
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(thread.ident)) for thread in threads if thread.ident)
 
 
 def run(rounds: int, pairs: int) -> dict[str, Any]:
@@ -150,9 +162,10 @@ def figures(found: dict[str, Any], clock: str, budget: float) -> dict[str, Any]:
         "every_step": _with_interval((on - spans["off"]) / usual_s),
         "inside_us": 1e6 * float(np.mean(inside_s)),
         "inside": inside,
+        "patterns": found["patterns_share"],
         "one_sample_ms": _with_interval(1e3 * windows_s),
         "interval_steps": round(interval_steps),
-        "amortised": _with_interval(inside + windows_s / (interval_steps * usual_s)),
+        "amortised": _with_interval(inside + found["patterns_share"] + windows_s / (interval_steps * usual_s)),
     }
 
 

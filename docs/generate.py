@@ -38,10 +38,11 @@ from simulation.replay import brca, lung, philly, titan
 from simulation.run import processes
 from tenant_client.advice import changes, hints
 from tenant_client.diagnosis import told
+from tenant_client.diagnosis.stragglers import what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.records import fixes
 from tenant_client.settings import TenantSettings
-from tenant_client.verbs import check, confirm, federation as joining, incidents, owner, workload
+from tenant_client.verbs import check, confirm, federation as joining, incidents, owner, restart, workload
 from tenant_client.workload import compare
 from trustee.settings import TrusteeSettings
 
@@ -61,6 +62,8 @@ JSON: dict[str, Any] = {
     "pharoah-tenant journal show": happened.Happened,
     "pharoah-tenant journal fix": fixes.Fixed,
     "pharoah-tenant diagnose": told.Told,
+    "pharoah-tenant stragglers": what_if.WhatIf,
+    "pharoah-tenant restart": restart.Restart,
     "pharoah-tenant rules": incidents.RulesObject,
     "pharoah-tenant rules LOG": incidents.Unusual,
     "pharoah-tenant reasons": tenant_overview.Reasons,

@@ -1,7 +1,20 @@
 """`pharoah-tenant`: the tenant's command line. Each verb is a function in `tenant_client/verbs/`."""
 
 from federation.runtime.console import AskingVerb, CommandLine, Verb
-from tenant_client.verbs import check, confirm, federation, hints, incidents, job, owner, page, status, workload
+from tenant_client.verbs import (
+    check,
+    confirm,
+    federation,
+    hints,
+    incidents,
+    job,
+    owner,
+    page,
+    restart,
+    status,
+    stragglers,
+    workload,
+)
 
 JOBS, BEFORE, FEDERATION, YOURS = "Jobs", "Before a job", "Federation", "Your data"
 
@@ -12,7 +25,8 @@ app = CommandLine(
 app.add(JOBS, job.run, cls=job.JobCommand, context_settings={"allow_interspersed_args": False})
 app.add(JOBS, job.attach, hints.watch, status.status, status.leases)
 app.add_typer(owner.journal, rich_help_panel=JOBS)
-app.add(JOBS, job.diagnose, status.reasons, job.teach, incidents.helped, incidents.rules)
+app.add(JOBS, job.diagnose, stragglers.stragglers, restart.restart, status.reasons, job.teach)
+app.add(JOBS, incidents.helped, incidents.rules)
 app.add(BEFORE, check.check, cls=AskingVerb)
 app.add(BEFORE, check.changes, workload.describe, workload.tokens, workload.compare)
 app.add(BEFORE, workload.catalogue)

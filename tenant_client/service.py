@@ -6,6 +6,7 @@ trustees. All other answers come from its own database.
 
 import logging
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -23,14 +24,19 @@ from federation.runtime.key_files import read, read_key
 from federation.runtime.settings import BadSettings
 from federation.transport.client import Peer
 from federation.transport.introductions import Introducing
+from tenant_client.advice.hints import HintLog
 from tenant_client.home import joined, open_tenant
-from tenant_client.network import flower_node
+from tenant_client.network import connect, flower_node
+from tenant_client.network.provider_service import Online
 from tenant_client.network.trustee_service import RemoteTrustee
+from tenant_client.records.database import open_database
 from tenant_client.records.questions import noting
 from tenant_client.rounds.tenant import Tenant
 from tenant_client.settings import TenantSettings
 
 logger = logging.getLogger(__name__)
+
+_LAST_HINT_S = 5.0
 
 
 @contextmanager
@@ -73,7 +79,32 @@ def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
             tick_s=own.tick_s,
             heartbeat_s=own.heartbeat_s,
         )
-        flower_node.serve(answer, as_node, stop=stop, heard=_heard)
+        with listening(home):
+            flower_node.serve(answer, as_node, stop=stop, heard=_heard)
+
+
+@contextmanager
+def listening(home: Path) -> Iterator[None]:
+    """Stores the provider's hints meanwhile, in a thread, so that they reach running jobs without `watch`."""
+    with connect.connected(home) as online:
+        thread = threading.Thread(target=_take_hints, args=(home, online), name="hints", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            online.close()
+            thread.join(_LAST_HINT_S)
+
+
+def _take_hints(home: Path, online: Online) -> None:
+    try:
+        with closing(open_database(home / "tenant.db")) as connection:
+            log = HintLog(connection)
+            for hint in online.watch(log.cursor()):
+                log.take(hint, time.time())
+                logger.info("hint %d", hint.number, extra={"event": "hint", "number": hint.number})
+    except (PharoahError, sqlite3.Error) as error:
+        logger.warning("no hints are received: %s", error, extra={"error": type(error).__name__})
 
 
 def _take_leases(tenant: Tenant, provider: Peer, payload: bytes) -> None:

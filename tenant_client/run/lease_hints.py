@@ -1,10 +1,11 @@
 """Combines the provider's hints about the job's lease with the watchdog's findings.
 
-- Hints are read from the log in the tenant's home, which `pharoah-tenant watch` fills. No process beside a job opens a
-  connection.
+- Hints are read from the log in the tenant's home, which `pharoah-tenant serve` and `watch` fill. No process beside a
+  job opens a connection.
 - An open hint is joined to a finding of a hang or a slow rank, since both may have one cause; else it is a finding of
   its own.
-- Findings are shown and journalled; no action is taken.
+- Findings are shown and journalled. A hint that says so asks the job for a checkpoint, by `save-now` in the run
+  directory; nothing else is done.
 """
 
 import sqlite3
@@ -14,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from crypto.codec import decode
-from federation.protocol.service_messages import Hint, HintState, Suspicion
+from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
 from federation.runtime.clock import SECONDS_PER_HOUR
 from tenant_client.advice.hints import Episode, action_of, episodes, line_of, said_of
 from tenant_client.run.watchdog import Kind, WatchFinding
@@ -60,6 +61,11 @@ class Hinted:
     def findings(self, own: Sequence[WatchFinding], now_s: float) -> list[WatchFinding]:
         """All findings of the attempt, for the journal."""
         return fuse(own, episodes(self._hints), now_s)
+
+
+def asks_to_save(hint: Hint) -> bool:
+    """Whether the job is to take a checkpoint now."""
+    return hint.state is not HintState.CLEARED and hint.action in (Action.CHECKPOINT, Action.MOVE)
 
 
 def fuse(own: Sequence[WatchFinding], hinted: Sequence[Episode], now_s: float) -> list[WatchFinding]:

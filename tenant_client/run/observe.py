@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from federation.runtime.screen import guard
 from tenant_client.records.attempts import AttemptState
@@ -22,12 +22,17 @@ from tenant_client.run import restarts
 from tenant_client.run.attempt_recorder import Record
 from tenant_client.run.ended import Asked, within_grace
 from tenant_client.run.fail_open import FailOpen
-from tenant_client.run.lease_hints import Hinted
+from tenant_client.run.health import Health
+from tenant_client.run.hook.checkpoints import ask
+from tenant_client.run.lease_hints import Hinted, asks_to_save
 from tenant_client.run.run_directory import hold, prune
 from tenant_client.run.settings import RunSettings
 from tenant_client.run.supervise import Ending
 from tenant_client.run.watchdog import Sample, Watch, WatchFinding
 from tenant_client.run.workload import RunWorkload
+
+if TYPE_CHECKING:
+    from tenant_client.run.hook.progress import Progress
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGPIPE")
 _NICE = 5
@@ -45,6 +50,7 @@ class Observer:
         self._ours = ours
         self._started_at_s = 0.0
         self._watch = Watch(settings.limits, 0.0)
+        self._health = Health()
         self._hinted = Hinted(settings.home, settings.lease)
         self._record: Record | None = None
         self._workload = RunWorkload(self._run_dir, sampled=settings.sample)
@@ -75,10 +81,15 @@ class Observer:
         """Reads progress, hints, traces and restarts."""
         with self._ours.guard("cannot read the provider's hints"):
             for hint in self._hinted.read(now_s):
+                if asks_to_save(hint):
+                    ask(self._run_dir)
                 self._ours.say(self._hinted.word_of(hint, self._watch.findings))
         with self._ours.guard("watching"):
             if self._settings.watch:
                 self._say(self._watch.feed(now_s, samples(self._run_dir)), now_s)
+        with self._ours.guard("watching functions, memory and losses"):
+            if self._settings.watch:
+                self._say(self._health.look(now_s, self._run_dir, list(progresses(self._run_dir))), now_s)
         with self._ours.guard("cannot look for traces"):
             self._describe(self._workload.complete_traces(now_s), now_s)
         with self._ours.guard("cannot follow restarts"):
@@ -93,7 +104,7 @@ class Observer:
 
     def _findings(self, now_s: float) -> Sequence[WatchFinding]:
         with self._ours.guard("cannot read the provider's hints"):
-            return self._hinted.findings(self._watch.findings, now_s)
+            return [*self._hinted.findings(self._watch.findings, now_s), *self._health.findings]
         return self._watch.findings
 
     def _describe(self, traces: Sequence[Path], now_s: float) -> None:
@@ -161,22 +172,25 @@ class Observer:
         return restarts.attempt_dirs(self._elastic, since_s=self._started_at_s - 1.0) if self._elastic else {}
 
 
-def samples(run_dir: Path) -> Iterator[Sample]:
-    """The current sample of each rank; unreadable ranks are left out."""
+def progresses(run_dir: Path) -> Iterator["Progress"]:
+    """How far each rank is; unreadable ranks are left out."""
     from tenant_client.run.hook.progress import read
 
-    for path in run_dir.glob("progress-*"):
-        progress = read(path)
-        if progress is not None:
-            yield Sample(
-                rank=progress.rank,
-                step=progress.step,
-                phase=progress.phase,
-                updated_at_s=progress.updated_at_s,
-                loss=progress.loss,
-                restart=progress.restart,
-                evaluations=progress.evaluations,
-            )
+    yield from filter(None, map(read, run_dir.glob("progress-*")))
+
+
+def samples(run_dir: Path) -> Iterator[Sample]:
+    """The current sample of each rank."""
+    for progress in progresses(run_dir):
+        yield Sample(
+            rank=progress.rank,
+            step=progress.step,
+            phase=progress.phase,
+            updated_at_s=progress.updated_at_s,
+            loss=progress.loss,
+            restart=progress.restart,
+            evaluations=progress.evaluations,
+        )
 
 
 def main(settings: RunSettings, told: dict[str, str]) -> None:

@@ -6,6 +6,9 @@ A run directory is `<home>/runs/<lease>-<attempt>`, readable by its owner only:
     lock              held by the observer while it runs
     *.log, *.log.1    the last part of the job's output
     progress-<rank>   the progress of each rank, written by the hook in the job
+    pattern-<rank>.json     what each rank's functions took in the last seconds, from the hook too
+    readings-<rank>   its losses, gradient norms and checkpoints, for `restart`
+    save-now          there, and new, when a hint asks for a checkpoint
     trace-<rank>-<n>.json   traces of a few steps, from the hook too; removed after they are described
     sampling-<rank>   why a rank has no trace yet, in words
     described         there once the workload is described, so that no further trace is made

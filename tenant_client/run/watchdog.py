@@ -32,6 +32,10 @@ class Kind(StrEnum):
     SLOW_RANK = "slow_rank"
     NAN_LOSS = "nan_loss"
     LOSS_SPIKE = "loss_spike"
+    SLOW_FUNCTION = "slow_function"  # this one and the next: see `tenant_client.run.health`
+    GC_PAUSES = "gc_pauses"
+    MEMORY_GROWTH = "memory_growth"
+    LOSS_PLATEAU = "loss_plateau"
     HINT = "hint"  # not judged here: see `tenant_client.run.lease_hints`
 
 
@@ -113,6 +117,8 @@ class _Rank:
     bad_since: int | None = None
     longest_s: float = 0.0
     seen_loss: float | None = None
+    losses: deque[float] = field(default_factory=lambda: deque(maxlen=_LOSSES))
+    spikes: int = 0
 
     def move(self, new: Sample) -> bool:
         """Takes a newer sample; true if it has the loss of a new step."""
@@ -148,8 +154,6 @@ class Watch:
         self._limits = limits
         self._started_at_s = started_at_s
         self._ranks: dict[int, _Rank] = {}
-        self._losses: deque[float] = deque(maxlen=_LOSSES)
-        self._spikes = 0
 
     @property
     def steps(self) -> int:
@@ -176,7 +180,9 @@ class Watch:
 
     def _diverging(self) -> str:
         bad = [rank.last for rank in self._ranks.values() if rank.bad_since is not None]
-        return f"loss of rank {bad[0].rank} is {bad[0].loss}" if bad else diverges(self._losses)
+        if bad or not self._ranks:
+            return f"loss of rank {bad[0].rank} is {bad[0].loss}" if bad else ""
+        return diverges(self._ranks[min(self._ranks)].losses)
 
     def _holds(self, kind: Kind) -> WatchFinding | None:
         return next((one for one in self.findings if one.kind is kind and one.cleared_at_s is None), None)
@@ -261,21 +267,22 @@ class Watch:
         elif all(other.bad_since is None for other in self._ranks.values()):
             self._clear(Kind.NAN_LOSS, now_s)
         repeated, rank.seen_loss = loss == rank.seen_loss, loss
-        if finite and not repeated and last.rank == min(self._ranks):
-            self._judge_spike(now_s, last, loss)
+        if finite and not repeated:
+            self._judge_spike(now_s, rank, loss)
 
-    def _judge_spike(self, now_s: float, last: Sample, loss: float) -> None:
-        if len(self._losses) >= _LOSSES_NEEDED:
-            middle = median(self._losses)
-            spread = max(1.4826 * median(abs(x - middle) for x in self._losses), 0.01 * abs(middle))
+    def _judge_spike(self, now_s: float, rank: _Rank, loss: float) -> None:
+        last = rank.last
+        if len(rank.losses) >= _LOSSES_NEEDED:
+            middle = median(rank.losses)
+            spread = max(1.4826 * median(abs(x - middle) for x in rank.losses), 0.01 * abs(middle))
             above = (loss - middle) / spread if spread else 0.0
-            self._spikes = self._spikes + 1 if above > self._limits.spike else 0
-            if self._spikes >= _IN_A_ROW:
-                text = f"loss rose to {loss:.4g} at step {last.step} (usual {middle:.4g})"
+            rank.spikes = rank.spikes + 1 if above > self._limits.spike else 0
+            if rank.spikes >= _IN_A_ROW:
+                text = f"loss of rank {last.rank} rose to {loss:.4g} at step {last.step} (usual {middle:.4g})"
                 self._set(Kind.LOSS_SPIKE, now_s, (last.rank,), text)
-            elif above < self._limits.spike / 2:
+            elif not any(other.spikes for other in self._ranks.values()) and above < self._limits.spike / 2:
                 self._clear(Kind.LOSS_SPIKE, now_s)
-        self._losses.append(loss)
+        rank.losses.append(loss)
 
     # ---- findings ------------------------------------------------------------------------------------------------
 

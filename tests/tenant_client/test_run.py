@@ -302,7 +302,7 @@ def test_our_helpers_may_be_killed(tmp_path: Path, victims: list[str]) -> None:
 
 @pytest.fixture
 def deaf() -> Iterator[None]:
-    """SIGIO does not end this process, whichever of its threads gets it; a supervisor has one thread, which blocks it."""
+    """SIGIO does not end this process, whichever thread gets it; a supervisor has one, which blocks it."""
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGIO, before)

@@ -166,7 +166,7 @@ def test_a_spike_stands_out_from_the_noise_around_it() -> None:
     watch = Watch(LIMITS, 0.0)
     (found,) = trained(watch, [*noisy, 9.0, 9.5])
     assert found.kind is Kind.LOSS_SPIKE
-    assert "loss rose to 9.5" in found.text
+    assert "loss of rank 0 rose to 9.5" in found.text
     trained(watch, [2.0], from_step=43)
     assert watch.findings[0].cleared_at_s is not None
 

@@ -50,6 +50,7 @@ class Follower:
     def __init__(self, torch: Any) -> None:
         self._counter = StepCounter()
         self._loss: Any = None
+        self._first = True
         self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
         self._tensor = torch.Tensor
         self._trained: set[int] = set()  # parameters, by identity
@@ -76,6 +77,9 @@ class Follower:
         if not hook.explicit and self._counter.is_iteration(id(optimizer)):
             loss, self._loss = self._loss, None
             hook.step(loss)
+            if self._first:
+                self._first = False
+                hook.saw_optimizer(optimizer)
         if not self._trained:
             self._trained = {id(one) for group in getattr(optimizer, "param_groups", ()) for one in group["params"]}
 

@@ -17,6 +17,7 @@ a rank that reports already.
 import errno
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -25,8 +26,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tenant_client.run.hook import readings
+from tenant_client.run.hook.checkpoints import Checkpoints
 from tenant_client.run.hook.loss import LossReader
 from tenant_client.run.hook.pacing import Pacer, PacingSettings
+from tenant_client.run.hook.patterns import Patterns
 from tenant_client.run.hook.progress import Phase, Progress, Writer, file_name, read
 from tenant_client.run.hook.sampler import Sampler
 
@@ -55,28 +59,62 @@ class Hook:
         self._next_loss_step = 0
         self._writer: Writer | None = None
         self._sampler: Sampler | None = None
+        self._patterns: Patterns | None = None
+        self._norms = LossReader(None)
+        self._read_step = self._logged_step = 0
+        self._readings: readings.Log | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._save_now: Callable[[], object] | None = None
+        self._asked = False
         self.explicit = False
 
     def start(self) -> None:
         """Reports that the process is there, before its first step, unless another one speaks for this rank."""
         self._safely(self._start)
 
-    def step(self, loss: Any = None) -> None:
+    def step(self, loss: Any = None, *, grad_norm: Any = None, work: float = 0.0) -> None:
         """To be called after each optimiser step; `loss` is read every tenth time, or each time if it is a float.
 
-        Reported at once, but not more often than every `REPORT_EVERY_S` seconds.
+        Reported at once, but not more often than every `REPORT_EVERY_S` seconds. `work` is what the batch held, such as
+        its tokens without padding: a rank that has more of it may take longer. `grad_norm` is read when the loss is.
         """
-        self._safely(self._on_step, loss)
+        self._safely(self._on_step, loss, grad_norm, work)
+        self._answer_save_now()
+
+    def on_save_now(self, answer: Callable[[], object]) -> None:
+        """`answer` is called after a step, in the thread that trains, when a hint asks for a checkpoint; it may raise.
+
+        Without one, `PHAROAH_SAVE_SIGNAL` (such as USR1) names a signal that the process then gets, if it is set.
+        """
+        self._save_now = answer
+
+    def should_checkpoint(self, failures_per_hour: float = 0.0) -> bool:
+        """Whether to save now: the interval for this rate of failures is over, or a hint asks for it.
+
+        Ranks may differ in this: let one decide, and tell the others. What a checkpoint takes is measured by
+        `phase("checkpoint")`.
+        """
+        if self._checkpoints is None or self._idle:
+            return False
+        return self._checkpoints.due(time.monotonic(), failures_per_hour)
+
+    def saw_optimizer(self, optimizer: Any) -> None:
+        """To be called after its first step: says which ranks do the same, and whether the job resumed."""
+        self._safely(self._take_optimizer, optimizer)
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
         """Reports another phase while the block runs, so that a long evaluation does not look like a hang."""
-        before = self._phase
+        before, began_s = self._phase, time.monotonic()
         self._safely(self._enter, phase)
         try:
             yield
-        finally:
+        except BaseException:
             self._safely(self._enter, before)
+            raise
+        if phase == "checkpoint":
+            self._safely(self._saved, began_s)
+        self._safely(self._enter, before)
 
     def evaluating(self, *, begins: bool) -> None:
         """Reports that an evaluation begins after some steps, or that it is over; the next step says so, too."""
@@ -88,6 +126,8 @@ class Hook:
         self._safely(self._close_sampler)
         self._safely(self._end)
         self._idle = True
+        if self._patterns is not None:
+            self._patterns.close()
 
     @property
     def closed(self) -> bool:
@@ -111,6 +151,8 @@ class Hook:
         except Exception as error:  # noqa: BLE001  # a training loop goes on whatever happens here
             self._idle = True
             self._close_sampler()
+            if self._patterns is not None:
+                self._patterns.close()
             self._complain(f"no further progress reports: {type(error).__name__}: {error}")
 
     def _close_sampler(self) -> None:
@@ -141,16 +183,44 @@ class Hook:
         if written is not None and written.pid == self._pid:  # a launcher may have started, and its worker taken over
             self._enter("end")
 
-    def _on_step(self, loss: Any) -> None:
+    def _take_optimizer(self, optimizer: Any) -> None:
+        if self._patterns is not None:
+            self._patterns.saw_optimizer(optimizer)
+
+    def _saved(self, began_s: float) -> None:
+        now_s = time.monotonic()
+        if self._checkpoints is not None:
+            self._checkpoints.saved(now_s, now_s - began_s)
+        self._log(readings.Reading(self._steps, time.time(), None, None, saved=True))
+
+    def _log(self, reading: readings.Reading) -> None:
+        try:
+            if self._readings is not None:
+                self._readings.add(reading)
+        except OSError:  # a full disk: progress, which takes no more room, goes on
+            self._readings = None
+
+    def _answer_save_now(self) -> None:
+        if self._asked and self._save_now is not None:
+            self._save_now()
+        elif self._asked and (name := os.environ.get("PHAROAH_SAVE_SIGNAL")):
+            self._safely(_raise, name)
+        self._asked = False
+
+    def _on_step(self, loss: Any, grad_norm: Any, work: float) -> None:
         if not self._steps:
             self._first_step()
         if self._writer is None or threading.get_ident() != self._thread:
             return
         now_s = time.perf_counter()
         if loss is not None and (isinstance(loss, float) or self.wants_loss):
-            self._losses.take(loss)
+            if self._losses.take(loss):
+                self._read_step = self._steps + 1
+                self._norms.take(grad_norm)
             self._next_loss_step = self._steps + LOSS_EVERY_STEPS
         self._steps += 1
+        if self._patterns is not None:
+            self._patterns.on_step(self._steps, work, self._losses.value)
         if now_s >= self._next_report_s or self._phase != "train":
             self._report("train")
         if self._sampler is not None and self._steps >= self._sampler.next_step:
@@ -165,12 +235,16 @@ class Hook:
         self._open()
         os.environ[_OWNER] = f"{_rank()}:{self._pid}"
         _call_at_the_end_of_a_child(self.close)
+        if self._run_dir is not None:
+            self._readings = readings.Log(self._run_dir, _rank())
+            self._checkpoints = Checkpoints(self._run_dir, time.monotonic())
         torch, settings = sys.modules.get("torch"), PacingSettings.from_environment(os.environ)
         if torch is None or self._writer is None or self._run_dir is None:
             return
-        self._losses = LossReader(torch)
+        self._losses, self._norms = LossReader(torch), LossReader(torch)
         pacer = Pacer(settings, time.perf_counter())
         rank = self._writer.rank
+        self._patterns = Patterns(self._run_dir, rank, self._complain)
         if not settings.local_ranks or int(os.environ.get("LOCAL_RANK", rank)) < settings.local_ranks:
             self._sampler = Sampler(torch, self._run_dir, rank, pacer, self._complain)
 
@@ -184,6 +258,12 @@ class Hook:
     def _report(self, phase: Phase) -> None:
         self._phase = phase
         self._losses.poll()
+        self._norms.poll()
+        if self._read_step > self._logged_step and self._losses.is_read:
+            self._logged_step = self._read_step
+            norm = self._norms.value if self._norms.is_read else None
+            self._log(readings.Reading(self._read_step, time.time(), self._losses.value, norm, saved=False))
+        self._asked = self._asked or (self._checkpoints is not None and self._checkpoints.is_news())
         if self._writer is not None:
             self._writer.update(self._steps, phase, self._losses.value, time.time(), self._evaluations)
         self._next_report_s = time.perf_counter() + REPORT_EVERY_S
@@ -227,6 +307,10 @@ def _call_at_the_end_of_a_child(close: Callable[[], None]) -> None:
         from multiprocessing.util import Finalize
 
         Finalize(None, close, exitpriority=0)
+
+
+def _raise(name: str) -> None:
+    signal.raise_signal(signal.Signals[f"SIG{name.removeprefix('SIG')}"])
 
 
 def _alive(pid: int) -> bool:

@@ -20,16 +20,19 @@ class LossReader:
         self._host: Any = None
         self._copied: Any = None
 
-    def take(self, loss: Any) -> None:
-        """Reads `loss`, at once where that is free, else later."""
+    def take(self, loss: Any) -> bool:
+        """Reads `loss`, at once where that is free, else later; false if it will not be read."""
         if isinstance(loss, float | int):
             self.value = float(loss)
         elif self._torch is None or type(loss) is not self._torch.Tensor or loss.numel() != 1:
-            return
+            return False
         elif loss.device.type == "cpu":
             self.value = float(loss.detach())
         elif loss.device.type == "cuda" and not self._torch.cuda.is_current_stream_capturing():
-            self._start_copy(loss.detach())
+            return self._start_copy(loss.detach())
+        else:
+            return False
+        return True
 
     def poll(self) -> None:
         """Takes over a copy that has arrived meanwhile."""
@@ -38,11 +41,17 @@ class LossReader:
         self._copied = None
         self.value = float(self._host)
 
-    def _start_copy(self, loss: Any) -> None:
+    def _start_copy(self, loss: Any) -> bool:
         if self._copied is not None:
-            return
+            return False
         if self._host is None:
             self._host = self._torch.empty((), dtype=self._torch.float32, pin_memory=True)
         self._host.copy_(loss.reshape(()), non_blocking=True)
         self._copied = self._torch.cuda.Event()
         self._copied.record(self._torch.cuda.current_stream(loss.device))
+        return True
+
+    @property
+    def is_read(self) -> bool:
+        """Whether `value` is that of the loss taken last."""
+        return self._copied is None

@@ -1,0 +1,77 @@
+"""What the observer sees of a job's health beside its progress: functions, garbage collection, memory and losses."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tenant_client.run.differential import Differential
+from tenant_client.run.hook import patterns
+from tenant_client.run.hook.patterns import Pattern
+from tenant_client.run.hook.progress import Progress
+from tenant_client.run.host_memory import HostMemory
+from tenant_client.run.loss_trend import LossTrend
+from tenant_client.run.watchdog import Kind, WatchFinding
+
+
+class Health:
+    """Watches one attempt. `findings` are in the order in which they began; a rank has one of each kind at a time."""
+
+    def __init__(self, memory: HostMemory | None = None) -> None:
+        self.findings: list[WatchFinding] = []
+        self._memory = memory or HostMemory()
+        self._functions = Differential()
+        self._trends: dict[tuple[int, int], LossTrend] = {}
+
+    def look(self, now_s: float, run_dir: Path, ranks: Sequence[Progress]) -> list[WatchFinding]:
+        """Reads what lies in the run directory; returns the new findings. `ranks` are those of this host."""
+        found = (patterns.read(run_dir / patterns.file_name(progress.rank)) for progress in ranks)
+        pids = {progress.rank: progress.pid for progress in ranks}
+        return self.feed(now_s, ranks, [one for one in found if one is not None and one.pid == pids[one.rank]])
+
+    def feed(self, now_s: float, ranks: Sequence[Progress], seen: Sequence[Pattern]) -> list[WatchFinding]:
+        """Takes where the ranks are at `now_s` and their newest patterns; returns the new findings."""
+        known = len(self.findings)
+        step = min((progress.step for progress in ranks), default=0)
+        self._judge_functions(now_s, step, seen)
+        self._judge_losses(now_s, ranks, {pattern.rank: pattern for pattern in seen})
+        training = {progress.rank: progress.pid for progress in ranks if progress.phase == "train"}
+        for rank, text in self._memory.feed(now_s, training).items():
+            self._set(Kind.MEMORY_GROWTH, now_s, step, rank, text)
+        return self.findings[known:]
+
+    def _judge_functions(self, now_s: float, step: int, seen: Iterable[Pattern]) -> None:
+        standing = self._functions.feed(seen)
+        for oddity in standing:
+            kind = Kind.GC_PAUSES if oddity.kind == "gc" else Kind.SLOW_FUNCTION
+            self._set(kind, now_s, step, oddity.rank, oddity.text)
+        slow = {(Kind.GC_PAUSES if oddity.kind == "gc" else Kind.SLOW_FUNCTION, oddity.rank) for oddity in standing}
+        self._clear_others(now_s, (Kind.GC_PAUSES, Kind.SLOW_FUNCTION), slow)
+
+    def _judge_losses(self, now_s: float, ranks: Iterable[Progress], seen: Mapping[int, Pattern]) -> None:
+        flat = set()
+        for progress in ranks:
+            pattern = seen.get(progress.rank)
+            if pattern is None or pattern.first_loss is None or progress.loss is None:
+                continue
+            new = LossTrend(pattern.first_loss, fresh=pattern.fresh)
+            trend = self._trends.setdefault((progress.rank, progress.pid), new)
+            if math.isfinite(trend.first) and trend.feed(progress.step, progress.loss):
+                flat.add((Kind.LOSS_PLATEAU, progress.rank))
+                text = (
+                    f"loss of rank {progress.rank} does not improve: {trend.first:.4g} at first, {trend.recent:.4g} now"
+                )
+                self._set(Kind.LOSS_PLATEAU, now_s, progress.step, progress.rank, text)
+        self._clear_others(now_s, (Kind.LOSS_PLATEAU,), flat)
+
+    def _set(self, kind: Kind, now_s: float, step: int, rank: int, text: str) -> None:
+        if not any(one.kind is kind and one.ranks == (rank,) and one.cleared_at_s is None for one in self.findings):
+            self.findings.append(WatchFinding(kind, now_s, step, (rank,), text))
+
+    def _clear_others(self, now_s: float, kinds: Sequence[Kind], standing: set[tuple[Kind, int]]) -> None:
+        self.findings = [
+            replace(one, cleared_at_s=now_s)
+            if one.kind in kinds and one.cleared_at_s is None and (one.kind, one.ranks[0]) not in standing
+            else one
+            for one in self.findings
+        ]

@@ -1,0 +1,84 @@
+"""The verb that says from which checkpoint to restart: `restart`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+import typer
+
+from federation.runtime.console import AsJson
+from federation.runtime.screen import show, show_json
+from tenant_client.verbs.console import Home, say_error
+
+if TYPE_CHECKING:
+    from tenant_client.run.hook.readings import Reading
+
+FINE, BAD, UNKNOWN = 0, 1, 3
+
+
+class Restart(TypedDict):
+    """What to do: `checkpoint` is null if none is safe, and `skip` if nothing was out of band."""
+
+    run: str
+    trouble: str
+    ranks: tuple[int, ...]
+    checkpoint: int | None
+    skip: tuple[int, int] | None
+
+
+def restart(
+    home: Home,
+    lease: Annotated[str, typer.Argument(help="The lease, or the start of its name; by default the newest run.")] = "",
+    saved: Annotated[
+        list[Path] | None,
+        typer.Option("--saved", help="A checkpoint of the job, placed by its time of change; repeatable."),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show from which checkpoint to restart after a NaN or a loss spike, and which batches to skip. Nothing is sent.
+
+    Steps count from the start of the attempt. Exit code 0: losses and gradient norms were in band. 1: they were not.
+    3: no run has readings of losses.
+    """
+    from tenant_client.run.restart_point import restart_point
+
+    run_dir, readings = _newest(home / "runs", lease)
+    if not readings:
+        say_error(
+            f"no readings of losses in {run_dir or home / 'runs'}", "the job must run behind `pharoah-tenant run`"
+        )
+        raise typer.Exit(UNKNOWN)
+    steps = [_step_of(path, readings) for path in saved or ()]
+    found = restart_point(readings, [step for step in steps if step is not None])
+    run = run_dir.name if run_dir else ""
+    if as_json:
+        told: Restart = {"run": run, "trouble": "", "ranks": (), "checkpoint": None, "skip": None}
+        if found is not None:
+            told |= {"trouble": found.trouble, "ranks": found.ranks, "checkpoint": found.checkpoint, "skip": found.skip}
+        show_json(told)
+    else:
+        show(f"{run}: {found.sentence if found else 'losses and gradient norms were in band on all ranks'}")
+    raise typer.Exit(BAD if found else FINE)
+
+
+def _newest(runs: Path, lease: str) -> "tuple[Path | None, dict[int, list[Reading]]]":
+    """The newest run directory of the lease, and the readings of its ranks."""
+    from tenant_client.run.hook.readings import file_name, read
+
+    found = [path for path in runs.glob("*") if path.is_dir() and path.name.startswith(lease)]
+    if not found:
+        return None, {}
+    newest = max(found, key=lambda path: path.stat().st_mtime)
+    ranks = [int(path.name.partition("-")[2]) for path in newest.glob("readings-*") if path.name[9:].isdigit()]
+    readings = {rank: read(newest / file_name(rank)) for rank in ranks}
+    return newest, {rank: of_rank for rank, of_rank in readings.items() if of_rank}
+
+
+def _step_of(path: Path, readings: "dict[int, list[Reading]]") -> int | None:
+    """The step that every rank had done when the checkpoint was written; None if it is not of this run."""
+    try:
+        at_s = path.stat().st_mtime
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--saved") from error
+    steps = [[one.step for one in of_rank if one.at_s <= at_s] for of_rank in readings.values()]
+    return min(of_rank[-1] for of_rank in steps) if all(steps) else None
