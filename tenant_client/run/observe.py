@@ -23,6 +23,7 @@ from tenant_client.run.lease_hints import Hinted
 from tenant_client.run.run_directory import hold, prune
 from tenant_client.run.settings import RunSettings
 from tenant_client.run.supervise import Ending
+from tenant_client.run.syndromes.reports import Reports
 from tenant_client.run.watchdog import Sample, Watch, WatchFinding
 
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGPIPE")
@@ -45,6 +46,7 @@ class Observer:
         self._hinted = Hinted(settings.home, settings.lease)
         self._record: Record | None = None
         self._described = False
+        self._syndromes: Reports | None = None
         self.pidfd: int | None = None
 
     def begin(self, pid: int, at_s: float) -> None:
@@ -57,6 +59,8 @@ class Observer:
             hold(self._run_dir)
             (self._run_dir / "settings.json").write_text(self._settings.to_json(), encoding="utf-8")
         settings = self._settings
+        with self._ours.guard("cannot listen to the ranks"):
+            self._syndromes = Reports(self._run_dir) if settings.watch else None
         self._record = Record(settings.home, settings.lease, self._run_dir, settings.logs, self._ours)
         self._record.begin(at_s, self._attempt)
         self._record.name(settings.job)
@@ -71,6 +75,9 @@ class Observer:
         with self._ours.guard("watching"):
             if self._settings.watch:
                 self._say(self._watch.feed(now_s, samples(self._run_dir)), now_s)
+        with self._ours.guard("cannot compare the ranks"):
+            if self._syndromes is not None:
+                self._say(self._syndromes.poll(now_s, self._watch.steps), now_s)
         with self._ours.guard("cannot look for traces"):
             self._describe(complete_traces(self._run_dir, now_s), now_s)
         with self._ours.guard("cannot follow restarts"):
@@ -84,9 +91,10 @@ class Observer:
             self._ours.say(f"{finding.kind}: {self._hinted.text_of(finding, now_s)}")
 
     def _findings(self, now_s: float) -> Sequence[WatchFinding]:
+        own = [*self._watch.findings, *(self._syndromes.findings if self._syndromes is not None else ())]
         with self._ours.guard("cannot read the provider's hints"):
-            return self._hinted.findings(self._watch.findings, now_s)
-        return self._watch.findings
+            return self._hinted.findings(own, now_s)
+        return own
 
     def _describe(self, traces: Sequence[Path], now_s: float) -> None:
         """Describes the workload from the first traces, and removes them: they hold more than is stored."""
@@ -115,6 +123,9 @@ class Observer:
             elif self._record is not None and how is not None:
                 self._record.ended(how, at_s, self._watch.steps, findings, found)
         self._describe(sorted(self._run_dir.glob("trace-*.json*")), at_s)
+        with self._ours.guard("cannot stop listening to the ranks"):
+            if self._syndromes is not None:
+                self._syndromes.close()
         with self._ours.guard("cannot remove torchrun's directory"):
             if self._elastic is not None and self._elastic_is_ours:
                 restarts.remove_if_empty(self._elastic)

@@ -30,7 +30,12 @@ class Kind(StrEnum):
     SLOW_RANK = "slow_rank"
     NAN_LOSS = "nan_loss"
     LOSS_SPIKE = "loss_spike"
-    HINT = "hint"  # not judged here: see `tenant_client.run.lease_hints`
+    HINT = "hint"  # not judged here: see `tenant_client.run.lease_hints`, and `tenant_client.run.syndromes` for these:
+    NON_COMMUNICATION_HANG = "non_communication_hang"
+    COMMUNICATION_HANG = "communication_hang"
+    NON_COMMUNICATION_SLOW = "non_communication_slow"
+    COMMUNICATION_SLOW = "communication_slow"
+    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)

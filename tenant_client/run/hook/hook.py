@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tenant_client.run.hook.loss import LossReader
+from tenant_client.run.hook.marks import Marks
 from tenant_client.run.hook.pacing import Pacer, PacingSettings
 from tenant_client.run.hook.progress import Phase, Progress, Writer, file_name, read
 from tenant_client.run.hook.sampler import Sampler
@@ -54,6 +55,7 @@ class Hook:
         self._next_loss_step = 0
         self._writer: Writer | None = None
         self._sampler: Sampler | None = None
+        self._marks = Marks()
         self.explicit = False
 
     def start(self) -> None:
@@ -82,6 +84,7 @@ class Hook:
         self._safely(self._close_sampler)
         self._safely(self._end)
         self._idle = True
+        self._marks.close()
 
     @property
     def closed(self) -> bool:
@@ -104,6 +107,7 @@ class Hook:
             work(*arguments)
         except Exception as error:  # noqa: BLE001  # a training loop goes on whatever happens here
             self._idle = True
+            self._marks.close()
             self._close_sampler()
             self._complain(f"no further progress reports: {type(error).__name__}: {error}")
 
@@ -126,6 +130,8 @@ class Hook:
             restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
             first = Progress(_rank(), self._pid, 0, time.time(), "start", None, restart)
             self._writer = Writer(self._run_dir, first)
+        if self._run_dir is not None:
+            self._marks.open(self._run_dir, _rank())
 
     def _written(self) -> Progress | None:
         return read(self._run_dir / file_name(_rank())) if self._run_dir is not None else None
@@ -145,6 +151,7 @@ class Hook:
             self._losses.take(loss)
             self._next_loss_step = self._steps + LOSS_EVERY_STEPS
         self._steps += 1
+        self._marks.step(self._steps)
         if now_s >= self._next_report_s or self._phase != "train":
             self._report("train")
         if self._sampler is not None and self._steps >= self._sampler.next_step:
@@ -172,6 +179,7 @@ class Hook:
         self._open()
         if self._sampler is not None:
             self._sampler.forget_last_step()  # the time around a phase is not that of an ordinary step
+        self._marks.phase(phase)
         self._report(phase)
 
     def _report(self, phase: Phase) -> None:
