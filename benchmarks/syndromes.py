@@ -10,7 +10,7 @@ right, written down before any run:
 |---|---|---|
 | `stop` (SIGSTOP), `sleep` before the averaging of gradients | non-communication hang | the rank |
 | `slow`, `hog`: a rank sleeps or computes a step longer in each step | non-communication slow | the rank |
-| `mismatch`, `skip`: a collective of another size or kind | communication hang | the rank, of 3 or more ranks |
+| `mismatch`, `skip`: another call, unless Gloo refuses it | communication hang | the rank, of 3 or more ranks |
 | `stalled_link`: the rank's link carries nothing | communication hang | the rank, or the link's two ends |
 | `throttled_link`: it carries little | communication slow | the rank, or the link's two ends |
 | `checkpoint`, `evaluation`, `compilation`, stalls of data | nothing, or `undecided` | – |
@@ -58,7 +58,7 @@ PAUSES = ("checkpoint", "evaluation", "compilation", "stall_of_loader", "stall_o
 STEPS_S = (0.05, 0.3, 1.0, 3.0)
 FAULT_S, QUIET_S, AFTER_S, START_S = 18.0, 20.0, 10.0, 25.0
 POLL_S = 1.0
-CONNECTS_IN_S, ENDS_IN_S = 240.0, 60.0
+CONNECTS_IN_S, ENDS_IN_S, NO_HANG_S = 240.0, 60.0, 8.0
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,9 @@ def _observe(
         if now_s > (began_s + schedule["seconds"] + ENDS_IN_S if began_s else came_s + CONNECTS_IN_S):
             break
         _spoil(job, links)
+    ended_s = time.monotonic() if any(process.poll() for process in job.processes) else math.inf
     events = [links.get(one["at_s"], one) for one in job.happened()]
+    events = [one for one in events if ended_s - one["onset_s"] > NO_HANG_S]  # Gloo refused it: the job failed at once
     return said, events, time.monotonic() - began_s if began_s else 0.0
 
 

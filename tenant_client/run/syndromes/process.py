@@ -1,11 +1,14 @@
 """What the kernel says of a process: computing, reading, stopped. For processes of the same user, without privileges.
 
+Who waits for a processor works too: on a host with ten runnable processes to a core, a rank that compiles gets a tenth.
+
 >>> import os
->>> Activity(os.getpid()).look(0.0).stopped
+>>> Activity(os.getpid(), os.getpid()).look(0.0).stopped
 False
 """
 
 import os
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,29 +16,43 @@ from tenant_client.run.syndromes.views import Doing
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _STOPPED, _DISK = "Tt", "D"
+_LOOKS = 6
 
 
 class Activity:
-    """Follows one process and its children; what cannot be read counts as nothing."""
+    """Follows one process, its thread that trains, and its children; what cannot be read counts as nothing."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, thread: int) -> None:
         self._pid = pid
-        self._before: tuple[float, float, int] | None = None
+        self._thread = thread
+        self._before: deque[tuple[float, float, int]] = deque(maxlen=_LOOKS)
 
     def look(self, now_s: float) -> Doing:
-        """What it has done since the last look."""
+        """What it does now, and has done over the last looks."""
         family = [self._pid, *_children(self._pid)]
         states = {pid: _stat(pid) for pid in family}
         cpu_s = sum(seconds for _, seconds in states.values())
+        queued_s = _queued_s(self._pid, self._thread) + sum(_queued_s(pid, pid) for pid in family[1:])
         moved = sum(map(_bytes, family))
-        before, self._before = self._before, (now_s, cpu_s, moved)
         stopped = any(state in _STOPPED for state, _ in states.values() if state)
         in_disk_wait = states[self._pid][0] == _DISK
-        if before is None or now_s <= before[0]:
+        now = (now_s, cpu_s + queued_s, moved)
+        self._before.append(now)
+        before_s, before_cpu_s, before_moved = self._before[0]
+        if now_s <= before_s:
             return Doing(stopped, in_disk_wait)
-        took_s = now_s - before[0]
-        cores, rate = max(0.0, cpu_s - before[1]) / took_s, max(0, moved - before[2]) / took_s
+        took_s = now_s - before_s
+        cores, rate = max(0.0, now[1] - before_cpu_s) / took_s, max(0, moved - before_moved) / took_s
         return Doing(stopped, in_disk_wait, cores, rate)
+
+
+def _queued_s(pid: int, thread: int) -> float:
+    """How long the thread has waited for a processor, ever."""
+    try:
+        text = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text(encoding="ascii")
+    except OSError:
+        return 0.0
+    return int(text.split()[1]) / 1e9
 
 
 def _children(pid: int) -> list[int]:

@@ -21,8 +21,8 @@ class Syndrome(StrEnum):
 class Doing:
     """What the kernel says that a rank does: whether it is stopped, how much it computes, reads and writes.
 
-    `cores` and `bytes_per_s` are of the process and its children since the last look; `in_disk_wait` of its main
-    thread. A rank whose child is stopped is stopped.
+    `cores` (used or waited for) and `bytes_per_s` are of the process and its children over the last looks;
+    `in_disk_wait` of its main thread. A rank whose child is stopped is stopped.
     """
 
     stopped: bool = False

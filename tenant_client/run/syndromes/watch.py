@@ -67,7 +67,7 @@ class Syndromes:
         run_dir: Path,
         hang_limits: HangLimits = HangLimits(),  # noqa: B008  # frozen
         slow_limits: SlowLimits = SlowLimits(),  # noqa: B008  # frozen
-        activity: Callable[[int], Activity] = Activity,
+        activity: Callable[[int, int], Activity] = Activity,
     ) -> None:
         self._ranks = Ranks(run_dir)
         self._hang_limits = hang_limits
@@ -140,7 +140,7 @@ class Syndromes:
     def _view(self, now_s: float, state: CellState) -> RankView:
         who = state.who
         if who.rank not in self._activity:
-            self._activity[who.rank] = self._new_activity(who.pid)
+            self._activity[who.rank] = self._new_activity(who.pid, who.thread)
         doing = self._activity[who.rank].look(now_s)
         since_s = state.since_ns / 1e9
         return RankView(who.rank, state.place, since_s, state.step, state.entries, doing, records=state.records)
