@@ -55,8 +55,10 @@ RIGHT = {
 LINKS = ("stalled_link", "throttled_link")
 LAST = ("mismatch", "skip")  # nothing comes after them
 PAUSES = ("checkpoint", "evaluation", "compilation", "stall_of_loader", "stall_of_feed", "stall_of_all")
+FIRST_STEPS = 5
+GRADIENT_KBIT = 272  # of a step; over a throttled link a step's gradients take about a step
 STEPS_S = (0.05, 0.3, 1.0, 3.0)
-FAULT_S, QUIET_S, AFTER_S, START_S = 18.0, 20.0, 10.0, 25.0
+FAULT_S, QUIET_S, AFTER_S, START_S = 18.0, 18.0, 10.0, 22.0
 POLL_S = 1.0
 CONNECTS_IN_S, ENDS_IN_S, NO_HANG_S = 240.0, 60.0, 8.0
 
@@ -116,7 +118,7 @@ class Job:
     """The ranks of one job in their namespaces."""
 
     def __init__(self, schedule: dict[str, Any], folder: Path) -> None:
-        self.ranks, self.folder = schedule["ranks"], folder
+        self.ranks, self.step_s, self.folder = schedule["ranks"], schedule["step_s"], folder
         self.events = folder / "events.jsonl"
         (folder / "schedule.json").write_text(json.dumps(schedule), encoding="utf-8")
         self.events.touch()
@@ -151,7 +153,7 @@ class Job:
         self._link(rank, "tc qdisc del dev {} root", "")
 
     def _link(self, rank: int, command: str, kind: str) -> None:
-        rate = "8bit" if kind == "stalled_link" else "400kbit"
+        rate = "8bit" if kind == "stalled_link" else f"{round(GRADIENT_KBIT / self.step_s)}kbit"
         _inside(self._switch, command.format(f"s{rank}", rate))
         _inside(self.holders[rank], command.format("v0", rate))
 
@@ -214,7 +216,7 @@ def _observe(
         seen = None if verdict is None else (verdict.syndrome, verdict.ranks)
         said += [(now_s, verdict)] if verdict is not None and seen != last else []
         last = seen
-        began_s = began_s or (now_s if watch.steps else 0.0)
+        began_s = began_s or (now_s if watch.steps >= FIRST_STEPS else 0.0)
         if now_s > (began_s + schedule["seconds"] + ENDS_IN_S if began_s else came_s + CONNECTS_IN_S):
             break
         _spoil(job, links)

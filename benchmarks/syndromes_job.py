@@ -2,12 +2,14 @@
 
     SCHEDULE=schedule.json EVENTS=events.jsonl RANK=0 WORLD_SIZE=2 ... python syndromes_job.py
 
-An entry of the schedule is {"kind", "rank", "at_s", "for_s"}, its time counted from the first barrier. Each rank that
+An entry of the schedule is {"kind", "rank", "at_s", "for_s"}, its time counted from the first steps on. Each rank that
 comes to an entry of its own writes when it did so, by the monotonic clock. Faults pass, so that a job has many.
 """
 
 import datetime as dt
+import itertools
 import json
+import math
 import os
 import queue
 import signal
@@ -22,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-WIDTH = 32
+WIDTH, FIRST_STEPS = 32, 5
 
 
 class Schedule:
@@ -30,8 +32,8 @@ class Schedule:
 
     def __init__(self, rank: int, began_s: float) -> None:
         given = json.loads(Path(os.environ["SCHEDULE"]).read_text(encoding="utf-8"))
-        self.step_s, self.ddp, self.ends_s = given["step_s"], given["ddp"], began_s + given["seconds"]
-        self._began_s = began_s
+        self.step_s, self.ddp, self.seconds = given["step_s"], given["ddp"], given["seconds"]
+        self.began_s = began_s
         self._entries = [entry for entry in given["entries"] if entry["rank"] in (rank, -1)]
         self._seen: set[float] = set()
         self._rank = rank
@@ -53,7 +55,7 @@ class Schedule:
 
     def now(self, *kinds: str) -> list[dict[str, Any]]:
         """The entries of these kinds whose time it is."""
-        since_s = time.monotonic() - self._began_s
+        since_s = time.monotonic() - self.began_s
         return [e for e in self._entries if e["kind"] in kinds and e["at_s"] <= since_s < e["at_s"] + e["for_s"]]
 
     def _note(self, entry: dict[str, Any]) -> dict[str, Any]:
@@ -148,14 +150,16 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=dt.timedelta(seconds=900))
     rank = dist.get_rank()
-    dist.barrier()
-    schedule = Schedule(rank, time.monotonic())
+    schedule = Schedule(rank, math.inf)
     model: Any = torch.nn.Sequential(torch.nn.Linear(WIDTH, 256), torch.nn.Linear(256, 1))
     model = torch.nn.parallel.DistributedDataParallel(model) if schedule.ddp else model
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     loader, feed = iter(torch.utils.data.DataLoader(Samples(schedule), batch_size=4)), Feed(schedule)
     ended = torch.zeros(1)
-    while not ended.item():
+    for step in itertools.count():
+        if step == FIRST_STEPS:  # until then, torch loads what it needs
+            dist.barrier()
+            schedule.began_s = time.monotonic()
         pause(schedule)
         time.sleep(schedule.step_s / 2)
         burn(schedule.step_s / 4)
@@ -170,8 +174,10 @@ def main() -> None:
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)
         optimizer.step()
-        ended.fill_(time.monotonic() > schedule.ends_s)
+        ended.fill_(time.monotonic() > schedule.began_s + schedule.seconds)
         dist.all_reduce(ended)
+        if ended.item():
+            break
     sys.stdout.flush()
     os._exit(0)  # Gloo's threads sometimes abort at the end of an interpreter
 

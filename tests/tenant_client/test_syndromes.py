@@ -150,8 +150,8 @@ def test_peers_that_have_only_begun_to_wait_accuse_nobody() -> None:
 def test_long_steps_are_given_time() -> None:
     records = tuple(StepRecord(step, int(20e9 * step), 0, (0,) * len(PLACES)) for step in range(1, 8))
     views = {rank: replace(one, records=records) for rank, one in three(view(1, "outside")).items()}
-    assert judge(39.0, views, WAITS_FOR_1, LIMITS) is None
-    assert judge(41.0, views, WAITS_FOR_1, LIMITS) is not None
+    assert judge(19.0, views, WAITS_FOR_1, LIMITS) is None
+    assert judge(21.0, views, WAITS_FOR_1, LIMITS) is not None
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ A hang is that nobody of those who wait for each other changes place, for as lon
 take where it is:
 
 - a rank that is **stopped** (signal, debugger) while others are not: `stopped_s`;
-- a rank that is **outside**, neither computing nor reading nor writing: `outside_s`, or two of its usual steps;
+- a rank that is **outside**, neither computing nor reading nor writing: `outside_s`, or a usual step;
+- the same, but the rank does not **answer** when asked for its stack: `silent_s`;
 - a rank that is **aside** by its own marks or its stack, in a data loader, a checkpoint or an evaluation: `aside_s`;
 - a rank that **works**: `working_s`. What is a livelock and what a compilation looks the same from here;
 - nobody is missing, **all are inside** one collective: `outside_s`.
@@ -35,6 +36,7 @@ class HangLimits:
 
     stopped_s: float = 5.0
     outside_s: float = 8.0
+    silent_s: float = 24.0
     aside_s: float = 180.0
     working_s: float = 600.0
 
@@ -65,7 +67,7 @@ def _missing(now_s: float, views: Views, waiting: Waiting, limits: HangLimits) -
     """Judged by the rank that has the least excuse, and only after its peers wait in earnest."""
     missing = _of(views, waiting.missing)
     still_s = min(_still_s(now_s, missing), _still_s(now_s, _of(views, waiting.waiting)))
-    if not missing or still_s < max(limits.outside_s, 2 * _usual_step_s(views)):
+    if not missing or still_s < max(limits.outside_s, _usual_step_s(views)):
         return None
     late = [one for one in missing if still_s >= _allowed_s(one, limits)]
     if late:
@@ -115,7 +117,7 @@ def _allowed_s(one: RankView, limits: HangLimits) -> float:
         return limits.working_s
     if one.place in ASIDE or one.aside or one.doing.in_disk_wait:
         return limits.aside_s
-    return limits.outside_s
+    return limits.outside_s if one.answered else limits.silent_s
 
 
 def _doing(one: RankView) -> str:

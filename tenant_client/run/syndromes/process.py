@@ -17,6 +17,7 @@ from tenant_client.run.syndromes.views import Doing
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _STOPPED, _DISK = "Tt", "D"
 _LOOKS = 6
+_PRESSURE, _MUCH_PERCENT = Path("/proc/pressure/cpu"), 25.0
 
 
 class Activity:
@@ -44,6 +45,15 @@ class Activity:
         took_s = now_s - before_s
         cores, rate = max(0.0, now[1] - before_cpu_s) / took_s, max(0, moved - before_moved) / took_s
         return Doing(stopped, in_disk_wait, cores, rate)
+
+
+def short_of_processors(pressure: Path = _PRESSURE) -> bool:
+    """Whether processes of this host waited for a processor for much of the last 10 s."""
+    try:
+        text = pressure.read_text(encoding="ascii")
+    except OSError:
+        return False
+    return float(text.split("avg10=")[1].split()[0]) > _MUCH_PERCENT
 
 
 def _queued_s(pid: int, thread: int) -> float:

@@ -8,6 +8,7 @@ steps:
   steps, and the others wait that long for it;
 - **communication slow**: the least wait of all ranks, which is what the transfer itself takes, exceeds that of the
   steps before by `transfer` of a usual step, in most steps, and steps take that much longer;
+- on a host that is short of processors, chance makes ranks slow: `crowded_own` in place of `own`;
 - neither while the job is aside: steps with a checkpoint or an evaluation in them are left out.
 
 A verdict needs `window_s` seconds and `steps` steps, or two that lost `lost_s` together, and holds for `again_s`.
@@ -34,6 +35,7 @@ class SlowLimits:
     """Shares of a usual step by which a rank, or the transfer, must be slower; and for how long."""
 
     own: float = 0.3
+    crowded_own: float = 0.6
     transfer: float = 0.5
     least_s: float = 0.02
     window_s: float = 6.0
@@ -59,12 +61,15 @@ class Slowness:
     """Keeps the steps of a job and judges the newest ones; `judge` reads no clock."""
 
     def __init__(self, limits: SlowLimits) -> None:
-        self._limits = limits
+        self._limits = self._given = limits
         self._steps: deque[Step] = deque(maxlen=512)
         self._first: tuple[float, Verdict] | None = None
 
-    def feed(self, now_s: float, records: Mapping[int, Sequence[StepRecord]]) -> Verdict | None:
-        """Takes the ranks' records; a verdict that holds for a while."""
+    def feed(
+        self, now_s: float, records: Mapping[int, Sequence[StepRecord]], *, crowded: bool = False
+    ) -> Verdict | None:
+        """Takes the ranks' records; a verdict that holds for a while, on a `crowded` host one that stands out more."""
+        self._limits = self._given if not crowded else replace(self._given, own=self._given.crowded_own)
         newest = self._steps[-1].number if self._steps else 0
         self._steps.extend(step for step in aligned(records) if step.number > newest)
         count = sum(now_s - step.ended_s <= self._limits.window_s for step in self._steps)

@@ -35,7 +35,8 @@ class Doing:
 class RankView:
     """One rank: where it is by its own marks, for how long, and what it does.
 
-    `entries` counts its changes of place; `aside` is the place that its stack shows, "" where it shows none.
+    `entries` counts its changes of place; `aside` is the place that its stack shows, "" where it shows none;
+    a rank that has not `answered` when asked for it may be anywhere.
     """
 
     rank: int
@@ -45,6 +46,7 @@ class RankView:
     entries: int
     doing: Doing = field(default_factory=Doing)
     aside: str = ""
+    answered: bool = True
     records: tuple[StepRecord, ...] = ()
 
 

@@ -19,13 +19,13 @@ from tenant_client.run.hook.answers import RECORDS, STACK
 from tenant_client.run.hook.cell import CellState
 from tenant_client.run.syndromes import hangs, links, waits
 from tenant_client.run.syndromes.hangs import HangLimits
-from tenant_client.run.syndromes.process import Activity
+from tenant_client.run.syndromes.process import Activity, short_of_processors
 from tenant_client.run.syndromes.ranks import Ranks
 from tenant_client.run.syndromes.slowness import SlowLimits, Slowness
 from tenant_client.run.syndromes.views import Link, RankView, Syndrome, Verdict, Views, Waiting
 
 SUSPECT_S = 3.0
-_ANSWER_S = 1.0
+_ANSWER_S = 2.0
 _PY_SPY_S = 5.0
 _AGAIN_S = 15.0
 # What functions are called in which a rank may rightly keep others waiting, by the words of their names.
@@ -58,6 +58,11 @@ class _Standstill:
     stacks: Mapping[int, str]
     links: set[Link] = field(default_factory=set)
 
+    @property
+    def complete(self) -> bool:
+        """Whether every rank that others wait for has shown its stack."""
+        return self.waiting is None or self.waiting.missing <= self.stacks.keys()
+
 
 class Syndromes:
     """The watch of one attempt. Times are of the monotonic clock."""
@@ -87,7 +92,9 @@ class Syndromes:
             return None
         self._follow_restart(states)
         self.steps = min(state.step for state in states.values())
-        slow = self._slowness.feed(now_s, {rank: state.records for rank, state in states.items()})
+        slow = self._slowness.feed(
+            now_s, {rank: state.records for rank, state in states.items()}, crowded=short_of_processors()
+        )
         still = {rank: state for rank, state in states.items() if now_s - state.since_ns / 1e9 >= SUSPECT_S}
         if not still:
             self._still, self._activity = None, {}
@@ -114,7 +121,11 @@ class Syndromes:
         self._seen.update(links.look({rank: state.who.pid for rank, state in states.items()}))
         if slow is None:
             return None
-        ranks, link = hangs.blamed([one for one, seen in self._seen.items() if 2 * seen > self._looks])
+        found = [one for one, seen in self._seen.items() if 2 * seen > self._looks]
+        if not found and short_of_processors():
+            why = f"{slow.why}, but the host is short of processors and no data is held up"
+            return replace(slow, syndrome=Syndrome.UNDECIDED, why=why)
+        ranks, link = hangs.blamed(found)
         return replace(slow, ranks=ranks or (tuple(states) if len(states) == 2 else ()), link=link)
 
     def _follow_restart(self, states: Mapping[int, CellState]) -> None:
@@ -129,9 +140,10 @@ class Syndromes:
         views = {rank: self._view(now_s, state) for rank, state in states.items()}
         entries = {rank: state.entries for rank, state in still.items()}
         known = self._still
-        if known is None or entries != known.entries or now_s - known.asked_s >= _AGAIN_S:
+        again_s = _AGAIN_S if known is None or known.complete else 0.0
+        if known is None or entries != known.entries or now_s - known.asked_s >= again_s:
             known = self._still = self._ask(now_s, views, entries)
-        views = {rank: replace(one, aside=aside_of(known.stacks.get(rank, ""))) for rank, one in views.items()}
+        views = {rank: _with_stack(one, known) for rank, one in views.items()}
         if known.waiting is not None and known.waiting.stuck:
             seen = links.look({rank: state.who.pid for rank, state in states.items()})
             known.links = seen if not known.links else known.links & seen
@@ -152,6 +164,12 @@ class Syndromes:
         answers = self._ranks.ask(STACK, missing, _ANSWER_S) if missing else {}
         stacks = {rank: text.decode(errors="replace") for rank, text in answers.items()}
         return _Standstill(entries, now_s, waiting, stacks)
+
+
+def _with_stack(one: RankView, known: _Standstill) -> RankView:
+    asked = known.waiting is not None and one.rank in known.waiting.missing
+    stack = known.stacks.get(one.rank, "")
+    return replace(one, aside=aside_of(stack), answered=bool(stack) or not asked)
 
 
 def aside_of(stack: str) -> str:
