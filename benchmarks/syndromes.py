@@ -9,7 +9,7 @@ right, written down before any run:
 | injected | right syndrome | right rank |
 |---|---|---|
 | `stop` (SIGSTOP), `sleep` before the averaging of gradients | non-communication hang | the rank |
-| `slow`, `hog`: a rank sleeps or computes a step longer in each step | non-communication slow | the rank |
+| `slow`, `hog`: a rank sleeps or computes a usual step longer in each step | non-communication slow | the rank |
 | `mismatch`, `skip`: another call, unless Gloo refuses it | communication hang | the rank, of 3 or more ranks |
 | `stalled_link`: the rank's link carries nothing | communication hang | the rank, or the link's two ends |
 | `throttled_link`: it carries little | communication slow | the rank, or the link's two ends |
@@ -166,7 +166,12 @@ class Job:
 
 
 def _namespace() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["unshare", "--net", "sleep", "100000"])  # noqa: S607
+    """A process in a network namespace of its own, once it is there."""
+    holder = subprocess.Popen(["unshare", "--net", "sleep", "100000"])  # noqa: S607
+    own = Path("/proc/self/ns/net").readlink()
+    while holder.poll() is None and Path(f"/proc/{holder.pid}/ns/net").readlink() == own:
+        time.sleep(0.05)
+    return holder
 
 
 def _inside(holder: subprocess.Popen[bytes], command: str) -> None:

@@ -2,7 +2,10 @@
 
 import os
 import random
+import signal
+import subprocess
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +27,7 @@ from tenant_client.run.hook.cell import (
 )
 from tenant_client.run.syndromes.hangs import HangLimits, blamed, judge
 from tenant_client.run.syndromes.links import stalled, under_way
+from tenant_client.run.syndromes.process import Activity, short_of_processors
 from tenant_client.run.syndromes.ranks import Ranks
 from tenant_client.run.syndromes.reports import Reports
 from tenant_client.run.syndromes.slowness import SlowLimits, Slowness
@@ -96,6 +100,7 @@ def three(one: RankView) -> dict[int, RankView]:
         (view(1, "loader", doing=Doing(stopped=True)), None, 5.0),
         (view(1, "outside"), None, 8.0),
         (view(1, "backward"), None, 8.0),
+        (replace(view(1, "outside"), answered=False), 8.0, 24.0),
         (view(1, "outside", aside="loader"), 8.0, 180.0),
         (view(1, "loader"), 8.0, 180.0),
         (view(1, "checkpoint"), 8.0, 180.0),
@@ -166,6 +171,31 @@ def test_functions_tell_where_a_rank_is_and_files_do_not() -> None:
     assert aside_of("<module> (train.py:9)\nnext_batch (feed.py:2)\nget (queue.py:171)") == "loader"
     assert aside_of("<module> (train.py:9)\nsave_checkpoint (x.py:2)") == "checkpoint"
     assert aside_of("<module> (eval_batch_loader.py:9)\nmain (save.py:3)") == ""
+
+
+def test_a_host_short_of_processors_says_so(tmp_path: Path) -> None:
+    pressure = tmp_path / "cpu"
+    assert not short_of_processors(pressure)
+    for percent, short in (("61.21", True), ("3.00", False)):
+        pressure.write_text(f"some avg10={percent} avg60=0.00 avg300=0.00 total=1\nfull avg10=0.00\n")
+        assert short_of_processors(pressure) is short
+
+
+def test_a_process_that_computes_works_and_one_that_sleeps_does_not() -> None:
+    me = Activity(os.getpid(), threading.get_native_id())
+    began_s = time.monotonic()
+    me.look(began_s)
+    while time.process_time() % 1 and time.monotonic() < began_s + 0.3:
+        pass
+    assert me.look(time.monotonic()).cores > 0.2
+    with subprocess.Popen(["sleep", "60"]) as sleeper:  # noqa: S607
+        other = Activity(sleeper.pid, sleeper.pid)
+        assert not other.look(0.0).stopped
+        sleeper.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
+        found = other.look(5.0)
+        sleeper.kill()
+    assert (found.stopped, found.cores) == (True, pytest.approx(0.0, abs=0.05))
 
 
 def test_data_that_is_not_read_at_the_other_end_is_under_way() -> None:

@@ -8,7 +8,7 @@ steps:
   steps, and the others wait that long for it;
 - **communication slow**: the least wait of all ranks, which is what the transfer itself takes, exceeds that of the
   steps before by `transfer` of a usual step, in most steps, and steps take that much longer;
-- on a host that is short of processors, chance makes ranks slow: `crowded_own` in place of `own`;
+- on a host that is short of processors, where chance makes ranks slow, `crowded_own` and `crowded_again_s` hold;
 - neither while the job is aside: steps with a checkpoint or an evaluation in them are left out.
 
 A verdict needs `window_s` seconds and `steps` steps, or two that lost `lost_s` together, and holds for `again_s`.
@@ -36,6 +36,7 @@ class SlowLimits:
 
     own: float = 0.3
     crowded_own: float = 0.6
+    crowded_again_s: float = 4.0
     transfer: float = 0.5
     least_s: float = 0.02
     window_s: float = 6.0
@@ -43,6 +44,10 @@ class SlowLimits:
     lost_s: float = 4.0
     again_s: float = 1.0
     before_steps: int = 10
+
+    def crowded(self) -> "SlowLimits":
+        """The same for a host on which processes wait for processors."""
+        return replace(self, own=self.crowded_own, again_s=self.crowded_again_s)
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Slowness:
         self, now_s: float, records: Mapping[int, Sequence[StepRecord]], *, crowded: bool = False
     ) -> Verdict | None:
         """Takes the ranks' records; a verdict that holds for a while, on a `crowded` host one that stands out more."""
-        self._limits = self._given if not crowded else replace(self._given, own=self._given.crowded_own)
+        self._limits = self._given if not crowded else self._given.crowded()
         newest = self._steps[-1].number if self._steps else 0
         self._steps.extend(step for step in aligned(records) if step.number > newest)
         count = sum(now_s - step.ended_s <= self._limits.window_s for step in self._steps)
