@@ -57,6 +57,7 @@ class _Standstill:
     waiting: Waiting | None
     stacks: Mapping[int, str]
     links: set[Link] = field(default_factory=set)
+    hang: Verdict | None = None
 
     @property
     def complete(self) -> bool:
@@ -142,12 +143,18 @@ class Syndromes:
         known = self._still
         again_s = _AGAIN_S if known is None or known.complete else 0.0
         if known is None or entries != known.entries or now_s - known.asked_s >= again_s:
-            known = self._still = self._ask(now_s, views, entries)
+            again = known is not None and entries == known.entries
+            hang = known.hang if known is not None and again else None
+            known = self._still = replace(self._ask(now_s, views, entries), hang=hang)
+        if known.hang is not None:
+            return known.hang  # what was said holds until somebody moves: connections look different later on
         views = {rank: _with_stack(one, known) for rank, one in views.items()}
         if known.waiting is not None and known.waiting.stuck:
             seen = links.look({rank: state.who.pid for rank, state in states.items()})
             known.links = seen if not known.links else known.links & seen
-        return hangs.judge(now_s, views, known.waiting or Waiting(), self._hang_limits, known.links)
+        found = hangs.judge(now_s, views, known.waiting or Waiting(), self._hang_limits, known.links)
+        known.hang = found if found is not None and is_hang(found) else None
+        return found
 
     def _view(self, now_s: float, state: CellState) -> RankView:
         who = state.who
