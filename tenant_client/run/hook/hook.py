@@ -131,7 +131,14 @@ class Hook:
             first = Progress(_rank(), self._pid, 0, time.time(), "start", None, restart)
             self._writer = Writer(self._run_dir, first)
         if self._run_dir is not None:
-            self._marks.open(self._run_dir, _rank())
+            self._open_marks(self._run_dir)
+
+    def _open_marks(self, run_dir: Path) -> None:
+        try:
+            self._marks.open(run_dir, _rank())
+        except Exception as error:  # noqa: BLE001  # progress is reported all the same
+            self._marks.close()
+            self._complain(f"this rank is not compared with others: {type(error).__name__}: {error}")
 
     def _written(self) -> Progress | None:
         return read(self._run_dir / file_name(_rank())) if self._run_dir is not None else None

@@ -97,7 +97,10 @@ class Marks:
 def _attach(torch: Any, marks: Marks) -> None:
     """Wraps torch's functions; what this torch lacks is left out."""
     torch.autograd.backward = marks.within_backward(torch.autograd.backward)
-    torch.save, torch.load = marks.within(CHECKPOINT, torch.save), marks.within(CHECKPOINT, torch.load)
+    for name in ("save", "load"):
+        marked = marks.within(CHECKPOINT, getattr(torch, name))
+        for module in (torch, torch.serialization):  # both, so that it can be pickled by its name
+            setattr(module, name, marked)
     distributed: Any = sys.modules.get("torch._C._distributed_c10d") or getattr(torch._C, "_distributed_c10d", None)
     if distributed is not None:
         distributed.Work.wait = marks.within(WAIT, distributed.Work.wait)
