@@ -28,6 +28,7 @@ from tenant_client.run.lease_hints import Hinted, asks_to_save
 from tenant_client.run.run_directory import hold, prune
 from tenant_client.run.settings import RunSettings
 from tenant_client.run.supervise import Ending
+from tenant_client.run.syndromes.reports import Reports
 from tenant_client.run.watchdog import Sample, Watch, WatchFinding
 from tenant_client.run.workload import RunWorkload
 
@@ -57,6 +58,7 @@ class Observer:
         self._why_not = ""
         self._asked: list[Asked] = []
         self._own_signals = 0
+        self._syndromes: Reports | None = None
         self.pidfd: int | None = None
 
     def begin(self, pid: int, at_s: float) -> None:
@@ -69,6 +71,8 @@ class Observer:
             hold(self._run_dir)
             (self._run_dir / "settings.json").write_text(self._settings.to_json(), encoding="utf-8")
         settings = self._settings
+        with self._ours.guard("cannot listen to the ranks"):
+            self._syndromes = Reports(self._run_dir) if settings.watch else None
         self._record = Record(
             settings.home, settings.lease, self._run_dir, settings.logs, self._ours, program=settings.program
         )
@@ -90,6 +94,9 @@ class Observer:
         with self._ours.guard("watching functions, memory and losses"):
             if self._settings.watch:
                 self._say(self._health.look(now_s, self._run_dir, list(progresses(self._run_dir))), now_s)
+        with self._ours.guard("cannot compare the ranks"):
+            if self._syndromes is not None:
+                self._say(self._syndromes.poll(now_s, self._watch.steps), now_s)
         with self._ours.guard("cannot look for traces"):
             self._describe(self._workload.complete_traces(now_s), now_s)
         with self._ours.guard("cannot follow restarts"):
@@ -103,9 +110,10 @@ class Observer:
             self._ours.say(f"{finding.kind}: {self._hinted.text_of(finding, now_s)}")
 
     def _findings(self, now_s: float) -> Sequence[WatchFinding]:
+        own = [*self._watch.findings, *(self._syndromes.findings if self._syndromes is not None else ())]
         with self._ours.guard("cannot read the provider's hints"):
-            return [*self._hinted.findings(self._watch.findings, now_s), *self._health.findings]
-        return self._watch.findings
+            return [*self._hinted.findings(own, now_s), *self._health.findings]
+        return own
 
     def _describe(self, traces: Sequence[Path], now_s: float) -> None:
         """Journals the workload, or why it is not known yet."""
@@ -157,6 +165,9 @@ class Observer:
                 state = self._record.ended(how, asked, at_s, self._watch.steps, findings, found)
         self._describe(self._workload.traces(), at_s)
         self._say_end(state, at_s)
+        with self._ours.guard("cannot stop listening to the ranks"):
+            if self._syndromes is not None:
+                self._syndromes.close()
         with self._ours.guard("cannot remove torchrun's directory"):
             if self._elastic is not None and self._elastic_is_ours:
                 restarts.remove_if_empty(self._elastic)

@@ -32,11 +32,16 @@ class Kind(StrEnum):
     SLOW_RANK = "slow_rank"
     NAN_LOSS = "nan_loss"
     LOSS_SPIKE = "loss_spike"
-    SLOW_FUNCTION = "slow_function"  # this one and the next: see `tenant_client.run.health`
+    SLOW_FUNCTION = "slow_function"  # this one and the next three: see `tenant_client.run.health`
     GC_PAUSES = "gc_pauses"
     MEMORY_GROWTH = "memory_growth"
     LOSS_PLATEAU = "loss_plateau"
-    HINT = "hint"  # not judged here: see `tenant_client.run.lease_hints`
+    HINT = "hint"  # not judged here: see `tenant_client.run.lease_hints`, and `tenant_client.run.syndromes` for these:
+    NON_COMMUNICATION_HANG = "non_communication_hang"
+    COMMUNICATION_HANG = "communication_hang"
+    NON_COMMUNICATION_SLOW = "non_communication_slow"
+    COMMUNICATION_SLOW = "communication_slow"
+    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)

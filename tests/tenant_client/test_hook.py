@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import pickle
 import stat
 import subprocess
 import sys
@@ -14,12 +15,14 @@ from typing import Any
 import pytest
 
 from tenant_client.run.hook import hook as hooks
+from tenant_client.run.hook.cell import PLACES
 from tenant_client.run.hook.follow import PATIENCE_STEPS, Follower, StepCounter
 from tenant_client.run.hook.hook import Hook, current_hook, pharoah_hook
 from tenant_client.run.hook.loss import LossReader
 from tenant_client.run.hook.pacing import Pacer, PacingSettings
 from tenant_client.run.hook.progress import Progress, file_name, read
 from tenant_client.run.hook.sampler import Sampler
+from tenant_client.run.syndromes.ranks import Ranks
 from tests import needs
 
 torch = needs.package("torch")
@@ -597,3 +600,45 @@ def test_a_trace_that_the_disk_cannot_hold_does_not_appear(tmp_path: Path) -> No
     assert (tmp_path / "sampling-0").read_text().startswith("sampling failed: ")
     assert seen(tmp_path).step == 16
     assert "no further traces" in done.stderr
+
+
+# ---- where the rank is ---------------------------------------------------------------------------------------------
+
+
+def test_a_rank_marks_where_it_is(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, name in ((torch.autograd, "backward"), (torch, "save"), (torch, "load")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # put back afterwards
+    for name in ("save", "load"):
+        monkeypatch.setattr(torch.serialization, name, getattr(torch.serialization, name))
+    work, batches = torch.distributed.Work, torch.utils.data.dataloader._BaseDataLoaderIter
+    monkeypatch.setattr(work, "wait", work.wait)
+    monkeypatch.setattr(batches, "__next__", batches.__next__)
+    ranks = Ranks(run_dir)
+    try:
+        with pharoah_hook() as hook:
+            train(hook, 3)
+            torch.save(torch.ones(1000), run_dir / "checkpoint.pt")
+            train(hook, 1)
+            with hook.phase("eval"):
+                assert ranks.states()[0].place == "eval"
+            state = ranks.states()[0]
+            assert pickle.loads(pickle.dumps(torch.save)) is torch.save  # noqa: S301
+    finally:
+        ranks.close()
+    assert (state.place, state.step, len(state.records)) == ("outside", 4, 4)
+    spent = [dict(zip(PLACES, record.spent_ns, strict=True)) for record in state.records]
+    assert all(one["backward"] > 0 for one in spent[1:])
+    assert [one["checkpoint"] > 0 for one in spent] == [False, False, False, True]
+
+
+def test_a_rank_that_cannot_be_compared_reports_all_the_same(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("tenant_client.run.hook.marks.Marks.open", fails)
+    with pharoah_hook() as hook:
+        train(hook, 3)
+        assert seen(run_dir).step == 3
+    assert "not compared with others" in caplog.text

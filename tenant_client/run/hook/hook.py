@@ -29,6 +29,7 @@ from typing import Any
 from tenant_client.run.hook import readings
 from tenant_client.run.hook.checkpoints import Checkpoints
 from tenant_client.run.hook.loss import LossReader
+from tenant_client.run.hook.marks import Marks
 from tenant_client.run.hook.pacing import Pacer, PacingSettings
 from tenant_client.run.hook.patterns import Patterns
 from tenant_client.run.hook.progress import Phase, Progress, Writer, file_name, read
@@ -66,6 +67,7 @@ class Hook:
         self._checkpoints: Checkpoints | None = None
         self._save_now: Callable[[], object] | None = None
         self._asked = False
+        self._marks = Marks()
         self.explicit = False
 
     def start(self) -> None:
@@ -126,6 +128,7 @@ class Hook:
         self._safely(self._close_sampler)
         self._safely(self._end)
         self._idle = True
+        self._marks.close()
         if self._patterns is not None:
             self._patterns.close()
 
@@ -150,6 +153,7 @@ class Hook:
             work(*arguments)
         except Exception as error:  # noqa: BLE001  # a training loop goes on whatever happens here
             self._idle = True
+            self._marks.close()
             self._close_sampler()
             if self._patterns is not None:
                 self._patterns.close()
@@ -174,6 +178,15 @@ class Hook:
             restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
             first = Progress(_rank(), self._pid, 0, time.time(), "start", None, restart)
             self._writer = Writer(self._run_dir, first)
+        if self._run_dir is not None:
+            self._open_marks(self._run_dir)
+
+    def _open_marks(self, run_dir: Path) -> None:
+        try:
+            self._marks.open(run_dir, _rank())
+        except Exception as error:  # noqa: BLE001  # progress is reported all the same
+            self._marks.close()
+            self._complain(f"this rank is not compared with others: {type(error).__name__}: {error}")
 
     def _written(self) -> Progress | None:
         return read(self._run_dir / file_name(_rank())) if self._run_dir is not None else None
@@ -219,6 +232,7 @@ class Hook:
                 self._norms.take(grad_norm)
             self._next_loss_step = self._steps + LOSS_EVERY_STEPS
         self._steps += 1
+        self._marks.step(self._steps)
         if self._patterns is not None:
             self._patterns.on_step(self._steps, work, self._losses.value)
         if now_s >= self._next_report_s or self._phase != "train":
@@ -253,6 +267,7 @@ class Hook:
         self._evaluations += phase == "eval" != self._phase
         if self._sampler is not None:
             self._sampler.forget_last_step()  # the time around a phase is not that of an ordinary step
+        self._marks.phase(phase)
         self._report(phase)
 
     def _report(self, phase: Phase) -> None:

@@ -1,0 +1,359 @@
+"""The four syndromes, from timelines that are written down here: who is named, when, and when nobody is."""
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tenant_client.run.hook.answers import RECORDS, STACK, answer_forever, connect, hand_over, make_page
+from tenant_client.run.hook.cell import (
+    BACKWARD,
+    OUTSIDE,
+    PLACES,
+    RECORDS as KEPT,
+    SIZE,
+    WAIT,
+    Cell,
+    StepRecord,
+    Who,
+    decode,
+)
+from tenant_client.run.syndromes import links
+from tenant_client.run.syndromes.hangs import HangLimits, blamed, judge
+from tenant_client.run.syndromes.links import stalled, under_way
+from tenant_client.run.syndromes.process import Activity, short_of_processors
+from tenant_client.run.syndromes.ranks import Ranks
+from tenant_client.run.syndromes.reports import Reports
+from tenant_client.run.syndromes.slowness import SlowLimits, Slowness
+from tenant_client.run.syndromes.views import Doing, Link, RankView, Syndrome, Verdict, Waiting
+from tenant_client.run.syndromes.watch import Syndromes, aside_of
+from tenant_client.run.watchdog import Kind
+
+LIMITS = HangLimits()
+IDLE, BUSY = Doing(), Doing(cores=1.0)
+WAITS_FOR_1 = Waiting(missing=frozenset({1}), waiting=frozenset({0, 2}))
+
+
+# ---- the cell ------------------------------------------------------------------------------------------------------
+
+
+def a_cell(rank: int = 0, world: int = 2) -> Cell:
+    return Cell(bytearray(SIZE), Who(rank, world, 4711, 4712, 0), now_ns=0)
+
+
+def test_the_time_of_a_step_is_split_without_overlap() -> None:
+    cell = a_cell()
+    for place, now_ns in ((OUTSIDE, 0), (BACKWARD, 10), (WAIT, 14), (BACKWARD, 20), (OUTSIDE, 25)):
+        cell.enter(place, now_ns)
+    cell.step(1, 31)
+    found = decode(cell.page)
+    assert found is not None
+    (record,) = found.records
+    spent = dict(zip(PLACES, record.spent_ns, strict=True))
+    assert {place: spent[place] for place in ("outside", "backward", "wait")} == {
+        "outside": 16,
+        "backward": 9,
+        "wait": 6,
+    }
+    assert sum(record.spent_ns) == record.ended_ns == 31
+
+
+def test_the_newest_steps_are_kept() -> None:
+    cell = a_cell()
+    for step in range(1, 3 * KEPT):
+        cell.step(step, step)
+    found = decode(cell.page)
+    assert found is not None
+    assert [record.step for record in found.records] == list(range(2 * KEPT, 3 * KEPT))
+
+
+def test_a_half_written_cell_and_a_foreign_page_are_not_believed() -> None:
+    cell = a_cell()
+    page = bytearray(cell.page)
+    page[64] ^= 1  # the time, and not the time again
+    assert decode(page) is None
+    assert decode(bytearray(SIZE)) is None
+
+
+# ---- hangs ---------------------------------------------------------------------------------------------------------
+
+
+def view(rank: int, place: str, *, doing: Doing = IDLE, since_s: float = 0.0, aside: str = "") -> RankView:
+    return RankView(rank, place, since_s, 7, 70, doing, aside)
+
+
+def three(one: RankView) -> dict[int, RankView]:
+    """Rank 1 as given, the others waiting."""
+    return {0: view(0, "wait"), 1: one, 2: view(2, "wait")}
+
+
+@pytest.mark.parametrize(
+    ("one", "undecided_from_s", "hang_from_s"),
+    [
+        (view(1, "outside", doing=Doing(stopped=True)), None, 5.0),
+        (view(1, "loader", doing=Doing(stopped=True)), None, 5.0),
+        (view(1, "outside"), None, 8.0),
+        (view(1, "backward"), None, 8.0),
+        (replace(view(1, "outside"), answered=False), 8.0, 24.0),
+        (view(1, "outside", aside="loader"), 8.0, 180.0),
+        (view(1, "loader"), 8.0, 180.0),
+        (view(1, "checkpoint"), 8.0, 180.0),
+        (view(1, "outside", doing=Doing(in_disk_wait=True)), 8.0, 180.0),
+        (view(1, "outside", doing=BUSY), 8.0, 600.0),
+        (view(1, "loader", doing=Doing(bytes_per_s=1e6)), 8.0, 600.0),
+    ],
+)
+def test_how_long_a_rank_may_keep_others_waiting(
+    one: RankView, undecided_from_s: float | None, hang_from_s: float
+) -> None:
+    said = {now_s: judge(float(now_s), three(one), WAITS_FOR_1, LIMITS) for now_s in range(700)}
+    hangs = [now_s for now_s, found in said.items() if found and found.syndrome is Syndrome.NON_COMMUNICATION_HANG]
+    assert hangs == list(range(int(hang_from_s), 700))
+    undecided = [now_s for now_s, found in said.items() if found and found.syndrome is Syndrome.UNDECIDED]
+    assert undecided == ([] if undecided_from_s is None else list(range(int(undecided_from_s), int(hang_from_s))))
+    assert {found.ranks for found in said.values() if found} == {(1,)}
+
+
+def test_a_job_that_is_stopped_as_a_whole_does_not_hang() -> None:
+    views = {rank: view(rank, "outside", doing=Doing(stopped=True)) for rank in range(3)}
+    assert judge(1000.0, views, Waiting(), LIMITS) is None
+
+
+def test_all_in_one_collective_is_the_communication() -> None:
+    views = {rank: view(rank, "wait") for rank in range(4)}
+    stuck = Waiting(stuck=frozenset(views), waiting=frozenset(views))
+    assert judge(7.0, views, stuck, LIMITS) is None
+    nobody = judge(11.0, views, stuck, LIMITS)
+    assert nobody == Verdict(Syndrome.COMMUNICATION_HANG, (), nobody.why if nobody else "")
+    link = judge(11.0, views, stuck, LIMITS, [Link(3, 1)])
+    assert link is not None
+    assert (link.ranks, link.link) == ((1, 3), Link(3, 1))
+    rank = judge(11.0, views, stuck, LIMITS, [Link(3, 1), Link(0, 3), Link(3, None)])
+    assert rank is not None
+    assert rank.ranks == (3,)
+
+
+def test_a_rank_that_calls_something_else_is_named() -> None:
+    views = {rank: view(rank, "wait") for rank in range(3)}
+    found = judge(11.0, views, Waiting(differing=frozenset({2}), waiting=frozenset({0, 1})), LIMITS)
+    assert found is not None
+    assert (found.syndrome, found.ranks) == (Syndrome.COMMUNICATION_HANG, (2,))
+
+
+def test_peers_that_have_only_begun_to_wait_accuse_nobody() -> None:
+    views = three(view(1, "outside")) | {0: view(0, "wait", since_s=8.0), 2: view(2, "wait", since_s=9.0)}
+    assert judge(15.0, views, WAITS_FOR_1, LIMITS) is None
+    assert judge(17.5, views, WAITS_FOR_1, LIMITS) is not None
+
+
+def test_long_steps_are_given_time() -> None:
+    records = tuple(StepRecord(step, int(20e9 * step), 0, (0,) * len(PLACES)) for step in range(1, 8))
+    views = {rank: replace(one, records=records) for rank, one in three(view(1, "outside")).items()}
+    assert judge(19.0, views, WAITS_FOR_1, LIMITS) is None
+    assert judge(21.0, views, WAITS_FOR_1, LIMITS) is not None
+
+
+@pytest.mark.parametrize(
+    ("bad", "ranks"),
+    [([], ()), ([Link(0, 1), Link(1, 0)], (0, 1)), ([Link(0, 1), Link(2, 3)], ()), ([Link(2, None)], (2,))],
+)
+def test_who_is_at_the_ends_of_bad_links(bad: list[Link], ranks: tuple[int, ...]) -> None:
+    assert blamed(bad)[0] == ranks
+
+
+def test_functions_tell_where_a_rank_is_and_files_do_not() -> None:
+    assert aside_of("<module> (train.py:9)\nnext_batch (feed.py:2)\nget (queue.py:171)") == "loader"
+    assert aside_of("<module> (train.py:9)\nsave_checkpoint (x.py:2)") == "checkpoint"
+    assert aside_of("<module> (eval_batch_loader.py:9)\nmain (save.py:3)") == ""
+
+
+def test_a_host_short_of_processors_says_so(tmp_path: Path) -> None:
+    pressure = tmp_path / "cpu"
+    assert not short_of_processors(pressure)
+    for percent, short in (("61.21", True), ("3.00", False)):
+        pressure.write_text(f"some avg10={percent} avg60=0.00 avg300=0.00 total=1\nfull avg10=0.00\n")
+        assert short_of_processors(pressure) is short
+
+
+def test_a_process_that_computes_works_and_one_that_sleeps_does_not() -> None:
+    me = Activity(os.getpid(), threading.get_native_id())
+    began_s = time.monotonic()
+    me.look(began_s)
+    while time.process_time() % 1 and time.monotonic() < began_s + 0.3:
+        pass
+    assert me.look(time.monotonic()).cores > 0.2
+    with subprocess.Popen(["sleep", "60"]) as sleeper:  # noqa: S607
+        other = Activity(sleeper.pid, sleeper.pid)
+        assert not other.look(0.0).stopped
+        sleeper.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
+        found = other.look(5.0)
+        sleeper.kill()
+    assert found.stopped
+    assert found.cores < 0.05
+
+
+def test_data_that_is_not_read_at_the_other_end_is_under_way() -> None:
+    lines = [
+        "0: 0A4D0002:1000 0A4D0102:2000 01 00000040:00000000 01:00000000 00000002 0 0 11 1",
+        "1: 0A4D0102:2000 0A4D0002:1000 01 00000000:00000000 00:00000000 00000000 0 0 22 1",
+        "2: 0A4D0002:3000 0A4D0102:4000 01 00000000:00000000 00:00000000 00000000 0 0 12 1",
+        "3: 0A4D0102:4000 0A4D0002:3000 01 00000000:00000000 00:00000000 00000000 0 0 23 1",
+        "4: 0100007F:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 99 1",
+    ]
+    table = under_way(lines)
+    assert len(table) == 4
+    assert stalled({0: table, 1: table}, {0: {"11", "12"}, 1: {"22", "23"}}) == {Link(0, 1)}
+
+
+# ---- slow ----------------------------------------------------------------------------------------------------------
+
+
+def played(
+    own_s: Mapping[int, list[float]], transfer_s: list[float], *, noise: random.Random | None = None
+) -> list[tuple[float, Verdict]]:
+    """What is said of ranks that meet in each step, each after its own time, and leave after the transfer."""
+    slowness, now_s, said = Slowness(SlowLimits()), 0.0, []
+    records: dict[int, list[StepRecord]] = {rank: [] for rank in own_s}
+    polled_s = 0.0
+    for step, transfer in enumerate(transfer_s, start=1):
+        own = {rank: times[step - 1] * (noise.uniform(0.9, 1.2) if noise else 1.0) for rank, times in own_s.items()}
+        took_s = max(own.values()) + transfer
+        now_s += took_s
+        for rank, seconds in own.items():
+            spent = dict.fromkeys(PLACES, 0) | {"outside": int(1e9 * seconds), "wait": int(1e9 * (took_s - seconds))}
+            records[rank] = [*records[rank], StepRecord(step, int(1e9 * now_s), 0, tuple(spent.values()))][-KEPT:]
+        if now_s - polled_s >= 1.0:
+            polled_s = now_s
+            found = slowness.feed(now_s, records)
+            said += [] if found is None else [(now_s, found)]
+    return said
+
+
+@pytest.mark.parametrize("step_s", [0.05, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_rank_that_becomes_slow_is_named_after_a_few_steps(step_s: float, ranks: int) -> None:
+    steps = int(60 / step_s)
+    own_s = {rank: [step_s] * 2 * steps for rank in range(ranks)}
+    own_s[1] = [step_s] * steps + [2 * step_s] * steps
+    said = played(own_s, [0.1 * step_s] * 2 * steps, noise=random.Random(3))
+    onset_s = next(at_s for at_s, _ in said)
+    assert {(found.syndrome, found.ranks) for _, found in said} == {(Syndrome.NON_COMMUNICATION_SLOW, (1,))}
+    began_s = 1.3 * step_s * steps
+    assert onset_s <= began_s + max(15.0, 3 * 2.5 * step_s)
+
+
+@pytest.mark.parametrize("step_s", [0.05, 0.3, 1.0, 3.0])
+def test_collectives_that_become_slow_are_nobodys_own_time(step_s: float) -> None:
+    steps = int(60 / step_s)
+    own_s = {rank: [step_s] * 2 * steps for rank in range(3)}
+    said = played(own_s, [0.1 * step_s] * steps + [1.5 * step_s] * steps, noise=random.Random(4))
+    assert {(found.syndrome, found.ranks) for _, found in said[:1]} == {(Syndrome.COMMUNICATION_SLOW, ())}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_noisy_job_with_long_steps_now_and_then_is_not_slow(seed: int) -> None:
+    rng = random.Random(seed)
+    own_s = {rank: [1.0 + 5.0 * (rng.random() < 0.05) for _ in range(400)] for rank in range(4)}
+    assert played(own_s, [0.1] * 400, noise=rng) == []
+
+
+def test_all_ranks_that_compute_longer_accuse_neither_a_rank_nor_the_network() -> None:
+    own_s = {rank: [0.5] * 100 + [1.5] * 100 for rank in range(4)}
+    assert played(own_s, [0.1] * 200, noise=random.Random(5)) == []
+
+
+# ---- the socket ----------------------------------------------------------------------------------------------------
+
+
+def joined(run_dir: Path, rank: int) -> tuple[Cell, int]:
+    """A rank that has handed over its cell and answers."""
+    connection = connect(run_dir)
+    assert connection is not None
+    descriptor, page = make_page()
+    cell = Cell(page, Who(rank, 2, 1, 1, 0), 0)
+    hand_over(connection, descriptor)
+    threading.Thread(target=answer_forever, args=(connection, threading.get_ident()), daemon=True).start()
+    return cell, connection.fileno()
+
+
+def test_ranks_hand_over_their_cells_and_answer(tmp_path: Path) -> None:
+    run_dir = tmp_path / ("deep" * 40)  # longer than a socket's address may be
+    run_dir.mkdir()
+    ranks = Ranks(run_dir)
+    try:
+        (cell, _), _ = joined(run_dir, 0), joined(run_dir, 1)
+        cell.enter(WAIT, 5)
+        assert {rank: one.place for rank, one in ranks.states().items()} == {0: "wait", 1: "start"}
+        stacks = ranks.ask(STACK, [0, 1, 7], 5.0)
+        assert sorted(stacks) == [0, 1]
+        assert "test_ranks_hand_over_their_cells_and_answer" in stacks[0].decode()
+        assert set(ranks.ask(RECORDS, [0, 1], 5.0)) == {0, 1}
+    finally:
+        ranks.close()
+
+
+def test_without_an_observer_nothing_begins(tmp_path: Path) -> None:
+    assert connect(tmp_path) is None
+
+
+def test_what_is_no_sealed_cell_is_refused(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path)
+    try:
+        with (tmp_path / "page").open("w+b") as file:
+            file.truncate(SIZE)
+            connection = connect(tmp_path)
+            assert connection is not None
+            hand_over(connection, os.dup(file.fileno()))
+            connection.close()
+        assert ranks.states() == {}
+    finally:
+        ranks.close()
+
+
+def test_a_hang_is_said_of_the_same_ranks_until_somebody_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Syndromes(tmp_path)
+    cells = [a_cell(rank) for rank in range(2)]
+    for cell in cells:
+        cell.enter(WAIT, 0)
+    found: list[set[Link]] = [{Link(0, 1)}, {Link(0, 1)}, set(), set()]
+    monkeypatch.setattr(watch._ranks, "states", lambda: {rank: decode(cell.page) for rank, cell in enumerate(cells)})
+    monkeypatch.setattr(links, "look", lambda _: found.pop(0) if found else set())
+    said = [watch.poll(now_s) for now_s in (4.0, 9.0, 20.0, 40.0)]
+    watch.close()
+    assert said[0] is None
+    assert [(one.syndrome, one.ranks) for one in said[1:] if one] == [(Syndrome.COMMUNICATION_HANG, (0, 1))] * 3
+    cells[0].enter(OUTSIDE, int(40e9))
+    assert watch.poll(41.0) is None
+
+
+class Told:
+    """Syndromes that say what they are told."""
+
+    def __init__(self, *verdicts: Verdict | None) -> None:
+        self._verdicts = list(verdicts)
+
+    def poll(self, _: float) -> Verdict | None:
+        return self._verdicts.pop(0)
+
+    def stack_of(self, rank: int) -> str:
+        return f"main (train.py:3)\nsleep (rank.py:{rank})"
+
+
+def test_a_verdict_is_said_once_with_its_stack_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = Verdict(Syndrome.NON_COMMUNICATION_HANG, (1,), "rank 1 is outside")
+    reports = Reports(tmp_path, lambda: 0.0)
+    reports.close()
+    monkeypatch.setattr(reports, "_syndromes", Told(None, hang, replace(hang, why="later"), None))
+    said = [reports.poll(float(now_s), 7) for now_s in range(4)]
+    assert [len(found) for found in said] == [0, 1, 0, 0]
+    (finding,) = reports.findings
+    assert (finding.kind, finding.ranks, finding.cleared_at_s) == (Kind.NON_COMMUNICATION_HANG, (1,), 3.0)
+    assert finding.text == "rank 1 is outside; rank 1 at sleep (rank.py:1) < main (train.py:3)"
