@@ -86,6 +86,8 @@ class Peer:
                 again = error.code() is grpc.StatusCode.UNAVAILABLE and retry < self._retries
                 if not again or time.monotonic() + pause_s >= end_s:
                     raise self._meant(method, error) from error
+            except ValueError as error:  # how gRPC says that the channel was closed meanwhile
+                raise Unreachable(f"the connection to {self.address} was closed") from error
             time.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
 
@@ -93,7 +95,10 @@ class Peer:
         """The answers of `method`, one by one as they come."""
         self._note(method, len(request))
         send: _SendForMany = self._channel.unary_stream(method)
-        call = send(in_parts(request)[0], metadata=self._metadata(method))  # a server takes no more for a stream
+        try:
+            call = send(in_parts(request)[0], metadata=self._metadata(method))  # a server takes no more for a stream
+        except ValueError as error:
+            raise Unreachable(f"the connection to {self.address} was closed") from error
         return Answers(call, lambda error: self._meant(method, error))
 
     def close(self) -> None:

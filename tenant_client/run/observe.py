@@ -72,7 +72,7 @@ class Observer:
             (self._run_dir / "settings.json").write_text(self._settings.to_json(), encoding="utf-8")
         settings = self._settings
         with self._ours.guard("cannot listen to the ranks"):
-            self._syndromes = Reports(self._run_dir) if settings.watch else None
+            self._syndromes = Reports(self._run_dir) if settings.watch and settings.compare_ranks else None
         self._record = Record(
             settings.home, settings.lease, self._run_dir, settings.logs, self._ours, program=settings.program
         )

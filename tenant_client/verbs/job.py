@@ -55,6 +55,14 @@ When = Annotated[
         " busy one (auto), or in the first steps (now).",
     ),
 ]
+CompareRanks = Annotated[
+    bool,
+    typer.Option(
+        "--compare-ranks",
+        envvar="PHAROAH_COMPARE_RANKS",
+        help="Find which rank or link the others wait for. Functions of ours then stand in tracebacks of the job.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", envvar="PHAROAH_QUIET", help="Print nothing on stderr.")]
 Logs = Annotated[
     list[Path] | None,
@@ -161,6 +169,7 @@ def run(
     *,
     watch: Watch = True,
     sample: Sample = True,
+    compare_ranks: CompareRanks = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a job and record why it fails: put this in front of torchrun, python or srun.
@@ -183,6 +192,7 @@ def run(
             watch=watch,
             sample=sample,
             describe_now=describe is Describe.NOW,
+            compare_ranks=compare_ranks,
             quiet=quiet,
             logs=tuple(path.absolute() for path in logs or ()),
             limits=WatchLimits(start_timeout_s, hang_floor_s, hang_factor, aside_timeout_s),

@@ -26,13 +26,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tenant_client.run.hook import readings
 from tenant_client.run.hook.checkpoints import Checkpoints
 from tenant_client.run.hook.loss import LossReader
 from tenant_client.run.hook.marks import Marks
 from tenant_client.run.hook.pacing import Pacer, PacingSettings
 from tenant_client.run.hook.patterns import Patterns
 from tenant_client.run.hook.progress import Phase, Progress, Writer, file_name, read
+from tenant_client.run.hook.readings import Log as ReadingLog, Reading
 from tenant_client.run.hook.sampler import Sampler
 
 RUN_DIR = "PHAROAH_RUN_DIR"
@@ -63,7 +63,7 @@ class Hook:
         self._patterns: Patterns | None = None
         self._norms = LossReader(None)
         self._read_step = self._logged_step = 0
-        self._readings: readings.Log | None = None
+        self._readings: ReadingLog | None = None
         self._checkpoints: Checkpoints | None = None
         self._save_now: Callable[[], object] | None = None
         self._asked = False
@@ -204,9 +204,9 @@ class Hook:
         now_s = time.monotonic()
         if self._checkpoints is not None:
             self._checkpoints.saved(now_s, now_s - began_s)
-        self._log(readings.Reading(self._steps, time.time(), None, None, saved=True))
+        self._log(Reading(self._steps, time.time(), None, None, saved=True))
 
-    def _log(self, reading: readings.Reading) -> None:
+    def _log(self, reading: Reading) -> None:
         try:
             if self._readings is not None:
                 self._readings.add(reading)
@@ -250,7 +250,7 @@ class Hook:
         os.environ[_OWNER] = f"{_rank()}:{self._pid}"
         _call_at_the_end_of_a_child(self.close)
         if self._run_dir is not None:
-            self._readings = readings.Log(self._run_dir, _rank())
+            self._readings = ReadingLog(self._run_dir, _rank())
             self._checkpoints = Checkpoints(self._run_dir, time.monotonic())
         torch, settings = sys.modules.get("torch"), PacingSettings.from_environment(os.environ)
         if torch is None or self._writer is None or self._run_dir is None:
@@ -277,7 +277,7 @@ class Hook:
         if self._read_step > self._logged_step and self._losses.is_read:
             self._logged_step = self._read_step
             norm = self._norms.value if self._norms.is_read else None
-            self._log(readings.Reading(self._read_step, time.time(), self._losses.value, norm, saved=False))
+            self._log(Reading(self._read_step, time.time(), self._losses.value, norm, saved=False))
         self._asked = self._asked or (self._checkpoints is not None and self._checkpoints.is_news())
         if self._writer is not None:
             self._writer.update(self._steps, phase, self._losses.value, time.time(), self._evaluations)
