@@ -182,9 +182,9 @@ class Patterns:
 
     def saw_optimizer(self, optimizer: Any) -> None:
         """Takes the role of this rank, and whether it resumed, from its optimiser after the first step here."""
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = [parameter for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"]]
         self.role = f"{len(parameters)}:{sum(parameter.numel() for parameter in parameters)}"
-        states = (state["step"] for state in optimizer.state.values() if "step" in state)
+        states = (state["step"] for state in getattr(optimizer, "state", {}).values() if "step" in state)
         steps = next(states, None)
         if steps is not None and getattr(getattr(steps, "device", None), "type", "cpu") == "cpu":
             self.fresh = float(steps) <= 1.0
