@@ -76,6 +76,7 @@ def steps(orders: int, fuzz_s: int) -> list[Step]:
         Step("audit", (sys.executable, "benchmarks/audit.py")),
         Step("diagnosis", (sys.executable, "-m", "benchmarks.diagnosis")),
         Step("syndromes", (sys.executable, "-m", "benchmarks.syndromes", "--jobs", "8", "--clean", "4", "--json")),
+        Step("odd ranks", (sys.executable, "-m", "benchmarks.odd_ranks")),
         Step("mutants", (sys.executable, "tests/mutants.py")),
         *(Step(f"order {seed}", (*suite, str(seed)), under_load=True) for seed in range(1, orders + 1)),
         Step("fuzz", ("make", "--no-print-directory", "fuzz", f"SECONDS_EACH={fuzz_s}")),

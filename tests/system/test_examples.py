@@ -72,7 +72,9 @@ def test_a_job_leaves_progress_and_a_trace_of_every_rank(job: str, tmp_path: Pat
     assert "step 10 loss" in done.stdout
     assert "pharoah-tenant" not in done.stderr.lower()
     files = {name for rank in range(RANKS) for name in (f"progress-{rank}", f"trace-{rank}-0.json")}
-    assert {path.name for path in tmp_path.iterdir()} == files  # none of data-loader workers or the launcher
+    assert {
+        path.name for path in tmp_path.iterdir() if not path.name.startswith("patterns")
+    } == files  # none of data-loader workers or the launcher
     operator, weight, collective = JOBS[job]
     for rank in range(RANKS):
         progress = read(tmp_path / file_name(rank))
@@ -110,4 +112,5 @@ def test_a_full_disk_does_not_disturb_the_job(tmp_path: Path) -> None:
     done = run_job("ddp", PHAROAH_RUN_DIR=str(run_dir), PYTHONPATH=f"{autoload}{os.pathsep}{tmp_path}")
     assert done.returncode == 0, done.stderr
     assert "step 10 loss" in done.stdout
-    assert sorted(path.name for path in run_dir.iterdir()) == ["progress-0", "progress-1"]
+    assert {path.name for path in run_dir.iterdir()} >= {"progress-0", "progress-1"}
+    assert not list(run_dir.glob("trace-*"))

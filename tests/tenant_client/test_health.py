@@ -1,4 +1,4 @@
-"""Growing memory, losses that do not fall, and what the observer makes of them; real odd jobs run nightly."""
+"""Growing memory, losses that do not fall, and what the observer makes of them; real jobs are in `benchmarks/odd_ranks.py`."""
 
 import math
 import random
@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.odd_ranks import KINDS, judge
 from tenant_client.run.health import Health
 from tenant_client.run.hook.progress import Progress
 from tenant_client.run.host_memory import Growing, Growth, HostMemory, read_memory
 from tenant_client.run.loss_trend import LossTrend
 from tenant_client.run.watchdog import Kind
-from tests import needs
 from tests.tenant_client.test_patterns import a_pattern
 
 MIB = 1 << 20
@@ -100,11 +98,3 @@ def test_a_finding_is_told_once_with_its_rank_and_cleared(tmp_path: Path) -> Non
         told += health.feed(5.0 * window, ranks, seen)
     assert [(finding.kind, finding.ranks) for finding in told] == [(Kind.SLOW_FUNCTION, (1,))]
     assert health.findings[0].cleared_at_s is not None
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("oddity", [*KINDS, "none"])
-def test_the_odd_rank_of_a_real_job_is_found(oddity: str) -> None:
-    needs.package("torch")
-    judged = judge(oddity, rank=1, seconds=60.0)
-    assert judged["right"], judged["said"]
