@@ -1,4 +1,7 @@
-"""Growing memory, losses that do not fall, and what the observer makes of them; real jobs are in `benchmarks/odd_ranks.py`."""
+"""Growing memory, losses that do not fall, and what the observer makes of them.
+
+Real jobs with an odd rank are in `benchmarks/odd_ranks.py`.
+"""
 
 import math
 import random
