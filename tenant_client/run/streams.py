@@ -69,8 +69,8 @@ class Streams:
             if ours.recv(1) != relay.READY:
                 raise OSError("it does not start")
         except OSError:
+            self._kill_relay()  # two that read one stream would mix it up; before it hears that we hung up, and reads
             ours.close()
-            self._kill_relay()  # two that read one stream would mix it up
             raise
         self.close()
         self._control = ours
