@@ -88,12 +88,11 @@ class Observer:
                 if asks_to_save(hint):
                     ask(self._run_dir)
                 self._ours.say(self._hinted.word_of(hint, self._watch.findings))
-        with self._ours.guard("watching"):
-            if self._settings.watch:
-                self._say(self._watch.feed(now_s, samples(self._run_dir)), now_s)
-        with self._ours.guard("watching functions, memory and losses"):
-            if self._settings.watch:
-                self._say(self._health.look(now_s, self._run_dir, list(progresses(self._run_dir))), now_s)
+        if self._settings.watch:
+            with self._ours.guard("watching"):
+                ranks = list(progresses(self._run_dir))
+                self._say(self._watch.feed(now_s, map(sample_of, ranks)), now_s)
+                self._say(self._health.look(now_s, self._run_dir, ranks), now_s)
         with self._ours.guard("cannot compare the ranks"):
             if self._syndromes is not None:
                 self._say(self._syndromes.poll(now_s, self._watch.steps), now_s)
@@ -131,8 +130,8 @@ class Observer:
         """Notes how the job stood when a signal asked it to end: it may be killed before it ends by itself."""
         with self._ours.guard("watching"):
             if self._settings.watch:
-                before = [sample for sample in samples(self._run_dir) if sample.updated_at_s <= at_s]
-                self._say(self._watch.feed(at_s, before), at_s)
+                before = [rank for rank in progresses(self._run_dir) if rank.updated_at_s <= at_s]
+                self._say(self._watch.feed(at_s, map(sample_of, before)), at_s)
         if sender is None:  # the job's own doing: `kill 0` in a script reaches `run`, too
             self._own_signals += 1
             return
@@ -190,18 +189,17 @@ def progresses(run_dir: Path) -> Iterator["Progress"]:
     yield from filter(None, map(read, run_dir.glob("progress-*")))
 
 
-def samples(run_dir: Path) -> Iterator[Sample]:
-    """The current sample of each rank."""
-    for progress in progresses(run_dir):
-        yield Sample(
-            rank=progress.rank,
-            step=progress.step,
-            phase=progress.phase,
-            updated_at_s=progress.updated_at_s,
-            loss=progress.loss,
-            restart=progress.restart,
-            evaluations=progress.evaluations,
-        )
+def sample_of(progress: "Progress") -> Sample:
+    """What the watch takes of a rank's progress."""
+    return Sample(
+        rank=progress.rank,
+        step=progress.step,
+        phase=progress.phase,
+        updated_at_s=progress.updated_at_s,
+        loss=progress.loss,
+        restart=progress.restart,
+        evaluations=progress.evaluations,
+    )
 
 
 def main(settings: RunSettings, told: dict[str, str]) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from crypto.errors import PharoahError
-from tenant_client.run.hook.pacing import PacingSettings
 from tenant_client.run.hook.progress import read
 from tenant_client.run.hook.sampler import DESCRIBED
 from tenant_client.workload.descriptor import Descriptor
@@ -60,14 +59,8 @@ class RunWorkload:
         if self._failed:
             return self._failed
         said = (path.read_text(encoding="utf-8").strip() for path in sorted(self._run_dir.glob("sampling-*")))
-        return next(filter(None, said), "") or self._by_steps()
-
-    def _by_steps(self) -> str:
-        records = filter(None, map(read, self._run_dir.glob("progress-*")))
-        steps, usual = max((one.step for one in records), default=0), PacingSettings()
-        if not steps:
-            return "no step of a PyTorch optimiser was seen in a process that `run` started"
-        wanted = usual.first_step + usual.warmup + usual.active
-        if steps < wanted:
-            return f"too few steps were seen: the first sample is complete after step {wanted}"
-        return "the job took no sample; a warning in its output may say why"
+        if why := next(filter(None, said), ""):
+            return why
+        if any(record.step for record in filter(None, map(read, self._run_dir.glob("progress-*")))):
+            return "the job took no sample; a warning in its output may say why"
+        return "no step of a PyTorch optimiser was seen in a process that `run` started"

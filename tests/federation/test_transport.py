@@ -440,6 +440,14 @@ def test_an_answer_that_comes_too_late_is_none(
     assert "try again later" in late.value.hint
 
 
+def test_a_connection_that_was_closed_gives_no_answer(serving: Serve, connect: Connect) -> None:
+    peer = connect(serving(noting([])))
+    peer.close()
+    for ask in (peer.call, peer.stream):
+        with pytest.raises(Unreachable, match="was closed"):
+            ask(PATH, b"")
+
+
 def test_nobody_at_the_address_is_asked_again_until_the_deadline(connect: Connect) -> None:
     with closing(socket.create_server((HOST, 0))) as taken:
         port = taken.getsockname()[1]

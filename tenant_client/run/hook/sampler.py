@@ -40,6 +40,9 @@ class Sampler:
         self._complain = complain
         self._profile: Any = None
         self._steps = pacer.settings.warmup + pacer.settings.active
+        if not pacer.stopped:
+            first = pacer.next_step + self._steps
+            self._note(f"too few steps were seen: the first sample is complete after step {first}")
         self._steps_left = 0
         self._last = (-1, 0.0)  # step, seconds
         self._began_s = 0.0
