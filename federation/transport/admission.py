@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from crypto.codec import MAX_MESSAGE_BYTES
 from crypto.errors import PharoahError
 from federation.protocol.services import BUG, Told, told
-from federation.transport.places import NoPlace, NoTime
+from federation.transport.places import Caller, NoPlace, NoTime
 from federation.transport.question import PART_BYTES
 
 logger = logging.getLogger(__name__)
@@ -152,22 +152,22 @@ class Watchers:
 
     def __init__(self, limits: ServerLimits) -> None:
         self._most = limits.watchers
-        self._tasks: set[asyncio.Task[object] | None] = set()
+        self._callers: dict[asyncio.Task[object] | None, Caller] = {}
         self.is_closing = False
 
-    def begin(self) -> None:
+    def begin(self, caller: Caller) -> None:
         """A place for a watch, which the current task serves; NoPlace if all are taken."""
-        if len(self._tasks) >= self._most:
+        if len(self._callers) >= self._most:
             raise NoPlace("the limit of open streams is reached")
-        self._tasks.add(asyncio.current_task())
+        self._callers[asyncio.current_task()] = caller
 
     def end(self) -> None:
         """Gives the place of the current task back."""
-        self._tasks.discard(asyncio.current_task())
+        self._callers.pop(asyncio.current_task(), None)
 
     def close(self) -> None:
-        """Cancels every watch."""
+        """Cancels every watch. One in the middle of a message ends after it: gRPC cannot say two things."""
         self.is_closing = True
-        for task in self._tasks:
-            if task is not None:
+        for task, caller in self._callers.items():
+            if task is not None and not caller.is_being_told:
                 task.cancel()

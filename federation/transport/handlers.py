@@ -87,11 +87,13 @@ class Handlers:
             self.connections.begin(caller.peer)
             try:
                 question = await self._only_part(ceiling, caller, context)
-                self.watchers.begin()
+                self.watchers.begin(caller)
                 try:
                     async with aclosing(stream(question)) as messages:
                         async for message in messages:
                             await _write(message, caller, context)
+                            if self.watchers.is_closing:
+                                raise asyncio.CancelledError
                 finally:
                     self.watchers.end()
             except (NoPlace, NoTime, asyncio.CancelledError) as end:
@@ -201,7 +203,7 @@ class Handlers:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(end))
         if isinstance(end, NoTime):
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, str(end))
-        if self.watchers.is_closing:
+        if self.watchers.is_closing and not caller.is_being_told:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the server stops")
         raise end
 

@@ -731,6 +731,24 @@ def test_a_stop_ends_streams_at_once_and_says_so(serving: Serve, connect: Connec
     assert listeners.now == 0
 
 
+def test_a_stop_says_so_also_to_a_stream_that_is_in_the_middle_of_its_first_message(
+    serving: Serve, connect: Connect
+) -> None:
+    async def large(request: bytes) -> AsyncGenerator[bytes, None]:
+        while True:
+            yield request * (1 << 21)  # more than is on its way before the caller reads
+
+    server = serving(streams={OTHER_PATH: large})
+    answers = connect(server).stream(OTHER_PATH, b"hello")
+    stopping = threading.Timer(0.3, server.stop)
+    stopping.start()
+    time.sleep(0.6)
+    with pytest.raises(Unreachable, match="UNAVAILABLE: the server stops"):
+        for _ in answers:
+            pass
+    stopping.join()
+
+
 def test_who_listens_slowly_holds_up_nobody(serving: Serve, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     made, ended = [0], threading.Event()
 
