@@ -20,6 +20,8 @@ TESTS ?=
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where the environment forbids compiled files, every program that a test starts would compile the project anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## List the targets

@@ -66,6 +66,7 @@ def models(*sizes: int, start: int = 0) -> NodeTable:
 # ---- planted contexts ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_planted_contexts_come_back_among_fifty_irrelevant_features() -> None:
     assert min(agreement(fitted(seed)[0], fitted(seed)[2]) for seed in SEEDS) >= 0.95
 

@@ -489,6 +489,7 @@ def test_nothing_watched_raises_nothing() -> None:
     assert alarms([unseen]) == ()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("epsilon", [None, 1.0])
 def test_what_is_watched_in_releases_scatters_as_it_is_said_to(epsilon: float | None) -> None:
     cloud, rng, squares = world(), np.random.default_rng(10), []
@@ -613,6 +614,7 @@ def misses(found: Sequence[Factor], dimension: str, truth: Floats) -> tuple[Floa
     return np.asarray(miss - np.average(miss, weights=wide**-2.0)), wide
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("epsilon", [None, 2.0])
 def test_planted_factors_of_size_and_season_come_back(epsilon: float | None) -> None:
     found = factors_of(epsilon, GROWING, WAVE)

@@ -105,6 +105,7 @@ def known_rates() -> tuple[Findings, PairFinding, tuple[float, ...]]:
     return replace(findings, rates=tuple(flat)), busiest(findings), rates
 
 
+@pytest.mark.nightly
 def test_a_probability_is_that_of_the_piecewise_exponential() -> None:
     findings, pair, rates = known_rates()
     edges = learnt()[1][-1].plan.band_edges_hours

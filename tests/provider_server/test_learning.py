@@ -86,6 +86,7 @@ def test_with_noise_they_are_still_found_and_better_than_by_the_obvious_ranking(
     assert np.mean(ours) > np.mean(obvious)
 
 
+@pytest.mark.nightly
 def test_where_nothing_is_planted_hardly_anything_is_accused() -> None:
     table, _ = a_cloud(3, planted_share=0.0)
     for released in (table, noisy(table, 10.0, 3)):
@@ -212,6 +213,7 @@ def with_a_bad_version(version: str) -> Year:
     return replace(year, exact=tuple(exact))
 
 
+@pytest.mark.nightly
 def test_a_version_that_fails_more_often_everywhere_is_split_and_others_are_not() -> None:
     archetype, found = next((token, own) for token, own in learnt().versions.items() if len(own.versions) == 4)
     bad = found.versions[1]

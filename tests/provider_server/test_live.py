@@ -205,6 +205,7 @@ def test_the_tenant_whose_node_degrades_hears_of_it_once_and_when_it_is_over(sce
     assert scene.value("pharoah_episodes_open") == 0
 
 
+@pytest.mark.nightly
 def test_what_is_missing_is_counted_and_raises_nothing(scene: Scene) -> None:
     """A lease on nodes that nobody knows, one whose nodes nobody named, and a node that fell silent."""
     start, end = float(scene.feed.first_hour), float(scene.feed.first_hour + HOURS)

@@ -69,6 +69,7 @@ def exact() -> list[tuple[LifeTable, Floats, Mismatches]]:
     return [(table, planted, find_mismatches(table)) for table, _, planted in clouds]
 
 
+@pytest.mark.nightly
 def test_without_noise_it_beats_crude_rates_and_z_scores(exact: list[tuple[LifeTable, Floats, Mismatches]]) -> None:
     ours, crude, standardised = [], [], []
     for table, planted, found in exact:

@@ -290,6 +290,7 @@ def test_contexts_in_one_place_keep_their_numbers_apart() -> None:
 # ---- sizes -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @drawn
 def test_every_picture_is_as_wide_as_a_phone_and_all_its_letters_are_in_it(draw: Callable[[], Figure]) -> None:
     figure = draw()
@@ -594,6 +595,7 @@ def test_a_page_loads_nothing_and_runs_nothing() -> None:
     assert ("meta", policy) in page.tags
 
 
+@pytest.mark.nightly
 def test_equal_pages_give_equal_bytes() -> None:
     assert render(_page()) == render(_page())
     assert len(render(_page()).encode()) < 500_000

@@ -98,6 +98,7 @@ def test_the_planted_rule_comes_back_word_for_word(seed: int) -> None:
     assert rule.q <= 0.05
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("noise_sd", [0.0, 2.0])
 def test_intervals_hold_the_planted_lift(noise_sd: float) -> None:
     inside, rules = 0, 0

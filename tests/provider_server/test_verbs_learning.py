@@ -302,6 +302,7 @@ def benchmark_jobs(file: Path, *, lift: float = 6.0) -> Path:
     return file
 
 
+@pytest.mark.nightly
 def test_benchmark_jobs_give_rules_and_first_rates(held: Path, tmp_path: Path) -> None:
     file = benchmark_jobs(tmp_path / "jobs.jsonl")
     (row,) = told("learn", "--home", held, "--benchmarks", file)
@@ -319,6 +320,7 @@ def test_benchmark_jobs_give_rules_and_first_rates(held: Path, tmp_path: Path) -
     assert without["rates"] == row["rates"]
 
 
+@pytest.mark.nightly
 def test_rules_are_on_the_page(held: Path, tmp_path: Path) -> None:
     told("learn", "--home", held, "--benchmarks", benchmark_jobs(tmp_path / "jobs.jsonl"), "--out", tmp_path)
     assert "nccl in [2.18, 2.20)" in (tmp_path / "findings.html").read_text()

@@ -277,6 +277,7 @@ def test_a_repaired_node_begins_at_level_0_and_stays_there(tmp_path: Path, monke
     assert load_repairs(home) == (Repair(WORN, FIRST + REPAIRED_AT),)
 
 
+@pytest.mark.nightly
 def test_what_is_new_can_wear_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = worn(tmp_path)
     at(monkeypatch, 40.5)

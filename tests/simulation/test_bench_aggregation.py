@@ -38,6 +38,7 @@ def test_every_row_has_every_key_and_flowers_are_null_where_it_was_not_run() -> 
     assert [[row[key] is None for key in FLOWER] for row in rows()] == [3 * [False], 3 * [False], 3 * [True]]
 
 
+@pytest.mark.nightly
 def test_figures_are_of_their_units_and_the_parts_are_within_the_whole() -> None:
     for row in rows():
         assert row["bytes_up"] == 8 * row["length"]

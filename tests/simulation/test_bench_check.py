@@ -43,6 +43,7 @@ def test_the_bundle_says_something_of_every_pair_and_not_always_the_same() -> No
     assert all(len(one.hazards) == 5 for one in found)
 
 
+@pytest.mark.nightly
 def test_a_wrong_answer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grounds = Grounds.founded(tmp_path, 2)
     monkeypatch.setattr(bench_check, "EVERY", 1)

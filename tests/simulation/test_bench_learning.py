@@ -48,6 +48,7 @@ def figures() -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.nightly
 def test_every_level_has_every_key_and_shares_are_shares() -> None:
     assert quick().exit_code == 0
     assert list(figures()) == ["without_privacy", "epsilon_1", "epsilon_2"]
@@ -65,6 +66,7 @@ def test_without_privacy_is_no_worse_than_with() -> None:
         assert exact["found_share"] >= level["found_share"]
 
 
+@pytest.mark.nightly
 def test_a_seed_is_a_year_and_another_seed_is_another() -> None:
     again, other = live(QUICK, 0), live(QUICK, 1)
     assert again.plans == a_year().plans
@@ -118,6 +120,7 @@ def reason_is_infrastructure(year: Year, row: int) -> bool:
     return bool(tuple(CAUSES.values())[year.cloud.failures.reason[row]].domain == Domain.INFRASTRUCTURE)
 
 
+@pytest.mark.nightly
 def test_the_judge_counts_what_was_planted() -> None:
     year = a_year()
     judged = judge(year, true_rates_of_year(), learn(releases(year, None, InsecureSilence()), year.leases))

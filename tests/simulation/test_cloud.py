@@ -332,6 +332,7 @@ def dispersion(observed: Mapping[object, float], expected: Mapping[object, float
     return float(stats.chi2.sf(statistic, len(groups)))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("grouping", ["context and level", "workload", "band", "tenant"])
 def test_counts_are_poisson_with_the_true_rate(
     cloud: Cloud, leases: Mapping[str, Lease], failures: tuple[Failure, ...], grouping: str
@@ -358,6 +359,7 @@ def test_counts_are_poisson_with_the_true_rate(
         assert dispersion(observed, {key: wrong * mean for key, mean in expected.items()}) < 1e-9
 
 
+@pytest.mark.nightly
 def test_a_mismatch_multiplies_the_rate(
     cloud: Cloud, leases: Mapping[str, Lease], failures: tuple[Failure, ...]
 ) -> None:

@@ -198,6 +198,7 @@ def test_references_within_pictures_resolve() -> None:
     assert used <= ids
 
 
+@pytest.mark.nightly
 def test_pictures_take_their_colours_from_the_page() -> None:
     text = render(_outcome())
     drawn = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))

@@ -37,6 +37,7 @@ def test_quantiles_are_exact_far_into_the_tails() -> None:
         assert law.sf(most) <= each < law.sf(most - 1)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("ratio", [0.8, 1.0, 1.25])
 def test_variances_are_refused_and_missed_as_often_as_stated(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
     monkeypatch.setattr(chances, "RARE", OFTEN)

@@ -193,6 +193,7 @@ def test_a_pinned_node_refuses_the_run_of_another_bundle(link: SuperLink) -> Non
     assert silences == [Silence(Query.CONTRIBUTION, NodeId(refusing), Why.FAILED, "INVALID_FAB")]
 
 
+@pytest.mark.nightly
 @pytest.mark.xdist_group("superlink")
 def test_the_stock_command_runs_the_server_app_of_a_bundle(link: SuperLink, tmp_path: Path) -> None:
     module = f"""

@@ -107,6 +107,7 @@ def test_one_party_dies_at_every_write_and_the_others_go_on(ask: Ask, role: str,
     assert tables(seen["points"]) == written
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("horizon", [1, 3])
 def test_two_parties_die_in_one_week(ask: Ask, horizon: int) -> None:
     seed = random.SystemRandom().randrange(2**32)

@@ -165,6 +165,7 @@ def said(running: Running, name: str, text: str) -> bool:
     return text in (running.places.root / f"{name}.log").read_text(errors="replace")
 
 
+@pytest.mark.nightly
 def test_a_week_is_held_once_and_everybody_counts(federation: Running) -> None:
     start_hour = federation.next_week()
     told = federation.hold(start_hour)
@@ -210,6 +211,7 @@ def test_a_trustee_that_is_killed_delays_the_round_and_loses_nothing(federation:
     assert [federation.charges(tenant, start_hour) for tenant in (1, 3, 4)] == [1] * 3
 
 
+@pytest.mark.nightly
 def test_a_provider_that_is_killed_goes_on_with_the_same_round(federation: Running) -> None:
     start_hour = federation.next_week()
     log = federation.places.root / "tenant-1.log"
@@ -257,6 +259,7 @@ def test_another_account_of_the_providers_machine_reads_metrics_and_changes_noth
     assert len(at) == 4  # tenants, online, metrics, and the operator's socket
 
 
+@pytest.mark.nightly
 def test_the_programs_tell_no_secret_and_end_when_told(federation: Running) -> None:
     secrets = [
         path.read_bytes()

@@ -71,6 +71,7 @@ def test_what_was_skipped_is_all_that_runs_again(suite: Path, workers: tuple[str
     assert (sorted(again), passed(suite, "--skipped", *workers)) == (sorted(SKIPPED), [])
 
 
+@pytest.mark.nightly
 def test_a_run_without_a_cache_leaves_no_word_and_runs_all(suite: Path) -> None:
     first = passed(suite, "-p", "no:cacheprovider")
     assert "test_plain.py::test_one" in first
@@ -78,6 +79,7 @@ def test_a_run_without_a_cache_leaves_no_word_and_runs_all(suite: Path) -> None:
     assert not (suite / ".pytest_cache").exists()
 
 
+@pytest.mark.nightly
 def test_without_what_is_needed_it_is_skipped_again_and_remembered(suite: Path) -> None:
     passed(suite)
     assert passed(suite, "--skipped") == []

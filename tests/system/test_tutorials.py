@@ -34,6 +34,7 @@ def tools(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "tutorial", [pytest.param(path, marks=LONG.get(path.stem, [])) for path in TUTORIALS], ids=lambda path: path.stem
 )

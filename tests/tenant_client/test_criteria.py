@@ -154,6 +154,7 @@ def test_samples_of_different_kinds_do_not_mix() -> None:
 # ---- verdicts ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("noise", [even, spiky, sluggish])
 @pytest.mark.parametrize("levels", [normal, laplace, bins])
 def test_of_a_thousand_healthy_machines_none_is_accused(noise: Noise, levels: Callable[[Generator], float]) -> None:

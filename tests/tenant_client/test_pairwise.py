@@ -38,6 +38,7 @@ def test_every_set_of_faulty_nodes_among_eight_is_found(bad: int) -> None:
         assert all(one.kind is Kind.FAILS and len(one.partners) >= 2 for one in verdict.nodes)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("nodes", [16, 64, 256])
 @pytest.mark.parametrize(
     ("share", "suspected", "everything"), [(1 / 16, 2.0, 3.0), (1 / 4, 2.2, 3.1), (3 / 8, 3.1, 4.1), (1 / 2, 3.5, 4.5)]

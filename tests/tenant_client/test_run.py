@@ -153,6 +153,7 @@ def test_streams_that_are_one_stay_in_order(tmp_path: Path) -> None:
     assert lines == [f"{stream}{i}" for i in range(1, 201) for stream in "oe"]
 
 
+@pytest.mark.nightly
 def test_a_hundred_megabytes_are_fast_and_little_is_kept(tmp_path: Path) -> None:
     size, began_s = 100_000_000, cpu_s()
     process = start(tmp_path / "home", ["sh", "-c", f"yes | head -c {size}"], ["--spool-mib", 1])

@@ -236,6 +236,7 @@ def test_the_exit_code_of_once_says_whether_a_hint_stands(place: Place) -> None:
         assert [told["state"] for told in map(watched, done.stdout.splitlines())] == ["raised", "cleared"]
 
 
+@pytest.mark.nightly
 def test_a_provider_that_is_away_is_unknown_but_for_what_is_known(place: Place) -> None:
     done = place.called("--once", "--wait-s", "1")
     assert (done.exit_code, done.stdout) == (3, "")
