@@ -202,6 +202,7 @@ def openings(counts: Sequence[Words], layouts: Sequence[Sequence[LifeTable]], ho
     return opened
 
 
+@pytest.mark.nightly
 @settings(deadline=None, max_examples=25)
 @given(st.integers(4, 52), st.integers(0, 2**32))
 def test_totals_are_exact_without_noise_whenever_a_cell_is_born(horizon: int, seed: int) -> None:
@@ -367,6 +368,7 @@ def test_an_audit_of_a_series_proves_no_more_than_the_claimed_epsilon() -> None:
     assert 0.65 * EPSILON < found.proven <= found.claimed <= EPSILON
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("factor", "deviations", "at_least"), [(0.5, 3.1, 1.5 * EPSILON), (0.7, 2.66, EPSILON)])
 def test_an_audit_convicts_a_series_whose_noise_is_too_small(factor: float, deviations: float, at_least: float) -> None:
     found = audit(deviations, factor=factor)

@@ -68,6 +68,7 @@ def program(path: Path, line: str) -> None:
 # ---- Slurm ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("verdict", ["ok", "warning", "mismatch", "unknown"])
 def test_the_prolog_tells_the_job_and_never_stops_it(
     homes: tuple[Path, Mapping[str, str]], tmp_path: Path, verdict: str
@@ -96,6 +97,7 @@ def test_a_prolog_without_the_program_stops_nobody(homes: tuple[Path, Mapping[st
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "export PHAROAH_VERDICT=unknown")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("verdict", "enforced", "called"),
     [

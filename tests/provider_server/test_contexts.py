@@ -71,6 +71,7 @@ def test_planted_contexts_come_back_among_fifty_irrelevant_features() -> None:
     assert min(agreement(fitted(seed)[0], fitted(seed)[2]) for seed in SEEDS) >= 0.95
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_irrelevant_feature_is_selected_and_no_relevant_one_is_missed(seed: int) -> None:
     assert {one.name for one in fitted(seed)[1]} == {"model", "driver", "temperature"}

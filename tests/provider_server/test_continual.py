@@ -171,6 +171,7 @@ def assert_is_one_and_not_15_percent_off(ratio: float, cells: int) -> None:
     assert min(abs(ratio * 1.15 - 1.0), abs(ratio / 1.15 - 1.0)) > reach
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("born_late", [False, True])
 def test_a_week_alone_has_the_stated_variance(born_late: bool) -> None:  # noqa: FBT001
     year = drawn(world().truth, np.random.default_rng(5))
@@ -538,6 +539,7 @@ def calibrated(epsilon: float | None, seed: int, power: float = 1.0) -> Calibrat
     return calibrate(models, tables)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("epsilon", [pytest.param(None, marks=pytest.mark.nightly), 2.0])
 def test_a_perfect_model_is_calibrated_in_95_of_100(epsilon: float | None) -> None:
     found = [calibrated(epsilon, seed) for seed in range(25)]

@@ -133,6 +133,7 @@ def test_more_nodes_and_more_hours_are_more_probable_and_no_hours_are_impossible
     assert beyond.probability > 0.0
 
 
+@pytest.mark.nightly
 def test_a_wider_interval_of_the_pair_or_of_the_hazards_is_a_wider_one_of_the_probability() -> None:
     findings, pair, _ = known_rates()
     job = Job(4, 0.0)

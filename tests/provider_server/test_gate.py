@@ -61,6 +61,7 @@ def test_the_same_learner_is_no_worse_than_its_own_bundle(history: History) -> N
     check(found)
 
 
+@pytest.mark.nightly
 def test_a_bundle_that_is_far_off_is_beaten_and_a_good_one_is_not(history: History) -> None:
     releases, leases = history
     far, near = (
@@ -98,6 +99,7 @@ def test_a_model_is_the_same_in_findings_and_in_their_bundle(history: History) -
     assert direct.rates
 
 
+@pytest.mark.nightly
 def test_bundles_are_judged_by_weeks_that_came_after_them(history: History) -> None:
     releases, leases = history
     assert publication_gate.outlook(releases, leases, []).calibration is None

@@ -253,6 +253,7 @@ def test_factors_are_found_beside_verdicts_that_stay_as_they_are() -> None:
     assert add_factors(Findings((), ()), made, year.leases).factors == ()
 
 
+@pytest.mark.nightly
 def test_a_bad_week_has_a_factor_above_one() -> None:
     year = a_year()
     exact = [tuple(3 * table for table in tables) if at == 3 else tables for at, tables in enumerate(year.exact)]

@@ -43,7 +43,7 @@ from tests.provider_server.test_telemetry_prometheus import prometheus
 from tests.support.federations import Grounds
 from tests.support.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.xdist_group("prometheus")  # one of it, for all tests that look at it
+pytestmark = [pytest.mark.xdist_group("prometheus"), pytest.mark.nightly]  # one of it, for all tests that look at it
 
 NODES = tuple(f"n{number:02}" for number in range(12))
 HOT, SILENCED, NEW = "n03", "n07", "n99"
@@ -177,7 +177,6 @@ def scene(tmp_path: Path, feed: Feed) -> Scene:
 QUIET, HEATING, HELD, COOLING = range(2, 8, 3), range(30, 40), range(44, 96, 8), range(96, 118)
 
 
-@pytest.mark.nightly
 def test_the_tenant_whose_node_degrades_hears_of_it_once_and_when_it_is_over(scene: Scene) -> None:
     """Pollers are new at every hour, and one is killed between what it keeps in the store and in its home."""
     scene.step(QUIET)
@@ -205,7 +204,6 @@ def test_the_tenant_whose_node_degrades_hears_of_it_once_and_when_it_is_over(sce
     assert scene.value("pharoah_episodes_open") == 0
 
 
-@pytest.mark.nightly
 def test_what_is_missing_is_counted_and_raises_nothing(scene: Scene) -> None:
     """A lease on nodes that nobody knows, one whose nodes nobody named, and a node that fell silent."""
     start, end = float(scene.feed.first_hour), float(scene.feed.first_hour + HOURS)
@@ -239,7 +237,6 @@ def test_the_verb_that_records_leases_keeps_where_they_are(scene: Scene) -> None
         assert len(provider.leases(10.0, 11.0)) == 2
 
 
-@pytest.mark.nightly
 def test_a_lease_that_is_over_is_no_longer_looked_at(scene: Scene) -> None:
     end = scene.feed.first_hour + HOT_FROM + 4
     scene.step([5])
@@ -257,7 +254,6 @@ def state_of(scene: Scene) -> bytes:
         return provider.hints.state() or b""
 
 
-@pytest.mark.nightly
 def test_after_an_outage_all_hours_are_read_and_the_newest_is_looked_at(scene: Scene) -> None:
     scene.step([4])
     scene.step([HOT_TO - 2])

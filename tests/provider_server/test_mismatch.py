@@ -99,6 +99,7 @@ def test_under_heavy_noise_it_ranks_nearly_as_if_main_effects_were_known() -> No
     assert np.mean(ours) > 0.85 * np.mean(bound)
 
 
+@pytest.mark.nightly
 def test_intervals_hold_the_planted_ratio_and_narrower_ones_would_not(
     exact: list[tuple[LifeTable, Floats, Mismatches]],
 ) -> None:
@@ -207,6 +208,7 @@ def test_a_ratio_comes_back_from_under_the_cap_only_if_the_cap_is_known(noise_sd
     assert np.mean(np.concatenate(covered)) > 0.85
 
 
+@pytest.mark.nightly
 def test_a_cap_that_never_binds_changes_nothing() -> None:
     table, _, _ = cloud(0)
     counted = table.exposure_node_hours[..., None] * np.exp(LOG_FACTOR)

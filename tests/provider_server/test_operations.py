@@ -534,6 +534,7 @@ def test_without_tenants_it_is_not_ready(idle: Running) -> None:
     assert idle.rounds().not_ready() == "no tenant is enrolled"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "host", ["provider.example", "localhost.example", "127.0.0.2", "", "localhost\r\nHost: localhost"]
 )

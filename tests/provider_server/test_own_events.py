@@ -189,6 +189,7 @@ RATES = np.array([2e-4, 6e-4, 2e-3, 6e-3])
 TOLERANCE_SE = 0.1  # between two estimators of one ratio, in standard errors of either
 
 
+@pytest.mark.nightly
 def test_levels_that_change_over_time_are_found_with_honest_intervals() -> None:
     inside, ratios = [], []
     for seed in range(6):
@@ -204,6 +205,7 @@ def test_levels_that_change_over_time_are_found_with_honest_intervals() -> None:
     assert np.mean(ratios, axis=0) == pytest.approx(np.log([3.0, 10.0, 30.0]), abs=0.3)  # 0.11 is the standard error
 
 
+@pytest.mark.nightly
 def test_cox_with_time_varying_levels_agrees() -> None:
     path, found, contexts = cloud(11, 500, 500, RATES)
     at_risk = hours_at_risk(path, found)

@@ -308,6 +308,7 @@ def test_every_picture_is_as_wide_as_a_phone_and_all_its_letters_are_in_it(draw:
     assert [(texts[one], texts[other]) for one, other in overlaps] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["W" * 60, "A100-SXM4-80GB HALL 12", "一" * 40, "iiiiiiiiiiiiiiiiiiiiiii"], ids=ascii)
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_long_names_are_cut_to_their_room(name: str) -> None:
@@ -367,6 +368,7 @@ def test_a_rate_of_an_unknown_band_is_left_out(band: str) -> None:
     assert "1 rate without" in _words(_hazard([*_rates(1), replace(_rates()[0], band=band)]))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("value", NOT_FINITE)
 @pytest.mark.parametrize("field", ["probability_worse", "risk_ratio", "low", "high", "expected_failures"])
 def test_pairs_that_are_not_finite_are_left_out_and_counted(field: str, value: float) -> None:
@@ -390,6 +392,7 @@ def test_calibration_and_map_leave_out_what_is_not_finite(value: float) -> None:
     assert "context 1 fails most" in shown
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("wild", [1e-310, 1e-30, 1e30, 1e308])
 def test_wild_numbers_are_drawn_all_the_same(wild: float, tmp_path: Path) -> None:
     rates = [*_rates(), RateFinding("wild", "0", wild, wild, wild)]
@@ -405,6 +408,7 @@ def test_wild_numbers_are_drawn_all_the_same(wild: float, tmp_path: Path) -> Non
 # ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["hazard", "matrix", "forest", "calibration", "map"])
 def test_equal_findings_give_equal_bytes(name: str, tmp_path: Path) -> None:
     first, second, other = (tmp_path / f"{place}.svg" for place in ("first", "second", "other"))
@@ -549,6 +553,7 @@ def _page(said: str = "H200 rack A") -> Page:
     return Page(f"Findings {said}", (said, "ε = 1 for a job-week."), (f"drift on {said}",), sections)
 
 
+@pytest.mark.nightly
 def test_a_page_has_pictures_described_and_tables_of_their_numbers() -> None:
     page = Read(render(_page()))
     ids = Counter(attributes["id"] for _, attributes in page.tags if attributes.get("id"))

@@ -74,6 +74,7 @@ def test_each_week_is_learnt_once_and_reviewed_as_by_one_that_learns_anew(federa
     assert learner.asked == [1, 2, 3]
 
 
+@pytest.mark.nightly
 def test_a_lease_that_became_known_later_is_learnt_from(federation: Federation) -> None:
     learner = Counting()
     asked = publisher(federation, learner)

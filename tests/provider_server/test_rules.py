@@ -111,6 +111,7 @@ def test_intervals_hold_the_planted_lift(noise_sd: float) -> None:
     assert inside >= 0.75 * rules
 
 
+@pytest.mark.nightly
 def test_without_a_planted_rule_hardly_any_is_found() -> None:
     false = sum(bool(found(fleet(seed, lift=1.0, records=1000), seed)) for seed in range(60))
     assert false <= 7  # 5% of 60, and chance

@@ -643,6 +643,7 @@ def test_a_backup_of_either_restores_into_both(
     assert stat.S_IMODE((tmp_path / "backup").stat().st_mode) == 0o600
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("state", [RoundState.COLLECTING, RoundState.ENDORSING, RoundState.UNMASKING])
 @pytest.mark.parametrize(("of", "to"), list(zip(BOTH, reversed(BOTH), strict=True)))
 def test_a_round_that_was_under_way_goes_on_from_a_backup(
@@ -846,6 +847,7 @@ def called(*words: object, code: int = 0, **environment: str) -> str:
     return result.stdout if code == 0 else result.stderr
 
 
+@pytest.mark.nightly
 def test_verbs_take_a_home_or_a_url(place: NewPlace, tmp_path: Path) -> None:
     where, home = place("provider"), tmp_path / "new" / "home"
     url = f"sqlite:///{where}" if isinstance(where, Path) else where

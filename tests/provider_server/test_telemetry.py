@@ -194,6 +194,7 @@ def test_a_reset_between_two_hours_is_seen() -> None:
 increments = st.lists(st.tuples(st.integers(1, 900), st.integers(0, 9)), min_size=2, max_size=60)
 
 
+@pytest.mark.nightly
 @given(increments, st.randoms(use_true_random=False))
 def test_increases_over_hours_add_up_however_the_samples_are_cut_and_shuffled(
     steps: list[tuple[int, int]], dice: Random

@@ -92,6 +92,7 @@ def contexts(root: Path, *more: object, garbage: bool = False) -> Any:
     return call("contexts", "--home", root, "--file", feed[0], "--inventory", feed[1], *window, *more, "--json")
 
 
+@pytest.mark.nightly
 def test_contexts_are_told_apart_by_what_tells_failures(tmp_path: Path) -> None:
     result = contexts(tmp_path / "home", "--out", tmp_path / "pictures")
     assert result.exit_code == 0, result.stderr
@@ -134,6 +135,7 @@ def _renumbered(context: Context, number: int) -> Context:
     return replace(context, number=number)
 
 
+@pytest.mark.nightly
 def test_a_job_is_where_most_of_its_nodes_are_at_the_worst_of_their_levels(tmp_path: Path) -> None:
     contexts(tmp_path)
     kept = load(tmp_path)

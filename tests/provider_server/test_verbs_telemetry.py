@@ -303,6 +303,7 @@ def test_hours_before_a_repair_count_at_the_level_of_then(tmp_path: Path, monkey
     assert seen.levels.filter(node=TWIN)["level"].to_list()[-1] == 3
 
 
+@pytest.mark.nightly
 def test_an_unknown_name_is_refused_and_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "provider.toml").touch()
     before = call("repaired", WORN, "--home", tmp_path)

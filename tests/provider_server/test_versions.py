@@ -50,6 +50,7 @@ def groups(table: LifeTable) -> list[tuple[str, ...]]:
 # ---- what is merged, what is split --------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("failures", "contexts", "noise_sd"), [(50.0, 1, 0.0), (800.0, 20, 0.0), (800.0, 20, 15.5), (5000.0, 5, 7.8)]
 )

@@ -274,6 +274,7 @@ def lives_on_a_full_disk(federation: Federation, role: str, witness: Witness, di
     raise AssertionError("the week never ends")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("role", FOLDERS)
 def test_a_database_that_is_full_stops_the_week_and_page_by_page_it_goes_on(
     tmp_path: Path, role: str, caplog: pytest.LogCaptureFixture
@@ -288,6 +289,7 @@ def test_a_database_that_is_full_stops_the_week_and_page_by_page_it_goes_on(
         assert complaints(federation, WEEKS[0], witness.seen()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("role", FOLDERS)
 def test_a_disk_that_is_full_stops_the_week_and_page_by_page_it_goes_on(
     tmp_path: Path, role: str, caplog: pytest.LogCaptureFixture
@@ -581,6 +583,7 @@ def test_the_exact_counts_are_told_from_any_others(story: Story) -> None:
 EPOCH_HOURS = 13 * 168.0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("epochs_off", "asked"), [(0, 3), (1, 3), (-1, 3), (2, 4), (-2, 4)])
 def test_a_trustee_with_a_wrong_clock_is_replaced_and_one_at_the_next_epoch_will_do(
     tmp_path: Path, epochs_off: int, asked: int

@@ -95,7 +95,11 @@ def test_without_a_series_the_provider_survives_as_well(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("role", "written"),
     [
-        ("tenant", {"directory", "told", "charges", "series", "secrets", "outbox", "bundles", "published"}),
+        pytest.param(
+            "tenant",
+            {"directory", "told", "charges", "series", "secrets", "outbox", "bundles", "published"},
+            marks=pytest.mark.nightly,
+        ),
         ("trustee", {"directory", "joined", "endorsed", "opened"}),
     ],
 )

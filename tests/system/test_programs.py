@@ -41,7 +41,7 @@ from tests.support import schemas
 from tests.support.intruder import NOBODY, Request, can_be_others, doors, say
 from tests.support.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.xdist_group("programs")
+pytestmark = [pytest.mark.xdist_group("programs"), pytest.mark.nightly]
 
 # Of this process alone: another run of the tests on this machine has a namespace, a link and a network of its own.
 NAMESPACE, LINK = f"pharoah-{os.getpid()}", f"ph{os.getpid()}"
@@ -165,7 +165,6 @@ def said(running: Running, name: str, text: str) -> bool:
     return text in (running.places.root / f"{name}.log").read_text(errors="replace")
 
 
-@pytest.mark.nightly
 def test_a_week_is_held_once_and_everybody_counts(federation: Running) -> None:
     start_hour = federation.next_week()
     told = federation.hold(start_hour)
@@ -182,7 +181,6 @@ def test_a_week_is_held_once_and_everybody_counts(federation: Running) -> None:
         federation.hold(start_hour)
 
 
-@pytest.mark.nightly
 def test_a_tenant_that_is_killed_before_it_answers_comes_back_and_counts(federation: Running) -> None:
     start_hour = federation.next_week()
     log = federation.places.root / "tenant-2.log"
@@ -197,7 +195,6 @@ def test_a_tenant_that_is_killed_before_it_answers_comes_back_and_counts(federat
     assert [federation.charges(tenant, start_hour) for tenant in (1, 3, 4)] == [1] * 3
 
 
-@pytest.mark.nightly
 def test_a_trustee_that_is_killed_delays_the_round_and_loses_nothing(federation: Running) -> None:
     start_hour = federation.next_week()
     federation.kill("trustee-3")
@@ -211,7 +208,6 @@ def test_a_trustee_that_is_killed_delays_the_round_and_loses_nothing(federation:
     assert [federation.charges(tenant, start_hour) for tenant in (1, 3, 4)] == [1] * 3
 
 
-@pytest.mark.nightly
 def test_a_provider_that_is_killed_goes_on_with_the_same_round(federation: Running) -> None:
     start_hour = federation.next_week()
     log = federation.places.root / "tenant-1.log"
@@ -226,7 +222,6 @@ def test_a_provider_that_is_killed_goes_on_with_the_same_round(federation: Runni
     assert [federation.charges(tenant, start_hour) for tenant in (1, 3, 4)] == [1] * 3
 
 
-@pytest.mark.nightly
 def test_a_tenant_that_is_cut_off_is_left_out_and_carried_over(federation: Running) -> None:
     if not federation.places.wrapped:
         needs.program("ip")
@@ -259,7 +254,6 @@ def test_another_account_of_the_providers_machine_reads_metrics_and_changes_noth
     assert len(at) == 4  # tenants, online, metrics, and the operator's socket
 
 
-@pytest.mark.nightly
 def test_the_programs_tell_no_secret_and_end_when_told(federation: Running) -> None:
     secrets = [
         path.read_bytes()

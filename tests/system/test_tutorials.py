@@ -19,7 +19,7 @@ PROGRAMS = {
     "pharoah-provider": "provider_server",
     "pharoah-sim": "simulation",
 }
-pytestmark = pytest.mark.xdist_group("programs")  # one federation of real programs at a time
+pytestmark = [pytest.mark.xdist_group("programs"), pytest.mark.nightly]  # one federation of real programs at a time
 
 
 @pytest.fixture
@@ -34,7 +34,6 @@ def tools(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "tutorial", [pytest.param(path, marks=LONG.get(path.stem, [])) for path in TUTORIALS], ids=lambda path: path.stem
 )

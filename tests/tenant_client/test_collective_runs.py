@@ -62,6 +62,7 @@ def members(group: Group) -> tuple[int, ...]:
     return group.ranks or ()
 
 
+@pytest.mark.nightly
 @settings(max_examples=150, deadline=None)
 @given(schedules())
 def test_a_clean_run_accuses_nobody(schedule: tuple[int, list[tuple[Group, Operation]]]) -> None:

@@ -273,6 +273,7 @@ def test_a_throttled_disk_is_found(clock: WorkClock, on_disk: Path) -> None:
     assert found.shortfall == pytest.approx(0.5, abs=0.05)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("benchmark", cpu.BENCHMARKS, ids=lambda one: one.suspicion.value)
 def test_every_benchmark_of_the_processor_measures(benchmark: Benchmark) -> None:
     ticks = count()
@@ -603,6 +604,7 @@ def fleet_of(home: Path, times: float, into: Path) -> Path:
     return into
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("clock")
 def test_from_unknown_to_fine_to_confirmed(tmp_path: Path) -> None:
     home, seconds = tmp_path / "home", ("--seconds", "1")
@@ -622,6 +624,7 @@ def test_from_unknown_to_fine_to_confirmed(tmp_path: Path) -> None:
     assert [run.verdict for run in kept.runs([home / kept.FOLDER])] == ["unknown", "ok", "mismatch", "mismatch"]
 
 
+@pytest.mark.nightly
 def test_without_a_suspicion_what_is_worth_its_minutes_is_tested(tmp_path: Path) -> None:
     result = called(tmp_path, "--seconds", "0.1", "--json", "--risk", "0.3", "--device", "cpu")
     assert result.exit_code == 3
@@ -712,6 +715,7 @@ def told(tmp_path: Path) -> Iterator[tuple[Path, Provided]]:
         yield home, provided
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("clock")
 def test_a_hint_says_what_to_test_and_its_outcome_is_told_only_if_asked_to(
     tmp_path: Path, told: tuple[Path, Provided]

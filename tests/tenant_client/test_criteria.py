@@ -172,6 +172,7 @@ def test_of_a_thousand_healthy_machines_none_is_accused(noise: Noise, levels: Ca
     assert found[CheckVerdict.OK] >= 980 - 20 * (noise is sluggish)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("noise", [even, spiky])
 @pytest.mark.parametrize(
     ("machines", "slower", "least"), [(8, 1.3, 0.95), (16, 1.3, 0.99), (16, 1.1, 0.85), (64, 1.1, 0.9)]

@@ -158,6 +158,7 @@ def test_losses_that_diverge(losses: list[float], *, diverging: bool) -> None:
 # ---- real jobs -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("what", "reason"), [("evaluates", "cancelled_healthy"), ("stalls", "cancelled_stalled")])
 def test_a_real_job_that_somebody_ends(tmp_path: Path, what: str, reason: str) -> None:
     process = start(tmp_path / "home", [sys.executable, "-c", JOB, what], QUICK)
@@ -174,6 +175,7 @@ def test_a_real_job_that_somebody_ends(tmp_path: Path, what: str, reason: str) -
     assert failures(tmp_path / "home") == []
 
 
+@pytest.mark.nightly
 def test_the_same_job_again_supersedes_it_and_another_one_does_not(tmp_path: Path) -> None:
     quick = ("--lease",)
     stopped = ["sh", "-c", "kill -TERM $$; : --lr 3e-4"]

@@ -51,6 +51,7 @@ def test_an_unchanged_job_gets_its_signature(tmp_path: Path) -> None:
     assert not list(home.rglob("trace-*"))
 
 
+@pytest.mark.nightly
 def test_a_job_that_trains_nothing_is_said_not_to_be_described(tmp_path: Path) -> None:
     done = run(tmp_path / "home", [sys.executable, "-c", "pass"])
     why = "no step of a PyTorch optimiser was seen in a process that `run` started"

@@ -237,6 +237,7 @@ def played(
     return said
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("step_s", [0.05, 0.3, 1.0, 3.0])
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_a_rank_that_becomes_slow_is_named_after_a_few_steps(step_s: float, ranks: int) -> None:
@@ -258,6 +259,7 @@ def test_collectives_that_become_slow_are_nobodys_own_time(step_s: float) -> Non
     assert {(found.syndrome, found.ranks) for _, found in said[:1]} == {(Syndrome.COMMUNICATION_SLOW, ())}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(5))
 def test_a_noisy_job_with_long_steps_now_and_then_is_not_slow(seed: int) -> None:
     rng = random.Random(seed)

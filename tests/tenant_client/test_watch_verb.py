@@ -323,6 +323,7 @@ def test_a_line_has_one_action_and_a_reason(told: Hint, line: str) -> None:
 # ---- checks by the provider ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_check_by_the_provider_says_what_its_newest_bundle_says(place: Place) -> None:
     """The tenant holds no bundle: by itself it knows nothing."""
     own = labels(0, 0) | {"context": str(token("here"))}
@@ -342,6 +343,7 @@ def test_a_check_by_the_provider_says_what_its_newest_bundle_says(place: Place) 
     assert (away.exit_code, "gave no answer" in away.stderr) == (3, True)
 
 
+@pytest.mark.nightly
 def test_what_the_provider_was_asked_is_listed_by_kind_and_hour_also_where_nothing_answered(place: Place) -> None:
     def listed() -> dict[str, int]:
         rows = json.loads(place.called("--json", verb="sent").stdout)["questions"]
