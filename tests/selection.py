@@ -8,6 +8,7 @@ Side by side, a module is one worker's, so that its fixtures are made once. Name
 begin first.
 """
 
+import gc
 import random
 import re
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ class Selection:
         if config.getoption("--skipped") and (cache := cache_of(config)):
             self._only = cache.get(KEY, [])
         self._skipped: set[str] = set()
+        gc.disable()  # a collection makes much and drops little
 
     @pytest.hookimpl(tryfirst=True)  # pytest then puts the tests together that share a parameter of a wider fixture
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -57,6 +59,11 @@ class Selection:
                 item.add_marker(pytest.mark.xdist_group(module_of(item)))
         if self._seed is not None:
             items[:] = shuffled([(module_of(item), item) for item in items], self._seed)
+
+    def pytest_collection_finish(self) -> None:
+        """Modules and tests stay until the end: the garbage collector need not look at them again and again."""
+        gc.freeze()
+        gc.enable()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A whole module may be skipped."""

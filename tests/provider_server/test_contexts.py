@@ -77,6 +77,7 @@ def test_no_irrelevant_feature_is_selected_and_no_relevant_one_is_missed(seed: i
     assert {one.name for one in fitted(seed)[1]} == {"model", "driver", "temperature"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", SEEDS)
 def test_contexts_of_equal_rate_are_told_apart_by_their_look(seed: int) -> None:
     fleet, _, found = fitted(seed)

@@ -29,7 +29,7 @@ SERIOUS = ("serious", "critical")
 Scheme = Literal["light", "dark"]
 SCHEMES_AND_WIDTHS = (
     ("light", 320),
-    ("dark", 1100),
+    pytest.param("dark", 1100, marks=pytest.mark.nightly),
     pytest.param("dark", 320, marks=pytest.mark.nightly),
     pytest.param("light", 1100, marks=pytest.mark.nightly),
 )

@@ -92,14 +92,11 @@ def test_without_a_series_the_provider_survives_as_well(ask: Ask) -> None:
     assert tables(seen["points"]) == WRITTEN["provider"] - {"masked_counts"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("role", "written"),
     [
-        pytest.param(
-            "tenant",
-            {"directory", "told", "charges", "series", "secrets", "outbox", "bundles", "published"},
-            marks=pytest.mark.nightly,
-        ),
+        ("tenant", {"directory", "told", "charges", "series", "secrets", "outbox", "bundles", "published"}),
         ("trustee", {"directory", "joined", "endorsed", "opened"}),
     ],
 )
