@@ -69,6 +69,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Port]:
 # ---- attacks ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("source", [pytest.param(ELSEWHERE, marks=pytest.mark.nightly), HOST])
 @pytest.mark.parametrize("way", WAYS)
 def test_silent_and_slow_connections_shut_out_nobody_and_are_cut_off(port: Port, way: str, source: str) -> None:

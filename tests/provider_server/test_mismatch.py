@@ -116,6 +116,7 @@ def test_intervals_hold_the_planted_ratio_and_narrower_ones_would_not(
     assert np.mean(np.concatenate(inside_others)) > 0.97
 
 
+@pytest.mark.nightly
 def test_probabilities_are_calibrated(exact: list[tuple[LifeTable, Floats, Mismatches]]) -> None:
     said = np.concatenate([found.probability_worse for _, _, found in exact])
     true = np.concatenate([planted.ravel() for _, planted, _ in exact])

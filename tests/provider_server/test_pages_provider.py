@@ -577,6 +577,7 @@ def test_the_verb_sets_a_password_and_refuses_to_serve_without(shown: Shown, tmp
     assert PASSWORD not in done.output
 
 
+@pytest.mark.nightly
 def test_the_verb_serves_until_it_is_told_to_end(shown: Shown) -> None:
     command = [sys.executable, "-m", "provider_server", "page", "--home", str(shown.provider), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:

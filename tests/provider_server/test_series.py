@@ -299,6 +299,7 @@ def by_id(position: int) -> int:
     return sorted(EVERYBODY, key=keys().tenant_id)[position]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("group", [0, 1])
 def test_a_group_that_was_left_out_is_out_for_good_and_the_rest_stays_exact(
     cast: Cast, store: Store, group: int

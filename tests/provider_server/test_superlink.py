@@ -161,6 +161,7 @@ def test_what_a_run_raises_is_raised_and_the_next_run_works(link: SuperLink, pem
         assert len(asked(link, 1)) == 1
 
 
+@pytest.mark.nightly
 def test_a_run_that_nobody_took_does_not_stand_in_the_way(link: SuperLink, pem: Certificates) -> None:
     with closing(client_of(ControlHttpClient, link)) as control:
         control.StartRun(StartRunRequest(fab=fab_to_proto(round_bundle())))
@@ -495,6 +496,7 @@ def test_a_reply_leaves_a_whole_number_of_ticks_after_its_question() -> None:
         assert 0 < after_s - elapsed_s <= 10.0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("counting_s", "tick_s", "left_s"), [(0.3, 10, 10), (7.0, 10, 10), (13, 10, 20), (7, 0, 7)])
 def test_the_time_of_a_reply_does_not_tell_how_long_counting_took(
     link: SuperLink, pem: Certificates, key: NodeKey, counting_s: float, tick_s: float, left_s: float

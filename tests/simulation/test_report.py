@@ -328,6 +328,7 @@ def test_what_is_not_finite_is_not_available(value: float) -> None:
     assert not re.search(r"\b(nan|inf)\b", page.words())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "path",
     [

@@ -151,6 +151,7 @@ def test_a_home_without_federation_shows_its_journal(tmp_path: Path) -> None:
     assert (bare.bundle, bare.budget, bare.sent, bare.leases) == (None, None, None, ())
 
 
+@pytest.mark.nightly
 def test_long_tables_go_on_and_show_every_row_once(home: Path, seen: House) -> None:
     assert seen.sent is not None
     wanted = {"/": [one.lease for one in seen.leases], "/sent": [one.lease for one in seen.sent.registrations]}
