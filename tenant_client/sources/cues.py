@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Literal
 
@@ -57,10 +57,7 @@ class Cue:
 
     def matches(self, text: str) -> bool:
         """Whether this line, or this last line of a traceback, says it."""
-        for literal in self.literals:  # a plain loop: this is asked a million times
-            if literal in text:
-                return self.pattern.search(text) is not None
-        return False
+        return any(literal in text for literal in self.literals) and self.pattern.search(text) is not None
 
 
 @dataclass(frozen=True)
@@ -69,6 +66,14 @@ class Cues:
 
     words: tuple[str, ...]
     sections: Mapping[str, tuple[Cue, ...]]
+
+    @cached_property
+    def literals(self) -> Mapping[str, tuple[tuple[str, Cue], ...]]:
+        """Each literal with its cue, by section, in the order of the table."""
+        return {
+            name: tuple((literal, cue) for cue in cues for literal in cue.literals)
+            for name, cues in self.sections.items()
+        }
 
 
 def says_something(text: str) -> bool:
@@ -79,8 +84,8 @@ def says_something(text: str) -> bool:
 def match_line(text: str, sections: Iterable[str]) -> Cue | None:
     """The first cue of these sections that the line matches."""
     for section in sections:
-        for cue in table().sections[section]:
-            if cue.matches(text):
+        for literal, cue in table().literals[section]:
+            if literal in text and cue.pattern.search(text):
                 return cue
     return None
 
