@@ -23,6 +23,7 @@ from benchmarks.figures import DATA, Figure, fastest, main
 from federation.protocol.causes import CAUSES
 from tenant_client.diagnosis.diagnose import diagnose, gather
 from tenant_client.diagnosis.log_templates import Templates
+from tenant_client.sources.reasons import counted_as
 
 LOGS = Path(__file__).resolve().parents[1] / "tests" / "logs"
 
@@ -143,12 +144,13 @@ def score() -> Figure:
     reasons = Counter(reason for reason in wanted.values() if reason != "unknown")
     wrong = {reason for name, reason in wanted.items() if found[name] != reason}
     lost = {slug: cause.share_of_lost_gpu_time for slug, cause in CAUSES.items()}
+    right = {counted_as(reason) for reason in reasons} - {counted_as(reason) for reason in wrong}
     return {
         "logs": len(wanted),
         "logs_right": sum(found[name] == reason for name, reason in wanted.items()),
         "reasons": len(reasons),
         "reasons_right_in_all_logs": len(set(reasons) - wrong),
-        "share_of_lost_gpu_time_right": round(sum(lost[slug] for slug in set(reasons) - wrong) / sum(lost.values()), 4),
+        "share_of_lost_gpu_time_right": round(sum(lost[slug] for slug in right & set(lost)) / sum(lost.values()), 4),
         "unknown_logs": sum(reason == "unknown" for reason in wanted.values()),
         "guessed": sorted(name for name, reason in wanted.items() if reason == "unknown" != found[name]),
     }
