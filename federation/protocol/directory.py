@@ -211,7 +211,7 @@ class Chain:
     def begin(cls, founding: bytes, provider: VerifyKey) -> "Chain":
         """The chain that starts with the signed entry `founding` of the pinned `provider`."""
         entry = open_signed(DirectoryEntry, founding, provider)
-        if entry.number != 0 or entry.previous != NOTHING_BEFORE or entry.left:
+        if entry.number > 0 or entry.previous != NOTHING_BEFORE or entry.left:
             raise Fork("a directory does not start with its first entry")
         first = _stepped(None, entry)
         return cls((founding,), {first.head: first})

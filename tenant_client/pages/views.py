@@ -74,7 +74,7 @@ class House:
     """Everything but the bytes; `bundle` is the number of the newest one.
 
     `away` says why there is no federation to speak of. `leases` begin with the worst verdicts, `attempts` and `hints`
-    with the newest.
+    with the newest. `incidents` are lines about failures, by lease and attempt: how sure, what helped, what it is like.
     """
 
     away: str
@@ -82,6 +82,7 @@ class House:
     leases: tuple[LeaseView, ...]
     verdicts: tuple[tuple[str, int], ...]
     attempts: tuple[Attempt, ...]
+    incidents: Mapping[tuple[str, int], tuple[str, ...]]
     failures: tuple[tuple[str, int], ...]
     hints: tuple[HintView, ...]
     budget: Budget | None
@@ -127,6 +128,7 @@ def _told(
         leases=leases,
         verdicts=tuple((_said(one), verdicts[_said(one)]) for one in _WORST_FIRST),
         attempts=happened.attempts[::-1],
+        incidents={(one.lease, one.attempt): one.words for one in happened.incidents},
         failures=tuple(Counter(one.failure.reason for one in happened.failures).most_common()),
         hints=hints,
         budget=budget,

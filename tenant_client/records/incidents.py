@@ -14,7 +14,7 @@ from typing import Any
 from crypto.errors import PharoahError
 from federation.runtime.sqlite import Connection, transaction
 from tenant_client.diagnosis.precedents import Known, Precedent, rank, weights_of, words_of
-from tenant_client.diagnosis.sureness import Sureness
+from tenant_client.diagnosis.sureness import WORDS, Basis, Sureness
 
 _MOST_ASKED = 500
 
@@ -38,6 +38,13 @@ class Incident:
     lines: tuple[str, ...]
     helped: str
     precedents: tuple[Precedent, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """How sure the diagnosis was, what helped and what it is like: a line each, for a person."""
+        sure = () if self.sure is None else (f"at least {self.sure:.0%} sure, from {WORDS[Basis(self.basis)]}",)
+        helped = (f"helped: {self.helped}",) if self.helped else ()
+        return (*sure, *helped, *(f"like {precedent.words}" for precedent in self.precedents))
 
 
 class Incidents:

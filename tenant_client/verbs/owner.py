@@ -15,12 +15,9 @@ from federation.runtime.visible import counted_as
 from tenant_client.verbs.console import Home, failing, journalled, opened, say_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from federation.protocol.plan import Plan
     from tenant_client.disclosure.happened import Happened
     from tenant_client.disclosure.owner_view import Sent
-    from tenant_client.records.incidents import Incident
     from tenant_client.rounds.tenant import Tenant
 
 
@@ -93,7 +90,7 @@ def show_journal(home: Home, *, as_json: AsJson = False) -> None:
 
 
 def _tell(view: "Happened") -> None:
-    incidents = {(incident.lease, incident.attempt): incident for incident in view.incidents}
+    incidents = {(incident.lease, incident.attempt): incident.words for incident in view.incidents}
     from tenant_client.workload.compare import LACKING
 
     for workload in view.workloads:
@@ -110,23 +107,11 @@ def _tell(view: "Happened") -> None:
         )
         show(*([f"    {attempt.cause.reason}, as you fixed it; Pharoah had said:"] if attempt.said else []))
         show(*([f"    {attempt.cause.sentence}"] if attempt.cause.sentence else []))
-        show(*(f"    {line}" for line in _of_incident(incidents.get((attempt.unit, attempt.attempt)))))
+        show(*(f"    {line}" for line in incidents.get((attempt.unit, attempt.attempt), ())))
         show(*(f"    {finding['kind']}: {finding['text']}" for finding in attempt.findings))
     reasons = Counter(labelled.failure.reason for labelled in view.failures)
     counted = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())
     show(f"{counted_as(len(view.leases), 'lease')}; failures to be counted: {counted or 'none'}")
-
-
-def _of_incident(incident: "Incident | None") -> "Iterator[str]":
-    from tenant_client.diagnosis.sureness import WORDS, Basis
-
-    if incident is None:
-        return
-    if incident.sure is not None:
-        yield f"at least {incident.sure:.0%} sure, from {WORDS[Basis(incident.basis)]}"
-    if incident.helped:
-        yield f"helped: {incident.helped}"
-    yield from (f"like {precedent.words}" for precedent in incident.precedents)
 
 
 def _named(view: "Happened", lease: str) -> str:

@@ -22,6 +22,7 @@ from federation.runtime.key_files import HomeError
 from federation.runtime.sqlite import StorageFailed
 from tenant_client.advice.hints import STANDS_H, HintLog
 from tenant_client.cli import app
+from tenant_client.diagnosis.sureness import Basis, Sureness
 from tenant_client.disclosure import owner_view
 from tenant_client.pages.app import ROWS_AT_ONCE
 from tenant_client.pages.key import Key
@@ -29,6 +30,7 @@ from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, messa
 from tenant_client.pages.serving import NotOnThisMachine, PageNotServed, listening
 from tenant_client.pages.views import House, house, opened, pairs
 from tenant_client.records.database import open_database
+from tenant_client.records.incidents import Incidents
 from tests.support import browsers
 from tests.support.changing import replace
 from tests.support.pages import WEEKS, Shown, built
@@ -305,6 +307,21 @@ def test_texts_of_logs_are_text_and_never_markup(home: Path) -> None:
     with visitor(home) as (client, token):
         client.get("/", params={"token": token})
         assert "lost its NVLink &lt;to GPU 5&gt;" in client.get("/attempts").text
+
+
+def test_an_attempt_says_how_sure_its_diagnosis_is_and_what_it_is_like(home: Path, tmp_path: Path, seen: House) -> None:
+    (attempt,) = seen.attempts
+    copy = shutil.copytree(home, tmp_path / "home")
+    with closing(open_database(copy / "tenant.db")) as connection:
+        for sure in (Sureness(Basis.KERNEL_LOG, 0.25, 0.5, 9, 9), Sureness(Basis.KERNEL_LOG, 0.75, 0.9, 9, 9)):
+            connection.execute("UPDATE incidents SET attempt = 7")
+            Incidents(connection).keep(attempt.unit, attempt.attempt, ["NVRM: Xid (PCI:0000:07:00): 74"], sure)
+    with visitor(copy) as (client, token):
+        client.get("/", params={"token": token})
+        text = client.get("/attempts").text
+    assert "at least 75% sure, from the kernel log" in text
+    assert f"like {attempt.unit} attempt 7: " in text
+    assert "25%" not in text
 
 
 def test_the_verb_prints_an_address_and_serves_until_it_is_told_to_end(home: Path) -> None:
