@@ -251,6 +251,13 @@ def test_a_plan_made_for_a_budget_is_accepted_at_that_budget_and_not_below(mecha
         checked(plan, replace(POLICY, epsilon_per_job_week=0.999))
 
 
+@pytest.mark.parametrize(("field", "limit"), [("epsilon", POLICY.epsilon_per_job_week), ("delta", POLICY.delta)])
+def test_what_rounding_may_add_is_allowed_and_nothing_beyond(field: str, limit: float) -> None:
+    checked(replace(PLAN, **{field: limit * (1 + 1e-9)}))
+    with pytest.raises(PlanRefused, match=f"{field} .* is above the policy's"):
+        checked(replace(PLAN, **{field: limit * (1 + 3e-9)}))
+
+
 def test_gaussian_noise_gives_no_pure_guarantee() -> None:
     with pytest.raises(PlanRefused, match="its noise gives inf"):
         checked(replace(PLAN, delta=0.0))
