@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from federation.transport.certificates import Certificate, make_certificate
 from federation.transport.client import Peer
 from federation.transport.connections import connected, from_the_fullest, shut
 from federation.transport.server import ServerLimits, serve
+from tests.support.waiting import until
 
 HOST, PATH, WATCH = "127.0.0.1", "/pharoah.Test/Ask", "/pharoah.Test/Watch"
 SOON_S = 20.0
@@ -110,8 +110,7 @@ def test_connections_that_nobody_uses_make_way_and_used_ones_stay(opened: ExitSt
     watch = caller().stream(WATCH, b"hello")
     assert next(watch) == b"hello"
     unused = [opened.enter_context(HostilePeer(server.port)).greet() for _ in range(190)]
-    time.sleep(3.0)
-    assert len(connected(server.port)) <= 150
-    assert sum(peer.is_cut_off(0.01) for peer in unused) >= 40
+    until(lambda: len(connected(server.port)) <= 150)
+    until(lambda: sum(peer.is_cut_off(0.01) for peer in unused) >= 40)
     assert [caller().call(PATH, b"hello") for _ in range(20)] == [b"hello"] * 20
     assert next(watch) == b"hello"

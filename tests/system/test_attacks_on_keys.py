@@ -166,16 +166,16 @@ def test_who_comes_back_brings_no_older_key() -> None:
 
 
 class Refusing:
-    """A trustee that cannot unmask one member, and says so of every set that names it."""
+    """A trustee that cannot unmask one member, and says so, or the same of another, of every set that names it."""
 
-    def __init__(self, trustee: Trustee, member: TenantId) -> None:
+    def __init__(self, trustee: Trustee, member: TenantId, said: TenantId | None = None) -> None:
         self.index = trustee.index
         self.follow, self.unmask = trustee.follow, trustee.unmask
-        self._endorse, self._member = trustee.endorse, member
+        self._endorse, self._member, self._said = trustee.endorse, member, said or member
 
     def endorse(self, request: bytes) -> bytes:
         if self._member in reopened(UnmaskRequest, request).contributors:
-            raise MemberRefused(f"{self._member}: its mask key is of small order")
+            raise MemberRefused(f"{self._said}: its mask key is of small order")
         return self._endorse(request)
 
 
@@ -204,3 +204,12 @@ def test_a_member_that_some_trustees_refuse_is_no_reason_to_drop_it(eight: Feder
     assert waiting is not None
     assert (waiting.state, len(waiting.contributors)) == (RoundState.ENDORSING, 8)
     assert a_week_with(eight, lambda trustee: trustee) == 8
+
+
+def test_a_refusal_of_somebody_who_is_not_in_the_set_drops_nobody(eight: Federation) -> None:  # noqa: F811
+    stranger = Member.of(SigningKey.generate(os.urandom), MaskKey.generate(os.urandom), 0).tenant
+    with pytest.raises(MemberRefused, match=str(stranger)):
+        a_week_with(eight, lambda trustee: Refusing(trustee, eight.tenants[3].id, stranger))
+    waiting = eight.provider.unfinished()
+    assert waiting is not None
+    assert len(waiting.contributors) == 8
