@@ -217,6 +217,7 @@ def test_draws_have_the_exact_law(scale: float) -> None:
     assert passes_kolmogorov(sample, scale)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scale", [SCALE, 177.35])
 def test_draws_of_opendp_pass_the_same_tests(scale: float) -> None:
     assert passes_in_bins(opendp_sample(scale), scale)

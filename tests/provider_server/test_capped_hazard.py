@@ -153,7 +153,13 @@ def test_curvature_and_slope_are_derivatives(most: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "epsilon", [None, pytest.param(8.0, marks=pytest.mark.nightly), 1.0, pytest.param(0.1, marks=pytest.mark.nightly)]
+    "epsilon",
+    [
+        pytest.param(None, marks=pytest.mark.nightly),
+        pytest.param(8.0, marks=pytest.mark.nightly),
+        1.0,
+        pytest.param(0.1, marks=pytest.mark.nightly),
+    ],
 )
 @pytest.mark.parametrize("scenario", names())
 def test_hazards_settle_on_every_scenario(
@@ -226,6 +232,7 @@ def test_exact_failures_where_nothing_ran_are_refused() -> None:
 # ---- it is right -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("most", "sd"), [(1, 0.0), (1, 5.0), (3, 0.0)])
 def test_intervals_hold_the_truth_as_often_as_they_say(most: int, sd: float) -> None:
     """Neither less, nor much more: half as wide, or wider by half, and this fails."""

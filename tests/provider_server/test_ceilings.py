@@ -157,6 +157,7 @@ def test_one_failure_too_many_is_above_the_ceiling() -> None:
     assert all(counts.sum() > total for counts, total in zip(lying, totals, strict=True))
 
 
+@pytest.mark.nightly
 def test_a_hundred_thousand_leases_are_counted_as_one_by_one() -> None:
     rng = np.random.default_rng(1)
     starts, hours, rows = rng.uniform(0, 400, 100_000), rng.exponential(30, 100_000), rng.integers(0, 3, 100_000)

@@ -112,6 +112,7 @@ def test_intervals_hold_the_planted_rates() -> None:
 # ---- selection -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_nothing_depends_on_the_order_of_nodes_and_columns() -> None:
     fleet, chosen, found = fitted(1)
     table = fleet.table.at(np.random.default_rng(5).permutation(len(fleet.context)))

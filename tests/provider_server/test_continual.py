@@ -178,6 +178,7 @@ def test_a_week_alone_has_the_stated_variance(born_late: bool) -> None:  # noqa:
     assert_is_one_and_not_15_percent_off(*ratio_of_variance(a_release_series(1.0), year, born_late=born_late))
 
 
+@pytest.mark.nightly
 def test_the_variance_of_a_week_is_not_the_difference_of_those_of_the_totals() -> None:
     before, now = a_release_series(1.0)[-2:]
     old = before.table("hazard").noise_variance.max()

@@ -147,6 +147,7 @@ def test_a_wider_interval_of_the_pair_or_of_the_hazards_is_a_wider_one_of_the_pr
         assert wide.low < narrow.low < narrow.high < wide.high
 
 
+@pytest.mark.nightly
 def test_noise_in_the_counts_of_its_workload_makes_it_less_sure() -> None:
     """Everything else equal: the average rate of the workload, on which the pair's ratio is put, is known less well."""
     findings, pair, _ = known_rates()

@@ -45,6 +45,7 @@ def bundle(releases: list[Release], leases: list[Lease], factor: float = 1.0) ->
     return replace(made, hazards=tuple(hazards))
 
 
+@pytest.mark.nightly
 def test_learning_side_by_side_gives_what_learning_one_after_the_other_gives(history: History) -> None:
     releases, leases = history
     made = list(learn_all([releases, releases[:1]], leases))

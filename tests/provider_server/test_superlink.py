@@ -113,6 +113,7 @@ def operator(link: SuperLink) -> httpx.Client:
 # ---- questions and answers
 
 
+@pytest.mark.nightly
 def test_four_authenticated_nodes_answer_over_tls(link: SuperLink, pem: Certificates) -> None:
     answers: list[list[bytes]] = []
 
@@ -150,6 +151,7 @@ def test_a_run_with_another_bundle_gets_no_answer(link: SuperLink, pem: Certific
     assert [(silence.why, silence.detail) for silence in silences] == [(Why.FAILED, "INVALID_FAB")]
 
 
+@pytest.mark.nightly
 def test_what_a_run_raises_is_raised_and_the_next_run_works(link: SuperLink, pem: Certificates) -> None:
     def run(_tenants: Tenants) -> None:
         raise PharoahError("no")

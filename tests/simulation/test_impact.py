@@ -199,6 +199,7 @@ def test_steady_nodes_show_their_level_and_risen_ones_the_next_within_hours() ->
     assert 40 < np.median(list(first.values())) < 56
 
 
+@pytest.mark.nightly
 def test_levels_are_those_of_the_real_build_up_on_a_small_fleet() -> None:
     """Counts of 40 drifting nodes among 80 that show nothing: the approximation and `BuildUp` agree in every hour."""
     rng, size, hours = np.random.default_rng(3), 40, 96

@@ -101,6 +101,7 @@ def test_a_folder_without_the_split_is_refused(tmp_path: Path) -> None:
         list(replay_brca(tmp_path, 1.0, 1))
 
 
+@pytest.mark.nightly
 def test_at_epsilon_one_the_trials_survival_curve_stays_near_kaplan_meier() -> None:
     result = lung(1.0, 4)
     assert (result.institutions, result.patients, result.deaths) == (19, 228, 165)

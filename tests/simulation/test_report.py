@@ -6,6 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,11 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from _paths(below, (*path, key))
 
 
+@cache
+def _rendered() -> str:
+    return render(_outcome())
+
+
 def _changed(*paths: tuple[Any, ...], value: object, rows: int | None = None) -> dict[str, Any]:
     """The outcome with `value` at each of the `paths`, in every row of a table; tables are cut to that many `rows`."""
     outcome = _outcome()
@@ -170,14 +176,14 @@ OPTIONAL = [path for path in _paths(_outcome()) if path[-1] not in STRUCTURE]
 
 
 def test_page_is_well_formed_and_shows_every_picture() -> None:
-    page = Page(render(_outcome()))
+    page = Page(_rendered())
     assert page.open == []
     assert len(page.all("svg")) == PICTURES == len(page.all("figure"))
     assert "not available" not in page.words()
 
 
 def test_every_picture_is_described_and_no_id_occurs_twice() -> None:
-    page = Page(render(_outcome()))
+    page = Page(_rendered())
     ids = Counter(attributes["id"] for _, attributes in page.tags if "id" in attributes)
     assert ids.most_common(1)[0][1] == 1
     titles, descriptions = (
@@ -190,8 +196,9 @@ def test_every_picture_is_described_and_no_id_occurs_twice() -> None:
         assert set((picture["aria-labelledby"] or "").split()) <= set(ids)
 
 
+@pytest.mark.nightly
 def test_references_within_pictures_resolve() -> None:
-    text = render(_outcome())
+    text = _rendered()
     ids = set(re.findall(r' id="([^"]+)"', text))
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
     assert len(used) > 2 * PICTURES
@@ -200,7 +207,7 @@ def test_references_within_pictures_resolve() -> None:
 
 @pytest.mark.nightly
 def test_pictures_take_their_colours_from_the_page() -> None:
-    text = render(_outcome())
+    text = _rendered()
     drawn = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
     colours = re.findall(r"(?:fill|stroke): ([^;\"]+)", drawn)
     assert {"currentColor", "var(--accent)", "var(--level-2)", "none"} <= set(colours)
@@ -209,7 +216,7 @@ def test_pictures_take_their_colours_from_the_page() -> None:
 
 
 def test_page_loads_nothing_and_runs_nothing() -> None:
-    text = render(_outcome())
+    text = _rendered()
     page = Page(text)
     assert not re.search(r"https?:|//[a-z]|@import|javascript:|data:", text)
     assert {"script", "link", "img", "iframe", "object", "base", "form"}.isdisjoint(tag for tag, _ in page.tags)
@@ -231,7 +238,7 @@ def test_page_loads_nothing_and_runs_nothing() -> None:
     ids=str,
 )
 def test_hostile_text_stays_text(path: tuple[Any, ...]) -> None:
-    clean, page = Page(render(_outcome())), Page(render(_changed(path, value=HOSTILE)))
+    clean, page = Page(_rendered()), Page(render(_changed(path, value=HOSTILE)))
     assert page.open == []
     assert {tag for tag, _ in page.tags} == {tag for tag, _ in clean.tags}
     assert 'alert("1")' in page.words()
@@ -268,12 +275,12 @@ def test_tables_hold_the_numbers_of_the_pictures() -> None:
 
 
 def test_most_probable_mismatch_comes_first() -> None:
-    cells = re.findall(r"<td>(yes|no)</td>", render(_outcome()))
+    cells = re.findall(r"<td>(yes|no)</td>", _rendered())
     assert cells[: PLANTED + 1] == ["yes"] * (PLANTED - 1) + ["no", "yes"]  # found, the false alarm, missed
 
 
 def test_first_screen_tells_what_happened() -> None:
-    words = Page(render(_outcome())).words().partition("Which workloads")[0]
+    words = Page(_rendered()).words().partition("Which workloads")[0]
     assert "48 tenants ran 13,200 job-weeks on 8 kinds of hardware. In 13 rounds" in words
     assert "warned of 5 of 6 planted mismatches, with 1 false alarm." in words
     assert "5 planted and found" in words
@@ -284,14 +291,14 @@ def test_first_screen_tells_what_happened() -> None:
 
 
 def test_values_are_written_for_people() -> None:
-    words = Page(render(_outcome())).words()
+    words = Page(_rendered()).words()
     for shown in ("20.5 kB", "41.2 s", "30 ms", "94.8%", "0.931", "0.7 – 2", "4.9 MB"):
         assert shown in words
 
 
 @pytest.mark.nightly
 def test_the_impact_is_told_with_and_without_privacy() -> None:
-    page = Page(render(_outcome()))
+    page = Page(_rendered())
     words = page.words()
     assert "GPU-hours saved 251,513" in words
     assert "GPU-hours of mismatches: avoided 57% 97%" in words
@@ -361,6 +368,7 @@ def test_nothing_planted_is_not_a_miss() -> None:
     assert "0 planted and missed" in words
 
 
+@pytest.mark.nightly
 def test_equal_outcomes_give_equal_bytes(tmp_path: Path) -> None:
     first, second = tmp_path / "first.html", tmp_path / "second.html"
     write_report(_outcome(), first)

@@ -70,14 +70,8 @@ def tables(points: list[str]) -> set[str]:
     return {point.split()[2] for point in points if "COMMIT" not in point}
 
 
-@pytest.mark.parametrize(
-    ("role", "horizon"),
-    [
-        pytest.param("provider", 3, marks=pytest.mark.nightly),  # half a minute; by day, at every seventh write
-        pytest.param("tenant", 1, marks=pytest.mark.nightly),  # by day it dies alone
-        ("trustee", 1),
-    ],
-)
+@pytest.mark.nightly  # by day the provider dies, at every seventh write
+@pytest.mark.parametrize(("role", "horizon"), [("provider", 3), ("tenant", 1), ("trustee", 1)])
 def test_the_week_survives_the_death_of_all_at_every_write(ask: Ask, role: str, horizon: int) -> None:
     seen = ask("all", role, horizon, 0, 1)
     assert seen["complaints"] == []

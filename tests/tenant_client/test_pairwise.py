@@ -58,6 +58,7 @@ def test_a_third_slower_is_slow_enough(nodes: int) -> None:
     assert tally.accused == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("nodes", [16, 64, 256])
 def test_bad_links_are_named_beside_bad_nodes(nodes: int) -> None:
     tally = tallied(nodes, 1 / 8, 1, None)
