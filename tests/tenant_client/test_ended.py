@@ -17,6 +17,8 @@ from tenant_client.run.watchdog import Sample, Standing, Watch, WatchLimits
 from tests import needs
 from tests.jobs.wrapped import attempts, failures, run, start
 
+pytestmark = pytest.mark.xdist_group("ended")  # real jobs that take their time: named groups begin first
+
 STALLED = "both ranks stuck at step 88 for 14 s"
 QUICK = ("--poll-s", 0.1, "--hang-floor-s", 1.0, "--hang-factor", 5.0, "--lease", "one")
 # Steps until the observer has begun, and for a while; then what the test says.
