@@ -14,17 +14,15 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.diagnosis import campaign, logs, peers
-from benchmarks.diagnosis.answers import OURS, Answer, ask
+from benchmarks.diagnosis import campaign, logs, peers, two_sided
+from benchmarks.diagnosis.answers import OURS, Asked, ask, here
 from benchmarks.diagnosis.campaign import Case, Ended
-from tenant_client.diagnosis.diagnose import diagnose, gather
 
 QUICK, FULL = 2, 12
-Asked = Callable[[Path], Answer]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,6 +66,7 @@ def measure(asked: argparse.Namespace, out: Path) -> dict[str, Any]:
     return {
         "campaign": {**campaign.score(graded), "left_out": left_out, "kinds": campaign.by_kind(graded)},
         "logs": logs.score(labelled, ours),
+        "two_sided": two_sided.score(list(two_sided.cases()), ours),
         "peers": {"regex": {**regex, "campaign": campaign.score(by_regex)}},
     }
 
@@ -92,12 +91,6 @@ def run_campaign(todo: Sequence[Case], ranks: int, seed: int, out: Path) -> tupl
     return [one for one in done.values() if one], [name for name, one in done.items() if one is None]
 
 
-def here(log: Path) -> Answer:
-    """The program's answer without a process of its own, for many logs."""
-    found = diagnose(gather([log]).evidence)
-    return Answer(found.reason, found.rank)
-
-
 def table(report: dict[str, Any]) -> str:
     """For a person: the logs, each kind of fault, and the campaign's figures last."""
     jobs, texts, regex = report["campaign"], report["logs"], report["peers"]["regex"]
@@ -112,6 +105,7 @@ def table(report: dict[str, Any]) -> str:
         for kind, row in jobs["kinds"].items()
     ]
     rows += [f"left out: {', '.join(jobs['left_out'])}"] if jobs["left_out"] else []
+    rows += ["", *two_sided.rows(report["two_sided"])]
     return "\n".join([*rows, _campaign_row("campaign, regex", regex["campaign"]), _campaign_row("campaign", jobs), ""])
 
 

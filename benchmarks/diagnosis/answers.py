@@ -1,7 +1,7 @@
 """What a tool says about a log, and when that is right.
 
-A tool is a command: it is called with the log's path and prints one JSON object with `reason`, a slug of
-`pharoah-tenant reasons --json` or "unknown", and `rank`, a number or null.
+A tool is a command: it is called with the paths of logs or folders of them and prints one JSON object with `reason`, a
+slug of `pharoah-tenant reasons --json` or "unknown", and `rank`, a number or null.
 
     >>> fits("gpu_out_of_memory", {"out_of_memory_error"}), fits("out_of_memory_error", {"gpu_out_of_memory"})
     (True, True)
@@ -14,38 +14,50 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from federation.protocol.causes import Domain
+from tenant_client.diagnosis.diagnose import diagnose, gather
 from tenant_client.sources.reasons import REASONS, UNKNOWN
 
 OURS = (sys.executable, "-m", "tenant_client", "diagnose", "--json")
 CALL_S = 120.0
+Asked = Callable[..., "Answer"]  # with the paths that a tool may read
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A reason and a rank, and how long the call took."""
+    """A reason and a rank, how long the call took, and, where the tool says so, organ, side and a sentence."""
 
     reason: str
     rank: int | None = None
     seconds: float = 0.0
+    organ: str = ""
+    side: str = ""
+    text: str = ""
 
 
-def ask(tool: Sequence[str], log: Path) -> Answer:
+def ask(tool: Sequence[str], *paths: Path) -> Answer:
     """The tool's answer; `unknown`, and a line on stderr, if what it prints is no answer."""
     began_s = time.monotonic()
-    done = subprocess.run([*tool, str(log)], capture_output=True, text=True, timeout=CALL_S, check=False)
+    done = subprocess.run([*tool, *map(str, paths)], capture_output=True, text=True, timeout=CALL_S, check=False)
     seconds = time.monotonic() - began_s
     try:
         said = json.loads(done.stdout)
         reason, rank = said["reason"], said.get("rank")
+        organ, side, text = (str(said.get(key) or "") for key in ("organ", "side", "sentence"))
     except (ValueError, KeyError, TypeError):
-        sys.stderr.write(f"{log}: the tool gave no answer: {done.stderr.strip()[-200:]}\n")
+        sys.stderr.write(f"{paths[0]}: the tool gave no answer: {done.stderr.strip()[-200:]}\n")
         return Answer(UNKNOWN, None, seconds)
-    return Answer(str(reason), rank if isinstance(rank, int) else None, seconds)
+    return Answer(str(reason), rank if isinstance(rank, int) else None, seconds, organ, side, text)
+
+
+def here(*paths: Path) -> Answer:
+    """The program's answer without a process of its own, for many logs."""
+    found = diagnose(gather(paths).evidence)
+    return Answer(found.reason, found.rank, text=found.sentence)
 
 
 def fits(reason: str, right: Collection[str]) -> bool:

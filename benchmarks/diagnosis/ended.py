@@ -169,6 +169,15 @@ def score(said: Sequence[Said]) -> dict[str, Any]:
     }
 
 
+def run_all(todo: Sequence[Case], folder: Path, parallel: int) -> list[Said]:
+    """The cases, some at the same time, each in a folder of its own below this one."""
+    folders = [folder / str(number) for number in range(len(todo))]
+    for one in folders:
+        one.mkdir()
+    with ThreadPoolExecutor(parallel) as pool:
+        return list(pool.map(run, todo, folders))
+
+
 def main() -> None:
     """The benchmark."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -180,11 +189,8 @@ def main() -> None:
     asked = options.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background, and then by the jobs, too
     todo = [case for case in cases(asked.each, asked.seed) if not asked.kind or case.kind in asked.kind]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.parallel) as pool:
-        folders = [Path(folder, str(number)) for number in range(len(todo))]
-        for one in folders:
-            one.mkdir()
-        figures = score(list(pool.map(run, todo, folders)))
+    with tempfile.TemporaryDirectory() as folder:
+        figures = score(run_all(todo, Path(folder), asked.parallel))
     sys.stdout.write(json.dumps(figures, indent=None if asked.json else 2) + "\n")
 
 

@@ -8,12 +8,12 @@ there: half of Parv-01/gpualert-eval, whose labels are modes of failure; `MODES`
 import json
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.diagnosis.answers import Answer, grade, tally
+from benchmarks.diagnosis.answers import Asked, grade, tally
 from benchmarks.figures import DATA
 
 HERE = Path(__file__).resolve().parent
@@ -79,7 +79,7 @@ def _member(packed: tarfile.TarFile, name: str) -> str:
     return file.read().decode("utf-8", "replace")
 
 
-def score(logs: Iterable[Labelled], asked: Callable[[Path], Answer]) -> dict[str, Any]:
+def score(logs: Iterable[Labelled], asked: Asked) -> dict[str, Any]:
     """How many are right, unknown and wrong, of each corpus and of all, and what was said of the latter two."""
     grades: dict[str, list[str]] = {}
     missed = []

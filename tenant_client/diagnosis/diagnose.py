@@ -11,7 +11,8 @@ Rules, in this order:
 3. Then the first error: the first line of a file; across ranks the earliest time if all times come from one kind of
    source, else network before collective before program, and a bare RuntimeError last.
 4. A symptom (time-out, lost peer, killed context) is what the survivors of a failure say. It is kept and shown, but
-   names a reason only if the kernel said it or rounds do not count that reason; teardown never does.
+   names a reason only if rounds do not count that reason, or if the kernel said it, but for an Xid: those that are
+   symptoms follow what a process did, or was done to it. Teardown never does.
 5. Then the owner's lessons. Nothing is guessed: without evidence the reason is `unknown`.
 
 In a log directory of torchelastic only the last attempt counts: earlier ones were restarted.
@@ -24,10 +25,22 @@ from pathlib import Path
 
 from federation.protocol.causes import Domain
 from tenant_client.diagnosis import collectives
+from tenant_client.diagnosis.collectives.ras import analyse_ras, ras_evidence
 from tenant_client.diagnosis.filter_rules import keeps
 from tenant_client.diagnosis.lessons import Lessons
 from tenant_client.diagnosis.log_templates import Templates
-from tenant_client.sources import elastic, exit_status, flight_recorder, job_log, kernel_log, nccl_log, torchrun
+from tenant_client.sources import (
+    elastic,
+    exit_status,
+    flight_recorder,
+    job_log,
+    kernel_log,
+    nccl_inspector,
+    nccl_log,
+    nccl_ras,
+    nccl_ras_text,
+    torchrun,
+)
 from tenant_client.sources.cues import Level, level_of
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.exit_status import EXIT_CODE
@@ -42,8 +55,8 @@ _FEW = 8
 _HINTS = 5
 _MOST_FILES = 100_000
 _LESSON = "lessons"
+_INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 CANCELLED = "cancelled"
-_EXITED = "Exited with exit code"
 _VERDICTS = (torchrun.SOURCE, exit_status.SOURCE)
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
 # Symptoms, those nearest to the cause first; killed GPU contexts last, since every killed process leaves some.
@@ -116,13 +129,14 @@ class Diagnosis:
 class Gathered:
     """The content of the files: evidence in file order, files with faults, and lines without a matching cue.
 
-    Flight recorder dumps are analysed together, so their evidence comes last.
+    Flight recorder dumps are analysed together, and so are RAS answers: their evidence comes last.
     """
 
     evidence: list[Evidence] = field(default_factory=list)
     faults: list[SourceError] = field(default_factory=list)
     leftovers: dict[str, Leftover] = field(default_factory=dict)
     dumps: list[Dump] = field(default_factory=list)
+    ras: list[nccl_ras.Answer] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -154,6 +168,8 @@ def gather(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Gather
                 gathered.faults.append(SourceError(str(file), 0, error.strerror or "unreadable"))
     if gathered.dumps:
         gathered.evidence += collectives.evidence(collectives.analyse(gathered.dumps))
+    if gathered.ras:
+        gathered.evidence += ras_evidence(analyse_ras(gathered.ras))
     return gathered
 
 
@@ -187,6 +203,11 @@ def _read(file: Path, limits: ReadLimits, gathered: Gathered, *, named: bool) ->
             head = reader.peek()[:_HEAD]
             if flight_recorder.looks_like(head, Path(reader.file).name):
                 gathered.dumps.append(flight_recorder.read_dump(reader, limits))
+            elif nccl_ras.looks_like(head):
+                gathered.ras.extend(nccl_ras.read(reader, limits))
+            elif nccl_inspector.looks_like(head):
+                if named:
+                    raise SourceError(reader.file, 0, _INSPECTOR, hint=f"pharoah-tenant stragglers {file}")
             elif _is_text(head):
                 gathered.evidence.extend(_evidence(reader, head, limits, gathered))
             elif head and named:
@@ -205,6 +226,8 @@ def _evidence(reader: CappedReader, head: bytes, limits: ReadLimits, gathered: G
         yield from elastic.read(reader, limits)
     elif kernel_log.looks_like(text):
         yield from kernel_log.read(reader, limits)
+    elif nccl_ras_text.looks_like(text):
+        yield from nccl_ras_text.read(reader, limits)
     elif nccl_log.looks_like(text):
         yield from nccl_log.read(reader, limits)
     else:
@@ -229,7 +252,7 @@ def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
 def _root(seen: Sequence[Evidence]) -> Evidence | None:
     roots = [one for one in seen if one.role is Role.ROOT and one.source not in _VERDICTS]
     failed = [one for one in roots if one.reason != CANCELLED]
-    if failed or any(_EXITED in one.text for one in seen):  # a scheduler cancels what has failed, too
+    if failed or any(job_log.ended_itself(one.text) for one in seen):  # a scheduler cancels what has failed, too
         roots = failed
     if roots and min(level_of(root.reason) for root in roots) <= Level.MEMORY:
         return _nearest(roots)
@@ -240,8 +263,12 @@ def _root(seen: Sequence[Evidence]) -> Evidence | None:
         return _first_of_program(_without_late_ranks(roots))
     if verdict is not None and verdict.role is Role.ROOT:
         return verdict
-    symptoms = [one for one in _symptoms(seen) if one.source == kernel_log.SOURCE or not REASONS[one.reason].counted]
-    return symptoms[0] if symptoms else None
+    return next((one for one in _symptoms(seen) if _may_name(one)), None)
+
+
+def _may_name(symptom: Evidence) -> bool:
+    from_kernel = symptom.source == kernel_log.SOURCE and kernel_log.code_of(symptom) is None
+    return from_kernel or not REASONS[symptom.reason].counted
 
 
 def _symptoms(seen: Sequence[Evidence]) -> list[Evidence]:

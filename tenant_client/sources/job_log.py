@@ -45,6 +45,7 @@ _ERROR_LOOKING = re.compile(r"\b(?:error|fatal|fail(?:ed|ure)|abort(?:ed)?)\b|\w
 _PROBES = frozenset({"KeyError", "AttributeError", "IndexError", "ImportError", "ModuleNotFoundError", "StopIteration"})
 # Reasons that say more than the exception that they were raised from.
 _TELLING = frozenset({"model_loading_error", "dataset_loading_error", "argument_error"})
+_WORKER_LEFT = "exited unexpectedly"  # of a data loader; PyTorch gives no reason
 
 
 @dataclass
@@ -122,7 +123,7 @@ class _Job:
     def _keep_last_words(self) -> None:
         """Takes weak evidence from the end; of a job that was cancelled, only what made it fail before that."""
         tail = self.leftover.tail
-        if self._stopped and not any("Exited with exit code" in line.text for line in tail):
+        if self._stopped and not any(ended_itself(line.text) for line in tail):
             return
         tail = [line for line in tail if not self._stopped or line.number < self._stopped_at]
         exceptions = last_words.raised(tail, self._read)
@@ -210,12 +211,17 @@ def _tells(seen: Evidence) -> bool:
     return failed and (seen.role is Role.ROOT or (seen.role is Role.SYMPTOM and not REASONS[seen.reason].counted))
 
 
+def ended_itself(text: str) -> bool:
+    """Whether a line of srun says that a task ended otherwise than by a scheduler's signal."""
+    return "Exited with exit code" in text or ("srun: error: " in text and "Aborted" in text)
+
+
 def spokesman(chain: Sequence[Raised]) -> tuple[Raised, Cue | None]:
     """Of a chain of exceptions, oldest first, the one that names the cause, with its cue.
 
-    The lowest level below the program's own wins, of equals the cue that stands first; then what says more than its
-    cause (a checkpoint that cannot be loaded). Else the first: what happened while it was handled does not replace it,
-    unless it was a probe.
+    The lowest level below the program's own wins, of equals the cue that stands first; but that a worker left has its
+    cause in the chain, if another exception there has one. Then what says more than its cause (a checkpoint that cannot
+    be loaded). Else the first: what happened while it was handled does not replace it, unless it was a probe.
     """
     matched = [(raised, _cue_of(raised)) for raised in chain]
     full = next((pair for pair in matched if pair[1] and pair[1].reason == DISK_FULL), None)
@@ -224,6 +230,7 @@ def spokesman(chain: Sequence[Raised]) -> tuple[Raised, Cue | None]:
     for role in (Role.ROOT, Role.SYMPTOM):
         known = [(raised, cue) for raised, cue in matched if cue and cue.role is role]
         low = [pair for pair in known if pair[1].level < Level.PROGRAM]
+        low = [pair for pair in low if _WORKER_LEFT not in pair[0].text or len(known) == 1]
         telling = [pair for pair in known if pair[1].reason in _TELLING]
         if low or telling:
             return min(low, key=lambda pair: (pair[1].level, pair[1].order)) if low else telling[0]

@@ -92,10 +92,51 @@ def test_a_time_out_is_a_symptom_unless_nothing_else_explains_it() -> None:
     assert (diagnose([TIMEOUT, unknown]).reason, diagnose([TIMEOUT, unknown]).root) == ("unknown", unknown)
 
 
-def test_a_killed_context_names_a_reason_only_after_a_time_out() -> None:
-    killed = replace(NVLINK, reason="cuda_error", role=Role.SYMPTOM)
+def test_a_killed_context_never_names_a_reason() -> None:
+    text = "NVRM: Xid (PCI:0000:3b:00): 45, pid=4711, name=python, Ch 00000008"
+    killed = replace(NVLINK, reason="cuda_error", role=Role.SYMPTOM, text=text)
     assert diagnose([killed, TIMEOUT]).reason == "collective_timeout"
-    assert diagnose([killed]).reason == "cuda_error"
+    found = diagnose([killed])
+    assert (found.reason, found.symptom) == ("unknown", killed)
+
+
+EXPIRED = """Traceback (most recent call last):
+  File "/env/streaming/download.py", line 131, in download_from_s3
+    extra_args=extra_args)
+botocore.exceptions.ClientError: An error occurred (ExpiredToken) when calling the GetObject operation: It has expired.
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "pretrain.py", line 77, in <module>
+    trainer.fit()
+RuntimeError: DataLoader worker (pid(s) 8812) exited unexpectedly
+"""
+ABORTED = """[rank9]:[E611 23:19:00.196 ProcessGroupNCCL.cpp:632] [Rank 9] Watchdog caught collective operation timeout
+srun: error: gpu-b: tasks 8-9: Aborted (core dumped)
+slurmstepd: error: *** STEP 9012.0 ON gpu-a CANCELLED AT 2026-06-11T23:19:34 ***
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (EXPIRED, "permission_error"),
+        (EXPIRED.replace("ExpiredToken", "SlowDown"), "s3_storage_error"),
+        (ABORTED, "collective_timeout"),
+        (ABORTED.replace("srun: error: gpu-b: tasks 8-9: Aborted (core dumped)\n", ""), "cancelled"),
+        ("kernel: NVRM: API mismatch: the client has the version 550.54, but\n", "driver_mismatch"),
+        (
+            EXPIRED.replace("RuntimeError: DataLoader worker (pid(s) 8812) exited unexpectedly", "")
+            .replace("botocore.exceptions.ClientError: An error occurred (ExpiredToken)", "Exception: Current loss")
+            .replace(" when calling the GetObject operation: It has expired.", " scale already at minimum - cannot"),
+            "nan_loss",
+        ),
+    ],
+)
+def test_what_stands_nearest_to_the_cause_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "job.log").write_text(text)
+    assert diagnose(gather([tmp_path]).evidence).reason == reason
 
 
 def test_a_lost_peer_explains_less_than_the_peers_own_exception() -> None:

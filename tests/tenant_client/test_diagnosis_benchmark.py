@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.diagnosis import __main__ as benchmark, campaign, logs, peers
-from benchmarks.diagnosis.answers import OURS, Answer, ask, blames_infrastructure, fits
+from benchmarks.diagnosis import __main__ as benchmark, campaign, logs, peers, two_sided
+from benchmarks.diagnosis.answers import OURS, Answer, ask, blames_infrastructure, fits, here
 from tenant_client.sources.reasons import REASONS, UNKNOWN
 from tests import needs
 
@@ -72,15 +72,41 @@ def test_the_campaigns_file_has_an_incident_and_the_truth_of_each_case() -> None
 
 def test_a_labelled_log_is_right_unknown_or_wrong(tmp_path: Path) -> None:
     of_key_error = corpus(tmp_path, reason="key_error")
-    assert logs.score(of_key_error, benchmark.here)["corpora"] == {
-        "fixture": {"n": 1, "right": 1, "unknown": 0, "wrong": 0}
-    }
+    assert logs.score(of_key_error, here)["corpora"] == {"fixture": {"n": 1, "right": 1, "unknown": 0, "wrong": 0}}
     assert logs.score(of_key_error, lambda _: Answer(UNKNOWN))["unknown"] == 1
     of_nothing = corpus(tmp_path, reason="unknown")
-    assert logs.score(of_nothing, benchmark.here)["missed"] == [
-        {"id": "one", "right": ("unknown",), "said": "key_error"}
-    ]
+    assert logs.score(of_nothing, here)["missed"] == [{"id": "one", "right": ("unknown",), "said": "key_error"}]
     assert logs.score(corpus(tmp_path, reason="unknown", also=["key_error"]), peers.regex)["right"] == 1
+
+
+CASE = """
+side = "provider"
+organ = "gpu"
+rank = 1
+names = ["3b:00"]
+names_not = ["rank 0"]
+tenant = { reasons = ["unknown"] }
+provider = { reasons = ["ecc_error"] }
+both = { reasons = ["ecc_error"] }
+"""
+
+
+def test_a_case_with_two_halves_is_scored_by_reason_rank_side_organ_and_words(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "case.toml").write_text(CASE)
+    todo = list(two_sided.cases(tmp_path))
+    answers = {
+        1: Answer("collective_timeout", 0, text="a time-out at rank 0"),
+        2: Answer("ecc_error", 1, text="GPU 0000:3B:00"),
+    }
+    figures = two_sided.score(todo, lambda *halves: answers[len(halves)])
+    assert [figures[half]["wrong"] for half in ("tenant", "provider", "both")] == [1, 1, 0]
+    assert [figures[name]["right"] for name in ("rank", "side", "organ", "names")] == [1, 1, 1, 1]
+    figures = two_sided.score(todo, lambda *_: answers[1])
+    assert [figures[name]["right"] for name in ("rank", "side", "organ", "names")] == [0, 0, 0, 0]
+    assert [figures[name]["unknown"] for name in ("side", "organ")] == [1, 1]
+    figures = two_sided.score(todo, lambda *_: Answer("device_side_assert", side="provider"))
+    assert [figures[name]["right"] for name in ("side", "organ")] == [1, 0]
 
 
 def test_another_tool_answers_in_json(tmp_path: Path) -> None:
