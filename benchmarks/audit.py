@@ -46,6 +46,7 @@ CONVICTED = Verdict.CONVICTED
 GAUSSIAN, LAPLACE = Mechanism.DISCRETE_GAUSSIAN, Mechanism.DISCRETE_LAPLACE
 HORIZON = DEFAULTS.horizon_weeks
 SECONDS = 540.0
+MEMBERS, ATTENDANCES = 30, ((30, 3), (20, 2), (10, 1))
 SPELLINGS = {
     "the top bit set": with_top_bit,
     "plus the point of order two": plus_order_two,
@@ -56,7 +57,11 @@ _FAST, _SMALL = 5 * 2**14, 2**12  # tables that are drawn by inversion, and by O
 
 def cases(parties: Parties, *, quick: bool) -> list[Case]:
     """The lines of the report, in order."""
-    chosen = [*of_rounds(parties, quick=quick), *of_series(parties, quick=quick)]
+    chosen = [
+        *of_rounds(parties, quick=quick),
+        *of_series(parties, quick=quick),
+        *of_attendances(quick=quick),
+    ]
     return [case for case in chosen if case.runs]
 
 
@@ -81,6 +86,19 @@ def of_rounds(parties: Parties, *, quick: bool) -> list[Case]:
         case("  noise halved", laplace, 20, 3, **halved),
         case("  two collude: 8 of 9 shares", laplace, 240, 0, colluding=2, expected=CONVICTED),
     ]
+
+
+def of_attendances(*, quick: bool) -> list[Case]:
+    """One round of a federation of thirty, in layers, when some of them answer; a tenth of these collude."""
+    parties = make_parties(MEMBERS)
+    plans = make_plans(parties, default_settings(GAUSSIAN, 1), _FAST)
+    found: list[Case] = []
+    for answered, colluding in ATTENDANCES:
+        here = parties.answering(answered), plans, _FAST
+        setting = f"one round, {answered} of {MEMBERS} answer, {colluding} collude"
+        found.append(OfReleases(setting, *here, 1 if quick else 60, colluding=colluding))
+        found.append(OfReleases("  noise halved", *here, 2 if quick else 100, 0.5, colluding, CONVICTED))
+    return found
 
 
 def of_series(parties: Parties, *, quick: bool) -> list[Case]:

@@ -41,11 +41,11 @@ class Attack(Protocol):
         """The epsilon that the project states for this attacker."""
 
 
-def attack_on(plan: Plan, honest_shares: int) -> Attack:
-    """The one for the plan's mechanism, when so many shares of the noise are unknown to the attacker."""
+def attack_on(plan: Plan, held: float) -> Attack:
+    """The one for the plan's mechanism, when `held` times the noise that the plan asks for is unknown to it."""
     if plan.mechanism is Mechanism.DISCRETE_GAUSSIAN:
-        return GaussianAttack(plan, honest_shares)
-    return LaplaceAttack(plan, honest_shares)
+        return GaussianAttack(plan, held)
+    return LaplaceAttack(plan, held)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class GaussianAttack:
     """Scores are in standard deviations of the noise: around 0 without the failure, around `shift` with it."""
 
     plan: Plan
-    honest_shares: int
+    held: float
 
     @cached_property
     def shift(self) -> float:
@@ -67,7 +67,7 @@ class GaussianAttack:
 
     @property
     def _scales(self) -> list[float]:
-        left = (self.honest_shares / self.plan.noise_shares) ** 0.5
+        left = self.held**0.5
         return [left * marginal.noise_scale for marginal in self.plan.marginals]
 
     @property
@@ -89,7 +89,7 @@ class GaussianAttack:
 
     def claimed(self, delta: float) -> float:
         """With fewer honest shares than the noise needs, ρ grows by as much (docs/privacy.md)."""
-        return zcdp_epsilon(plan_loss(self.plan).rho * max(1.0, self.plan.noise_shares / self.honest_shares), delta)
+        return zcdp_epsilon(plan_loss(self.plan).rho * max(1.0, 1 / self.held), delta)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class LaplaceAttack:
     """Scores are logarithms of likelihood ratios, between -ε and ε while all shares are there."""
 
     plan: Plan
-    honest_shares: int
+    held: float
 
     @property
     def thresholds(self) -> Floats:
@@ -119,7 +119,7 @@ class LaplaceAttack:
 
     @property
     def _part(self) -> float:
-        return self.honest_shares / self.plan.noise_shares
+        return self.held
 
     def rates(self, factor: float) -> tuple[Floats, Floats]:
         """By the law of the shares that are left, with scores rounded to a thousandth in each marginal."""

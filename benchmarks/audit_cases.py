@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from functools import cached_property
 from typing import Protocol
 
@@ -27,7 +28,7 @@ from benchmarks.audit_bounds import (
 from benchmarks.audit_masks import (
     bits_tally,
 )
-from benchmarks.audit_parties import TENANTS, Parties
+from benchmarks.audit_parties import Parties
 from benchmarks.audit_path import Coins, seen_of_series
 from crypto.masking import Words
 from federation.protocol.noise import Integers, SystemSampler
@@ -99,7 +100,7 @@ class InsecureScale:
         """As `SystemSampler`, but for the scale."""
         return self._exact.gaussian(self._factor * scale, size)
 
-    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         """As `SystemSampler`, but for the scale."""
         return self._exact.laplace_share(self._factor * scale, shares, size)
 
@@ -114,7 +115,7 @@ def toss(canaries: int) -> Coins:
 
 @dataclass(frozen=True)
 class OfReleases:
-    """All releases of a series, or of one round, when some of ten tenants collude."""
+    """All releases of a series, or of one round, when some of the tenants that answer collude."""
 
     setting: str
     parties: Parties
@@ -127,7 +128,8 @@ class OfReleases:
 
     @cached_property
     def _attack(self) -> Attack:
-        return attack_on(self.plans[0], TENANTS - self.colluding)
+        answered, plan = len(self.parties.tenants), self.plans[0]
+        return attack_on(plan, (answered - self.colluding) * float(plan.shares.of(plan.honest(answered))))
 
     def run(self) -> Tally:
         """One series."""

@@ -2,9 +2,11 @@
 
 Settings are the provider's defaults and every plan is one that a tenant's default policy accepts: ten contributions, of
 which nine carry the full noise, masked by three trustees. Ten tenants are the smallest cohort that is admitted, so the
-one that may collude is all that the noise is over-provisioned for.
+one that may collude is all that the noise is over-provisioned for. Larger federations have noise in layers, of which
+an audit of few or many of them looks at others.
 """
 
+import dataclasses
 import hashlib
 import os
 from dataclasses import dataclass
@@ -54,6 +56,10 @@ class Parties:
     founding: bytes
     directory: Directory
 
+    def answering(self, some: int) -> "Parties":
+        """The same federation when only the first so many tenants answer."""
+        return dataclasses.replace(self, tenants=self.tenants[:some])
+
     @property
     def mask_keys(self) -> dict[int, MaskKey]:
         """The private keys of the trustees that mask, by index."""
@@ -65,10 +71,10 @@ class Parties:
         return tuple(MaskTrustee(index, key.public) for index, key in self.mask_keys.items())
 
 
-def make_parties() -> Parties:
-    """New keys for all."""
+def make_parties(size: int = TENANTS) -> Parties:
+    """New keys for all, with so many tenants."""
     provider = SigningKey.generate(os.urandom)
-    tenants = tuple(Party(SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)) for _ in range(TENANTS))
+    tenants = tuple(Party(SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)) for _ in range(size))
     shares, group = make_group_key()
     trustees = tuple((share, SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)) for share in shares)
     records = [
@@ -94,7 +100,8 @@ def make_plans(parties: Parties, settings: PlanSettings, cells: int) -> list[Pla
     PlanRefused if a tenant under the default policy would not answer one of them.
     """
     leases, trustees, head = _leases(parties, settings, cells), parties.mask_trustees, parties.directory.head
-    plans = [make_plan(settings, _round_id(), (0, HOURS_PER_WEEK), leases, trustees, directory=head)]
+    members, window = len(parties.directory.members), (0, HOURS_PER_WEEK)
+    plans = [make_plan(settings, _round_id(), window, leases, trustees, directory=head, members=members)]
     while len(plans) < settings.horizon:
         plans.append(_next(plans[-1], settings))
         check_continues(plans[-2], plans[-1])

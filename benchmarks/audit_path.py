@@ -54,9 +54,9 @@ class Opener:
     def __init__(self) -> None:
         self._past: list[Words] = []
 
-    def opened(self, plan: Plan, total: Words) -> Words:
+    def opened(self, plan: Plan, total: Words, contributors: int) -> Words:
         """What this week's sum adds up to with the weeks before, which it then belongs to; shape (plan.cells,)."""
-        (found,) = open_groups(plan, self._past, [total])
+        (found,) = open_groups(plan, self._past, [total], contributors)
         if plan.series is not None:
             self._past.append(total[: plan.cells])
         return found
@@ -71,7 +71,7 @@ class MaskSide:
     def share(self, plan: Plan, sent: Sequence[Contributed]) -> Words:
         """What `Trustee.unmask` answers for one group of all."""
         streams = (stream for one in sent for stream in one.streams if stream.trustee == self._index)
-        return self._opener.opened(plan, sum_of_masks(self._key, streams, plan.words))
+        return self._opener.opened(plan, sum_of_masks(self._key, streams, plan.words), len(sent))
 
 
 class ReleaseSide:
@@ -83,7 +83,7 @@ class ReleaseSide:
 
     def released(self, plan: Plan, sent: Sequence[Contributed], shares: Sequence[Words]) -> Release:
         """What `Provider.release` makes of it, but for exposure."""
-        opened = self._opener.opened(plan, add_words(one.cells for one in sent)) - add_words(shares)
+        opened = self._opener.opened(plan, add_words(one.cells for one in sent), len(sent)) - add_words(shares)
         answered = [Answered(one.party.id, plan.start_hour) for one in sent]
         self._releases.append(release(plan, opened, answered, plan.tables, self._releases))
         return self._releases[-1]
@@ -101,7 +101,7 @@ def seen_of_series(
     for plan in plans:
         sent = _sent(parties, plan, coins, sampler)
         made = provider.released(plan, sent, [trustee.share(plan, sent) for trustee in trustees])
-        theirs = known.opened(plan, add_words(one.own for one in sent[len(sent) - colluding :]))
+        theirs = known.opened(plan, add_words(one.own for one in sent[len(sent) - colluding :]), len(sent))
         yield made.observed - np.concatenate([table.reshape(-1) for table in from_ring(plan, theirs)])
 
 

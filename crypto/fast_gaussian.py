@@ -79,9 +79,9 @@ def total_variation(scale: float) -> Fraction:
     return Fraction(_reach(scale) + 1, 1 << TABLE_BITS)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def table(scale: float) -> GaussianTable:
-    """The table of a scale; ValueError for one that is not covered. The last sixteen are kept."""
+    """The table of a scale; ValueError for one that is not covered. The last 64 are kept."""
     if not covers(scale):
         raise ValueError(f"there are tables for scales from {SMALLEST_SCALE} to {LARGEST_SCALE:.0f}, not for {scale}")
     entries = _cumulative(scale)

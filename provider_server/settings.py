@@ -44,6 +44,7 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     owners_minimum: Positive = 5
     cohort_minimum: Positive = 10
     noise_shares: Positive = 9
+    honest_minimum: Annotated[int, msgspec.Meta(ge=0)] = 0
     failures_per_unit: Positive = 1
     weeks_per_epoch: Positive = 13
     horizon_weeks: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_HORIZON)] = 13
@@ -52,6 +53,8 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.noise_shares > self.cohort_minimum:
             raise ValueError("noise_shares is larger than cohort_minimum: a full cohort would lack noise")
+        if 0 < self.honest_minimum < self.noise_shares:
+            raise ValueError("honest_minimum is smaller than noise_shares: lower noise_shares to as many")
         if self.mechanism is not Mechanism.DISCRETE_GAUSSIAN and self.horizon_weeks > 1:
             raise ValueError("only Gaussian noise is correlated over weeks: set horizon_weeks to 1")
         if self.mechanism is Mechanism.DISCRETE_GAUSSIAN and self.delta <= 0:
@@ -71,6 +74,7 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             weeks_per_epoch=self.weeks_per_epoch,
             horizon=self.horizon_weeks,
             groups=self.groups,
+            honest_minimum=self.honest_minimum,
         )
 
 

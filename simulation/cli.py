@@ -329,6 +329,28 @@ def aggregation(
 
 
 @bench.command(cls=Verb)
+def attendance(
+    clouds: Annotated[int, typer.Option(min=0, help="Number of clouds to find mismatches in; 0: noise alone.")] = 5,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Noise over the ideal when not everybody answers, and the accuracy of findings then."""
+    with _console.failing(), progressing() as progress:
+        from federation.protocol.noise import SystemSampler
+        from simulation.bench import attendance as bench_attendance
+
+        noises = list(bench_attendance.rows(SystemSampler(), quick=quick))
+        steps = bench_attendance.found(clouds, quick=quick)
+        total = clouds * len(bench_attendance.ANSWERING)
+        summary = bench_attendance.summary(noises, list(progress.track(steps, total=total, description="clouds")))
+    if as_json:
+        show_json(summary)
+    else:
+        show(*bench_attendance.lines(summary))
+
+
+@bench.command(cls=Verb)
 def learning(
     seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 20,
     *,

@@ -382,14 +382,12 @@ class Trustee:
 
     def _mask_sums(self, asked: UnmaskRequest, plan: Plan) -> list[Words]:
         sums = [self._sum(group, plan, plan.words) for group in asked.headers]
-        if plan.series is None:
-            return sums
         left_out = {(one.position, one.group) for one in asked.left_out}
         past = [
             embed(before.tables, plan.tables, self._counted(then, before, left_out))
             for then, before in self._opened_before(plan)
         ]
-        return open_groups(plan, past, sums)
+        return open_groups(plan, past, sums, min(len(group) for group in asked.groups))
 
     def _counted(self, asked: UnmaskRequest, plan: Plan, left_out: set[tuple[int, int]]) -> Words:
         """The masks of the counts of an earlier round, without the groups that were left out since."""

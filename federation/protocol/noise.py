@@ -12,16 +12,23 @@ over k shares, is exactly the discrete Laplace law of scale b (Kotz, Kozubowski 
 form). No scaling is needed. Drawn by inversion of a table of 128-bit cumulative probabilities: each draw is within
 2^-108 of the exact law in total variation.
 
-More than k contributions only add independent noise. Fewer than k must never be unmasked: `cohort_minimum` sees to it.
+How many answer is known only afterwards. So where a plan has `noise_layers`, a share comes in parts of unequal size,
+each under masks of its own, and only those are opened that attendance needs (`federation.protocol.attendance`).
+Gaussian parts add up to nearly a Gaussian, Laplace parts NB(r, p), r any fraction, exactly to the law of their sum.
+What is opened beyond the ideal is independent noise. Sums of fewer than k must never be unmasked: `cohort_minimum` sees
+to it.
 
 In a series the counts are not scaled and the noise is not added before they are masked: what comes off the masks is a
 weighted sum of the weeks so far under this week's noise (`crypto.continual_counting`), and the weights scale it.
 """
 
+import math
 import os
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from functools import lru_cache
 from typing import Protocol
 
@@ -38,6 +45,7 @@ Integers = NDArray[np.int64]
 
 SCALE_BITS = {Mechanism.DISCRETE_GAUSSIAN: 8, Mechanism.DISCRETE_LAPLACE: 0}
 FAST_FROM_CELLS = 2**15  # from here on the largest table is made in less time than OpenDP needs for the draws
+FEW_CELLS, CELLS_TO_SCALE = 2**9, 4  # so it is for smaller tables, whose size and time grow with the scale
 _TABLE_BITS = 128
 _NEGLIGIBLE = Decimal(2) ** -130
 
@@ -48,20 +56,28 @@ class NoiseSampler(Protocol):
     def gaussian(self, scale: float, size: int) -> Integers:
         """`size` independent discrete Gaussians with parameter `scale` > 0."""
 
-    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         """`size` independent draws of which `shares` sum to a discrete Laplace of scale b = `scale`."""
 
 
 class SystemSampler:
     """Samplers over the operating system's generator; each draw is within 2^-108 of its law, if not exact."""
 
+    def __init__(self) -> None:
+        self._asked: Counter[float] = Counter()
+
     def gaussian(self, scale: float, size: int) -> Integers:
-        """OpenDP's exact sampler, about 10 µs per draw; for large tables the fast one, within 2^-110 of its law."""
-        if size >= FAST_FROM_CELLS and fast_gaussian.covers(scale):
+        """OpenDP's exact sampler, about 10 µs per draw; the fast one, within 2^-110 of its law, once draws are many.
+
+        Many are as many, at this scale so far, as OpenDP needs longer for than a table takes to make.
+        """
+        self._asked[scale] += size
+        many = min(FAST_FROM_CELLS, max(FEW_CELLS, CELLS_TO_SCALE * scale))
+        if self._asked[scale] >= many and fast_gaussian.covers(scale):
             return fast_gaussian.draw(fast_gaussian.table(scale), size, fast_gaussian.chacha20(os.urandom(32)))
         return opendp_gaussian(scale, size)
 
-    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         """Difference of two negative-binomial draws per element."""
         return polya_difference(scale, shares, size, os.urandom)
 
@@ -81,7 +97,7 @@ def _opendp_gaussian(scale: float) -> Callable[[Integers], list[int]]:
     return measurement
 
 
-def polya_difference(scale: float, shares: int, size: int, random_bytes: Callable[[int], bytes]) -> Integers:
+def polya_difference(scale: float, shares: Fraction | int, size: int, random_bytes: Callable[[int], bytes]) -> Integers:
     """`size` draws of NB(1/shares, p) - NB(1/shares, p) with p = exp(-1/scale), from 128 random bits each."""
     table = _negative_binomial_table(scale, shares)
     width = _TABLE_BITS // 8
@@ -92,11 +108,12 @@ def polya_difference(scale: float, shares: int, size: int, random_bytes: Callabl
 
 
 @lru_cache(maxsize=64)
-def _negative_binomial_table(scale: float, shares: int) -> list[int]:
+def _negative_binomial_table(scale: float, shares: Fraction | int) -> list[int]:
     """Cumulative probabilities of NB(1/shares, exp(-1/scale)) times 2^128, until the tail is below 2^-130."""
     with localcontext() as context:
         context.prec = 60
-        success, size = (Decimal(-1) / Decimal(scale)).exp(), Decimal(1) / Decimal(shares)
+        success = (Decimal(-1) / Decimal(scale)).exp()
+        size = Decimal(shares.denominator) / Decimal(shares.numerator)
         mass, total, count, table = (1 - success) ** size, Decimal(0), 0, []
         while 1 - total > _NEGLIGIBLE and (count == 0 or mass > _NEGLIGIBLE * (1 - success)):
             total += mass
@@ -107,24 +124,33 @@ def _negative_binomial_table(scale: float, shares: int) -> list[int]:
 
 
 def contribution(plan: Plan, counts: Sequence[Integers], sampler: NoiseSampler) -> Words:
-    """A tenant's counts with its share of the noise, before masks; shape (plan.words,), dtype uint64."""
-    share = noise_share(plan, sampler)
+    """A tenant's counts and its noise in parts, before masks; shape (plan.words,), dtype uint64."""
+    base, *layers = [noise_share(plan, sampler, part) for part in plan.shares.parts]
     if plan.series is None:
-        return to_ring(plan, counts) + share
-    return np.concatenate([_flat(counts).astype(np.uint64), share])
+        return np.concatenate([to_ring(plan, counts) + base, *layers])
+    return np.concatenate([_flat(counts).astype(np.uint64), base, *layers])
 
 
-def open_groups(plan: Plan, past: Sequence[Words], groups: Sequence[Words]) -> list[Words]:
+def open_groups(plan: Plan, past: Sequence[Words], groups: Sequence[Words], smallest: int) -> list[Words]:
     """The weighted sums that may be unmasked. Linear: trustees apply it to masks, the provider to masked sums.
 
-    `groups` holds the sum over each group of contributions, shape (plan.words,); `past` the sums of the counts of the
-    earlier weeks of the series, oldest first, shape (plan.cells,), which go with the first group. One array of shape
-    (plan.cells,) per group: the weighted sum of the weeks, and the noise.
+    `groups` holds the sum over each group of contributions, shape (plan.words,), of which the smallest group has
+    `smallest`; `past` the sums of the counts of the earlier weeks of the series, oldest first, shape (plan.cells,),
+    which go with the first group. One array of shape (plan.cells,) per group: the weighted sum of the weeks, the base
+    noise, and those layers that so many contributions need. ValueError for too few.
     """
-    if plan.series is None:
-        return list(groups)
-    weeks = [[*past, groups[0][: plan.cells]], *([group[: plan.cells]] for group in groups[1:])]
-    return [combine(some, plan.horizon) + own[plan.cells :] for some, own in zip(weeks, groups, strict=True)]
+    kept = plan.shares.kept(plan.honest(smallest))
+    opened = []
+    for at, group in enumerate(groups):
+        vectors = group.reshape(plan.vectors, plan.cells)
+        own, layers = vectors[: -plan.shares.layers or None], vectors[len(vectors) - plan.shares.layers :]
+        weeks = [*past, own[0]] if at == 0 else [own[0]]
+        total = combine(weeks, plan.horizon) + own[1] if plan.series else own[0].copy()
+        for layer, noise in enumerate(layers):
+            if kept >> layer & 1:
+                total += noise
+        opened.append(total)
+    return opened
 
 
 def to_ring(plan: Plan, counts: Sequence[Integers]) -> Words:
@@ -144,30 +170,42 @@ def from_ring(plan: Plan, words: Words) -> tuple[Floats, ...]:
     return tuple(part.reshape(table.shape) for part, table in zip(parts, plan.tables, strict=True))
 
 
-def noise_share(plan: Plan, sampler: NoiseSampler) -> Words:
-    """One tenant's noise for every cell of the plan, in the ring; shape (plan.cells,), dtype uint64."""
-    parts = [
-        _marginal_share(plan, marginal, table.events.size, sampler)
+def noise_share(plan: Plan, sampler: NoiseSampler, part: Fraction | None = None) -> Words:
+    """A part of one tenant's noise, the base if left out, for every cell, in the ring; (plan.cells,), dtype uint64."""
+    drawn = [
+        _marginal_share(plan, marginal, part or plan.shares.base, table.events.size, sampler)
         for marginal, table in zip(plan.marginals, plan.tables, strict=True)
     ]
-    return np.concatenate(parts).astype(np.uint64)
+    return np.concatenate(drawn).astype(np.uint64)
 
 
-def _marginal_share(plan: Plan, marginal: Marginal, cells: int, sampler: NoiseSampler) -> Integers:
+def _marginal_share(plan: Plan, marginal: Marginal, part: Fraction, cells: int, sampler: NoiseSampler) -> Integers:
     if plan.mechanism is Mechanism.DISCRETE_LAPLACE:
-        return sampler.laplace_share(marginal.noise_scale, plan.noise_shares, cells)
-    return sampler.gaussian(gaussian_share_scale(plan, marginal), cells)
+        return sampler.laplace_share(marginal.noise_scale, 1 / part, cells)
+    return sampler.gaussian(gaussian_scale(plan, marginal, part), cells)
 
 
-def gaussian_share_scale(plan: Plan, marginal: Marginal) -> float:
-    """Parameter of one share of a marginal's Gaussian noise, in ring units (counts times 2^8)."""
-    return float(marginal.noise_scale * (1 << SCALE_BITS[plan.mechanism]) / np.sqrt(plan.noise_shares))
+def gaussian_scale(plan: Plan, marginal: Marginal, part: Fraction | float) -> float:
+    """Parameter of noise with that part of a marginal's Gaussian variance, in ring units (counts times 2^8)."""
+    return float(marginal.noise_scale * (1 << SCALE_BITS[plan.mechanism]) * math.sqrt(part))
 
 
-def noise_variances(plan: Plan, contributors: int) -> tuple[float, ...]:
-    """Variance per cell, in counts², of the noise in a sum of `contributors` contributions; one per marginal."""
-    surplus = contributors / plan.noise_shares
-    return tuple(surplus * _full_variance(plan.mechanism, marginal.noise_scale) for marginal in plan.marginals)
+def opened_shares(plan: Plan, contributors: int, smallest: int | None = None) -> float:
+    """The noise of a sum of `contributors` contributions, over that which the plan asks for.
+
+    `smallest` is the size of the round's smallest group, by which noise is opened: left out, there is one group.
+    """
+    kept = plan.honest(contributors if smallest is None else smallest)
+    return float(contributors * plan.shares.of(kept))
+
+
+def noise_variances(plan: Plan, contributors: int, smallest: int | None = None) -> tuple[float, ...]:
+    """Variance per cell, in counts², of the noise in a sum of `contributors` contributions; one per marginal.
+
+    `smallest` as in `opened_shares`.
+    """
+    opened = opened_shares(plan, contributors, smallest)
+    return tuple(opened * _full_variance(plan.mechanism, marginal.noise_scale) for marginal in plan.marginals)
 
 
 def _full_variance(mechanism: Mechanism, scale: float) -> float:

@@ -19,6 +19,7 @@ from itertools import pairwise
 from crypto.codec import Count, Few, Many, Message, Number, Record, Text
 from crypto.errors import PlanRefused
 from crypto.ids import Digest, MaskPublicKey, RoundId
+from federation.protocol.attendance import Shares, honest_of
 from federation.protocol.causes import Domain
 from federation.protocol.life_table import Dimension, LifeTable
 
@@ -117,14 +118,22 @@ class Series(Record, frozen=True):
             raise ValueError("the position of a round must lie within the horizon of its series")
 
 
-class Plan(Message, frozen=True, tag="pharoah/plan/3", dict=True):
+class NoiseLayers(Record, frozen=True):
+    """Noise for those who answer: `full_shares` contributions carry the full noise without any of the `layers`."""
+
+    full_shares: Count
+    layers: Count
+
+
+class Plan(Message, frozen=True, tag="pharoah/plan/4", dict=True):
     """All that a tenant needs to answer one round or refuse it.
 
     The window is [start_hour, end_hour) since the federation's start. `band_edges_hours` has one more entry than there
     are bands, the last may be very large. `noise_shares` contributions together carry the full noise; the provider must
-    not get a sum of fewer than `cohort_minimum` contributions. `directory` names the entry of the directory under whose
-    keys the round is held. `bundle` is the newest published bundle: all tenants answer one plan, so tenants with
-    different bundles detect it.
+    not get a sum of fewer than `cohort_minimum` contributions. `noise_layers` says what of each contribution's noise is
+    opened when more answer; without it, all of it. `directory` names the entry of the directory under whose keys the
+    round is held. `bundle` is the newest published bundle: all tenants answer one plan, so tenants with different
+    bundles detect it.
     """
 
     round_id: RoundId
@@ -145,15 +154,18 @@ class Plan(Message, frozen=True, tag="pharoah/plan/3", dict=True):
     trustees: Few[MaskTrustee]
     series: Series | None = None
     bundle: PublishedBundle | None = None
+    noise_layers: NoiseLayers | None = None
 
     def __post_init__(self) -> None:
         self._check_window()
         self._check_series()
         self._check_budget()
         self._check_tables()
-        self._check_size()
         if not 1 <= self.noise_shares <= self.cohort_minimum:
             raise ValueError("noise_shares must lie between 1 and cohort_minimum, or a full cohort would lack noise")
+        if self.noise_layers is not None and self.shares.layers == 0:
+            raise ValueError("noise_layers must name layers; a plan without any leaves it out")
+        self._check_size()
         if len({trustee.index for trustee in self.trustees}) != len(self.trustees) or not self.trustees:
             raise ValueError("a plan needs mask trustees, each once")
 
@@ -228,8 +240,19 @@ class Plan(Message, frozen=True, tag="pharoah/plan/3", dict=True):
 
     @property
     def vectors(self) -> int:
-        """2 in a series, where counts and noise are masked separately; else 1, their sum."""
-        return 2 if self.series else 1
+        """Vectors of cells under masks of their own: counts and base noise, in a series apart, and each layer."""
+        return (2 if self.series else 1) + self.shares.layers
+
+    @cached_property
+    def shares(self) -> Shares:
+        """How each contribution's noise is divided; ValueError for a division that is none."""
+        if self.noise_layers is None:
+            return Shares(self.noise_shares, self.noise_shares, 0)
+        return Shares(self.noise_shares, self.noise_layers.full_shares, self.noise_layers.layers)
+
+    def honest(self, smallest_group: int) -> int:
+        """How many of a group of that size count as honest: as large a share as of a cohort that is minimal."""
+        return honest_of(smallest_group, self.noise_shares, self.cohort_minimum)
 
     @property
     def words(self) -> int:
@@ -258,6 +281,7 @@ _SETTLED = (
     "owners_minimum",
     "cohort_minimum",
     "noise_shares",
+    "noise_layers",
     "trustees",
 )
 

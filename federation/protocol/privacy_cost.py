@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from crypto.continual_counting import WEIGHT_ONE, squared_sensitivity
-from federation.protocol.noise import gaussian_share_scale
+from federation.protocol.noise import gaussian_scale
 from federation.protocol.plan import MAX_WORDS, Marginal, Mechanism, Plan
 
 _NEGLIGIBLE_EXPONENT = 700.0
@@ -48,9 +48,10 @@ NO_LOSS = PrivacyLoss(0.0, 0.0)
 
 
 def plan_loss(plan: Plan) -> PrivacyLoss:
-    """The loss of one job-week by `plan` if at least `plan.noise_shares` honest contributions are summed.
+    """The loss of a job-week by `plan` at every attendance, if in each group `plan.honest` of the smallest are honest.
 
-    In a series: for this round and all later ones, whatever rows those have.
+    The worst is priced: there the noise that is opened is exactly what the plan asks for (`attendance.Shares`), and at
+    every other it is more. In a series: for this round and all later ones, whatever rows those have.
     """
     losses = [_marginal_loss(plan, m, table.events.size) for m, table in zip(plan.marginals, plan.tables, strict=True)]
     return sum(losses, NO_LOSS)
@@ -62,8 +63,10 @@ def _marginal_loss(plan: Plan, marginal: Marginal, cells: int) -> PrivacyLoss:
     sensitivity = plan.failures_per_unit * math.sqrt(squared_sensitivity(plan.horizon))
     if plan.series is not None:
         cells = MAX_WORDS * plan.horizon  # the composition of the rounds to come, which may have more rows than this
-    share = gaussian_share_scale(plan, marginal)
-    return PrivacyLoss(0.0, distributed_gaussian_rho(sensitivity, share, plan.noise_shares, cells))
+    shares = plan.shares
+    smallest, addends = min(shares.parts), shares.full * len(shares.parts)
+    scales = gaussian_scale(plan, marginal, 1), gaussian_scale(plan, marginal, smallest)
+    return PrivacyLoss(0.0, unequal_gaussian_rho(sensitivity, *scales, addends, cells))
 
 
 def distributed_gaussian_rho(sensitivity: float, share_scale: float, shares: int, cells: int) -> float:
@@ -71,16 +74,27 @@ def distributed_gaussian_rho(sensitivity: float, share_scale: float, shares: int
 
     `sensitivity` is the L2 sensitivity in ring units. Infinite where the theorem does not apply (share_scale² < 1/2).
     """
-    if share_scale**2 < 0.5:
+    return unequal_gaussian_rho(sensitivity, math.sqrt(shares) * share_scale, share_scale, shares, cells)
+
+
+def unequal_gaussian_rho(sensitivity: float, scale: float, smallest: float, addends: int, cells: int) -> float:
+    """The same for discrete Gaussians of unequal parameters, as many as `addends` and none below `smallest`.
+
+    `scale` is the root of the sum of their squares, at least. The proof is in docs/privacy.md.
+    """
+    if smallest**2 < 0.5:
         return math.inf
-    tau = _tau(share_scale, shares)
-    ideal = sensitivity / (math.sqrt(shares) * share_scale)
-    bound = min(math.sqrt(ideal**2 + 0.5 * tau * cells), ideal + tau * math.sqrt(cells))
+    tau = _tau(smallest, addends)
+    ideal = sensitivity / scale
+    bound = min(math.sqrt(ideal**2 + 2 * tau * cells), ideal + tau * math.sqrt(cells))
     return bound**2 / 2
 
 
 def _tau(share_scale: float, shares: int) -> float:
-    """The distance of the sum from a discrete Gaussian; terms fall, so the last one bounds all beyond `_TAU_TERMS`."""
+    """The distance of the sum from a discrete Gaussian; terms fall, so the last one bounds all beyond `_TAU_TERMS`.
+
+    Where parameters differ, that of the smallest bounds each term.
+    """
     evaluated = min(shares - 1, _TAU_TERMS)
     head = sum(_tau_term(share_scale, k) for k in range(1, evaluated + 1))
     return 10 * (head + (shares - 1 - evaluated) * _tau_term(share_scale, evaluated + 1))

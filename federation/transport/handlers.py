@@ -92,7 +92,7 @@ class Handlers:
                     async with aclosing(stream(question)) as messages:
                         async for message in messages:
                             await _write(message, caller, context)
-                            if self.watchers.is_closing:
+                            if self.watchers.is_closing:  # it was spared in the middle of this message
                                 raise asyncio.CancelledError
                 finally:
                     self.watchers.end()

@@ -21,7 +21,7 @@ import numpy as np
 
 from crypto import continual_counting
 from crypto.continual_counting import WEIGHT_ONE
-from federation.protocol import life_table, noise
+from federation.protocol import life_table
 from federation.protocol.causes import Domain
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.plan import Plan
@@ -197,7 +197,7 @@ def _steps(carries: Sequence[bool], first: int) -> Floats:
 
 def _fresh_variance(made: Release, number: int) -> float:
     """Of the noise that one release added to each cell of a table; none where it holds exact counts, as in a trial."""
-    return noise.noise_variances(made.plan, made.contributors)[number] * bool(made.tables[number].noise_variance.any())
+    return made.fresh_variances[number] * bool(made.tables[number].noise_variance.any())
 
 
 def _marginal_noise(made: Release, name: str) -> float:

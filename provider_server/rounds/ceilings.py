@@ -23,6 +23,7 @@ from scipy.special import ndtri
 from crypto.ids import TenantId
 from federation.protocol.causes import CAUSES
 from federation.protocol.life_table import Floats, LifeTable
+from federation.protocol.noise import opened_shares
 from federation.protocol.plan import HOURS_PER_WEEK, Marginal, Mechanism, Plan
 from provider_server.fleet.leases import OF_FAILURE, Lease, rows_of
 
@@ -184,18 +185,22 @@ def impossible(held: JobWeeks, groups: Sequence[GroupSum], false_alarm: float) -
             total, most = counts.sum(axis=1, keepdims=True), np.array([[ceiling.totals[place]]])
             for what, values, high in (("cell", counts, cells), ("total", total, most)):
                 added = counts.size // values.size
-                reach = noise_reach(plan, len(group.members), added, false_alarm / tests)
+                smallest = min(len(other.members) for other in groups)
+                reach = noise_reach(plan, opened_shares(plan, len(group.members), smallest), added, false_alarm / tests)
                 margin = reach * math.sqrt(added * group.noise_variance[place])
                 low = np.full(values.shape, -margin)
                 yield from outside([number], f"{marginal.name} {what}", values, low, high + margin)
 
 
-def noise_reach(plan: Plan, contributors: int, cells: int, false_alarm: float) -> float:
-    """Standard deviations that the noise of a sum over `cells` cells exceeds, upwards, with `false_alarm` at most."""
+def noise_reach(plan: Plan, opened: float, cells: int, false_alarm: float) -> float:
+    """Standard deviations that the noise of a sum over `cells` cells exceeds, upwards, with `false_alarm` at most.
+
+    `opened` is the noise of the sum over that which the plan asks for (`federation.protocol.noise.opened_shares`).
+    """
     if plan.mechanism is Mechanism.DISCRETE_GAUSSIAN:
         return float(-ndtri(false_alarm))
     # Chernoff's bound for a sum of Laplace variables, whose tails are longer than a Gaussian's.
-    copies = cells * contributors / plan.noise_shares
+    copies = cells * opened
     at = np.linspace(0.001, 0.999, 999)
     return float(np.min((-copies * np.log1p(-(at**2)) - math.log(false_alarm)) / at) / math.sqrt(2 * copies))
 

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from crypto.errors import Refusal
 from crypto.ids import TenantId
 from federation.protocol.life_table import Floats
+from federation.protocol.noise import opened_shares
 from federation.protocol.plan import Plan
 from provider_server.rounds.ceilings import CeilingFinding, GroupSum, JobWeeks, impossible, noise_reach, outside
 
@@ -265,7 +266,7 @@ def _unlike(layer: _Layer, views: Sequence[_View], false_alarm: float) -> Iterat
     for view in views:
         least = min(map(len, layer.members), default=0)
         allowed = false_alarm / (len(views) * 2 * view.values.size)
-        margin = noise_reach(layer.plan, least, view.cells, allowed) * view.deviation
+        margin = noise_reach(layer.plan, opened_shares(layer.plan, least), view.cells, allowed) * view.deviation
         low, high = view.expected - margin, view.expected + margin
         yield from outside(layer.groups, f"{layer.name} {view.what}", view.values, low, high)
 

@@ -5,19 +5,26 @@ sub-archetype has too few owners is counted under its archetype, or its family, 
 enough owners. Owners are counted only among those left, so that a coarse row never contains a single tenant.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from crypto.errors import Refusal
 from crypto.ids import Digest, RoundId, TenantId
+from federation.protocol.attendance import Shares, honest_of, layers_for
 from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.directory import NOTHING_BEFORE
+from federation.protocol.noise import gaussian_scale
 from federation.protocol.plan import (
     HOURS_PER_WEEK,
+    MAX_WORDS,
     TOKEN_DIMENSIONS,
     Marginal,
     MaskTrustee,
     Mechanism,
+    NoiseLayers,
     Plan,
     PlanDimension,
     PublishedBundle,
@@ -26,6 +33,8 @@ from federation.protocol.plan import (
 from federation.protocol.privacy_cost import noise_scales
 from federation.protocol.round_messages import LADDER_LABELS
 from provider_server.fleet.leases import Lease
+
+LEAST_SCALE = 3.0  # of a part of a tenant's Gaussian noise: sums of smaller ones are not priced as one Gaussian
 
 
 class NothingToCount(Refusal):
@@ -44,6 +53,8 @@ class MarginalSpec:
     weight: float
 
 
+MOST_EXCESS = 2.0  # of the variance of noise over the ideal, without a warning
+
 # Most of the budget goes to the table that carries the mismatches, which is the sparsest (docs/learning.md); the hazard
 # table has the fewest cells per failure. Script errors by pair are the negative control, as hardware cannot cause them.
 # The table of reasons only illustrates.
@@ -59,8 +70,9 @@ MARGINALS = (
 class PlanSettings:
     """What the provider fixes for its rounds. `noise_shares` honest contributions carry the full noise.
 
-    With a `horizon` above 1, so many rounds of an epoch share correlated noise. `groups` is how many groups of
-    contributions are opened apart, if there are contributions enough.
+    The noise of larger rounds follows the number that answers, of at most `honest_minimum` honest ones if that is not
+    0: tenants refuse plans that rely on more than they know. With a `horizon` above 1, so many rounds of an epoch share
+    correlated noise. `groups` is how many groups of contributions are opened apart, if there are contributions enough.
     """
 
     epsilon: float
@@ -74,6 +86,7 @@ class PlanSettings:
     weeks_per_epoch: int = 13
     horizon: int = 1
     groups: int = 1
+    honest_minimum: int = 0
     marginals: tuple[MarginalSpec, ...] = MARGINALS
 
     def scales(self) -> tuple[float, ...]:
@@ -91,20 +104,23 @@ def make_plan(
     public_levels: Mapping[str, tuple[str, ...]] | None = None,
     *,
     directory: Digest = NOTHING_BEFORE,
+    members: int = 0,
+    seen: int = 0,
     earlier: Plan | None = None,
     bundle: PublishedBundle | None = None,
 ) -> Plan:
     """The plan for [start, end) hours, with rows from the epoch's `leases`; NothingToCount if a dimension has no row.
 
     `public_levels` gives the levels of further dimensions whose domain is public knowledge, `directory` the head under
-    which the round is held. `earlier` is the last opened round of the series to go on with, or of one that is over;
-    `bundle` the newest one.
+    which the round is held and `members` how many tenants it names, `seen` how many answered in the smallest group of
+    the last round. `earlier` is the last opened round of the series to go on with, or of one that is over; `bundle` the
+    newest one.
     """
     series = next_series(settings, round_id, window, earlier)
     before = earlier.dimensions if earlier and series and series.position else ()
     kept = {dimension.name: dimension.levels for dimension in before}
     names = dict.fromkeys(name for spec in settings.marginals for name in spec.dimensions)
-    return Plan(
+    plan = Plan(
         round_id=round_id,
         directory=directory,
         epoch=window[0] // (HOURS_PER_WEEK * settings.weeks_per_epoch),
@@ -127,6 +143,56 @@ def make_plan(
         series=series,
         bundle=bundle,
     )
+    if earlier and plan.position > 0 and _has_room_for_layers_of(earlier, plan):
+        return msgspec.structs.replace(plan, noise_layers=earlier.noise_layers)
+    return msgspec.structs.replace(plan, noise_layers=noise_layers(settings, plan, members, seen))
+
+
+def _has_room_for_layers_of(earlier: Plan, plan: Plan) -> bool:
+    """Otherwise the series cannot go on."""
+    words = plan.cells * (plan.vectors + earlier.shares.layers)
+    return earlier.noise_shares == plan.noise_shares and words <= MAX_WORDS
+
+
+def noise_layers(settings: PlanSettings, plan: Plan, members: int, seen: int) -> NoiseLayers | None:
+    """How noise is divided where `members` tenants may answer; None: not at all.
+
+    A series is planned for a federation of twice as many members, and for a quarter more rows. Where a contribution has
+    no room for all layers, noise is right for nine tenths of those who were `seen` to answer, and coarse elsewhere. No
+    part is so small that a tenant would refuse its price.
+    """
+    growth = 2 if plan.series else 1
+    groups = max(1, min(settings.groups, members // plan.cohort_minimum))
+    full = honest_of(growth * members // groups, plan.noise_shares, plan.cohort_minimum)
+    if settings.honest_minimum:
+        full = min(full, settings.honest_minimum)
+    room = (MAX_WORDS * 4 // (5 * plan.cells) if plan.series else MAX_WORDS // plan.cells) - plan.vectors
+    if room < layers_for(plan.noise_shares, max(full, plan.noise_shares)) and seen:
+        full = min(full, honest_of(seen * 9 // 10, plan.noise_shares, plan.cohort_minimum))
+    full = int(min(full, _most_parts(plan)))
+    if full <= plan.noise_shares or room < 1:
+        return None
+    most = min(layers_for(plan.noise_shares, full), room)
+    fine = (layers for layers in range(most, 0, -1) if _draws_are_noise(plan, Shares(plan.noise_shares, full, layers)))
+    return next((NoiseLayers(full, layers) for layers in fine), None)
+
+
+def _most_parts(plan: Plan) -> float:
+    """Into how many equal parts the noise of a plan can be divided."""
+    if plan.mechanism is Mechanism.DISCRETE_LAPLACE:
+        return math.inf
+    return min(gaussian_scale(plan, marginal, 1) for marginal in plan.marginals) ** 2 / LEAST_SCALE**2
+
+
+def _draws_are_noise(plan: Plan, shares: Shares) -> bool:
+    """Whether each part is large enough that sums of parts are as good as one Gaussian."""
+    return float(min(shares.parts)) * _most_parts(plan) >= 1
+
+
+def most_excess(plan: Plan, members: int) -> float:
+    """The largest variance of noise, over what epsilon asks for, if `members` or fewer answer in one group."""
+    honest = range(plan.noise_shares, max(plan.noise_shares, plan.honest(members)) + 1)
+    return max(plan.shares.excess(many) for many in honest)
 
 
 def next_series(

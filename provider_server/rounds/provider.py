@@ -42,7 +42,7 @@ from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
 from provider_server.rounds.ceilings import GroupSum, job_weeks
 from provider_server.rounds.grouping import GroupJudgement, TenantScores, accepted, assign, judge
-from provider_server.rounds.planning import PlanSettings, make_plan, next_series
+from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_series
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
 from provider_server.store.hint_store import HintStore
 from provider_server.store.round_store import RoundState
@@ -231,9 +231,33 @@ class Provider:
         known = self.store.leases(self._epoch_start(window[0]), window[1])
         leases = [_as_owned(lease, owned) for lease in known]
         trustees, head = self.mask_trustees(), self.directory.head
-        return make_plan(
-            self.settings, round_id, window, leases, trustees, directory=head, earlier=earlier, bundle=self._published()
+        plan = make_plan(
+            self.settings,
+            round_id,
+            window,
+            leases,
+            trustees,
+            directory=head,
+            members=len(self.directory.members),
+            seen=self._seen(),
+            earlier=earlier,
+            bundle=self._published(),
         )
+        self._warn_of_noise(plan)
+        return plan
+
+    def _warn_of_noise(self, plan: Plan) -> None:
+        """Warns where the noise of a round would have more than twice the variance that its epsilon asks for."""
+        groups = max(1, min(self.settings.groups, len(self.directory.members) // plan.cohort_minimum))
+        worst = groups * most_excess(plan, len(self.directory.members) // groups)
+        if worst > MOST_EXCESS:
+            logger.warning(
+                "round %s: noise of up to %.1f times the variance that epsilon asks for: lower groups, count fewer"
+                " cells, or raise honest_minimum or noise_shares",
+                plan.round_id,
+                worst,
+                extra={"event": "noise_beyond_ideal"},
+            )
 
     def _published(self) -> PublishedBundle | None:
         newest = self.store.newest_bundle()
@@ -308,7 +332,15 @@ class Provider:
         since = {answer.tenant: float(answer.start_hour) for answer in answered}
         slices = Slices.since(since, leases, plan.end_hour, plan.band_edges_hours)
         total = add_words(opened[at] for at in sound)
-        release = gate.release(plan, total, answered, exposure.expose(plan, slices), earlier, carries=0 in sound)
+        release = gate.release(
+            plan,
+            total,
+            answered,
+            exposure.expose(plan, slices),
+            earlier,
+            smallest_group=round_.smallest_group,
+            carries=0 in sound,
+        )
         left_out = frozenset(range(len(opened))) - frozenset(sound)
         round_.release(gate.to_bytes(release), left_out, self.suspicion().after(judgement).to_dict())
         return release
@@ -359,6 +391,11 @@ class Provider:
         last = gate.from_bytes(releases[-1]).plan if releases else None
         return None if last is None or is_broken(self.store.rounds, last) else last
 
+    def _seen(self) -> int:
+        """How many answered in the smallest group of the last round; 0 before the first."""
+        releases = self.store.releases()
+        return gate.from_bytes(releases[-1]).smallest_group if releases else 0
+
     def _releases_of(self, past: Past) -> list[gate.Release]:
         names = {plan.round_id for plan in past.plans}
         return [release for release in self.releases() if release.plan.round_id in names] if names else []
@@ -376,10 +413,9 @@ class Provider:
         held = job_weeks(plan, leases, hours, plan.end_hour)
         sums = []
         for at, (members, words) in enumerate(zip(round_.groups, opened, strict=True)):
-            counts, variances = from_ring(plan, words), noise_variances(plan, len(members))
+            counts, variances = from_ring(plan, words), noise_variances(plan, len(members), round_.smallest_group)
             if at == 0 and earlier:  # the first group carries the weeks before
-                counts, factor = gate.newly_counted(plan, counts, len(members), earlier)
-                variances = tuple(factor * variance for variance in variances)
+                counts, variances = gate.newly_counted(plan, counts, variances, earlier)
             sums.append(GroupSum(members, counts, variances))
         judgement = judge(sums, held, self.suspicion().rates())
         return judgement, accepted(sums, judgement)

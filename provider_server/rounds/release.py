@@ -37,14 +37,21 @@ class Release:
     """Noisy life tables of one round, one per marginal of its plan and in its order.
 
     `observed` is the unmasked sum, shape (plan.cells,): in a series a weighted sum of its weeks, or of this week only,
-    where the group that carries the others was left out (`carries` is False).
+    where the group that carries the others was left out (`carries` is False). `smallest_group` is the size of the
+    smallest group of the round, by which its noise was opened.
     """
 
     plan: Plan
     answered: tuple[Answered, ...]
     tables: tuple[LifeTable, ...]
     observed: Floats
+    smallest_group: int
     carries: bool = True
+
+    @property
+    def fresh_variances(self) -> tuple[float, ...]:
+        """Variance per cell, in counts², of the noise that this round opened; one per marginal."""
+        return noise.noise_variances(self.plan, self.contributors, self.smallest_group)
 
     @property
     def contributors(self) -> int:
@@ -66,25 +73,29 @@ def release(
     exposure: tuple[LifeTable, ...],
     earlier: Sequence[Release] = (),
     *,
+    smallest_group: int | None = None,
     carries: bool = True,
 ) -> Release:
     """Makes the release. `noisy_sum` has shape (plan.cells,); `exposure` has the plan's tables, as `expose` fills them.
 
     `earlier` are the releases of the plan's series so far, oldest first; `carries` says whether their weeks are in the
-    sum. Raises CohortTooSmall for fewer contributions than the plan's cohort minimum.
+    sum, `smallest_group` how small a group of the round was, if it had several. Raises CohortTooSmall for fewer
+    contributions than the plan's cohort minimum.
     """
     if len(answered) < plan.cohort_minimum:
         raise CohortTooSmall(f"round {plan.round_id}: a sum of {len(answered)} contributions is never released")
     observed = np.concatenate([values.reshape(-1) for values in noise.from_ring(plan, noisy_sum)])
-    weeks = [*((made.plan, made.observed, made.contributors) for made in earlier), (plan, observed, len(answered))]
-    openings = [life_table.embed(of.tables, plan.tables, seen) * WEIGHT_ONE for of, seen, _ in weeks]
+    smallest = len(answered) if smallest_group is None else smallest_group
+    weeks = [*((made.plan, made.observed) for made in earlier), (plan, observed)]
+    fresh = [*(made.fresh_variances for made in earlier), noise.noise_variances(plan, len(answered), smallest)]
+    openings = [life_table.embed(of.tables, plan.tables, seen) * WEIGHT_ONE for of, seen in weeks]
     carried = [*(made.carries for made in earlier), carries]
     total = continual_counting.running_total(openings, carried)
-    births = _split(plan, life_table.births([of.tables for of, _, _ in weeks]))
+    births = _split(plan, life_table.births([of.tables for of, _ in weeks]))
     before = earlier[-1].tables if earlier else ()
     tables = []
     for number, (table, events) in enumerate(zip(exposure, _split(plan, total), strict=True)):
-        variances = [WEIGHT_ONE**2 * noise.noise_variances(of, many)[number] for of, _, many in weeks]
+        variances = [WEIGHT_ONE**2 * week[number] for week in fresh]
         past = before[number].aligned(table.dimensions) if before else LifeTable.zeros(table.dimensions)
         tables.append(
             LifeTable(
@@ -95,13 +106,13 @@ def release(
                 continual_counting.running_variance(variances, births[number], carried),
             )
         )
-    return Release(plan, tuple(answered), tuple(tables), observed, carries)
+    return Release(plan, tuple(answered), tuple(tables), observed, smallest, carries)
 
 
 def newly_counted(
-    plan: Plan, opened: Sequence[Floats], contributors: int, earlier: Sequence[Release]
-) -> tuple[tuple[Floats, ...], float]:
-    """The new week's counts of the group that carries earlier weeks, and the factor by which its variance grows.
+    plan: Plan, opened: Sequence[Floats], variances: Sequence[float], earlier: Sequence[Release]
+) -> tuple[tuple[Floats, ...], tuple[float, ...]]:
+    """The new week's counts of the group that carries earlier weeks, and their variances; `variances` is its own noise.
 
     Subtracts the earlier releases' counts of those weeks, with their noise.
     """
@@ -114,11 +125,12 @@ def newly_counted(
     steps = WEIGHT_ONE * (
         continual_counting.decoding((*carried, True))[:-1] - continual_counting.decoding(tuple(carried))
     )
-    factor = 1.0 + sum(step**2 * made.contributors / contributors for step, made in zip(steps, earlier, strict=True))
-    return tuple(_split(plan, alone)), float(factor)
+    older = zip(*(made.fresh_variances for made in earlier), strict=True)
+    grown = (own + float(np.dot(steps**2, before)) for own, before in zip(variances, older, strict=True))
+    return tuple(_split(plan, alone)), tuple(grown)
 
 
-class StoredRelease(Message, frozen=True, tag="pharoah/release/2"):
+class StoredRelease(Message, frozen=True, tag="pharoah/release/3"):
     """A release as it is kept: float64 arrays, little-endian, all marginals one after the other."""
 
     plan: bytes
@@ -128,6 +140,7 @@ class StoredRelease(Message, frozen=True, tag="pharoah/release/2"):
     at_risk: bytes
     noise_variance: bytes
     observed: bytes
+    smallest_group: Count
     carries: bool
 
 
@@ -136,9 +149,11 @@ _COLUMNS = ("events", "exposure_node_hours", "at_risk", "noise_variance")
 
 def to_bytes(made: Release) -> bytes:
     """The release for the store."""
-    columns = {name: b"".join(_packed(getattr(table, name)) for table in made.tables) for name in _COLUMNS}
-    seen = _packed(made.observed)
-    return encode(StoredRelease(encode(made.plan), made.answered, observed=seen, carries=made.carries, **columns))
+    events, exposure, at_risk, variance = (
+        b"".join(_packed(getattr(table, name)) for table in made.tables) for name in _COLUMNS
+    )
+    observed, how = _packed(made.observed), (made.smallest_group, made.carries)
+    return encode(StoredRelease(encode(made.plan), made.answered, events, exposure, at_risk, variance, observed, *how))
 
 
 def from_bytes(data: bytes) -> Release:
@@ -147,7 +162,8 @@ def from_bytes(data: bytes) -> Release:
     plan = decode(Plan, stored.plan)
     columns = [_split(plan, _column(plan, getattr(stored, name))) for name in _COLUMNS]
     tables = [LifeTable(empty.dimensions, *arrays) for empty, *arrays in zip(plan.tables, *columns, strict=True)]
-    return Release(plan, stored.answered, tuple(tables), _column(plan, stored.observed), stored.carries)
+    observed = _column(plan, stored.observed)
+    return Release(plan, stored.answered, tuple(tables), observed, stored.smallest_group, stored.carries)
 
 
 def _packed(values: Floats) -> bytes:

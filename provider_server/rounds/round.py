@@ -83,6 +83,11 @@ class Round:
         """The groups of the round's request; RuntimeError before `close`."""
         return tuple(tuple(header.tenant for header in group) for group in self._request().headers)
 
+    @property
+    def smallest_group(self) -> int:
+        """How many contributions its smallest group has, by which noise is opened; RuntimeError before `close`."""
+        return min(len(group) for group in self._request().groups)
+
     def receive(self, data: bytes) -> None:
         """Stores a signed contribution. The same bytes twice are harmless; PeerFault for one that does not fit."""
         self._require(RoundState.COLLECTING)
@@ -182,7 +187,7 @@ class Round:
         """Each group's noisy sum, shape (cells,) each; RuntimeError while shares are missing."""
         self._require_shares()
         sums = [self._sum(members) for members in self.groups]
-        opened = open_groups(self.plan, self._past_counts(past), sums)
+        opened = open_groups(self.plan, self._past_counts(past), sums, self.smallest_group)
         for data in self._store.answers(self.plan.round_id, Answer.SHARE).values():
             share = reopened(UnmaskShare, data)
             for total, words in zip(opened, share.mask_sums, strict=True):

@@ -31,6 +31,7 @@ import msgspec
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from crypto import continual_counting
 from crypto.ids import LeaseId, RoundId, TenantId
 from crypto.masking import MaskKey, Words
 from federation.protocol import life_table, noise
@@ -144,17 +145,22 @@ def live(scenario: Scenario, seed: int) -> Year:
     for week in range(scenario.weeks):
         window = (week * HOURS_PER_WEEK, (week + 1) * HOURS_PER_WEEK)
         plans.append(_plan(cloud, leases, window, plans))
-        running = np.flatnonzero((cloud.leases.start_h < window[1]) & (cloud.leases.end_h > window[0]))
-        own = [leases[row] for row in running]
+        own = [leases[row] for row in running(cloud, *window)]
         slices.append(Slices.of(own, *window, plans[-1].band_edges_hours))
-        exact.append(build_tables(plans[-1], _failures(cloud, leases, week), SELECTION_KEY))
+        exact.append(build_tables(plans[-1], failures(cloud, leases, week), SELECTION_KEY))
     return Year(cloud, leases, tuple(plans), tuple(slices), tuple(exact))
+
+
+def running(cloud: world.Cloud, start_hour: float, end_hour: float) -> list[int]:
+    """The rows of the leases that run at some time within these hours."""
+    found: list[int] = np.flatnonzero((cloud.leases.start_h < end_hour) & (cloud.leases.end_h > start_hour)).tolist()
+    return found
 
 
 def _leases(cloud: world.Cloud) -> Iterator[Lease]:
     names = ("tenant", "workload", "context", "level", "nodes", "start_h", "end_h")
     columns = [getattr(cloud.leases, name).tolist() for name in names]
-    tenants = [_tenant(number) for number in range(cloud.scenario.tenants)]
+    tenants = [tenant_id(number) for number in range(cloud.scenario.tenants)]
     for row, (tenant, workload, context, level, nodes, start_h, end_h) in enumerate(zip(*columns, strict=True)):
         labels = {
             "subarchetype": f"workload {workload}",
@@ -166,7 +172,8 @@ def _leases(cloud: world.Cloud) -> Iterator[Lease]:
         yield Lease(LeaseId(row.to_bytes(LeaseId.length, "big")), tenants[tenant], nodes, start_h, end_h, labels)
 
 
-def _tenant(number: int) -> TenantId:
+def tenant_id(number: int) -> TenantId:
+    """What a tenant of the cloud is called."""
     return TenantId(sha256(b"tenant %d" % number).digest()[: TenantId.length])
 
 
@@ -186,7 +193,8 @@ def _plan(cloud: world.Cloud, leases: Sequence[Lease], window: tuple[int, int], 
     round_id = RoundId(window[0].to_bytes(RoundId.length, "big"))
     known = [leases[row] for row in sorted(first)]
     settings = settings_for(cloud.scenario, cloud.scenario.epsilon)
-    return make_plan(settings, round_id, window, known, [NO_TRUSTEE], earlier=before[-1] if before else None)
+    earlier = before[-1] if before else None
+    return make_plan(settings, round_id, window, known, [NO_TRUSTEE], members=cloud.scenario.tenants, earlier=earlier)
 
 
 def _levels(plans: Sequence[Plan]) -> frozenset[str]:
@@ -195,10 +203,16 @@ def _levels(plans: Sequence[Plan]) -> frozenset[str]:
     )
 
 
-def _failures(cloud: world.Cloud, leases: Sequence[Lease], week: int) -> Iterator[LabelledFailure]:
+def failures(cloud: world.Cloud, leases: Sequence[Lease], week: int) -> Iterator[LabelledFailure]:
+    """The failures of a week with the labels of their leases."""
     for failure in cloud.week(week).failures:
-        labels = leases[int(failure.lease_id.rpartition("-")[2])].labels
+        labels = leases[row_of(failure.lease_id)].labels
         yield LabelledFailure(Failure(failure.lease_id, failure.at_h, failure.age_h, failure.reason), labels)
+
+
+def row_of(lease: str) -> int:
+    """The row of a lease by its name in the cloud."""
+    return int(lease.rpartition("-")[2])
 
 
 # ---- what is released ------------------------------------------------------------------------------------------------
@@ -215,9 +229,9 @@ def releases(year: Year, epsilon: float | None, sampler: NoiseSampler) -> list[R
     for plan, counts, drawn, slices in zip(plans, year.exact, fresh, year.slices, strict=True):
         past = [life_table.embed(made[-1].plan.tables, plan.tables, week) for week in past]
         own = np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64)
-        (opened,) = noise.open_groups(plan, past, [np.concatenate([own, drawn])])
-        answered = [Answered(_tenant(number), plan.start_hour) for number in range(tenants)]
-        made.append(release(plan, opened, answered, expose(plan, slices), made))
+        total = continual_counting.combine([*past, own], plan.horizon) + drawn
+        answered = [Answered(tenant_id(number), plan.start_hour) for number in range(tenants)]
+        made.append(release(plan, total, answered, expose(plan, slices), made))
         past.append(own)
     return made if epsilon else without_privacy(year, made)
 
@@ -246,10 +260,15 @@ def _noise(plans: Sequence[Plan], tenants: int, sampler: NoiseSampler) -> list[W
     """The sum of all tenants' shares, for each plan flat over its cells, in the ring."""
     drawn = []
     for number, marginal in enumerate(plans[0].marginals):
-        scale = noise.gaussian_share_scale(plans[0], marginal) * np.sqrt(tenants)
+        scale = noise.gaussian_scale(plans[0], marginal, noise.opened_shares(plans[0], tenants))
         sizes = [plan.tables[number].events.size for plan in plans]
-        drawn.append(np.split(sampler.gaussian(float(scale), sum(sizes)), np.cumsum(sizes)[:-1]))
+        drawn.append(np.split(sampler.gaussian(scale, sum(sizes)), np.cumsum(sizes)[:-1]))
     return [np.concatenate(parts).astype(np.uint64) for parts in zip(*drawn, strict=True)]
+
+
+def noise_of(plan: Plan, tenants: int, sampler: NoiseSampler) -> Words:
+    """The same of one plan."""
+    return _noise([plan], tenants, sampler)[0]
 
 
 # ---- the truth -------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What many sets of releases teach, learnt side by side: a process for each core of this machine."""
 
+import signal
 from collections.abc import Iterator, Sequence
 from multiprocessing import get_all_start_methods, get_context
 
@@ -23,10 +24,13 @@ def learn_all(batches: Batches, leases: Sequence[Lease]) -> Iterator[Bundle]:
         return
     with get_context("fork").Pool(initializer=_inherit, initargs=(batches, leases)) as pool:
         yield from pool.imap(_learnt_at, range(len(batches)))
+        pool.close()  # its processes end by themselves: some may not be ready yet for the signal that would end them
+        pool.join()
 
 
 def _inherit(batches: Batches, leases: Sequence[Lease]) -> None:
     global _inherited  # the only way in that copies nothing
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler of the parent's would be run here, and end nothing
     _inherited = batches, leases
 
 

@@ -11,6 +11,7 @@ real tenant would refuse: its policy here allows as many plans as there are seed
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Protocol
 
@@ -71,7 +72,7 @@ class InsecureSilence:
         """Zeros."""
         return np.zeros(size, np.int64)
 
-    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         """Zeros."""
         return np.zeros(size, np.int64)
 

@@ -128,6 +128,7 @@ def _plan_table(settings: PlanSettings) -> str:
         "weeks_per_epoch": settings.weeks_per_epoch,
         "horizon_weeks": settings.horizon,
         "groups": settings.groups,
+        "honest_minimum": settings.honest_minimum,
     }
     return "[plan]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in rows.items())
 

@@ -1,7 +1,8 @@
 """Explains every byte of a contribution, so that its owner can verify what leaves.
 
 The parts have no gap and no overlap: labels, ids, the cells of each marginal, the signature, and the msgpack framing
-between them. In a series, the noise of each marginal follows after the cells of all marginals.
+between them. In a series, the noise of each marginal follows after the cells of all marginals; the layers of the noise,
+where the plan has them, follow after everything else.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,14 +55,23 @@ def layout(message: bytes, plan: Plan) -> tuple[Part, ...]:
     return tuple(found)
 
 
-CELLS, NOISE = "cells of ", "noise of "
-_WHAT = {1: [(CELLS, "each count + noise + masks")], 2: [(CELLS, "each count + masks"), (NOISE, "each noise + masks")]}
+CELLS, NOISE, LAYER = "cells of ", "noise of ", "noise layer {} of "
+
+
+def _vectors(plan: Plan) -> list[tuple[str, str]]:
+    """The vectors of a contribution, in order: the field, and what each word of it holds."""
+    if plan.series:
+        found = [(CELLS, "each count + masks"), (NOISE, "each noise + masks")]
+    else:
+        found = [(CELLS, "each count + noise + masks")]
+    layers = range(1, plan.shares.layers + 1)
+    return found + [(LAYER.format(layer), "each noise + masks, opened if few answer,") for layer in layers]
 
 
 def _words(start: int, plan: Plan) -> Iterator[Part]:
-    """One part for each marginal, in a series two: its words in row-major order, eight bytes each."""
+    """One part for each vector and marginal: its words in row-major order, eight bytes each."""
     levels = {dimension.name: len(dimension.levels) for dimension in plan.dimensions}
-    for field, holds in _WHAT[plan.vectors]:
+    for field, holds in _vectors(plan):
         for marginal in plan.marginals:
             shape: Sequence[int] = [levels[name] for name in marginal.dimensions]
             size = 8 * prod(shape)

@@ -38,7 +38,9 @@ class PolicyError(PharoahError):
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits. `epsilon_per_job_week` holds for the sum of all plans over the same job-week, at `delta`.
 
-    `colluding_share` is the share of a minimal cohort that may know its own noise without harm to the others.
+    `colluding_share` is the share of a round's contributors that may know its own noise without harm to the others, of
+    a minimal cohort and of any larger one. `honest_minimum` is how many tenants this one knows to be honest: its own
+    share of the noise never falls below what so many need, however many the directory names; 0 trusts the directory.
     `horizon_weeks_maximum` limits the rounds of a series, all of which a job-week pays for with its first, and
     `carry_over_weeks_maximum` how many weeks that were missed one answer may count, and pay for, besides its own.
     """
@@ -53,6 +55,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     horizon_weeks_maximum: Limit = 104
     carry_over_weeks_maximum: Limit = 13
     colluding_share: RealLimit = 0.1
+    honest_minimum: Limit = 0
     dimensions: tuple[str, ...] = ("workload", "context", "context_level", "band", "domain", "reason")
 
 
@@ -140,6 +143,12 @@ def _honest(at: _Question) -> str:
     return "" if enough else f"its noise is complete only with {shares} honest tenants of {cohort}"
 
 
+def _thinnest(at: _Question) -> str:
+    full, known = at.plan.shares.full, at.policy.honest_minimum
+    fits = not known or full <= known
+    return "" if fits else f"its noise relies on up to {full} honest tenants, the policy on {known}"
+
+
 def _trustees(at: _Question) -> str:
     has, wants = len(at.plan.trustees), at.policy.mask_trustees_minimum
     return "" if has >= wants else f"it has {has} mask trustees, the policy asks for {wants}"
@@ -179,6 +188,7 @@ _RULES: Sequence[tuple[Callable[[_Question], str], str]] = (
     (_window, "a unit is a lease within the window; the provider must cut the window into weeks"),
     (_cohort, _LENIENT),
     (_honest, "the provider must lower noise_shares, which raises each tenant's noise"),
+    (_thinnest, "the provider must lower honest_minimum, or noise_shares, in provider.toml"),
     (_trustees, _LENIENT),
     (_strangers, "compare the directories"),
     (_failures, _LENIENT),

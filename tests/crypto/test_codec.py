@@ -64,6 +64,7 @@ from federation.protocol import (
     round_messages,
     service_messages,
 )
+from federation.protocol.attendance import MOST_LAYERS
 from federation.protocol.bundle import (
     LONGEST_NAME,
     SKETCH_BYTES,
@@ -88,6 +89,7 @@ from federation.protocol.plan import (
     Marginal,
     MaskTrustee,
     Mechanism,
+    NoiseLayers,
     Plan,
     PlanDimension,
     Series,
@@ -379,6 +381,7 @@ def plans(draw: st.DrawFn) -> Plan:
     names = draw(st.lists(st.sampled_from([*sorted(TOKEN_DIMENSIONS), "band", "other"]), min_size=1, unique=True))
     mechanism = draw(st.sampled_from(Mechanism))
     noise_shares = draw(st.integers(1, 2**40))
+    layers = st.builds(NoiseLayers, st.integers(noise_shares + 1, 2**41), st.integers(1, MOST_LAYERS))
     start_hour = draw(st.integers(0, 2**40))
     free = {name: draw(from_hint(hint_of(Plan, name))) for name in ("round_id", "directory", "epoch", "owners_minimum")}
     return Plan(
@@ -401,6 +404,7 @@ def plans(draw: st.DrawFn) -> Plan:
         noise_shares=noise_shares,
         trustees=tuple(draw(st.lists(valid(MaskTrustee), min_size=1, max_size=3, unique_by=lambda each: each.index))),
         series=draw(st.none() | series_until(start_hour)) if mechanism is Mechanism.DISCRETE_GAUSSIAN else None,
+        noise_layers=draw(st.none() | layers),
     )
 
 

@@ -244,7 +244,7 @@ def contributed(plan: Plan, counts: NDArray[np.int64], contributors: int, sample
 def off_the_masks(plan: Plan, sums: Sequence[Words]) -> list[Floats]:
     """The opening of each week of a series, as signed ring units."""
     counts = [total[: plan.cells] for total in sums]
-    opened = [open_groups(plan, counts[:week], [total])[0] for week, total in enumerate(sums)]
+    opened = [open_groups(plan, counts[:week], [total], SHARES)[0] for week, total in enumerate(sums)]
     return [opening.astype(np.int64).astype(np.float64) for opening in opened]
 
 

@@ -33,7 +33,15 @@ from crypto.fast_gaussian import (
 )
 from federation.protocol import noise
 from federation.protocol.life_table import Floats
-from federation.protocol.noise import FAST_FROM_CELLS, Integers, SystemSampler, from_ring, noise_share
+from federation.protocol.noise import (
+    CELLS_TO_SCALE,
+    FAST_FROM_CELLS,
+    FEW_CELLS,
+    Integers,
+    SystemSampler,
+    from_ring,
+    noise_share,
+)
 from tests.support.chances import RARE, fits, missed
 from tests.support.plans import cells_plan
 
@@ -387,10 +395,14 @@ def test_the_keystream_is_that_of_the_rfc_and_goes_on() -> None:
     ("scale", "cells", "keys"),
     [
         (SCALE, FAST_FROM_CELLS, 2),
-        (SCALE, FAST_FROM_CELLS - 1, 0),
+        (200.0, 200 * CELLS_TO_SCALE, 2),
+        (200.0, 200 * CELLS_TO_SCALE - 1, 0),
+        (SCALE, FEW_CELLS, 2),
+        (SCALE, FEW_CELLS - 1, 0),
         (SMALLEST_SCALE, FAST_FROM_CELLS, 2),
         (0.499, FAST_FROM_CELLS, 0),
         (LARGEST_SCALE, FAST_FROM_CELLS, 2),
+        (LARGEST_SCALE, FAST_FROM_CELLS - 1, 0),
         (LARGEST_SCALE + 0.001, FAST_FROM_CELLS, 0),
     ],
 )
@@ -406,11 +418,26 @@ def test_large_tables_at_covered_scales_are_drawn_fast_from_a_fresh_key(
     os_urandom = os.urandom
     monkeypatch.setattr("federation.protocol.noise.os.urandom", recorded)
     monkeypatch.setattr(noise, "opendp_gaussian", lambda _, size: np.zeros(size, np.int64))
-    drawn = [SAMPLER.gaussian(scale, cells) for _ in range(2)]
+    drawn = [SystemSampler().gaussian(scale, cells) for _ in range(2)]
     assert [len(key) for key in asked] == keys * [32]
     assert len(set(asked)) == len(asked)
     assert all(values.shape == (cells,) and values.dtype == np.int64 for values in drawn)
     assert np.array_equal(drawn[0], drawn[1]) == (keys == 0)
+
+
+def test_many_small_tables_of_one_scale_are_many_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def recorded(_: float, size: int) -> Integers:
+        asked.append(size)
+        return np.zeros(size, np.int64)
+
+    monkeypatch.setattr(noise, "opendp_gaussian", recorded)
+    sampler = SystemSampler()
+    for scale in (100.0, 101.0):
+        for _ in range(8):
+            sampler.gaussian(scale, 100)
+    assert asked == [100] * 2 * 5  # the sixth goes beyond 512
 
 
 @pytest.mark.parametrize("scale", [0.0, -3.0, 0.499, LARGEST_SCALE * 1.0001, float("inf"), float("nan")])
@@ -427,7 +454,7 @@ def test_few_cells(size: int) -> None:
 
 def test_memory_is_bounded() -> None:
     assert max(table(scale).nbytes for scale in (SMALLEST_SCALE, 300.0, LARGEST_SCALE)) < 2.9e6
-    assert fast_gaussian.table.cache_parameters()["maxsize"] == 16
+    assert fast_gaussian.table.cache_parameters()["maxsize"] == 64
     law = table(LARGEST_SCALE)
     tracemalloc.start()
     draw(law, CELLS, chacha20(INSECURE_KEY))

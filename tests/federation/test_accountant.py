@@ -308,7 +308,7 @@ def test_very_many_shares_are_bounded_from_above(shares: int) -> None:
     k = np.arange(1, shares)
     tau = 10 * np.exp(-2 * math.pi**2 * share_scale**2 * k / (k + 1)).sum()
     ideal = 1 / (math.sqrt(shares) * share_scale)
-    exact = min(ideal**2 + tau * cells / 2, (ideal + tau * math.sqrt(cells)) ** 2) / 2
+    exact = min(ideal**2 + 2 * tau * cells, (ideal + tau * math.sqrt(cells)) ** 2) / 2
     assert exact <= distributed_gaussian_rho(1.0, share_scale, shares, cells) * (1 + 1e-12)
     assert distributed_gaussian_rho(1.0, share_scale, shares, cells) <= exact * 1.01
 

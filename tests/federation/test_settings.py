@@ -85,6 +85,9 @@ def test_the_variables_that_name_homes_are_no_settings(kind: type[msgspec.Struct
         (ProviderSettings, "plan", "owners_minimum", "0"),
         (ProviderSettings, "plan", "horizon_weeks", "1000"),
         (ProviderSettings, "plan", "noise_shares", "11"),
+        (ProviderSettings, "plan", "honest_minimum", "-1"),
+        (ProviderSettings, "plan", "honest_minimum", "1"),
+        (ProviderSettings, "plan", "honest_minimum", "8"),
         (ProviderSettings, "plan", "delta", "0.0"),
         (ProviderSettings, "live", "poll_s", "-1.0"),
         (ProviderSettings, "live", "within_hours", "0.0"),
@@ -100,6 +103,12 @@ def test_a_wrong_value_is_refused(kind: type[Any], section: str, key: str, value
         load(kind, written(tmp_path, f"[{section}]\n{key} = {value}\n"), {})
     with pytest.raises(BadSettings, match="environment"):
         load(kind, tmp_path / "none.toml", {f"PHAROAH_{section}_{key}".upper(): value})
+
+
+@pytest.mark.parametrize("known", [0, 9, 10, 400])
+def test_noise_may_count_on_as_many_as_its_shares_or_more(known: int, tmp_path: Path) -> None:
+    read = load(ProviderSettings, written(tmp_path, f"[plan]\nhonest_minimum = {known}\n"), {})
+    assert read.plan.settings.honest_minimum == known
 
 
 def test_laplace_noise_is_not_correlated(tmp_path: Path) -> None:

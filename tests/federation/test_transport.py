@@ -734,15 +734,20 @@ def test_a_stop_ends_streams_at_once_and_says_so(serving: Serve, connect: Connec
 def test_a_stop_says_so_also_to_a_stream_that_is_in_the_middle_of_its_first_message(
     serving: Serve, connect: Connect
 ) -> None:
+    reached = threading.Event()
+
     async def large(request: bytes) -> AsyncGenerator[bytes, None]:
+        reached.set()
         while True:
             yield request * (1 << 21)  # more than is on its way before the caller reads
 
     server = serving(streams={OTHER_PATH: large})
     answers = connect(server).stream(OTHER_PATH, b"hello")
-    stopping = threading.Timer(0.3, server.stop)
+    assert reached.wait(LONG_S)
+    time.sleep(0.3)  # the message is on its way, and waits for its caller
+    stopping = threading.Thread(target=server.stop)
     stopping.start()
-    time.sleep(0.6)
+    time.sleep(0.3)
     with pytest.raises(Unreachable, match="UNAVAILABLE: the server stops"):
         for _ in answers:
             pass

@@ -5,6 +5,7 @@ Planted truth is found, what is not there is not, and intervals and error rates 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -61,7 +62,7 @@ class InsecureSeeded:
         """Rounded normal draws."""
         return np.round(self._rng.normal(0.0, scale, size)).astype(np.int64)
 
-    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         """Not needed here."""
         raise NotImplementedError
 
@@ -195,18 +196,18 @@ def test_the_variance_of_a_week_is_not_the_difference_of_those_of_the_totals() -
 def opened(carries: Sequence[bool], year: Year, *, in_series: bool = True) -> list[Release]:
     """Releases of the year's plans under noise, of which some do not carry the weeks before."""
     rng, made, past = np.random.default_rng(8), list[Release](), list[Any]()
-    plans = [replace(plan, series=plan.series if in_series else None) for plan in year.plans]
+    plans = [replace(plan, series=plan.series if in_series else None, noise_layers=None) for plan in year.plans]
     for plan, counts, slices, carry in zip(plans, year.exact, year.slices, carries, strict=False):
         past = [life_table.embed(made[-1].plan.tables, plan.tables, week) for week in past] if in_series else []
         own = np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64)
-        scales = [float(noise.gaussian_share_scale(plan, m)) * np.sqrt(200) for m in plan.marginals]
+        scales = [noise.gaussian_scale(plan, m, noise.opened_shares(plan, 200)) for m in plan.marginals]
         fresh = [
             np.round(rng.normal(0.0, s, t.events.size)).astype(np.int64)
             for s, t in zip(scales, plan.tables, strict=True)
         ]
         drawn_noise = np.concatenate(fresh).astype(np.uint64)
         held = [np.concatenate([own, drawn_noise])] if in_series else [own * np.uint64(256) + drawn_noise]
-        (words,) = noise.open_groups(plan, past if carry else [], held)
+        (words,) = noise.open_groups(plan, past if carry else [], held, 200)
         answered = a_release_series(None)[0].answered
         earlier = made if in_series else []
         made.append(release(plan, words, answered, expose(plan, slices), earlier, carries=carry))

@@ -1,5 +1,6 @@
 """How probably a job fails within hours: exact where rates are known, and intervals hold a planted truth."""
 
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
@@ -28,7 +29,7 @@ class InsecureSeeded:
     def gaussian(self, scale: float, size: int) -> Integers:
         return np.round(self._rng.normal(0.0, scale, size)).astype(np.int64)
 
-    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         raise NotImplementedError
 
 

@@ -75,6 +75,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Port]:
 def test_silent_and_slow_connections_shut_out_nobody_and_are_cut_off(port: Port, way: str, source: str) -> None:
     """Also where the honest node calls from the same address, as behind one NAT."""
     with holding(port.link.address, way, MANY, source) as attack:
+        assert attack.wait_until(lambda: attack.cut >= MANY - LIMITS.of_one_address, SLACK_S)  # all have arrived
         time.sleep(2 * LIMITS.lasts_s)
         assert port.calls() == [200] * CALLS
         assert attack.wait_until(lambda: attack.cut == MANY, LIMITS.begin_s + SLACK_S)

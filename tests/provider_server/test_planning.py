@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from crypto.errors import Refusal
+from crypto.errors import PlanRefused, Refusal
 from crypto.ids import LeaseId, TenantId
+from federation.protocol.attendance import layers_for
 from federation.protocol.causes import CAUSES, Domain
-from federation.protocol.plan import Mechanism, Plan, check_continues
+from federation.protocol.plan import MAX_WORDS, Mechanism, NoiseLayers, Plan, check_continues
 from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.round_messages import LADDER_LABELS, finest_row
 from provider_server.fleet.leases import Lease
-from provider_server.rounds.planning import MARGINALS, MarginalSpec, NothingToCount, PlanSettings
+from provider_server.rounds.planning import MARGINALS, MarginalSpec, NothingToCount, PlanSettings, most_excess
 from tests.support.changing import replace
 from tests.support.factories import SETTINGS, TENANTS, a_lease, a_plan, all_leases, labels
 
@@ -171,6 +172,81 @@ def test_the_epoch_follows_from_the_window(week: int, epoch: int) -> None:
 def test_settings_that_would_leave_a_full_cohort_without_noise_make_no_plan() -> None:
     with pytest.raises(ValueError, match="noise_shares"):
         a_plan(cohort_minimum=3, noise_shares=4)
+
+
+# ---- layers of noise -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("members", "changes", "full"),
+    [
+        (0, {}, None),
+        (3, {}, None),
+        (4, {}, None),
+        (5, {}, 3),
+        (200, {}, 133),
+        (200, {"honest_minimum": 40}, 40),
+        (200, {"honest_minimum": 2}, None),
+        (200, {"groups": 4}, 33),
+        (8, {"groups": 4}, None),
+        (200, {"horizon": 4}, 266),
+        (200, {"mechanism": Mechanism.DISCRETE_LAPLACE}, 133),
+    ],
+)
+def test_noise_is_divided_for_as_many_as_the_directory_has(
+    members: int, changes: dict[str, Any], full: int | None
+) -> None:
+    plan = a_plan(members=members, **changes)
+    assert plan.noise_layers == (full and NoiseLayers(full, layers_for(plan.noise_shares, full)))
+    answering = full * plan.cohort_minimum // plan.noise_shares if full else plan.cohort_minimum
+    assert 1.0 <= most_excess(plan, answering) <= 1.125
+    assert plan_loss(plan).at(plan.delta) <= plan.epsilon
+
+
+def test_a_plan_of_many_cells_has_fewer_layers_and_more_noise() -> None:
+    """As many as a contribution has room for."""
+    excess = []
+    for cells in (10, 10**5, 10**6, 2 * 10**6, 4 * 10**6):
+        plan = a_wide_plan(cells)
+        assert plan.words <= MAX_WORDS
+        excess.append(most_excess(plan, 200))
+    assert excess[0] == excess[1] <= 1.125
+    assert excess[1] < excess[2] < excess[3] < excess[4] == pytest.approx(133 / 2)
+
+
+@pytest.mark.parametrize(("epsilon", "members"), [(8.0, 3_000), (8.0, 10_000), (4.0, 50_000), (2.0, 50_000)])
+def test_no_part_is_so_small_that_a_tenant_would_refuse_its_price(epsilon: float, members: int) -> None:
+    marginals, levels = (MarginalSpec("wide", ("cell",), (), 1.0),), tuple(map(str, range(5_000)))
+    budget: dict[str, Any] = {"epsilon": epsilon, "marginals": marginals, "public_levels": {"cell": levels}}
+    plan = a_plan(members=members, cohort_minimum=10, noise_shares=9, **budget)
+    assert plan.noise_layers is not None
+    assert plan_loss(plan).at(plan.delta) <= plan.epsilon
+
+
+def a_wide_plan(cells: int, **settings: Any) -> Plan:
+    marginals, levels = (MarginalSpec("wide", ("cell",), (), 1.0),), tuple(str(cell) for cell in range(cells))
+    return a_plan(members=200, marginals=marginals, public_levels={"cell": levels}, **settings)
+
+
+@pytest.mark.parametrize("horizon", [1, 13])
+def test_where_there_is_room_for_few_layers_noise_is_right_for_those_who_came_last_time(horizon: int) -> None:
+    plan = a_wide_plan(10**6, horizon=horizon, seen=150)
+    assert plan.noise_layers is not None
+    assert plan.shares.excess(plan.honest(150)) < 1.15
+    assert plan.shares.excess(plan.honest(136)) < 1.15
+    assert plan.shares.excess(plan.honest(200)) < 1.5
+    assert a_wide_plan(10, horizon=horizon, seen=150) == a_wide_plan(10, horizon=horizon)
+
+
+def test_a_series_goes_on_with_its_layers_or_not_at_all() -> None:
+    first = a_plan(1, window=week(0), horizon=4, members=20)
+    assert first.noise_layers is not None
+    second = a_plan(2, window=week(1), horizon=4, members=300, earlier=first)
+    assert second.noise_layers == first.noise_layers
+    check_continues(first, second)
+    raised = a_plan(2, window=week(1), horizon=4, members=20, earlier=first, cohort_minimum=60, noise_shares=40)
+    with pytest.raises(PlanRefused, match="changes cohort_minimum, noise_shares"):
+        check_continues(first, raised)
 
 
 # ---- series --------------------------------------------------------------------------------------------------------

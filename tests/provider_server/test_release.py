@@ -225,9 +225,10 @@ def test_what_the_carrying_group_newly_counts_is_told_apart_from_the_weeks_befor
     earlier = in_series(carries, counts, [np.zeros(plan.cells)] * 3)
     now = a_week(4, earlier[-1].plan)
     opened = counts[3] + sum(weights(6)[3 - then] / WEIGHT_ONE * counts[then] for then in range(3))
-    found, factor = newly_counted(now, [opened], 2, earlier)
+    own = noise_variances(now, 2)
+    found, variances = newly_counted(now, [opened], own, earlier)
     np.testing.assert_allclose(np.concatenate([table.ravel() for table in found]), counts[3], atol=1e-9)
-    assert factor > 1.0
+    assert all(after > before for after, before in zip(variances, own, strict=True))
 
 
 # ---- refusing ------------------------------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ def a_release(number: int = 1) -> Release:
     for empty, variance in zip(plan.tables, noise_variances(plan, 4), strict=True):
         events, exposure, at_risk = rng.normal(size=(3, *empty.shape))
         tables.append(LifeTable(empty.dimensions, events, exposure, at_risk, np.full(empty.shape, variance)))
-    return Release(plan, answered(4, 3), tuple(tables), rng.normal(size=plan.cells), carries=number != 2)
+    return Release(plan, answered(4, 3), tuple(tables), rng.normal(size=plan.cells), number + 3, carries=number != 2)
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -269,6 +270,7 @@ def test_a_release_comes_back_as_it_was_stored(number: int) -> None:
     made = a_release(number)
     back = from_bytes(to_bytes(made))
     assert (back.plan, back.answered, back.carries) == (made.plan, made.answered, made.carries)
+    assert back.smallest_group == made.smallest_group == number + 3
     np.testing.assert_array_equal(back.observed, made.observed)
     for mine, theirs in zip(made.tables, back.tables, strict=True):
         assert mine.dimensions == theirs.dimensions
@@ -285,10 +287,10 @@ COLUMNS = ("events", "exposure_node_hours", "at_risk", "noise_variance", "observ
 def test_a_stored_release_that_does_not_fit_its_plan_is_not_read(name: str, change: object) -> None:
     assert callable(change)
     columns = {key: bytes(8 * a_plan().cells) for key in COLUMNS}
-    from_bytes(encode(StoredRelease(encode(a_plan()), answered(4), carries=True, **columns)))
+    from_bytes(encode(StoredRelease(encode(a_plan()), answered(4), smallest_group=4, carries=True, **columns)))
     columns[name] = change(columns[name])
     with pytest.raises(DecodeError):
-        from_bytes(encode(StoredRelease(encode(a_plan()), answered(4), carries=True, **columns)))
+        from_bytes(encode(StoredRelease(encode(a_plan()), answered(4), smallest_group=4, carries=True, **columns)))
 
 
 def test_anything_else_is_not_a_release() -> None:
@@ -296,7 +298,7 @@ def test_anything_else_is_not_a_release() -> None:
         b"",
         to_bytes(a_release())[:-1],
         encode(a_plan()),
-        encode(StoredRelease(b"", (), b"", b"", b"", b"", b"", carries=True)),
+        encode(StoredRelease(b"", (), b"", b"", b"", b"", b"", 4, carries=True)),
     ):
         with pytest.raises(DecodeError):
             from_bytes(data)

@@ -30,6 +30,7 @@ class Moment(StrEnum):
 
 class Sampler(SystemSampler):
     def __init__(self, moment: Moment, meeting: Path) -> None:
+        super().__init__()
         self._moment = moment
         self._meeting = meeting
 

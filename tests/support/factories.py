@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ class InsecureSilence:
     def gaussian(self, scale: float, size: int) -> Integers:
         return np.zeros(size, np.int64)
 
-    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         return np.zeros(size, np.int64)
 
 
@@ -203,14 +204,26 @@ def a_plan(
     leases: Sequence[Lease] | None = None,
     public_levels: Mapping[str, tuple[str, ...]] | None = None,
     earlier: Plan | None = None,
+    members: int = 0,
+    seen: int = 0,
     **settings: Any,
 ) -> Plan:
     """A plan that `POLICY` accepts, made as the provider makes it; `settings` are fields of PlanSettings."""
     made = PlanSettings(**{**SETTINGS, **settings})
     round_id = RoundId(number.to_bytes(RoundId.length))
     held = leases or all_leases()
-    head = keys().directory.head
-    return make_plan(made, round_id, window, held, mask_trustees(), public_levels, directory=head, earlier=earlier)
+    return make_plan(
+        made,
+        round_id,
+        window,
+        held,
+        mask_trustees(),
+        public_levels,
+        directory=keys().directory.head,
+        members=members,
+        seen=seen,
+        earlier=earlier,
+    )
 
 
 def mask_trustees() -> tuple[MaskTrustee, ...]:

@@ -4,7 +4,7 @@
 federation. Every tenant runs the same workload on two leases, and one of its failures falls into each week.
 
 Noise is replaced by `InsecureWhisper`: fresh in every draw, so that a second contribution would not have the bytes of
-the first (two bits in each of a dozen cells), and so small that rounding gives exact counts.
+the first (a bit in each of a dozen cells, and of each layer), and so small that rounding gives exact counts.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 
@@ -60,9 +61,9 @@ class InsecureWhisper:
     """Noise of less than a quarter of a count in any sum here, and hardly ever the same twice."""
 
     def gaussian(self, scale: float, size: int) -> Integers:
-        return np.frombuffer(os.urandom(size), np.uint8).astype(np.int64) % 4
+        return np.frombuffer(os.urandom(size), np.uint8).astype(np.int64) % 2
 
-    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         return self.gaussian(scale, size)
 
 

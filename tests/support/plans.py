@@ -1,5 +1,6 @@
 """A small valid plan for tests of statistics, and what is done with one: sums of noise shares as tenants send them."""
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class InsecureScale:
         """As `SystemSampler`, but for the scale."""
         return self._exact.gaussian(self._factor * scale, size)
 
-    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         """As `SystemSampler`, but for the scale."""
         return self._exact.laplace_share(self._factor * scale, shares, size)
 
@@ -88,6 +89,6 @@ class InsecureSeeded:
             return fast_gaussian.draw(fast_gaussian.table(scale), size, fast_gaussian.chacha20(self._rng.bytes(32)))
         return np.rint(self._rng.normal(0.0, scale, size)).astype(np.int64)
 
-    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         """As `SystemSampler`."""
         return polya_difference(scale, shares, size, self._rng.bytes)

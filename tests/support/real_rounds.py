@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ class InsecureSeeded:
     def gaussian(self, scale: float, size: int) -> Integers:
         return np.rint(self._rng.normal(0, scale, size)).astype(np.int64)
 
-    def laplace_share(self, scale: float, shares: int, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         return np.rint(self._rng.laplace(0, scale / shares**0.5, size)).astype(np.int64)
 
 

@@ -10,7 +10,15 @@ from msgspec.structs import fields
 from crypto.errors import PlanRefused
 from crypto.masking import MaskKey
 from federation.protocol.directory import Directory
-from federation.protocol.plan import HOURS_PER_WEEK, LONGEST_HORIZON, MaskTrustee, Mechanism, Plan, PlanDimension
+from federation.protocol.plan import (
+    HOURS_PER_WEEK,
+    LONGEST_HORIZON,
+    MaskTrustee,
+    Mechanism,
+    NoiseLayers,
+    Plan,
+    PlanDimension,
+)
 from federation.protocol.privacy_cost import plan_loss
 from provider_server.rounds.planning import MarginalSpec
 from tenant_client.rounds.policy import CLOCKS_DIFFER_H, Policy, PolicyError, check_plan, load_policy
@@ -299,6 +307,22 @@ def test_an_empty_policy_is_the_default_one(tmp_path: Path) -> None:
     assert load(tmp_path, "") == Policy()
 
 
+@pytest.mark.parametrize("known", [2, 8, 9, 400])
+def test_noise_never_relies_on_more_tenants_than_are_known_to_be_honest(known: int) -> None:
+    """A directory of many invented members lets a provider plan for many; the few that are known are counted on."""
+    crowd = replace(PLAN, noise_layers=NoiseLayers(9, 5))
+    for plan, thinnest in ((PLAN, PLAN.noise_shares), (crowd, 9)):
+        policy = replace(POLICY, honest_minimum=known)
+        if thinnest <= known:
+            checked(plan, policy)
+            continue
+        with pytest.raises(PlanRefused) as caught:
+            checked(plan, policy)
+        assert f"its noise relies on up to {thinnest} honest tenants, the policy on {known}" in caught.value.what
+        assert "honest_minimum" in caught.value.hint
+    checked(crowd, POLICY)  # without the limit the directory is trusted
+
+
 def test_every_limit_can_be_set(tmp_path: Path) -> None:
     text = """
         epsilon_per_job_week = 2
@@ -311,6 +335,7 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
         horizon_weeks_maximum = 26
         carry_over_weeks_maximum = 4
         colluding_share = 0.25
+        honest_minimum = 40
         dimensions = ["context", "band"]
     """
     policy = load(tmp_path, text)
@@ -325,6 +350,7 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
         horizon_weeks_maximum=26,
         carry_over_weeks_maximum=4,
         colluding_share=0.25,
+        honest_minimum=40,
         dimensions=("context", "band"),
     )
     assert all(getattr(policy, field.name) != field.default for field in fields(Policy))

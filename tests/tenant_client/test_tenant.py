@@ -547,6 +547,7 @@ class Together(SystemSampler):
     """Draws only when `parties` threads have come this far."""
 
     def __init__(self, parties: int) -> None:
+        super().__init__()
         self._barrier = threading.Barrier(parties, timeout=PATIENCE_S)
 
     def gaussian(self, scale: float, size: int) -> Integers:

@@ -203,6 +203,7 @@ class Kept(SystemSampler):
     """Remembers what it drew."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.drawn: list[Integers] = []
 
     def gaussian(self, scale: float, size: int) -> Integers:

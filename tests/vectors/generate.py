@@ -21,8 +21,12 @@ from crypto.ristretto import ORDER, Element, Scalar, mul_base
 from crypto.signing import SigningKey
 from crypto.threshold import combine_dealings, combine_evaluations, deal, group_key
 from crypto.voprf import Evaluation, Proof, blind, blind_evaluate, finalize
+from federation.protocol.attendance import Shares
 from federation.protocol.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Member, TrusteeRecord, next_entry
+from federation.protocol.noise import open_groups
+from federation.protocol.plan import NoiseLayers
 from tests.support.changing import replace
+from tests.support.plans import cells_plan
 from tests.vectors.hostile_entries import bad_entries, bad_founding, bad_returns
 from tests.vectors.hostile_keys import bad_exchange_keys, bad_possession, bad_verify_keys
 
@@ -294,7 +298,40 @@ def _chain(provider: SigningKey, entries: Sequence[DirectoryEntry]) -> Chain:
     return Chain.begin(founding, provider.public).extended(later)
 
 
+DIVISIONS = [(4, 4, 0), (4, 16, 5), (9, 180, 8), (162, 360, 4), (1, 2**40, 16)]
+BAD_DIVISIONS = [(4, 16, 0), (4, 4, 1), (5, 4, 1), (0, 4, 1), (4, 16, 17)]
+
+
+def attendance() -> Document:
+    """Which layers of noise are opened for how many, and what that leaves of a contribution's words."""
+    stream = InsecureStream("attendance")
+    plan = cells_plan(3, 5.0, noise_shares=4, cohort_minimum=5, noise_layers=NoiseLayers(16, 5))
+    words = np.frombuffer(stream(8 * plan.words), "<u8").astype(np.uint64)
+    return {
+        "about": "noise for those who answered; layers to open are bits, the smallest layer first",
+        "divisions": [
+            {"least": least, "full": full, "layers": layers, "parts": [str(part) for part in shares.parts]}
+            | {"honest": honest, "kept": [shares.kept(many) for many in honest]}
+            for least, full, layers in DIVISIONS
+            for shares in [Shares(least, full, layers)]
+            for honest in [sorted({least, least + 1, 2 * least, 40 * least, full // 2 + 1, max(least, full - 1), full})]
+            for honest in [[many for many in honest if many >= least]]
+        ],
+        "bad_divisions": [dict(zip(("least", "full", "layers"), bad, strict=True)) for bad in BAD_DIVISIONS],
+        "words": _words(words),
+        "opened": [
+            {
+                "smallest_group": size,
+                "honest": plan.honest(size),
+                "words": _words(open_groups(plan, [], [words], size)[0]),
+            }
+            for size in (5, 6, 10, 19, 20, 30)
+        ],
+    }
+
+
 VECTORS: dict[str, Callable[[], Document]] = {
+    "attendance.json": attendance,
     "directory.json": directory,
     "keys.json": keys,
     "masking.json": masking,

@@ -1,0 +1,217 @@
+"""Noise and findings when not everybody answers: what a round opens at an attendance, and what is found in a year.
+
+`rows`  a provider and tenants that set nothing, with 200 tenants: contributions are drawn and opened by the protocol's
+        functions (masks, which cancel exactly, are left out), and of the honest nine tenths of those who answer the
+        noise is measured. `variance_over_ideal` is its variance over that which epsilon asks for,
+        `variance_over_ideal_stated` what the accountant says of it, and `variance_over_ideal_before` that of shares
+        which must suffice for a minimal cohort, as they were before noise had layers.
+`found` the standard scenario at epsilon 1, learnt as in `simulation.bench.learning`, when each tenant answers each week
+        with this probability, independently. Who was away counts the weeks that it missed in its next answer; the
+        provider's exposure follows. Means over clouds. Rows of the tables are those of everybody's leases. In one cloud
+        all attendances have the same noise but for its size, fresh for each cloud: AUROC differs by .02 from noise
+        to noise, and what is asked for is the difference that attendance makes.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from crypto import continual_counting
+from crypto.ids import RoundId
+from crypto.masking import Words, add_words
+from federation.protocol import life_table, noise
+from federation.protocol.attendance import Shares
+from federation.protocol.noise import Integers, NoiseSampler, polya_difference
+from federation.protocol.plan import HOURS_PER_WEEK, Plan
+from provider_server.fleet.leases import Slices, expose
+from provider_server.learning.findings import learn
+from provider_server.rounds.planning import MarginalSpec, make_plan
+from provider_server.rounds.release import Answered, Release, release
+from provider_server.settings import PlanTable
+from simulation.bench import learning
+from simulation.bench.learning import NO_TRUSTEE, SELECTION_KEY, Year
+from simulation.cloud.scenario import load
+from tenant_client.records.journal import LabelledFailure
+from tenant_client.rounds.counts import build_tables
+
+Answering = NDArray[np.bool_]
+
+MEMBERS = 200
+ATTENDANCES = (1.0, 0.9, 0.75, 0.5, 0.25)
+ANSWERING = (1.0, 0.9, 0.6)
+COLLUDING = 0.1
+CELLS, QUICK_CELLS = 20_000, 400
+
+
+class AttendanceRow(msgspec.Struct, frozen=True):
+    """The noise of a round in which so many answered, of which `honest` are."""
+
+    attendance: float
+    contributors: int
+    honest: int
+    variance_over_ideal: float
+    variance_over_ideal_stated: float
+    variance_over_ideal_before: float
+
+
+class FoundRow(msgspec.Struct, frozen=True):
+    """How well a year's findings rank planted pairs, when this share of tenants answers each week."""
+
+    answering: float
+    clouds: int
+    auroc: float
+    average_precision: float
+
+
+class AttendanceFigures(msgspec.Struct, frozen=True):
+    """Of `bench attendance`; `found` is empty where no cloud was asked for."""
+
+    rows: tuple[AttendanceRow, ...]
+    found: tuple[FoundRow, ...]
+
+
+# ---- the noise of a round --------------------------------------------------------------------------------------------
+
+
+def rows(sampler: NoiseSampler, *, quick: bool) -> Iterator[AttendanceRow]:
+    """One row for each attendance."""
+    plan = shipped(QUICK_CELLS if quick else CELLS)
+    before = Shares(plan.noise_shares, plan.noise_shares, 0)
+    for attendance in ATTENDANCES:
+        contributors = round(attendance * MEMBERS)
+        honest = int(contributors * (1 - COLLUDING))
+        yield AttendanceRow(
+            attendance,
+            contributors,
+            honest,
+            measured(plan, contributors, honest, sampler),
+            honest / contributors * noise.opened_shares(plan, contributors),
+            before.excess(honest),
+        )
+
+
+def shipped(cells: int) -> Plan:
+    """A plan of one marginal by a provider that sets nothing, for a directory of 200."""
+    settings = replace(PlanTable().settings, marginals=(MarginalSpec("cells", ("cell",), (), 1.0),))
+    levels = {"cell": tuple(str(cell) for cell in range(cells))}
+    window = 0, HOURS_PER_WEEK
+    return make_plan(settings, RoundId(bytes(16)), window, [], [NO_TRUSTEE], levels, members=MEMBERS)
+
+
+def measured(plan: Plan, contributors: int, honest: int, sampler: NoiseSampler) -> float:
+    """The variance of what the honest add to an opening, over the variance that the plan asks for."""
+    nothing = [np.zeros(table.shape, np.int64) for table in plan.tables]
+    total = add_words(noise.contribution(plan, nothing, sampler) for _ in range(honest))
+    (opened,) = noise.open_groups(plan, [], [total], contributors)
+    (counts,) = noise.from_ring(plan, opened)
+    return float(np.mean(counts**2)) / plan.marginals[0].noise_scale ** 2
+
+
+# ---- what is found in a year -----------------------------------------------------------------------------------------
+
+
+class InsecureRepeatable:
+    """Noise that is the same again, whatever its scale, for whoever has the seed: rounded Gaussians."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._rng = np.random.default_rng(int.from_bytes(seed))
+
+    def gaussian(self, scale: float, size: int) -> Integers:
+        """The law of shares to 1e-4 of a step, at the scales of a sum."""
+        return np.rint(self._rng.normal(0.0, scale, size)).astype(np.int64)
+
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
+        """As the product's."""
+        return polya_difference(scale, shares, size, self._rng.bytes)
+
+
+def found(clouds: int, *, quick: bool) -> Iterator[tuple[float, learning.Judged]]:
+    """One judgement after another: each cloud, at each share of tenants that answer."""
+    scenario = load("standard")
+    for seed in range(clouds):
+        year = learning.live(learning.small(scenario) if quick else scenario, seed)
+        truth, failures, noises = learning.true_rates(year), [*_failures(year)], os.urandom(16)
+        for answering in ANSWERING:
+            made = releases(year, failures, present(year, answering, seed), InsecureRepeatable(noises))
+            yield answering, learning.judge(year, truth, learn(made, year.leases))
+
+
+def summary(noises: Sequence[AttendanceRow], judged: Sequence[tuple[float, learning.Judged]]) -> AttendanceFigures:
+    """The rows, and means over clouds."""
+    of = {answering: [one for share, one in judged if share == answering] for answering in ANSWERING}
+    return AttendanceFigures(
+        tuple(noises),
+        tuple(
+            FoundRow(
+                answering,
+                len(some),
+                float(np.mean([one.auroc for one in some])),
+                float(np.mean([one.average_precision for one in some])),
+            )
+            for answering, some in of.items()
+            if some
+        ),
+    )
+
+
+def lines(figures: AttendanceFigures) -> Iterator[str]:
+    """For people."""
+    for row in figures.rows:
+        yield (
+            f"{row.contributors} of {MEMBERS} answer: variance {row.variance_over_ideal:.2f} of the ideal"
+            f" (stated {row.variance_over_ideal_stated:.2f}, before {row.variance_over_ideal_before:.2f})"
+        )
+    for one in figures.found:
+        yield f"{one.answering:.0%} answer: AUROC {one.auroc:.3f}, average precision {one.average_precision:.3f}"
+
+
+def present(year: Year, answering: float, seed: int) -> Answering:
+    """Who answers, shape (weeks, tenants); weeks in which fewer than a cohort would are drawn again."""
+    rng = np.random.default_rng((seed, round(1000 * answering)))
+    size = len(year.plans), year.cloud.scenario.tenants
+    drawn = rng.random(size) < answering
+    while (few := drawn.sum(axis=1) < year.cloud.scenario.cohort_minimum).any():
+        drawn[few] = rng.random((int(few.sum()), size[1])) < answering
+    return drawn
+
+
+def releases(
+    year: Year, failures: Sequence[Sequence[tuple[int, LabelledFailure]]], answers: Answering, sampler: NoiseSampler
+) -> list[Release]:
+    """The year's releases when these answer; `failures` has those of each week, with the number of their tenant."""
+    made: list[Release] = []
+    past: list[Words] = []
+    since = np.zeros(answers.shape[1], np.int64)  # the first week that each tenant has not answered for
+    tenants = [learning.tenant_id(number) for number in range(answers.shape[1])]
+    for week, plan in enumerate(year.plans):
+        here = np.flatnonzero(answers[week]).tolist()
+        is_here, starts = answers[week], {tenants[number]: float(since[number] * HOURS_PER_WEEK) for number in here}
+        counted = [
+            failure
+            for earlier in range(int(since[here].min()), week + 1)
+            for tenant, failure in failures[earlier]
+            if is_here[tenant] and since[tenant] <= earlier
+        ]
+        counts = build_tables(plan, counted, SELECTION_KEY)
+        past = [life_table.embed(made[-1].plan.tables, plan.tables, own) for own in past]
+        past.append(np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64))
+        total = continual_counting.combine(past, plan.horizon) + learning.noise_of(plan, len(here), sampler)
+        running = learning.running(year.cloud, min(starts.values()), plan.end_hour)
+        slices = Slices.since(starts, [year.leases[row] for row in running], plan.end_hour, plan.band_edges_hours)
+        answered = [Answered(tenants[number], int(since[number]) * HOURS_PER_WEEK) for number in here]
+        made.append(release(plan, total, answered, expose(plan, slices), made))
+        since[here] = week + 1
+    return made
+
+
+def _failures(year: Year) -> Iterator[list[tuple[int, LabelledFailure]]]:
+    for week in range(len(year.plans)):
+        yield [
+            (int(year.cloud.leases.tenant[learning.row_of(failure.failure.unit)]), failure)
+            for failure in learning.failures(year.cloud, year.leases, week)
+        ]

@@ -1,0 +1,81 @@
+"""The benchmark of attendance has its keys, measures what the accountant states, and plays weeks that were missed."""
+
+from functools import cache
+from typing import Any
+
+import click.testing
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from federation.protocol.noise import SystemSampler
+from simulation.bench import attendance, learning
+from simulation.bench.learning import live, small
+from simulation.cli import app
+from simulation.cloud.scenario import load
+from tests.support import schemas
+from tests.support.factories import InsecureSilence
+
+WANTED = {1.0: 1.15, 0.9: 1.35, 0.75: 1.7, 0.5: 2.2, 0.25: 2.7}
+
+
+@cache
+def quick(clouds: int) -> click.testing.Result:
+    words = ["bench", "attendance", "--quick", "--clouds", str(clouds), "--json"]
+    return CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+def figures(clouds: int) -> dict[str, Any]:
+    found: dict[str, Any] = schemas.held("pharoah-sim bench attendance", quick(clouds).stdout)
+    return found
+
+
+def test_noise_alone_has_a_row_for_each_attendance() -> None:
+    assert quick(0).exit_code == 0
+    held = figures(0)
+    assert held["found"] == []
+    assert {row["attendance"] for row in held["rows"]} == set(WANTED)
+    for row in held["rows"]:
+        assert row["variance_over_ideal_stated"] <= WANTED[row["attendance"]]
+        assert row["variance_over_ideal_before"] == pytest.approx(20 * row["attendance"])
+        assert row["variance_over_ideal"] == pytest.approx(row["variance_over_ideal_stated"], rel=0.5)
+
+
+def test_what_is_measured_is_what_is_stated() -> None:
+    for row in attendance.rows(SystemSampler(), quick=False):
+        assert row.variance_over_ideal == pytest.approx(row.variance_over_ideal_stated, rel=0.07)  # seven deviations
+        assert row.variance_over_ideal <= WANTED[row.attendance]
+
+
+@pytest.mark.nightly
+def test_findings_have_a_row_for_each_share_that_answers() -> None:
+    held = figures(1)["found"]
+    assert [row["answering"] for row in held] == list(attendance.ANSWERING)
+    assert all(0.0 <= row["auroc"] <= 1.0 and row["clouds"] == 1 for row in held)
+
+
+def test_a_week_that_was_missed_is_counted_in_the_next_answer_and_never_twice() -> None:
+    year = live(small(load("standard")), 0)
+    failures = list(attendance._failures(year))
+    answers = np.ones((len(year.plans), 200), np.bool_)
+    everybody = attendance.releases(year, failures, answers, InsecureSilence())
+    answers[1, ::3] = answers[2, ::3] = False
+    some = attendance.releases(year, failures, answers, InsecureSilence())
+    exact = learning.releases(year, 1.0, InsecureSilence())
+    for one, other in zip(everybody, exact, strict=True):
+        for mine, theirs in zip(one.tables, other.tables, strict=True):
+            np.testing.assert_allclose(mine.events, theirs.events, atol=1e-6)
+            np.testing.assert_allclose(mine.exposure_node_hours, theirs.exposure_node_hours)
+    assert [made.contributors for made in some] == [200, 133, 133, 200, 200, 200]
+    assert some[2].tables[0].events.sum() < everybody[2].tables[0].events.sum()
+    for mine, theirs in zip(some[3].tables, everybody[3].tables, strict=True):
+        for counted in ("events", "exposure_node_hours"):  # a later plan has more rows, and a finer one for some
+            late, timely = getattr(mine, counted).sum(), getattr(theirs, counted).sum()
+            assert timely * (1 - 1e-9) <= late <= 1.02 * timely
+
+
+def test_as_many_answer_as_are_said_to() -> None:
+    year = live(small(load("standard")), 0)
+    assert attendance.present(year, 1.0, 0).all()
+    assert 0.55 < attendance.present(year, 0.6, 0).mean() < 0.65
+    assert attendance.present(year, 0.25, 0).sum(axis=1).min() >= year.cloud.scenario.cohort_minimum
