@@ -59,7 +59,7 @@ def judge(oddity: str, rank: int, seconds: float) -> Figure:
 
 
 def main() -> Iterator[Figure]:
-    """The jobs, then how many were right."""
+    """The jobs, then how many were right; the exit status is 1 unless all were."""
     parser = argparse.ArgumentParser(description="jobs with one odd rank")
     parser.add_argument("oddities", nargs="*", help=f"of {', '.join(KINDS)}; all by default")
     parser.add_argument("--repeats", type=int, default=1, help="jobs of each kind on each rank (default: 1)")
@@ -80,6 +80,8 @@ def main() -> Iterator[Figure]:
         "clean": len(judged) - len(odd),
         "false_alarms": sum(not one["right"] for one in judged if one["oddity"] == "none"),
     }
+    if not all(one["right"] for one in judged):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

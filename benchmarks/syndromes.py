@@ -16,7 +16,8 @@ right, written down before any run:
 | `checkpoint`, `evaluation`, `compilation`, stalls of data | nothing, or `undecided` | – |
 
 Seconds count from the onset that the rank notes to the first verdict that is not `undecided`. An alarm is any other
-verdict but `undecided`; one while a fault lasts, or until 10 s after it, is the fault's.
+verdict but `undecided`; one while a fault lasts, or until 10 s after it, is the fault's. `starved` is the share of
+looks on a host with so little processor time that slowness is never called: such hours prove little.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import os
 import random
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,8 +39,9 @@ from pathlib import Path
 from typing import Any
 
 from tenant_client.run.run_directory import RUN_DIR
+from tenant_client.run.syndromes.process import pressure_percent
 from tenant_client.run.syndromes.views import Syndrome, Verdict
-from tenant_client.run.syndromes.watch import Syndromes
+from tenant_client.run.syndromes.watch import STARVED_PERCENT, Syndromes
 
 ROOT = Path(__file__).resolve().parents[1]
 AUTOLOAD = ROOT / "tenant_client" / "run" / "hook" / "autoload"
@@ -99,6 +102,8 @@ class Ran:
     found: tuple[Found, ...]
     alarms: tuple[str, ...]
     undecided: int
+    step_s: float
+    pressures: tuple[float, ...]
 
 
 def plan(kinds: Sequence[str], ranks: int, rng: random.Random, for_s: float) -> dict[str, Any]:
@@ -200,24 +205,26 @@ def run(schedule: dict[str, Any]) -> Ran:
         watch = Syndromes(folder)
         job = Job(schedule, folder)
         try:
-            said, events, seconds = _observe(job, watch, schedule)
+            said, events, seconds, pressures = _observe(job, watch, schedule)
         finally:
             job.close()
             watch.close()
-    return judged(schedule, said, events, seconds)
+    return judged(schedule, said, events, seconds, pressures)
 
 
 def _observe(
     job: Job, watch: Syndromes, schedule: dict[str, Any]
-) -> tuple[list[tuple[float, Verdict]], list[dict[str, Any]], float]:
-    """What is said until the job ends, what happened to it, and how long it trained."""
+) -> tuple[list[tuple[float, Verdict]], list[dict[str, Any]], float, tuple[float, ...]]:
+    """What is said until the job ends, what happened to it, how long it trained, and how busy the host was."""
     said: list[tuple[float, Verdict]] = []
+    pressures = []
     links: dict[float, dict[str, Any]] = {}
     came_s, began_s, last = time.monotonic(), 0.0, None
     while all(process.poll() is None for process in job.processes):
         time.sleep(POLL_S)
         now_s = time.monotonic()
         verdict = watch.poll(now_s)
+        pressures.append(pressure_percent())
         seen = None if verdict is None else (verdict.syndrome, verdict.ranks)
         said += [(now_s, verdict)] if verdict is not None and seen != last else []
         last = seen
@@ -228,7 +235,7 @@ def _observe(
     ended_s = time.monotonic() if any(process.poll() for process in job.processes) else math.inf
     events = [links.get(one["at_s"], one) for one in job.happened()]
     events = [one for one in events if ended_s - one["onset_s"] > NO_HANG_S]  # Gloo refused it: the job failed at once
-    return said, events, time.monotonic() - began_s if began_s else 0.0
+    return said, events, time.monotonic() - began_s if began_s else 0.0, tuple(pressures)
 
 
 def _spoil(job: Job, links: dict[float, dict[str, Any]]) -> None:
@@ -244,7 +251,11 @@ def _spoil(job: Job, links: dict[float, dict[str, Any]]) -> None:
 
 
 def judged(
-    schedule: dict[str, Any], said: list[tuple[float, Verdict]], events: list[dict[str, Any]], seconds: float
+    schedule: dict[str, Any],
+    said: list[tuple[float, Verdict]],
+    events: list[dict[str, Any]],
+    seconds: float,
+    pressures: tuple[float, ...],
 ) -> Ran:
     """What was right of what was said."""
     found, excused = [], set()
@@ -264,18 +275,22 @@ def judged(
     for alarm in alarms:
         sys.stderr.write(f"false alarm: {alarm} (step {schedule['step_s']} s, {schedule['ranks']} ranks)\n")
     quiet = sum(one.syndrome is Syndrome.UNDECIDED for _, one in said)
-    return Ran(seconds / 3600, tuple(found), alarms, quiet)
+    return Ran(seconds / 3600, tuple(found), alarms, quiet, schedule["step_s"], pressures)
 
 
 def figures(ran: Sequence[Ran]) -> dict[str, Any]:
     """The shares and times over all jobs, and by kind."""
     found = [one for job in ran for one in job.found]
+    pressures = [one for job in ran for one in job.pressures]
     kinds = sorted({one.kind for one in found})
     return {
         **_shares(found),
         "job_hours": round(sum(job.hours for job in ran), 3),
         "false_alarms": sum(len(job.alarms) for job in ran),
         "undecided": sum(job.undecided for job in ran),
+        "hours_by_step": {str(step): round(sum(job.hours for job in ran if job.step_s == step), 3) for step in STEPS_S},
+        "pressure_p50": statistics.median(pressures) if pressures else None,
+        "starved": round(sum(one > STARVED_PERCENT for one in pressures) / len(pressures), 3) if pressures else None,
         "by_kind": {kind: _shares([one for one in found if one.kind == kind]) for kind in kinds},
         "cases": [asdict(one) for one in found],
     }

@@ -32,13 +32,19 @@ from provider_server.operations import admin, overview as provider_overview, pre
 from provider_server.reporting import findings_text, hazard_text
 from provider_server.settings import ProviderSettings
 from provider_server.verbs import learning, server, store, telemetry
-from simulation.bench import aggregation, check as bench_check, impact, learning as bench_learning
+from simulation.bench import (
+    aggregation,
+    attendance as bench_attendance,
+    check as bench_check,
+    impact,
+    learning as bench_learning,
+)
 from simulation.judge import score
 from simulation.replay import brca, lung, philly, titan
 from simulation.run import processes
 from tenant_client.advice import changes, hints
 from tenant_client.diagnosis import told
-from tenant_client.diagnosis.stragglers import what_if
+from tenant_client.diagnosis.stragglers import waits, what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.records import fixes
 from tenant_client.settings import TenantSettings
@@ -63,6 +69,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant journal fix": fixes.Fixed,
     "pharoah-tenant diagnose": told.Told,
     "pharoah-tenant stragglers": what_if.WhatIf,
+    "pharoah-tenant stragglers LOGS": waits.Waits,
     "pharoah-tenant restart": restart.Restart,
     "pharoah-tenant rules": incidents.RulesObject,
     "pharoah-tenant rules LOG": incidents.Unusual,
@@ -118,6 +125,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim replay lung": lung.LungResult,
     "pharoah-sim replay brca": brca.BrcaResult,
     "pharoah-sim bench aggregation": aggregation.Rows,
+    "pharoah-sim bench attendance": bench_attendance.AttendanceFigures,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,
     "pharoah-sim bench impact": dict[str, dict[str, impact.Range | None]],

@@ -1,5 +1,6 @@
 """Fixtures that several files share; what they hand out is made in `tests/support/factories.py`."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +20,15 @@ collect_ignore = ["jobs"]  # programs that tests start, some under PyTorch; here
 settings.register_profile("searching", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("untimed", settings.get_profile("searching"), derandomize=True)
 settings.load_profile("untimed")
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """A verb that serves takes the signals that end it; called in the tests' process, it would keep them for good."""
+    before = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for kind, handler in before.items():
+        signal.signal(kind, handler)
 
 
 @pytest.fixture

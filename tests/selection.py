@@ -11,7 +11,7 @@ begin first.
 import gc
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TypeVar
 
 import pytest
@@ -44,7 +44,6 @@ class Selection:
         if config.getoption("--skipped") and (cache := cache_of(config)):
             self._only = cache.get(KEY, [])
         self._skipped: set[str] = set()
-        gc.disable()  # a collection makes much and drops little
 
     @pytest.hookimpl(tryfirst=True)  # pytest then puts the tests together that share a parameter of a wider fixture
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -60,10 +59,15 @@ class Selection:
         if self._seed is not None:
             items[:] = shuffled([(module_of(item), item) for item in items], self._seed)
 
-    def pytest_collection_finish(self) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
         """Modules and tests stay until the end: the garbage collector need not look at them again and again."""
-        gc.freeze()
-        gc.enable()
+        gc.disable()
+        try:
+            return (yield)
+        finally:
+            gc.freeze()
+            gc.enable()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A whole module may be skipped."""

@@ -5,11 +5,14 @@ import json
 import pickle
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from fuzz.targets.inputs import LIMITS, as_file, reader
 from fuzz.targets.target import require, target
-from tenant_client.sources import closed_pickle, execution_trace, flight_recorder, kineto
+from tenant_client.diagnosis.collectives.ras import analyse_ras, ras_evidence
+from tenant_client.diagnosis.stragglers.waits import waits
+from tenant_client.sources import closed_pickle, execution_trace, flight_recorder, kineto, nccl_inspector, nccl_ras
 from tenant_client.sources.reading import SourceError, open_inputs
 from tenant_client.sources.trace import Trace
 
@@ -93,6 +96,55 @@ def check_flight_recorder(data: bytes) -> None:
     with suppress(SourceError):
         read = flight_recorder.read_dump(reader(data, "dump_0"), LIMITS)
         require("a dump", holds=isinstance(read, flight_recorder.Dump) and read.rank >= 0)
+
+
+def some_answers() -> Iterator[bytes]:
+    """One as NCCL documents it, and two in one file."""
+    members = {0: {"AllReduce": 5, "Broadcast": 1}, 1: {"AllReduce": 4, "Broadcast": 1}}
+    comm = {
+        "hash": "0x1",
+        "ranks": [_answering(rank, counts) for rank, counts in members.items()],
+        "missing_ranks": [{**_answering(2, {}), "status": {"unresponsive": True, "considered_dead": False}}],
+    }
+    for after_s in (0, 90):
+        stamp = f"2025-12-19 13:{after_s // 60:02}:{after_s % 60:02}"
+        yield json.dumps({"nccl_version": "2.30.7", "timestamp": stamp, "communicators": [comm]}).encode()
+    yield b"\n".join(one for one in islice(some_answers(), 2))
+
+
+def _answering(rank: int, counts: dict[str, int]) -> dict[str, Any]:
+    where = {"host": "gpu-a", "pid": 7 + rank, "cuda_dev": rank, "nvml_dev": rank}
+    status = {"init_state": 0, "async_error": 6, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
+    return {"rank": rank, **where, "status": status, "collective_counts": counts}
+
+
+@target("nccl-ras", "any bytes are answers that can be judged, or SourceError", some_answers)
+def check_ras(data: bytes) -> None:
+    """What can be read can be judged."""
+    with suppress(SourceError):
+        found = nccl_ras.read(reader(data, "ras.json"), LIMITS)
+        if found:
+            require("evidence", holds=isinstance(ras_evidence(analyse_ras(found)), list))
+
+
+def some_inspector_logs() -> Iterator[bytes]:
+    """Two ranks, and a half line at the end."""
+    lines = []
+    for number in range(40):
+        header = {"id": "0x1", "comm_name": "unknown", "rank": number % 2, "n_ranks": 2, "nnodes": 1}
+        told = {"coll": "AllReduce", "coll_sn": number // 2, "coll_msg_size_bytes": 1024, "coll_algobw_gbs": "nan"}
+        record = {"header": header, "metadata": {"hostname": "gpu-a", "pid": 7 + number % 2}}
+        lines.append(json.dumps({**record, "coll_perf": {**told, "coll_exec_time_us": 61 + number}}))
+    yield "\n".join(lines).encode()
+    yield "\n".join(lines)[:-9].encode()
+
+
+@target("nccl-inspector", "any bytes are records that can be judged, or SourceError", some_inspector_logs)
+def check_inspector(data: bytes) -> None:
+    """What can be read can be judged."""
+    with suppress(SourceError):
+        found = waits(nccl_inspector.read(reader(data, "gpu-a-pid7.log"), LIMITS))
+        require("finite numbers", holds=found.collectives >= 0 and found.left_out >= 0)
 
 
 @target(

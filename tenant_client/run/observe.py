@@ -72,7 +72,7 @@ class Observer:
             (self._run_dir / "settings.json").write_text(self._settings.to_json(), encoding="utf-8")
         settings = self._settings
         with self._ours.guard("cannot listen to the ranks"):
-            self._syndromes = Reports(self._run_dir) if settings.watch and settings.compare_ranks else None
+            self._syndromes = Reports(self._run_dir) if settings.watch else None
         self._record = Record(
             settings.home, settings.lease, self._run_dir, settings.logs, self._ours, program=settings.program
         )
@@ -89,9 +89,11 @@ class Observer:
                     ask(self._run_dir)
                 self._ours.say(self._hinted.word_of(hint, self._watch.findings))
         if self._settings.watch:
+            ranks: list[Progress] = []
             with self._ours.guard("watching"):
-                ranks = list(progresses(self._run_dir))
+                ranks += progresses(self._run_dir)
                 self._say(self._watch.feed(now_s, map(sample_of, ranks)), now_s)
+            with self._ours.guard("watching functions, memory and losses"):
                 self._say(self._health.look(now_s, self._run_dir, ranks), now_s)
         with self._ours.guard("cannot compare the ranks"):
             if self._syndromes is not None:

@@ -12,7 +12,7 @@ class RunSettings:
     """Options of `pharoah-tenant run`. `logs` are further files to look into after a failure.
 
     `job` names it, `program` is the one that was started. `describe_now` samples the first steps, however busy the
-    host is. With `compare_ranks`, ranks mark where they are, and hangs and slow ranks are told apart.
+    host is.
     """
 
     home: Path
@@ -22,7 +22,6 @@ class RunSettings:
     watch: bool = True
     sample: bool = True
     describe_now: bool = False
-    compare_ranks: bool = False
     quiet: bool = False
     logs: tuple[Path, ...] = ()
     limits: WatchLimits = field(default_factory=WatchLimits)

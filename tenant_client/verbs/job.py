@@ -55,14 +55,6 @@ When = Annotated[
         " busy one (auto), or in the first steps (now).",
     ),
 ]
-CompareRanks = Annotated[
-    bool,
-    typer.Option(
-        "--compare-ranks",
-        envvar="PHAROAH_COMPARE_RANKS",
-        help="Find which rank or link the others wait for. Functions of ours then stand in tracebacks of the job.",
-    ),
-]
 Quiet = Annotated[bool, typer.Option("--quiet", envvar="PHAROAH_QUIET", help="Print nothing on stderr.")]
 Logs = Annotated[
     list[Path] | None,
@@ -169,7 +161,6 @@ def run(
     *,
     watch: Watch = True,
     sample: Sample = True,
-    compare_ranks: CompareRanks = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a job and record why it fails: put this in front of torchrun, python or srun.
@@ -192,7 +183,6 @@ def run(
             watch=watch,
             sample=sample,
             describe_now=describe is Describe.NOW,
-            compare_ranks=compare_ranks,
             quiet=quiet,
             logs=tuple(path.absolute() for path in logs or ()),
             limits=WatchLimits(start_timeout_s, hang_floor_s, hang_factor, aside_timeout_s),
@@ -233,7 +223,7 @@ def diagnose(
         typer.Argument(
             metavar="PATH...",
             click_type=InputFile(folders=True),
-            help="Logs, flight recorder dumps, error files, or folders of these.",
+            help="Logs, flight recorder dumps, answers of NCCL's RAS, error files, or folders of these.",
         ),
     ],
     home: Home,

@@ -13,15 +13,16 @@ from tenant_client.verbs.console import failing, warn
 if TYPE_CHECKING:
     from tenant_client.diagnosis.stragglers.what_if import WhatIf
 
-FINE, SLOW = 0, 1
+FINE, SLOW, UNDECIDED = 0, 1, 3
 
 
 def stragglers(
     trace: Annotated[
         Path,
         typer.Argument(
-            click_type=InputFile(),
-            help="Operations of all ranks, one a row, as Parquet or CSV (columns: docs/stragglers.md).",
+            click_type=InputFile(folders=True),
+            help="Operations of all ranks, one a row, as Parquet or CSV (columns: docs/stragglers.md); or the logs of"
+            " NCCL's Inspector, a folder of one for each process.",
         ),
     ],
     *,
@@ -29,11 +30,17 @@ def stragglers(
 ) -> None:
     """Show how much a slow worker, the last stage or uneven sequences lengthen a job's steps. Nothing is sent.
 
-    The step is run again with parts of the trace made ideal. Exit code 0: no straggler. 1: the job straggles.
+    The step is run again with parts of the trace made ideal; of Inspector's logs, the ranks' times in each collective
+    are compared. Exit code 0: no straggler. 1: the job straggles. 3: too few collectives to tell.
     """
     from tenant_client.diagnosis.stragglers.what_if import StragglerCause, what_if
+    from tenant_client.sources.nccl_inspector import holds_logs
     from tenant_client.sources.step_trace import read_step_trace
 
+    with failing():
+        of_inspector = holds_logs(trace)
+    if of_inspector or trace.is_dir():
+        raise typer.Exit(_collectives(trace, as_json=as_json))
     with failing():
         result = what_if(read_step_trace(trace))
     if result.left_out:
@@ -43,6 +50,26 @@ def stragglers(
     else:
         show(*_lines(result))
     raise typer.Exit(FINE if result.cause is StragglerCause.NONE else SLOW)
+
+
+def _collectives(logs: Path, *, as_json: bool) -> int:
+    """What the collectives' times say, and the exit code."""
+    from tenant_client.diagnosis.stragglers.waits import WaitCause, waits
+    from tenant_client.sources.nccl_inspector import read_logs
+
+    with failing():
+        found = waits(read_logs(logs))
+    if as_json:
+        show_json(found)
+    else:
+        show(found.sentence, f"  {found.collectives} collectives compared, communicators: {found.communicators}")
+        for rank in found.slow_ranks:
+            what = f"of the others' time in {rank.communicator}: waiting for rank {rank.rank}"
+            show(f"  {rank.share:>9.0%}  {what} (process {rank.pid} on {rank.host})")
+        for one in found.slow_transfers:
+            took = f"{one.now_us / 1e3:.1f} ms, before {one.before_us / 1e3:.1f} ms"
+            show(f"  {one.now_us / max(one.before_us, 1.0):>9.2f}  times as long in {one.communicator}: {took}")
+    return {WaitCause.NONE: FINE, WaitCause.UNDECIDED: UNDECIDED}.get(found.cause, SLOW)
 
 
 def _lines(result: "WhatIf") -> Iterator[str]:

@@ -111,7 +111,7 @@ def test_a_hang_in_a_collective(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @tried_again_without_gloo
 def test_a_rank_that_its_peer_waits_for_is_named_with_its_stack(tmp_path: Path) -> None:
-    done, attempt = watched(tmp_path, "hang", "--compare-ranks", env={"GLOO_TIMEOUT_S": "14"})
+    done, attempt = watched(tmp_path, "hang", env={"GLOO_TIMEOUT_S": "14"})
     assert done.code == 1
     (finding,) = attempt.findings
     assert (finding["kind"], finding["ranks"]) == ("non_communication_hang", [1])

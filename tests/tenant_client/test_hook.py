@@ -4,10 +4,10 @@ import errno
 import json
 import logging
 import os
-import pickle
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tenant_client.run.hook import hook as hooks
-from tenant_client.run.hook.cell import PLACES
 from tenant_client.run.hook.follow import PATIENCE_STEPS, Follower, StepCounter
 from tenant_client.run.hook.hook import Hook, current_hook, pharoah_hook
 from tenant_client.run.hook.loss import LossReader
@@ -75,7 +74,7 @@ def traces(run_dir: Path) -> list[str]:
 
 def test_ranks_of_different_speed_sample_at_the_same_steps() -> None:
     sampled = []
-    for step_s, cost_s in ((0.1, 0.2), (0.11, 0.25)):
+    for step_s, cost_s in ((0.1, 0.12), (0.11, 0.15)):
         pacer, steps = Pacer(PacingSettings(), 0.0), []
         for step in range(1, 20_000):
             if pacer.due(step, step * step_s, load_per_core=0.1):
@@ -91,7 +90,7 @@ def test_after_the_first_sample_the_budget_holds_at_every_step(cost_s: float) ->
     for step in range(1, 200_000):
         if pacer.due(step, step * 0.05, load_per_core=0.1):
             pacer.charge(cost_s)
-            assert pacer.samples == 1 or pacer.spent_s <= 0.0025 * step * 0.05
+            assert pacer.samples == 1 or pacer.spent_s <= PacingSettings.budget * step * 0.05
     assert pacer.samples >= (1 if cost_s == 20.0 else 4)
 
 
@@ -119,7 +118,7 @@ def test_a_busy_host_is_sampled_once_within_its_budget_and_soon_after_ten_minute
     wanted = PacingSettings()
     assert at_s * wanted.budget >= min(wanted.first_cost_s, wanted.patience_s * wanted.budget)
     assert at_s <= wanted.patience_s * 9 / 8 + step_s
-    assert at_s < 360 or step_s > 0.1
+    assert at_s < 400 or step_s > 0.01
 
 
 def test_a_job_on_a_busy_host_without_a_budget_waits_as_long_as_it_has_patience() -> None:
@@ -271,7 +270,7 @@ def test_nothing_is_sampled_once_the_workload_is_described(run_dir: Path) -> Non
 
 def test_a_host_that_stays_busy_is_the_reason_that_is_left(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHAROAH_SAMPLE_LOAD", "-1")
-    monkeypatch.setenv("PHAROAH_SAMPLE_BUDGET", "0.0025")
+    monkeypatch.setenv("PHAROAH_SAMPLE_BUDGET", "0.0015")
     with pharoah_hook() as hook:
         train(hook, 40)
     assert traces(run_dir) == []
@@ -605,30 +604,31 @@ def test_a_trace_that_the_disk_cannot_hold_does_not_appear(tmp_path: Path) -> No
 # ---- where the rank is ---------------------------------------------------------------------------------------------
 
 
-def test_a_rank_marks_where_it_is(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for owner, name in ((torch.autograd, "backward"), (torch, "save"), (torch, "load")):
-        monkeypatch.setattr(owner, name, getattr(owner, name))  # put back afterwards
-    for name in ("save", "load"):
-        monkeypatch.setattr(torch.serialization, name, getattr(torch.serialization, name))
-    work, batches = torch.distributed.Work, torch.utils.data.dataloader._BaseDataLoaderIter
-    monkeypatch.setattr(work, "wait", work.wait)
-    monkeypatch.setattr(batches, "__next__", batches.__next__)
+def test_a_rank_tells_where_it_is_and_nothing_is_wrapped(run_dir: Path) -> None:
+    before = torch.autograd.backward, torch.save, torch.load, torch.utils.data.dataloader._BaseDataLoaderIter.__next__
     ranks = Ranks(run_dir)
+
+    def seen_at(place: str) -> bool:
+        until_s = time.monotonic() + 30.0
+        while time.monotonic() < until_s and ranks.states()[0].place != place:
+            time.sleep(0.02)
+        return ranks.states()[0].place == place
+
     try:
         with pharoah_hook() as hook:
-            train(hook, 3)
-            torch.save(torch.ones(1000), run_dir / "checkpoint.pt")
-            train(hook, 1)
+            assert ranks.states() == {}
+            train(hook, 4)
+            assert seen_at("outside")
             with hook.phase("eval"):
-                assert ranks.states()[0].place == "eval"
+                assert seen_at("eval")
+            assert seen_at("outside")
             state = ranks.states()[0]
-            assert pickle.loads(pickle.dumps(torch.save)) is torch.save  # noqa: S301
+        assert ranks.states() == {}  # it says no more, and is not taken for one that stands still
     finally:
         ranks.close()
-    assert (state.place, state.step, len(state.records)) == ("outside", 4, 4)
-    spent = [dict(zip(PLACES, record.spent_ns, strict=True)) for record in state.records]
-    assert all(one["backward"] > 0 for one in spent[1:])
-    assert [one["checkpoint"] > 0 for one in spent] == [False, False, False, True]
+    assert [record.step for record in state.records] == [1, 2, 4]
+    after = torch.autograd.backward, torch.save, torch.load, torch.utils.data.dataloader._BaseDataLoaderIter.__next__
+    assert after == before
 
 
 def test_a_rank_that_cannot_be_compared_reports_all_the_same(
@@ -637,7 +637,7 @@ def test_a_rank_that_cannot_be_compared_reports_all_the_same(
     def fails(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("tenant_client.run.hook.marks.Marks.open", fails)
+    monkeypatch.setattr("tenant_client.run.hook.whereabouts.Whereabouts.open", fails)
     with pharoah_hook() as hook:
         train(hook, 3)
         assert seen(run_dir).step == 3

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from tenant_client.run.differential import WINDOWS, Differential, Oddity
 from tenant_client.run.hook import patterns
-from tenant_client.run.hook.patterns import SIZE, Function, Pattern, Patterns, encode, file_name, read
+from tenant_client.run.hook.patterns import SIZE, Function, Pattern, Patterns, Stack, encode, file_name, read
+from tenant_client.run.hook.whereabouts import Whereabouts
 from tests.support.changing import replace
 
 STEP_MS = 100.0
@@ -48,7 +50,7 @@ def test_a_pattern_names_the_jobs_own_function_and_times_collections(
     monkeypatch.setattr(patterns, "INTERVAL_S", 0.005)
     monkeypatch.setattr(patterns, "BUDGET", 1.0)
     complaints: list[str] = []
-    watched = Patterns(tmp_path, 3, complaints.append)
+    watched = Patterns(tmp_path, 3, complaints.append, Whereabouts(), {})
     step, ends_s = 0, time.monotonic() + 120
     while read(tmp_path / file_name(3)) is None and time.monotonic() < ends_s:
         slow_part()
@@ -64,6 +66,13 @@ def test_a_pattern_names_the_jobs_own_function_and_times_collections(
     slow = next(function for function in pattern.functions if function.name == "test_patterns.py:slow_part")
     assert (slow.kind, slow.waiting > 0.5, slow.mean_ms > 1.0) == ("compute", True, True)
     assert (pattern.first_loss, pattern.work, pattern.gc_ms > 0) == (0.5, 2.0 * pattern.steps, True)
+
+
+def test_a_line_that_waits_for_a_collective_is_known_by_its_number() -> None:
+    frame = sys._getframe()
+    here = Stack({(id(frame.f_code), frame.f_lineno): frame.f_code}).function(frame)[0]
+    elsewhere = Stack({(id(frame.f_code), frame.f_lineno + 1): frame.f_code}).function(frame)[0]
+    assert (here, elsewhere) == ("collective", "compute")
 
 
 def test_a_pattern_is_read_as_it_was_written_and_never_larger_than_said(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """The four syndromes, from timelines that are written down here: who is named, when, and when nobody is."""
 
+import math
 import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -12,26 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.run.hook.answers import RECORDS, STACK, answer_forever, connect, hand_over, make_page
-from tenant_client.run.hook.cell import (
-    BACKWARD,
-    OUTSIDE,
-    PLACES,
-    RECORDS as KEPT,
-    SIZE,
-    WAIT,
-    Cell,
-    StepRecord,
-    Who,
-    decode,
-)
+from tenant_client.run.hook.answers import RECORDS, STACK, answer_forever, connect, hand_over, make_page, stack_file
+from tenant_client.run.hook.cell import OUTSIDE, RECORDS as KEPT, SIZE, WAIT, Cell, CellState, StepRecord, Who, decode
+from tenant_client.run.hook.whereabouts import Whereabouts
 from tenant_client.run.syndromes import links
 from tenant_client.run.syndromes.hangs import HangLimits, blamed, judge
 from tenant_client.run.syndromes.links import stalled, under_way
-from tenant_client.run.syndromes.process import Activity, short_of_processors
+from tenant_client.run.syndromes.process import Activity, pressure_percent
 from tenant_client.run.syndromes.ranks import Ranks
 from tenant_client.run.syndromes.reports import Reports
 from tenant_client.run.syndromes.slowness import SlowLimits, Slowness
+from tenant_client.run.syndromes.stacks import by_signal
 from tenant_client.run.syndromes.views import Doing, Link, RankView, Syndrome, Verdict, Waiting
 from tenant_client.run.syndromes.watch import Syndromes, aside_of
 from tenant_client.run.watchdog import Kind
@@ -48,27 +41,54 @@ def a_cell(rank: int = 0, world: int = 2) -> Cell:
     return Cell(bytearray(SIZE), Who(rank, world, 4711, 4712, 0), now_ns=0)
 
 
-def test_the_time_of_a_step_is_split_without_overlap() -> None:
-    cell = a_cell()
-    for place, now_ns in ((OUTSIDE, 0), (BACKWARD, 10), (WAIT, 14), (BACKWARD, 20), (OUTSIDE, 25)):
-        cell.enter(place, now_ns)
-    cell.step(1, 31)
-    found = decode(cell.page)
-    assert found is not None
-    (record,) = found.records
-    spent = dict(zip(PLACES, record.spent_ns, strict=True))
-    assert {place: spent[place] for place in ("outside", "backward", "wait")} == {
-        "outside": 16,
-        "backward": 9,
-        "wait": 6,
-    }
-    assert sum(record.spent_ns) == record.ended_ns == 31
+def test_where_a_rank_is_follows_from_what_it_was_seen_in() -> None:
+    where = Whereabouts()
+    where._cell = cell = a_cell()
+
+    def state() -> CellState:
+        found = decode(cell.page)
+        assert found is not None
+        return found
+
+    where.step(1, 10.0)
+    where.saw("compute", 1, 50, 50)
+    moved = state().entries
+    where.saw("compute", 1, 50, 50)  # nothing tells a rank that computes from one that loops
+    assert (state().place, state().entries) == ("outside", moved)
+    for took_ns, cpu_ns in ((200_000, 0), (300_000, 10_000), (400_000, 390_000)):  # blocked, blocked, spinning
+        where.saw("collective", 1, took_ns, cpu_ns)
+    assert (state().place, state().entries) == ("wait", moved + 1)
+    where.saw("collective", 1, 300_000, 100_000)  # it has gone on to another one
+    assert state().entries == moved + 2
+    where.saw("backward", 1, 1_000_000, 300_000)
+    where.phase("eval")
+    where.saw("compute", 1, 70, 70)
+    assert state().place == "eval"
+    where.step(2, 11.0)
+    assert state().records[-1] == StepRecord(2, int(11e9), 1_200_000 + 700_000, 70, 8)
+
+
+def test_records_of_short_steps_are_of_whole_stretches() -> None:
+    where = Whereabouts()
+    where._cell = cell = a_cell()
+    now_s = 100.0
+    for step in range(1, 801):
+        now_s += 0.06 if step <= 400 else 1.5
+        where.step(step, now_s)
+        if step in (400, 420):
+            found = decode(cell.page)
+            assert found is not None
+            ends = [record.step for record in found.records]
+            if step == 400:
+                assert ends[-10:] == list(range(400 - 16 * 9, 401, 16))
+            else:
+                assert ends[-8:] == list(range(413, 421))
 
 
 def test_the_newest_steps_are_kept() -> None:
     cell = a_cell()
     for step in range(1, 3 * KEPT):
-        cell.step(step, step)
+        cell.record(StepRecord(step, step, 0, 0, 0))
     found = decode(cell.page)
     assert found is not None
     assert [record.step for record in found.records] == list(range(2 * KEPT, 3 * KEPT))
@@ -77,9 +97,11 @@ def test_the_newest_steps_are_kept() -> None:
 def test_a_half_written_cell_and_a_foreign_page_are_not_believed() -> None:
     cell = a_cell()
     page = bytearray(cell.page)
-    page[64] ^= 1  # the time, and not the time again
+    page[64] ^= 1  # since when, and not since when again
     assert decode(page) is None
     assert decode(bytearray(SIZE)) is None
+    cell.void()
+    assert decode(cell.page) is None
 
 
 # ---- hangs ---------------------------------------------------------------------------------------------------------
@@ -140,6 +162,17 @@ def test_all_in_one_collective_is_the_communication() -> None:
     assert rank.ranks == (3,)
 
 
+def test_on_a_crowded_host_ranks_that_wait_for_a_processor_do_not_hang() -> None:
+    stuck = Waiting(stuck=frozenset({0, 1}), waiting=frozenset({0, 1}))
+    for doing, crowded, said in ((BUSY, True, Syndrome.UNDECIDED), (IDLE, True, Syndrome.COMMUNICATION_HANG)):
+        found = judge(11.0, {0: view(0, "wait"), 1: view(1, "wait", doing=doing)}, stuck, LIMITS, crowded=crowded)
+        assert found is not None
+        assert found.syndrome is said
+    spinning = judge(11.0, {rank: view(rank, "wait", doing=BUSY) for rank in range(2)}, stuck, LIMITS)
+    assert spinning is not None
+    assert spinning.syndrome is Syndrome.COMMUNICATION_HANG
+
+
 def test_a_rank_that_calls_something_else_is_named() -> None:
     views = {rank: view(rank, "wait") for rank in range(3)}
     found = judge(11.0, views, Waiting(differing=frozenset({2}), waiting=frozenset({0, 1})), LIMITS)
@@ -154,7 +187,7 @@ def test_peers_that_have_only_begun_to_wait_accuse_nobody() -> None:
 
 
 def test_long_steps_are_given_time() -> None:
-    records = tuple(StepRecord(step, int(20e9 * step), 0, (0,) * len(PLACES)) for step in range(1, 8))
+    records = tuple(StepRecord(step, int(20e9 * step), 0, 0, 0) for step in range(1, 8))
     views = {rank: replace(one, records=records) for rank, one in three(view(1, "outside")).items()}
     assert judge(19.0, views, WAITS_FOR_1, LIMITS) is None
     assert judge(21.0, views, WAITS_FOR_1, LIMITS) is not None
@@ -174,23 +207,38 @@ def test_functions_tell_where_a_rank_is_and_files_do_not() -> None:
     assert aside_of("<module> (eval_batch_loader.py:9)\nmain (save.py:3)") == ""
 
 
-def test_a_host_short_of_processors_says_so(tmp_path: Path) -> None:
+def test_how_short_of_processors_a_host_is(tmp_path: Path) -> None:
     pressure = tmp_path / "cpu"
-    assert not short_of_processors(pressure)
-    for percent, short in (("61.21", True), ("3.00", False)):
-        pressure.write_text(f"some avg10={percent} avg60=0.00 avg300=0.00 total=1\nfull avg10=0.00\n")
-        assert short_of_processors(pressure) is short
+    assert pressure_percent(pressure) == 0.0
+    pressure.write_text("some avg10=61.21 avg60=3.00 avg300=0.00 total=1\nfull avg10=0.00\n")
+    assert pressure_percent(pressure) == 61.21
+
+
+@pytest.mark.parametrize(("percent", "said"), [(50.0, Syndrome.NON_COMMUNICATION_SLOW), (90.0, Syndrome.UNDECIDED)])
+def test_where_somebody_always_waits_for_a_processor_nobody_is_called_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, percent: float, said: Syndrome
+) -> None:
+    watch = Syndromes(tmp_path)
+    slow = Verdict(Syndrome.NON_COMMUNICATION_SLOW, (1,), "rank 1 is slow")
+    states = {rank: decode(a_cell(rank).page) for rank in range(2)}
+    monkeypatch.setattr(watch._ranks, "states", lambda: states)
+    monkeypatch.setattr(watch._slowness, "feed", lambda *_, crowded: slow)
+    monkeypatch.setattr("tenant_client.run.syndromes.watch.pressure_percent", lambda: percent)
+    found = watch.poll(1.0)
+    watch.close()
+    assert found is not None
+    assert (found.syndrome, found.ranks) == (said, (1,))
 
 
 def test_a_process_that_computes_works_and_one_that_sleeps_does_not() -> None:
-    me = Activity(os.getpid(), threading.get_native_id())
+    me = Activity(os.getpid())
     began_s = time.monotonic()
     me.look(began_s)
     while time.process_time() % 1 and time.monotonic() < began_s + 0.3:
         pass
     assert me.look(time.monotonic()).cores > 0.2
     with subprocess.Popen(["sleep", "60"]) as sleeper:  # noqa: S607
-        other = Activity(sleeper.pid, sleeper.pid)
+        other = Activity(sleeper.pid)
         assert not other.look(0.0).stopped
         sleeper.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
@@ -213,6 +261,20 @@ def test_data_that_is_not_read_at_the_other_end_is_under_way() -> None:
     assert stalled({0: table, 1: table}, {0: {"11", "12"}, 1: {"22", "23"}}) == {Link(0, 1)}
 
 
+def test_of_data_under_way_that_which_is_sent_again_is_held_up_and_the_rest_waits_for_it() -> None:
+    held_up = "0: 0A4D0002:1000 0A4D0102:2000 01 00000040:00000000 01:00000000 00000005 0 0 11 1"
+    waits = "1: 0A4D0102:5000 0A4D0202:6000 01 00000080:00000000 00:00000000 00000000 0 0 22 1"
+    answers = "2: 0A4D0202:6000 0A4D0102:5000 01 00000000:00000080 00:00000000 00000000 0 0 33 1"
+    inodes = {0: {"11"}, 1: {"22"}, 2: {"33"}}
+    one, other = (
+        {rank: under_way(lines) for rank in inodes} for lines in ([held_up, waits, answers], [waits, answers])
+    )
+    assert stalled(one, inodes) == {Link(0, None)}
+    assert stalled(other, inodes) == {Link(1, 2)}
+    unread = {1: under_way([waits.replace("00000080:", "00000000:"), answers])}  # by a process that is no rank
+    assert (stalled(unread, inodes), stalled(unread, inodes, crowded=True)) == ({Link(1, None)}, set())
+
+
 # ---- slow ----------------------------------------------------------------------------------------------------------
 
 
@@ -222,14 +284,18 @@ def played(
     """What is said of ranks that meet in each step, each after its own time, and leave after the transfer."""
     slowness, now_s, said = Slowness(SlowLimits()), 0.0, []
     records: dict[int, list[StepRecord]] = {rank: [] for rank in own_s}
+    waited = dict.fromkeys(own_s, 0.0)
+    stride = max(1, round(0.8 / transfer_s[0] / 8))
     polled_s = 0.0
     for step, transfer in enumerate(transfer_s, start=1):
         own = {rank: times[step - 1] * (noise.uniform(0.9, 1.2) if noise else 1.0) for rank, times in own_s.items()}
         took_s = max(own.values()) + transfer
         now_s += took_s
         for rank, seconds in own.items():
-            spent = dict.fromkeys(PLACES, 0) | {"outside": int(1e9 * seconds), "wait": int(1e9 * (took_s - seconds))}
-            records[rank] = [*records[rank], StepRecord(step, int(1e9 * now_s), 0, tuple(spent.values()))][-KEPT:]
+            waited[rank] += took_s - seconds
+            if step % stride == 0:
+                record = StepRecord(step, int(1e9 * now_s), int(1e9 * waited[rank]), 0, int(10 * now_s))
+                records[rank] = [*records[rank], record][-KEPT:]
         if now_s - polled_s >= 1.0:
             polled_s = now_s
             found = slowness.feed(now_s, records)
@@ -272,6 +338,70 @@ def test_all_ranks_that_compute_longer_accuse_neither_a_rank_nor_the_network() -
     assert played(own_s, [0.1] * 200, noise=random.Random(5)) == []
 
 
+class LookedAt:
+    """A rank that is looked at now and then, as `patterns` does; each look tells only whether it waits."""
+
+    def __init__(self, rng: random.Random, every_s: float) -> None:
+        self._where = Whereabouts()
+        self._where._cell = self._cell = a_cell()
+        self._rng, self._every_s = rng, every_s
+        self._looked_s = self._next_s = 0.0
+
+    def step(self, number: int, began_s: float, own_s: float, took_s: float) -> None:
+        while self._next_s < began_s + took_s:
+            kind = "collective" if self._next_s > began_s + own_s else "compute"
+            self._where.saw(kind, number, int(1e9 * (self._next_s - self._looked_s)), 0)
+            self._looked_s = self._next_s
+            self._next_s += self._every_s * self._rng.uniform(0.5, 1.5)
+        self._where.step(number, began_s + took_s)
+
+    @property
+    def records(self) -> tuple[StepRecord, ...]:
+        found = decode(self._cell.page)
+        assert found is not None
+        return found.records
+
+
+def sampled(
+    rng: random.Random, ranks: int, step_s: float, seconds: float, slow_from_s: float = math.inf
+) -> list[tuple[float, Verdict]]:
+    """What is said of ranks known from looks alone; from `slow_from_s` on, the first takes a step longer."""
+    looks_each_s = rng.uniform(0.07, 0.25)
+    slowness, said = Slowness(SlowLimits()), []
+    looked_at = [LookedAt(rng, looks_each_s) for _ in range(ranks)]
+    now_s, polled_s, number = 100.0, 100.0, 0
+    while now_s < 100.0 + seconds:
+        number += 1
+        own_s = [step_s * rng.uniform(0.7, 0.9) for _ in range(ranks)]
+        own_s[0] += step_s if now_s >= 100.0 + slow_from_s else 0.0
+        took_s = max(own_s) + 0.1 * step_s
+        for one, seconds_of_its_own in zip(looked_at, own_s, strict=True):
+            one.step(number, now_s, seconds_of_its_own, took_s)
+        now_s += took_s
+        while polled_s < now_s - 1.0:
+            polled_s += 1.0
+            found = slowness.feed(polled_s, {rank: one.records for rank, one in enumerate(looked_at)})
+            said += [] if found is None else [(polled_s - 100.0, found)]
+    return said
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("step_s", [0.05, 0.3, 1.0, 3.0])
+def test_chance_alone_accuses_nobody(step_s: float) -> None:
+    """Half an hour of each; six hours of each were run once."""
+    rng = random.Random(f"quiet {step_s}")
+    assert [said for ranks in (2, 3, 4) for said in sampled(rng, ranks, step_s, 600.0)] == []
+
+
+@pytest.mark.parametrize("step_s", [0.05, 0.3, 1.0, 3.0])
+def test_a_rank_that_takes_a_step_longer_stands_out_of_chance(step_s: float) -> None:
+    rng = random.Random(f"slow {step_s}")
+    for ranks in (2, 3, 4):
+        (at_s, first), *_ = sampled(rng, ranks, step_s, 90.0, slow_from_s=60.0)
+        assert (first.syndrome, first.ranks) == (Syndrome.NON_COMMUNICATION_SLOW, (0,))
+        assert 60.0 < at_s < 76.0
+
+
 # ---- the socket ----------------------------------------------------------------------------------------------------
 
 
@@ -292,7 +422,7 @@ def test_ranks_hand_over_their_cells_and_answer(tmp_path: Path) -> None:
     ranks = Ranks(run_dir)
     try:
         (cell, _), _ = joined(run_dir, 0), joined(run_dir, 1)
-        cell.enter(WAIT, 5)
+        cell.move(WAIT, 1, 5)
         assert {rank: one.place for rank, one in ranks.states().items()} == {0: "wait", 1: "start"}
         stacks = ranks.ask(STACK, [0, 1, 7], 5.0)
         assert sorted(stacks) == [0, 1]
@@ -324,16 +454,44 @@ def test_a_hang_is_said_of_the_same_ranks_until_somebody_moves(tmp_path: Path, m
     watch = Syndromes(tmp_path)
     cells = [a_cell(rank) for rank in range(2)]
     for cell in cells:
-        cell.enter(WAIT, 0)
+        cell.move(WAIT, 1, 0)
     found: list[set[Link]] = [{Link(0, 1)}, {Link(0, 1)}, set(), set()]
     monkeypatch.setattr(watch._ranks, "states", lambda: {rank: decode(cell.page) for rank, cell in enumerate(cells)})
-    monkeypatch.setattr(links, "look", lambda _: found.pop(0) if found else set())
+    monkeypatch.setattr(links, "look", lambda _, crowded: found.pop(0) if found else set())
     said = [watch.poll(now_s) for now_s in (4.0, 9.0, 20.0, 40.0)]
     watch.close()
     assert said[0] is None
     assert [(one.syndrome, one.ranks) for one in said[1:] if one] == [(Syndrome.COMMUNICATION_HANG, (0, 1))] * 3
-    cells[0].enter(OUTSIDE, int(40e9))
+    cells[0].move(OUTSIDE, 1, int(40e9))
     assert watch.poll(41.0) is None
+
+
+STUCK = """
+import ctypes, sys, time
+from pathlib import Path
+from tenant_client.run.hook.answers import dump_on_signal
+if sys.argv[2] == "listens":
+    dump_on_signal(Path(sys.argv[1]), 0)
+def holds_the_lock():
+    print("stuck", flush=True)
+    while True:
+        ctypes.PyDLL(None).sleep(600)
+holds_the_lock()
+"""
+
+
+@pytest.mark.parametrize(("listens", "found"), [("listens", ["<module>", "holds_the_lock"]), ("does not", [])])
+def test_a_rank_that_is_stuck_with_the_interpreters_lock_shows_its_stack(
+    tmp_path: Path, listens: str, found: list[str]
+) -> None:
+    command = (sys.executable, "-c", STUCK, str(tmp_path), listens)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as stuck:
+        assert stuck.stdout is not None
+        assert stuck.stdout.readline() == b"stuck\n"
+        stack = by_signal(stuck.pid, tmp_path / stack_file(0))
+        assert [line.partition(" (")[0] for line in stack.splitlines()] == found
+        assert stuck.poll() is None  # a signal that nobody listens to would have ended it
+        stuck.kill()
 
 
 class Told:

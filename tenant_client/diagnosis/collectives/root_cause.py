@@ -4,7 +4,7 @@ Guarantees: whoever waits, in any group, for a rank that is named or has no dump
 of ranks that wait for each other, or for a deviation or standstill that no waiting excuses.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
 from itertools import groupby
 
 from tenant_client.diagnosis.collectives.findings import (
@@ -31,7 +31,7 @@ def analyse(dumps: Iterable[Dump]) -> CollectiveFindings:
     groups = [(group, rows) for group in range(len(job.groups)) if len(rows := job.rows_of(group))]
     found = [one for group, rows in groups for one in (*mismatches(job, group, rows), *behind(job, group, rows))]
     found = _waited_for([*found, *unmatched(job)])
-    culprits = _ends(found, job)
+    culprits = ends(found, job.dumps.keys())
     if not culprits:
         elsewhere = {rank for one in found for rank in (*one.waiting, *one.ranks)}
         found += [one for group, rows in groups for one in stalled(job, group, rows, elsewhere)]
@@ -55,13 +55,13 @@ def _waited_for(found: Sequence[GroupFinding]) -> list[GroupFinding]:
     return [one for one in found if one.verdict not in _BEHIND or not blamed.isdisjoint(one.ranks)]
 
 
-def _ends(found: Sequence[GroupFinding], job: Job) -> set[int]:
-    """Where the paths from waiting ranks to those they wait for end."""
+def ends(found: Sequence[GroupFinding], known: AbstractSet[int]) -> set[int]:
+    """Where the paths from waiting ranks to those they wait for end, of the `known` ranks."""
     after = _waits_for(found)
     component = components(after)
     left = {component[node] for node, nodes in after.items() if any(component[to] != component[node] for to in nodes)}
     last = {node for node in after if component[node] not in left}
-    return last & job.dumps.keys() & {rank for one in found for rank in one.ranks}
+    return last & known & {rank for one in found for rank in one.ranks}
 
 
 def _waits_for(found: Sequence[GroupFinding]) -> Graph:

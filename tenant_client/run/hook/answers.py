@@ -4,11 +4,16 @@
     rank → observer   the byte again, four bytes of length, and that many bytes
 
 A local (Unix) socket in the run directory, which only the owner can enter. The thread that answers sleeps in `recv`.
+
+A rank that is stuck in native code with the interpreter's lock answers nothing. It still writes its stacks into
+`stack-<rank>` when it gets `STACK_SIGNAL`, unless the job uses that signal itself: `faulthandler` needs no lock.
 """
 
+import faulthandler
 import fcntl
 import mmap
 import os
+import signal
 import socket
 import struct
 import sys
@@ -22,6 +27,7 @@ from tenant_client.run.hook.cell import SIZE
 SOCKET = "ranks.sock"
 HEAD = struct.Struct("<cI")
 STACK, RECORDS = b"s", b"r"
+STACK_SIGNAL = signal.SIGRTMAX - 3
 _FRAMES = 24
 _TIMEOUT_S = 1.0
 
@@ -62,6 +68,18 @@ def hand_over(connection: socket.socket, descriptor: int) -> None:
     socket.send_fds(connection, [b"c"], [descriptor])
     os.close(descriptor)
     connection.settimeout(None)
+
+
+def dump_on_signal(run_dir: Path, rank: int) -> None:
+    """From now on, `STACK_SIGNAL` has this process write the stacks of its threads."""
+    if signal.getsignal(STACK_SIGNAL) is signal.SIG_DFL:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        faulthandler.register(STACK_SIGNAL, os.open(run_dir / stack_file(rank), flags, 0o600))
+
+
+def stack_file(rank: int) -> str:
+    """The name of the file in the run directory."""
+    return f"stack-{rank}"
 
 
 def answer_forever(connection: socket.socket, thread: int) -> None:

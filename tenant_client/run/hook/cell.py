@@ -4,13 +4,14 @@ The page is anonymous memory, sealed against shrinking, which the rank hands ove
 costs no system call, and neither a full disk nor a truncated file can turn a write into SIGBUS. A record that was read
 while it was written shows two different times, and is not believed.
 
-The time since the start of the rank is split over `PLACES` without overlap; each finished step leaves one record.
+Two threads write: the one that looks writes where the rank is, the one that trains a record of each stretch of steps.
+Their parts do not overlap.
 
 >>> cell = Cell(memoryview(bytearray(SIZE)), Who(3, 4, 4711, 4712, 0), now_ns=5)
->>> cell.enter(WAIT, now_ns=7)
->>> cell.step(1, now_ns=9)
+>>> cell.move(WAIT, step=1, now_ns=7)
+>>> cell.record(StepRecord(1, 9, 2, 0, 1))
 >>> found = decode(cell.page)
->>> found.place, found.step, found.records[0].spent_ns[PLACES.index("wait")]
+>>> found.place, found.step, found.records[0].waited_ns
 ('wait', 1, 2)
 """
 
@@ -23,8 +24,8 @@ START, OUTSIDE, BACKWARD, WAIT, LOADER, CHECKPOINT, EVAL, END = range(len(PLACES
 
 _MAGIC = b"pharoahC"
 _WHO = struct.Struct("<8sIIIII")  # magic, rank, world size, process, thread, restart
-_NOW = struct.Struct("<qqqqBxxxxxxxq")  # time, since, step, entries, place, the time again
-_RECORD = struct.Struct(f"<qqq{len(PLACES)}qq")  # step, time, CPU time in backward, time in each place, the step again
+_NOW = struct.Struct("<qqqBxxxxxxxq")  # since, step, entries, place, since again
+_RECORD = struct.Struct("<qqqqqq")  # step, time, waited, aside, looks, the step again
 _NOW_AT, _RECORDS_AT = 64, 128
 RECORDS = 64
 SIZE = _RECORDS_AT + RECORDS * _RECORD.size
@@ -43,20 +44,21 @@ class Who:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One finished step: when it ended (monotonic clock), and what its time was spent on.
+    """When a step ended (monotonic clock), and how long the rank had waited for others and been aside by then.
 
-    `backward_cpu_ns` is what the training thread computed in backward; there, it waited for the rest.
+    Both are sums since the rank began, estimated from so many `looks`; aside are checkpoints and evaluations.
     """
 
     step: int
     ended_ns: int
-    backward_cpu_ns: int
-    spent_ns: tuple[int, ...]
+    waited_ns: int
+    aside_ns: int
+    looks: int
 
 
 @dataclass(frozen=True)
 class CellState:
-    """What a cell says. `entries` counts changes of place: as long as it stays, the rank did nothing visible."""
+    """What a cell says. `entries` counts movements: as long as it stays, the rank did nothing visible."""
 
     who: Who
     place: str
@@ -67,56 +69,47 @@ class CellState:
 
 
 class Cell:
-    """The writer's side; one thread only. `now_ns` is the monotonic clock, which all processes of a host share."""
+    """The writer's side. `now_ns` is the monotonic clock, which all processes of a host share."""
 
     def __init__(self, page: Any, who: Who, now_ns: int) -> None:
         self.page = page
-        self.place = START
-        self._since_ns = now_ns
-        self._step = 0
         self._entries = 0
-        self._spent_ns = [0] * len(PLACES)
-        self._backward_cpu_ns = 0
+        self._records = 0
         _WHO.pack_into(page, 0, _MAGIC, who.rank, who.world, who.pid, who.thread, who.restart)
-        self.enter(START, now_ns)
+        self.move(START, 0, now_ns)
 
-    def enter(self, place: int, now_ns: int) -> None:
-        """Books the time since the last change and goes to `place`."""
-        self._spent_ns[self.place] += now_ns - self._since_ns
-        self.place, self._since_ns = place, now_ns
+    def move(self, place: int, step: int, now_ns: int) -> None:
+        """The rank is at `place` now, or moved there."""
         self._entries += 1
-        _NOW.pack_into(self.page, _NOW_AT, now_ns, now_ns, self._step, self._entries, place, now_ns)
+        _NOW.pack_into(self.page, _NOW_AT, now_ns, step, self._entries, place, now_ns)
 
-    def computed_in_backward(self, cpu_ns: int) -> None:
-        """Adds CPU time."""
-        self._backward_cpu_ns += cpu_ns
+    def record(self, record: StepRecord) -> None:
+        """One more record, in the place of the oldest."""
+        at = _RECORDS_AT + self._records % RECORDS * _RECORD.size
+        self._records += 1
+        sums = record.waited_ns, record.aside_ns, record.looks
+        _RECORD.pack_into(self.page, at, record.step, record.ended_ns, *sums, record.step)
 
-    def step(self, step: int, now_ns: int) -> None:
-        """A step has ended: one record, and the sums begin anew."""
-        self.enter(self.place, now_ns)
-        self._step = step
-        at = _RECORDS_AT + step % RECORDS * _RECORD.size
-        _RECORD.pack_into(self.page, at, step, now_ns, self._backward_cpu_ns, *self._spent_ns, step)
-        self._spent_ns = [0] * len(PLACES)
-        self._backward_cpu_ns = 0
-        _NOW.pack_into(self.page, _NOW_AT, now_ns, now_ns, step, self._entries, self.place, now_ns)
+    def void(self) -> None:
+        """Nobody writes any more: this is no cell."""
+        self.page[: len(_MAGIC)] = bytes(len(_MAGIC))
 
 
 def decode(page: Any) -> CellState | None:
     """What the page says; None while it is written, and for what is no cell."""
     magic, *who = _WHO.unpack_from(page, 0)
-    now_ns, since_ns, step, entries, place, again_ns = _NOW.unpack_from(page, _NOW_AT)
-    if magic != _MAGIC or now_ns != again_ns or place >= len(PLACES):
+    since_ns, step, entries, place, again_ns = _NOW.unpack_from(page, _NOW_AT)
+    if magic != _MAGIC or since_ns != again_ns or place >= len(PLACES):
         return None
     records = map(_record, _RECORD.iter_unpack(page[_RECORDS_AT:SIZE]))
-    return CellState(Who(*who), PLACES[place], since_ns, step, entries, tuple(sorted_by_step(records)))
-
-
-def sorted_by_step(records: Any) -> list[StepRecord]:
-    """The whole ones, in order."""
-    return sorted((one for one in records if one is not None), key=lambda one: one.step)
+    whole = (one for one in records if one is not None)
+    return CellState(Who(*who), PLACES[place], since_ns, step, entries, tuple(sorted(whole, key=_step_of)))
 
 
 def _record(values: tuple[int, ...]) -> StepRecord | None:
-    step, ended_ns, cpu_ns, *spent_ns, again = values
-    return StepRecord(step, ended_ns, cpu_ns, tuple(spent_ns)) if step == again and step > 0 else None
+    step, ended_ns, waited_ns, aside_ns, looks, again = values
+    return StepRecord(step, ended_ns, waited_ns, aside_ns, looks) if step == again and step > 0 else None
+
+
+def _step_of(record: StepRecord) -> int:
+    return record.step

@@ -62,12 +62,16 @@ class Follower:
         importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self.after_step)
         if not _hide_from_compiler(torch, LookupTold.__get__):
             return
+        native = getattr(torch, "_C", None)
+        work = getattr(getattr(native, "_distributed_c10d", None), "Work", None)
         for owner, name, tell in (
             (torch.Tensor, "backward", self.before_backward),
             (torch.nn.Module, "eval", self.before_eval),
             (torch.nn.Module, "train", self.before_train),
+            (work, "wait", self.before_wait),
         ):
-            setattr(owner, name, LookupTold(getattr(owner, name), tell))
+            if owner is not None:  # torch may be built without collectives
+                setattr(owner, name, LookupTold(getattr(owner, name), tell))
 
     def after_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         """What torch calls after each step of each optimiser."""
@@ -89,6 +93,11 @@ class Follower:
             return
         if type(loss) is self._tensor and loss.numel() == 1:
             self._loss = loss.detach()
+
+    def before_wait(self, _: Any) -> None:
+        """Keeps the line that looks it up: while `Work.wait` runs, there is no frame of its own."""
+        if not self._is_compiling():
+            current_hook().waits_at(sys._getframe(2))
 
     def before_eval(self, module: Any) -> None:
         """An evaluation begins, if it is the model that is told so, and not a frozen part of it."""

@@ -24,20 +24,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 from tenant_client.run.hook.checkpoints import Checkpoints
 from tenant_client.run.hook.loss import LossReader
-from tenant_client.run.hook.marks import Marks
 from tenant_client.run.hook.pacing import Pacer, PacingSettings
 from tenant_client.run.hook.patterns import Patterns
 from tenant_client.run.hook.progress import Phase, Progress, Writer, file_name, read
 from tenant_client.run.hook.readings import Log as ReadingLog, Reading
 from tenant_client.run.hook.sampler import Sampler
+from tenant_client.run.hook.whereabouts import Whereabouts
 
 RUN_DIR = "PHAROAH_RUN_DIR"
 LOSS_EVERY_STEPS = 10
 REPORT_EVERY_S = 0.25  # measured between real steps, which leave caches cold, a report takes 50 µs: 0.02 % of the time
+_MOST_LINES = 1024
 _OWNER = "PHAROAH_RANK_OWNER"  # tells the child processes of a rank that trains that they are not the rank
 
 _log = logging.getLogger("pharoah")
@@ -67,7 +69,8 @@ class Hook:
         self._checkpoints: Checkpoints | None = None
         self._save_now: Callable[[], object] | None = None
         self._asked = False
-        self._marks = Marks()
+        self._whereabouts = Whereabouts()
+        self._waits: dict[tuple[int, int], CodeType] = {}
         self.explicit = False
 
     def start(self) -> None:
@@ -123,12 +126,17 @@ class Hook:
         if self._steps and begins != (self._phase == "eval"):
             self._safely(self._enter, "eval" if begins else "train")
 
+    def waits_at(self, frame: FrameType) -> None:
+        """Takes a line of code that waits for a collective: the one that `frame` is at."""
+        if len(self._waits) < _MOST_LINES:
+            self._waits[id(frame.f_code), frame.f_lineno] = frame.f_code
+
     def close(self) -> None:
         """Reports the end; the hook does nothing any more."""
         self._safely(self._close_sampler)
         self._safely(self._end)
         self._idle = True
-        self._marks.close()
+        self._whereabouts.close()
         if self._patterns is not None:
             self._patterns.close()
 
@@ -153,7 +161,7 @@ class Hook:
             work(*arguments)
         except Exception as error:  # noqa: BLE001  # a training loop goes on whatever happens here
             self._idle = True
-            self._marks.close()
+            self._whereabouts.close()
             self._close_sampler()
             if self._patterns is not None:
                 self._patterns.close()
@@ -179,13 +187,13 @@ class Hook:
             first = Progress(_rank(), self._pid, 0, time.time(), "start", None, restart)
             self._writer = Writer(self._run_dir, first)
         if self._run_dir is not None:
-            self._open_marks(self._run_dir)
+            self._be_compared(self._run_dir)
 
-    def _open_marks(self, run_dir: Path) -> None:
+    def _be_compared(self, run_dir: Path) -> None:
         try:
-            self._marks.open(run_dir, _rank())
+            self._whereabouts.open(run_dir, _rank())
         except Exception as error:  # noqa: BLE001  # progress is reported all the same
-            self._marks.close()
+            self._whereabouts.close()
             self._complain(f"this rank is not compared with others: {type(error).__name__}: {error}")
 
     def _written(self) -> Progress | None:
@@ -232,7 +240,7 @@ class Hook:
                 self._norms.take(grad_norm)
             self._next_loss_step = self._steps + LOSS_EVERY_STEPS
         self._steps += 1
-        self._marks.step(self._steps)
+        self._whereabouts.step(self._steps, now_s)
         if self._patterns is not None:
             self._patterns.on_step(self._steps, work, self._losses.value)
         if now_s >= self._next_report_s or self._phase != "train":
@@ -258,7 +266,7 @@ class Hook:
         self._losses, self._norms = LossReader(torch), LossReader(torch)
         pacer = Pacer(settings, time.perf_counter())
         rank = self._writer.rank
-        self._patterns = Patterns(self._run_dir, rank, self._complain)
+        self._patterns = Patterns(self._run_dir, rank, self._complain, self._whereabouts, self._waits)
         if not settings.local_ranks or int(os.environ.get("LOCAL_RANK", rank)) < settings.local_ranks:
             self._sampler = Sampler(torch, self._run_dir, rank, pacer, self._complain)
 
@@ -267,7 +275,7 @@ class Hook:
         self._evaluations += phase == "eval" != self._phase
         if self._sampler is not None:
             self._sampler.forget_last_step()  # the time around a phase is not that of an ordinary step
-        self._marks.phase(phase)
+        self._whereabouts.phase(phase)
         self._report(phase)
 
     def _report(self, phase: Phase) -> None:

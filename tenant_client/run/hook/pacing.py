@@ -16,8 +16,8 @@ against:
 >>> pacer = Pacer(PacingSettings(), began_s=0.0)
 >>> pacer.due(10, now_s=1.0, load_per_core=0.2)
 True
->>> pacer.charge(0.2)
->>> next(step for step in range(11, 3000) if pacer.due(step, now_s=step / 10, load_per_core=0.2))
+>>> pacer.charge(0.1)
+>>> next(step for step in range(11, 9000) if pacer.due(step, now_s=step / 10, load_per_core=0.2))
 2560
 """
 
@@ -43,7 +43,7 @@ class PacingSettings:
     first_step: int = 10
     warmup: int = 1
     active: int = 2
-    budget: float = 0.0025
+    budget: float = 0.0015
     samples: int = 4
     load: float = 1.5
     jitter: float = 0.5

@@ -1,9 +1,10 @@
 """What the training thread does between two steps, as a small pattern of its functions.
 
-A thread looks at the training thread's stack up to twenty times a second, less where that takes more than `BUDGET` of
-the time, and at no call in between: nothing of the job is wrapped, and no frame of ours stands in its tracebacks. A
-function is a class (input, backward, collective, …) and the innermost line of code that is the job's own. Garbage
-collections are timed exactly, by the collector's callbacks.
+A thread looks at the training thread's stack some twenty times a second, down to twice where that takes more than
+`BUDGET` of the time, and at no call in between: nothing of the job is wrapped, and no frame of ours stands in its
+tracebacks. The looks are unevenly spaced, so that they do not keep time with the steps. Each also tells where the rank
+is (`whereabouts`). A function is a class (input, backward, collective, …) and the innermost line of code that is the
+job's own. Garbage collections are timed exactly, by the collector's callbacks.
 
 Each window ends with one file `pattern-<rank>.json` of at most `SIZE` bytes, which replaces that of the window before.
 """
@@ -16,19 +17,21 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import pstdev
 from types import CodeType, FrameType
 from typing import Any
 
+from tenant_client.run.hook.whereabouts import Whereabouts
+
 SIZE = 3072
-INTERVAL_S = 0.05
-BUDGET = 0.001  # of a core
+INTERVAL_S, LONGEST_S = 0.05, 0.5
+BUDGET = 0.0015  # of a core
 SLICES, SAMPLES = 5, 16
 _MOST_FUNCTIONS, _MOST_LETTERS = 20, 80
 _DEPTH = 200
+_GOLDEN = (math.sqrt(5) - 1) / 2
 
 # The class of a function by a file on its stack, outermost first: a collective within backward is a collective.
 _CLASSES = (
@@ -116,46 +119,62 @@ def _is_sound(pattern: Pattern) -> bool:
     return all(math.isfinite(number) and number >= 0 for number in numbers) and all(type(n) is int for n in whole)
 
 
-class Stack:
-    """Tells what a stack is doing. Remembers what it found out about each code object."""
+Lines = Mapping[tuple[int, int], CodeType]  # by the identity of the code, whose hash is not kept, and a line number
 
-    def __init__(self) -> None:
-        self._known: dict[CodeType, tuple[str, bool]] = {}
+
+class Stack:
+    """Tells what a stack is doing. Remembers what it found out about each code object.
+
+    `waits` are the lines that are known to wait for a collective without a function of torch's on the stack.
+    """
+
+    def __init__(self, waits: Lines) -> None:
+        self._known: dict[int, tuple[CodeType, str, bool]] = {}  # by identity, too
+        self._waits = waits
 
     def function(self, frame: FrameType | None) -> tuple[str, str]:
         """The class and the name of what runs."""
-        kind, name = "", ""
+        waits = frame is not None and (id(frame.f_code), frame.f_lineno) in self._waits
+        kind, name = "collective" if waits else "", ""
         for _ in range(_DEPTH):
             if frame is None:
                 break
-            found, is_library = self._of(frame.f_code)
+            code = frame.f_code
+            _, found, is_library = self._known.get(id(code)) or self._learn(code)
             kind = kind or found
             if not name and not is_library:
-                name = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_code.co_name}"  # noqa: PTH119
+                name = f"{os.path.basename(code.co_filename)}:{code.co_name}"  # noqa: PTH119
             frame = frame.f_back
         return kind or "compute", name[:_MOST_LETTERS]
 
-    def _of(self, code: CodeType) -> tuple[str, bool]:
-        known = self._known.get(code)
-        if known is None:
-            file = code.co_filename
-            kind = next((kind for part, kind in _CLASSES if part in file), "")
-            known = self._known[code] = kind, any(part in file for part in _LIBRARIES)
+    def _learn(self, code: CodeType) -> tuple[CodeType, str, bool]:
+        file = code.co_filename
+        kind = next((kind for part, kind in _CLASSES if part in file), "")
+        known = self._known[id(code)] = code, kind, any(part in file for part in _LIBRARIES)
         return known
 
 
 class Patterns:
     """Watches the thread that makes it, until `close`; `complain` hears what went wrong, which ends the watching."""
 
-    def __init__(self, run_dir: Path, rank: int, complain: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        rank: int,
+        complain: Callable[[str], None],
+        whereabouts: Whereabouts,
+        waits: Lines,
+    ) -> None:
         self._path = run_dir / file_name(rank)
         self._rank = rank
         self._pid = os.getpid()
         self._complain = complain
         self._ident = threading.get_ident()
         self._clock = time.pthread_getcpuclockid(self._ident)
-        self._stack = Stack()
-        self._stop = threading.Event()
+        self._whereabouts = whereabouts
+        self._stack = Stack(waits)
+        self._uneven = 0.0
+        self._stopped = False
         self.step = 0
         self.work = 0.0
         self.role = ""
@@ -169,7 +188,8 @@ class Patterns:
 
     def close(self) -> None:
         """Ends the watching."""
-        self._stop.set()
+        self._stopped = True
+        self._whereabouts.close()
         if self._gc in gc.callbacks:
             gc.callbacks.remove(self._gc)
 
@@ -205,7 +225,7 @@ class Patterns:
         began_s, first_step, work = time.perf_counter(), self.step, self.work
         for _ in range(SLICES):
             slices.append(self._watch_slice(waited))
-            if self._stop.is_set() or os.getpid() != self._pid:
+            if self._stopped or os.getpid() != self._pid:
                 return False
         steps, seconds = self.step - first_step, time.perf_counter() - began_s
         collected_s, longest_s = self._gc.take()
@@ -235,13 +255,18 @@ class Patterns:
         seen: Counter[tuple[str, str]] = Counter()
         before_s, cpu_s = time.perf_counter(), time.clock_gettime(self._clock)
         for _ in range(SAMPLES):
-            interval_s = max(INTERVAL_S, time.thread_time() / BUDGET - (time.perf_counter() - self._began_s))
-            if self._stop.wait(interval_s):
+            self._uneven = (self._uneven + _GOLDEN) % 1.0
+            interval_s = INTERVAL_S * (0.5 + self._uneven)
+            overspent_s = time.thread_time() / BUDGET - (time.perf_counter() - self._began_s)
+            time.sleep(max(interval_s, min(overspent_s, LONGEST_S)))  # half as dear as the wait of an Event
+            if self._stopped:
                 break
             function = self._stack.function(sys._current_frames().get(self._ident))
             now_s, now_cpu_s = time.perf_counter(), time.clock_gettime(self._clock)
+            took_s, ran_s = now_s - before_s, now_cpu_s - cpu_s
+            self._whereabouts.saw(function[0], self.step, int(1e9 * took_s), int(1e9 * ran_s))
             seen[function] += 1
-            waited[function] += now_cpu_s - cpu_s < (now_s - before_s) / 2
+            waited[function] += ran_s < took_s / 2
             before_s, cpu_s = now_s, now_cpu_s
         return seen
 
@@ -288,8 +313,14 @@ def _functions(
             *function,
             count=count,
             mean_ms=round(step_ms * count / samples, 4),
-            spread_ms=round(pstdev(step_ms * each[function] / max(1, each.total()) for each in slices), 4),
+            spread_ms=round(_spread([step_ms * each[function] / max(1, each.total()) for each in slices]), 4),
             waiting=round(waited[function] / count, 3),
         )
         for function, count in total.most_common(_MOST_FUNCTIONS)
     )
+
+
+def _spread(values: list[float]) -> float:
+    """The standard deviation. That of `statistics` is exact, and takes milliseconds."""
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))

@@ -8,7 +8,8 @@ take where it is:
 - the same, but the rank does not **answer** when asked for its stack: `silent_s`;
 - a rank that is **aside** by its own marks or its stack, in a data loader, a checkpoint or an evaluation: `aside_s`;
 - a rank that **works**: `working_s`. What is a livelock and what a compilation looks the same from here;
-- nobody is missing, **all are inside** one collective: `outside_s`.
+- nobody is missing, **all are inside** one collective: `outside_s`, or a usual step. On a host that is short of
+  processors nobody of them may work: what sends and receives waits for a processor, too.
 
 Until then, a rank that others have waited for longer than `outside_s` is `UNDECIDED`, with its rank and what it does.
 All ranks outside, and none waiting, is no hang of this kind: see `tenant_client.run.watchdog`.
@@ -19,7 +20,7 @@ All ranks outside, and none waiting, is no hang of this kind: see `tenant_client
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -42,7 +43,13 @@ class HangLimits:
 
 
 def judge(
-    now_s: float, views: Views, waiting: Waiting, limits: HangLimits, links: Iterable[Link] = ()
+    now_s: float,
+    views: Views,
+    waiting: Waiting,
+    limits: HangLimits,
+    links: Iterable[Link] = (),
+    *,
+    crowded: bool = False,
 ) -> Verdict | None:
     """The verdict at `now_s`, or None; all times are of one clock, and every view is of this moment."""
     stopped = [one for one in views.values() if one.doing.stopped and one.place != "end"]
@@ -53,8 +60,10 @@ def judge(
         return Verdict(Syndrome.COMMUNICATION_HANG, ranks, f"{_who(ranks)} in another collective than the rest")
     if waiting.missing:
         return _missing(now_s, views, waiting, limits)
-    if waiting.stuck and _still_s(now_s, _of(views, waiting.stuck)) >= limits.outside_s:
-        return _stuck(now_s, views, waiting, list(links))
+    if waiting.stuck and _still_s(now_s, _of(views, waiting.stuck)) >= max(limits.outside_s, _usual_step_s(views)):
+        found = _stuck(now_s, views, waiting, list(links))
+        busy = crowded and any(map(works, _of(views, waiting.stuck)))
+        return replace(found, syndrome=Syndrome.UNDECIDED, why=f"{found.why}; the host is crowded") if busy else found
     return None
 
 
@@ -134,8 +143,13 @@ def _still_s(now_s: float, ranks: Iterable[RankView]) -> float:
 
 
 def _usual_step_s(views: Views) -> float:
-    ended = [[record.ended_ns / 1e9 for record in one.records] for one in views.values()]
-    return max((median(b - a for a, b in pairwise(ends)) for ends in ended if len(ends) > 1), default=0.0)
+    ends = [[(record.step, record.ended_ns / 1e9) for record in one.records] for one in views.values()]
+    return max((median(map(_step_s, pairwise(of_rank))) for of_rank in ends if len(of_rank) > 1), default=0.0)
+
+
+def _step_s(ends: tuple[tuple[int, float], tuple[int, float]]) -> float:
+    (before, before_s), (now, now_s) = ends
+    return (now_s - before_s) / (now - before)
 
 
 def _who(ranks: tuple[int, ...]) -> str:

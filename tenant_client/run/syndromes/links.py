@@ -30,25 +30,32 @@ def under_way(lines: Iterable[str]) -> dict[Ends, Queued]:
     return found
 
 
-def stalled(tables: Mapping[int, Mapping[Ends, Queued]], owners: Mapping[int, set[str]]) -> set[Link]:
-    """The links with data under way. `tables` and the inodes of `owners` are by rank."""
+def stalled(
+    tables: Mapping[int, Mapping[Ends, Queued]], owners: Mapping[int, set[str]], *, crowded: bool = False
+) -> set[Link]:
+    """The links with data under way. `tables` and the inodes of `owners` are by rank.
+
+    Where some send their data again and again, the others only wait for what those hold up. On a `crowded` host, data
+    that is not read tells nothing: who should read it may wait for a processor.
+    """
     rank_at = {
         ends[0]: rank for rank, table in tables.items() for ends, queued in table.items() if queued[3] in owners[rank]
     }
-    links = set()
+    links, repeating = set(), set()
     for rank, table in tables.items():
         for ends, (sent, _, again, inode) in table.items():
             mine = inode in owners[rank]
             unread = table.get((ends[1], ends[0]), (0, 0, 0, ""))[1] if ends[1] not in rank_at else 0
-            if mine and (sent or again or unread):
+            if mine and (sent or again or (unread and not crowded)):
                 links.add(Link(rank, rank_at.get(ends[1])))
-    return links
+                repeating |= {Link(rank, rank_at.get(ends[1]))} if again else set()
+    return repeating or links
 
 
-def look(pids: Mapping[int, int]) -> set[Link]:
+def look(pids: Mapping[int, int], *, crowded: bool = False) -> set[Link]:
     """The links with data under way between the processes `pids` (by rank); nothing where that cannot be read."""
     tables = {rank: _table(pid) for rank, pid in pids.items()}
-    return stalled(tables, {rank: _inodes(pid) for rank, pid in pids.items()})
+    return stalled(tables, {rank: _inodes(pid) for rank, pid in pids.items()}, crowded=crowded)
 
 
 def _table(pid: int) -> dict[Ends, Queued]:

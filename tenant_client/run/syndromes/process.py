@@ -3,7 +3,7 @@
 Who waits for a processor works too: on a host with ten runnable processes to a core, a rank that compiles gets a tenth.
 
 >>> import os
->>> Activity(os.getpid(), os.getpid()).look(0.0).stopped
+>>> Activity(os.getpid()).look(0.0).stopped
 False
 """
 
@@ -17,15 +17,14 @@ from tenant_client.run.syndromes.views import Doing
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _STOPPED, _DISK = "Tt", "D"
 _LOOKS = 6
-_PRESSURE, _MUCH_PERCENT = Path("/proc/pressure/cpu"), 25.0
+_PRESSURE = Path("/proc/pressure/cpu")
 
 
 class Activity:
-    """Follows one process, its thread that trains, and its children; what cannot be read counts as nothing."""
+    """Follows one process and its children; what cannot be read counts as nothing."""
 
-    def __init__(self, pid: int, thread: int) -> None:
+    def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._thread = thread
         self._before: deque[tuple[float, float, int]] = deque(maxlen=_LOOKS)
 
     def look(self, now_s: float) -> Doing:
@@ -33,7 +32,7 @@ class Activity:
         family = [self._pid, *_children(self._pid)]
         states = {pid: _stat(pid) for pid in family}
         cpu_s = sum(seconds for _, seconds in states.values())
-        queued_s = _queued_s(self._pid, self._thread) + sum(_queued_s(pid, pid) for pid in family[1:])
+        queued_s = sum(map(_queued_s, family))
         moved = sum(map(_bytes, family))
         stopped = any(state in _STOPPED for state, _ in states.values() if state)
         in_disk_wait = states[self._pid][0] == _DISK
@@ -47,22 +46,23 @@ class Activity:
         return Doing(stopped, in_disk_wait, cores, rate)
 
 
-def short_of_processors(pressure: Path = _PRESSURE) -> bool:
-    """Whether processes of this host waited for a processor for much of the last 10 s."""
+def pressure_percent(pressure: Path = _PRESSURE) -> float:
+    """The share of the last 10 s in which somebody on this host waited for a processor; 0 where that is not known."""
     try:
         text = pressure.read_text(encoding="ascii")
     except OSError:
-        return False
-    return float(text.split("avg10=")[1].split()[0]) > _MUCH_PERCENT
-
-
-def _queued_s(pid: int, thread: int) -> float:
-    """How long the thread has waited for a processor, ever."""
-    try:
-        text = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text(encoding="ascii")
-    except OSError:
         return 0.0
-    return int(text.split()[1]) / 1e9
+    return float(text.split("avg10=")[1].split()[0])
+
+
+def _queued_s(pid: int) -> float:
+    """How long its threads have waited for a processor, ever: those that send and receive count, too."""
+    queued_ns = 0
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):  # it has ended
+                queued_ns += int((task / "schedstat").read_text(encoding="ascii").split()[1])
+    return queued_ns / 1e9
 
 
 def _children(pid: int) -> list[int]:

@@ -8,10 +8,8 @@ a poll reads shared memory and nothing else.
 """
 
 import re
-import shutil
-import subprocess
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,14 +17,15 @@ from tenant_client.run.hook.answers import RECORDS, STACK
 from tenant_client.run.hook.cell import CellState
 from tenant_client.run.syndromes import hangs, links, waits
 from tenant_client.run.syndromes.hangs import HangLimits
-from tenant_client.run.syndromes.process import Activity, short_of_processors
+from tenant_client.run.syndromes.process import Activity, pressure_percent
 from tenant_client.run.syndromes.ranks import Ranks
 from tenant_client.run.syndromes.slowness import SlowLimits, Slowness
+from tenant_client.run.syndromes.stacks import stack_of
 from tenant_client.run.syndromes.views import Link, RankView, Syndrome, Verdict, Views, Waiting
 
 SUSPECT_S = 3.0
+CROWDED_PERCENT, STARVED_PERCENT = 25.0, 80.0
 _ANSWER_S = 2.0
-_PY_SPY_S = 5.0
 _AGAIN_S = 15.0
 # What functions are called in which a rank may rightly keep others waiting, by the words of their names.
 _ASIDE_WORDS = {
@@ -73,8 +72,9 @@ class Syndromes:
         run_dir: Path,
         hang_limits: HangLimits = HangLimits(),  # noqa: B008  # frozen
         slow_limits: SlowLimits = SlowLimits(),  # noqa: B008  # frozen
-        activity: Callable[[int, int], Activity] = Activity,
+        activity: Callable[[int], Activity] = Activity,
     ) -> None:
+        self._run_dir = run_dir
         self._ranks = Ranks(run_dir)
         self._hang_limits = hang_limits
         self._slow_limits = slow_limits
@@ -93,39 +93,40 @@ class Syndromes:
             return None
         self._follow_restart(states)
         self.steps = min(state.step for state in states.values())
-        slow = self._slowness.feed(
-            now_s, {rank: state.records for rank, state in states.items()}, crowded=short_of_processors()
-        )
+        pressure = pressure_percent()
+        records = {rank: state.records for rank, state in states.items()}
+        slow = self._slowness.feed(now_s, records, crowded=pressure > CROWDED_PERCENT)
+        if slow is not None and pressure > STARVED_PERCENT:
+            slow = _for_want_of_processors(slow)
         still = {rank: state for rank, state in states.items() if now_s - state.since_ns / 1e9 >= SUSPECT_S}
         if not still:
             self._still, self._activity = None, {}
-            return self._with_link(slow, states)
-        return self._judge_standstill(now_s, states, still) or slow
+            return self._with_link(slow, states, pressure)
+        return self._judge_standstill(now_s, states, still, pressure) or slow
 
     def stack_of(self, rank: int) -> str:
-        """Where the rank stands in its program: from py-spy where installed, else from the rank itself."""
+        """Where the rank stands in its program, "" where that cannot be known."""
         state = self._ranks.states().get(rank)
-        found = _py_spy(state.who.pid) if state is not None else ""
-        return found or self._ranks.ask(STACK, [rank], _ANSWER_S).get(rank, b"").decode(errors="replace")
+        return stack_of(self._ranks, state.who, self._run_dir) if state is not None else ""
 
     def close(self) -> None:
         """Ends the watch."""
         self._ranks.close()
 
-    def _with_link(self, slow: Verdict | None, states: Mapping[int, CellState]) -> Verdict | None:
+    def _with_link(self, slow: Verdict | None, states: Mapping[int, CellState], pressure: float) -> Verdict | None:
         """Collectives that are slow, with the ranks whose connections have data under way at most looks."""
         suspected = self._slowness.suspected
         if suspected is None or suspected.syndrome is not Syndrome.COMMUNICATION_SLOW:
             self._looks, self._seen = 0, Counter()
             return slow
         self._looks += 1
-        self._seen.update(links.look({rank: state.who.pid for rank, state in states.items()}))
-        if slow is None:
-            return None
+        crowded = pressure > CROWDED_PERCENT
+        self._seen.update(links.look({rank: state.who.pid for rank, state in states.items()}, crowded=crowded))
+        if slow is None or slow.syndrome is Syndrome.UNDECIDED:
+            return slow
         found = [one for one, seen in self._seen.items() if 2 * seen > self._looks]
-        if not found and short_of_processors():
-            why = f"{slow.why}, but the host is short of processors and no data is held up"
-            return replace(slow, syndrome=Syndrome.UNDECIDED, why=why)
+        if not found and crowded:
+            return _for_want_of_processors(slow)
         ranks, link = hangs.blamed(found)
         return replace(slow, ranks=ranks or (tuple(states) if len(states) == 2 else ()), link=link)
 
@@ -136,7 +137,7 @@ class Syndromes:
             self._slowness = Slowness(self._slow_limits)
 
     def _judge_standstill(
-        self, now_s: float, states: Mapping[int, CellState], still: Mapping[int, CellState]
+        self, now_s: float, states: Mapping[int, CellState], still: Mapping[int, CellState], pressure: float
     ) -> Verdict | None:
         views = {rank: self._view(now_s, state) for rank, state in states.items()}
         entries = {rank: state.entries for rank, state in still.items()}
@@ -148,18 +149,19 @@ class Syndromes:
             known = self._still = replace(self._ask(now_s, views, entries), hang=hang)
         if known.hang is not None:
             return known.hang  # what was said holds until somebody moves: connections look different later on
-        views = {rank: _with_stack(one, known) for rank, one in views.items()}
+        views, crowded = {rank: _with_stack(one, known) for rank, one in views.items()}, pressure > CROWDED_PERCENT
         if known.waiting is not None and known.waiting.stuck:
-            seen = links.look({rank: state.who.pid for rank, state in states.items()})
+            seen = links.look({rank: state.who.pid for rank, state in states.items()}, crowded=crowded)
             known.links = seen if not known.links else known.links & seen
-        found = hangs.judge(now_s, views, known.waiting or Waiting(), self._hang_limits, known.links)
+        waiting = known.waiting or Waiting()
+        found = hangs.judge(now_s, views, waiting, self._hang_limits, known.links, crowded=crowded)
         known.hang = found if found is not None and is_hang(found) else None
         return found
 
     def _view(self, now_s: float, state: CellState) -> RankView:
         who = state.who
         if who.rank not in self._activity:
-            self._activity[who.rank] = self._new_activity(who.pid, who.thread)
+            self._activity[who.rank] = self._new_activity(who.pid)
         doing = self._activity[who.rank].look(now_s)
         since_s = state.since_ns / 1e9
         return RankView(who.rank, state.place, since_s, state.step, state.entries, doing, records=state.records)
@@ -192,6 +194,10 @@ def aside_of(stack: str) -> str:
     return next((place for place, telling in _ASIDE_WORDS.items() if not words.isdisjoint(telling)), "")
 
 
+def _for_want_of_processors(slow: Verdict) -> Verdict:
+    return replace(slow, syndrome=Syndrome.UNDECIDED, why=f"{slow.why}, but the host is short of processors")
+
+
 def sentence(verdict: Verdict, stacks: Mapping[int, str]) -> str:
     """The verdict for a person, with the innermost lines of each named rank's stack."""
     shown = [f"; rank {rank} at {_innermost(stack)}" for rank, stack in stacks.items() if stack]
@@ -205,14 +211,3 @@ def is_hang(verdict: Verdict) -> bool:
 
 def _innermost(stack: str, lines: int = 2) -> str:
     return " < ".join(reversed(stack.splitlines()[-lines:]))
-
-
-def _py_spy(pid: int) -> str:
-    program = shutil.which("py-spy")
-    if program is None:
-        return ""
-    command: Sequence[str] = (program, "dump", "--nonblocking", "--pid", str(pid))
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=_PY_SPY_S, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
