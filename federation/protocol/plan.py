@@ -103,8 +103,8 @@ class PublishedBundle(Record, frozen=True):
 class Series(Record, frozen=True):
     """The rounds whose noise is correlated: one for each of `openings`, of which this is the one at `position`, from 0.
 
-    `openings` are the weeks since `start_hour`, counted from 1, at whose end the series is opened: in order, the last one
-    is its horizon. A round may come later than its week, never earlier. A tenant answers for all of its weeks since
+    `openings` are the weeks since `start_hour`, counted from 1, at whose end the series is opened: in order, the last
+    one is its horizon. A round may come later than its week, never earlier. A tenant answers for all of its weeks since
     `start_hour` for which it has not answered yet.
     """
 

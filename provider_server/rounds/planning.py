@@ -71,9 +71,9 @@ class PlanSettings:
     """What the provider fixes for its rounds. `noise_shares` honest contributions carry the full noise.
 
     The noise of larger rounds follows the number that answers, of at most `honest_minimum` honest ones if that is not
-    0: tenants refuse plans that rely on more than they know. With a `horizon` above 1, the rounds of so many weeks of an
-    epoch share correlated noise: one at the end of each week that `openings` names, and of the last one; of every week if
-    it names none. `groups` is how many groups of contributions are opened apart, if there are contributions enough.
+    0: tenants refuse plans that rely on more than they know. With a `horizon` above 1, the rounds of so many weeks of
+    an epoch share correlated noise: one at the end of each week that `openings` names, and of the last one; of every
+    week if it names none. `groups` is how many groups of contributions are opened apart, if there are enough.
     """
 
     epsilon: float
@@ -134,6 +134,7 @@ def make_plan(
     `uncounted_since` the hour from which no round has counted yet; `bundle` is the newest one.
     """
     series = next_series(settings, round_id, window, earlier, uncounted_since)
+    scales = settings.scales(len(series.openings) if series else 1)
     before = earlier.dimensions if earlier and series and series.position else ()
     kept = {dimension.name: dimension.levels for dimension in before}
     names = dict.fromkeys(name for spec in settings.marginals for name in spec.dimensions)
@@ -147,7 +148,7 @@ def make_plan(
         band_edges_hours=settings.band_edges_hours,
         marginals=tuple(
             Marginal(spec.name, spec.dimensions, spec.domains, scale)
-            for spec, scale in zip(settings.marginals, settings.scales(len(series.openings) if series else 1), strict=True)
+            for spec, scale in zip(settings.marginals, scales, strict=True)
         ),
         failures_per_unit=settings.failures_per_unit,
         mechanism=settings.mechanism,

@@ -51,6 +51,7 @@ from provider_server.store.store import NOWHERE, Store
 
 logger = logging.getLogger(__name__)
 
+
 class WeekHeld(Refusal):
     """A round over hours that a release covers already."""
 

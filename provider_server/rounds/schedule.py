@@ -1,8 +1,8 @@
 """Which round is due. Pure: the current hour is an argument.
 
-Weeks are windows of 168 hours since 1970. A round is due `settle_hours` after the end of the week in which its series is
-opened, since failures are noticed late; tenants count the weeks before it with it. Missed rounds are held one after the
-other, oldest first.
+Weeks are windows of 168 hours since 1970. A round is due `settle_hours` after the end of the week in which its series
+is opened, since failures are noticed late; tenants count the weeks before it with it. Missed rounds are held one after
+the other, oldest first.
 
     >>> due(last_end_hour=336, first_hour=0, now_hour=600.0, settle_hours=24)
     (336, 504)
