@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from crypto import masking, voprf
 from crypto.codec import decode, digest, encode, first_field
@@ -41,7 +42,7 @@ from crypto.errors import (
 from crypto.ids import Digest, EncodedElement, EncodedProof, RoundId, TenantId
 from crypto.masking import MaskStream, Words
 from crypto.ristretto import Element, RandomBytes
-from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by
+from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by, reopened
 from crypto.threshold import KeyShare
 from federation.protocol.directory import Directory
 from federation.protocol.life_table import embed
@@ -61,6 +62,7 @@ from federation.protocol.round_messages import (
 )
 from federation.runtime.pinned_directory import pin
 from federation.runtime.sqlite import Connection, reporting, transaction
+from trustee import kept_sums
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS directory (number INTEGER PRIMARY KEY, entry BLOB NOT NULL);
@@ -99,6 +101,19 @@ class TrusteeLimits:
     now_hour: Callable[[], float] | None = None
 
 
+class _OpenedRound(NamedTuple):
+    """A round that was unmasked here: the name of its request, and its plan."""
+
+    request: Digest
+    plan: Plan
+
+    @classmethod
+    def of(cls, request: bytes) -> Self:
+        """The round of a request that was verified when it was endorsed; all but the plan in it is not decoded."""
+        plan = first_field(UnmaskRequest, decode(Signed, request).body)
+        return cls(name_of(request), reopened(Plan, plan))
+
+
 class Trustee:
     """The trustee. Its database is a SQLite file; `founding` are directory entries to pin if it lacks them."""
 
@@ -119,7 +134,8 @@ class Trustee:
         self._random_bytes = random_bytes
         self._limits = limits
         self._connection = Connection(str(memory))
-        self._connection.executescript(_SCHEMA)
+        self._connection.executescript(_SCHEMA + kept_sums.SCHEMA)
+        self._kept_sums = kept_sums.KeptSums(self._connection, mask_key, random_bytes)
         try:
             self.chain = pin(self._connection, founding)
             self._founders = {member.tenant for member in self.chain.founding.members}
@@ -317,10 +333,10 @@ class Trustee:
         """The rounds of a series are opened one after the other, and every trustee has opened the same ones."""
         before = self._opened_before(plan)
         last = before[-1] if before else None
-        if asked.after != (last and digest(encode(last[0]))) or plan.position != len(before):
+        if asked.after != (last and last.request) or plan.position != len(before):
             raise OutOfOrder(f"round {plan.round_id} does not follow the {len(before)} opened rounds of its series")
         if last is not None:
-            check_continues(last[1], plan)
+            check_continues(last.plan, plan)
 
     def _bind(self, plan: Plan, request: bytes) -> None:
         name = bytes(plan.round_id)
@@ -369,7 +385,7 @@ class Trustee:
             (bytes(plan.round_id),),
         )
 
-    def _opened_before(self, plan: Plan) -> list[tuple[UnmaskRequest, Plan]]:
+    def _opened_before(self, plan: Plan) -> list[_OpenedRound]:
         """The rounds of the plan's series that were unmasked here before it, in order; none without a series."""
         if plan.series is None:
             return []
@@ -377,22 +393,30 @@ class Trustee:
             "SELECT request FROM endorsed JOIN opened USING (round_id) WHERE series = ? ORDER BY number",
             (bytes(plan.series.name),),
         )
-        opened = (self._open(bytes(request)) for (request,) in rows)
-        return list(takewhile(lambda one: one[1].round_id != plan.round_id, opened))
+        opened = (_OpenedRound.of(request) for (request,) in rows)
+        return list(takewhile(lambda one: one.plan.round_id != plan.round_id, opened))
 
     def _mask_sums(self, asked: UnmaskRequest, plan: Plan) -> list[Words]:
         sums = [self._sum(group, plan, plan.words) for group in asked.headers]
         left_out = {(one.position, one.group) for one in asked.left_out}
         past = [
-            embed(before.tables, plan.tables, self._counted(then, before, left_out))
-            for then, before in self._opened_before(plan)
+            embed(before.plan.tables, plan.tables, self._counted(before.plan, left_out))
+            for before in self._opened_before(plan)
         ]
+        if plan.series is not None:
+            if plan.position == 0:
+                self._kept_sums.erase_other_series(plan.series.name)
+            self._kept_sums.keep(plan.round_id, [total[: plan.cells] for total in sums])
         return open_groups(plan, past, sums, min(len(group) for group in asked.groups))
 
-    def _counted(self, asked: UnmaskRequest, plan: Plan, left_out: set[tuple[int, int]]) -> Words:
+    def _counted(self, plan: Plan, left_out: set[tuple[int, int]]) -> Words:
         """The masks of the counts of an earlier round, without the groups that were left out since."""
-        kept = [group for at, group in enumerate(asked.headers) if (plan.position, at) not in left_out]
-        return self._sum(list(chain.from_iterable(kept)), plan, plan.cells)
+        groups = {group for position, group in left_out if position == plan.position}
+        return self._kept_sums.total(plan.round_id, groups, lambda: self._counts(plan))
+
+    def _counts(self, plan: Plan) -> list[Words]:
+        asked, _ = self._open(self._requested(plan.round_id) or b"")
+        return [self._sum(group, plan, plan.cells) for group in asked.headers]
 
     def _sum(self, headers: Sequence[ContributionHeader], plan: Plan, words: int) -> Words:
         directory = self.chain.at(plan.directory)
