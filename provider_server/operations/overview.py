@@ -71,11 +71,11 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
     directory = Chain.begin(entries[0], reopened(DirectoryEntry, entries[0]).provider).extended(entries[1:]).directory
     kept, now_hour = store.rounds.rounds(), now.timestamp() / SECONDS_PER_HOUR
     plans = [reopened(Plan, one.signed_plan) for one in kept]
-    released = [gate.from_bytes(data) for data in store.releases()[-1:]]
-    released_last = released[0].plan if released else None
+    going_on = [plan for plan, one in zip(plans, kept, strict=True) if one.state != RoundState.REFUSED]
     last: LastRound | None = None
     if kept:
         plan, newest = plans[-1], kept[-1]
+        released = [gate.from_bytes(data) for data in store.releases()[-1:]]
         counts = [one.contributors for one in released if one.plan.round_id == plan.round_id]
         contributors = counts[0] if counts else len(store.rounds.contributors(newest.round_id))
         epsilon = plan_loss(plan).at(plan.delta)
@@ -87,7 +87,7 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
         founded_hour(home) if (home / "signing.key").exists() else now_hour,  # a copy without keys holds no rounds
         now_hour,
         settings.rounds.settle_hours,
-        lambda since: next_opening(settings.plan.settings, released_last, since),
+        lambda since: next_opening(settings.plan.settings, going_on[-1] if going_on else None, since),
     )
     certificate = home / "tls.pem"
     days = days_left(read(certificate), now) if certificate.exists() else None

@@ -576,7 +576,7 @@ def test_a_change_of_settings_begins_a_new_series(world: World) -> None:
 # ---- the provider --------------------------------------------------------------------------------------------------
 
 
-def test_while_a_round_is_under_way_no_other_is_planned(world: World) -> None:
+def test_while_a_round_collects_no_other_is_planned_and_none_over_its_hours(world: World) -> None:
     world.happen_to_all(0)
     registered(world, 0)
     round_ = collected(world, world.provider.plan(window(0)))
@@ -584,11 +584,11 @@ def test_while_a_round_is_under_way_no_other_is_planned(world: World) -> None:
         world.provider.plan(window(1))
     assert "abandon it" in refusal.value.diagnostics()
     world.provider.close_round(round_)
-    with pytest.raises(RoundUnderWay, match="is still endorsing"):
-        world.provider.plan(window(1))
+    with pytest.raises(WeekHeld, match="a round already covers"):
+        world.provider.plan((window(0)[1] - 1, window(1)[1]))
     federated_round(world.provider, world.here(EVERYBODY), tuple(world.trustees.values()), round_)
     assert world.provider.unfinished() is None
-    with pytest.raises(WeekHeld, match="a release already covers"):
+    with pytest.raises(WeekHeld, match="a round already covers"):
         world.provider.plan((window(0)[1] - 1, window(1)[1]))
     world.provider.plan(window(1))
 
