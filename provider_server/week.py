@@ -13,9 +13,10 @@ from federation.protocol.queries import Query
 from provider_server.analysis.hazard import Unsettled
 from provider_server.learning.publication_gate import HeldBack, check
 from provider_server.learning.publisher import Publisher
-from provider_server.rounds.provider import Provider, Window
+from provider_server.rounds.provider import Provider
 from provider_server.rounds.release import Release
 from provider_server.rounds.round import Round
+from provider_server.rounds.schedule import Window
 from provider_server.store.round_store import Answer, RoundState
 
 logger = logging.getLogger(__name__)

@@ -168,7 +168,8 @@ class Rounds:
     def _due(self) -> Window | None:
         held = self._provider.last_end_hour()
         last = max((end for end in (held, self._skipped_end) if end is not None), default=None)
-        return due(last, self._founded_hour, self._now_hour(), self._settings.rounds.settle_hours)
+        settle_hours, opens_hour = self._settings.rounds.settle_hours, self._provider.opens_hour
+        return due(last, self._founded_hour, self._now_hour(), settle_hours, opens_hour)
 
     def _catch_up(self) -> bool:
         """Publishes a release that a killed provider had not published; one that was held back is not retried."""

@@ -42,15 +42,14 @@ from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
 from provider_server.rounds.ceilings import GroupSum, job_weeks
 from provider_server.rounds.grouping import GroupJudgement, TenantScores, accepted, assign, judge
-from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_series
+from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_opening, next_series
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
+from provider_server.rounds.schedule import BadWindow, Window
 from provider_server.store.hint_store import HintStore
 from provider_server.store.round_store import RoundState
 from provider_server.store.store import NOWHERE, Store
 
 logger = logging.getLogger(__name__)
-
-Window = tuple[int, int]
 
 
 class WeekHeld(Refusal):
@@ -216,7 +215,8 @@ class Provider:
     def plan(self, window: Window) -> Plan:
         """The plan for a window, with the rows that the epoch's leases support; RoundUnderWay while one collects.
 
-        Rounds that wait for a trustee do not stand in its way: the next one is collected behind them.
+        BadWindow for one that ends before the series is opened next. Rounds that wait for a trustee do not stand in its
+        way: the next one is collected behind them.
         """
         waiting = self.waiting()
         for open_ in waiting:
@@ -231,7 +231,13 @@ class Provider:
 
     def _plan(self, window: Window, earlier: Plan | None) -> Plan:
         round_id = self.new_round_id()
-        series = next_series(self.settings, round_id, window, earlier)
+        since = self.last_end_hour()
+        series = next_series(self.settings, round_id, window, earlier, since)
+        if series is not None and window[1] < series.opens_hour:
+            raise BadWindow(
+                f"hours {window[0]}–{window[1]} end before hour {series.opens_hour}, when the series is opened next",
+                hint="no action: tenants count these weeks in that round; `openings` in provider.toml says which weeks",
+            )
         owned = self._owned(self.epoch(window[0]), series.start_hour if series else window[0], window[1])
         known = self.store.leases(self._epoch_start(window[0]), window[1])
         leases = [_as_owned(lease, owned) for lease in known]
@@ -246,6 +252,7 @@ class Provider:
             members=len(self.directory.members),
             seen=self._seen(),
             earlier=earlier,
+            uncounted_since=since,
             bundle=self._published(),
         )
         self._warn_of_noise(plan)
@@ -385,6 +392,10 @@ class Provider:
         rounds = self.store.rounds.rounds()
         ends = [reopened(Plan, record.signed_plan).end_hour for record in rounds]
         return max(ends, default=None)
+
+    def opens_hour(self, uncounted_since: int) -> int:
+        """The end of the week after which the next round is due, if since that hour no round has counted."""
+        return next_opening(self.settings, self._goes_on_from(), uncounted_since)
 
     def newest_bundle(self) -> bytes | None:
         """The signed bytes of the newest bundle."""

@@ -206,6 +206,7 @@ def a_plan(
     earlier: Plan | None = None,
     members: int = 0,
     seen: int = 0,
+    uncounted_since: int | None = None,
     **settings: Any,
 ) -> Plan:
     """A plan that `POLICY` accepts, made as the provider makes it; `settings` are fields of PlanSettings."""
@@ -223,6 +224,7 @@ def a_plan(
         members=members,
         seen=seen,
         earlier=earlier,
+        uncounted_since=uncounted_since,
     )
 
 
