@@ -686,7 +686,7 @@ def test_of_two_rounds_at_one_place_of_a_series_one_is_opened(cast: Cast, monkey
         (lambda plan: {"epsilon": 2.0}, "epsilon"),
         (lambda plan: {"owners_minimum": 2}, "owners_minimum"),
         (lambda plan: {"cohort_minimum": 3}, "cohort_minimum"),
-        (lambda plan: {"series": replace(plan.series, horizon=5)}, "horizon"),
+        (lambda plan: {"series": replace(plan.series, openings=(1, 2, 3, 5))}, "openings"),
         (lambda plan: {"start_hour": 100}, "does not come after"),
         (lambda plan: {"dimensions": plan.dimensions[1:] + plan.dimensions[:1]}, "removes or moves rows"),
     ],
