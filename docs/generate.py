@@ -29,7 +29,7 @@ import trustee.overview
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from provider_server.operations import admin, overview as provider_overview, preflight
-from provider_server.reporting import findings_text, hazard_text
+from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
 from provider_server.verbs import learning, server, store, telemetry
 from simulation.bench import (
@@ -105,6 +105,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider lease": list[server.LeaseRow],
     "pharoah-provider contexts": list[telemetry.ContextRow],
     "pharoah-provider hazard": list[hazard_text.HazardRow],
+    "pharoah-provider hazard --events": list[outage_text.OutagesRow],
     "pharoah-provider repaired": list[telemetry.RepairedRow],
     "pharoah-provider release": list[store.ReleaseRow],
     "pharoah-provider release ROUND_ID": list[store.CellRow],

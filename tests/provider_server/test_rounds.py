@@ -134,7 +134,9 @@ def at(store: RoundStore, state: RoundState) -> Round:
 
 
 def taken_to(round_: Round, state: RoundState) -> Round:
-    if state is not RoundState.COLLECTING:
+    if state is RoundState.COLLECTED:
+        round_.collected()
+    elif state is not RoundState.COLLECTING:
         close(round_)
     if state in (RoundState.UNMASKING, RoundState.RELEASED):
         for trustee in QUORUM:
@@ -149,17 +151,19 @@ def taken_to(round_: Round, state: RoundState) -> Round:
     return round_
 
 
+ASKED = set(RoundState) - {RoundState.COLLECTING, RoundState.COLLECTED}
 METHODS: dict[str, tuple[set[RoundState], Callable[[Round], object]]] = {
     "receive": ({RoundState.COLLECTING}, lambda round_: round_.receive(a_contribution(0))),
-    "close": ({RoundState.COLLECTING}, close),
+    "collected": ({RoundState.COLLECTING}, Round.collected),
+    "close": ({RoundState.COLLECTING, RoundState.COLLECTED}, close),
     "endorse": ({RoundState.ENDORSING}, lambda round_: round_.endorse(3, an_endorsement(round_, 3))),
     "share": ({RoundState.UNMASKING}, lambda round_: round_.share(3, a_share(round_, 3))),
     "open": ({RoundState.UNMASKING}, lambda round_: round_.open(Past())),
     "release": ({RoundState.UNMASKING}, lambda round_: round_.release(b"again", frozenset(), {})),
-    "refuse": ({RoundState.COLLECTING, RoundState.ENDORSING, RoundState.UNMASKING}, Round.refuse),
-    "request": (set(RoundState) - {RoundState.COLLECTING}, lambda round_: round_.request),
-    "groups": (set(RoundState) - {RoundState.COLLECTING}, lambda round_: round_.groups),
-    "call": (set(RoundState) - {RoundState.COLLECTING}, Round.call),
+    "refuse": (set(RoundState) - {RoundState.RELEASED, RoundState.REFUSED}, Round.refuse),
+    "request": (ASKED, lambda round_: round_.request),
+    "groups": (ASKED, lambda round_: round_.groups),
+    "call": (ASKED, Round.call),
 }
 
 
@@ -385,7 +389,7 @@ def test_a_faulty_answer_does_not_bar_its_sender_from_a_good_one(store: RoundSto
 def test_the_request_names_plan_groups_past_and_owners_under_the_providers_key(store: RoundStore) -> None:
     collected = filled(store, 4, plan=SERIES)
     past = Past((), Digest(b"\1" * 32), (GroupOfRound(0, 1),))
-    collected.close(lambda contributors: [contributors[:1], contributors[:0:-1]], past, ownerships())
+    collected.close(lambda contributors: [contributors[:1], contributors[:0:-1]], past)
     request = open_signed(UnmaskRequest, collected.request, keys().provider.public)
     everybody = tuple(sorted(keys().tenant_id(tenant) for tenant in range(4)))
     assert open_signed(Plan, request.plan, keys().provider.public) == SERIES
@@ -395,7 +399,8 @@ def test_the_request_names_plan_groups_past_and_owners_under_the_providers_key(s
         assert open_signed_by(ContributionHeader, signed_header, keys().directory.verify_key).plan == plan_digest(
             signed(SERIES)
         )
-    assert (request.after, request.left_out, request.ownerships) == (past.after, past.left_out, ownerships())
+    assert (request.after, request.left_out) == (past.after, past.left_out)
+    assert request.ownerships == ownerships(epoch=SERIES.epoch, window=(SERIES.first_hour, SERIES.end_hour))
 
 
 def test_a_minimal_cohort_is_enough(store: RoundStore) -> None:
@@ -508,7 +513,7 @@ def test_masks_are_taken_off_the_sum_modulo_two_to_the_64(store: RoundStore) -> 
 def test_every_group_is_opened_by_itself(store: RoundStore) -> None:
     round_ = filled(store, values=[1, 2, 4, 8, 16])
     ids = [keys().tenant_id(tenant) for tenant in range(TENANTS)]
-    round_.close(lambda _: [[ids[3], ids[0]], [ids[1], ids[2], ids[4]]], Past(), ownerships())
+    round_.close(lambda _: [[ids[3], ids[0]], [ids[1], ids[2], ids[4]]], Past())
     for trustee in QUORUM:
         round_.endorse(trustee, an_endorsement(round_, trustee))
     for trustee in MASKING:

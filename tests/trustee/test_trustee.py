@@ -725,7 +725,7 @@ def test_a_trustee_that_does_not_mask_has_one_set_for_each_place_too(cast: Cast)
         (lambda plan: {"epsilon": 2.0}, "epsilon"),
         (lambda plan: {"owners_minimum": 2}, "owners_minimum"),
         (lambda plan: {"cohort_minimum": 3}, "cohort_minimum"),
-        (lambda plan: {"series": replace(plan.series, horizon=5)}, "horizon"),
+        (lambda plan: {"series": replace(plan.series, openings=(1, 2, 3, 5))}, "openings"),
         (lambda plan: {"start_hour": 100}, "does not come after"),
         (lambda plan: {"dimensions": plan.dimensions[1:] + plan.dimensions[:1]}, "removes or moves rows"),
     ],
