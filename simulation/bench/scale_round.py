@@ -231,7 +231,7 @@ def _collected(on: Stage, plan: Plan, contributors: int, costs: Costs) -> Round:
     for number in others:
         _received(on, round_, _contribution(on.keys, plan, number, sampler), costs)
     with on.provider.running():
-        round_.close(lambda tenants: [tenants], past_of(on.store, plan), ())
+        round_.close(lambda tenants: [tenants], past_of(on.store, plan))
     return round_
 
 
