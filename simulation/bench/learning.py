@@ -251,7 +251,7 @@ def without_privacy(year: Year, noisy: Sequence[Release]) -> list[Release]:
 
 
 def _at(plan: Plan, settings: PlanSettings) -> Plan:
-    scales = zip(plan.marginals, settings.scales(), strict=True)
+    scales = zip(plan.marginals, settings.scales(plan.horizon), strict=True)
     marginals = tuple(msgspec.structs.replace(marginal, noise_scale=scale) for marginal, scale in scales)
     return msgspec.structs.replace(plan, epsilon=settings.epsilon, marginals=marginals)
 

@@ -277,8 +277,8 @@ class Judge:
 
     def _noised(self, exact: Sequence[Release], epsilon: float, rng: np.random.Generator) -> list[Release]:
         settings = replace(self._played.federation.provider.settings, epsilon=epsilon)
-        scales = settings.scales()
-        return [_with_noise(one, made, scales, rng) for one, made in zip(exact, self._played.releases, strict=True)]
+        pairs = zip(exact, self._played.releases, strict=True)
+        return [_with_noise(one, made, settings.scales(made.plan.horizon), rng) for one, made in pairs]
 
 
 @dataclass(frozen=True)
