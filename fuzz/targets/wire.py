@@ -29,16 +29,7 @@ from federation.protocol import (
     service_messages,
 )
 from federation.protocol.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
-from federation.protocol.directory import (
-    NOTHING_BEFORE,
-    Chain,
-    DirectoryEntry,
-    Fork,
-    Member,
-    TrustChanged,
-    TrusteeRecord,
-    next_entry,
-)
+from federation.protocol.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Fork, Member, TrustChanged, next_entry
 from federation.protocol.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension, Series
 from federation.protocol.round_messages import (
     Contribution,
@@ -54,6 +45,7 @@ from federation.protocol.round_messages import (
     UnmaskRequest,
     opened_contribution,
 )
+from federation.protocol.seats import TrusteeRecord
 from fuzz.targets.target import require, target
 from trustee.trustee import Trustee
 

@@ -80,7 +80,7 @@ from federation.protocol.bundle import (
     Statement,
 )
 from federation.protocol.causes import Domain
-from federation.protocol.directory import DirectoryEntry, Member, TrusteeRecord
+from federation.protocol.directory import DirectoryEntry, Member
 from federation.protocol.enrolment import SEALED_BYTES
 from federation.protocol.plan import (
     LARGEST_NOISE_SCALE,
@@ -95,6 +95,7 @@ from federation.protocol.plan import (
     Series,
 )
 from federation.protocol.round_messages import Contribution, EvaluationRequest, Ownership, UnmaskRequest, UnmaskShare
+from federation.protocol.seats import TrusteeRecord
 from federation.protocol.service_messages import SESSION_BYTES, Action, Hint, HintState, Suspicion
 from provider_server.rounds import release
 from provider_server.store import backup
