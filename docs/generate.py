@@ -39,6 +39,7 @@ from simulation.bench import (
     impact,
     learning as bench_learning,
     openings as bench_openings,
+    scale as bench_scale,
 )
 from simulation.judge import score
 from simulation.replay import brca, lung, philly, titan
@@ -129,6 +130,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim bench aggregation": aggregation.Rows,
     "pharoah-sim bench attendance": bench_attendance.AttendanceFigures,
     "pharoah-sim bench openings": bench_openings.OpeningsFigures,
+    "pharoah-sim bench scale": bench_scale.ScaleFigures,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,
     "pharoah-sim bench impact": dict[str, dict[str, impact.Range | None]],
