@@ -26,6 +26,7 @@ from federation.protocol import (
     invitation,
     plan,
     round_messages,
+    seats,
     service_messages,
 )
 from federation.protocol.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
@@ -66,6 +67,7 @@ MESSAGES: tuple[Any, ...] = tuple(
             service_messages,
             masking,
             possession,
+            seats,
         )
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Secret)
