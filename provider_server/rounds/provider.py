@@ -358,7 +358,7 @@ class Provider:
         judgement, sound = self._judge(round_, opened, earlier, hours, leases)
         answered = [gate.Answered(tenant, hours[tenant]) for at in sound for tenant in round_.groups[at]]
         since = {answer.tenant: float(answer.start_hour) for answer in answered}
-        slices = Slices.since(since, leases, plan.end_hour, plan.band_edges_hours)
+        slices = Slices.by_week(since, leases, plan.end_hour, plan.band_edges_hours)
         total = add_words(opened[at] for at in sound)
         release = gate.release(
             plan,
