@@ -29,7 +29,7 @@ import trustee.overview
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from provider_server.operations import admin, overview as provider_overview, preflight
-from provider_server.reporting import findings_text, hazard_text
+from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
 from provider_server.verbs import learning, server, store, telemetry
 from simulation.bench import (
@@ -38,6 +38,8 @@ from simulation.bench import (
     check as bench_check,
     impact,
     learning as bench_learning,
+    openings as bench_openings,
+    scale as bench_scale,
 )
 from simulation.judge import score
 from simulation.replay import brca, lung, philly, titan
@@ -104,6 +106,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider lease": list[server.LeaseRow],
     "pharoah-provider contexts": list[telemetry.ContextRow],
     "pharoah-provider hazard": list[hazard_text.HazardRow],
+    "pharoah-provider hazard --events": list[outage_text.OutagesRow],
     "pharoah-provider repaired": list[telemetry.RepairedRow],
     "pharoah-provider release": list[store.ReleaseRow],
     "pharoah-provider release ROUND_ID": list[store.CellRow],
@@ -125,6 +128,8 @@ JSON: dict[str, Any] = {
     "pharoah-sim replay brca": brca.BrcaResult,
     "pharoah-sim bench aggregation": aggregation.Rows,
     "pharoah-sim bench attendance": bench_attendance.AttendanceFigures,
+    "pharoah-sim bench openings": bench_openings.OpeningsFigures,
+    "pharoah-sim bench scale": bench_scale.ScaleFigures,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,
     "pharoah-sim bench impact": dict[str, dict[str, impact.Range | None]],

@@ -5,9 +5,11 @@ Requests and answers are bytes, so that the same object serves in process and ov
 - *Evaluate*: blinded elements, signed by a tenant for this trustee, metered per tenant and epoch, for epochs around
   now. A repeated request gets the same answer and is not charged again.
 - *Endorse*: the provider signs one set of contributions for a round, in groups, with the headers that the tenants
-  signed and the plan. The trustee checks it and binds itself to this set; another set is refused for ever.
-- *Unmask*: needs the endorsements of all mask trustees for the same set. So trustees never unmask different sets, and
-  if the provider signed two, both signatures are kept as proof.
+  signed and the plan. The trustee, whether it masks or not, checks it and binds itself to this set, for the round and
+  for its place in its series; another set is refused for ever.
+- *Unmask*: needs the endorsements of all mask trustees and of a quorum of all trustees for the same set
+  (`Directory.quorum`). So no two sets of a round or of a place are unmasked, also where the memory of a mask trustee
+  is lost, and if the provider signed two, both signatures are kept as proof.
 - In a series (`crypto.continual_counting`) a trustee removes the mask of this week's noise and of the weighted sum of
   the weeks so far, never of a single week. It knows the earlier weeks and sets from its own database.
 - If its disk fails it answers nothing and raises StorageFailed.
@@ -22,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from crypto import masking, voprf
 from crypto.codec import decode, digest, encode, first_field
@@ -41,7 +44,7 @@ from crypto.errors import (
 from crypto.ids import Digest, EncodedElement, EncodedProof, RoundId, TenantId
 from crypto.masking import MaskStream, Words
 from crypto.ristretto import Element, RandomBytes
-from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by
+from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by, reopened
 from crypto.threshold import KeyShare
 from federation.protocol.directory import Directory
 from federation.protocol.life_table import embed
@@ -61,6 +64,7 @@ from federation.protocol.round_messages import (
 )
 from federation.runtime.pinned_directory import pin
 from federation.runtime.sqlite import Connection, reporting, transaction
+from trustee import kept_sums, places
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS directory (number INTEGER PRIMARY KEY, entry BLOB NOT NULL);
@@ -99,6 +103,19 @@ class TrusteeLimits:
     now_hour: Callable[[], float] | None = None
 
 
+class _OpenedRound(NamedTuple):
+    """A round that was unmasked here: the name of its request, and its plan."""
+
+    request: Digest
+    plan: Plan
+
+    @classmethod
+    def of(cls, request: bytes) -> Self:
+        """The round of a request that was verified when it was endorsed; all but the plan in it is not decoded."""
+        plan = first_field(UnmaskRequest, decode(Signed, request).body)
+        return cls(name_of(request), reopened(Plan, plan))
+
+
 class Trustee:
     """The trustee. Its database is a SQLite file; `founding` are directory entries to pin if it lacks them."""
 
@@ -119,7 +136,8 @@ class Trustee:
         self._random_bytes = random_bytes
         self._limits = limits
         self._connection = Connection(str(memory))
-        self._connection.executescript(_SCHEMA)
+        self._connection.executescript(_SCHEMA + kept_sums.SCHEMA + places.SCHEMA)
+        self._kept_sums = kept_sums.KeptSums(self._connection, mask_key, random_bytes)
         try:
             self.chain = pin(self._connection, founding)
             self._founders = {member.tenant for member in self.chain.founding.members}
@@ -170,7 +188,7 @@ class Trustee:
 
         Raises CohortTooSmall below the plan's or this trustee's own minimum, TooFewOwners for a row that too few
         tenants own, MemberRefused for a contribution that cannot be unmasked, OutOfOrder within a series, PlanRefused,
-        and AlreadyAnswered for a second set.
+        and AlreadyAnswered for a second set of the round or of its place in its series.
         """
         asked, plan = self._open(request)
         if self._requested(plan.round_id) is None:
@@ -181,12 +199,15 @@ class Trustee:
 
     @reporting()
     def unmask(self, call: bytes) -> bytes:
-        """Sums this trustee's masks over each group of the set that all mask trustees endorsed; the same when repeated.
+        """Sums this trustee's masks over each group of the set that a quorum endorsed; the same when repeated.
 
-        Raises Equivocation if one of them endorsed another set, AlreadyAnswered if this one did.
+        Raises Equivocation if a trustee endorsed another set, AlreadyAnswered if this one did, OutOfOrder without the
+        endorsements of all mask trustees and of a quorum of all.
         """
         told = decode(UnmaskCall, call)
         asked, plan = self._open(told.request)
+        if self.index not in {masking.index for masking in plan.trustees}:
+            raise PlanRefused(f"trustee {self.index} does not mask in round {plan.round_id}")
         named = name_of(told.request)
         if self._requested(plan.round_id) != told.request:
             raise AlreadyAnswered(f"trustee {self.index} did not endorse this set for round {plan.round_id}")
@@ -286,8 +307,9 @@ class Trustee:
 
     def _check_request(self, asked: UnmaskRequest, plan: Plan) -> None:
         directory = self.chain.at(plan.directory)
-        if (self.index, self._mask_key.public) not in {(trustee.index, trustee.mask_key) for trustee in plan.trustees}:
-            raise PlanRefused(f"trustee {self.index} does not mask in round {plan.round_id}")
+        mask_keys = {trustee.index: trustee.mask_key for trustee in plan.trustees}
+        if mask_keys.get(self.index, self._mask_key.public) != self._mask_key.public:
+            raise PlanRefused(f"round {plan.round_id} has another mask key of trustee {self.index}")
         needed = max(plan.cohort_minimum, self._limits.cohort_minimum)
         smallest = min(len(group) for group in asked.groups)
         if smallest < needed:
@@ -295,7 +317,8 @@ class Trustee:
         for signed in chain.from_iterable(asked.groups):
             self._check_contribution(signed, plan, directory)
         _check_owners(asked, plan, directory)
-        self._check_order(asked, plan)
+        if self.index in mask_keys:  # who does not mask opens nothing, and knows no order
+            self._check_order(asked, plan)
 
     def _check_contribution(self, signed: bytes, plan: Plan, directory: Directory) -> None:
         """MemberRefused unless a member signed this for this plan, and its mask can be made."""
@@ -317,21 +340,25 @@ class Trustee:
         """The rounds of a series are opened one after the other, and every trustee has opened the same ones."""
         before = self._opened_before(plan)
         last = before[-1] if before else None
-        if asked.after != (last and digest(encode(last[0]))) or plan.position != len(before):
+        if asked.after != (last and last.request) or plan.position != len(before):
             raise OutOfOrder(f"round {plan.round_id} does not follow the {len(before)} opened rounds of its series")
         if last is not None:
-            check_continues(last[1], plan)
+            check_continues(last.plan, plan)
 
     def _bind(self, plan: Plan, request: bytes) -> None:
         name = bytes(plan.round_id)
         series = bytes(plan.series.name) if plan.series else None
         with transaction(self._connection):
-            self._connection.execute("INSERT OR IGNORE INTO endorsed VALUES (?, ?, ?)", (name, series, request))
-            bound = self._requested(plan.round_id)
+            first = places.take(self._connection, plan)
+            if first == plan.round_id:
+                self._connection.execute("INSERT OR IGNORE INTO endorsed VALUES (?, ?, ?)", (name, series, request))
+            bound = self._requested(first)
             if bound != request:
                 self._connection.execute("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", (name, request))
         if bound != request:
-            raise AlreadyAnswered(f"trustee {self.index} endorsed another set for round {plan.round_id}")
+            raise AlreadyAnswered(
+                f"trustee {self.index} endorsed another set for round {plan.round_id}, or at its place in its series"
+            )
 
     def _requested(self, round_id: RoundId) -> bytes | None:
         row = self._connection.execute("SELECT request FROM endorsed WHERE round_id = ?", (bytes(round_id),)).fetchone()
@@ -357,6 +384,11 @@ class Trustee:
             raise OutOfOrder(
                 f"round {plan.round_id} lacks the endorsements of trustees {missing}", hint="get them first"
             )
+        if len(endorsers) < directory.quorum:
+            raise OutOfOrder(
+                f"round {plan.round_id} has endorsements of {len(endorsers)} trustees, {directory.quorum} are needed",
+                hint="get more first",
+            )
 
     def _note_conflict(self, plan: Plan, proof: bytes) -> None:
         with transaction(self._connection):
@@ -369,7 +401,7 @@ class Trustee:
             (bytes(plan.round_id),),
         )
 
-    def _opened_before(self, plan: Plan) -> list[tuple[UnmaskRequest, Plan]]:
+    def _opened_before(self, plan: Plan) -> list[_OpenedRound]:
         """The rounds of the plan's series that were unmasked here before it, in order; none without a series."""
         if plan.series is None:
             return []
@@ -377,22 +409,30 @@ class Trustee:
             "SELECT request FROM endorsed JOIN opened USING (round_id) WHERE series = ? ORDER BY number",
             (bytes(plan.series.name),),
         )
-        opened = (self._open(bytes(request)) for (request,) in rows)
-        return list(takewhile(lambda one: one[1].round_id != plan.round_id, opened))
+        opened = (_OpenedRound.of(request) for (request,) in rows)
+        return list(takewhile(lambda one: one.plan.round_id != plan.round_id, opened))
 
     def _mask_sums(self, asked: UnmaskRequest, plan: Plan) -> list[Words]:
         sums = [self._sum(group, plan, plan.words) for group in asked.headers]
         left_out = {(one.position, one.group) for one in asked.left_out}
         past = [
-            embed(before.tables, plan.tables, self._counted(then, before, left_out))
-            for then, before in self._opened_before(plan)
+            embed(before.plan.tables, plan.tables, self._counted(before.plan, left_out))
+            for before in self._opened_before(plan)
         ]
+        if plan.series is not None:
+            if plan.position == 0:
+                self._kept_sums.erase_other_series(plan.series.name)
+            self._kept_sums.keep(plan.round_id, [total[: plan.cells] for total in sums])
         return open_groups(plan, past, sums, min(len(group) for group in asked.groups))
 
-    def _counted(self, asked: UnmaskRequest, plan: Plan, left_out: set[tuple[int, int]]) -> Words:
+    def _counted(self, plan: Plan, left_out: set[tuple[int, int]]) -> Words:
         """The masks of the counts of an earlier round, without the groups that were left out since."""
-        kept = [group for at, group in enumerate(asked.headers) if (plan.position, at) not in left_out]
-        return self._sum(list(chain.from_iterable(kept)), plan, plan.cells)
+        groups = {group for position, group in left_out if position == plan.position}
+        return self._kept_sums.total(plan.round_id, groups, lambda: self._counts(plan))
+
+    def _counts(self, plan: Plan) -> list[Words]:
+        asked, _ = self._open(self._requested(plan.round_id) or b"")
+        return [self._sum(group, plan, plan.cells) for group in asked.headers]
 
     def _sum(self, headers: Sequence[ContributionHeader], plan: Plan, words: int) -> Words:
         directory = self.chain.at(plan.directory)

@@ -87,7 +87,7 @@ def a_plan() -> Plan:
     marginal = Marginal("pairs", ("workload", "band"), (), 3.0)
     trustees = (MaskTrustee(1, MASK_KEY.public),)
     start = RoundId(bytes(16)), Digest(bytes(32)), 0, 168, 336, dimensions, (0.0, 9.0), (marginal,)
-    series = Series(RoundId(bytes(16)), 0, 13, 1)
+    series = Series(RoundId(bytes(16)), 0, tuple(range(1, 14)), 1)
     return Plan(*start, 1, Mechanism.DISCRETE_GAUSSIAN, 1.0, 1e-8, 5, 10, 8, trustees, series)
 
 

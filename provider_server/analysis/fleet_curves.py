@@ -90,8 +90,8 @@ def nelson_aalen(lives: pl.DataFrame) -> Curve:
 
 
 def _curve(fitter: Any, lives: pl.DataFrame, name: str) -> Curve:
-    # lifelines counts who enters at a time as at risk then; by half an hour later, and all else being whole, none is
-    entry = lives["start_h"].to_numpy() + 0.5
+    # lifelines counts who enters at a time as at risk then; who enters right after it is not
+    entry = np.nextafter(lives["start_h"].to_numpy().astype(np.float64), np.inf)
     fitted = fitter.fit(lives["stop_h"].to_numpy(), lives["failed"].to_numpy(), entry=entry)
     table = fitted.event_table
     times = table.index[table["observed"] > 0]

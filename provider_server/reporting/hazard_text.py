@@ -137,16 +137,7 @@ def hazard_row(
         "failures_by_kind": dict(kinds.iter_rows()),
         "levels": _level_rows(found, at_risk),
         "contexts": _context_rows(found, at_risk, known),
-        "curve": [
-            {"hours": after, "at_risk": risk, **survival, **hazard}
-            for after, risk, survival, hazard in zip(
-                found.survival.times.tolist(),
-                found.survival.at_risk.tolist(),
-                _survival_points(found.survival),
-                _hazard_points(found.hazard),
-                strict=True,
-            )
-        ],
+        "curve": curve_points(found.survival, found.hazard),
         "left_out": [*_left_out(levels, at_risk), *found.left_out],
     }
 
@@ -160,6 +151,13 @@ def _left_out(levels: pl.DataFrame, at_risk: pl.DataFrame) -> tuple[str, ...]:
         f"{silences:,} silences of nodes that began together: network, monitoring or maintenance, not failures",
     )
     return tuple(text for text, count in zip(texts, (hours, silences), strict=True) if count)
+
+
+def curve_points(survival: Curve, hazard: Curve) -> list[CurvePoint]:
+    """The steps of two curves with the same times."""
+    points = zip(_survival_points(survival), _hazard_points(hazard), strict=True)
+    steps = zip(survival.times.tolist(), survival.at_risk.tolist(), points, strict=True)
+    return [{"hours": after, "at_risk": risk, **alive, **failed} for after, risk, (alive, failed) in steps]
 
 
 def _survival_points(curve: Curve) -> Iterator[SurvivalPoint]:

@@ -42,25 +42,24 @@ from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
 from provider_server.rounds.ceilings import GroupSum, job_weeks
 from provider_server.rounds.grouping import GroupJudgement, TenantScores, accepted, assign, judge
-from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_series
+from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_opening, next_series
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
+from provider_server.rounds.schedule import BadWindow, Window
 from provider_server.store.hint_store import HintStore
 from provider_server.store.round_store import RoundState
 from provider_server.store.store import NOWHERE, Store
 
 logger = logging.getLogger(__name__)
 
-Window = tuple[int, int]
-
 
 class WeekHeld(Refusal):
-    """A round over hours that a release covers already."""
+    """A round over hours that a release or a waiting round covers already."""
 
     default_hint = "a job-week is counted only once: see its release with `pharoah-provider release`"
 
 
 class RoundUnderWay(Refusal):
-    """A new round would begin before the one before it has ended."""
+    """A new round would begin before the one before it has its contributions."""
 
     default_hint = (
         "continue it with `pharoah-provider round`, or abandon it with `--give-up`; then no job-week is recounted"
@@ -214,19 +213,31 @@ class Provider:
     # ---- a round -----------------------------------------------------------------------------------------------------
 
     def plan(self, window: Window) -> Plan:
-        """The plan for a window, with the rows that the epoch's leases support; RoundUnderWay while one is open."""
-        if (open_ := self.unfinished()) is not None:
-            raise RoundUnderWay(f"round {open_.plan.round_id} is still {open_.state}")
-        covered = [release.plan for release in self.releases()]
+        """The plan for a window, with the rows that the epoch's leases support; RoundUnderWay while one collects.
+
+        BadWindow for one that ends before the series is opened next. Rounds that wait for a trustee do not stand in its
+        way: the next one is collected behind them.
+        """
+        waiting = self.waiting()
+        for open_ in waiting:
+            if open_.state is RoundState.COLLECTING:
+                raise RoundUnderWay(f"round {open_.plan.round_id} is still {open_.state}")
+        covered = [*(release.plan for release in self.releases()), *(open_.plan for open_ in waiting)]
         if any(plan.start_hour < window[1] and window[0] < plan.end_hour for plan in covered):
-            raise WeekHeld(f"a release already covers hours {window[0]}–{window[1]}")
+            raise WeekHeld(f"a round already covers hours {window[0]}–{window[1]}")
         earlier = self._goes_on_from()
         plan = self._plan(window, earlier)
         return plan if earlier is None or _may_follow(earlier, plan) else self._plan(window, None)
 
     def _plan(self, window: Window, earlier: Plan | None) -> Plan:
         round_id = self.new_round_id()
-        series = next_series(self.settings, round_id, window, earlier)
+        since = self.last_end_hour()
+        series = next_series(self.settings, round_id, window, earlier, since)
+        if series is not None and window[1] < series.opens_hour:
+            raise BadWindow(
+                f"hours {window[0]}–{window[1]} end before hour {series.opens_hour}, when the series is opened next",
+                hint="no action: tenants count these weeks in that round; `openings` in provider.toml says which weeks",
+            )
         owned = self._owned(self.epoch(window[0]), series.start_hour if series else window[0], window[1])
         known = self.store.leases(self._epoch_start(window[0]), window[1])
         leases = [_as_owned(lease, owned) for lease in known]
@@ -241,6 +252,7 @@ class Provider:
             members=len(self.directory.members),
             seen=self._seen(),
             earlier=earlier,
+            uncounted_since=since,
             bundle=self._published(),
         )
         self._warn_of_noise(plan)
@@ -276,15 +288,32 @@ class Provider:
 
     def open_round(self, plan: Plan) -> Round:
         """Signs the plan and opens its round for contributions."""
-        return new_round(self.store.rounds, self._signing_key, self.chain.at(plan.directory), plan)
+        directory = self.chain.at(plan.directory)
+        return new_round(self.store.rounds, self._signing_key, directory, plan, self._evidence(plan))
+
+    def waiting(self) -> list[Round]:
+        """The rounds that are neither released nor refused, oldest first: they are opened in this order."""
+        plans = [
+            (reopened(Plan, record.signed_plan), record.signed_plan)
+            for record in self.store.rounds.rounds()
+            if record.state not in (RoundState.RELEASED, RoundState.REFUSED)
+        ]
+        return [Round(self.store.rounds, self._signing_key, self.chain.at(of.directory), plan) for of, plan in plans]
 
     def unfinished(self) -> Round | None:
-        """The round that is neither released nor refused, if there is one."""
-        for record in self.store.rounds.rounds():
-            if record.state not in (RoundState.RELEASED, RoundState.REFUSED):
-                plan = reopened(Plan, record.signed_plan)
-                return Round(self.store.rounds, self._signing_key, self.chain.at(plan.directory), record.signed_plan)
-        return None
+        """The oldest round that is neither released nor refused, if there is one."""
+        return next(iter(self.waiting()), None)
+
+    def refuse(self, round_: Round) -> list[RoundId]:
+        """Ends a round without a release, and those that wait behind it in its series, which went on from it."""
+        behind = [
+            other
+            for other in self.waiting()
+            if _same_series(round_.plan, other.plan) and other.plan.position > round_.plan.position
+        ]
+        for ended in (*reversed(behind), round_):
+            ended.refuse()
+        return [round_.plan.round_id, *(other.plan.round_id for other in behind)]
 
     def receive(self, round_: Round, answer: bytes) -> None:
         """Stores a contribution; a bad one is logged and dropped."""
@@ -294,7 +323,7 @@ class Provider:
     def close_round(self, round_: Round) -> None:
         """Fixes the set of contributions, in random groups; CohortTooSmall while there are too few."""
         group = self._grouping(round_.plan)
-        round_.close(group, past_of(self.store.rounds, round_.plan), self._evidence(round_.plan))
+        round_.close(group, past_of(self.store.rounds, round_.plan))
 
     def drop_refused(self, round_: Round, refusals: Sequence[MemberRefused]) -> None:
         """Drops the contribution that all trustees refuse; raises a refusal if they do not agree on one."""
@@ -305,8 +334,7 @@ class Provider:
         logger.warning(
             "round %s goes on without %s", round_.plan.round_id, refusals[0].what, extra={"event": "dropped"}
         )
-        past, evidence = past_of(self.store.rounds, round_.plan), self._evidence(round_.plan)
-        round_.drop(blamed[0], self._grouping(round_.plan), past, evidence)
+        round_.drop(blamed[0], self._grouping(round_.plan), past_of(self.store.rounds, round_.plan))
 
     def _grouping(self, plan: Plan) -> Grouping:
         def group(contributors: Sequence[TenantId]) -> Sequence[Sequence[TenantId]]:
@@ -330,7 +358,7 @@ class Provider:
         judgement, sound = self._judge(round_, opened, earlier, hours, leases)
         answered = [gate.Answered(tenant, hours[tenant]) for at in sound for tenant in round_.groups[at]]
         since = {answer.tenant: float(answer.start_hour) for answer in answered}
-        slices = Slices.since(since, leases, plan.end_hour, plan.band_edges_hours)
+        slices = Slices.by_week(since, leases, plan.end_hour, plan.band_edges_hours)
         total = add_words(opened[at] for at in sound)
         release = gate.release(
             plan,
@@ -365,6 +393,10 @@ class Provider:
         ends = [reopened(Plan, record.signed_plan).end_hour for record in rounds]
         return max(ends, default=None)
 
+    def opens_hour(self, uncounted_since: int) -> int:
+        """The end of the week after which the next round is due, if since that hour no round has counted."""
+        return next_opening(self.settings, self._goes_on_from(), uncounted_since)
+
     def newest_bundle(self) -> bytes | None:
         """The signed bytes of the newest bundle."""
         newest = self.store.newest_bundle()
@@ -386,9 +418,10 @@ class Provider:
         ]
 
     def _goes_on_from(self) -> Plan | None:
-        """The plan of the last release, if the next round may continue its series."""
-        releases = self.store.releases()
+        """The plan of the last round that waits or was released, if the next round may continue its series."""
+        waiting, releases = self.waiting(), self.store.releases()
         last = gate.from_bytes(releases[-1]).plan if releases else None
+        last = waiting[-1].plan if waiting else last
         return None if last is None or is_broken(self.store.rounds, last) else last
 
     def _seen(self) -> int:
@@ -434,6 +467,10 @@ def _may_follow(earlier: Plan, plan: Plan) -> bool:
     except PlanRefused:
         return False
     return rarest is None or rarest[1] >= plan.owners_minimum
+
+
+def _same_series(one: Plan, other: Plan) -> bool:
+    return one.series is not None and other.series is not None and one.series.name == other.series.name
 
 
 def _as_owned(lease: Lease, owned: dict[TenantId, set[str]]) -> Lease:

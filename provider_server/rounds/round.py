@@ -1,12 +1,13 @@
 """One round: contributions are collected and checked, and their sum is unmasked once, for one set, or not at all.
 
-    COLLECTING ──close──▶ ENDORSING ──endorse──▶ UNMASKING ──share──▶ (sums open) ──release──▶ RELEASED
-        │                     │                      │
-        └──────refuse─────────┴──────────────────────┴─▶ REFUSED
+    COLLECTING ──collected──▶ COLLECTED ──close──▶ ENDORSING ──endorse──▶ UNMASKING ──share, release──▶ RELEASED
+        │                         │                    │                      │
+        └─────────refuse──────────┴────────────────────┴──────────────────────┴─▶ REFUSED
 
 - Every step is stored before the next begins, so a killed provider continues where it was: contributions and trustees'
   answers are stored as received, and the round's only request before it is first sent.
-- A trustee that does not answer delays a round; nothing is lost.
+- A trustee that does not answer delays a round; nothing is lost. The rounds after it are collected and wait behind it:
+  what they ask trustees follows from how the one before them ended. So rounds are opened in their order.
 - Contributions are split at random into groups of at least the cohort minimum, and each group's sum is unmasked
   separately, so that a false contribution spoils only its group (`provider_server.rounds.grouping`).
 - In a series each group's masked counts are stored, for the following weeks.
@@ -112,22 +113,28 @@ class Round:
                 f"tenant {tenant.hex()[:12]}… sent two contributions", hint="the first one counts; tell its operator"
             )
 
-    def close(self, group: Grouping, past: Past, ownerships: Iterable[bytes]) -> None:
-        """Ends collecting and fixes the request to the trustees; CohortTooSmall below the minimum.
+    def collected(self) -> None:
+        """Ends collecting: the round waits for the ones before it. CohortTooSmall below the minimum.
 
         A round with too few contributions stays open: more may arrive, or `refuse` ends it.
         """
         self._require(RoundState.COLLECTING)
+        self._require_cohort(len(self.contributors))
+        self._move(RoundState.COLLECTED)
+
+    def close(self, group: Grouping, past: Past) -> None:
+        """Ends collecting, if it has not ended, and fixes the request to the trustees; CohortTooSmall as there."""
+        self._require(RoundState.COLLECTING, RoundState.COLLECTED)
         contributors = self.contributors
         self._require_cohort(len(contributors))
-        self._move(RoundState.ENDORSING, self._asked(group(contributors), past, ownerships))
+        self._move(RoundState.ENDORSING, self._asked(group(contributors), past))
 
-    def _asked(self, groups: Sequence[Sequence[TenantId]], past: Past, ownerships: Iterable[bytes]) -> bytes:
+    def _asked(self, groups: Sequence[Sequence[TenantId]], past: Past) -> bytes:
         headers = tuple(tuple(self._contribution(tenant).header for tenant in sorted(members)) for members in groups)
-        asked = UnmaskRequest(self.signed_plan, headers, past.after, past.left_out, tuple(ownerships))
-        return self._signing_key.sign(asked)
+        ownerships = self._store.get(self.plan.round_id).ownerships
+        return self._signing_key.sign(UnmaskRequest(self.signed_plan, headers, past.after, past.left_out, ownerships))
 
-    def drop(self, tenant: TenantId, group: Grouping, past: Past, ownerships: Iterable[bytes]) -> None:
+    def drop(self, tenant: TenantId, group: Grouping, past: Past) -> None:
         """Drops a contribution that every trustee refused; CohortTooSmall if too few are left.
 
         A new request replaces the one that named it, which no trustee has endorsed.
@@ -135,7 +142,7 @@ class Round:
         self._require(RoundState.ENDORSING)
         left = [other for other in self.contributors if other != tenant]
         self._require_cohort(len(left))
-        self._store.drop_contribution(self.plan.round_id, tenant, self._asked(group(left), past, ownerships))
+        self._store.drop_contribution(self.plan.round_id, tenant, self._asked(group(left), past))
 
     def _require_cohort(self, contributions: int) -> None:
         if contributions < self.plan.cohort_minimum:
@@ -153,20 +160,28 @@ class Round:
         """The signed request, the same for every trustee."""
         request = self._store.get(self.plan.round_id).request
         if request is None:
-            raise RuntimeError(f"round {self.plan.round_id} is still collecting")
+            raise RuntimeError(f"round {self.plan.round_id} is still {self.state}")
         return request
 
     def missing(self, kind: Answer) -> set[int]:
         """The mask trustees whose endorsement or share is missing."""
         return {trustee.index for trustee in self.plan.trustees} - self._store.answers(self.plan.round_id, kind).keys()
 
+    def idle(self) -> list[int]:
+        """The trustees that do not mask in this round and have not endorsed it: enough of them complete the quorum."""
+        return sorted(
+            {trustee.index for trustee in self._directory.trustees}
+            - {trustee.index for trustee in self.plan.trustees}
+            - self._store.answers(self.plan.round_id, Answer.ENDORSEMENT).keys()
+        )
+
     def endorse(self, trustee: int, data: bytes) -> None:
-        """Stores a trustee's endorsement; PeerFault for anything else. The last one lets unmasking begin."""
+        """Stores a trustee's endorsement; PeerFault for anything else. With a quorum of them unmasking begins."""
         self._require(RoundState.ENDORSING)
         endorsement = open_signed(Endorsement, data, self._directory.trustee(trustee).verify_key)
         self._check_answer(trustee, endorsement)
         wanted = frozenset(trustee.index for trustee in self.plan.trustees)
-        step = Step(RoundState.ENDORSING, RoundState.UNMASKING, wanted)
+        step = Step(RoundState.ENDORSING, RoundState.UNMASKING, wanted, self._directory.quorum)
         self._store.add_answer(self.plan.round_id, Answer.ENDORSEMENT, trustee, data, step)
 
     def call(self) -> bytes:
@@ -178,6 +193,8 @@ class Round:
         """Stores a trustee's share; PeerFault for anything else."""
         self._require(RoundState.UNMASKING)
         share = open_signed(UnmaskShare, data, self._directory.trustee(trustee).verify_key)
+        if trustee not in {masking.index for masking in self.plan.trustees}:
+            raise PeerFault(f"trustee {trustee} holds no masks of this round", hint="the plan names those that do")
         self._check_answer(trustee, share)
         if [len(words) for words in share.mask_sums] != [8 * self.plan.cells] * len(self.groups):
             raise PeerFault(f"trustee {trustee} sent masks of the wrong length", hint="tell its operator")
@@ -228,16 +245,14 @@ class Round:
         return reopened(UnmaskRequest, self.request)
 
     def _check_answer(self, trustee: int, answer: Endorsement | UnmaskShare) -> None:
-        if trustee not in {masking.index for masking in self.plan.trustees}:
-            raise PeerFault(f"trustee {trustee} holds no masks of this round", hint="the plan names those that do")
         named = name_of(self.request)
         wanted = trustee, self.plan.round_id, named
         if (answer.trustee, answer.round_id, answer.request) != wanted:
             raise PeerFault(f"trustee {trustee} answered another request", hint="tell its operator")
 
-    def _require(self, state: RoundState) -> None:
-        if self.state is not state:
-            raise RuntimeError(f"round {self.plan.round_id} is {self.state}, not {state}")
+    def _require(self, *states: RoundState) -> None:
+        if self.state not in states:
+            raise RuntimeError(f"round {self.plan.round_id} is {self.state}, not {' or '.join(states)}")
 
     def _require_shares(self) -> None:
         self._require(RoundState.UNMASKING)
@@ -251,10 +266,15 @@ class Round:
         self._store.move(self.plan.round_id, before, state, request)
 
 
-def new_round(store: RoundStore, signing_key: SigningKey, directory: Directory, plan: Plan) -> Round:
-    """Signs a plan and stores the round that it opens."""
+def new_round(
+    store: RoundStore, signing_key: SigningKey, directory: Directory, plan: Plan, ownerships: Sequence[bytes] = ()
+) -> Round:
+    """Signs a plan and stores the round that it opens, with the signed statements of owners that its rows rest on.
+
+    They are stored now since owners make new ones for later rounds, which may be planned before this one is opened.
+    """
     signed_plan = signing_key.sign(plan)
-    store.add(plan.round_id, RoundState.COLLECTING, signed_plan)
+    store.add(plan.round_id, RoundState.COLLECTING, signed_plan, ownerships)
     return Round(store, signing_key, directory, signed_plan)
 
 

@@ -49,6 +49,7 @@ rounds = sa.Table(
     sa.Column("state", sa.Text, nullable=False, index=True),
     sa.Column("signed_plan", sa.LargeBinary, nullable=False),
     sa.Column("request", sa.LargeBinary, nullable=True),
+    sa.Column("ownerships", sa.LargeBinary, nullable=True),
 )
 contributions = sa.Table(
     "contributions",

@@ -399,7 +399,9 @@ def round_(
     end: Annotated[int | None, typer.Option(help="End of the window, exclusive.", show_default=False)] = None,
     timeout_s: Annotated[float, typer.Option(help="Seconds to wait for the outcome.")] = 7200.0,
     *,
-    give_up: Annotated[bool, typer.Option("--give-up", help="Abandon the open round instead.")] = False,
+    give_up: Annotated[
+        bool, typer.Option("--give-up", help="Abandon the oldest open round, and those behind it, instead.")
+    ] = False,
     as_json: AsRows = False,
 ) -> None:
     """Hold a round now on the running server, over the last whole week or a window of whole weeks."""

@@ -10,6 +10,7 @@ import typer
 from federation.runtime.clock import now_hour
 from federation.runtime.console import Force, InputFile, check_new
 from federation.runtime.screen import say
+from provider_server.verbs import outages
 from provider_server.verbs.console import AsRows, Home, failing, nothing_yet, print_rows, required
 
 if TYPE_CHECKING:
@@ -198,11 +199,24 @@ def hazard(
     start: Start = None,
     end: End = None,
     out: Out = None,
+    events: Annotated[
+        Path | None,
+        typer.Option(
+            click_type=InputFile(), help="Outages (node, start, end, kind), instead of telemetry.", show_default=False
+        ),
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes in all; with --events.", show_default=False)] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Kind of outage that is a failure; with --events; default: all.")
+    ] = None,
     *,
     force: Force = False,
     as_json: AsRows = False,
 ) -> None:
     """Show how often nodes fail at each build-up level and in each context, from the provider's own telemetry."""
+    if events:
+        outages.show(events, outages.Asked(start, end, inventory, nodes, kind or ()), as_json=as_json)
+        return
     import polars as pl
 
     from provider_server.analysis.fleet_curves import own_hazards

@@ -152,8 +152,10 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
         st.lists(st.binary(min_size=8, max_size=8), max_size=5).map(b"".join).map(memoryview)
     ),
     (UnmaskRequest, "groups"): lambda: groups(),
-    (Series, "horizon"): lambda: st.integers(2, LONGEST_HORIZON),
-    (Series, "position"): lambda: st.integers(0, 1),
+    (Series, "openings"): lambda: st.sets(st.integers(1, LONGEST_HORIZON), min_size=1).map(
+        lambda weeks: tuple(sorted(weeks))
+    ),
+    (Series, "position"): lambda: st.just(0),
     (Statement, "epsilon"): lambda: st.floats(0, exclude_min=True, allow_infinity=False),
     (Statement, "delta"): lambda: st.floats(0, 1, exclude_max=True),
     (ContextName, "name"): lambda: st.text(min_size=1, max_size=LONGEST_NAME),
@@ -383,11 +385,14 @@ def plans(draw: st.DrawFn) -> Plan:
     noise_shares = draw(st.integers(1, 2**40))
     layers = st.builds(NoiseLayers, st.integers(noise_shares + 1, 2**41), st.integers(1, MOST_LAYERS))
     start_hour = draw(st.integers(0, 2**40))
+    gaussian = mechanism is Mechanism.DISCRETE_GAUSSIAN
+    series = draw(st.none() | series_until(start_hour)) if gaussian else None
+    opens_hour = series.opens_hour if series else 0
     free = {name: draw(from_hint(hint_of(Plan, name))) for name in ("round_id", "directory", "epoch", "owners_minimum")}
     return Plan(
         **free,
         start_hour=start_hour,
-        end_hour=start_hour + draw(st.integers(1, 2**40)),
+        end_hour=max(opens_hour, start_hour + draw(st.integers(1, 2**40))),
         dimensions=tuple(draw(plan_dimensions(name)) for name in names),
         band_edges_hours=tuple(sorted(draw(st.sets(SCALARS[float], min_size=2, max_size=4)))),
         marginals=tuple(
@@ -403,7 +408,7 @@ def plans(draw: st.DrawFn) -> Plan:
         cohort_minimum=noise_shares + draw(st.integers(0, 2**40)),
         noise_shares=noise_shares,
         trustees=tuple(draw(st.lists(valid(MaskTrustee), min_size=1, max_size=3, unique_by=lambda each: each.index))),
-        series=draw(st.none() | series_until(start_hour)) if mechanism is Mechanism.DISCRETE_GAUSSIAN else None,
+        series=series,
         noise_layers=draw(st.none() | layers),
     )
 
@@ -450,7 +455,7 @@ def specimen(kind: Any) -> Any:
         dimensions = PlanDimension("workload", ("a", "b"), (7, 8)), PlanDimension("band", ("0",), ())
         (trustee,) = specimen_of(hint_of(Plan, "trustees"))
         return Plan(
-            specimen_of(RoundId), specimen_of(Digest), 1, 5, 168, dimensions, (0.0, 9.0), (marginal,), 1,
+            specimen_of(RoundId), specimen_of(Digest), 1, 5, 840, dimensions, (0.0, 9.0), (marginal,), 1,
             Mechanism.DISCRETE_GAUSSIAN, 1.0, 1e-8, 5, 10, 8, (trustee,), specimen(Series),
         )  # fmt: skip
     return kind(*(specimen_of(hint, (kind, name)) for name, hint in field_hints(kind)))
@@ -462,6 +467,7 @@ def field_hints(kind: type) -> list[tuple[str, Any]]:
 
 IN_RANGE: dict[tuple[type, str], Any] = {
     (DirectoryEntry, "threshold"): 1,
+    (Series, "openings"): (1, 4),
     (Series, "position"): 1,
     (TrusteeRecord, "index"): 1,
     (MismatchEntry, "probability_worse"): 0.5,

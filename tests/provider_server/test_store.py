@@ -799,7 +799,7 @@ def forged(*rows: tuple[int, bytes]) -> bytes:
 
 
 LEASE = backups.ROWS["leases"](lease_id(0, 1), keys().tenant_id(0), 1, 0.0, 1.0, "{}", None)
-A_ROUND = backups.ROWS["rounds"](1, ROUND, RoundState.ENDORSING, b"plan", b"request")
+A_ROUND = backups.ROWS["rounds"](1, ROUND, RoundState.ENDORSING, b"plan", b"request", None)
 AN_ANSWER = backups.ROWS["answers"](ROUND, Answer.SHARE, 3, b"said")
 A_NOTE = backups.ROWS["notes"]("suspicion", "{}")
 
@@ -883,4 +883,4 @@ def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
 
 def test_refusals_of_a_database_are_refusals() -> None:
     assert all(issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, StoreNotEmpty))
-    assert newest_version() == "0008"
+    assert newest_version() == "0009"
