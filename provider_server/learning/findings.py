@@ -137,7 +137,7 @@ def _job_weeks(
     for made in releases:
         plan, since = made.plan, {answer.tenant: float(answer.start_hour) for answer in made.answered}
         near = np.flatnonzero((start < plan.end_hour) & (end > min(since.values())))
-        slices = Slices.since(since, [leases[place] for place in near.tolist()], plan.end_hour, plan.band_edges_hours)
+        slices = Slices.by_week(since, [leases[place] for place in near.tolist()], plan.end_hour, plan.band_edges_hours)
         labels = [lease.labels for lease in slices.leases]
         counted = made.table("pairs")
         yield (

@@ -29,11 +29,12 @@ from crypto.masking import MaskKey, MaskStream, Words, add_words, mask_cells, wo
 from crypto.signing import SigningKey, name_of
 from crypto.threshold import KeyShare
 from federation.protocol import noise
-from federation.protocol.directory import Chain, Member, TrusteeRecord
+from federation.protocol.directory import Chain, Member
 from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
 from federation.protocol.privacy_cost import NO_LOSS
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import Contribution, ContributionHeader, UnmaskRequest
+from federation.protocol.seats import TrusteeRecord
 from federation.runtime.pinned_directory import pin
 from federation.runtime.sqlite import Connection
 from provider_server.network.grid_tenants import GridTenants
@@ -157,13 +158,17 @@ def _round_id() -> RoundId:
 
 @dataclass
 class Stage:
-    """The parties of one round, opened below `root`, and the clocks of those that are measured."""
+    """The parties of one round, opened below `root`, and the clocks of those that are measured.
+
+    The `trustees` mask. The `witnesses` complete their quorum and do less work, which is not measured.
+    """
 
     keys: Keys
     root: Path
     store: RoundStore
     tenants: list[Tenant]
     trustees: list[Trustee]
+    witnesses: list[Trustee]
     provider: CpuClock = field(default_factory=CpuClock)
     committee: CpuClock = field(default_factory=CpuClock)
     answers: list[float] = field(default_factory=list)
@@ -185,9 +190,10 @@ def stage(keys: Keys, root: Path, end_hour: int) -> Iterator[Stage]:
             open_.enter_context(
                 closing(Trustee(*own, [keys.founding], _database(root, own), os.urandom, TrusteeLimits()))
             )
-            for own in keys.trustees[-MASKING:]
+            for own in keys.trustees
         ]
-        yield Stage(keys, root, store.rounds, tenants, trustees)
+        witnesses = keys.chain.directory.quorum - MASKING
+        yield Stage(keys, root, store.rounds, tenants, trustees[-MASKING:], trustees[:-MASKING][:witnesses])
 
 
 def _database(root: Path, trustee: tuple[KeyShare, SigningKey, MaskKey]) -> Path:
@@ -255,6 +261,10 @@ def _clocked(tenant: Tenant, seconds: list[float]) -> Callable[[Query, bytes], b
 def _opened(on: Stage, round_: Round, costs: Costs) -> Words:
     """Endorsed, unmasked and opened; the one group's sum."""
     request, exchanged = round_.request, 0
+    for witness in on.witnesses:
+        word = witness.endorse(request)
+        with on.provider.running():
+            round_.endorse(witness.index, word)
     for trustee in on.trustees:
         with on.committee.running():
             word = trustee.endorse(request)

@@ -93,6 +93,26 @@ def scale(
 
 
 @bench.command(cls=Verb)
+def openings(
+    clouds: Annotated[int, typer.Option(min=1, help="Number of clouds, each a year long.")] = 3,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Precision and delay of findings when a series is opened weekly, every four weeks, quarterly, and as shipped."""
+    with _console.failing(), progressing() as progress:
+        from simulation.bench import openings as bench_openings
+
+        steps = bench_openings.seen(clouds, quick=quick)
+        total = clouds * len(bench_openings.WAYS) * len(bench_openings.ANSWERING)
+        summary = bench_openings.summary(list(progress.track(steps, total=total, description="clouds")))
+    if as_json:
+        show_json(summary)
+    else:
+        show(*bench_openings.lines(summary))
+
+
+@bench.command(cls=Verb)
 def learning(
     seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 20,
     engine: EngineKind = Kind.PROCESSES,

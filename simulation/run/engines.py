@@ -10,8 +10,9 @@ have other last bits. What `work` raises is raised here. A process that dies end
 waits for ever; on a Ray cluster the pieces of a node that dies are done again on another one.
 
 `work` is a function of a module, which other processes import; all machines of a cluster have the same version of this
-project. Ray executes what it is sent by whoever reaches it and has its token (`RAY_AUTH_MODE`, on by default in 2.60): give
-it a network of its own. Only simulations run on it, never a party of a federation. It is told not to report its usage.
+project. Ray executes what it is sent by whoever reaches it and has its token (`RAY_AUTH_MODE`, on by default from 2.60
+on): give it a network of its own. Only simulations run on it, never a party of a federation. It is told not to report
+its usage.
 """
 
 import importlib
