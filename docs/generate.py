@@ -44,8 +44,7 @@ from simulation.bench import (
 from simulation.judge import score
 from simulation.replay import brca, lung, philly, titan
 from simulation.run import processes
-from tenant_client.advice import changes, hints
-from tenant_client.diagnosis import told
+from tenant_client.advice import changes, hints, told
 from tenant_client.diagnosis.stragglers import waits, what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.records import fixes

@@ -17,11 +17,12 @@ from crypto.signing import open_signed, reopened
 from federation.protocol.bundle import Bundle
 from federation.protocol.directory import Chain, Directory, DirectoryEntry
 from federation.protocol.plan import Plan
+from federation.runtime.clock import now_hour
 from federation.runtime.key_files import HomeError, read_key
 from provider_server.analysis.contexts import Context
 from provider_server.analysis.drift import Alarm
 from provider_server.fleet.leases import context_tokens
-from provider_server.learning import hardware
+from provider_server.learning import hardware, on_probation
 from provider_server.learning.hardware import Kept, label_of, levels_of
 from provider_server.learning.publication_gate import outlook
 from provider_server.rounds.grouping import TenantScores
@@ -122,6 +123,8 @@ class Reader:
             rounds = tuple(self._seen(one) for one in kept_rounds)
             note = self._store.rounds.suspicion()
         kept = hardware.load(self._home)
+        if kept is not None:
+            kept = on_probation.load(self._home).hold(kept, now_hour())
         return Snapshot(
             directory=chain.directory,
             rounds=rounds,

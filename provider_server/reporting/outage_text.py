@@ -11,27 +11,12 @@ import polars as pl
 from federation.protocol.life_table import PER_NODE_HOURS
 from federation.runtime.visible import counted_as
 from provider_server.analysis.fleet_curves import kaplan_meier, nelson_aalen
-from provider_server.analysis.probation import Probation, fit_probation, pieces, standing
+from provider_server.analysis.probation import Probation, pieces, standing
 from provider_server.analysis.recurrent import Spells, rate, to_first_failure
-from provider_server.reporting.hazard_text import CurvePoint, curve_points
+from provider_server.reporting.hazard_text import BandRow, CurvePoint, band_line, curve_points
 
 PROBATION_RATIO = 3.0  # hazard over that of a node never down, from which a node is on probation
 SHOWN = 10  # nodes in the text
-
-
-class BandRow(TypedDict):
-    """Hours since a node came back (`to_hours` null: no end), and how much more often it fails than one never down.
-
-    The ratio is by the model of `analysis.probation`, so that what a node is like is not taken for what the repair did.
-    """
-
-    from_hours: float
-    to_hours: float | None
-    failures: int
-    node_hours: float
-    ratio: float
-    ratio_low: float
-    ratio_high: float
 
 
 class AfterRepairRow(TypedDict):
@@ -79,13 +64,12 @@ class OutagesRow(TypedDict):
     left_out: list[str]
 
 
-def outages_row(outages: pl.DataFrame, found: Spells, nodes: int, *, nodes_known: bool) -> OutagesRow:
+def outages_row(outages: pl.DataFrame, found: Spells, model: Probation, nodes: int, *, nodes_known: bool) -> OutagesRow:
     """Everything in one row; at least one failure at risk. `nodes_known`: the fleet was named, or its size."""
     kinds = found.failures.group_by("kind").len().sort("len", "kind", descending=[True, False])
     at_risk = rate(found)
     low, high = at_risk.interval()
     first = to_first_failure(found)
-    model = fit_probation(found)
     down = (outages["end_h"] - outages["start_h"]).median()
     return {
         "start_hour": found.start_h,
@@ -176,18 +160,9 @@ def outage_lines(row: OutagesRow) -> list[str]:
         f" were {row['node_hours']:,.0f}; {row['node_hours_down']:,.0f} node-hours down",
         f"no failure in {last['hours']:,.0f} h: {100 * last['survival']:.1f}% of nodes"
         f" ({100 * last['survival_low']:.1f}–{100 * last['survival_high']:.1f}%)",
-        *(_band_line(band) for band in row["after_repair"]["bands"]),
+        *(band_line(band) for band in row["after_repair"]["bands"]),
         *(_node_line(node) for node in row["on_probation"][:SHOWN]),
     ]
-
-
-def _band_line(band: BandRow) -> str:
-    until = "on" if band["to_hours"] is None else f"to {band['to_hours']:g} h"
-    return (
-        f"{band['from_hours']:g} h {until} after a node came back: {band['ratio']:.2g} ({band['ratio_low']:.2g}–"
-        f"{band['ratio_high']:.2g}) times the failures of one never down; {band['failures']} in"
-        f" {band['node_hours']:,.0f} node-hours"
-    )
 
 
 def _node_line(node: NodeOnProbationRow) -> str:
