@@ -748,7 +748,7 @@ def a_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     with closing(Store(folder / "provider.db")) as store:
         store.add_leases([replace(a_lease(0, 1), labels={"context": "c"})], {lease_id(0, 1): ("n1",)})
         hinted(store)
-        store.register(registration(0))
+        store.register(replace(registration(0), links=(TokenLink(ladder(3).family, ladder(4).family),)))
         store.add_bundle(1, b"bundle")
         store.add_entry(0, b"entry")
         store.add_node_key(keys().tenant_id(0), "key")
