@@ -17,7 +17,7 @@ from crypto.ids import LeaseId, RoundId, TenantId
 from crypto.masking import Words, add_words
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed_by, reopened
-from federation.protocol.directory import Chain, Directory, Member, next_entry
+from federation.protocol.directory import Chain, Directory, Member, next_entry, reseating
 from federation.protocol.noise import from_ring, noise_variances
 from federation.protocol.plan import (
     HOURS_PER_WEEK,
@@ -37,6 +37,7 @@ from federation.protocol.round_messages import (
     RegistrationRequest,
     UnmaskRequest,
 )
+from federation.protocol.seats import TrusteeRecord
 from provider_server.fleet import leases as exposure
 from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
@@ -116,6 +117,13 @@ class Provider:
         entry = self._signing_key.sign(next_entry(self.directory, joined=members, left=left))
         chain = self.chain.extended([entry])
         self.store.add_entry(chain.directory.number, entry, left, self._now_s())
+        self.chain = chain
+
+    def reseat(self, trustees: Sequence[TrusteeRecord], handovers: Sequence[bytes]) -> None:
+        """Adds the entry by which trustees hand over; ReseatingRefused, TrusteeFault or PeerFault, and none, if bad."""
+        entry = self._signing_key.sign(reseating(self.directory, trustees, handovers))
+        chain = self.chain.extended([entry])
+        self.store.add_entry(chain.directory.number, entry)
         self.chain = chain
 
     def welcome(self, member: Member, node_key: str) -> bool:

@@ -14,8 +14,9 @@ from crypto import threshold
 from crypto.ids import EncodedElement, VerifyKey
 from crypto.masking import MaskKey
 from crypto.signing import SigningKey
-from federation.protocol.directory import NOTHING_BEFORE, DirectoryEntry, Member, TrusteeRecord
+from federation.protocol.directory import NOTHING_BEFORE, DirectoryEntry, Member
 from federation.protocol.noise import NoiseSampler, SystemSampler
+from federation.protocol.seats import TrusteeRecord
 from federation.runtime.key_files import read_key
 from provider_server.home import create as create_provider
 from provider_server.learning.publisher import Publisher

@@ -157,6 +157,7 @@ class Tenant:
         entries = decode(DirectoryUpdate, payload).entries
         if not set(entries) <= set(self.chain.entries):
             self.chain = pin(self._connection, entries)
+            self.tokens.follow(self.chain.directory)
         return encode(Receipt(self.chain.directory.head))
 
     def register(self, payload: bytes) -> bytes:

@@ -60,6 +60,10 @@ class TokenSource:
         self._connection = connection
         self._random_bytes = random_bytes
 
+    def follow(self, directory: Directory) -> None:
+        """Verifies answers by the share keys of a newer directory from now on."""
+        self._directory = directory
+
     def ladder(self, rungs: Rungs, epoch: int) -> Ladder:
         """The tokens of a workload in `epoch`; asks the trustees only for what is not cached."""
         inputs = [_voprf_input(epoch, rung) for rung in rungs.inputs]
