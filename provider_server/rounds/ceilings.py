@@ -22,7 +22,7 @@ from scipy.special import ndtri
 
 from crypto.ids import TenantId
 from federation.protocol.causes import CAUSES
-from federation.protocol.life_table import Floats, LifeTable
+from federation.protocol.life_table import Floats, LifeTable, embed
 from federation.protocol.noise import opened_shares
 from federation.protocol.plan import HOURS_PER_WEEK, Marginal, Mechanism, Plan
 from provider_server.fleet.leases import OF_FAILURE, Lease, rows_of
@@ -32,11 +32,15 @@ SLACK_H = 0.25  # clocks differ, and a failure is noticed a little after its lea
 
 @dataclass(frozen=True, eq=False)
 class GroupSum:
-    """A group as it was unmasked: who is in it, noisy counts per marginal, and the variance of the noise per cell."""
+    """A group as it was unmasked: who is in it, noisy counts per marginal, and the variance of the noise per cell.
+
+    `late` is the ceiling of late contributions to earlier rounds that were opened with it.
+    """
 
     members: tuple[TenantId, ...]
     counts: tuple[Floats, ...]
     noise_variance: tuple[float, ...]
+    late: "Ceiling | None" = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,13 @@ class Ceiling:
 
     cells: tuple[Floats, ...]
     totals: tuple[float, ...]
+
+    def __add__(self, other: "Ceiling | None") -> "Ceiling":
+        if other is None:
+            return self
+        cells = (own + more for own, more in zip(self.cells, other.cells, strict=True))
+        totals = (own + more for own, more in zip(self.totals, other.totals, strict=True))
+        return Ceiling(tuple(cells), tuple(totals))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +120,19 @@ def job_weeks(
         for table, marginal in zip(plan.tables, plan.marginals, strict=True)
     ]
     return JobWeeks(plan, tuple(place), tuple(cells for cells, _ in counted), np.stack([total for _, total in counted]))
+
+
+def ceiling_of_late(plan: Plan, late: Sequence[tuple[Plan, JobWeeks]]) -> Ceiling | None:
+    """What late contributions to earlier rounds of a series can count at most, laid out as in `plan`; None for none."""
+    total: Ceiling | None = None
+    for before, held in late:
+        own = held.ceiling(held.tenants)
+        flat = np.concatenate([cells.reshape(-1) for cells in own.cells])
+        ends = np.cumsum([table.events.size for table in plan.tables])[:-1]
+        parts = np.split(embed(before.tables, plan.tables, flat), ends)
+        placed = (part.reshape(table.shape) for part, table in zip(parts, plan.tables, strict=True))
+        total = Ceiling(tuple(placed), own.totals) + total
+    return total
 
 
 def _weeks_in_band(
@@ -179,7 +203,7 @@ def impossible(held: JobWeeks, groups: Sequence[GroupSum], false_alarm: float) -
     plan = held.plan
     tests = 2 * len(groups) * sum(table.events.size + 1 for table in plan.tables)
     for number, group in enumerate(groups):
-        ceiling = held.ceiling(group.members)
+        ceiling = held.ceiling(group.members) + group.late
         for place, marginal in enumerate(plan.marginals):
             counts, cells = group.counts[place].reshape(1, -1), ceiling.cells[place].reshape(1, -1)
             total, most = counts.sum(axis=1, keepdims=True), np.array([[ceiling.totals[place]]])

@@ -7,17 +7,18 @@ Learning from releases is the `Publisher`'s task.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from crypto.codec import digest, encode
+from crypto.codec import decode, digest, encode
 from crypto.errors import MemberRefused, PeerFault, PharoahError, PlanRefused, Refusal
-from crypto.ids import LeaseId, RoundId, TenantId
+from crypto.ids import Digest, LeaseId, RoundId, TenantId
 from crypto.masking import Words, add_words
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed_by, reopened
 from federation.protocol.directory import Chain, Directory, Member, next_entry
+from federation.protocol.life_table import LifeTable
 from federation.protocol.noise import from_ring, noise_variances
 from federation.protocol.plan import (
     HOURS_PER_WEEK,
@@ -28,6 +29,8 @@ from federation.protocol.plan import (
     check_continues,
 )
 from federation.protocol.round_messages import (
+    Contribution,
+    ContributionHeader,
     DirectoryUpdate,
     GrantedLease,
     LeaseGrants,
@@ -35,18 +38,21 @@ from federation.protocol.round_messages import (
     Ownership,
     Registration,
     RegistrationRequest,
+    Unheard,
+    UnheardRequest,
     UnmaskRequest,
 )
 from provider_server.fleet import leases as exposure
 from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
-from provider_server.rounds.ceilings import GroupSum, job_weeks
+from provider_server.rounds.ceilings import GroupSum, JobWeeks, ceiling_of_late, job_weeks
 from provider_server.rounds.grouping import GroupJudgement, TenantScores, accepted, assign, judge
+from provider_server.rounds.late import is_over, unheard
 from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_opening, next_series
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
 from provider_server.rounds.schedule import BadWindow, Window
 from provider_server.store.hint_store import HintStore
-from provider_server.store.round_store import RoundState
+from provider_server.store.round_store import KeptRound, RoundState
 from provider_server.store.store import NOWHERE, Store
 
 logger = logging.getLogger(__name__)
@@ -293,12 +299,12 @@ class Provider:
 
     def waiting(self) -> list[Round]:
         """The rounds that are neither released nor refused, oldest first: they are opened in this order."""
-        plans = [
-            (reopened(Plan, record.signed_plan), record.signed_plan)
-            for record in self.store.rounds.rounds()
-            if record.state not in (RoundState.RELEASED, RoundState.REFUSED)
-        ]
-        return [Round(self.store.rounds, self._signing_key, self.chain.at(of.directory), plan) for of, plan in plans]
+        ended = RoundState.RELEASED, RoundState.REFUSED
+        return [self._round(kept) for kept in self.store.rounds.rounds() if kept.state not in ended]
+
+    def _round(self, kept: KeptRound) -> Round:
+        directory = self.chain.at(reopened(Plan, kept.signed_plan).directory)
+        return Round(self.store.rounds, self._signing_key, directory, kept.signed_plan)
 
     def unfinished(self) -> Round | None:
         """The oldest round that is neither released nor refused, if there is one."""
@@ -320,6 +326,30 @@ class Provider:
         with _dropping_bad_answers():
             round_.receive(answer)
 
+    def unheard(self, round_: Round) -> frozenset[Digest]:
+        """Contributions to earlier rounds of the series that those who answered have sent and that did not arrive."""
+        return unheard(self.store.rounds, round_.plan)
+
+    def unheard_request(self, wanted: Iterable[Digest]) -> bytes:
+        """The signed question for these contributions."""
+        return self._signing_key.sign(UnheardRequest(tuple(sorted(wanted))))
+
+    def receive_late(self, wanted: Container[Digest], answer: bytes) -> None:
+        """Stores contributions to earlier rounds, by the digests of their headers; a bad one is logged and dropped."""
+        with _dropping_bad_answers():
+            for contribution in decode(Unheard, answer).contributions:
+                self._receive_late(wanted, contribution)
+
+    def _receive_late(self, wanted: Container[Digest], contribution: bytes) -> None:
+        header = decode(Contribution, contribution).header
+        named = reopened(ContributionHeader, header)
+        try:
+            kept = self.store.rounds.get(named.round_id)
+        except KeyError as error:
+            raise PeerFault(f"tenant {named.tenant} sent a contribution to no round") from error
+        if digest(header) in wanted and is_over(kept):
+            self._round(kept).receive_late(contribution)
+
     def close_round(self, round_: Round) -> None:
         """Fixes the set of contributions, in random groups; CohortTooSmall while there are too few."""
         group = self._grouping(round_.plan)
@@ -328,7 +358,8 @@ class Provider:
     def drop_refused(self, round_: Round, refusals: Sequence[MemberRefused]) -> None:
         """Drops the contribution that all trustees refuse; raises a refusal if they do not agree on one."""
         named = {refusal.what.partition(":")[0] for refusal in refusals}
-        blamed = [tenant for tenant in round_.contributors if str(tenant) in named]
+        late = (header.tenant for _plan, headers in round_.late for header in headers)
+        blamed = [tenant for tenant in {*round_.contributors, *late} if str(tenant) in named]
         if len(blamed) != 1 or len(named) != 1 or len(refusals) < len(round_.plan.trustees):
             raise refusals[0]
         logger.warning(
@@ -358,14 +389,22 @@ class Provider:
         judgement, sound = self._judge(round_, opened, earlier, hours, leases)
         answered = [gate.Answered(tenant, hours[tenant]) for at in sound for tenant in round_.groups[at]]
         since = {answer.tenant: float(answer.start_hour) for answer in answered}
-        slices = Slices.since(since, leases, plan.end_hour, plan.band_edges_hours)
+        late = round_.late if 0 in sound else []  # they are in the first group
+        exposed = exposure.expose(plan, Slices.since(since, leases, plan.end_hour, plan.band_edges_hours))
+        for before, headers in late:
+            exposed = _added(exposed, exposure.expose(before, _slices_of(before, headers, leases)))
         total = add_words(opened[at] for at in sound)
         release = gate.release(
             plan,
             total,
             answered,
-            exposure.expose(plan, slices),
+            exposed,
             earlier,
+            late=[
+                gate.LateAnswer(header.tenant, header.start_hour, before.end_hour)
+                for before, headers in late
+                for header in headers
+            ],
             smallest_group=round_.smallest_group,
             carries=0 in sound,
         )
@@ -449,9 +488,23 @@ class Provider:
             counts, variances = from_ring(plan, words), noise_variances(plan, len(members), round_.smallest_group)
             if at == 0 and earlier:  # the first group carries the weeks before
                 counts, variances = gate.newly_counted(plan, counts, variances, earlier)
-            sums.append(GroupSum(members, counts, variances))
+            late = [(before, _held(before, headers, leases)) for before, headers in round_.late] if at == 0 else []
+            sums.append(GroupSum(members, counts, variances, ceiling_of_late(plan, late)))
         judgement = judge(sums, held, self.suspicion().rates())
         return judgement, accepted(sums, judgement)
+
+
+def _added(some: tuple[LifeTable, ...], others: tuple[LifeTable, ...]) -> tuple[LifeTable, ...]:
+    return tuple(one + other.aligned(one.dimensions) for one, other in zip(some, others, strict=True))
+
+
+def _slices_of(plan: Plan, headers: Sequence[ContributionHeader], leases: Sequence[Lease]) -> Slices:
+    since = {header.tenant: float(header.start_hour) for header in headers}
+    return Slices.since(since, leases, plan.end_hour, plan.band_edges_hours)
+
+
+def _held(plan: Plan, headers: Sequence[ContributionHeader], leases: Sequence[Lease]) -> JobWeeks:
+    return job_weeks(plan, leases, {header.tenant: header.start_hour for header in headers}, plan.end_hour)
 
 
 def _may_follow(earlier: Plan, plan: Plan) -> bool:

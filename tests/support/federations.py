@@ -335,6 +335,11 @@ def exact(federation: Federation, release: Release) -> list[Integers]:
     """The sum of the exact tables of those who answered one round."""
     by_id: dict[TenantId, Tenant] = {tenant.id: tenant for tenant in federation.tenants}
     counts = [by_id[answer.tenant].counts(release.plan) for answer in release.answered]
+    for late in release.late:
+        own = by_id[late.tenant]
+        (plan,) = (plan for plan in own.plans() if plan.end_hour == late.end_hour and _same_series(plan, release.plan))
+        assert plan.dimensions == release.plan.dimensions  # here no rows come later
+        counts.append(own.counts(plan))
     return [np.sum(column, axis=0) for column in zip(*counts, strict=True)]
 
 
