@@ -38,6 +38,8 @@ from simulation.bench import (
     check as bench_check,
     impact,
     learning as bench_learning,
+    openings as bench_openings,
+    scale as bench_scale,
 )
 from simulation.judge import score
 from simulation.replay import brca, lung, philly, titan
@@ -127,6 +129,8 @@ JSON: dict[str, Any] = {
     "pharoah-sim replay brca": brca.BrcaResult,
     "pharoah-sim bench aggregation": aggregation.Rows,
     "pharoah-sim bench attendance": bench_attendance.AttendanceFigures,
+    "pharoah-sim bench openings": bench_openings.OpeningsFigures,
+    "pharoah-sim bench scale": bench_scale.ScaleFigures,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,
     "pharoah-sim bench impact": dict[str, dict[str, impact.Range | None]],

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from crypto.errors import MemberRefused, PharoahError, Refusal
+from crypto.errors import MemberRefused, PharoahError, Refusal, Unreachable
 from crypto.ids import Digest
 from federation.protocol.queries import Query
 from provider_server.analysis.hazard import Unsettled
@@ -182,8 +182,7 @@ def federated_round(
     Continues from the round's stored state and repeats no step. The error of a party that is away propagates; the same
     call later continues.
     """
-    masking = {trustee.index for trustee in round_.plan.trustees}
-    holders = {trustee.index: trustee for trustee in trustees if trustee.index in masking}
+    holders = {trustee.index: trustee for trustee in trustees}
 
     if round_.state is RoundState.COLLECTING:
         announce(Stage.CONTRIBUTE)
@@ -196,6 +195,7 @@ def federated_round(
         announce(Stage.ENDORSE)
         while refusals := _endorsed(provider, round_, holders):
             provider.drop_refused(round_, refusals)
+        _complete_quorum(provider, round_, holders)
 
     announce(Stage.UNMASK)
     for index in sorted(round_.missing(Answer.SHARE)):
@@ -206,7 +206,7 @@ def federated_round(
 
 
 def _endorsed(provider: Provider, round_: Round, holders: Mapping[int, MaskHolder]) -> list[MemberRefused]:
-    """Asks the trustees that have not endorsed the set yet, and returns their refusals of single contributions."""
+    """Asks the mask trustees that have not endorsed the set, and returns their refusals of single contributions."""
     refusals = []
     for index in sorted(round_.missing(Answer.ENDORSEMENT)):
         holders[index].follow(provider.directory_update())
@@ -215,3 +215,23 @@ def _endorsed(provider: Provider, round_: Round, holders: Mapping[int, MaskHolde
         except MemberRefused as refusal:
             refusals.append(refusal)
     return refusals
+
+
+def _complete_quorum(provider: Provider, round_: Round, holders: Mapping[int, MaskHolder]) -> None:
+    """Asks trustees that do not mask, one by one, until enough have endorsed.
+
+    If too few do, the error of one that is away is raised, before a refusal: others may make up for that one.
+    """
+    failures: list[PharoahError] = []
+    for index in round_.idle():
+        if round_.state is not RoundState.ENDORSING:
+            return
+        if index in holders:
+            try:
+                holders[index].follow(provider.directory_update())
+                round_.endorse(index, holders[index].endorse(round_.request))
+            except PharoahError as error:
+                failures.append(error)
+    if round_.state is RoundState.ENDORSING:
+        missing = Unreachable(f"round {round_.plan.round_id}: too few trustees are reached for a quorum")
+        raise min(failures, key=lambda error: isinstance(error, Refusal), default=missing)

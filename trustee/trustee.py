@@ -5,9 +5,11 @@ Requests and answers are bytes, so that the same object serves in process and ov
 - *Evaluate*: blinded elements, signed by a tenant for this trustee, metered per tenant and epoch, for epochs around
   now. A repeated request gets the same answer and is not charged again.
 - *Endorse*: the provider signs one set of contributions for a round, in groups, with the headers that the tenants
-  signed and the plan. The trustee checks it and binds itself to this set; another set is refused for ever.
-- *Unmask*: needs the endorsements of all mask trustees for the same set. So trustees never unmask different sets, and
-  if the provider signed two, both signatures are kept as proof.
+  signed and the plan. The trustee, whether it masks or not, checks it and binds itself to this set, for the round and
+  for its place in its series; another set is refused for ever.
+- *Unmask*: needs the endorsements of all mask trustees and of a quorum of all trustees for the same set
+  (`Directory.quorum`). So no two sets of a round or of a place are unmasked, also where the memory of a mask trustee
+  is lost, and if the provider signed two, both signatures are kept as proof.
 - In a series (`crypto.continual_counting`) a trustee removes the mask of this week's noise and of the weighted sum of
   the weeks so far, never of a single week. It knows the earlier weeks and sets from its own database.
 - A contribution that came too late for its round counts in a later one of its series, once: its counts, not its noise.
@@ -65,7 +67,7 @@ from federation.protocol.round_messages import (
 )
 from federation.runtime.pinned_directory import pin
 from federation.runtime.sqlite import Connection, reporting, transaction
-from trustee import kept_sums
+from trustee import kept_sums, places
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS directory (number INTEGER PRIMARY KEY, entry BLOB NOT NULL);
@@ -137,7 +139,7 @@ class Trustee:
         self._random_bytes = random_bytes
         self._limits = limits
         self._connection = Connection(str(memory))
-        self._connection.executescript(_SCHEMA + kept_sums.SCHEMA)
+        self._connection.executescript(_SCHEMA + kept_sums.SCHEMA + places.SCHEMA)
         self._kept_sums = kept_sums.KeptSums(self._connection, mask_key, random_bytes)
         try:
             self.chain = pin(self._connection, founding)
@@ -189,7 +191,7 @@ class Trustee:
 
         Raises CohortTooSmall below the plan's or this trustee's own minimum, TooFewOwners for a row that too few
         tenants own, MemberRefused for a contribution that cannot be unmasked, OutOfOrder within a series, PlanRefused,
-        and AlreadyAnswered for a second set.
+        and AlreadyAnswered for a second set of the round or of its place in its series.
         """
         asked, plan = self._open(request)
         if self._requested(plan.round_id) is None:
@@ -200,12 +202,15 @@ class Trustee:
 
     @reporting()
     def unmask(self, call: bytes) -> bytes:
-        """Sums this trustee's masks over each group of the set that all mask trustees endorsed; the same when repeated.
+        """Sums this trustee's masks over each group of the set that a quorum endorsed; the same when repeated.
 
-        Raises Equivocation if one of them endorsed another set, AlreadyAnswered if this one did.
+        Raises Equivocation if a trustee endorsed another set, AlreadyAnswered if this one did, OutOfOrder without the
+        endorsements of all mask trustees and of a quorum of all.
         """
         told = decode(UnmaskCall, call)
         asked, plan = self._open(told.request)
+        if self.index not in {masking.index for masking in plan.trustees}:
+            raise PlanRefused(f"trustee {self.index} does not mask in round {plan.round_id}")
         named = name_of(told.request)
         if self._requested(plan.round_id) != told.request:
             raise AlreadyAnswered(f"trustee {self.index} did not endorse this set for round {plan.round_id}")
@@ -305,8 +310,9 @@ class Trustee:
 
     def _check_request(self, asked: UnmaskRequest, plan: Plan) -> None:
         directory = self.chain.at(plan.directory)
-        if (self.index, self._mask_key.public) not in {(trustee.index, trustee.mask_key) for trustee in plan.trustees}:
-            raise PlanRefused(f"trustee {self.index} does not mask in round {plan.round_id}")
+        mask_keys = {trustee.index: trustee.mask_key for trustee in plan.trustees}
+        if mask_keys.get(self.index, self._mask_key.public) != self._mask_key.public:
+            raise PlanRefused(f"round {plan.round_id} has another mask key of trustee {self.index}")
         needed = max(plan.cohort_minimum, self._limits.cohort_minimum)
         smallest = min(len(group) for group in asked.groups)
         if smallest < needed:
@@ -314,8 +320,9 @@ class Trustee:
         for signed in chain.from_iterable(asked.groups):
             self._check_contribution(signed, plan, directory)
         _check_owners(asked, plan, directory)
-        self._check_order(asked, plan)
-        self._check_late(asked, plan)
+        if self.index in mask_keys:  # who does not mask opens nothing, and knows no order
+            self._check_order(asked, plan)
+            self._check_late(asked, plan)
 
     def _check_contribution(self, signed: bytes, plan: Plan, directory: Directory) -> None:
         """MemberRefused unless a member signed this for this plan, and its mask can be made."""
@@ -368,12 +375,16 @@ class Trustee:
         name = bytes(plan.round_id)
         series = bytes(plan.series.name) if plan.series else None
         with transaction(self._connection):
-            self._connection.execute("INSERT OR IGNORE INTO endorsed VALUES (?, ?, ?)", (name, series, request))
-            bound = self._requested(plan.round_id)
+            first = places.take(self._connection, plan)
+            if first == plan.round_id:
+                self._connection.execute("INSERT OR IGNORE INTO endorsed VALUES (?, ?, ?)", (name, series, request))
+            bound = self._requested(first)
             if bound != request:
                 self._connection.execute("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", (name, request))
         if bound != request:
-            raise AlreadyAnswered(f"trustee {self.index} endorsed another set for round {plan.round_id}")
+            raise AlreadyAnswered(
+                f"trustee {self.index} endorsed another set for round {plan.round_id}, or at its place in its series"
+            )
 
     def _requested(self, round_id: RoundId) -> bytes | None:
         row = self._connection.execute("SELECT request FROM endorsed WHERE round_id = ?", (bytes(round_id),)).fetchone()
@@ -398,6 +409,11 @@ class Trustee:
         if missing:
             raise OutOfOrder(
                 f"round {plan.round_id} lacks the endorsements of trustees {missing}", hint="get them first"
+            )
+        if len(endorsers) < directory.quorum:
+            raise OutOfOrder(
+                f"round {plan.round_id} has endorsements of {len(endorsers)} trustees, {directory.quorum} are needed",
+                hint="get more first",
             )
 
     def _note_conflict(self, plan: Plan, proof: bytes) -> None:

@@ -194,6 +194,15 @@ class Directory:
             raise BadSignature(f"there is no trustee {index}", hint="compare the directories")
         return self._by_index[index]
 
+    @property
+    def quorum(self) -> int:
+        """How many trustees endorse a set before any of them unmasks it.
+
+        Two quorums have at least `threshold` trustees in common: one more than may collude or lose their memory
+        (docs/privacy.md).
+        """
+        return min(len(self.trustees), (len(self.trustees) + self.threshold - 1) // 2 + 1)
+
     @cached_property
     def _by_index(self) -> dict[int, TrusteeRecord]:
         return {trustee.index: trustee for trustee in self.trustees}

@@ -12,7 +12,7 @@ provider → tenant   Signed(UnheardRequest)       earlier contributions of the 
 tenant → provider   Unheard                      those of them that are its own, as they were
 provider → trustee  Signed(UnmaskRequest)        the set of contributions to unmask
 trustee → provider  Signed(Endorsement)          this set, and no other of this round
-provider → trustee  UnmaskCall                   the request with the endorsements of all mask trustees
+provider → trustee  UnmaskCall                   the request with the endorsements of a quorum
 trustee → provider  Signed(UnmaskShare)          the sums of its masks over that set
 provider → tenant   Signed(Bundle)               what was learnt (`federation.protocol.bundle`)
 """
@@ -306,7 +306,7 @@ class Endorsement(Message, frozen=True, tag="pharoah/endorsement/1"):
 
 
 class UnmaskCall(Message, frozen=True, tag="pharoah/unmask-call/1"):
-    """A signed request with the signed endorsements of all mask trustees: all were asked for the same set."""
+    """A signed request with the signed endorsements of all mask trustees, and of a quorum of all trustees."""
 
     request: bytes
     endorsements: Few[bytes]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from crypto.ids import LeaseId, TenantId, Token
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from federation.protocol.plan import Plan
+from federation.protocol.plan import HOURS_PER_WEEK, Plan
 from federation.protocol.round_messages import finest_row
 
 OF_FAILURE = ("domain", "reason")
@@ -79,6 +79,21 @@ class Slices:
         low = np.maximum(start + np.array(edges[:-1]), begin)
         high = np.minimum(np.minimum(start + np.array(edges[1:]), end), end_hour)
         return cls(inside, nodes * np.clip(high - low, 0, None))
+
+    @classmethod
+    def by_week(
+        cls, start_hours: Mapping[TenantId, float], leases: Sequence[Lease], end_hour: float, edges: Sequence[float]
+    ) -> "Slices":
+        """The same with a row for each week of a lease: a job-week is the unit whose failures count up to a cap."""
+        first = int(min(start_hours.values(), default=end_hour) // HOURS_PER_WEEK)
+        parts = [cls((), np.zeros((0, len(edges) - 1)))]
+        for begin in range(first * HOURS_PER_WEEK, math.ceil(end_hour), HOURS_PER_WEEK):
+            end = min(begin + HOURS_PER_WEEK, end_hour)
+            since = {tenant: max(hour, begin) for tenant, hour in start_hours.items() if hour < end}
+            near = [lease for lease in leases if lease.start_h < end and lease.end_h > begin]
+            parts.append(cls.since(since, near, end, edges))
+        leased = tuple(lease for part in parts for lease in part.leases)
+        return cls(leased, np.concatenate([part.node_hours for part in parts]))
 
 
 def expose(plan: Plan, slices: Slices) -> tuple[LifeTable, ...]:

@@ -47,7 +47,7 @@ class UnusableOutages(PharoahError):
 
 @dataclass(frozen=True, eq=False)
 class Outages:
-    """Rows (node, start_h, end_h or null, kind) in order of start, and the window in which they were looked for."""
+    """Rows (node, start_h, end_h or null, kind) in order of start, and the window: from the first day to the last."""
 
     rows: pl.DataFrame
     start_h: float
@@ -68,9 +68,9 @@ def read_outages(path: Path) -> Outages:
     wrong = rows.with_row_index("row").filter(pl.col("end_h") < pl.col("start_h"))
     if not wrong.is_empty():
         raise UnusableOutages(f"{path}, outage {wrong['row'][0] + 1}: it ends before it starts")
-    ends = (rows["start_h"].max(), rows["end_h"].max())
-    begin = 0.0 if trace else DAY_H * float((rows["start_h"] // DAY_H).min())  # type: ignore[arg-type]
-    return Outages(rows.sort("start_h", "node"), begin, max(float(end) for end in ends if end is not None))  # type: ignore[arg-type]
+    days = pl.concat([rows["start_h"], rows["end_h"].drop_nulls()]).to_numpy() // DAY_H
+    first = 0.0 if trace else float(days.min())
+    return Outages(rows.sort("start_h", "node"), DAY_H * first, DAY_H * float(days.max() + 1.0))
 
 
 # ---- a published trace of starts and ends ----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 Rates are failures per 1,000 node-hours at risk, with 95% intervals that take nodes as the independent units.
 """
 
+from itertools import pairwise
 from typing import TypedDict
 
 import polars as pl
@@ -10,8 +11,46 @@ import polars as pl
 from federation.protocol.life_table import PER_NODE_HOURS
 from federation.runtime.visible import counted_as
 from provider_server.analysis.fleet_curves import kaplan_meier, nelson_aalen
+from provider_server.analysis.probation import Probation, fit_probation, pieces, standing
 from provider_server.analysis.recurrent import Spells, rate, to_first_failure
 from provider_server.reporting.hazard_text import CurvePoint, curve_points
+
+PROBATION_RATIO = 3.0  # hazard over that of a node never down, from which a node is on probation
+SHOWN = 10  # nodes in the text
+
+
+class BandRow(TypedDict):
+    """Hours since a node came back (`to_hours` null: no end), and how much more often it fails than one never down.
+
+    The ratio is by the model of `analysis.probation`, so that what a node is like is not taken for what the repair did.
+    """
+
+    from_hours: float
+    to_hours: float | None
+    failures: int
+    node_hours: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+
+
+class AfterRepairRow(TypedDict):
+    """Hazards after a node came back; nodes differ by `frailty_variance`, and `memory_hours` is how long that lasts."""
+
+    failures_per_1000_node_hours_never_down: float
+    frailty_variance: float
+    memory_hours: float
+    bands: list[BandRow]
+
+
+class NodeOnProbationRow(TypedDict):
+    """A node that is up and fails at least `PROBATION_RATIO` times as often as one never down: why, and how often."""
+
+    node: str
+    hours_since_back: float
+    ratio_of_repair: float
+    ratio_of_node: float
+    failures_per_1000_node_hours: float
 
 
 class OutagesRow(TypedDict):
@@ -35,6 +74,8 @@ class OutagesRow(TypedDict):
     failures_per_1000_node_hours_high: float
     hours_down_median: float | None
     curve: list[CurvePoint]
+    after_repair: AfterRepairRow
+    on_probation: list[NodeOnProbationRow]
     left_out: list[str]
 
 
@@ -44,6 +85,7 @@ def outages_row(outages: pl.DataFrame, found: Spells, nodes: int, *, nodes_known
     at_risk = rate(found)
     low, high = at_risk.interval()
     first = to_first_failure(found)
+    model = fit_probation(found)
     down = (outages["end_h"] - outages["start_h"]).median()
     return {
         "start_hour": found.start_h,
@@ -61,17 +103,61 @@ def outages_row(outages: pl.DataFrame, found: Spells, nodes: int, *, nodes_known
         "failures_per_1000_node_hours_high": PER_NODE_HOURS * float(high[0]),
         "hours_down_median": down if isinstance(down, float) else None,
         "curve": curve_points(kaplan_meier(first), nelson_aalen(first)),
+        "after_repair": _after_repair(model, found),
+        "on_probation": _on_probation(model, found),
         "left_out": _left_out(outages, found, nodes_known=nodes_known),
     }
+
+
+def _after_repair(model: Probation, found: Spells) -> AfterRepairRow:
+    by_band = pieces(found, model.edges_h).group_by("band").agg(pl.col("failed", "hours").sum())
+    seen = {band: (failures, hours) for band, failures, hours in by_band.iter_rows()}
+    low, high = model.estimate().interval()
+    bands: list[BandRow] = []
+    for band, (begin, end) in enumerate(pairwise((0.0, *model.edges_h, None))):
+        failures, hours = seen.get(band + 1, (0, 0.0))
+        bands.append(
+            {
+                "from_hours": begin or 0.0,
+                "to_hours": end,
+                "failures": failures,
+                "node_hours": hours,
+                "ratio": model.ratios[band],
+                "ratio_low": float(low[band]),
+                "ratio_high": float(high[band]),
+            }
+        )
+    return {
+        "failures_per_1000_node_hours_never_down": PER_NODE_HOURS * model.rate_per_node_hour,
+        "frailty_variance": model.frailty_variance,
+        "memory_hours": model.memory_h,
+        "bands": bands,
+    }
+
+
+def _on_probation(model: Probation, found: Spells) -> list[NodeOnProbationRow]:
+    """The worst first."""
+    now = standing(model, found, found.end_h).filter(pl.col("since_h").is_not_null())
+    worse = now.filter(pl.col("rate") >= PROBATION_RATIO * model.rate_per_node_hour)
+    return [
+        {
+            "node": row["node"],
+            "hours_since_back": row["since_h"],
+            "ratio_of_repair": row["ratio"],
+            "ratio_of_node": row["frailty"],
+            "failures_per_1000_node_hours": PER_NODE_HOURS * row["rate"],
+        }
+        for row in worse.sort("rate", "node", descending=[True, False]).iter_rows(named=True)
+    ]
 
 
 def _left_out(outages: pl.DataFrame, found: Spells, *, nodes_known: bool) -> list[str]:
     outside = outages.filter((pl.col("start_h") < found.start_h) | (pl.col("start_h") >= found.end_h)).height
     others = outages.height - outside - found.failures.height
     told = (
-        (outside, "began outside the window and count as time down only"),
-        (others, "are planned, or of other kinds than --kind asks for, and count as time down only"),
-        (int(found.failures["while_down"].sum()), "began while the node was down already, and have no time at risk"),
+        (outside, "outside the window: time down only"),
+        (others, "planned, or of other kinds than --kind asks for: time down only"),
+        (int(found.failures["while_down"].sum()), "of a node that was down already: no time at risk"),
     )
     texts = [f"{counted_as(count, 'outage')} {text}" for count, text in told if count]
     if not nodes_known:
@@ -90,4 +176,23 @@ def outage_lines(row: OutagesRow) -> list[str]:
         f" were {row['node_hours']:,.0f}; {row['node_hours_down']:,.0f} node-hours down",
         f"no failure in {last['hours']:,.0f} h: {100 * last['survival']:.1f}% of nodes"
         f" ({100 * last['survival_low']:.1f}–{100 * last['survival_high']:.1f}%)",
+        *(_band_line(band) for band in row["after_repair"]["bands"]),
+        *(_node_line(node) for node in row["on_probation"][:SHOWN]),
     ]
+
+
+def _band_line(band: BandRow) -> str:
+    until = "on" if band["to_hours"] is None else f"to {band['to_hours']:g} h"
+    return (
+        f"{band['from_hours']:g} h {until} after a node came back: {band['ratio']:.2g} ({band['ratio_low']:.2g}–"
+        f"{band['ratio_high']:.2g}) times the failures of one never down; {band['failures']} in"
+        f" {band['node_hours']:,.0f} node-hours"
+    )
+
+
+def _node_line(node: NodeOnProbationRow) -> str:
+    return (
+        f"on probation: {node['node']}, back for {node['hours_since_back']:.0f} h,"
+        f" {node['failures_per_1000_node_hours']:.2g} failures per 1,000 node-hours:"
+        f" {node['ratio_of_repair']:.2g} times for the repair, {node['ratio_of_node']:.2g} for the node"
+    )

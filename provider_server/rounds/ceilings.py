@@ -22,7 +22,7 @@ from scipy.special import ndtri
 
 from crypto.ids import TenantId
 from federation.protocol.causes import CAUSES
-from federation.protocol.life_table import Floats, LifeTable, embed
+from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.noise import opened_shares
 from federation.protocol.plan import HOURS_PER_WEEK, Marginal, Mechanism, Plan
 from provider_server.fleet.leases import OF_FAILURE, Lease, rows_of
@@ -120,19 +120,6 @@ def job_weeks(
         for table, marginal in zip(plan.tables, plan.marginals, strict=True)
     ]
     return JobWeeks(plan, tuple(place), tuple(cells for cells, _ in counted), np.stack([total for _, total in counted]))
-
-
-def ceiling_of_late(plan: Plan, late: Sequence[tuple[Plan, JobWeeks]]) -> Ceiling | None:
-    """What late contributions to earlier rounds of a series can count at most, laid out as in `plan`; None for none."""
-    total: Ceiling | None = None
-    for before, held in late:
-        own = held.ceiling(held.tenants)
-        flat = np.concatenate([cells.reshape(-1) for cells in own.cells])
-        ends = np.cumsum([table.events.size for table in plan.tables])[:-1]
-        parts = np.split(embed(before.tables, plan.tables, flat), ends)
-        placed = (part.reshape(table.shape) for part, table in zip(parts, plan.tables, strict=True))
-        total = Ceiling(tuple(placed), own.totals) + total
-    return total
 
 
 def _weeks_in_band(

@@ -5,16 +5,24 @@ heard and asks for it. What comes after its round was over is stored, and the ne
 its own plan: its counts are opened with those of that round, its noise never.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+
+import numpy as np
 
 from crypto.codec import decode, digest
 from crypto.ids import Digest, TenantId
 from crypto.signing import reopened
+from federation.protocol.life_table import LifeTable, embed
 from federation.protocol.plan import Plan
 from federation.protocol.round_messages import Contribution, ContributionHeader, UnmaskRequest
+from provider_server.fleet.leases import Lease, Slices, expose
+from provider_server.rounds.ceilings import Ceiling, job_weeks
+from provider_server.rounds.release import LateAnswer
 from provider_server.store.round_store import KeptRound, RoundState, RoundStore
+
+Late = tuple[Plan, tuple[ContributionHeader, ...]]
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,43 @@ def unheard(store: RoundStore, plan: Plan) -> frozenset[Digest]:
             if header.after is not None and header.tenant in present:
                 named.add(header.after)
     return frozenset(named - heard)
+
+
+# ---- what they count -------------------------------------------------------------------------------------------------
+
+
+def late_answers(late: Iterable[Late]) -> list[LateAnswer]:
+    """The hours that they count, by tenant."""
+    return [LateAnswer(header.tenant, header.start_hour, plan.end_hour) for plan, headers in late for header in headers]
+
+
+def with_exposure_of(
+    late: Iterable[Late], exposed: tuple[LifeTable, ...], leases: Sequence[Lease]
+) -> tuple[LifeTable, ...]:
+    """Tables with the exposure of late contributions added, by the rows of their own plans."""
+    for plan, headers in late:
+        slices = Slices.by_week(_since(headers), leases, plan.end_hour, plan.band_edges_hours)
+        exposed = tuple(
+            table + own.aligned(table.dimensions) for table, own in zip(exposed, expose(plan, slices), strict=True)
+        )
+    return exposed
+
+
+def ceiling_of(late: Iterable[Late], plan: Plan, leases: Sequence[Lease]) -> Ceiling | None:
+    """What they can count at most, by the rows of their own plans, laid out as in `plan`; None for none."""
+    total: Ceiling | None = None
+    ends = np.cumsum([table.events.size for table in plan.tables])[:-1]
+    for before, headers in late:
+        held = job_weeks(before, leases, _since(headers), before.end_hour)
+        own = held.ceiling(held.tenants)
+        flat = embed(before.tables, plan.tables, np.concatenate([cells.reshape(-1) for cells in own.cells]))
+        placed = (part.reshape(table.shape) for part, table in zip(np.split(flat, ends), plan.tables, strict=True))
+        total = Ceiling(tuple(placed), own.totals) + total
+    return total
+
+
+def _since(headers: Iterable[ContributionHeader]) -> dict[TenantId, float]:
+    return {header.tenant: float(header.start_hour) for header in headers}
 
 
 def _headers(store: RoundStore, kept: KeptRound) -> Iterator[bytes]:

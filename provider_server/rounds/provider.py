@@ -18,7 +18,6 @@ from crypto.masking import Words, add_words
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed_by, reopened
 from federation.protocol.directory import Chain, Directory, Member, next_entry
-from federation.protocol.life_table import LifeTable
 from federation.protocol.noise import from_ring, noise_variances
 from federation.protocol.plan import (
     HOURS_PER_WEEK,
@@ -45,9 +44,9 @@ from federation.protocol.round_messages import (
 from provider_server.fleet import leases as exposure
 from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
-from provider_server.rounds.ceilings import GroupSum, JobWeeks, ceiling_of_late, job_weeks
+from provider_server.rounds.ceilings import GroupSum, job_weeks
 from provider_server.rounds.grouping import GroupJudgement, TenantScores, accepted, assign, judge
-from provider_server.rounds.late import is_over, unheard
+from provider_server.rounds.late import ceiling_of, is_over, late_answers, unheard, with_exposure_of
 from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_opening, next_series
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
 from provider_server.rounds.schedule import BadWindow, Window
@@ -390,9 +389,8 @@ class Provider:
         answered = [gate.Answered(tenant, hours[tenant]) for at in sound for tenant in round_.groups[at]]
         since = {answer.tenant: float(answer.start_hour) for answer in answered}
         late = round_.late if 0 in sound else []  # they are in the first group
-        exposed = exposure.expose(plan, Slices.since(since, leases, plan.end_hour, plan.band_edges_hours))
-        for before, headers in late:
-            exposed = _added(exposed, exposure.expose(before, _slices_of(before, headers, leases)))
+        exposed = exposure.expose(plan, Slices.by_week(since, leases, plan.end_hour, plan.band_edges_hours))
+        exposed = with_exposure_of(late, exposed, leases)
         total = add_words(opened[at] for at in sound)
         release = gate.release(
             plan,
@@ -400,11 +398,7 @@ class Provider:
             answered,
             exposed,
             earlier,
-            late=[
-                gate.LateAnswer(header.tenant, header.start_hour, before.end_hour)
-                for before, headers in late
-                for header in headers
-            ],
+            late=late_answers(late),
             smallest_group=round_.smallest_group,
             carries=0 in sound,
         )
@@ -488,23 +482,10 @@ class Provider:
             counts, variances = from_ring(plan, words), noise_variances(plan, len(members), round_.smallest_group)
             if at == 0 and earlier:  # the first group carries the weeks before
                 counts, variances = gate.newly_counted(plan, counts, variances, earlier)
-            late = [(before, _held(before, headers, leases)) for before, headers in round_.late] if at == 0 else []
-            sums.append(GroupSum(members, counts, variances, ceiling_of_late(plan, late)))
+            late = ceiling_of(round_.late, plan, leases) if at == 0 else None
+            sums.append(GroupSum(members, counts, variances, late))
         judgement = judge(sums, held, self.suspicion().rates())
         return judgement, accepted(sums, judgement)
-
-
-def _added(some: tuple[LifeTable, ...], others: tuple[LifeTable, ...]) -> tuple[LifeTable, ...]:
-    return tuple(one + other.aligned(one.dimensions) for one, other in zip(some, others, strict=True))
-
-
-def _slices_of(plan: Plan, headers: Sequence[ContributionHeader], leases: Sequence[Lease]) -> Slices:
-    since = {header.tenant: float(header.start_hour) for header in headers}
-    return Slices.since(since, leases, plan.end_hour, plan.band_edges_hours)
-
-
-def _held(plan: Plan, headers: Sequence[ContributionHeader], leases: Sequence[Lease]) -> JobWeeks:
-    return job_weeks(plan, leases, {header.tenant: header.start_hour for header in headers}, plan.end_hour)
 
 
 def _may_follow(earlier: Plan, plan: Plan) -> bool:

@@ -65,13 +65,13 @@ class Release:
         return min(starts, default=self.plan.start_hour)
 
     def slices(self, leases: Sequence[Lease]) -> Slices:
-        """The exposure, of these leases, that it counted anew."""
+        """The exposure, of these leases, that it counted anew, by job-week."""
         spans: dict[int, dict[TenantId, float]] = {self.plan.end_hour: {}}
         for late in self.late:
             spans.setdefault(late.end_hour, {})[late.tenant] = float(late.start_hour)
         spans[self.plan.end_hour] |= {answer.tenant: float(answer.start_hour) for answer in self.answered}
         edges = self.plan.band_edges_hours
-        return Slices.joined([Slices.since(since, leases, end, edges) for end, since in spans.items()])
+        return Slices.joined([Slices.by_week(since, leases, end, edges) for end, since in spans.items()])
 
     @property
     def fresh_variances(self) -> tuple[float, ...]:

@@ -199,13 +199,21 @@ class Round:
         """The mask trustees whose endorsement or share is missing."""
         return {trustee.index for trustee in self.plan.trustees} - self._store.answers(self.plan.round_id, kind).keys()
 
+    def idle(self) -> list[int]:
+        """The trustees that do not mask in this round and have not endorsed it: enough of them complete the quorum."""
+        return sorted(
+            {trustee.index for trustee in self._directory.trustees}
+            - {trustee.index for trustee in self.plan.trustees}
+            - self._store.answers(self.plan.round_id, Answer.ENDORSEMENT).keys()
+        )
+
     def endorse(self, trustee: int, data: bytes) -> None:
-        """Stores a trustee's endorsement; PeerFault for anything else. The last one lets unmasking begin."""
+        """Stores a trustee's endorsement; PeerFault for anything else. With a quorum of them unmasking begins."""
         self._require(RoundState.ENDORSING)
         endorsement = open_signed(Endorsement, data, self._directory.trustee(trustee).verify_key)
         self._check_answer(trustee, endorsement)
         wanted = frozenset(trustee.index for trustee in self.plan.trustees)
-        step = Step(RoundState.ENDORSING, RoundState.UNMASKING, wanted)
+        step = Step(RoundState.ENDORSING, RoundState.UNMASKING, wanted, self._directory.quorum)
         self._store.add_answer(self.plan.round_id, Answer.ENDORSEMENT, trustee, data, step)
 
     def call(self) -> bytes:
@@ -217,6 +225,8 @@ class Round:
         """Stores a trustee's share; PeerFault for anything else."""
         self._require(RoundState.UNMASKING)
         share = open_signed(UnmaskShare, data, self._directory.trustee(trustee).verify_key)
+        if trustee not in {masking.index for masking in self.plan.trustees}:
+            raise PeerFault(f"trustee {trustee} holds no masks of this round", hint="the plan names those that do")
         self._check_answer(trustee, share)
         if [len(words) for words in share.mask_sums] != [8 * self.plan.cells] * len(self.groups):
             raise PeerFault(f"trustee {trustee} sent masks of the wrong length", hint="tell its operator")
@@ -277,8 +287,6 @@ class Round:
         return reopened(UnmaskRequest, self.request)
 
     def _check_answer(self, trustee: int, answer: Endorsement | UnmaskShare) -> None:
-        if trustee not in {masking.index for masking in self.plan.trustees}:
-            raise PeerFault(f"trustee {trustee} holds no masks of this round", hint="the plan names those that do")
         named = name_of(self.request)
         wanted = trustee, self.plan.round_id, named
         if (answer.trustee, answer.round_id, answer.request) != wanted:

@@ -68,11 +68,12 @@ class KeptRound:
 
 @dataclass(frozen=True)
 class Step:
-    """The step that a round takes as soon as all trustees of `wanted` have answered."""
+    """The step that a round takes once all trustees of `wanted` have answered, and `fewest` in all."""
 
     before: str
     after: str
     wanted: frozenset[int]
+    fewest: int = 0
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,8 @@ class RoundStore:
             kept = _answers(connection, round_id, kind)
             if trustee not in kept:
                 connection.execute(sa.insert(tables.answers).values(row))
-            if step is not None and step.wanted <= {trustee, *kept}:
+            answered = {trustee, *kept}
+            if step is not None and step.wanted <= answered and step.fewest <= len(answered):
                 _move(connection, round_id, step.before, step.after, {})
 
     def answers(self, round_id: RoundId, kind: Answer) -> dict[int, bytes]:

@@ -40,7 +40,7 @@ from federation.protocol.noise import Integers, NoiseSampler
 from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
 from provider_server.fleet.leases import Lease, Slices, expose
 from provider_server.learning.findings import Findings, learn
-from provider_server.rounds.planning import PlanSettings, make_plan
+from provider_server.rounds.planning import PlanSettings, make_plan, next_opening
 from provider_server.rounds.release import Answered, Release, release
 from simulation.cloud import cloud as world
 from simulation.cloud.scenario import Scenario, load
@@ -56,7 +56,7 @@ NO_TRUSTEE = MaskTrustee(1, MaskKey(bytes(32)).public)
 
 @dataclass(frozen=True, eq=False)
 class Year:
-    """A cloud as the provider knows it (leases, their slices by week), and what the tenants count for each plan."""
+    """A cloud as the provider knows it (leases, their slices by round), and what the tenants count for each plan."""
 
     cloud: world.Cloud
     leases: tuple[Lease, ...]
@@ -140,14 +140,15 @@ def live(scenario: Scenario, seed: int) -> Year:
     """The cloud of a seed with its plans, exposure and exact tables; everything but noise."""
     cloud = world.build_cloud(scenario, np.random.default_rng(seed))
     leases = tuple(_leases(cloud))
-    plans: list[Plan] = []
+    settings, plans, since = settings_of(scenario), list[Plan](), 0
     slices, exact = [], []
-    for week in range(scenario.weeks):
-        window = (week * HOURS_PER_WEEK, (week + 1) * HOURS_PER_WEEK)
-        plans.append(_plan(cloud, leases, window, plans))
-        own = [leases[row] for row in running(cloud, *window)]
-        slices.append(Slices.of(own, *window, plans[-1].band_edges_hours))
-        exact.append(build_tables(plans[-1], failures(cloud, leases, week), SELECTION_KEY))
+    while (end := next_opening(settings, plans[-1] if plans else None, since)) <= scenario.weeks * HOURS_PER_WEEK:
+        plans.append(_plan(cloud, leases, (end - HOURS_PER_WEEK, end), plans))
+        own = [leases[row] for row in running(cloud, since, end)]
+        starts = dict.fromkeys((lease.tenant for lease in own), float(since))
+        slices.append(Slices.by_week(starts, own, end, plans[-1].band_edges_hours))
+        exact.append(build_tables(plans[-1], failures(cloud, leases, since, end), SELECTION_KEY))
+        since = end
     return Year(cloud, leases, tuple(plans), tuple(slices), tuple(exact))
 
 
@@ -203,11 +204,12 @@ def _levels(plans: Sequence[Plan]) -> frozenset[str]:
     )
 
 
-def failures(cloud: world.Cloud, leases: Sequence[Lease], week: int) -> Iterator[LabelledFailure]:
-    """The failures of a week with the labels of their leases."""
-    for failure in cloud.week(week).failures:
-        labels = leases[row_of(failure.lease_id)].labels
-        yield LabelledFailure(Failure(failure.lease_id, failure.at_h, failure.age_h, failure.reason), labels)
+def failures(cloud: world.Cloud, leases: Sequence[Lease], start_hour: int, end_hour: int) -> Iterator[LabelledFailure]:
+    """The failures of the weeks within these hours, with the labels of their leases."""
+    for week in range(start_hour // HOURS_PER_WEEK, end_hour // HOURS_PER_WEEK):
+        for failure in cloud.week(week).failures:
+            labels = leases[row_of(failure.lease_id)].labels
+            yield LabelledFailure(Failure(failure.lease_id, failure.at_h, failure.age_h, failure.reason), labels)
 
 
 def row_of(lease: str) -> int:
@@ -226,13 +228,15 @@ def releases(year: Year, epsilon: float | None, sampler: NoiseSampler) -> list[R
     fresh = _noise(plans, tenants, sampler)
     made: list[Release] = []
     past: list[Words] = []
+    since = 0
     for plan, counts, drawn, slices in zip(plans, year.exact, fresh, year.slices, strict=True):
         past = [life_table.embed(made[-1].plan.tables, plan.tables, week) for week in past]
         own = np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64)
         total = continual_counting.combine([*past, own], plan.horizon) + drawn
-        answered = [Answered(tenant_id(number), plan.start_hour) for number in range(tenants)]
+        answered = [Answered(tenant_id(number), since) for number in range(tenants)]
         made.append(release(plan, total, answered, expose(plan, slices), made))
         past.append(own)
+        since = plan.end_hour
     return made if epsilon else without_privacy(year, made)
 
 
@@ -306,6 +310,15 @@ def judge(year: Year, truth: Mapping[tuple[str, str], float], findings: Findings
         tuple(rate.low <= truth[rate.context_level, rate.band] <= rate.high for rate in findings.rates),
         tuple(pair.low <= factor <= pair.high for pair, is_planted in zip(pairs, planted, strict=True) if is_planted),
     )
+
+
+def found_pairs(year: Year, findings: Findings) -> Iterator[tuple[int, int]]:
+    """The planted pairs that are called worse, by the numbers of workload and context."""
+    for pair in findings.pairs:
+        if pair.workload.startswith("workload ") and pair.judgement is PairJudgement.WORSE:
+            numbers = _number(pair.workload), _number(pair.context)
+            if numbers in year.cloud.mismatched:
+                yield numbers
 
 
 def _number(token: str) -> int:

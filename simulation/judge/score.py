@@ -248,16 +248,20 @@ class Judge:
 
     def _budget(self) -> list[dict[str, float]]:
         ledger, limit = self._played.federation.tenants[0].ledger, self._scenario.epsilon
-        start = self._played.start_hour
+        start, weeks = self._played.start_hour, self._weeks
         return [
             {"week": week, "epsilon": ledger.spent(*window).at(self._scenario.delta), "limit": limit}
-            for week in range(len(self._played.releases))
+            for week in range(weeks)
             if (window := (start + week * HOURS_PER_WEEK, start + (week + 1) * HOURS_PER_WEEK))
         ]
 
+    @property
+    def _weeks(self) -> int:
+        return (self._played.end_hour - self._played.start_hour) // HOURS_PER_WEEK
+
     def _group(self) -> list[dict[str, float]]:
         loss = plan_loss(self._played.releases[0].plan)
-        weeks = range(1, len(self._played.releases) + 1)
+        weeks = range(1, self._weeks + 1)
         return [{"weeks": count, "epsilon": loss.of_group(count).at(self._scenario.delta)} for count in weeks]
 
     def _error_by_epsilon(self, judged: TruthScore, others: "_Others") -> list[dict[str, float | None]]:

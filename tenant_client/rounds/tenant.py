@@ -208,7 +208,9 @@ class Tenant:
         masks = [self._stream(plan, named, nonce, trustee) for trustee in plan.trustees]
         own = noise.contribution(plan, self.counts(plan), self._sampler)
         cells = words_to_bytes(mask_cells(own, self._mask_key, masks))
-        header = ContributionHeader(self.id, plan.round_id, named, start_hour, nonce, digest(cells), self._last(plan))
+        header = ContributionHeader(
+            self.id, plan.round_id, named, start_hour, nonce, digest(cells), self.last_header(plan)
+        )
         said = Contribution(self._signing_key.sign(header), memoryview(cells))
         return self.outbox.keep(plan.round_id, signed_plan, encode(said))
 
@@ -229,6 +231,11 @@ class Tenant:
     def begins(self, plan: Plan) -> int:
         """The hour from which an answer to `plan` counts."""
         return self.ledger.begins(plan, self.policy.carry_over_weeks_maximum)
+
+    def last_header(self, plan: Plan) -> Digest | None:
+        """The digest of the signed header of the last contribution to the plan's series, if there is one."""
+        last = self.outbox.last_of(plan.series.name) if plan.series else None
+        return None if last is None else digest(decode(Contribution, last).header)
 
     def counts(self, plan: Plan) -> tuple[noise.Integers, ...]:
         """The exact tables behind a contribution. They stay here; only a simulation compares them with the release."""
@@ -285,11 +292,6 @@ class Tenant:
         for earlier in self.plans():
             if earlier.series and earlier.series.name == plan.series.name and earlier.round_id != plan.round_id:
                 check_continues(earlier, plan)
-
-    def _last(self, plan: Plan) -> Digest | None:
-        """The digest of the signed header of the last contribution to the plan's series, if there is one."""
-        last = self.outbox.last_of(plan.series.name) if plan.series else None
-        return None if last is None else digest(decode(Contribution, last).header)
 
     def _stream(self, plan: Plan, named: Digest, nonce: Nonce, trustee: MaskTrustee) -> MaskStream:
         own = self._mask_key.public

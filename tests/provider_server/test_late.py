@@ -228,7 +228,7 @@ def test_a_late_contribution_belongs_to_its_own_plan_and_series(federation: Fede
     for wrong, refusal in (
         (key.sign(replace(plan, epsilon=2 * plan.epsilon)), PlanRefused),
         (key.sign(other), PlanRefused),
-        (key.sign(replace(plan, end_hour=plan.end_hour - 1)), MemberRefused),
+        (key.sign(replace(plan, round_id=RoundId(bytes(16)))), MemberRefused),
     ):
         changes = (LateContributions(wrong, late.contributions),)
         with pytest.raises(refusal):

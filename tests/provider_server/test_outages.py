@@ -18,6 +18,8 @@ from provider_server.cli import app
 from provider_server.fleet.outage_files import SCHEMA, UnusableOutages, read_outages
 from tests.support import schemas
 
+TRACE = Path(__file__).resolve().parents[3] / "shared/data/infinitehbd/fault_trace.json.gz"
+
 HEADER = "node,start,end,kind\n"
 LANL = (
     ",,,titles,,\n"
@@ -68,7 +70,7 @@ def test_los_alamos_as_published(tmp_path: Path) -> None:
     assert hours[:2] == pytest.approx([0.1, 62 / 60])
     assert hours[2] is None
     assert found.start_h % 24 == 0
-    assert found.end_h == found.rows["start_h"][2]
+    assert found.end_h == found.start_h + 48.0
 
 
 def test_a_trace_of_starts_and_ends_may_be_gzipped_and_its_clock_begins_at_0(tmp_path: Path) -> None:
@@ -80,7 +82,7 @@ def test_a_trace_of_starts_and_ends_may_be_gzipped_and_its_clock_begins_at_0(tmp
     found = read_outages(file)
     kind = "Hardware Failure/GPU"
     assert found.rows.rows() == [("b", 0.0, 60.0, kind), ("a", 48.0, 72.0, kind), ("a", 96.0, None, kind)]
-    assert (found.start_h, found.end_h) == (0.0, 96.0)
+    assert (found.start_h, found.end_h) == (0.0, 120.0)
 
 
 def test_faults_of_one_node_that_overlap_end_in_the_order_they_began(tmp_path: Path) -> None:
@@ -265,3 +267,42 @@ def test_the_verb_tells_a_reader_what_is_wrong(tmp_path: Path) -> None:
 def test_spells_of_no_outage_at_all_are_the_whole_window() -> None:
     found: Spells = spells(rows(), ["a", "b"], 0, 10)
     assert (found.at_risk_h, found.down_h, found.failures.height) == (20.0, 0.0, 0)
+
+
+def test_the_verb_tells_what_a_repair_does_and_which_nodes_are_on_probation(tmp_path: Path) -> None:
+    outages, names = drawn(3)
+    text = HEADER + "".join(f"{n},{a},{'' if b is None else b},{k}\n" for n, a, b, k in outages.iter_rows())
+    row = told(
+        "hazard", "--events", written(tmp_path, text), "--nodes", str(len(names)), "--start", "0", "--end", "500"
+    )
+    bands = row["after_repair"]["bands"]
+    assert [band["from_hours"] for band in bands] == [0, *(band["to_hours"] for band in bands[:-1])]
+    found = spells(outages, names, 0, 500)
+    never = found.spells.filter(pl.col("back_h").is_null())
+    assert (
+        sum(band["failures"] for band in bands) == found.spells.filter("failed").height - never.filter("failed").height
+    )
+    assert all(band["ratio_low"] < band["ratio"] < band["ratio_high"] for band in bands)
+    rates = [node["failures_per_1000_node_hours"] for node in row["on_probation"]]
+    assert rates == sorted(rates, reverse=True)
+    usual = row["after_repair"]["failures_per_1000_node_hours_never_down"]
+    assert all(
+        node["failures_per_1000_node_hours"] == pytest.approx(usual * node["ratio_of_repair"] * node["ratio_of_node"])
+        for node in row["on_probation"]
+    )
+
+
+def test_a_single_failure_is_enough_for_wide_intervals(tmp_path: Path) -> None:
+    row = told("hazard", "--events", written(tmp_path, HEADER + "a,10,11,x\n"), "--nodes", "5", "--end", "99")
+    assert all(band["ratio_high"] > 4 * band["ratio_low"] for band in row["after_repair"]["bands"])
+
+
+@pytest.mark.skipif(not TRACE.exists(), reason=f"../shared/data/infinitehbd/{TRACE.name} is missing")
+def test_the_published_trace_as_it_is() -> None:
+    row = told("hazard", "--events", TRACE, "--nodes", "400")
+    assert (row["failures"], row["outages"], row["nodes"]) == (584, 584, 400)
+    assert row["failures_while_down"] == 2
+    assert len(json.loads(gzip.decompress(TRACE.read_bytes()))) == 2 * 584
+    assert row["node_hours"] + row["node_hours_down"] == pytest.approx(400 * row["end_hour"])
+    hardware = told("hazard", "--events", TRACE, "--nodes", "400", "--kind", "Hardware Failure")
+    assert hardware["failures"] == 298  # as its authors count them

@@ -66,7 +66,7 @@ def played(cast: Cast, plan: Plan, cohort: tuple[int, ...], sampler: NoiseSample
         for number in cohort:
             round_.receive(cast.tenant(number, policy=GENEROUS, sampler=sampler).contribute(round_.signed_plan))
         close(round_)
-        trustees = {trustee.index: cast.trustee(trustee.index) for trustee in plan.trustees}
+        trustees = {index: cast.trustee(index) for index in (1, *(masking.index for masking in plan.trustees))}
         endorse_all(round_, trustees)
         share_all(round_, trustees)
         (total,) = round_.open(Past())
