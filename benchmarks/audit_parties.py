@@ -18,9 +18,10 @@ from crypto.masking import MaskKey
 from crypto.signing import SigningKey, tenant_id
 from crypto.threshold import KeyShare
 from federation.protocol.causes import CAUSES, Domain
-from federation.protocol.directory import Chain, Directory, Member, TrusteeRecord
+from federation.protocol.directory import Chain, Directory, Member
 from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Mechanism, Plan, check_continues
 from federation.protocol.round_messages import Ladder
+from federation.protocol.seats import TrusteeRecord
 from provider_server.fleet.leases import Lease
 from provider_server.rounds.planning import PlanSettings, make_plan, next_opening, next_series
 from provider_server.settings import PlanTable

@@ -46,7 +46,7 @@ from crypto.errors import (
 )
 from crypto.ids import Digest, EncodedElement, EncodedProof, RoundId, TenantId
 from crypto.masking import MaskStream, Words
-from crypto.ristretto import Element, RandomBytes
+from crypto.ristretto import Element, RandomBytes, mul_base
 from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by, reopened
 from crypto.threshold import KeyShare
 from federation.protocol.directory import Directory
@@ -82,6 +82,12 @@ CREATE TABLE IF NOT EXISTS conflicts (round_id BLOB NOT NULL, proof BLOB NOT NUL
 
 
 EPOCHS_KEPT = 1  # answers to requests of older epochs are asked for by nobody
+
+
+class ShareOutdated(Refusal):
+    """The directory shows another key for this trustee's share of the token key: seats or shares have changed since."""
+
+    default_hint = "use the new share: `pharoah-trustee take-over`, then restart `serve`"
 
 
 class EpochNotCurrent(Refusal):
@@ -131,9 +137,11 @@ class Trustee:
         memory: Path,
         random_bytes: RandomBytes,
         limits: TrusteeLimits = TrusteeLimits(),
+        renewed: KeyShare | None = None,
     ) -> None:
         self.index = share.index
         self._share = share
+        self._renewed = renewed
         self._signing_key = signing_key
         self._mask_key = mask_key
         self._random_bytes = random_bytes
@@ -145,6 +153,7 @@ class Trustee:
             self.chain = pin(self._connection, founding)
             self._founders = {member.tenant for member in self.chain.founding.members}
             self._note_newcomers()
+            self._renew_share()
         except PharoahError:
             self._connection.close()
             raise
@@ -160,14 +169,15 @@ class Trustee:
         if not set(entries) <= set(self.chain.entries):
             self.chain = pin(self._connection, entries)
             self._note_newcomers()
+            self._renew_share()
         return encode(Receipt(self.chain.directory.head))
 
     @reporting()
     def evaluate(self, request: bytes) -> bytes:
         """Evaluates blinded elements under this trustee's share, after charging the tenant's quota.
 
-        Raises QuotaExceeded, EpochNotCurrent, BadSignature, PeerFault for a request to another trustee, or DecodeError
-        for an element that is none.
+        Raises QuotaExceeded, EpochNotCurrent, ShareOutdated, BadSignature, PeerFault for a request to another trustee,
+        or DecodeError for an element that is none.
         """
         asked = open_signed_by(EvaluationRequest, request, self.chain.directory.verify_key)
         if asked.trustee != self.index:
@@ -180,6 +190,8 @@ class Trustee:
             return answered
         elements = [Element.decode(element) for element in asked.elements]
         self._check_epoch(asked.epoch)
+        if not self._is_current(self._share):
+            raise ShareOutdated(f"the directory has another share key of trustee {self.index} than this one's")
         evaluation = voprf.blind_evaluate(self._share.secret, elements, self._random_bytes)
         answers = tuple(EncodedElement(element.encoded) for element in evaluation.elements)
         answer = encode(EvaluationResponse(self.index, answers, EncodedProof(evaluation.proof.encode())))
@@ -238,6 +250,16 @@ class Trustee:
         """The log: what proves that the provider told two sets for one round."""
         rows = self._connection.execute("SELECT round_id, proof FROM conflicts ORDER BY round_id, proof")
         return [(RoundId(name), bytes(proof)) for name, proof in rows]
+
+    # ---- shares ------------------------------------------------------------------------------------------------------
+
+    def _renew_share(self) -> None:
+        """Takes the renewed share once the directory shows its key, and forgets the one before."""
+        if self._renewed is not None and self._is_current(self._renewed):
+            self._share, self._renewed = self._renewed, None
+
+    def _is_current(self, share: KeyShare) -> bool:
+        return mul_base(share.secret).encoded == self.chain.directory.trustee(self.index).share_key
 
     # ---- evaluations -------------------------------------------------------------------------------------------------
 
@@ -393,7 +415,7 @@ class Trustee:
     # ---- unmasking ---------------------------------------------------------------------------------------------------
 
     def _check_endorsements(self, told: UnmaskCall, plan: Plan, named: Digest) -> None:
-        directory = self.chain.directory
+        directory = self.chain.at(plan.directory)  # later ones may have other trustees
         endorsers = set()
         for signed in told.endorsements:
             word = open_signed_by(Endorsement, signed, lambda index: directory.trustee(index).verify_key)

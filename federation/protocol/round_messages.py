@@ -155,13 +155,25 @@ class Ownership(Message, frozen=True, tag="pharoah/ownership/3"):
             raise ValueError("the hours of an ownership end after they begin")
 
 
-class Registration(Message, frozen=True, tag="pharoah/registration/4"):
-    """What runs on the sender's leases. `ownership` is the signed `Ownership` of the hours that were asked about."""
+class TokenLink(Record, frozen=True):
+    """The token of one rung of a workload in the epoch before, and in this one."""
+
+    before: Token
+    now: Token
+
+
+class Registration(Message, frozen=True, tag="pharoah/registration/5"):
+    """What runs on the sender's leases. `ownership` is the signed `Ownership` of the hours that were asked about.
+
+    `links` is empty unless the tenant's policy has `link_epochs`: they show which workloads of the epoch before these
+    are, whoever else runs them.
+    """
 
     tenant: TenantId
     epoch: Count
     workloads: Many[RegisteredWorkload]
     ownership: bytes
+    links: Many[TokenLink] = ()
 
 
 class RegistrationRequest(Message, frozen=True, tag="pharoah/registration-request/1"):

@@ -26,19 +26,11 @@ from federation.protocol import (
     invitation,
     plan,
     round_messages,
+    seats,
     service_messages,
 )
 from federation.protocol.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
-from federation.protocol.directory import (
-    NOTHING_BEFORE,
-    Chain,
-    DirectoryEntry,
-    Fork,
-    Member,
-    TrustChanged,
-    TrusteeRecord,
-    next_entry,
-)
+from federation.protocol.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Fork, Member, TrustChanged, next_entry
 from federation.protocol.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension, Series
 from federation.protocol.round_messages import (
     Contribution,
@@ -54,6 +46,7 @@ from federation.protocol.round_messages import (
     UnmaskRequest,
     opened_contribution,
 )
+from federation.protocol.seats import TrusteeRecord
 from fuzz.targets.target import require, target
 from trustee.trustee import Trustee
 
@@ -74,6 +67,7 @@ MESSAGES: tuple[Any, ...] = tuple(
             service_messages,
             masking,
             possession,
+            seats,
         )
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Secret)

@@ -8,8 +8,9 @@ age of a lease counts from its start. Outcomes appear nowhere.
 import hashlib
 import hmac
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,19 @@ def context_tokens(secret: bytes, epoch: int, context: str, level: int) -> dict[
 
 def _token(secret: bytes, text: str) -> Token:
     return Token(hmac.new(secret, b"pharoah/context/1\0" + text.encode(), hashlib.sha256).digest()[: Token.length])
+
+
+def context_links(secret: bytes, before: int, now: int, names: Iterable[str], levels: Iterable[int]) -> dict[str, str]:
+    """The tokens in epoch `now` of those in epoch `before`, of contexts by name at build-up levels."""
+    return {
+        old: token
+        for name, level in product(names, levels)
+        for old, token in zip(
+            context_tokens(secret, before, name, level).values(),
+            context_tokens(secret, now, name, level).values(),
+            strict=True,
+        )
+    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,10 +6,8 @@ Learning from releases is the `Publisher`'s task.
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from crypto.codec import decode, digest, encode
 from crypto.errors import MemberRefused, PeerFault, PharoahError, PlanRefused, Refusal
@@ -17,11 +15,10 @@ from crypto.ids import Digest, LeaseId, RoundId, TenantId
 from crypto.masking import Words, add_words
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed_by, reopened
-from federation.protocol.directory import Chain, Directory, Member, next_entry
+from federation.protocol.directory import Chain, Directory, Member, next_entry, reseating
 from federation.protocol.noise import from_ring, noise_variances
 from federation.protocol.plan import (
     HOURS_PER_WEEK,
-    TOKEN_DIMENSIONS,
     MaskTrustee,
     Plan,
     PublishedBundle,
@@ -41,12 +38,14 @@ from federation.protocol.round_messages import (
     UnheardRequest,
     UnmaskRequest,
 )
+from federation.protocol.seats import TrusteeRecord
 from provider_server.fleet import leases as exposure
 from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
 from provider_server.rounds.ceilings import GroupSum, job_weeks
 from provider_server.rounds.grouping import GroupJudgement, TenantScores, accepted, assign, judge
 from provider_server.rounds.late import ceiling_of, is_over, late_answers, unheard, with_exposure_of
+from provider_server.rounds.owners import as_owned, evidence, with_held_links
 from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_opening, next_series
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
 from provider_server.rounds.schedule import BadWindow, Window
@@ -121,6 +120,13 @@ class Provider:
         entry = self._signing_key.sign(next_entry(self.directory, joined=members, left=left))
         chain = self.chain.extended([entry])
         self.store.add_entry(chain.directory.number, entry, left, self._now_s())
+        self.chain = chain
+
+    def reseat(self, trustees: Sequence[TrusteeRecord], handovers: Sequence[bytes]) -> None:
+        """Adds the entry by which trustees hand over; ReseatingRefused, TrusteeFault or PeerFault, and none, if bad."""
+        entry = self._signing_key.sign(reseating(self.directory, trustees, handovers))
+        chain = self.chain.extended([entry])
+        self.store.add_entry(chain.directory.number, entry)
         self.chain = chain
 
     def welcome(self, member: Member, node_key: str) -> bool:
@@ -213,7 +219,8 @@ class Provider:
             owned = open_signed_by(Ownership, registration.ownership, self.directory.verify_key)
             if (owned.tenant, owned.epoch) != (registration.tenant, registration.epoch):
                 raise PeerFault(f"tenant {registration.tenant.hex()[:12]}… sent the ownership statement of another")
-            self.store.register(registration)
+            before = self.store.ownership(owned.tenant, owned.epoch - 1)
+            self.store.register(with_held_links(registration, owned, before))
 
     # ---- a round -----------------------------------------------------------------------------------------------------
 
@@ -245,7 +252,7 @@ class Provider:
             )
         owned = self._owned(self.epoch(window[0]), series.start_hour if series else window[0], window[1])
         known = self.store.leases(self._epoch_start(window[0]), window[1])
-        leases = [_as_owned(lease, owned) for lease in known]
+        leases = [as_owned(lease, owned) for lease in known]
         trustees, head = self.mask_trustees(), self.directory.head
         plan = make_plan(
             self.settings,
@@ -375,7 +382,7 @@ class Provider:
 
     def _evidence(self, plan: Plan) -> list[bytes]:
         directory = self.chain.at(plan.directory)
-        return _evidence(plan, self._ownerships(plan.epoch, directory, plan.first_hour, plan.end_hour))
+        return evidence(plan, self._ownerships(plan.epoch, directory, plan.first_hour, plan.end_hour))
 
     def release(self, round_: Round) -> gate.Release:
         """Releases the sum of the groups whose counts are possible, and stores it; PoisonedRound if most are not."""
@@ -505,25 +512,6 @@ def _may_follow(earlier: Plan, plan: Plan) -> bool:
 
 def _same_series(one: Plan, other: Plan) -> bool:
     return one.series is not None and other.series is not None and one.series.name == other.series.name
-
-
-def _as_owned(lease: Lease, owned: dict[TenantId, set[str]]) -> Lease:
-    """The lease with only those of its tokens that its tenant's ownership statement names."""
-    held = owned.get(lease.tenant, set())
-    return replace(lease, labels={name: token for name, token in lease.labels.items() if token in held})
-
-
-def _evidence(plan: Plan, ownerships: Sequence[tuple[Ownership, bytes]]) -> list[bytes]:
-    """Signed ownership statements, as few as prove `owners_minimum` owners for every token row of the plan."""
-    rows = {level for dimension in plan.dimensions if dimension.name in TOKEN_DIMENSIONS for level in dimension.levels}
-    shown: Counter[str] = Counter()
-    chosen = []
-    for owned, signed in ownerships:
-        held = {str(token) for token in owned.tokens} & rows
-        if any(shown[token] < plan.owners_minimum for token in held):
-            shown.update(held)
-            chosen.append(signed)
-    return chosen
 
 
 @contextmanager

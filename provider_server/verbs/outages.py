@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from federation.runtime.screen import say
+from federation.runtime.visible import counted_as
 from provider_server.verbs.console import failing, nothing_yet, print_rows
 
 if TYPE_CHECKING:
@@ -16,23 +17,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """What of the file is asked for: a window in hours, nodes by inventory or by number, and kinds of failure."""
+    """What of the file is asked for: a window in hours, nodes by inventory or by number, kinds of failure, and jobs."""
 
     start_h: int | None
     end_h: int | None
     inventory: Path | None
     nodes: int | None
     kinds: Sequence[str]
+    jobs: Path | None
 
 
-def show(file: Path, asked: Asked, *, as_json: bool) -> None:
-    """Prints the hazards of the outages in a file. Exit code 3 where none of them is a failure at risk."""
+def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
+    """Prints the hazards of the outages in a file, and keeps what a repair does in the home, if there is one.
+
+    Exit code 3 where none of the outages is a failure at risk.
+    """
+    import msgspec
+
+    from provider_server.analysis.fault_classes import classify, exposure
+    from provider_server.analysis.probation import fit_probation
     from provider_server.analysis.recurrent import spells
-    from provider_server.fleet.outage_files import read_outages
+    from provider_server.fleet.outage_files import read_jobs, read_outages
+    from provider_server.learning.on_probation import keep_model
     from provider_server.reporting.outage_text import outage_lines, outages_row
 
     with failing():
         read = read_outages(file)
+        jobs = read_jobs(asked.jobs) if asked.jobs else None
         nodes = _nodes(read.rows, asked)
     start_h = read.start_h if asked.start_h is None else float(asked.start_h)
     end_h = read.end_h if asked.end_h is None else float(asked.end_h)
@@ -41,7 +52,12 @@ def show(file: Path, asked: Asked, *, as_json: bool) -> None:
     found = spells(read.rows, nodes, start_h, end_h, asked.kinds)
     if not found.spells["failed"].any():
         raise nothing_yet(f"no failure in {found.at_risk_h:,.0f} node-hours at risk")
-    row = outages_row(read.rows, found, len(nodes), nodes_known=asked.inventory is not None or asked.nodes is not None)
+    model = fit_probation(found)
+    if home:
+        keep_model(home, msgspec.structs.replace(model, source=f"{file.name}: {counted_as(len(nodes), 'node')}"))
+    classes = classify(exposure(found, jobs))
+    nodes_known = asked.inventory is not None or asked.nodes is not None
+    row = outages_row(read.rows, found, model, classes, nodes=len(nodes), nodes_known=nodes_known)
     if not as_json:
         say(*(f"left out: {text}" for text in row["left_out"]))
     print_rows([row], outage_lines, as_json=as_json)

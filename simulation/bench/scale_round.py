@@ -29,11 +29,12 @@ from crypto.masking import MaskKey, MaskStream, Words, add_words, mask_cells, wo
 from crypto.signing import SigningKey, name_of
 from crypto.threshold import KeyShare
 from federation.protocol import noise
-from federation.protocol.directory import Chain, Member, TrusteeRecord
+from federation.protocol.directory import Chain, Member
 from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
 from federation.protocol.privacy_cost import NO_LOSS
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import Contribution, ContributionHeader, UnmaskRequest
+from federation.protocol.seats import TrusteeRecord
 from federation.runtime.pinned_directory import pin
 from federation.runtime.sqlite import Connection
 from provider_server.network.grid_tenants import GridTenants

@@ -91,6 +91,7 @@ def scale(
 def openings(
     clouds: Annotated[int, typer.Option(min=1, help="Number of clouds, each a year long.")] = 3,
     *,
+    only_shipped: Annotated[bool, typer.Option("--only-shipped", help="The weeks of provider.toml alone.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -98,8 +99,9 @@ def openings(
     with _console.failing(), progressing() as progress:
         from simulation.bench import openings as bench_openings
 
-        steps = bench_openings.seen(clouds, quick=quick)
-        total = clouds * len(bench_openings.WAYS) * len(bench_openings.ANSWERING)
+        ways = ("shipped",) if only_shipped else tuple(bench_openings.WAYS)
+        steps = bench_openings.seen(clouds, ways, quick=quick)
+        total = clouds * len(ways) * len(bench_openings.ANSWERING)
         summary = bench_openings.summary(list(progress.track(steps, total=total, description="clouds")))
     if as_json:
         show_json(summary)

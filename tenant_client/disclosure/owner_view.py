@@ -134,6 +134,15 @@ class SentOwnership:
 
 
 @dataclass(frozen=True)
+class SentLink:
+    """A token of an epoch, and what it was in the epoch before; sent only if the policy has `link_epochs`."""
+
+    epoch: int
+    token_before: str
+    token_now: str
+
+
+@dataclass(frozen=True)
 class SentReceipt:
     """An acknowledgement of a directory entry by its digest, sent on each request."""
 
@@ -148,6 +157,7 @@ class Sent:
     contributions: tuple[SentContribution, ...]
     registrations: tuple[SentTokens, ...]
     ownerships: tuple[SentOwnership, ...]
+    links: tuple[SentLink, ...]
     evaluations: tuple[SentElements, ...]
     receipts: tuple[SentReceipt, ...]
     outcomes: tuple[SentOutcome, ...]
@@ -171,6 +181,7 @@ def sent(tenant: Tenant) -> Sent:
             for lease, epoch, start_h, ladder in tenant.journal.told()
         ),
         tuple(_sent_ownerships(tenant)),
+        tuple(_sent_links(tenant)),
         tuple(SentElements(*asked, elements) for asked, elements in tenant.tokens.evaluations().items()),
         tuple(_sent_receipts(tenant)),
         tuple(tenant.outcomes()),
@@ -181,6 +192,13 @@ def sent(tenant: Tenant) -> Sent:
 def _sent_ownerships(tenant: Tenant) -> Iterator[SentOwnership]:
     for epoch in sorted({epoch for _, epoch, _, _ in tenant.journal.told()}):
         yield SentOwnership(epoch, tuple(map(str, tenant.journal.held(epoch))))
+
+
+def _sent_links(tenant: Tenant) -> Iterator[SentLink]:
+    """Links are kept only under a policy that allows them; those of epochs that were asked about have left."""
+    for epoch in sorted({epoch for _, epoch, _, _ in tenant.journal.told()}):
+        for link in tenant.journal.links(epoch):
+            yield SentLink(epoch, str(link.before), str(link.now))
 
 
 def _sent_receipts(tenant: Tenant) -> Iterator[SentReceipt]:

@@ -37,6 +37,8 @@ CREATE TABLE IF NOT EXISTS healthy_lines (
 CREATE INDEX IF NOT EXISTS failures_by_time ON failures (at_h);
 CREATE TABLE IF NOT EXISTS registrations (
     lease BLOB PRIMARY KEY, epoch INTEGER NOT NULL, start_h REAL NOT NULL, ladder BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS links (
+    epoch INTEGER NOT NULL, token_before BLOB NOT NULL, token_now BLOB NOT NULL, PRIMARY KEY (epoch, token_before));
 CREATE TABLE IF NOT EXISTS grants (digest BLOB PRIMARY KEY, message BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS granted (lease BLOB PRIMARY KEY, grants BLOB NOT NULL REFERENCES grants);
 CREATE TABLE IF NOT EXISTS grants_refused (

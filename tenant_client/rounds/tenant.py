@@ -121,6 +121,9 @@ class Tenant:
         ladders = {workload: self.tokens.ladder(rungs(workload, catalogue), epoch) for workload in workloads}
         registered = [(lease.lease, lease.start_h, ladders[lease.descriptor]) for lease in leases]
         kept = self.journal.queue_registrations(epoch, registered)
+        if self.policy.link_epochs:
+            before = {one: self.tokens.known_ladder(rungs(one, catalogue), epoch - 1) for one in workloads}
+            self.journal.link(epoch, [(old, ladders[one]) for one, old in before.items() if old is not None])
         self.journal.label(
             Unit(str(lease.lease), lease.start_h, dict(lease.contexts) | kept[lease.lease].labels) for lease in leases
         )
@@ -161,6 +164,7 @@ class Tenant:
         entries = decode(DirectoryUpdate, payload).entries
         if not set(entries) <= set(self.chain.entries):
             self.chain = pin(self._connection, entries)
+            self.tokens.follow(self.chain.directory)
         return encode(Receipt(self.chain.directory.head))
 
     def register(self, payload: bytes) -> bytes:
@@ -169,7 +173,9 @@ class Tenant:
         workloads = self.journal.tell(asked.epoch, asked.start_hour, asked.end_hour)
         window = asked.start_hour, asked.end_hour
         owned = Ownership(self.id, asked.epoch, *window, self.journal.held(asked.epoch, *window))
-        return self._signing_key.sign(Registration(self.id, asked.epoch, workloads, self._signing_key.sign(owned)))
+        links = self.journal.links(asked.epoch) if self.policy.link_epochs else ()
+        ownership = self._signing_key.sign(owned)
+        return self._signing_key.sign(Registration(self.id, asked.epoch, workloads, ownership, links))
 
     def contribute(self, signed_plan: bytes) -> bytes:
         """The signed contribution to a plan: the kept one if there is one, else a new one, charged and kept."""

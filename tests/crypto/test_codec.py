@@ -62,6 +62,7 @@ from federation.protocol import (
     invitation,
     plan,
     round_messages,
+    seats as seats_module,
     service_messages,
 )
 from federation.protocol.attendance import MOST_LAYERS
@@ -80,7 +81,7 @@ from federation.protocol.bundle import (
     Statement,
 )
 from federation.protocol.causes import Domain
-from federation.protocol.directory import DirectoryEntry, Member, TrusteeRecord
+from federation.protocol.directory import DirectoryEntry, Member
 from federation.protocol.enrolment import SEALED_BYTES
 from federation.protocol.plan import (
     LARGEST_NOISE_SCALE,
@@ -95,6 +96,7 @@ from federation.protocol.plan import (
     Series,
 )
 from federation.protocol.round_messages import Contribution, EvaluationRequest, Ownership, UnmaskRequest, UnmaskShare
+from federation.protocol.seats import Reseating, Seats, TrusteeRecord
 from federation.protocol.service_messages import SESSION_BYTES, Action, Hint, HintState, Suspicion
 from provider_server.rounds import release
 from provider_server.store import backup
@@ -114,6 +116,7 @@ MODULES = (
     backup,
     masking,
     possession,
+    seats_module,
 )
 MESSAGES: tuple[type[Any], ...] = tuple(
     dict.fromkeys(
@@ -385,6 +388,21 @@ def committees(draw: st.DrawFn) -> ceremony.Committee:
 
 
 @st.composite
+def seats(draw: st.DrawFn) -> Seats:
+    """Numbered from 1, in order, and no key twice."""
+    distinct = (lambda one: one.verify_key, lambda one: one.mask_key)
+    drawn = draw(st.lists(valid(TrusteeRecord), min_size=1, max_size=3, unique_by=distinct))
+    return Seats(tuple(replace(one, index=index) for index, one in enumerate(drawn, 1)))
+
+
+@st.composite
+def reseatings(draw: st.DrawFn) -> Reseating:
+    """An entry with the trustees of some seats."""
+    handovers = draw(st.lists(st.binary(max_size=40), max_size=3))
+    return Reseating(draw(SCALARS[int]), draw(from_hint(Digest)), draw(seats()).trustees, tuple(handovers))
+
+
+@st.composite
 def plans(draw: st.DrawFn) -> Plan:
     """A plan has rules across its fields, so its strategy follows them; the fields without rules follow the hints."""
     names = draw(st.lists(st.sampled_from([*sorted(TOKEN_DIMENSIONS), "band", "other"]), min_size=1, unique=True))
@@ -446,6 +464,8 @@ COMPOSED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
     round_messages.RegistrationRequest: lambda: registration_requests(),
     ceremony.Dealing: lambda: dealings(),
     ceremony.Committee: lambda: committees(),
+    Seats: lambda: seats(),
+    Reseating: lambda: reseatings(),
     MismatchEntry: lambda: mismatches(),
     HazardEntry: lambda: hazards(),
     FactorEntry: lambda: factors(),

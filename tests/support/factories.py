@@ -22,10 +22,11 @@ from crypto.masking import MaskKey, MaskStream
 from crypto.signing import SigningKey, name_of, reopened
 from crypto.threshold import KeyShare
 from federation.protocol.causes import Domain
-from federation.protocol.directory import Chain, Directory, Member, TrusteeRecord
+from federation.protocol.directory import Chain, Directory, Member
 from federation.protocol.noise import Integers, NoiseSampler, SystemSampler
 from federation.protocol.plan import MaskTrustee, Plan
 from federation.protocol.round_messages import Contribution, ContributionHeader, Ladder, Ownership
+from federation.protocol.seats import TrusteeRecord
 from federation.runtime.clock import now_hour
 from federation.runtime.pinned_directory import pin
 from federation.runtime.sqlite import Connection
