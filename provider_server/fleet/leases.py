@@ -71,6 +71,12 @@ class Slices:
         return cls.since(dict.fromkeys((lease.tenant for lease in leases), start_hour), leases, end_hour, edges)
 
     @classmethod
+    def joined(cls, parts: Sequence["Slices"]) -> "Slices":
+        """Several windows with the same bands, one after the other; at least one."""
+        leases = tuple(lease for part in parts for lease in part.leases)
+        return cls(leases, np.concatenate([part.node_hours for part in parts]))
+
+    @classmethod
     def since(
         cls, start_hours: Mapping[TenantId, float], leases: Sequence[Lease], end_hour: float, edges: Sequence[float]
     ) -> "Slices":

@@ -6,12 +6,12 @@ Learning from releases is the `Publisher`'s task.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from crypto.codec import digest, encode
+from crypto.codec import decode, digest, encode
 from crypto.errors import MemberRefused, PeerFault, PharoahError, PlanRefused, Refusal
-from crypto.ids import LeaseId, RoundId, TenantId
+from crypto.ids import Digest, LeaseId, RoundId, TenantId
 from crypto.masking import Words, add_words
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed_by, reopened
@@ -25,6 +25,8 @@ from federation.protocol.plan import (
     check_continues,
 )
 from federation.protocol.round_messages import (
+    Contribution,
+    ContributionHeader,
     DirectoryUpdate,
     GrantedLease,
     LeaseGrants,
@@ -32,6 +34,8 @@ from federation.protocol.round_messages import (
     Ownership,
     Registration,
     RegistrationRequest,
+    Unheard,
+    UnheardRequest,
     UnmaskRequest,
 )
 from federation.protocol.seats import TrusteeRecord
@@ -40,12 +44,13 @@ from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
 from provider_server.rounds.ceilings import GroupSum, job_weeks
 from provider_server.rounds.grouping import GroupJudgement, TenantScores, accepted, assign, judge
+from provider_server.rounds.late import ceiling_of, is_over, late_answers, unheard, with_exposure_of
 from provider_server.rounds.owners import as_owned, evidence, with_held_links
 from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_opening, next_series
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
 from provider_server.rounds.schedule import BadWindow, Window
 from provider_server.store.hint_store import HintStore
-from provider_server.store.round_store import RoundState
+from provider_server.store.round_store import KeptRound, RoundState
 from provider_server.store.store import NOWHERE, Store
 
 logger = logging.getLogger(__name__)
@@ -300,12 +305,12 @@ class Provider:
 
     def waiting(self) -> list[Round]:
         """The rounds that are neither released nor refused, oldest first: they are opened in this order."""
-        plans = [
-            (reopened(Plan, record.signed_plan), record.signed_plan)
-            for record in self.store.rounds.rounds()
-            if record.state not in (RoundState.RELEASED, RoundState.REFUSED)
-        ]
-        return [Round(self.store.rounds, self._signing_key, self.chain.at(of.directory), plan) for of, plan in plans]
+        ended = RoundState.RELEASED, RoundState.REFUSED
+        return [self._round(kept) for kept in self.store.rounds.rounds() if kept.state not in ended]
+
+    def _round(self, kept: KeptRound) -> Round:
+        directory = self.chain.at(reopened(Plan, kept.signed_plan).directory)
+        return Round(self.store.rounds, self._signing_key, directory, kept.signed_plan)
 
     def unfinished(self) -> Round | None:
         """The oldest round that is neither released nor refused, if there is one."""
@@ -327,6 +332,30 @@ class Provider:
         with _dropping_bad_answers():
             round_.receive(answer)
 
+    def unheard(self, round_: Round) -> frozenset[Digest]:
+        """Contributions to earlier rounds of the series that those who answered have sent and that did not arrive."""
+        return unheard(self.store.rounds, round_.plan)
+
+    def unheard_request(self, wanted: Iterable[Digest]) -> bytes:
+        """The signed question for these contributions."""
+        return self._signing_key.sign(UnheardRequest(tuple(sorted(wanted))))
+
+    def receive_late(self, wanted: Container[Digest], answer: bytes) -> None:
+        """Stores contributions to earlier rounds, by the digests of their headers; a bad one is logged and dropped."""
+        with _dropping_bad_answers():
+            for contribution in decode(Unheard, answer).contributions:
+                self._receive_late(wanted, contribution)
+
+    def _receive_late(self, wanted: Container[Digest], contribution: bytes) -> None:
+        header = decode(Contribution, contribution).header
+        named = reopened(ContributionHeader, header)
+        try:
+            kept = self.store.rounds.get(named.round_id)
+        except KeyError as error:
+            raise PeerFault(f"tenant {named.tenant} sent a contribution to no round") from error
+        if digest(header) in wanted and is_over(kept):
+            self._round(kept).receive_late(contribution)
+
     def close_round(self, round_: Round) -> None:
         """Fixes the set of contributions, in random groups; CohortTooSmall while there are too few."""
         group = self._grouping(round_.plan)
@@ -335,7 +364,8 @@ class Provider:
     def drop_refused(self, round_: Round, refusals: Sequence[MemberRefused]) -> None:
         """Drops the contribution that all trustees refuse; raises a refusal if they do not agree on one."""
         named = {refusal.what.partition(":")[0] for refusal in refusals}
-        blamed = [tenant for tenant in round_.contributors if str(tenant) in named]
+        late = (header.tenant for _plan, headers in round_.late for header in headers)
+        blamed = [tenant for tenant in {*round_.contributors, *late} if str(tenant) in named]
         if len(blamed) != 1 or len(named) != 1 or len(refusals) < len(round_.plan.trustees):
             raise refusals[0]
         logger.warning(
@@ -365,14 +395,17 @@ class Provider:
         judgement, sound = self._judge(round_, opened, earlier, hours, leases)
         answered = [gate.Answered(tenant, hours[tenant]) for at in sound for tenant in round_.groups[at]]
         since = {answer.tenant: float(answer.start_hour) for answer in answered}
-        slices = Slices.by_week(since, leases, plan.end_hour, plan.band_edges_hours)
+        late = round_.late if 0 in sound else []  # they are in the first group
+        exposed = exposure.expose(plan, Slices.by_week(since, leases, plan.end_hour, plan.band_edges_hours))
+        exposed = with_exposure_of(late, exposed, leases)
         total = add_words(opened[at] for at in sound)
         release = gate.release(
             plan,
             total,
             answered,
-            exposure.expose(plan, slices),
+            exposed,
             earlier,
+            late=late_answers(late),
             smallest_group=round_.smallest_group,
             carries=0 in sound,
         )
@@ -456,7 +489,8 @@ class Provider:
             counts, variances = from_ring(plan, words), noise_variances(plan, len(members), round_.smallest_group)
             if at == 0 and earlier:  # the first group carries the weeks before
                 counts, variances = gate.newly_counted(plan, counts, variances, earlier)
-            sums.append(GroupSum(members, counts, variances))
+            late = ceiling_of(round_.late, plan, leases) if at == 0 else None
+            sums.append(GroupSum(members, counts, variances, late))
         judgement = judge(sums, held, self.suspicion().rates())
         return judgement, accepted(sums, judgement)
 

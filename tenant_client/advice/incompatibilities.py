@@ -126,6 +126,11 @@ def parse(text: str) -> Mapping[str, Entry]:
     return {entry.id: entry for entry in rows(loads(text, _FILE), Entry, _FILE, "id")}
 
 
+def explains(effect: Effect, reason: str) -> bool:
+    """Whether an effect may be what a diagnosis calls so."""
+    return reason in _EXPLAINS[effect]
+
+
 class Fit(StrEnum):
     """How an entry fits what is known of a job."""
 
@@ -147,7 +152,7 @@ def job_of(software: Software, descriptor: Descriptor | None) -> Job:
     if descriptor is None:
         return Job(software)
     kinds = frozenset(kind for kind, _, _ in descriptor.collectives)
-    return Job(of_versions(descriptor.versions) | software, descriptor.precision, kinds)
+    return Job(of_versions((*descriptor.versions, *descriptor.software)) | software, descriptor.precision, kinds)
 
 
 @dataclass(frozen=True)
@@ -168,6 +173,11 @@ class Known:
     source: str
     line: str = ""
     where: str = ""
+
+    @property
+    def label(self) -> str:
+        """What goes before the words."""
+        return "known of" if self.fit is Fit.APPLIES else "may apply:"
 
     @property
     def words(self) -> str:
@@ -218,7 +228,7 @@ def in_logs(job: Job, lines: Iterable[tuple[str, Line]], reason: str) -> tuple[K
     particular = {TABLE[name].pattern for name in named if not TABLE[name].log_only and not unknown[name]}
     seen = [known for name, known in named.items() if not (TABLE[name].log_only and TABLE[name].pattern in particular)]
     seen.sort(key=lambda known: (unknown[known.id], not TABLE[known.id].log_only, -len(known.found)))
-    rest = (known for known in against(job) if known.id not in named and reason in _EXPLAINS[known.effect])
+    rest = (known for known in against(job) if known.id not in named and explains(known.effect, reason))
     return (*seen, *(known for known in rest if not TABLE[known.id].pattern))
 
 

@@ -21,9 +21,10 @@ from tenant_client.advice.log_scan import known_in, software_in
 from tenant_client.cli import app
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal, Unit
+from tenant_client.run.hook.sampler import PACKAGES, software
 from tenant_client.sources.installed import installed
 from tenant_client.sources.scanning import Line
-from tenant_client.sources.software import COMPONENTS, Software, of_versions, software_of
+from tenant_client.sources.software import COMPONENTS, Software, component_of, of_versions, software_of
 from tenant_client.workload.descriptor import Descriptor
 
 CASES = tomllib.loads((Path(__file__).parent / "known_cases.toml").read_text(encoding="utf-8"))["case"]
@@ -350,6 +351,16 @@ def test_check_of_a_lease_outside_of_a_federation_looks_at_its_versions(tmp_path
     bare = check("aa", "--online", "--home", home)
     assert bare.exit_code == 3
     assert "has not joined a federation" in bare.stderr
+
+
+def test_what_a_job_tells_of_itself_has_a_component() -> None:
+    assert set(software()) >= {"numpy", "linux"}
+    assert all(component_of(name) for name in {*software(), *versions_of_torch(), *PACKAGES})
+
+
+def versions_of_torch() -> set[str]:
+    """What the hook tells beside packages."""
+    return {"python", "torch", "cuda", "hip", "cudnn", "nccl"}
 
 
 def test_software_of_this_machine(tmp_path: Path) -> None:
