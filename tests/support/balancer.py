@@ -3,9 +3,10 @@
 What nginx's `stream` module does with `proxy_pass` to an `upstream` of several servers.
 """
 
-import asyncio
+import socket
+import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 
@@ -13,49 +14,59 @@ BLOCK_BYTES = 2**16
 HOST = "127.0.0.1"
 
 
-@contextmanager
-def balancing(ports: list[int]) -> Iterator[int]:
-    """Relays to these ports of this machine while the block runs; yields its own."""
-    loop, started = asyncio.new_event_loop(), threading.Event()
-    listening: list[int] = []
-    turn = count()
+class Balancer(socketserver.ThreadingTCPServer):
+    """Relays to some ports of this machine, in turn."""
 
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = next(turn)
-        for at in range(len(ports)):
+    daemon_threads = True
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        super().__init__((HOST, 0), Relay)
+        self._ports = ports
+        self._turn = count()
+
+    def server(self) -> socket.socket | None:
+        """A connection to the next server that takes one."""
+        first = next(self._turn)
+        for at in range(len(self._ports)):
             with suppress(OSError):
-                there = await asyncio.open_connection(HOST, ports[(first + at) % len(ports)])
-                break
-        else:
-            writer.close()
+                return socket.create_connection((HOST, self._ports[(first + at) % len(self._ports)]))
+        return None
+
+
+class Relay(socketserver.BaseRequestHandler):
+    """One connection."""
+
+    server: Balancer
+
+    def handle(self) -> None:
+        there = self.server.server()
+        if there is None:
             return
-        await asyncio.gather(_pump(reader, there[1]), _pump(there[0], writer))
-
-    async def run() -> None:
-        server = await asyncio.start_server(relay, HOST, 0)
-        listening.append(server.sockets[0].getsockname()[1])
-        started.set()
-        async with server:
-            await server.serve_forever()
-
-    def until_cancelled() -> None:
-        with suppress(asyncio.CancelledError):
-            loop.run_until_complete(task)
-
-    task = loop.create_task(run())
-    thread = threading.Thread(target=until_cancelled, daemon=True)
-    thread.start()
-    started.wait(30)
-    try:
-        yield listening[0]
-    finally:
-        loop.call_soon_threadsafe(task.cancel)
-        thread.join(30)
+        with there:
+            back = threading.Thread(target=_pump, args=(there, self.request), daemon=True)
+            back.start()
+            _pump(self.request, there)
+            back.join()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError, asyncio.CancelledError):
-        while block := await reader.read(BLOCK_BYTES):
-            writer.write(block)
-            await writer.drain()
-    writer.close()
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    """Until one of them ends; then both do."""
+    with suppress(OSError):
+        while block := source.recv(BLOCK_BYTES):
+            sink.sendall(block)
+    for each in (source, sink):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def balancing(ports: Sequence[int]) -> Iterator[int]:
+    """Relays to these ports while the block runs; yields its own. Its callers have gone when the block ends."""
+    with Balancer(ports) as balancer:
+        thread = threading.Thread(target=balancer.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield balancer.server_address[1]
+        finally:
+            balancer.shutdown()
+            thread.join()
