@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from crypto.errors import AlreadyAnswered, MemberRefused, OutOfOrder, PharoahError, Refusal, Unreachable
+from crypto.ids import Digest
 from federation.protocol.queries import Query
 from provider_server.analysis.hazard import Unsettled
 from provider_server.learning.publication_gate import HeldBack, check
@@ -128,8 +129,14 @@ def collect_behind(provider: Provider, tenants: Tenants, window: Window) -> None
 
 
 def _collect(provider: Provider, tenants: Tenants, round_: Round) -> None:
+    """Asks for contributions, and for those to earlier rounds of the series that were charged and did not arrive."""
     for answer in tenants.ask(Query.CONTRIBUTION, round_.signed_plan):
         provider.receive(round_, answer)
+    asked: frozenset[Digest] = frozenset()
+    while wanted := provider.unheard(round_) - asked:  # one that arrives may name another
+        asked |= wanted
+        for answer in tenants.ask(Query.UNHEARD, provider.unheard_request(wanted)):
+            provider.receive_late(wanted, answer)
 
 
 def publish(publisher: Publisher, tenants: Tenants, announce: Callable[[Stage], None] = lambda stage: None) -> bool:

@@ -12,6 +12,7 @@ Requests and answers are bytes, so that the same object serves in process and ov
   is lost, and if the provider signed two, both signatures are kept as proof.
 - In a series (`crypto.continual_counting`) a trustee removes the mask of this week's noise and of the weighted sum of
   the weeks so far, never of a single week. It knows the earlier weeks and sets from its own database.
+- A contribution that came too late for its round counts in a later one of its series, once: its counts, not its noise.
 - If its disk fails it answers nothing and raises StorageFailed.
 
 Not promised: a trustee cannot detect that a tenant guesses descriptors within its quota. It learns which tenants own
@@ -25,6 +26,8 @@ from dataclasses import dataclass
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple, Self
+
+import numpy as np
 
 from crypto import masking, voprf
 from crypto.codec import decode, digest, encode, first_field
@@ -221,7 +224,7 @@ class Trustee:
         """
         told = decode(UnmaskCall, call)
         asked, plan = self._open(told.request)
-        if self.index not in {masking.index for masking in plan.trustees}:
+        if not self._masks_in(plan):
             raise PlanRefused(f"trustee {self.index} does not mask in round {plan.round_id}")
         named = name_of(told.request)
         if self._requested(plan.round_id) != told.request:
@@ -341,10 +344,9 @@ class Trustee:
         for signed in chain.from_iterable(asked.groups):
             self._check_contribution(signed, plan, directory)
         _check_owners(asked, plan, directory)
-        if self.index in {
-            masking.index for masking in plan.trustees
-        }:  # who does not mask opens nothing, and knows no order
+        if self._masks_in(plan):  # who does not opens nothing, and knows no order
             self._check_order(asked, plan)
+            self._check_late(asked, plan)
 
     def _check_contribution(self, signed: bytes, plan: Plan, directory: Directory) -> None:
         """MemberRefused unless a member signed this for this plan, and its mask can be made."""
@@ -356,6 +358,28 @@ class Trustee:
             self._key_of(plan).stream_key(self._stream(header, plan, directory))
         except PharoahError as error:
             raise MemberRefused(f"{tenant}: {error.what}") from error
+
+    def _check_late(self, asked: UnmaskRequest, plan: Plan) -> None:
+        """Each late contribution answers an earlier plan of the series, and was opened in no round of it.
+
+        A tenant's answer to a plan is opened once, whatever it says: so each job-week counts once.
+        """
+        if not asked.late:
+            return
+        opened = self._contributions_opened_before(plan)
+        for late in asked.late:
+            before = open_signed(Plan, late.plan, self.chain.directory.provider)
+            check_continues(before, plan)
+            directory = self.chain.at(before.directory)
+            for signed, header in zip(late.contributions, late.headers, strict=True):
+                self._check_contribution(signed, before, directory)
+                if (header.round_id, header.tenant) in opened:
+                    raise MemberRefused(f"{header.tenant}: its answer to round {header.round_id} was opened before")
+
+    def _contributions_opened_before(self, plan: Plan) -> set[tuple[RoundId, TenantId]]:
+        requests = [self._open(self._requested(before.plan.round_id) or b"")[0] for before in self._opened_before(plan)]
+        groups = chain.from_iterable((*asked.headers, *(late.headers for late in asked.late)) for asked in requests)
+        return {(header.round_id, header.tenant) for header in chain.from_iterable(groups)}
 
     @property
     def holds_recovered(self) -> bool:
@@ -376,6 +400,9 @@ class Trustee:
         if own not in self._mask_keys:
             raise PlanRefused(f"round {plan.round_id} has another mask key of trustee {self.index}")
         return self._mask_keys[own]
+
+    def _masks_in(self, plan: Plan) -> bool:
+        return self.index in {trustee.index for trustee in plan.trustees}
 
     def _masks_under(self, plan: Plan) -> MaskPublicKey:
         """The mask key that the plan names for this trustee; its own where it does not mask."""
@@ -464,6 +491,7 @@ class Trustee:
 
     def _mask_sums(self, asked: UnmaskRequest, plan: Plan) -> list[Words]:
         sums = [self._sum(group, plan, plan.words) for group in asked.headers]
+        sums[0][: plan.cells] += self._late_counts(asked, plan)
         left_out = {(one.position, one.group) for one in asked.left_out}
         past = [
             embed(before.plan.tables, plan.tables, self._counted(before.plan, left_out))
@@ -482,7 +510,17 @@ class Trustee:
 
     def _counts(self, plan: Plan) -> list[Words]:
         asked, _ = self._open(self._requested(plan.round_id) or b"")
-        return [self._sum(group, plan, plan.cells) for group in asked.headers]
+        sums = [self._sum(group, plan, plan.cells) for group in asked.headers]
+        sums[0] += self._late_counts(asked, plan)
+        return sums
+
+    def _late_counts(self, asked: UnmaskRequest, plan: Plan) -> Words:
+        """The masks of the counts of late contributions, laid out as in this round."""
+        total = np.zeros(plan.cells, np.uint64)
+        for late in asked.late:
+            before = reopened(Plan, late.plan)
+            total += embed(before.tables, plan.tables, self._sum(late.headers, before, before.cells))
+        return total
 
     def _sum(self, headers: Sequence[ContributionHeader], plan: Plan, words: int) -> Words:
         directory = self.chain.at(plan.directory)

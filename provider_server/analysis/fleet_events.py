@@ -150,11 +150,13 @@ def since_repair(at_risk: pl.DataFrame, back_h: Mapping[str, Sequence[int]], edg
         [(node, hour) for node, hours in sorted(back_h.items()) for hour in hours],
         schema={"node": pl.String, "back": pl.Int64},
         orient="row",
-    )
+    ).sort("back")
 
     def position(hours: pl.Series) -> pl.Series:
         asked = hours.struct.unnest().with_row_index("row").sort("hour")
-        joined = asked.join_asof(told.sort("back"), left_on="hour", right_on="back", by="node").sort("row")
+        joined = asked.join_asof(
+            told.sort("back"), left_on="hour", right_on="back", by="node", check_sortedness=False
+        ).sort("row")
         since = joined["hour"] - joined["back"]
         found = [(since >= edge).cast(pl.Int64) for edge in (0.0, *edges_h)]
         return pl.select(pl.sum_horizontal(found).fill_null(0)).to_series()

@@ -8,8 +8,9 @@ age of a lease counts from its start. Outcomes appear nowhere.
 import hashlib
 import hmac
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,19 @@ def _token(secret: bytes, text: str) -> Token:
     return Token(hmac.new(secret, b"pharoah/context/1\0" + text.encode(), hashlib.sha256).digest()[: Token.length])
 
 
+def context_links(secret: bytes, before: int, now: int, names: Iterable[str], levels: Iterable[int]) -> dict[str, str]:
+    """The tokens in epoch `now` of those in epoch `before`, of contexts by name at build-up levels."""
+    return {
+        old: token
+        for name, level in product(names, levels)
+        for old, token in zip(
+            context_tokens(secret, before, name, level).values(),
+            context_tokens(secret, now, name, level).values(),
+            strict=True,
+        )
+    }
+
+
 @dataclass(frozen=True, eq=False)
 class Slices:
     """Exposure of the leases of one window, by age band: node-hours, shape (leases, bands), and the leases in order."""
@@ -55,6 +69,12 @@ class Slices:
     def of(cls, leases: Sequence[Lease], start_hour: float, end_hour: float, edges: Sequence[float]) -> "Slices":
         """Cuts every lease that overlaps [start_hour, end_hour) at the band edges of its age; ages beyond are lost."""
         return cls.since(dict.fromkeys((lease.tenant for lease in leases), start_hour), leases, end_hour, edges)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Slices"]) -> "Slices":
+        """Several windows with the same bands, one after the other; at least one."""
+        leases = tuple(lease for part in parts for lease in part.leases)
+        return cls(leases, np.concatenate([part.node_hours for part in parts]))
 
     @classmethod
     def since(

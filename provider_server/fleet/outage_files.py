@@ -18,6 +18,7 @@ Not promised: to find rows that tell of one failure twice.
 
 import gzip
 import itertools
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ ISO = ("%Y-%m-%dT%H:%M:%S%.f%#z", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%dT%H:%M%#z"
 NAIVE = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%m/%d/%Y %H:%M")
 SHORT_YEAR = "%m/%d/%y %H:%M"
 LANL_CAUSES = ("Facilities", "Hardware", "Human Error", "Network", "Undetermined", "Software")
+ONE_JOB = "a node that runs several jobs at once has one row for them, with one workload"
 PREAMBLE_LINES = 3  # above a header: the file of Los Alamos has a line of titles there
 
 
@@ -56,11 +58,7 @@ class Outages:
 
 def read_outages(path: Path) -> Outages:
     """The outages of a file, plain or gzipped; UnusableOutages where it is neither of the three forms."""
-    try:
-        packed = path.read_bytes()
-        content = gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed
-    except (OSError, EOFError) as error:
-        raise UnusableOutages(f"{path} cannot be read: {error}") from error
+    content = _content(path)
     trace = content.lstrip()[:1] == b"["
     rows = _trace(content, path) if trace else _table(content, path)
     if rows.is_empty():
@@ -71,6 +69,33 @@ def read_outages(path: Path) -> Outages:
     days = pl.concat([rows["start_h"], rows["end_h"].drop_nulls()]).to_numpy() // DAY_H
     first = 0.0 if trace else float(days.min())
     return Outages(rows.sort("start_h", "node"), DAY_H * first, DAY_H * float(days.max() + 1.0))
+
+
+def read_jobs(path: Path) -> pl.DataFrame:
+    """Jobs (node, start_h, end_h or null, workload) of a CSV file, one row for each node of each job."""
+    content = _content(path)
+    if not {_name(cell) for cell in _first_line(content).split(",")} >= {"node", "start", "end", "workload"}:
+        raise UnusableOutages(f"{path} has no columns node, start, end, workload", hint="see docs/hazard.md")
+    table = _csv(content, path, 0).select("node", "start", "end", kind=_kind("workload"))
+    jobs = _checked(table, path).rename({"kind": "workload"})
+    reached = pl.col("end_h").fill_null(math.inf).cum_max().shift(1).over("node")
+    jobs = jobs.sort("node", "start_h")
+    both = jobs.filter((pl.col("start_h") < reached).fill_null(value=False))
+    if not both.is_empty():
+        raise UnusableOutages(f"{path}: two jobs on {both['node'][0]} at hour {both['start_h'][0]:g}", hint=ONE_JOB)
+    return jobs
+
+
+def _content(path: Path) -> bytes:
+    try:
+        packed = path.read_bytes()
+        return gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed
+    except (OSError, EOFError) as error:
+        raise UnusableOutages(f"{path} cannot be read: {error}") from error
+
+
+def _first_line(content: bytes) -> str:
+    return content.split(b"\n", 1)[0].decode("utf-8", "replace")
 
 
 # ---- a published trace of starts and ends ----------------------------------------------------------------------------

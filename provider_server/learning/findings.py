@@ -30,7 +30,7 @@ from provider_server.analysis.hazard import Estimate
 from provider_server.analysis.mismatch import LOG_FACTOR, Mismatches, find_mismatches
 from provider_server.analysis.rules import Rule
 from provider_server.analysis.versions import PairPrior, Partition, partitions
-from provider_server.fleet.leases import Lease, Slices
+from provider_server.fleet.leases import Lease
 from provider_server.learning.verdicts import PairFinding, judge_pairs
 from provider_server.rounds.release import Release
 
@@ -135,9 +135,8 @@ def _job_weeks(
     """The arrays of `_Seen`, release by release."""
     start, end = (np.array([getattr(lease, name) for lease in leases]) for name in ("start_h", "end_h"))
     for made in releases:
-        plan, since = made.plan, {answer.tenant: float(answer.start_hour) for answer in made.answered}
-        near = np.flatnonzero((start < plan.end_hour) & (end > min(since.values())))
-        slices = Slices.by_week(since, [leases[place] for place in near.tolist()], plan.end_hour, plan.band_edges_hours)
+        near = np.flatnonzero((start < made.plan.end_hour) & (end > made.first_hour))
+        slices = made.slices([leases[place] for place in near.tolist()])
         labels = [lease.labels for lease in slices.leases]
         counted = made.table("pairs")
         yield (
@@ -145,7 +144,7 @@ def _job_weeks(
             _rows(labels, "context_level", made.table("hazard"), hazard),
             _cells(labels, counted, pairs),
             _cells(labels, pairs, pairs),
-            np.full(len(labels), plan.failures_per_unit, np.intp),
+            np.full(len(labels), made.plan.failures_per_unit, np.intp),
         )
 
 

@@ -3,6 +3,7 @@
 Rates are failures per 1,000 node-hours at risk, with 95% intervals that take nodes as the independent units.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypedDict
 
@@ -10,12 +11,14 @@ import polars as pl
 
 from federation.protocol.life_table import PER_NODE_HOURS
 from federation.runtime.visible import counted_as
+from provider_server.analysis.fault_classes import ACTIONS, FaultClass, FaultClasses
 from provider_server.analysis.fleet_curves import kaplan_meier, nelson_aalen
 from provider_server.analysis.probation import Probation, pieces, standing
 from provider_server.analysis.recurrent import Spells, rate, to_first_failure
 from provider_server.reporting.hazard_text import BandRow, CurvePoint, band_line, curve_points
 
 PROBATION_RATIO = 3.0  # hazard over that of a node never down, from which a node is on probation
+IDLE_NAME = "(no job)"
 SHOWN = 10  # nodes in the text
 
 
@@ -36,6 +39,26 @@ class NodeOnProbationRow(TypedDict):
     ratio_of_repair: float
     ratio_of_node: float
     failures_per_1000_node_hours: float
+
+
+class FaultRow(TypedDict):
+    """The failures of one cause on one node: persistent, gray or transient, how likely each is, and what to do.
+
+    `failures` counts bursts of a day once, `expected` is how many are usual; `workloads` are those that a gray fault
+    affects, each more likely than not.
+    """
+
+    node: str
+    kind: str
+    fault_class: FaultClass
+    action: str
+    probability_persistent: float
+    probability_gray: float
+    probability_transient: float
+    failures: int
+    expected: float
+    workloads: list[str]
+    evidence: str
 
 
 class OutagesRow(TypedDict):
@@ -61,10 +84,19 @@ class OutagesRow(TypedDict):
     curve: list[CurvePoint]
     after_repair: AfterRepairRow
     on_probation: list[NodeOnProbationRow]
+    faults: list[FaultRow]
     left_out: list[str]
 
 
-def outages_row(outages: pl.DataFrame, found: Spells, model: Probation, nodes: int, *, nodes_known: bool) -> OutagesRow:
+def outages_row(
+    outages: pl.DataFrame,
+    found: Spells,
+    model: Probation,
+    classes: Sequence[FaultClasses],
+    *,
+    nodes: int,
+    nodes_known: bool,
+) -> OutagesRow:
     """Everything in one row; at least one failure at risk. `nodes_known`: the fleet was named, or its size."""
     kinds = found.failures.group_by("kind").len().sort("len", "kind", descending=[True, False])
     at_risk = rate(found)
@@ -89,6 +121,7 @@ def outages_row(outages: pl.DataFrame, found: Spells, model: Probation, nodes: i
         "curve": curve_points(kaplan_meier(first), nelson_aalen(first)),
         "after_repair": _after_repair(model, found),
         "on_probation": _on_probation(model, found),
+        "faults": _faults(classes),
         "left_out": _left_out(outages, found, nodes_known=nodes_known),
     }
 
@@ -135,6 +168,34 @@ def _on_probation(model: Probation, found: Spells) -> list[NodeOnProbationRow]:
     ]
 
 
+def _faults(classes: Sequence[FaultClasses]) -> list[FaultRow]:
+    """Of every node and cause with a failure, what is not transient first, and of that the likeliest."""
+    rows = [_fault(each, place) for each in classes for place in range(len(each.nodes)) if each.failures[place].any()]
+    return sorted(rows, key=lambda row: (row["probability_transient"], row["kind"], row["node"]))
+
+
+def _fault(of: FaultClasses, place: int) -> FaultRow:
+    persistent, gray, transient = of.probability[place].tolist()
+    found = list(FaultClass)[int(of.probability[place].argmax())]
+    likely = of.affected[place] > 0.5 if found is FaultClass.GRAY else of.affected[place] > 1.0
+    failures, ran, with_any = of.failures[place], of.expected[place] > 0, of.failures[place] > 0
+    many = int(failures.sum())
+    under = f", under {int(with_any.sum())} of {counted_as(int(ran.sum()), 'workload')}" if ran.sum() > 1 else ""
+    return {
+        "node": of.nodes[place],
+        "kind": of.cause,
+        "fault_class": found,
+        "action": ACTIONS[found],
+        "probability_persistent": persistent,
+        "probability_gray": gray,
+        "probability_transient": transient,
+        "failures": many,
+        "expected": float(of.expected[place].sum()),
+        "workloads": [name or IDLE_NAME for name, hit in zip(of.workloads, likely.tolist(), strict=True) if hit],
+        "evidence": f"{counted_as(many, 'failure')} where {of.expected[place].sum():.2g} are usual{under}",
+    }
+
+
 def _left_out(outages: pl.DataFrame, found: Spells, *, nodes_known: bool) -> list[str]:
     outside = outages.filter((pl.col("start_h") < found.start_h) | (pl.col("start_h") >= found.end_h)).height
     others = outages.height - outside - found.failures.height
@@ -162,7 +223,17 @@ def outage_lines(row: OutagesRow) -> list[str]:
         f" ({100 * last['survival_low']:.1f}–{100 * last['survival_high']:.1f}%)",
         *(band_line(band) for band in row["after_repair"]["bands"]),
         *(_node_line(node) for node in row["on_probation"][:SHOWN]),
+        *(_fault_line(fault) for fault in row["faults"][:SHOWN] if fault["fault_class"] != FaultClass.TRANSIENT),
     ]
+
+
+def _fault_line(fault: FaultRow) -> str:
+    sure = max(fault["probability_persistent"], fault["probability_gray"])
+    affected = f" ({', '.join(fault['workloads'])})" if fault["workloads"] else ""
+    return (
+        f"{fault['node']}: {fault['kind']}: {fault['fault_class']}{affected}, {min(99.0, 100 * sure):.0f}% sure:"
+        f" {fault['action']}; {fault['evidence']}"
+    )
 
 
 def _node_line(node: NodeOnProbationRow) -> str:

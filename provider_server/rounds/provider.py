@@ -6,14 +6,12 @@ Learning from releases is the `Publisher`'s task.
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
-from crypto.codec import digest, encode
+from crypto.codec import decode, digest, encode
 from crypto.errors import MemberRefused, PeerFault, PharoahError, PlanRefused, Refusal
-from crypto.ids import LeaseId, RoundId, TenantId
+from crypto.ids import Digest, LeaseId, RoundId, TenantId
 from crypto.masking import Words, add_words
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed_by, reopened
@@ -21,7 +19,6 @@ from federation.protocol.directory import Chain, Directory, Member, next_entry, 
 from federation.protocol.noise import from_ring, noise_variances
 from federation.protocol.plan import (
     HOURS_PER_WEEK,
-    TOKEN_DIMENSIONS,
     MaskTrustee,
     Plan,
     PublishedBundle,
@@ -29,6 +26,8 @@ from federation.protocol.plan import (
     check_continues,
 )
 from federation.protocol.round_messages import (
+    Contribution,
+    ContributionHeader,
     DirectoryUpdate,
     GrantedLease,
     LeaseGrants,
@@ -36,6 +35,8 @@ from federation.protocol.round_messages import (
     Ownership,
     Registration,
     RegistrationRequest,
+    Unheard,
+    UnheardRequest,
     UnmaskRequest,
 )
 from federation.protocol.seats import MASK_SEATS, TrusteeRecord
@@ -44,11 +45,13 @@ from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
 from provider_server.rounds.ceilings import GroupSum, job_weeks
 from provider_server.rounds.grouping import GroupJudgement, TenantScores, accepted, assign, judge
+from provider_server.rounds.late import ceiling_of, is_over, late_answers, unheard, with_exposure_of
+from provider_server.rounds.owners import as_owned, evidence, with_held_links
 from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_opening, next_series
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of, past_rounds
 from provider_server.rounds.schedule import BadWindow, Window
 from provider_server.store.hint_store import HintStore
-from provider_server.store.round_store import RoundState
+from provider_server.store.round_store import KeptRound, RoundState
 from provider_server.store.store import NOWHERE, Store
 
 logger = logging.getLogger(__name__)
@@ -217,7 +220,8 @@ class Provider:
             owned = open_signed_by(Ownership, registration.ownership, self.directory.verify_key)
             if (owned.tenant, owned.epoch) != (registration.tenant, registration.epoch):
                 raise PeerFault(f"tenant {registration.tenant.hex()[:12]}… sent the ownership statement of another")
-            self.store.register(registration)
+            before = self.store.ownership(owned.tenant, owned.epoch - 1)
+            self.store.register(with_held_links(registration, owned, before))
 
     # ---- a round -----------------------------------------------------------------------------------------------------
 
@@ -249,7 +253,7 @@ class Provider:
             )
         owned = self._owned(self.epoch(window[0]), series.start_hour if series else window[0], window[1])
         known = self.store.leases(self._epoch_start(window[0]), window[1])
-        leases = [_as_owned(lease, owned) for lease in known]
+        leases = [as_owned(lease, owned) for lease in known]
         trustees, head = self._mask_trustees_of(series, earlier), self.directory.head
         plan = make_plan(
             self.settings,
@@ -309,23 +313,19 @@ class Provider:
 
     def waiting(self) -> list[Round]:
         """The rounds that are neither released nor refused, oldest first: they are opened in this order."""
-        plans = [
-            (reopened(Plan, record.signed_plan), record.signed_plan)
-            for record in self.store.rounds.rounds()
-            if record.state not in (RoundState.RELEASED, RoundState.REFUSED)
-        ]
-        return [self._round(of, plan) for of, plan in plans]
+        ended = RoundState.RELEASED, RoundState.REFUSED
+        return [self._round(kept) for kept in self.store.rounds.rounds() if kept.state not in ended]
 
-    def _round(self, plan: Plan, signed_plan: bytes) -> Round:
-        return Round(self.store.rounds, self._signing_key, self.chain.at(plan.directory), signed_plan, self.directory)
+    def _round(self, kept: KeptRound) -> Round:
+        directory = self.chain.at(reopened(Plan, kept.signed_plan).directory)
+        return Round(self.store.rounds, self._signing_key, directory, kept.signed_plan, self.directory)
 
     def history(self, round_: Round, trustee: int) -> list[Round]:
         """The earlier rounds of a series, oldest first, for a trustee that took its seat since the series began.
 
         None for one that was there: it remembers them.
         """
-        plans = past_rounds(self.store.rounds, round_.plan)
-        rounds = [self._round(reopened(Plan, plan), plan) for plan in plans]
+        rounds = [self._round(kept) for kept in past_rounds(self.store.rounds, round_.plan)]
         began = (rounds or [round_])[0].plan.directory
         then, now = self.chain.at(began).trustee(trustee), self.directory.trustee(trustee)
         return [] if then.verify_key == now.verify_key else [*rounds, round_]
@@ -350,6 +350,30 @@ class Provider:
         with _dropping_bad_answers():
             round_.receive(answer)
 
+    def unheard(self, round_: Round) -> frozenset[Digest]:
+        """Contributions to earlier rounds of the series that those who answered have sent and that did not arrive."""
+        return unheard(self.store.rounds, round_.plan)
+
+    def unheard_request(self, wanted: Iterable[Digest]) -> bytes:
+        """The signed question for these contributions."""
+        return self._signing_key.sign(UnheardRequest(tuple(sorted(wanted))))
+
+    def receive_late(self, wanted: Container[Digest], answer: bytes) -> None:
+        """Stores contributions to earlier rounds, by the digests of their headers; a bad one is logged and dropped."""
+        with _dropping_bad_answers():
+            for contribution in decode(Unheard, answer).contributions:
+                self._receive_late(wanted, contribution)
+
+    def _receive_late(self, wanted: Container[Digest], contribution: bytes) -> None:
+        header = decode(Contribution, contribution).header
+        named = reopened(ContributionHeader, header)
+        try:
+            kept = self.store.rounds.get(named.round_id)
+        except KeyError as error:
+            raise PeerFault(f"tenant {named.tenant} sent a contribution to no round") from error
+        if digest(header) in wanted and is_over(kept):
+            self._round(kept).receive_late(contribution)
+
     def close_round(self, round_: Round) -> None:
         """Fixes the set of contributions, in random groups; CohortTooSmall while there are too few."""
         group = self._grouping(round_.plan)
@@ -358,7 +382,8 @@ class Provider:
     def drop_refused(self, round_: Round, refusals: Sequence[MemberRefused]) -> None:
         """Drops the contribution that all trustees refuse; raises a refusal if they do not agree on one."""
         named = {refusal.what.partition(":")[0] for refusal in refusals}
-        blamed = [tenant for tenant in round_.contributors if str(tenant) in named]
+        late = (header.tenant for _plan, headers in round_.late for header in headers)
+        blamed = [tenant for tenant in {*round_.contributors, *late} if str(tenant) in named]
         if len(blamed) != 1 or len(named) != 1 or len(refusals) < len(round_.plan.trustees):
             raise refusals[0]
         logger.warning(
@@ -375,7 +400,7 @@ class Provider:
 
     def _evidence(self, plan: Plan) -> list[bytes]:
         directory = self.chain.at(plan.directory)
-        return _evidence(plan, self._ownerships(plan.epoch, directory, plan.first_hour, plan.end_hour))
+        return evidence(plan, self._ownerships(plan.epoch, directory, plan.first_hour, plan.end_hour))
 
     def release(self, round_: Round) -> gate.Release:
         """Releases the sum of the groups whose counts are possible, and stores it; PoisonedRound if most are not."""
@@ -388,14 +413,17 @@ class Provider:
         judgement, sound = self._judge(round_, opened, earlier, hours, leases)
         answered = [gate.Answered(tenant, hours[tenant]) for at in sound for tenant in round_.groups[at]]
         since = {answer.tenant: float(answer.start_hour) for answer in answered}
-        slices = Slices.by_week(since, leases, plan.end_hour, plan.band_edges_hours)
+        late = round_.late if 0 in sound else []  # they are in the first group
+        exposed = exposure.expose(plan, Slices.by_week(since, leases, plan.end_hour, plan.band_edges_hours))
+        exposed = with_exposure_of(late, exposed, leases)
         total = add_words(opened[at] for at in sound)
         release = gate.release(
             plan,
             total,
             answered,
-            exposure.expose(plan, slices),
+            exposed,
             earlier,
+            late=late_answers(late),
             smallest_group=round_.smallest_group,
             carries=0 in sound,
         )
@@ -479,7 +507,8 @@ class Provider:
             counts, variances = from_ring(plan, words), noise_variances(plan, len(members), round_.smallest_group)
             if at == 0 and earlier:  # the first group carries the weeks before
                 counts, variances = gate.newly_counted(plan, counts, variances, earlier)
-            sums.append(GroupSum(members, counts, variances))
+            late = ceiling_of(round_.late, plan, leases) if at == 0 else None
+            sums.append(GroupSum(members, counts, variances, late))
         judgement = judge(sums, held, self.suspicion().rates())
         return judgement, accepted(sums, judgement)
 
@@ -501,25 +530,6 @@ def _may_follow(earlier: Plan, plan: Plan) -> bool:
 
 def _same_series(one: Plan, other: Plan) -> bool:
     return one.series is not None and other.series is not None and one.series.name == other.series.name
-
-
-def _as_owned(lease: Lease, owned: dict[TenantId, set[str]]) -> Lease:
-    """The lease with only those of its tokens that its tenant's ownership statement names."""
-    held = owned.get(lease.tenant, set())
-    return replace(lease, labels={name: token for name, token in lease.labels.items() if token in held})
-
-
-def _evidence(plan: Plan, ownerships: Sequence[tuple[Ownership, bytes]]) -> list[bytes]:
-    """Signed ownership statements, as few as prove `owners_minimum` owners for every token row of the plan."""
-    rows = {level for dimension in plan.dimensions if dimension.name in TOKEN_DIMENSIONS for level in dimension.levels}
-    shown: Counter[str] = Counter()
-    chosen = []
-    for owned, signed in ownerships:
-        held = {str(token) for token in owned.tokens} & rows
-        if any(shown[token] < plan.owners_minimum for token in held):
-            shown.update(held)
-            chosen.append(signed)
-    return chosen
 
 
 @contextmanager

@@ -10,11 +10,12 @@
   what they ask trustees follows from how the one before them ended. So rounds are opened in their order.
 - Contributions are split at random into groups of at least the cohort minimum, and each group's sum is unmasked
   separately, so that a false contribution spoils only its group (`provider_server.rounds.grouping`).
-- In a series each group's masked counts are stored, for the following weeks.
+- In a series each group's masked counts are stored, for the following weeks. Contributions that came too late for their
+  round are counted in the next one that is closed (`provider_server.rounds.late`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,14 @@ from federation.protocol.round_messages import (
     ContributionHeader,
     Endorsement,
     GroupOfRound,
+    LateContributions,
     UnmaskCall,
     UnmaskRequest,
     UnmaskShare,
     opened_contribution,
 )
 from federation.runtime.visible import counted_as
+from provider_server.rounds.late import LateRound, late_rounds
 from provider_server.store.round_store import TRANSITIONS, Answer, KeptRound, Outcome, RoundState, RoundStore, Step
 
 Grouping = Callable[[Sequence[TenantId]], Sequence[Sequence[TenantId]]]
@@ -46,11 +49,15 @@ Grouping = Callable[[Sequence[TenantId]], Sequence[Sequence[TenantId]]]
 
 @dataclass(frozen=True)
 class Past:
-    """The earlier rounds of a series: plans of the opened ones, oldest first, and the last one's request."""
+    """The earlier rounds of a series: plans of the opened ones, oldest first, and the last one's request.
+
+    `late` are contributions to them that came after they were over.
+    """
 
     plans: tuple[Plan, ...] = ()
     after: Digest | None = None
     left_out: tuple[GroupOfRound, ...] = ()
+    late: tuple[LateRound, ...] = ()
 
 
 class Round:
@@ -93,6 +100,11 @@ class Round:
         return tuple(tuple(header.tenant for header in group) for group in self._request().headers)
 
     @property
+    def late(self) -> list[tuple[Plan, tuple[ContributionHeader, ...]]]:
+        """Contributions to earlier rounds that it counts, by their plans; RuntimeError before `close`."""
+        return [(reopened(Plan, late.plan), late.headers) for late in self._request().late]
+
+    @property
     def smallest_group(self) -> int:
         """How many contributions its smallest group has, by which noise is opened; RuntimeError before `close`."""
         return min(len(group) for group in self._request().groups)
@@ -100,6 +112,14 @@ class Round:
     def receive(self, data: bytes) -> None:
         """Stores a signed contribution. The same bytes twice are harmless; PeerFault for one that does not fit."""
         self._require(RoundState.COLLECTING)
+        self._keep(data)
+
+    def receive_late(self, data: bytes) -> None:
+        """Stores a signed contribution after the round is over, for a later round of its series; else as `receive`."""
+        self._require(RoundState.RELEASED, RoundState.REFUSED)
+        self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
         header, contribution = opened_contribution(data, self._directory.verify_key)
         tenant = header.tenant
         if header.plan != self._digest or header.round_id != self.plan.round_id:
@@ -138,19 +158,31 @@ class Round:
         self._move(RoundState.ENDORSING, self._asked(group(contributors), past))
 
     def _asked(self, groups: Sequence[Sequence[TenantId]], past: Past) -> bytes:
-        headers = tuple(tuple(self._contribution(tenant).header for tenant in sorted(members)) for members in groups)
+        headers = tuple(self._headers_of(self.plan.round_id, sorted(members)) for members in groups)
         ownerships = self._store.get(self.plan.round_id).ownerships
-        return self._signing_key.sign(UnmaskRequest(self.signed_plan, headers, past.after, past.left_out, ownerships))
+        late = tuple(
+            LateContributions(late.signed_plan, self._headers_of(late.plan.round_id, late.tenants))
+            for late in past.late
+            if late.tenants
+        )
+        asked = UnmaskRequest(self.signed_plan, headers, past.after, past.left_out, ownerships, late)
+        return self._signing_key.sign(asked)
+
+    def _headers_of(self, round_id: RoundId, tenants: Iterable[TenantId]) -> tuple[bytes, ...]:
+        return tuple(decode(Contribution, self._store.contribution(round_id, tenant)).header for tenant in tenants)
 
     def drop(self, tenant: TenantId, group: Grouping, past: Past) -> None:
-        """Drops a contribution that every trustee refused; CohortTooSmall if too few are left.
+        """Drops the contributions of a tenant that every trustee refused; CohortTooSmall if too few are left.
 
         A new request replaces the one that named it, which no trustee has endorsed.
         """
         self._require(RoundState.ENDORSING)
         left = [other for other in self.contributors if other != tenant]
         self._require_cohort(len(left))
-        self._store.drop_contribution(self.plan.round_id, tenant, self._asked(group(left), past))
+        kept = [replace(late, tenants=tuple(of for of in late.tenants if of != tenant)) for late in past.late]
+        request = self._asked(group(left), replace(past, late=tuple(kept)))
+        refused = [late.plan.round_id for late in past.late]
+        self._store.drop_contribution(self.plan.round_id, tenant, request, refused)
 
     def _require_cohort(self, contributions: int) -> None:
         if contributions < self.plan.cohort_minimum:
@@ -211,7 +243,7 @@ class Round:
     def open(self, past: Past) -> list[Words]:
         """Each group's noisy sum, shape (cells,) each; RuntimeError while shares are missing."""
         self._require_shares()
-        sums = [self._sum(members) for members in self.groups]
+        sums = self._sums()
         opened = open_groups(self.plan, self._past_counts(past), sums, self.smallest_group)
         for data in self._store.answers(self.plan.round_id, Answer.SHARE).values():
             share = reopened(UnmaskShare, data)
@@ -222,8 +254,9 @@ class Round:
     def release(self, data: bytes, left_out: frozenset[int], suspicion: Mapping[str, Any]) -> None:
         """Ends the round: stores its release and, in a series, the masked counts for the following weeks."""
         self._require_shares()
-        counts = [words_to_bytes(self._sum(members)[: self.plan.cells]) for members in self.groups]
-        outcome = Outcome(data, counts if self.plan.series else [], left_out, suspicion)
+        counts = [words_to_bytes(words[: self.plan.cells]) for words in self._sums()]
+        late = [(header.round_id, header.tenant) for _plan, headers in self.late for header in headers]
+        outcome = Outcome(data, counts if self.plan.series else [], left_out, suspicion, late)
         self._store.finish(self.plan.round_id, RoundState.UNMASKING, RoundState.RELEASED, outcome)
 
     def _past_counts(self, past: Past) -> list[Words]:
@@ -237,10 +270,19 @@ class Round:
                 total += words_from_bytes(words)
         return embed(plan.tables, self.plan.tables, total)
 
-    def _sum(self, members: Iterable[TenantId]) -> Words:
-        total = np.zeros(self.plan.words, np.uint64)
-        for tenant in members:
-            total += words_from_bytes(self._contribution(tenant).cells)
+    def _sums(self) -> list[Words]:
+        """The sum over each group; the counts of late contributions are in the first."""
+        sums = [self._sum(self.plan, members, self.plan.words) for members in self.groups]
+        for plan, headers in self.late:
+            counts = self._sum(plan, [header.tenant for header in headers], plan.cells)
+            sums[0][: self.plan.cells] += embed(plan.tables, self.plan.tables, counts)
+        return sums
+
+    def _sum(self, plan: Plan, tenants: Iterable[TenantId], words: int) -> Words:
+        total = np.zeros(words, np.uint64)
+        for tenant in tenants:
+            contribution = decode(Contribution, self._store.contribution(plan.round_id, tenant))
+            total += words_from_bytes(contribution.cells)[:words]
         return total
 
     def _contribution(self, tenant: TenantId) -> Contribution:
@@ -300,13 +342,12 @@ def past_of(store: RoundStore, plan: Plan) -> Past:
             for group, is_left_out, _words in store.masked_counts(kept.round_id)
             if is_left_out
         ]
-    return Past(tuple(plans), after, tuple(left_out))
+    return Past(tuple(plans), after, tuple(left_out), late_rounds(store, plan))
 
 
-def past_rounds(store: RoundStore, plan: Plan) -> list[bytes]:
-    """The signed plans of the released rounds of the plan's series so far, oldest first."""
-    kept = ((round_, reopened(Plan, round_.signed_plan)) for round_ in store.rounds())
-    return [round_.signed_plan for round_, earlier in kept if _goes_before(round_, earlier, plan)]
+def past_rounds(store: RoundStore, plan: Plan) -> list[KeptRound]:
+    """The released rounds of the plan's series so far, oldest first."""
+    return [kept for kept in store.rounds() if _goes_before(kept, reopened(Plan, kept.signed_plan), plan)]
 
 
 def is_broken(store: RoundStore, plan: Plan) -> bool:

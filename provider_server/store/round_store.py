@@ -78,12 +78,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a released round leaves: the release, masked counts by group, groups that do not count, and a note."""
+    """What a released round leaves: the release, masked counts by group, groups that do not count, and a note.
+
+    `late` names contributions to earlier rounds that it counted.
+    """
 
     release: bytes
     masked_counts: Sequence[bytes] = ()
     left_out: frozenset[int] = frozenset()
     suspicion: Mapping[str, Any] = field(default_factory=dict)
+    late: Sequence[tuple[RoundId, TenantId]] = ()
 
 
 class RoundStore:
@@ -139,6 +143,8 @@ class RoundStore:
             note = json.dumps(outcome.suspicion, sort_keys=True)
             connection.execute(sa.insert(tables.notes).values(name=SUSPICION, note=note))
             connection.execute(sa.delete(tables.contributions).where(tables.contributions.c.round_id == name))
+            for earlier, tenant in outcome.late:
+                connection.execute(sa.delete(tables.contributions).where(_of(earlier, tenant)))
 
     def add_contribution(self, round_id: RoundId, tenant: TenantId, message: bytes) -> bytes:
         """Keeps a tenant's contribution unless there is one; returns the one that is kept."""
@@ -149,20 +155,21 @@ class RoundStore:
                 connection.execute(sa.insert(tables.contributions).values(row))
         return message if kept is None else kept.message
 
-    def drop_contribution(self, round_id: RoundId, tenant: TenantId, request: bytes) -> None:
-        """Takes a contribution out of a round, and puts a request without it in the place of the one that named it.
+    def drop_contribution(
+        self, round_id: RoundId, tenant: TenantId, request: bytes, late: Sequence[RoundId] = ()
+    ) -> None:
+        """Takes a tenant's contributions out of a round, and replaces the request that named them by one without.
 
         IntegrityError once a trustee has endorsed: a request is final then.
         """
-        column = tables.contributions.c
         with self._alone(round_id) as connection:
-            same = column.round_id == bytes(round_id), column.tenant == bytes(tenant)
-            connection.execute(sa.delete(tables.contributions).where(*same))
+            for of in (round_id, *late):
+                connection.execute(sa.delete(tables.contributions).where(_of(of, tenant)))
             named = tables.rounds.c.round_id == bytes(round_id)
             connection.execute(sa.update(tables.rounds).where(named).values(request=request))
 
     def contributors(self, round_id: RoundId) -> set[TenantId]:
-        """Who has contributed to a round that is not over."""
+        """Whose contributions are kept: of a round that is released, those that came too late and count later."""
         column = tables.contributions.c
         query = sa.select(column.tenant).where(column.round_id == bytes(round_id))
         with self._engine.connect() as connection:
@@ -242,6 +249,10 @@ def _answers(connection: sa.Connection, round_id: RoundId, kind: Answer) -> dict
     return {row.trustee: row.message for row in connection.execute(query.order_by(column.trustee))}
 
 
-def _contribution(round_id: RoundId, tenant: TenantId) -> sa.Select[Any]:
+def _of(round_id: RoundId, tenant: TenantId) -> sa.ColumnElement[bool]:
     column = tables.contributions.c
-    return sa.select(column.message).where(column.round_id == bytes(round_id), column.tenant == bytes(tenant))
+    return sa.and_(column.round_id == bytes(round_id), column.tenant == bytes(tenant))
+
+
+def _contribution(round_id: RoundId, tenant: TenantId) -> sa.Select[Any]:
+    return sa.select(tables.contributions.c.message).where(_of(round_id, tenant))

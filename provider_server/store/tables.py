@@ -120,3 +120,11 @@ revoked = sa.Table(
     sa.Column("tenant", sa.LargeBinary, primary_key=True),
     sa.Column("until_s", sa.BigInteger, nullable=False),
 )
+links = sa.Table(
+    "links",
+    metadata,
+    sa.Column("tenant", sa.LargeBinary, primary_key=True),
+    sa.Column("epoch", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("token_before", sa.LargeBinary, primary_key=True),
+    sa.Column("token_now", sa.LargeBinary, nullable=False),
+)

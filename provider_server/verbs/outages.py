@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """What of the file is asked for: a window in hours, nodes by inventory or by number, and kinds of failure."""
+    """What of the file is asked for: a window in hours, nodes by inventory or by number, kinds of failure, and jobs."""
 
     start_h: int | None
     end_h: int | None
     inventory: Path | None
     nodes: int | None
     kinds: Sequence[str]
+    jobs: Path | None
 
 
 def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
@@ -33,14 +34,16 @@ def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
     """
     import msgspec
 
+    from provider_server.analysis.fault_classes import classify, exposure
     from provider_server.analysis.probation import fit_probation
     from provider_server.analysis.recurrent import spells
-    from provider_server.fleet.outage_files import read_outages
+    from provider_server.fleet.outage_files import read_jobs, read_outages
     from provider_server.learning.on_probation import keep_model
     from provider_server.reporting.outage_text import outage_lines, outages_row
 
     with failing():
         read = read_outages(file)
+        jobs = read_jobs(asked.jobs) if asked.jobs else None
         nodes = _nodes(read.rows, asked)
     start_h = read.start_h if asked.start_h is None else float(asked.start_h)
     end_h = read.end_h if asked.end_h is None else float(asked.end_h)
@@ -52,9 +55,9 @@ def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
     model = fit_probation(found)
     if home:
         keep_model(home, msgspec.structs.replace(model, source=f"{file.name}: {counted_as(len(nodes), 'node')}"))
-    row = outages_row(
-        read.rows, found, model, len(nodes), nodes_known=asked.inventory is not None or asked.nodes is not None
-    )
+    classes = classify(exposure(found, jobs))
+    nodes_known = asked.inventory is not None or asked.nodes is not None
+    row = outages_row(read.rows, found, model, classes, nodes=len(nodes), nodes_known=nodes_known)
     if not as_json:
         say(*(f"left out: {text}" for text in row["left_out"]))
     print_rows([row], outage_lines, as_json=as_json)

@@ -209,6 +209,12 @@ def hazard(
     kind: Annotated[
         list[str] | None, typer.Option(help="Kind of outage that is a failure; with --events; default: all.")
     ] = None,
+    jobs: Annotated[
+        Path | None,
+        typer.Option(
+            click_type=InputFile(), help="Jobs (node, start, end, workload); with --events.", show_default=False
+        ),
+    ] = None,
     *,
     keep: Annotated[
         bool, typer.Option("--keep", help="With --events: hold repaired nodes to what these outages say from now on.")
@@ -218,7 +224,7 @@ def hazard(
 ) -> None:
     """Show how often nodes fail at each build-up level and in each context, from the provider's own telemetry."""
     if events:
-        asked = outages.Asked(start, end, inventory, nodes, kind or ())
+        asked = outages.Asked(start, end, inventory, nodes, kind or (), jobs)
         outages.show(events, asked, required(home) if keep else None, as_json=as_json)
         return
     import polars as pl

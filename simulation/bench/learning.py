@@ -22,6 +22,7 @@ to more than the noise allows, which is fresh each time. The cloud of a seed is 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from types import MappingProxyType
@@ -44,6 +45,7 @@ from provider_server.rounds.planning import PlanSettings, make_plan, next_openin
 from provider_server.rounds.release import Answered, Release, release
 from simulation.cloud import cloud as world
 from simulation.cloud.scenario import Scenario, load
+from simulation.run.engines import Engine
 from simulation.run.play import settings_of
 from tenant_client.records.journal import Failure, LabelledFailure
 from tenant_client.rounds.counts import build_tables
@@ -77,14 +79,21 @@ class Judged:
     planted_covered: tuple[bool, ...]
 
 
-def learning(seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tuple[str, Judged]]:
+def learning(engine: Engine, seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tuple[str, Judged]]:
     """One judgement after another, seed by seed; with `quick` of a small cloud, which shows that it runs."""
+    for of_seed in engine.map(_of_seed, (sampler, quick), range(seeds)):
+        yield from of_seed
+
+
+def _of_seed(shared: tuple[NoiseSampler, bool], seed: int) -> list[tuple[str, Judged]]:
+    sampler, quick = deepcopy(shared)  # a sampler may have a state, which the next seed must not find changed
     scenario = small(load("standard")) if quick else load("standard")
-    for seed in range(seeds):
-        year = live(scenario, seed)
-        truth = true_rates(year)
-        for name, epsilon in EPSILONS.items():
-            yield name, judge(year, truth, learn(releases(year, epsilon, sampler), year.leases))
+    year = live(scenario, seed)
+    truth = true_rates(year)
+    return [
+        (name, judge(year, truth, learn(releases(year, epsilon, sampler), year.leases)))
+        for name, epsilon in EPSILONS.items()
+    ]
 
 
 class LearningFigures(TypedDict):

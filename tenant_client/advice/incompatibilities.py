@@ -26,7 +26,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from federation.protocol.toml_tables import LazyTable, loads, rows, shipped
 from tenant_client.sources.scanning import Line
-from tenant_client.sources.software import COMPONENTS, Software, version_of
+from tenant_client.sources.software import COMPONENTS, Software, of_versions, version_of
+from tenant_client.workload.descriptor import Descriptor
 
 _FILE = "known_incompatibilities.toml"
 _MOST_QUOTED = 200
@@ -141,6 +142,14 @@ class Job:
     collectives: frozenset[str] = frozenset()
 
 
+def job_of(software: Software, descriptor: Descriptor | None) -> Job:
+    """What is known by a description of the workload, and by `software` besides."""
+    if descriptor is None:
+        return Job(software)
+    kinds = frozenset(kind for kind, _, _ in descriptor.collectives)
+    return Job(of_versions(descriptor.versions) | software, descriptor.precision, kinds)
+
+
 @dataclass(frozen=True)
 class Known:
     """An entry that fits a job, for a person or a program.
@@ -185,10 +194,10 @@ def fits(entry: Entry, job: Job, *, seen: bool = False) -> Fit | None:
 
 
 def against(job: Job) -> tuple[Known, ...]:
-    """What is known against a job before it starts: first what applies, then what may."""
+    """What is known against a job before it starts: what applies, then what may, narrow ranges before wide ones."""
     found = [(name, entry, fits(entry, job)) for name, entry in TABLE.items()]
     known = [_known(name, entry, fit, job) for name, entry, fit in found if fit is not None]
-    return tuple(sorted(known, key=lambda one: one.fit is Fit.MAY_APPLY))
+    return tuple(sorted(known, key=lambda one: (one.fit is Fit.MAY_APPLY, not _is_narrow(TABLE[one.id]))))
 
 
 def in_logs(job: Job, lines: Iterable[tuple[str, Line]], reason: str) -> tuple[Known, ...]:
@@ -246,6 +255,11 @@ def _in_range(specifiers: str, versions: Iterable[str] | None) -> bool | None:
 @cache
 def _specifiers(text: str) -> SpecifierSet:
     return SpecifierSet(text)
+
+
+def _is_narrow(entry: Entry) -> bool:
+    """Whether it names one version, a range with two ends, or two components."""
+    return len(entry.versions) > 1 or any("==" in text or {"<", ">"} <= set(text) for text in entry.versions.values())
 
 
 def _any_of(wanted: Iterable[str], there: Iterable[str], known: Iterable[str] | None = None) -> bool | None:

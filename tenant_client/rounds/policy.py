@@ -43,7 +43,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     share of the noise never falls below what so many need, however many the directory names; 0 trusts the directory.
     `horizon_weeks_maximum` limits the weeks of a series, for all of whose openings a job-week pays with its first, and
     `carry_over_weeks_maximum` how many weeks before its own one answer may count, and pay for: those since the last
-    opening, and those that were missed.
+    opening, and those that were missed. `link_epochs` tells the provider, when the epoch changes, which new tokens
+    belong to which old ones, so that it can carry over what it learnt; docs/privacy.md says what that costs.
     """
 
     epsilon_per_job_week: RealLimit = 1.0
@@ -57,6 +58,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     carry_over_weeks_maximum: Limit = 52
     colluding_share: RealLimit = 0.1
     honest_minimum: Limit = 0
+    link_epochs: bool = False
     dimensions: tuple[str, ...] = ("workload", "context", "context_level", "band", "domain", "reason")
 
 

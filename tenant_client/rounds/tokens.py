@@ -75,6 +75,11 @@ class TokenSource:
         family, archetype, subarchetype, exact = (cached[_name(value)] for value in inputs)
         return Ladder(family, archetype, subarchetype, exact)
 
+    def known_ladder(self, rungs: Rungs, epoch: int) -> Ladder | None:
+        """The tokens of a workload in `epoch` if they are cached; asks nobody."""
+        names, cached = [_name(_voprf_input(epoch, rung)) for rung in rungs.inputs], self._cached(epoch)
+        return Ladder(*(cached[name] for name in names)) if cached.keys() >= set(names) else None
+
     def evaluations(self) -> dict[tuple[int, int], int]:
         """How many blinded elements left, answered or not, by epoch and trustee."""
         rows = self._connection.execute("SELECT epoch, trustee, elements FROM asked ORDER BY epoch, trustee")

@@ -155,6 +155,8 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
         st.lists(st.binary(min_size=8, max_size=8), max_size=5).map(b"".join).map(memoryview)
     ),
     (UnmaskRequest, "groups"): lambda: groups(),
+    (UnmaskRequest, "late"): lambda: st.builds(late, TENANTS, st.booleans()),
+    (round_messages.LateContributions, "contributions"): lambda: TENANTS.map(lambda tenant: (a_header(tenant),)),
     (Series, "openings"): lambda: st.sets(st.integers(1, LONGEST_HORIZON), min_size=1).map(
         lambda weeks: tuple(sorted(weeks))
     ),
@@ -205,6 +207,11 @@ def groups() -> st.SearchStrategy[tuple[tuple[bytes, ...], ...]]:
 
 def dealt(members: list[TenantId], number: int) -> tuple[tuple[bytes, ...], ...]:
     return tuple(tuple(map(a_header, sorted(members[start::number]))) for start in range(number))
+
+
+def late(tenant: TenantId, is_none: bool) -> tuple[round_messages.LateContributions, ...]:  # noqa: FBT001
+    """Of a request: of one earlier round, or none."""
+    return () if is_none else (round_messages.LateContributions(b"plan", (a_header(tenant),)),)
 
 
 def a_header(tenant: TenantId) -> bytes:
@@ -506,6 +513,7 @@ IN_RANGE: dict[tuple[type, str], Any] = {
     (Ownership, "start_hour"): 4,
     (round_messages.RegistrationRequest, "start_hour"): 4,
     (UnmaskRequest, "groups"): ((a_header(TenantId(bytes(16))),),),
+    (round_messages.LateContributions, "contributions"): (a_header(TenantId(bytes(16))),),
     (backup.ROWS["leases"], "contexts"): '{"context": "c"}',
     (backup.ROWS["leases"], "ladder"): "{}",
     (backup.ROWS["placements"], "node_names"): '["gpu-17"]',

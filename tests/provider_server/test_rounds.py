@@ -29,6 +29,7 @@ from federation.protocol.round_messages import (
     UnmaskRequest,
     UnmaskShare,
 )
+from provider_server.rounds.late import LateRound
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
 from provider_server.store.round_store import TRANSITIONS, Answer, LostStep, RoundState, RoundStore
 from provider_server.store.store import Store
@@ -618,7 +619,9 @@ def test_what_was_opened_before_is_what_a_round_goes_on_from(store: RoundStore) 
     refused.refuse()
     second = released(store, plans[1], [1] * 5, frozenset({1}))
     third = a_week(3, plans[1])
-    assert past_of(store, third) == Past(tuple(plans), asked(second), (GroupOfRound(0, 0), GroupOfRound(1, 1)))
+    everybody = tuple(sorted(keys().tenant_id(tenant) for tenant in range(TENANTS)))
+    late = (LateRound(refused.signed_plan, refused.plan, everybody),)  # no trustee was asked about them
+    assert past_of(store, third) == Past(tuple(plans), asked(second), (GroupOfRound(0, 0), GroupOfRound(1, 1)), late)
     assert past_of(store, plans[1]).plans == (plans[0],)  # nobody goes on from himself
 
 

@@ -257,7 +257,7 @@ def test_a_successor_opens_nothing_but_what_was_opened(tmp_path: Path) -> None:
                 1,
                 3,
                 4,
-            ):  # the second trustee was not asked, and would endorse: with it there are two of four
+            ):  # the second was not asked, and would endorse: two of four
                 with pytest.raises(AlreadyAnswered):
                     federation.trustees[index - 1].endorse(honest.second)
             other = federation.trustees[1].endorse(honest.second)
@@ -347,8 +347,7 @@ def test_a_wrong_share_is_passed_over_where_three_others_are_right(of: Custody) 
 
 def test_a_deposit_is_of_the_mask_key_in_the_directory_and_its_shares_fit(of: Custody) -> None:
     honest, owner = reopened(custody.Deposit, of.deposits[2]), of.holders[LOST - 1]
-    share = custody.deposited_share(of.committee, of.deposits[2], 1, of.holders[0].sealing)
-    assert share
+    custody.deposited_share(of.committee, of.deposits[2], 1, of.holders[0].sealing)
     other = MaskKey.generate(os.urandom)
     for bad, said in (
         (replace(honest, mask_key=other.public), "deposited another mask key than its own"),

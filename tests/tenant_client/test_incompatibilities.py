@@ -1,10 +1,16 @@
 """The table of known incompatibilities: well formed, cited, and matched by versions and lines as its sources say."""
 
 import gzip
+import json
+import platform
 import tomllib
+from contextlib import closing
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from typer.testing import CliRunner
@@ -13,8 +19,12 @@ from federation.protocol.toml_tables import BadTable
 from tenant_client.advice.incompatibilities import TABLE, Fit, Job, against, fits, in_logs, parse
 from tenant_client.advice.log_scan import known_in, software_in
 from tenant_client.cli import app
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal, Unit
+from tenant_client.sources.installed import installed
 from tenant_client.sources.scanning import Line
 from tenant_client.sources.software import COMPONENTS, Software, of_versions, software_of
+from tenant_client.workload.descriptor import Descriptor
 
 CASES = tomllib.loads((Path(__file__).parent / "known_cases.toml").read_text(encoding="utf-8"))["case"]
 POSITIVE = [case for case in CASES if case["expected"]]
@@ -278,3 +288,77 @@ def test_diagnose_says_what_is_known(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "known of" in result.stdout
     assert "https://github.com/pytorch/pytorch/issues/119932" in result.stdout
+
+
+# ---- before a job ---------------------------------------------------------------------------------------------------
+
+
+def check(*words: object) -> Result:
+    return CliRunner().invoke(app, ["check", *map(str, words)])
+
+
+def test_check_of_versions_needs_no_home_and_no_lease(tmp_path: Path) -> None:
+    freeze = tmp_path / "freeze.txt"
+    freeze.write_text("torch==2.2.0\nnvidia-nccl-cu12==2.18.1\n", encoding="utf-8")
+    result = check("--versions", freeze, "--home", tmp_path / "none")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("warning: 1 known failure of these versions\nknown of torch 2.2.0, nccl 2.18.1: ")
+    assert "may apply: nccl 2.18.1: " in result.stdout
+    told = json.loads(check("--versions", freeze, "--json", "--home", tmp_path / "none").stdout)
+    assert told["verdict"] == 1
+    assert told["known"][0]["id"] == "torch-old-nccl-beside"
+    assert {one["fit"] for one in told["known"]} == {"applies", "may_apply"}
+    assert not (tmp_path / "none").exists()
+
+
+def test_versions_that_may_fail_are_no_warning(tmp_path: Path) -> None:
+    freeze = tmp_path / "freeze.txt"
+    freeze.write_text("nvidia-nccl-cu12==2.26.2\n", encoding="utf-8")
+    result = check("--versions", freeze, "--home", tmp_path / "none")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("ok: nothing that applies is known of nccl 2.26.2\nmay apply: nccl 2.26.2: ")
+    assert "more may apply, see --json" in result.stdout
+
+
+def test_a_file_without_versions_says_nothing_of_them(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("step 1 loss 2.5\n", encoding="utf-8")
+    result = check("--versions", tmp_path / "train.log", "--home", tmp_path / "none")
+    assert result.exit_code == 3
+    assert "no version of a known component" in result.stderr
+
+
+def described(home: Path, *versions: tuple[str, str], collectives: tuple[tuple[str, int, int], ...] = ()) -> Path:
+    """A home outside of a federation, whose lease `aa` ran a workload with these versions."""
+    nothing: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
+    home.mkdir()
+    with closing(open_database(home / "tenant.db")) as connection:
+        journal = Journal(connection)
+        journal.add([Unit("aa", 0.0, {})], [])
+        journal.describe("aa", 0.0, Descriptor(nothing, nothing, collectives, "bf16", "dp", versions, frozenset()))
+    return home
+
+
+def test_check_of_a_lease_outside_of_a_federation_looks_at_its_versions(tmp_path: Path) -> None:
+    home = described(tmp_path / "a", ("nccl", "2.20.1"), collectives=(("all_to_all", 3, 20),))
+    result = check("aa", "--home", home)
+    assert result.exit_code == 1
+    assert "known of nccl 2.20.1: the first all-to-all never ends" in result.stdout
+    quiet = check("aa", "--home", described(tmp_path / "b", ("nccl", "2.20.1"), collectives=(("all_reduce", 3, 20),)))
+    assert quiet.exit_code == 3
+    assert quiet.stdout.startswith("unknown: this home has not joined a federation: only the versions were checked\n")
+    assert "all-to-all" not in quiet.stdout
+    bare = check("aa", "--online", "--home", home)
+    assert bare.exit_code == 3
+    assert "has not joined a federation" in bare.stderr
+
+
+def test_software_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "gpus" / "0000:3b:00.0").mkdir(parents=True)
+    (tmp_path / "gpus" / "0000:3b:00.0" / "information").write_text("Model: \t\t NVIDIA H100 80GB HBM3\n", "utf-8")
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07\n", "utf-8")
+    found = installed(tmp_path)
+    assert found.gpus == {"H100 80GB HBM3"}
+    assert found.versions["driver"] == {"550.90.07"}
+    assert found.versions["numpy"] == {metadata.version("numpy")}
+    assert found.versions["python"] == {platform.python_version()}
+    assert "torch" in found.versions or find_spec("torch") is None
