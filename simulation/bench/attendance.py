@@ -206,13 +206,14 @@ def releases(
             if is_here[tenant] and since[tenant] <= week
         ]
         counts = build_tables(plan, counted, SELECTION_KEY)
-        past = [life_table.embed(made[-1].plan.tables, plan.tables, own) for own in past]
+        series = made[len(made) - plan.position :]
+        past = [life_table.embed(series[-1].plan.tables, plan.tables, own) for own in past[: plan.position]]
         past.append(np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64))
         total = continual_counting.combine(past, plan.horizon) + learning.noise_of(plan, len(here), sampler)
         running = learning.running(year.cloud, min(starts.values()), plan.end_hour)
         slices = Slices.by_week(starts, [year.leases[row] for row in running], plan.end_hour, plan.band_edges_hours)
         answered = [Answered(tenants[one], int(since[one]) * HOURS_PER_WEEK) for one in here]
-        made.append(release(plan, total, answered, expose(plan, slices), made))
+        made.append(release(plan, total, answered, expose(plan, slices), series))
         since[here] = end
     return made
 

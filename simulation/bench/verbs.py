@@ -115,6 +115,26 @@ def openings(
 
 
 @bench.command(cls=Verb)
+def epochs(
+    clouds: Annotated[int, typer.Option(min=1, help="Number of clouds, each two years long.")] = 3,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Findings over a change of epoch, with and without links between the tokens of both epochs."""
+    with _console.failing(), progressing() as progress:
+        from simulation.bench import epochs as bench_epochs
+
+        total = clouds * 14
+        steps = bench_epochs.seen(clouds, quick=quick)
+        summary = bench_epochs.summary(list(progress.track(steps, total=total, description="findings")))
+    if as_json:
+        show_json(summary)
+    else:
+        show(*bench_epochs.lines(summary))
+
+
+@bench.command(cls=Verb)
 def learning(
     seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 20,
     engine: EngineKind = Kind.PROCESSES,
