@@ -21,6 +21,7 @@ from crypto.voprf import Proof
 from federation.protocol import (
     bundle,
     ceremony,
+    custody,
     directory,
     enrolment,
     invitation,
@@ -68,6 +69,7 @@ MESSAGES: tuple[Any, ...] = tuple(
             masking,
             possession,
             seats,
+            custody,
         )
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Secret)
