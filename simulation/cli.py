@@ -22,6 +22,9 @@ from federation.runtime.console import AsJson, CommandLine, Console, Force, Inpu
 from federation.runtime.screen import progress as progressing, say, show, show_json
 from federation.runtime.visible import counted_as, json_text
 from simulation.bench.verbs import bench
+from simulation.run import engines
+from simulation.run.engine_options import Address, EngineKind
+from simulation.run.engines import Kind
 
 if TYPE_CHECKING:
     from simulation.judge.score import Outcome
@@ -59,6 +62,8 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder for outcome.json, report.html and all homes.", show_default=False)
     ] = None,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
     *,
     force: Force = False,
     as_json: AsJson = False,
@@ -77,13 +82,13 @@ def run(
         from simulation.run.play import Player
 
         loaded = load(scenario)
-        with _homes(out) as root:
+        with engines.engine(engine, address) as side_by_side, _homes(out) as root:
             player = Player(loaded, seed, root, int(now_hour() // HOURS_PER_WEEK) - loaded.weeks)
             tell(f"made keys and homes of {loaded.tenants} tenants")
             try:
                 for week in player.weeks():
                     tell(f"finished week {week + 1} of {loaded.weeks}")
-                outcome = Judge(player.played()).outcome(seed, began, tell)
+                outcome = Judge(player.played()).outcome(seed, began, side_by_side, tell)
             finally:
                 player.close()
         if out is not None:

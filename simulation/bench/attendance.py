@@ -36,6 +36,7 @@ from provider_server.settings import PlanTable
 from simulation.bench import learning
 from simulation.bench.learning import NO_TRUSTEE, SELECTION_KEY, Year
 from simulation.cloud.scenario import load
+from simulation.run.engines import Engine
 from tenant_client.records.journal import LabelledFailure
 from tenant_client.rounds.counts import build_tables
 
@@ -130,15 +131,21 @@ class InsecureRepeatable:
         return polya_difference(scale, shares, size, self._rng.bytes)
 
 
-def found(clouds: int, *, quick: bool) -> Iterator[tuple[float, learning.Judged]]:
+def found(engine: Engine, clouds: int, *, quick: bool) -> Iterator[tuple[float, learning.Judged]]:
     """One judgement after another: each cloud, at each share of tenants that answer."""
+    for of_cloud in engine.map(_of_cloud, quick, range(clouds)):
+        yield from of_cloud
+
+
+def _of_cloud(quick: bool, seed: int) -> list[tuple[float, learning.Judged]]:  # noqa: FBT001 - what all clouds share
     scenario = load("standard")
-    for seed in range(clouds):
-        year = learning.live(learning.small(scenario) if quick else scenario, seed)
-        truth, failures, noises = learning.true_rates(year), failures_by_week(year), os.urandom(16)
-        for answering in ANSWERING:
-            made = releases(year, failures, present(year, answering, seed), InsecureRepeatable(noises))
-            yield answering, learning.judge(year, truth, learn(made, year.leases))
+    year = learning.live(learning.small(scenario) if quick else scenario, seed)
+    truth, failures, noises = learning.true_rates(year), failures_by_week(year), os.urandom(16)
+    judged = []
+    for answering in ANSWERING:
+        made = releases(year, failures, present(year, answering, seed), InsecureRepeatable(noises))
+        judged.append((answering, learning.judge(year, truth, learn(made, year.leases))))
+    return judged
 
 
 def summary(noises: Sequence[AttendanceRow], judged: Sequence[tuple[float, learning.Judged]]) -> AttendanceFigures:
@@ -199,13 +206,14 @@ def releases(
             if is_here[tenant] and since[tenant] <= week
         ]
         counts = build_tables(plan, counted, SELECTION_KEY)
-        past = [life_table.embed(made[-1].plan.tables, plan.tables, own) for own in past]
+        series = made[len(made) - plan.position :]
+        past = [life_table.embed(series[-1].plan.tables, plan.tables, own) for own in past[: plan.position]]
         past.append(np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64))
         total = continual_counting.combine(past, plan.horizon) + learning.noise_of(plan, len(here), sampler)
         running = learning.running(year.cloud, min(starts.values()), plan.end_hour)
         slices = Slices.by_week(starts, [year.leases[row] for row in running], plan.end_hour, plan.band_edges_hours)
         answered = [Answered(tenants[one], int(since[one]) * HOURS_PER_WEEK) for one in here]
-        made.append(release(plan, total, answered, expose(plan, slices), made))
+        made.append(release(plan, total, answered, expose(plan, slices), series))
         since[here] = end
     return made
 

@@ -1,8 +1,8 @@
 """What a round costs each party as tenants and cells grow, at the beginning and at the end of a year's series.
 
 A row is one round of `simulation.bench.scale_round`, in a process of its own. Where all contributions together would
-be larger than the bound, two rounds with fewer contributors are held, with half as many in one, and trustee's and
-provider's costs go on along the line through both: such a row has `measured_tenants` below `tenants`.
+be larger than the bound, a round with fewer contributors is held, and a first round of a series with half as many of
+them says what each further tenant costs: such a row has `measured_tenants` below `tenants`.
 
 `tenant_cpu_seconds`       one answer of a tenant whose service has answered before: policy, price, ledger, noise, masks
 `first_answer_cpu_seconds` the same where the process makes its tables of noise for the first time
@@ -115,7 +115,7 @@ def row(tenants: int, cells: int, position: int, bound_bytes: float) -> ScaleRow
     costs = _held(keys, cells, position, held)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if held < tenants:
-        costs = extended(_held(keys, cells, position, held // 2), held // 2, costs, held, tenants)
+        costs = extended(_held(keys, cells, 0, held // 2), held // 2, costs, held, tenants)
     return ScaleRow(
         tenants,
         cells,
@@ -138,18 +138,23 @@ def _held(keys: Keys, cells: int, position: int, contributors: int) -> Costs:
         return measure(keys, Path(root), cells, position, contributors)
 
 
-def extended(fewer: Costs, few: int, more: Costs, many: int, tenants: int) -> Costs:
-    """The costs of a round of `tenants`, on the line through rounds of `few` and `many`; a tenant's stay its own."""
+def extended(first: Costs, few: int, more: Costs, many: int, tenants: int) -> Costs:
+    """The costs of a round of `tenants` from one of `many`, and from a first round of a series with `few`.
 
-    def at(low: float, high: float) -> float:
-        return high + (high - low) / (many - few) * (tenants - many)
+    Each further tenant costs what each of a first round does, which has no past to read: seconds are not taken from the
+    difference of two rounds, which is smaller than what they vary by. Bytes, which do not vary, are.
+    """
+    further = tenants - many
+
+    def bytes_at(low: int, high: int) -> int:
+        return round(high + (high - low) / (many - few) * further)
 
     return replace(
         more,
-        trustee_cpu_seconds=at(fewer.trustee_cpu_seconds, more.trustee_cpu_seconds),
-        provider_cpu_seconds=at(fewer.provider_cpu_seconds, more.provider_cpu_seconds),
-        trustee_bytes=round(at(fewer.trustee_bytes, more.trustee_bytes)),
-        provider_bytes=round(at(fewer.provider_bytes, more.provider_bytes)),
+        trustee_cpu_seconds=more.trustee_cpu_seconds + first.trustee_cpu_seconds / few * further,
+        provider_cpu_seconds=more.provider_cpu_seconds + first.provider_cpu_seconds / few * further,
+        trustee_bytes=bytes_at(first.trustee_bytes, more.trustee_bytes),
+        provider_bytes=bytes_at(first.provider_bytes, more.provider_bytes),
     )
 
 

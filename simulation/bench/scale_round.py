@@ -158,13 +158,17 @@ def _round_id() -> RoundId:
 
 @dataclass
 class Stage:
-    """The parties of one round, opened below `root`, and the clocks of those that are measured."""
+    """The parties of one round, opened below `root`, and the clocks of those that are measured.
+
+    The `trustees` mask. The `witnesses` complete their quorum and do less work, which is not measured.
+    """
 
     keys: Keys
     root: Path
     store: RoundStore
     tenants: list[Tenant]
     trustees: list[Trustee]
+    witnesses: list[Trustee]
     provider: CpuClock = field(default_factory=CpuClock)
     committee: CpuClock = field(default_factory=CpuClock)
     answers: list[float] = field(default_factory=list)
@@ -186,9 +190,10 @@ def stage(keys: Keys, root: Path, end_hour: int) -> Iterator[Stage]:
             open_.enter_context(
                 closing(Trustee(*own, [keys.founding], _database(root, own), os.urandom, TrusteeLimits()))
             )
-            for own in keys.trustees[-MASKING:]
+            for own in keys.trustees
         ]
-        yield Stage(keys, root, store.rounds, tenants, trustees)
+        witnesses = keys.chain.directory.quorum - MASKING
+        yield Stage(keys, root, store.rounds, tenants, trustees[-MASKING:], trustees[:-MASKING][:witnesses])
 
 
 def _database(root: Path, trustee: tuple[KeyShare, SigningKey, MaskKey]) -> Path:
@@ -256,6 +261,10 @@ def _clocked(tenant: Tenant, seconds: list[float]) -> Callable[[Query, bytes], b
 def _opened(on: Stage, round_: Round, costs: Costs) -> Words:
     """Endorsed, unmasked and opened; the one group's sum."""
     request, exchanged = round_.request, 0
+    for witness in on.witnesses:
+        word = witness.endorse(request)
+        with on.provider.running():
+            round_.endorse(witness.index, word)
     for trustee in on.trustees:
         with on.committee.running():
             word = trustee.endorse(request)

@@ -9,6 +9,9 @@ import typer
 
 from federation.runtime.console import AsJson, Console, Verb, group
 from federation.runtime.screen import progress as progressing, show, show_json
+from simulation.run import engines
+from simulation.run.engine_options import Address, EngineKind
+from simulation.run.engines import Kind
 
 if TYPE_CHECKING:
     from simulation.bench.aggregation import Row
@@ -39,17 +42,19 @@ def aggregation(
 @bench.command(cls=Verb)
 def attendance(
     clouds: Annotated[int, typer.Option(min=0, help="Number of clouds to find mismatches in; 0: noise alone.")] = 5,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to test that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Noise over the ideal when not everybody answers, and the accuracy of findings then."""
-    with _console.failing(), progressing() as progress:
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
         from federation.protocol.noise import SystemSampler
         from simulation.bench import attendance as bench_attendance
 
         noises = list(bench_attendance.rows(SystemSampler(), quick=quick))
-        steps = bench_attendance.found(clouds, quick=quick)
+        steps = bench_attendance.found(side_by_side, clouds, quick=quick)
         total = clouds * len(bench_attendance.ANSWERING)
         summary = bench_attendance.summary(noises, list(progress.track(steps, total=total, description="clouds")))
     if as_json:
@@ -110,18 +115,40 @@ def openings(
 
 
 @bench.command(cls=Verb)
+def epochs(
+    clouds: Annotated[int, typer.Option(min=1, help="Number of clouds, each two years long.")] = 3,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Findings over a change of epoch, with and without links between the tokens of both epochs."""
+    with _console.failing(), progressing() as progress:
+        from simulation.bench import epochs as bench_epochs
+
+        total = clouds * 14
+        steps = bench_epochs.seen(clouds, quick=quick)
+        summary = bench_epochs.summary(list(progress.track(steps, total=total, description="findings")))
+    if as_json:
+        show_json(summary)
+    else:
+        show(*bench_epochs.lines(summary))
+
+
+@bench.command(cls=Verb)
 def learning(
     seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 20,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Accuracy of findings from a year of the standard scenario: without privacy, at epsilon 1 and 2."""
-    with _console.failing(), progressing() as progress:
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
         from federation.protocol.noise import SystemSampler
         from simulation.bench import learning as bench_learning
 
-        steps = bench_learning.learning(seeds, SystemSampler(), quick=quick)
+        steps = bench_learning.learning(side_by_side, seeds, SystemSampler(), quick=quick)
         total = seeds * len(bench_learning.EPSILONS)
         summary = bench_learning.summary(list(progress.track(steps, total=total, description="clouds")))
     if as_json:
@@ -152,16 +179,18 @@ def check(
 @bench.command(name="impact", cls=Verb)
 def bench_impact(
     seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 5,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Benefit of checks and hints over a year of the standard scenario: mean and range over clouds."""
-    with _console.failing(), progressing() as progress:
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
         from federation.protocol.noise import SystemSampler
         from simulation.bench import impact as bench_impact
 
-        steps = bench_impact.impacts(seeds, SystemSampler(), quick=quick)
+        steps = bench_impact.impacts(side_by_side, seeds, SystemSampler(), quick=quick)
         total = seeds * len(bench_impact.LEVELS)
         summary = bench_impact.summary(list(progress.track(steps, total=total, description="clouds")))
     if as_json:

@@ -26,6 +26,7 @@ from simulation.cloud.hardware import context_names, label
 from simulation.judge.impact import impact, on_mismatch
 from simulation.judge.side_by_side import learn_all
 from simulation.judge.user_loop import Trial, learning_weeks, world_of
+from simulation.run.engines import Engine
 from simulation.run.play import Played
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -97,13 +98,13 @@ class Judge:
         self._context_of, self._level_of = _readings(played)
         self._true_rates = _true_rates(played)
 
-    def outcome(self, seed: int, began: float, tell: Callable[[str], None] = lambda _: None) -> Outcome:
+    def outcome(self, seed: int, began: float, engine: Engine, tell: Callable[[str], None] = lambda _: None) -> Outcome:
         """The whole outcome of a run that `began` at that monotonic time, JSON-compatible (docs/scenarios.md).
 
-        `tell` hears how far it is.
+        The `engine` learns what no tenant was told; `tell` hears how far it is.
         """
         played, scenario = self._played, self._scenario
-        private, others = played.bundles[-1], self._learn(tell)
+        private, others = played.bundles[-1], self._learn(engine, tell)
         judged, judged_exact = self.judge(private), self.judge(others.exact)
         detail = self._detail(private, others, judged)
         gained = self._impact(seed, others)
@@ -150,7 +151,7 @@ class Judge:
             float(np.mean(covered)),
         )
 
-    def _learn(self, tell: Callable[[str], None]) -> "_Others":
+    def _learn(self, engine: Engine, tell: Callable[[str], None]) -> "_Others":
         """Learns what no tenant was told; most of the judge's time."""
         played, exact = self._played, without_privacy(self._played)
         weeks, rng = learning_weeks(self._scenario.weeks), np.random.default_rng(0)
@@ -158,7 +159,8 @@ class Judge:
         noised = [self._noised(exact, epsilon, rng) for epsilon in epsilons]
         batches = [exact, *(exact[:week] for week in weeks), *noised]
         bundles = []
-        for bundle in learn_all(batches, played.federation.provider.leases(played.start_hour, played.end_hour)):
+        leases = played.federation.provider.leases(played.start_hour, played.end_hour)
+        for bundle in learn_all(engine, batches, leases):
             bundles.append(bundle)
             tell(f"learnt {len(bundles)} of {len(batches)} bundles for comparison")
         first, early, rest = bundles[0], bundles[1 : 1 + len(weeks)], bundles[1 + len(weeks) :]

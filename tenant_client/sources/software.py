@@ -104,6 +104,12 @@ def of_versions(pairs: Iterable[tuple[str, str]]) -> Software:
     return Software({name: frozenset(versions) for name, versions in said.items()})
 
 
+def component_of(name: str) -> str | None:
+    """The component of this name or package name, None if there is none."""
+    name = re.sub(r"[-_.]+", "-", name).lower()
+    return name if name in COMPONENTS else _packages().get(name)
+
+
 @lru_cache(4096)
 def version_of(text: str) -> Version | None:
     """A version, or its leading numbers where it is none by PEP 440 (5.15.0-91-generic); None without numbers."""
@@ -124,8 +130,7 @@ def _said(line: str) -> Iterator[tuple[str, str]]:
 
 
 def _named(name: str, text: str) -> Iterator[tuple[str, str]]:
-    name = re.sub(r"[-_.]+", "-", name).lower()
-    component = name if name in COMPONENTS else _packages().get(name)
+    component = component_of(name)
     text = _cudnn(text) if component == "cudnn" else text
     if component is None or version_of(text) is None:
         return

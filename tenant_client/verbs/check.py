@@ -219,7 +219,7 @@ def _show(result: "Check", known: "Sequence[Known]") -> None:
         show(f"better context for this workload: {f'{result.better_context} {result.better_context_name}'.rstrip()}")
     applies = [one for one in known if one.fit is Fit.APPLIES]
     may = [one for one in known if one.fit is Fit.MAY_APPLY]
-    show(*(f"known of {one.words}" for one in applies), *(f"may apply: {one.words}" for one in may[:_MOST_THAT_MAY]))
+    show(*(f"{one.label} {one.words}" for one in (*applies, *may[:_MOST_THAT_MAY])))
     if len(may) > _MOST_THAT_MAY:
         show(f"{len(may) - _MOST_THAT_MAY} more may apply, see --json")
 
@@ -305,6 +305,8 @@ def changes(
 ) -> None:
     """Show what changed since the last clean run before this one: context, versions, spread over nodes, operators.
 
+    A version that brought a known incompatibility names it, and comes first where that explains the failure.
+
     Local. Exit code 0: no change found. 1: changes found. 2: nothing to compare.
     """
     from tenant_client.advice import changes as changing
@@ -314,16 +316,20 @@ def changes(
 
     _require(lease, latest=latest)
     with failing(), closing(open_database(journalled(home))) as connection:
-        journal = Journal(connection)
+        journal, attempts = Journal(connection), Attempts(connection).list()
         lease, before = journal.find(lease), journal.find(before) if before else ""
         runs = changing.runs_of(journal)
-        baseline = runs[before] if before else changing.last_that_worked(Attempts(connection).list(), runs, lease)
+        baseline = runs[before] if before else changing.last_that_worked(attempts, runs, lease)
         missing = changing.unknown(baseline, runs[lease])
-        differences = changing.changes(baseline, runs[lease])
+        differences = changing.changes(baseline, runs[lease], changing.reason_of(attempts, lease))
     if as_json:
         show_json(changing.Changes(baseline.unit, lease, differences, missing))
     else:
         show(f"{baseline.unit} → {lease}{'' if differences else ': no change found'}")
-        show(*(f"  {change.kind}: {change.text}" for change in differences))
+        for change in differences:
+            show(
+                f"  {change.kind}: {change.text}",
+                *(f"    {one.label} {one.words}" for one in change.known[:_MOST_THAT_MAY]),
+            )
         show(*(f"  not compared: {text}" for text in missing))
     raise typer.Exit(1 if differences else 0)

@@ -265,7 +265,7 @@ def diagnose(
         show(*(f"  then {later.reason}, {later.where}: {later.text[:120]}" for later in diagnosis.cascade))
         show(*(f"  unusual line ({hint.count}×): {hint.example}" for hint in shown))
         show(*(f"  like {precedent.words}" for precedent in precedents))
-        show(*(f"  known of {one.words}" for one in known[:_MOST_KNOWN]))
+        show(*(f"  {one.label} {one.words}" for one in known[:_MOST_KNOWN]))
     raise typer.Exit(3 if unknown else 0)
 
 

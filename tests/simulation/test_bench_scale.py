@@ -57,10 +57,10 @@ def test_a_round_that_would_be_too_large_is_held_with_fewer_and_says_so() -> Non
     assert row.provider_bytes > 39 * row.tenant_bytes
 
 
-def test_a_line_through_two_rounds_is_extended_for_all_but_the_tenants() -> None:
-    fewer = Costs(3, tenant_cpu_seconds=1.0, trustee_cpu_seconds=2.0, provider_cpu_seconds=10.0, trustee_bytes=100)
+def test_further_tenants_cost_what_each_of_a_first_round_does() -> None:
+    first = Costs(3, tenant_cpu_seconds=1.0, trustee_cpu_seconds=1.0, provider_cpu_seconds=10.0, trustee_bytes=100)
     more = Costs(3, tenant_cpu_seconds=1.5, trustee_cpu_seconds=3.0, provider_cpu_seconds=20.0, trustee_bytes=150)
-    line = scale.extended(fewer, 10, more, 20, 100)
+    line = scale.extended(first, 10, more, 20, 100)
     assert (line.tenant_cpu_seconds, line.trustee_cpu_seconds) == (1.5, 11.0)
     assert (line.provider_cpu_seconds, line.trustee_bytes) == (100.0, 550)
 
