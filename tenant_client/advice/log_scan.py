@@ -25,7 +25,7 @@ _MOST_LINES = 20_000  # of a file: banners and failures are few, and a loop's ar
 
 
 def known_in(paths: Iterable[Path], reason: str, descriptor: Descriptor | None = None) -> tuple[Known, ...]:
-    """What is known of the job that wrote these logs, which failed for `reason`, and of its workload if that is known."""
+    """What is known of the job that wrote these logs, which failed for `reason`; `descriptor` tells its workload."""
     paths = list(paths)
     return in_logs(job_of(software_in(paths), descriptor), _lines(paths, words(), DEFAULT_LIMITS), reason)
 

@@ -89,7 +89,7 @@ def known_of(
 ) -> "tuple[Known, ...]":
     """What is known to fail like this attempt, with versions that its logs or its description name.
 
-    What may apply by the versions alone is left to `diagnose`: with a description that would be a list after every hang.
+    What may apply by its versions alone is left to `diagnose`: it would be a list after every hang.
     """
     with ours.guard("cannot look for known incompatibilities"):
         from tenant_client.advice.incompatibilities import Fit
