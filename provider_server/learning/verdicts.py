@@ -33,7 +33,7 @@ from provider_server.analysis.mismatch import Mismatches
 FALSE_SHARE = 0.04  # expected among the pairs called worse; a margin below the promised 5%, for errors of the model
 VAIN_SHARE = 0.045  # of node-hours on pairs that are not worse, expected to be suspected; users accept 5%
 CONTROL_LEVEL = 0.01  # share of true mismatches that the negative control calls confounded by chance
-LIKELY = 0.5
+LIKELY, SURE = 0.5, 0.8  # many sure pairs must not carry unsure ones along into what is called worse
 LEAST_SUSPICION = 0.03  # even at eight times the failures only a fifth more is expected: hardly worth a move
 HARMFUL_RATIO = 2.0  # must be excluded before a pair is called not worse
 MOST_ALTERNATIVES = 3
@@ -97,7 +97,7 @@ def surest(probability_worse: Floats) -> NDArray[np.intp]:
     order = np.argsort(-probability_worse, kind="stable")
     falling = probability_worse[order]
     false_share = 1.0 - np.cumsum(falling) / np.arange(1, len(falling) + 1)
-    return np.asarray(order[(false_share <= FALSE_SHARE) & (falling >= LIKELY)], np.intp)
+    return np.asarray(order[(false_share <= FALSE_SHARE) & (falling >= SURE)], np.intp)
 
 
 def suspected(probability_worse: Floats, hours: Floats) -> NDArray[np.bool_]:

@@ -43,7 +43,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     the expected failures by domain: for infrastructure those that are counted once each job-week is limited to
     `failures_per_job_week`, for framework and script the leases that end by one. `age_band_edges_h` are lower edges,
     the last band is open. `mismatch_share` of all pairs (workload, context), but at least `mismatch_minimum`, fail
-    `mismatch_factor` times as often as their parts explain. `private_share` of the workloads have one owner each. With
+    `mismatch_factor` times as often as their parts explain; they are planted where a pair has between the two
+    `mismatch_exposure` times its even share of all jobs. Leases differ by a gamma factor of mean 1 and variance
+    `lease_frailty`, 0 for not at all. `private_share` of the workloads have one owner each. With
     `acme_mix`, reasons and lost node-hours follow Acme's Table 3; without, every reason of a domain is equally likely.
     Noise is correlated over `horizon_weeks`, 1 for none; contributions are opened in up to `groups` groups.
     """
@@ -65,6 +67,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mismatch_share: Number
     mismatch_minimum: int
     mismatch_factor: Number
+    mismatch_exposure: tuple[Number, Number]
+    lease_frailty: Number
     failures_per_job_week: int
     epsilon: Number
     delta: Number
@@ -85,6 +89,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for key, length in (("buildup_factors", self.buildup_levels), ("age_band_factors", len(self.age_band_edges_h))):
             fits = len(getattr(self, key)) == length and all(value > 0 for value in getattr(self, key))
             self._require(key, f"must be {length} positive numbers", holds=fits)
+        rarest, commonest = self.mismatch_exposure
+        self._require("mismatch_exposure", "must rise from 0 or more", holds=0 <= rarest < commonest)
         edges = self.age_band_edges_h
         rising = edges[:1] == (0.0,) and all(low < high for low, high in pairwise(edges))
         self._require("age_band_edges_h", "must start at 0 and rise", holds=rising)
@@ -133,6 +139,7 @@ _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "mismatch_share": (0, 0.2),
         "mismatch_minimum": (0, 1_000),
         "mismatch_factor": (1, 100),
+        "lease_frailty": (0, 20),
         "failures_per_job_week": (1, 100),
         "epsilon": (0.001, 100),
         "delta": (1e-15, 1e-3),

@@ -10,7 +10,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.cap_correction import capped_mean
-from provider_server.analysis.mismatch import LOG_FACTOR, Mismatches, find_mismatches
+from provider_server.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.analysis.noisy_counts import LOG_FACTOR
 from tests.support.changing import replace
 
 SHAPE, FAILURES, PLANTED_RATIO = (60, 20), 934 * 13, 8.0
