@@ -36,6 +36,7 @@ from simulation.bench import (
     aggregation,
     attendance as bench_attendance,
     check as bench_check,
+    field as bench_field,
     impact,
     learning as bench_learning,
 )
@@ -126,6 +127,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim replay brca": brca.BrcaResult,
     "pharoah-sim bench aggregation": aggregation.Rows,
     "pharoah-sim bench attendance": bench_attendance.AttendanceFigures,
+    "pharoah-sim bench field": bench_field.FieldRows,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,
     "pharoah-sim bench impact": dict[str, dict[str, impact.Range | None]],

@@ -372,6 +372,31 @@ def learning(
 
 
 @bench.command(cls=Verb)
+def field(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds of each kind, each with fresh noise.")] = 20,
+    only: Annotated[list[str] | None, typer.Option("--only", help="A kind of cloud; may be repeated.")] = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy of findings from other clouds than the standard one: rarer failures, smaller effects, bad reports."""
+    with _console.failing(), progressing() as progress:
+        from federation.protocol.noise import SystemSampler
+        from simulation.bench import field as bench_field
+
+        names = tuple(only or bench_field.CELLS)
+        if unknown := [name for name in names if name not in bench_field.CELLS]:
+            raise typer.BadParameter(f"no kind of cloud {unknown[0]!r}; there are {', '.join(bench_field.CELLS)}")
+        steps = bench_field.field(names, seeds, SystemSampler(), quick=quick)
+        seen = list(progress.track(steps, total=seeds * len(names), description="clouds"))
+        rows = bench_field.summary(names, seen)
+    if as_json:
+        show_json(rows)
+    else:
+        show(*bench_field.lines(rows))
+
+
+@bench.command(cls=Verb)
 def check(
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of checks at random times, 500 a second.")] = 30.0,
     requests: Annotated[int, typer.Option(min=100, help="Number of checks that saturate the service.")] = 200_000,

@@ -7,10 +7,10 @@ provider saw itself, exactly) has its own λ and κ, since what it sees may diff
 pair's, and the same for both. So a workload whose failures are seen twice as often is accused of nothing. The two are
 independent given θ: own failures are taken out of tenants' counts before (`learning.findings`).
 
-θ is continuous: most pairs are as expected, log θ ~ N(0, τ²); some are worse by any factor, log θ gamma, which makes θ's tail
-heavy (as Pareto's). Their share π, τ and the law of the worse are estimated from all pairs (empirical
-Bayes, by EM, with weak priors that keep them away from their edges), so that sparse pairs are shrunk as far as the data
-of the others say. A pair is *worse* where θ > 1.5.
+θ is continuous: most pairs are as expected, log θ ~ N(0, τ²); some are worse by any factor, log θ gamma, so θ has a
+tail as heavy as Pareto's. Their share π, τ and the law of the worse are estimated from all pairs (empirical Bayes, by
+EM, with weak priors that keep them away from their edges), so that sparse pairs are shrunk as far as the data of the
+others say. A pair is *worse* where θ > 1.5.
 
 A pair is judged by what the *other* pairs say of its workload and context: its own count is taken out of the main
 effects (leave one out, by one scoring step), and their uncertainty is integrated over. Main effects maximise the

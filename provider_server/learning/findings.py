@@ -230,7 +230,7 @@ def _unseen(seen: Seen, table: LifeTable, explained: Floats, before: Mismatches 
     failures, expected = (
         np.bincount(seen.lease, weight)[seen.lease] for weight in (visible, explained * rate[seen.pair])
     )
-    shape: Floats = before.shape + failures
+    shape = np.asarray(before.shape + failures, np.float64)
     return told, _by_factor(seen, explained * shape / (before.shape + expected), left, shape)
 
 

@@ -21,7 +21,7 @@ Not promised: that a real cloud has main effects that multiply, as this one does
 to more than the noise allows, which is fresh each time. The cloud of a seed is always the same.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from types import MappingProxyType
@@ -40,6 +40,7 @@ from federation.protocol.noise import Integers, NoiseSampler
 from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
 from provider_server.fleet.leases import Lease, Slices, expose
 from provider_server.learning.findings import Findings, learn
+from provider_server.learning.verdicts import PairFinding
 from provider_server.rounds.planning import PlanSettings, make_plan
 from provider_server.rounds.release import Answered, Release, release
 from simulation.cloud import cloud as world
@@ -51,6 +52,7 @@ from tenant_client.rounds.counts import build_tables
 EPSILONS: Mapping[str, float | None] = MappingProxyType({"without_privacy": None, "epsilon_1": 1.0, "epsilon_2": 2.0})
 QUICK_WEEKS, QUICK_JOBS = 6, 1500
 SELECTION_KEY = bytes(32)  # which of a job-week's failures counts: in the federation each tenant's secret
+Telling = Callable[[int, str], str]  # what a tenant writes down as the reason of a failure
 NO_TRUSTEE = MaskTrustee(1, MaskKey(bytes(32)).public)
 
 
@@ -136,8 +138,13 @@ def settings_for(scenario: Scenario, epsilon: float) -> PlanSettings:
     return settings_of(msgspec.structs.replace(scenario, epsilon=epsilon))
 
 
-def live(scenario: Scenario, seed: int) -> Year:
-    """The cloud of a seed with its plans, exposure and exact tables; everything but noise."""
+def as_it_was(_: int, reason: str) -> str:
+    """A tenant that knows the reason of every failure."""
+    return reason
+
+
+def live(scenario: Scenario, seed: int, told: Telling = as_it_was) -> Year:
+    """The cloud of a seed with its plans, exposure and exact tables of what tenants told; everything but noise."""
     cloud = world.build_cloud(scenario, np.random.default_rng(seed))
     leases = tuple(_leases(cloud))
     plans: list[Plan] = []
@@ -147,7 +154,7 @@ def live(scenario: Scenario, seed: int) -> Year:
         plans.append(_plan(cloud, leases, window, plans))
         own = [leases[row] for row in running(cloud, *window)]
         slices.append(Slices.of(own, *window, plans[-1].band_edges_hours))
-        exact.append(build_tables(plans[-1], failures(cloud, leases, week), SELECTION_KEY))
+        exact.append(build_tables(plans[-1], failures(cloud, leases, week, told), SELECTION_KEY))
     return Year(cloud, leases, tuple(plans), tuple(slices), tuple(exact))
 
 
@@ -203,11 +210,14 @@ def _levels(plans: Sequence[Plan]) -> frozenset[str]:
     )
 
 
-def failures(cloud: world.Cloud, leases: Sequence[Lease], week: int) -> Iterator[LabelledFailure]:
-    """The failures of a week with the labels of their leases."""
+def failures(
+    cloud: world.Cloud, leases: Sequence[Lease], week: int, told: Telling = as_it_was
+) -> Iterator[LabelledFailure]:
+    """The failures of a week, as their tenants tell them, with the labels of their leases."""
     for failure in cloud.week(week).failures:
-        labels = leases[row_of(failure.lease_id)].labels
-        yield LabelledFailure(Failure(failure.lease_id, failure.at_h, failure.age_h, failure.reason), labels)
+        row = row_of(failure.lease_id)
+        reason = told(int(cloud.leases.tenant[row]), failure.reason)
+        yield LabelledFailure(Failure(failure.lease_id, failure.at_h, failure.age_h, reason), leases[row].labels)
 
 
 def row_of(lease: str) -> int:
@@ -294,7 +304,7 @@ def true_rates(year: Year) -> dict[tuple[str, str], float]:
 def judge(year: Year, truth: Mapping[tuple[str, str], float], findings: Findings) -> Judged:
     """Findings beside the truth."""
     pairs = [pair for pair in findings.pairs if pair.workload.startswith("workload ")]
-    planted = np.array([(_number(pair.workload), _number(pair.context)) in year.cloud.mismatched for pair in pairs])
+    planted = np.array([cell_of(pair) in year.cloud.mismatched for pair in pairs])
     said = np.array([pair.probability_worse for pair in pairs])
     chosen = np.array([pair.judgement is PairJudgement.WORSE for pair in pairs])
     factor = year.cloud.scenario.mismatch_factor
@@ -306,6 +316,11 @@ def judge(year: Year, truth: Mapping[tuple[str, str], float], findings: Findings
         tuple(rate.low <= truth[rate.context_level, rate.band] <= rate.high for rate in findings.rates),
         tuple(pair.low <= factor <= pair.high for pair, is_planted in zip(pairs, planted, strict=True) if is_planted),
     )
+
+
+def cell_of(pair: PairFinding) -> tuple[int, int]:
+    """The workload and the context of a pair."""
+    return _number(pair.workload), _number(pair.context)
 
 
 def _number(token: str) -> int:

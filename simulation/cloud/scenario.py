@@ -7,7 +7,7 @@ these by name and anything else by path. Every key must be present and within it
     >>> load("quickstart").weeks
     13
     >>> names()
-    ('quickstart', 'standard', 'tiny')
+    ('hyperscale', 'quickstart', 'regional', 'standard', 'tiny')
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     the last band is open. `mismatch_share` of all pairs (workload, context), but at least `mismatch_minimum`, fail
     `mismatch_factor` times as often as their parts explain; they are planted where a pair has between the two
     `mismatch_exposure` times its even share of all jobs. Leases differ by a gamma factor of mean 1 and variance
-    `lease_frailty`, 0 for not at all. `private_share` of the workloads have one owner each. With
+    `lease_frailty`, 0 for not at all. `private_share` of the workloads have one owner each, `pinned_tenants` tenants
+    run on one context alone. With
     `acme_mix`, reasons and lost node-hours follow Acme's Table 3; without, every reason of a domain is equally likely.
     Noise is correlated over `horizon_weeks`, 1 for none; contributions are opened in up to `groups` groups.
     """
@@ -60,6 +61,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     jobs_per_week: int
     largest_job_nodes: int
     private_share: Number
+    pinned_tenants: int
     buildup_levels: int
     buildup_factors: tuple[Number, ...]
     age_band_edges_h: tuple[Number, ...]
@@ -135,6 +137,7 @@ _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "jobs_per_week": (10, 1_000_000),
         "largest_job_nodes": (1, 1024),
         "private_share": (0, 0.9),
+        "pinned_tenants": (0, 100),
         "buildup_levels": (1, 10),
         "mismatch_share": (0, 0.2),
         "mismatch_minimum": (0, 1_000),
