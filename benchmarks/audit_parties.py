@@ -18,11 +18,12 @@ from crypto.masking import MaskKey
 from crypto.signing import SigningKey, tenant_id
 from crypto.threshold import KeyShare
 from federation.protocol.causes import CAUSES, Domain
-from federation.protocol.directory import Chain, Directory, Member, TrusteeRecord
+from federation.protocol.directory import Chain, Directory, Member
 from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Mechanism, Plan, check_continues
 from federation.protocol.round_messages import Ladder
+from federation.protocol.seats import TrusteeRecord
 from provider_server.fleet.leases import Lease
-from provider_server.rounds.planning import PlanSettings, make_plan, next_series
+from provider_server.rounds.planning import PlanSettings, make_plan, next_opening, next_series
 from provider_server.settings import PlanTable
 from simulation.run.federation import founding_entry, make_group_key
 from tenant_client.rounds.policy import Policy, check_plan
@@ -100,9 +101,10 @@ def make_plans(parties: Parties, settings: PlanSettings, cells: int) -> list[Pla
     PlanRefused if a tenant under the default policy would not answer one of them.
     """
     leases, trustees, head = _leases(parties, settings, cells), parties.mask_trustees, parties.directory.head
-    members, window = len(parties.directory.members), (0, HOURS_PER_WEEK)
+    members, end_hour = len(parties.directory.members), next_opening(settings, None, 0)
+    window = end_hour - HOURS_PER_WEEK, end_hour
     plans = [make_plan(settings, _round_id(), window, leases, trustees, directory=head, members=members)]
-    while len(plans) < settings.horizon:
+    while len(plans) < plans[0].horizon:
         plans.append(_next(plans[-1], settings))
         check_continues(plans[-2], plans[-1])
     for plan in plans:
@@ -111,7 +113,8 @@ def make_plans(parties: Parties, settings: PlanSettings, cells: int) -> list[Pla
 
 
 def _next(earlier: Plan, settings: PlanSettings) -> Plan:
-    window, name = (earlier.end_hour, earlier.end_hour + HOURS_PER_WEEK), _round_id()
+    end_hour, name = next_opening(settings, earlier, earlier.end_hour), _round_id()
+    window = end_hour - HOURS_PER_WEEK, end_hour
     series = next_series(settings, name, window, earlier)
     return replace(earlier, round_id=name, start_hour=window[0], end_hour=window[1], series=series)
 

@@ -19,8 +19,9 @@ from crypto.codec import Message, decode, encode
 from crypto.ids import Digest, EncodedElement, Nonce, RoundId
 from crypto.masking import MaskKey
 from crypto.signing import SigningKey
-from federation.protocol.directory import NOTHING_BEFORE, DirectoryEntry, Member, TrusteeRecord
+from federation.protocol.directory import NOTHING_BEFORE, DirectoryEntry, Member
 from federation.protocol.round_messages import Contribution, ContributionHeader
+from federation.protocol.seats import TrusteeRecord
 
 MEMBERS, CELLS, RUNS = 1_000, 100_000, 60
 

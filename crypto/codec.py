@@ -152,7 +152,7 @@ def _bulk_header(length: int) -> bytes:
 
 def _refused(kind: type[Message], data: Bytes, error: Exception) -> DecodeError:
     """What is wrong, with the names of fields for their places, and without any value that was sent."""
-    if not _is_labelled(kind, data):
+    if not is_labelled(kind, data):
         return _refusal(kind, f"it is not labelled {kind.LABEL!r}")
     if not isinstance(error, msgspec.ValidationError):
         return _refusal(kind, "it is cut short, malformed, or not UTF-8")
@@ -173,7 +173,8 @@ def _refusal(kind: type[Message], why: str) -> DecodeError:
     return DecodeError(f"not a valid {kind.__name__}: {why}")
 
 
-def _is_labelled(kind: type[Message], data: Bytes) -> bool:
+def is_labelled(kind: type[Message], data: Bytes) -> bool:
+    """Whether `data` has the label of `kind`, before the rest of it is read."""
     label = msgspec.msgpack.encode(kind.LABEL)
     at = {0xDC: 3, 0xDD: 5}.get(data[0], 1) if data else 0
     return bytes(data[at : at + len(label)]) == label

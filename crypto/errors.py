@@ -80,7 +80,7 @@ class MemberRefused(Refusal):
 
 
 class AlreadyAnswered(Refusal):
-    """A trustee has already endorsed another set of contributions for this round."""
+    """A trustee has already endorsed another set of contributions for this round, or at its place in its series."""
 
     default_hint = "a round is unmasked for one set only; start a new round"
 

@@ -58,6 +58,10 @@ class MaskKey(ProvableKey):
         """The key that the other side needs."""
         return MaskPublicKey(self.exchange_key)
 
+    def storage_key(self, purpose: bytes) -> bytes:
+        """A key of 32 bytes for what its owner keeps for itself: nobody else can derive it, and no mask comes of it."""
+        return HKDF(SHA256(), 32, salt=None, info=purpose).derive(self._private.private_bytes_raw())
+
     def mask(self, stream: MaskStream, cells: int) -> Words:
         """The mask that the two keys of `stream`, of which this is one, share: `cells` words, dtype uint64."""
         mask = np.zeros(cells, np.uint64)

@@ -89,9 +89,14 @@ class GroupKey:
 
 def deal(threshold: int, trustees: int, random_bytes: RandomBytes) -> Dealing:
     """Share a fresh random secret; takes 64 random bytes per degree. ValueError unless 2 threshold - 1 <= trustees."""
+    return deal_secret(Scalar.random(random_bytes), threshold, trustees, random_bytes)
+
+
+def deal_secret(secret: Scalar, threshold: int, trustees: int, random_bytes: RandomBytes) -> Dealing:
+    """Share `secret`, which the first commitment fixes; random bytes and errors as of `deal`."""
     if not 1 <= threshold <= (trustees + 1) // 2:
         raise ValueError(f"a threshold of t >= 1 needs at least 2t - 1 trustees, this is {threshold} of {trustees}")
-    coefficients = [Scalar.random(random_bytes) for _ in range(threshold)]
+    coefficients = [secret, *(Scalar.random(random_bytes) for _ in range(threshold - 1))]
     shares = tuple(_value_at(coefficients, Scalar.from_int(index)) for index in range(1, trustees + 1))
     return Dealing(shares, tuple(map(mul_base, coefficients)))
 

@@ -25,26 +25,29 @@ import simulation.cli
 import tenant_client
 import tenant_client.cli
 import trustee.cli
+import trustee.handover_verbs
 import trustee.overview
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from provider_server.operations import admin, overview as provider_overview, preflight
-from provider_server.reporting import findings_text, hazard_text
+from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
-from provider_server.verbs import learning, server, store, telemetry
+from provider_server.verbs import learning, seats, server, store, telemetry
 from simulation.bench import (
     aggregation,
     attendance as bench_attendance,
     check as bench_check,
+    epochs as bench_epochs,
     field as bench_field,
     impact,
     learning as bench_learning,
+    openings as bench_openings,
+    scale as bench_scale,
 )
 from simulation.judge import score
 from simulation.replay import brca, lung, philly, titan
 from simulation.run import processes
-from tenant_client.advice import changes, hints
-from tenant_client.diagnosis import told
+from tenant_client.advice import changes, hints, told
 from tenant_client.diagnosis.stragglers import waits, what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.records import fixes
@@ -92,12 +95,15 @@ JSON: dict[str, Any] = {
     "pharoah-trustee renew-certificate": trustee.cli.Certificate,
     "pharoah-trustee deal": trustee.cli.Dealt,
     "pharoah-trustee combine": trustee.cli.Combined,
+    "pharoah-trustee hand-over": trustee.handover_verbs.HandedOver,
+    "pharoah-trustee take-over": trustee.handover_verbs.TakenOver,
     "pharoah-trustee enrol": trustee.cli.Joined,
     "pharoah-trustee log": trustee.cli.Log,
     "pharoah-trustee status": trustee.overview.TrusteeStatus,
     "pharoah-provider init": list[server.InitRow],
     "pharoah-provider enrol": list[server.EnrolRow],
     "pharoah-provider revoke": list[server.RevokeRow],
+    "pharoah-provider reseat": list[seats.ReseatRow],
     "pharoah-provider renew-certificate": list[server.CertificateRow],
     "pharoah-provider serve --check": preflight.Preflight,
     "pharoah-provider status": provider_overview.ProviderStatus,
@@ -106,6 +112,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider lease": list[server.LeaseRow],
     "pharoah-provider contexts": list[telemetry.ContextRow],
     "pharoah-provider hazard": list[hazard_text.HazardRow],
+    "pharoah-provider hazard --events": list[outage_text.OutagesRow],
     "pharoah-provider repaired": list[telemetry.RepairedRow],
     "pharoah-provider release": list[store.ReleaseRow],
     "pharoah-provider release ROUND_ID": list[store.CellRow],
@@ -128,6 +135,9 @@ JSON: dict[str, Any] = {
     "pharoah-sim bench aggregation": aggregation.Rows,
     "pharoah-sim bench attendance": bench_attendance.AttendanceFigures,
     "pharoah-sim bench field": bench_field.FieldRows,
+    "pharoah-sim bench openings": bench_openings.OpeningsFigures,
+    "pharoah-sim bench epochs": bench_epochs.EpochsFigures,
+    "pharoah-sim bench scale": bench_scale.ScaleFigures,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,
     "pharoah-sim bench impact": dict[str, dict[str, impact.Range | None]],

@@ -27,7 +27,7 @@ from federation.runtime.key_files import HomeError, new_key, read, read_key, rep
 from federation.runtime.settings import BadSettings, load
 from federation.runtime.visible import short
 from federation.transport.certificates import Certificate, hosts_of, issue
-from provider_server.fleet.leases import context_tokens
+from provider_server.fleet.leases import context_links, context_tokens
 from provider_server.learning.publisher import Publisher
 from provider_server.rounds.provider import Provider
 from provider_server.settings import ProviderSettings
@@ -115,7 +115,14 @@ def open_publisher(home: Path, store: Store) -> Publisher:
         tokens = {name: context_tokens(context_key, epoch, name, 0)["context"] for name in public}
         return [ContextName(Token.fromhex(tokens[name]), told) for name, told in sorted(public.items())]
 
-    return Publisher(store, SigningKey(read_key(home / "signing.key")), namer=named)
+    def linked(before: int, now: int) -> dict[str, str]:
+        from provider_server.learning import hardware
+
+        kept = hardware.load(home)
+        own = (hardware.label_of(one.number) for one in kept.contexts.contexts) if kept else ()
+        return context_links(context_key, before, now, {*public, *own}, hardware.levels_of(kept))
+
+    return Publisher(store, SigningKey(read_key(home / "signing.key")), namer=named, contexts=linked)
 
 
 def invitation(home: Path, provider: Provider, settings: ProviderSettings) -> bytes:

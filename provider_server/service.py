@@ -15,7 +15,7 @@ from typing import NoReturn
 from crypto.errors import Refusal
 from crypto.roots import root_of
 from crypto.signing import SigningKey
-from federation.protocol.directory import TrusteeRecord
+from federation.protocol.seats import TrusteeRecord
 from federation.runtime.clock import now_hour
 from federation.runtime.key_files import read, read_key
 from federation.transport.certificates import WARN_EVERY_S, ends, warn_of_end

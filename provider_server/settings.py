@@ -1,5 +1,6 @@
 """The settings in provider.toml: every key with its default. See docs/operate.md."""
 
+from itertools import pairwise
 from typing import Annotated, Literal
 
 import msgspec
@@ -46,8 +47,9 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     noise_shares: Positive = 9
     honest_minimum: Annotated[int, msgspec.Meta(ge=0)] = 0
     failures_per_unit: Positive = 1
-    weeks_per_epoch: Positive = 13
-    horizon_weeks: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_HORIZON)] = 13
+    weeks_per_epoch: Positive = 52
+    horizon_weeks: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_HORIZON)] = 52
+    openings: tuple[Positive, ...] = (1, 4, 13, 26, 39, 52)
     groups: Positive = 1
 
     def __post_init__(self) -> None:
@@ -57,6 +59,8 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("honest_minimum is smaller than noise_shares: lower noise_shares to as many")
         if self.mechanism is not Mechanism.DISCRETE_GAUSSIAN and self.horizon_weeks > 1:
             raise ValueError("only Gaussian noise is correlated over weeks: set horizon_weeks to 1")
+        if not all(earlier < later for earlier, later in pairwise(self.openings)):
+            raise ValueError("openings are weeks of a series in order, each once")
         if self.mechanism is Mechanism.DISCRETE_GAUSSIAN and self.delta <= 0:
             raise ValueError("Gaussian noise needs a delta above 0")
 
@@ -73,6 +77,7 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             mechanism=self.mechanism,
             weeks_per_epoch=self.weeks_per_epoch,
             horizon=self.horizon_weeks,
+            openings=self.openings,
             groups=self.groups,
             honest_minimum=self.honest_minimum,
         )

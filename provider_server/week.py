@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from crypto.errors import MemberRefused, PharoahError
+from crypto.errors import MemberRefused, PharoahError, Refusal, Unreachable
+from crypto.ids import Digest
 from federation.protocol.queries import Query
 from provider_server.analysis.hazard import Unsettled
 from provider_server.learning.publication_gate import HeldBack, check
 from provider_server.learning.publisher import Publisher
-from provider_server.rounds.provider import Provider, Window
+from provider_server.rounds.provider import Provider
 from provider_server.rounds.release import Release
 from provider_server.rounds.round import Round
+from provider_server.rounds.schedule import Window
 from provider_server.store.round_store import Answer, RoundState
 
 logger = logging.getLogger(__name__)
@@ -68,11 +70,12 @@ def federated_week(
     window: Window,
     announce: Callable[[Stage], None] = lambda stage: None,
 ) -> Release:
-    """Holds the round over the hours `window`, or finishes the open round instead, and returns its release.
+    """Holds the round over the hours `window`, or finishes the oldest open round instead, and returns its release.
 
-    Without a `publisher` the week ends with the release, and no bundle is published. Refusals of the whole round (too
-    few contributions, nothing to count) propagate; a single tenant's fault does not. `announce` is called as each stage
-    begins.
+    While a trustee is away, so that the oldest round waits, the round over `window` is collected and waits behind it;
+    the trustee's error propagates. Without a `publisher` the week ends with the release, and no bundle is published.
+    Refusals of the whole round (too few contributions, nothing to count) propagate; a single tenant's fault does not.
+    `announce` is called as each stage begins.
     """
     announce(Stage.DIRECTORY)
     tell_directory(provider, trustees)
@@ -81,18 +84,59 @@ def federated_week(
 
     round_ = provider.unfinished()
     if round_ is None:
-        announce(Stage.REGISTER)
-        for answer in tenants.ask(Query.REGISTRATIONS, provider.registration_request(window)):
-            provider.register(answer)
+        round_ = begin_round(provider, tenants, window, announce)
 
-        announce(Stage.PLAN)
-        round_ = provider.open_round(provider.plan(window))
-
-    release = federated_round(provider, tenants, trustees, round_, announce)
+    try:
+        release = federated_round(provider, tenants, trustees, round_, announce)
+    except Refusal:
+        raise
+    except PharoahError:  # a trustee is away
+        collect_behind(provider, tenants, window)
+        raise
     if publisher is not None:
         publish(publisher, tenants, announce)
     announce(Stage.DONE)
     return release
+
+
+def begin_round(
+    provider: Provider, tenants: Tenants, window: Window, announce: Callable[[Stage], None] = lambda stage: None
+) -> Round:
+    """Asks every tenant what runs on its leases, and opens the round over `window` for contributions."""
+    announce(Stage.REGISTER)
+    for answer in tenants.ask(Query.REGISTRATIONS, provider.registration_request(window)):
+        provider.register(answer)
+
+    announce(Stage.PLAN)
+    return provider.open_round(provider.plan(window))
+
+
+def collect_behind(provider: Provider, tenants: Tenants, window: Window) -> None:
+    """While the oldest round waits for a trustee, collects the one over `window`, which then waits behind it.
+
+    Does nothing for a window before the newest round's end. What stops it is logged: it is tried again.
+    """
+    try:
+        *_, newest = provider.waiting()
+        if newest.state is not RoundState.COLLECTING and newest.plan.end_hour <= window[0]:
+            newest = begin_round(provider, tenants, window)
+        if newest.state is RoundState.COLLECTING:
+            _collect(provider, tenants, newest)
+            newest.collected()
+            logger.info("round %s waits for the one before it", newest.plan.round_id, extra={"event": "collected"})
+    except PharoahError as error:
+        logger.warning("hours %d–%d are not collected yet: %s", *window, error.what)
+
+
+def _collect(provider: Provider, tenants: Tenants, round_: Round) -> None:
+    """Asks for contributions, and for those to earlier rounds of the series that were charged and did not arrive."""
+    for answer in tenants.ask(Query.CONTRIBUTION, round_.signed_plan):
+        provider.receive(round_, answer)
+    asked: frozenset[Digest] = frozenset()
+    while wanted := provider.unheard(round_) - asked:  # one that arrives may name another
+        asked |= wanted
+        for answer in tenants.ask(Query.UNHEARD, provider.unheard_request(wanted)):
+            provider.receive_late(wanted, answer)
 
 
 def publish(publisher: Publisher, tenants: Tenants, announce: Callable[[Stage], None] = lambda stage: None) -> bool:
@@ -138,19 +182,20 @@ def federated_round(
     Continues from the round's stored state and repeats no step. The error of a party that is away propagates; the same
     call later continues.
     """
-    masking = {trustee.index for trustee in round_.plan.trustees}
-    holders = {trustee.index: trustee for trustee in trustees if trustee.index in masking}
+    holders = {trustee.index: trustee for trustee in trustees}
 
     if round_.state is RoundState.COLLECTING:
         announce(Stage.CONTRIBUTE)
-        for answer in tenants.ask(Query.CONTRIBUTION, round_.signed_plan):
-            provider.receive(round_, answer)
+        _collect(provider, tenants, round_)
+
+    if round_.state in (RoundState.COLLECTING, RoundState.COLLECTED):
         provider.close_round(round_)
 
     if round_.state is RoundState.ENDORSING:
         announce(Stage.ENDORSE)
         while refusals := _endorsed(provider, round_, holders):
             provider.drop_refused(round_, refusals)
+        _complete_quorum(provider, round_, holders)
 
     announce(Stage.UNMASK)
     for index in sorted(round_.missing(Answer.SHARE)):
@@ -161,7 +206,7 @@ def federated_round(
 
 
 def _endorsed(provider: Provider, round_: Round, holders: Mapping[int, MaskHolder]) -> list[MemberRefused]:
-    """Asks the trustees that have not endorsed the set yet, and returns their refusals of single contributions."""
+    """Asks the mask trustees that have not endorsed the set, and returns their refusals of single contributions."""
     refusals = []
     for index in sorted(round_.missing(Answer.ENDORSEMENT)):
         holders[index].follow(provider.directory_update())
@@ -170,3 +215,23 @@ def _endorsed(provider: Provider, round_: Round, holders: Mapping[int, MaskHolde
         except MemberRefused as refusal:
             refusals.append(refusal)
     return refusals
+
+
+def _complete_quorum(provider: Provider, round_: Round, holders: Mapping[int, MaskHolder]) -> None:
+    """Asks trustees that do not mask, one by one, until enough have endorsed.
+
+    If too few do, the error of one that is away is raised, before a refusal: others may make up for that one.
+    """
+    failures: list[PharoahError] = []
+    for index in round_.idle():
+        if round_.state is not RoundState.ENDORSING:
+            return
+        if index in holders:
+            try:
+                holders[index].follow(provider.directory_update())
+                round_.endorse(index, holders[index].endorse(round_.request))
+            except PharoahError as error:
+                failures.append(error)
+    if round_.state is RoundState.ENDORSING:
+        missing = Unreachable(f"round {round_.plan.round_id}: too few trustees are reached for a quorum")
+        raise min(failures, key=lambda error: isinstance(error, Refusal), default=missing)

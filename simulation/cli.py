@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
@@ -22,9 +21,12 @@ from federation.runtime.clock import now_hour
 from federation.runtime.console import AsJson, CommandLine, Console, Force, InputFile, Verb, check_new, group
 from federation.runtime.screen import progress as progressing, say, show, show_json
 from federation.runtime.visible import counted_as, json_text
+from simulation.bench.verbs import bench
+from simulation.run import engines
+from simulation.run.engine_options import Address, EngineKind
+from simulation.run.engines import Kind
 
 if TYPE_CHECKING:
-    from simulation.bench.aggregation import Row
     from simulation.judge.score import Outcome
     from simulation.replay.lives import Result
     from simulation.run.processes import HeldHere
@@ -35,7 +37,6 @@ app = CommandLine(
 )
 replay = group("replay", "Run the federation on real data and compare with the pooled analysis.")
 app.add_typer(replay)
-bench = group("bench", "Measure protocols on this machine, compared with others where there are any.")
 app.add_typer(bench)
 
 PASSWORD_BYTES, SALT_BYTES = 12, 16
@@ -61,6 +62,8 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder for outcome.json, report.html and all homes.", show_default=False)
     ] = None,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
     *,
     force: Force = False,
     as_json: AsJson = False,
@@ -79,13 +82,13 @@ def run(
         from simulation.run.play import Player
 
         loaded = load(scenario)
-        with _homes(out) as root:
+        with engines.engine(engine, address) as side_by_side, _homes(out) as root:
             player = Player(loaded, seed, root, int(now_hour() // HOURS_PER_WEEK) - loaded.weeks)
             tell(f"made keys and homes of {loaded.tenants} tenants")
             try:
                 for week in player.weeks():
                     tell(f"finished week {week + 1} of {loaded.weeks}")
-                outcome = Judge(player.played()).outcome(seed, began, tell)
+                outcome = Judge(player.played()).outcome(seed, began, side_by_side, tell)
             finally:
                 player.close()
         if out is not None:
@@ -308,139 +311,6 @@ def _replay(steps: Iterator["Result | None"], seeds: int, *, as_json: bool) -> N
         show_json(result.json)
     else:
         show(*(f"{key}: {value}" for key, value in result.json.items()))
-
-
-@bench.command(cls=Verb)
-def aggregation(
-    *,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to test that it runs.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Secure sums, compared with Flower's SecAgg+ on the same vectors, and alone with 1,000 and 10,000 clients."""
-    with _console.failing(), progressing() as progress:
-        from simulation.bench import aggregation as bench_aggregation
-
-        total = bench_aggregation.rows(quick=quick)
-        measured = list(progress.track(bench_aggregation.aggregation(quick=quick), total=total, description="rounds"))
-    if as_json:
-        show_json(bench_aggregation.Rows(tuple(measured)))
-    else:
-        show(*_timed(measured))
-
-
-@bench.command(cls=Verb)
-def attendance(
-    clouds: Annotated[int, typer.Option(min=0, help="Number of clouds to find mismatches in; 0: noise alone.")] = 5,
-    *,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to test that it runs.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Noise over the ideal when not everybody answers, and the accuracy of findings then."""
-    with _console.failing(), progressing() as progress:
-        from federation.protocol.noise import SystemSampler
-        from simulation.bench import attendance as bench_attendance
-
-        noises = list(bench_attendance.rows(SystemSampler(), quick=quick))
-        steps = bench_attendance.found(clouds, quick=quick)
-        total = clouds * len(bench_attendance.ANSWERING)
-        summary = bench_attendance.summary(noises, list(progress.track(steps, total=total, description="clouds")))
-    if as_json:
-        show_json(summary)
-    else:
-        show(*bench_attendance.lines(summary))
-
-
-@bench.command(cls=Verb)
-def learning(
-    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 20,
-    *,
-    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Accuracy of findings from a year of the standard scenario: without privacy, at epsilon 1 and 2."""
-    with _console.failing(), progressing() as progress:
-        from federation.protocol.noise import SystemSampler
-        from simulation.bench import learning as bench_learning
-
-        steps = bench_learning.learning(seeds, SystemSampler(), quick=quick)
-        total = seeds * len(bench_learning.EPSILONS)
-        summary = bench_learning.summary(list(progress.track(steps, total=total, description="clouds")))
-    if as_json:
-        show_json(summary)
-    else:
-        show(*(f"{level} {key}: {value:.3f}" for level, figures in summary.items() for key, value in figures.items()))
-
-
-@bench.command(cls=Verb)
-def field(
-    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds of each kind, each with fresh noise.")] = 20,
-    only: Annotated[list[str] | None, typer.Option("--only", help="A kind of cloud; may be repeated.")] = None,
-    *,
-    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Accuracy of findings from other clouds than the standard one: rarer failures, smaller effects, bad reports."""
-    with _console.failing(), progressing() as progress:
-        from federation.protocol.noise import SystemSampler
-        from simulation.bench import field as bench_field
-
-        names = tuple(only or bench_field.CELLS)
-        if unknown := [name for name in names if name not in bench_field.CELLS]:
-            raise typer.BadParameter(f"no kind of cloud {unknown[0]!r}; there are {', '.join(bench_field.CELLS)}")
-        steps = bench_field.field(names, seeds, SystemSampler(), quick=quick)
-        seen = list(progress.track(steps, total=seeds * len(names), description="clouds"))
-        rows = bench_field.summary(names, seen)
-    if as_json:
-        show_json(rows)
-    else:
-        show(*bench_field.lines(rows))
-
-
-@bench.command(cls=Verb)
-def check(
-    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of checks at random times, 500 a second.")] = 30.0,
-    requests: Annotated[int, typer.Option(min=100, help="Number of checks that saturate the service.")] = 200_000,
-    watchers: Annotated[int, typer.Option(min=20, help="Number of idle streams, each on its own connection.")] = 10_000,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """The provider's online service: latency and throughput of checks, memory, and the cost of idle streams."""
-    with _console.failing():
-        from simulation.bench import check as bench_check
-
-        figures = bench_check.check(seconds, requests, watchers)
-    if as_json:
-        show_json(figures)
-    else:
-        show(*(f"{key}: {value:.6g}" for key, value in figures.items()))
-
-
-@bench.command(name="impact", cls=Verb)
-def bench_impact(
-    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 5,
-    *,
-    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Benefit of checks and hints over a year of the standard scenario: mean and range over clouds."""
-    with _console.failing(), progressing() as progress:
-        from federation.protocol.noise import SystemSampler
-        from simulation.bench import impact as bench_impact
-
-        steps = bench_impact.impacts(seeds, SystemSampler(), quick=quick)
-        total = seeds * len(bench_impact.LEVELS)
-        summary = bench_impact.summary(list(progress.track(steps, total=total, description="clouds")))
-    if as_json:
-        show_json(summary)
-    else:
-        show(*bench_impact.lines(summary))
-
-
-def _timed(rows: list["Row"]) -> Iterator[str]:
-    """A line per figure, with an empty line between rounds; figures that were not measured are left out."""
-    for number, row in enumerate(rows):
-        yield from [""] if number else []
-        yield from (f"{key}: {value:.6g}" for key, value in asdict(row).items() if value is not None)
 
 
 def _epsilon(text: str) -> float | None:

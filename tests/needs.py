@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 
-PYTHON = {"torch": "`make torch` adds it", "causaldata": "`pip install causaldata==0.1.5` adds it"}
+PYTHON = {
+    "torch": "`make torch` adds it",
+    "ray": "`pip install 'pharoah[ray]'` adds it",
+    "causaldata": "`pip install causaldata==0.1.5` adds it",
+}
 DEBIAN = {
     "chromium": "chromium",
     "ip": "iproute2",

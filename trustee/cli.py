@@ -5,17 +5,18 @@ Parties exchange files by any channel and compare fingerprints aloud. No verb ov
 
 import math
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from federation.runtime.console import AsJson, CommandLine, Console, HomeFolder, InputFile, Verb
-from federation.runtime.homes import Role
+from federation.runtime.console import AsJson, CommandLine, InputFile, Verb
 from federation.runtime.logs import Format
-from federation.runtime.screen import say, show, show_json
+from federation.runtime.screen import show, show_json
 from federation.runtime.visible import counted_as, short
+from trustee import handover_verbs
+from trustee.console import TrusteeHome, about, failing, tell, warn, write_new
 
 if TYPE_CHECKING:
     from federation.protocol.enrolment import CardList, TrusteeCard
@@ -26,19 +27,7 @@ app = CommandLine(
     help="Run a trustee: make its keys, make the token key with other trustees, answer requests, and show its log.",
 )
 
-_console = Console("pharoah-trustee")
-failing, warn = _console.failing, _console.warn
-
 FEW_TRUSTEES = 5
-TrusteeHome = Annotated[
-    Path,
-    typer.Option(
-        "--home",
-        click_type=HomeFolder(Role.TRUSTEE),
-        envvar="PHAROAH_TRUSTEE_HOME",
-        help="The trustee's home directory.",
-    ),
-]
 
 
 def _address(text: str) -> str:
@@ -90,7 +79,7 @@ def init(
         show_json(made)
         return
     show(f"card         {file}", f"fingerprint  {shown}")
-    _tell("give the card to every trustee and to the provider, and read its fingerprint aloud to them")
+    tell("give the card to every trustee and to the provider, and read its fingerprint aloud to them")
 
 
 class Certificate(TypedDict):
@@ -132,7 +121,7 @@ def renew_certificate(
         show_json(certificate)
         return
     show(f"{file}: for {', '.join(hosts)}, until {end}")
-    _tell("restart `serve`")
+    tell("restart `serve`")
 
 
 class Dealt(TypedDict):
@@ -166,7 +155,7 @@ def deal(
     with failing():
         everybody, _ = _sorted(cards)
         _check_own(everybody, home)
-        _write_new(out, ceremony.deal(trustee_home.signing_key(home), everybody, threshold, os.urandom))
+        write_new(out, ceremony.deal(trustee_home.signing_key(home), everybody, threshold, os.urandom))
     count, shown = len(everybody.cards), fingerprint(everybody.name)
     if count < FEW_TRUSTEES:
         warn(f"only {count} trustees: any {threshold} that collude know the key; use five or more")
@@ -176,7 +165,7 @@ def deal(
         return
     trustees = f"trustees     {count}, any {threshold} of which can make tokens"
     show(f"dealing      {out}", trustees, f"list         {shown}")
-    _tell("check that every trustee has the same fingerprint of the list; then give the dealing to every trustee")
+    tell("check that every trustee has the same fingerprint of the list; then give the dealing to every trustee")
 
 
 class Combined(TypedDict):
@@ -226,7 +215,7 @@ def combine(
         return
     show(f"trustee      {share.index} of {trustees}, any {threshold} of which can make tokens")
     show(f"committee    {file}", f"fingerprint  {shown}")
-    _tell("check that every trustee has the same fingerprint; then give the committee to the provider")
+    tell("check that every trustee has the same fingerprint; then give the committee to the provider")
 
 
 class Joined(TypedDict):
@@ -255,7 +244,7 @@ def enrol(
     from trustee import home as trustee_home
 
     with failing():
-        with _about(invitation):
+        with about(invitation):
             invited, chain = accept(invitation.read_bytes())
         if head:
             check_fingerprint(head, chain.directory.head)
@@ -268,7 +257,7 @@ def enrol(
     show(f"provider     {invited.provider.hex()[:16]}… at {invited.online}")
     show(f"tenants      {members}", f"head         {shown}")
     if not head:
-        _tell("compare the head with other trustees and tenants (or pass theirs with --head)")
+        tell("compare the head with other trustees and tenants (or pass theirs with --head)")
 
 
 class Evaluations(TypedDict):
@@ -388,23 +377,13 @@ def _sorted(files: list[Path]) -> "tuple[CardList, list[bytes]]":
 
     cards, dealings = [], []
     for file in files:
-        with _about(file):
+        with about(file):
             signed = file.read_bytes()
             if kind_of(signed) is TrusteeCard:
                 cards.append(open_trustee_card(signed))
             else:
                 dealings.append(signed)
     return card_list(cards), dealings
-
-
-@contextmanager
-def _about(file: Path) -> Iterator[None]:
-    from crypto.errors import BadSignature, DecodeError
-
-    try:
-        yield
-    except (DecodeError, BadSignature) as error:
-        raise type(error)(f"{file}: {error.what}", hint=error.hint) from error
 
 
 def _check_own(cards: "CardList", home: Path) -> "TrusteeCard":
@@ -419,20 +398,6 @@ def _check_own(cards: "CardList", home: Path) -> "TrusteeCard":
             hint=f"add {home / trustee_home.CARD}; if another card has your address, it is forged",
         )
     return own
-
-
-def _write_new(file: Path, data: bytes) -> None:
-    from federation.runtime.key_files import HomeError
-
-    try:
-        with file.open("xb") as out:
-            out.write(data)
-    except OSError as error:
-        raise HomeError(f"{error.strerror}: {file}", hint="pass a file that does not exist yet") from error
-
-
-def _tell(next_step: str) -> None:
-    say(f"next: {next_step}")
 
 
 @app.command(cls=Verb)
@@ -456,3 +421,7 @@ def serve(
         signal.signal(kind, lambda *_: stop.set())
     with failing():
         service.serve(home, load(TrusteeSettings, home / "trustee.toml", os.environ), stop)
+
+
+app.command("hand-over", cls=Verb)(handover_verbs.hand_over)
+app.command("take-over", cls=Verb)(handover_verbs.take_over)

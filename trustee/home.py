@@ -4,10 +4,12 @@
     tls.key  tls.crt                     PEM, for the server that tenants and provider call
     trustee.card                         signed, public
     share.key  committee                 the result of the ceremony (`federation.protocol.ceremony`)
+    next.key  next.committee             the result of a handover (`federation.protocol.succession`) that is not in
+                                         force yet; they take the places of those two once the directory shows it
     trustee.db                           the pinned directory and the log
 
-The directory has mode 0700 and each file 0600. Files are never overwritten, except the database and, by
-`renew_certificate`, the TLS files.
+The directory has mode 0700 and each file 0600. Files are never overwritten, except the database, by
+`renew_certificate` the TLS files, and by a handover those of the share: the old share is erased with it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,17 +23,18 @@ from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
 from crypto.threshold import KeyShare
 from federation.protocol.ceremony import Committee, KeptShare
-from federation.protocol.directory import Chain
+from federation.protocol.directory import Chain, Directory
 from federation.protocol.enrolment import SealingKey, TrusteeCard, host_of, open_trustee_card
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
-from federation.runtime.pinned_directory import NotEnrolled
-from federation.runtime.sqlite import create_file
+from federation.runtime.pinned_directory import NotEnrolled, pinned
+from federation.runtime.sqlite import Connection, create_file
 from federation.transport.certificates import Certificate, hosts_of, issue
 from trustee.trustee import Trustee, TrusteeLimits
 
 TLS_KEY, TLS_CERTIFICATE, CARD = "tls.key", "tls.crt", "trustee.card"
 SHARE, COMMITTEE, MEMORY = "share.key", "committee", "trustee.db"
+NEXT_SHARE, NEXT_COMMITTEE = "next.key", "next.committee"
 
 
 def create(home: Path, address: str, names: Sequence[str], random_bytes: RandomBytes, now: datetime) -> TrusteeCard:
@@ -93,6 +96,33 @@ def keep(home: Path, share: KeyShare, committee: Committee) -> None:
     write_secret(home / SHARE, encode(KeptShare.of(share)))
 
 
+def keep_next(home: Path, share: KeyShare, committee: Committee) -> Path:
+    """Stores the result of a handover until the directory shows it; the committee's file.
+
+    It takes the place of an earlier one that the directory never showed.
+    A home without a share, a successor's, has nothing to wait with: there it is stored as the result of a ceremony.
+    """
+    committee.check_share(share)
+    if not (home / SHARE).exists():
+        keep(home, share, committee)
+        return home / COMMITTEE
+    replace_secret(home / NEXT_SHARE, encode(KeptShare.of(share)))
+    replace_secret(home / NEXT_COMMITTEE, encode(committee))
+    return home / NEXT_COMMITTEE
+
+
+def settle(home: Path, directory: Directory) -> None:
+    """Puts the result of a handover in force, and erases the share before it, once `directory` shows it."""
+    if not (home / NEXT_COMMITTEE).exists():
+        return
+    committee = decode(Committee, read(home / NEXT_COMMITTEE))
+    if committee.trustees != directory.trustees:
+        return
+    if (home / NEXT_SHARE).exists():  # else it was killed after the next line
+        (home / NEXT_SHARE).replace(home / SHARE)
+    (home / NEXT_COMMITTEE).replace(home / COMMITTEE)
+
+
 def kept_committee(home: Path) -> Committee:
     """The committee of the ceremony; HomeError before there was one."""
     return decode(Committee, read(home / COMMITTEE))
@@ -104,9 +134,15 @@ def kept_share(home: Path) -> KeyShare:
 
 
 def enrol(home: Path, chain: Chain, random_bytes: RandomBytes) -> None:
-    """Pins the directory, or newer entries of it; TrustChanged if its trustees are not those of the ceremony."""
-    kept_committee(home).check_seated(chain.directory)
+    """Pins the directory, or newer entries of it; TrustChanged if its trustees are not those of the ceremony.
+
+    Nor those of the last handover, which is put in force if they are.
+    """
+    upcoming = decode(Committee, read(home / NEXT_COMMITTEE)) if (home / NEXT_COMMITTEE).exists() else None
+    if upcoming is None or upcoming.trustees != chain.directory.trustees:
+        kept_committee(home).check_seated(chain.directory)
     _opened(home, chain.entries, random_bytes, TrusteeLimits()).close()
+    settle(home, chain.directory)
 
 
 def open_trustee(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits) -> Trustee:
@@ -114,6 +150,7 @@ def open_trustee(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits) -
 
     CeremonyRefused if the share is not one of the committee, TrustChanged if the pinned directory has another.
     """
+    _settle_pinned(home)
     with ExitStack() as until_open:
         try:
             trustee = until_open.enter_context(closing(_opened(home, (), random_bytes, limits)))
@@ -131,6 +168,7 @@ def _hosts(address: str, names: Sequence[str]) -> list[str]:
 def _opened(home: Path, entries: Iterable[bytes], random_bytes: RandomBytes, limits: TrusteeLimits) -> Trustee:
     share, committee = kept_share(home), kept_committee(home)
     committee.check_share(share)
+    renewed = decode(KeptShare, read(home / NEXT_SHARE)).share if (home / NEXT_SHARE).exists() else None
     signing, mask = signing_key(home), MaskKey(read_key(home / "mask.key"))
     record = committee.trustees[share.index - 1]
     if (signing.public, mask.public) != (record.verify_key, record.mask_key):
@@ -139,7 +177,15 @@ def _opened(home: Path, entries: Iterable[bytes], random_bytes: RandomBytes, lim
         )
     memory = home / MEMORY
     create_file(memory)
-    return Trustee(share, signing, mask, tuple(entries), memory, random_bytes, limits)
+    return Trustee(share, signing, mask, tuple(entries), memory, random_bytes, limits, renewed)
+
+
+def _settle_pinned(home: Path) -> None:
+    """Before anything else is opened: a server that was killed as shares changed left this to the next one."""
+    if not (home / NEXT_COMMITTEE).exists() or not (home / MEMORY).exists():
+        return
+    with closing(Connection(str(home / MEMORY))) as memory:
+        settle(home, pinned(memory).directory)
 
 
 def _refuse_existing(home: Path, *names: str) -> None:

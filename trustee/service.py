@@ -33,4 +33,5 @@ def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
         with server:
             warn_of_end(certificate, datetime.now(UTC))
             while not stop.wait(WARN_EVERY_S):
+                trustee_home.settle(home, trustee.chain.directory)
                 warn_of_end(certificate, datetime.now(UTC))

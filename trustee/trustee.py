@@ -5,11 +5,14 @@ Requests and answers are bytes, so that the same object serves in process and ov
 - *Evaluate*: blinded elements, signed by a tenant for this trustee, metered per tenant and epoch, for epochs around
   now. A repeated request gets the same answer and is not charged again.
 - *Endorse*: the provider signs one set of contributions for a round, in groups, with the headers that the tenants
-  signed and the plan. The trustee checks it and binds itself to this set; another set is refused for ever.
-- *Unmask*: needs the endorsements of all mask trustees for the same set. So trustees never unmask different sets, and
-  if the provider signed two, both signatures are kept as proof.
+  signed and the plan. The trustee, whether it masks or not, checks it and binds itself to this set, for the round and
+  for its place in its series; another set is refused for ever.
+- *Unmask*: needs the endorsements of all mask trustees and of a quorum of all trustees for the same set
+  (`Directory.quorum`). So no two sets of a round or of a place are unmasked, also where the memory of a mask trustee
+  is lost, and if the provider signed two, both signatures are kept as proof.
 - In a series (`crypto.continual_counting`) a trustee removes the mask of this week's noise and of the weighted sum of
   the weeks so far, never of a single week. It knows the earlier weeks and sets from its own database.
+- A contribution that came too late for its round counts in a later one of its series, once: its counts, not its noise.
 - If its disk fails it answers nothing and raises StorageFailed.
 
 Not promised: a trustee cannot detect that a tenant guesses descriptors within its quota. It learns which tenants own
@@ -22,6 +25,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
 
 from crypto import masking, voprf
 from crypto.codec import decode, digest, encode, first_field
@@ -40,8 +46,8 @@ from crypto.errors import (
 )
 from crypto.ids import Digest, EncodedElement, EncodedProof, RoundId, TenantId
 from crypto.masking import MaskStream, Words
-from crypto.ristretto import Element, RandomBytes
-from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by
+from crypto.ristretto import Element, RandomBytes, mul_base
+from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by, reopened
 from crypto.threshold import KeyShare
 from federation.protocol.directory import Directory
 from federation.protocol.life_table import embed
@@ -61,6 +67,7 @@ from federation.protocol.round_messages import (
 )
 from federation.runtime.pinned_directory import pin
 from federation.runtime.sqlite import Connection, reporting, transaction
+from trustee import kept_sums, places
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS directory (number INTEGER PRIMARY KEY, entry BLOB NOT NULL);
@@ -75,6 +82,12 @@ CREATE TABLE IF NOT EXISTS conflicts (round_id BLOB NOT NULL, proof BLOB NOT NUL
 
 
 EPOCHS_KEPT = 1  # answers to requests of older epochs are asked for by nobody
+
+
+class ShareOutdated(Refusal):
+    """The directory shows another key for this trustee's share of the token key: seats or shares have changed since."""
+
+    default_hint = "use the new share: `pharoah-trustee take-over`, then restart `serve`"
 
 
 class EpochNotCurrent(Refusal):
@@ -99,6 +112,19 @@ class TrusteeLimits:
     now_hour: Callable[[], float] | None = None
 
 
+class _OpenedRound(NamedTuple):
+    """A round that was unmasked here: the name of its request, and its plan."""
+
+    request: Digest
+    plan: Plan
+
+    @classmethod
+    def of(cls, request: bytes) -> Self:
+        """The round of a request that was verified when it was endorsed; all but the plan in it is not decoded."""
+        plan = first_field(UnmaskRequest, decode(Signed, request).body)
+        return cls(name_of(request), reopened(Plan, plan))
+
+
 class Trustee:
     """The trustee. Its database is a SQLite file; `founding` are directory entries to pin if it lacks them."""
 
@@ -111,19 +137,23 @@ class Trustee:
         memory: Path,
         random_bytes: RandomBytes,
         limits: TrusteeLimits = TrusteeLimits(),
+        renewed: KeyShare | None = None,
     ) -> None:
         self.index = share.index
         self._share = share
+        self._renewed = renewed
         self._signing_key = signing_key
         self._mask_key = mask_key
         self._random_bytes = random_bytes
         self._limits = limits
         self._connection = Connection(str(memory))
-        self._connection.executescript(_SCHEMA)
+        self._connection.executescript(_SCHEMA + kept_sums.SCHEMA + places.SCHEMA)
+        self._kept_sums = kept_sums.KeptSums(self._connection, mask_key, random_bytes)
         try:
             self.chain = pin(self._connection, founding)
             self._founders = {member.tenant for member in self.chain.founding.members}
             self._note_newcomers()
+            self._renew_share()
         except PharoahError:
             self._connection.close()
             raise
@@ -139,14 +169,15 @@ class Trustee:
         if not set(entries) <= set(self.chain.entries):
             self.chain = pin(self._connection, entries)
             self._note_newcomers()
+            self._renew_share()
         return encode(Receipt(self.chain.directory.head))
 
     @reporting()
     def evaluate(self, request: bytes) -> bytes:
         """Evaluates blinded elements under this trustee's share, after charging the tenant's quota.
 
-        Raises QuotaExceeded, EpochNotCurrent, BadSignature, PeerFault for a request to another trustee, or DecodeError
-        for an element that is none.
+        Raises QuotaExceeded, EpochNotCurrent, ShareOutdated, BadSignature, PeerFault for a request to another trustee,
+        or DecodeError for an element that is none.
         """
         asked = open_signed_by(EvaluationRequest, request, self.chain.directory.verify_key)
         if asked.trustee != self.index:
@@ -159,6 +190,8 @@ class Trustee:
             return answered
         elements = [Element.decode(element) for element in asked.elements]
         self._check_epoch(asked.epoch)
+        if not self._is_current(self._share):
+            raise ShareOutdated(f"the directory has another share key of trustee {self.index} than this one's")
         evaluation = voprf.blind_evaluate(self._share.secret, elements, self._random_bytes)
         answers = tuple(EncodedElement(element.encoded) for element in evaluation.elements)
         answer = encode(EvaluationResponse(self.index, answers, EncodedProof(evaluation.proof.encode())))
@@ -170,7 +203,7 @@ class Trustee:
 
         Raises CohortTooSmall below the plan's or this trustee's own minimum, TooFewOwners for a row that too few
         tenants own, MemberRefused for a contribution that cannot be unmasked, OutOfOrder within a series, PlanRefused,
-        and AlreadyAnswered for a second set.
+        and AlreadyAnswered for a second set of the round or of its place in its series.
         """
         asked, plan = self._open(request)
         if self._requested(plan.round_id) is None:
@@ -181,12 +214,15 @@ class Trustee:
 
     @reporting()
     def unmask(self, call: bytes) -> bytes:
-        """Sums this trustee's masks over each group of the set that all mask trustees endorsed; the same when repeated.
+        """Sums this trustee's masks over each group of the set that a quorum endorsed; the same when repeated.
 
-        Raises Equivocation if one of them endorsed another set, AlreadyAnswered if this one did.
+        Raises Equivocation if a trustee endorsed another set, AlreadyAnswered if this one did, OutOfOrder without the
+        endorsements of all mask trustees and of a quorum of all.
         """
         told = decode(UnmaskCall, call)
         asked, plan = self._open(told.request)
+        if self.index not in {masking.index for masking in plan.trustees}:
+            raise PlanRefused(f"trustee {self.index} does not mask in round {plan.round_id}")
         named = name_of(told.request)
         if self._requested(plan.round_id) != told.request:
             raise AlreadyAnswered(f"trustee {self.index} did not endorse this set for round {plan.round_id}")
@@ -214,6 +250,16 @@ class Trustee:
         """The log: what proves that the provider told two sets for one round."""
         rows = self._connection.execute("SELECT round_id, proof FROM conflicts ORDER BY round_id, proof")
         return [(RoundId(name), bytes(proof)) for name, proof in rows]
+
+    # ---- shares ------------------------------------------------------------------------------------------------------
+
+    def _renew_share(self) -> None:
+        """Takes the renewed share once the directory shows its key, and forgets the one before."""
+        if self._renewed is not None and self._is_current(self._renewed):
+            self._share, self._renewed = self._renewed, None
+
+    def _is_current(self, share: KeyShare) -> bool:
+        return mul_base(share.secret).encoded == self.chain.directory.trustee(self.index).share_key
 
     # ---- evaluations -------------------------------------------------------------------------------------------------
 
@@ -286,8 +332,9 @@ class Trustee:
 
     def _check_request(self, asked: UnmaskRequest, plan: Plan) -> None:
         directory = self.chain.at(plan.directory)
-        if (self.index, self._mask_key.public) not in {(trustee.index, trustee.mask_key) for trustee in plan.trustees}:
-            raise PlanRefused(f"trustee {self.index} does not mask in round {plan.round_id}")
+        mask_keys = {trustee.index: trustee.mask_key for trustee in plan.trustees}
+        if mask_keys.get(self.index, self._mask_key.public) != self._mask_key.public:
+            raise PlanRefused(f"round {plan.round_id} has another mask key of trustee {self.index}")
         needed = max(plan.cohort_minimum, self._limits.cohort_minimum)
         smallest = min(len(group) for group in asked.groups)
         if smallest < needed:
@@ -295,7 +342,9 @@ class Trustee:
         for signed in chain.from_iterable(asked.groups):
             self._check_contribution(signed, plan, directory)
         _check_owners(asked, plan, directory)
-        self._check_order(asked, plan)
+        if self.index in mask_keys:  # who does not mask opens nothing, and knows no order
+            self._check_order(asked, plan)
+            self._check_late(asked, plan)
 
     def _check_contribution(self, signed: bytes, plan: Plan, directory: Directory) -> None:
         """MemberRefused unless a member signed this for this plan, and its mask can be made."""
@@ -308,6 +357,28 @@ class Trustee:
         except PharoahError as error:
             raise MemberRefused(f"{tenant}: {error.what}") from error
 
+    def _check_late(self, asked: UnmaskRequest, plan: Plan) -> None:
+        """Each late contribution answers an earlier plan of the series, and was opened in no round of it.
+
+        A tenant's answer to a plan is opened once, whatever it says: so each job-week counts once.
+        """
+        if not asked.late:
+            return
+        opened = self._contributions_opened_before(plan)
+        for late in asked.late:
+            before = open_signed(Plan, late.plan, self.chain.directory.provider)
+            check_continues(before, plan)
+            directory = self.chain.at(before.directory)
+            for signed, header in zip(late.contributions, late.headers, strict=True):
+                self._check_contribution(signed, before, directory)
+                if (header.round_id, header.tenant) in opened:
+                    raise MemberRefused(f"{header.tenant}: its answer to round {header.round_id} was opened before")
+
+    def _contributions_opened_before(self, plan: Plan) -> set[tuple[RoundId, TenantId]]:
+        requests = [self._open(self._requested(before.plan.round_id) or b"")[0] for before in self._opened_before(plan)]
+        groups = chain.from_iterable((*asked.headers, *(late.headers for late in asked.late)) for asked in requests)
+        return {(header.round_id, header.tenant) for header in chain.from_iterable(groups)}
+
     def _stream(self, header: ContributionHeader, directory: Directory) -> MaskStream:
         theirs, own = directory.member(header.tenant).mask_key, self._mask_key.public
         named = header.round_id, header.plan, header.tenant, theirs, header.nonce
@@ -317,21 +388,25 @@ class Trustee:
         """The rounds of a series are opened one after the other, and every trustee has opened the same ones."""
         before = self._opened_before(plan)
         last = before[-1] if before else None
-        if asked.after != (last and digest(encode(last[0]))) or plan.position != len(before):
+        if asked.after != (last and last.request) or plan.position != len(before):
             raise OutOfOrder(f"round {plan.round_id} does not follow the {len(before)} opened rounds of its series")
         if last is not None:
-            check_continues(last[1], plan)
+            check_continues(last.plan, plan)
 
     def _bind(self, plan: Plan, request: bytes) -> None:
         name = bytes(plan.round_id)
         series = bytes(plan.series.name) if plan.series else None
         with transaction(self._connection):
-            self._connection.execute("INSERT OR IGNORE INTO endorsed VALUES (?, ?, ?)", (name, series, request))
-            bound = self._requested(plan.round_id)
+            first = places.take(self._connection, plan)
+            if first == plan.round_id:
+                self._connection.execute("INSERT OR IGNORE INTO endorsed VALUES (?, ?, ?)", (name, series, request))
+            bound = self._requested(first)
             if bound != request:
                 self._connection.execute("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", (name, request))
         if bound != request:
-            raise AlreadyAnswered(f"trustee {self.index} endorsed another set for round {plan.round_id}")
+            raise AlreadyAnswered(
+                f"trustee {self.index} endorsed another set for round {plan.round_id}, or at its place in its series"
+            )
 
     def _requested(self, round_id: RoundId) -> bytes | None:
         row = self._connection.execute("SELECT request FROM endorsed WHERE round_id = ?", (bytes(round_id),)).fetchone()
@@ -340,7 +415,7 @@ class Trustee:
     # ---- unmasking ---------------------------------------------------------------------------------------------------
 
     def _check_endorsements(self, told: UnmaskCall, plan: Plan, named: Digest) -> None:
-        directory = self.chain.directory
+        directory = self.chain.at(plan.directory)  # later ones may have other trustees
         endorsers = set()
         for signed in told.endorsements:
             word = open_signed_by(Endorsement, signed, lambda index: directory.trustee(index).verify_key)
@@ -357,6 +432,11 @@ class Trustee:
             raise OutOfOrder(
                 f"round {plan.round_id} lacks the endorsements of trustees {missing}", hint="get them first"
             )
+        if len(endorsers) < directory.quorum:
+            raise OutOfOrder(
+                f"round {plan.round_id} has endorsements of {len(endorsers)} trustees, {directory.quorum} are needed",
+                hint="get more first",
+            )
 
     def _note_conflict(self, plan: Plan, proof: bytes) -> None:
         with transaction(self._connection):
@@ -369,7 +449,7 @@ class Trustee:
             (bytes(plan.round_id),),
         )
 
-    def _opened_before(self, plan: Plan) -> list[tuple[UnmaskRequest, Plan]]:
+    def _opened_before(self, plan: Plan) -> list[_OpenedRound]:
         """The rounds of the plan's series that were unmasked here before it, in order; none without a series."""
         if plan.series is None:
             return []
@@ -377,22 +457,41 @@ class Trustee:
             "SELECT request FROM endorsed JOIN opened USING (round_id) WHERE series = ? ORDER BY number",
             (bytes(plan.series.name),),
         )
-        opened = (self._open(bytes(request)) for (request,) in rows)
-        return list(takewhile(lambda one: one[1].round_id != plan.round_id, opened))
+        opened = (_OpenedRound.of(request) for (request,) in rows)
+        return list(takewhile(lambda one: one.plan.round_id != plan.round_id, opened))
 
     def _mask_sums(self, asked: UnmaskRequest, plan: Plan) -> list[Words]:
         sums = [self._sum(group, plan, plan.words) for group in asked.headers]
+        sums[0][: plan.cells] += self._late_counts(asked, plan)
         left_out = {(one.position, one.group) for one in asked.left_out}
         past = [
-            embed(before.tables, plan.tables, self._counted(then, before, left_out))
-            for then, before in self._opened_before(plan)
+            embed(before.plan.tables, plan.tables, self._counted(before.plan, left_out))
+            for before in self._opened_before(plan)
         ]
+        if plan.series is not None:
+            if plan.position == 0:
+                self._kept_sums.erase_other_series(plan.series.name)
+            self._kept_sums.keep(plan.round_id, [total[: plan.cells] for total in sums])
         return open_groups(plan, past, sums, min(len(group) for group in asked.groups))
 
-    def _counted(self, asked: UnmaskRequest, plan: Plan, left_out: set[tuple[int, int]]) -> Words:
+    def _counted(self, plan: Plan, left_out: set[tuple[int, int]]) -> Words:
         """The masks of the counts of an earlier round, without the groups that were left out since."""
-        kept = [group for at, group in enumerate(asked.headers) if (plan.position, at) not in left_out]
-        return self._sum(list(chain.from_iterable(kept)), plan, plan.cells)
+        groups = {group for position, group in left_out if position == plan.position}
+        return self._kept_sums.total(plan.round_id, groups, lambda: self._counts(plan))
+
+    def _counts(self, plan: Plan) -> list[Words]:
+        asked, _ = self._open(self._requested(plan.round_id) or b"")
+        sums = [self._sum(group, plan, plan.cells) for group in asked.headers]
+        sums[0] += self._late_counts(asked, plan)
+        return sums
+
+    def _late_counts(self, asked: UnmaskRequest, plan: Plan) -> Words:
+        """The masks of the counts of late contributions, laid out as in this round."""
+        total = np.zeros(plan.cells, np.uint64)
+        for late in asked.late:
+            before = reopened(Plan, late.plan)
+            total += embed(before.tables, plan.tables, self._sum(late.headers, before, before.cells))
+        return total
 
     def _sum(self, headers: Sequence[ContributionHeader], plan: Plan, words: int) -> Words:
         directory = self.chain.at(plan.directory)

@@ -27,8 +27,9 @@ from crypto.ristretto import SCALAR_BYTES, Element, RandomBytes, Scalar, mul_bas
 from crypto.signing import Signed, SigningKey, open_signed
 from crypto.threshold import GroupKey, KeyShare, TrusteeFault
 from crypto.voprf import Elements
-from federation.protocol.directory import NOTHING_BEFORE, Directory, DirectoryEntry, Member, TrustChanged, TrusteeRecord
+from federation.protocol.directory import NOTHING_BEFORE, Directory, DirectoryEntry, Member, TrustChanged
 from federation.protocol.enrolment import SEALED_BYTES, CardList, SealingKey, TrusteeCard
+from federation.protocol.seats import TrusteeRecord
 
 FEWEST_TRUSTEES = 3
 AGAIN = "keep its files as proof, inform the others, and repeat the ceremony; leave this trustee out if it cheats"

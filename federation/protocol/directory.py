@@ -8,23 +8,25 @@ Guarantees:
 - A plan names the head under which its round is held.
 - A tenant's record has the tenant's signature over its mask key, so the provider cannot swap the key, and a proof of
   possession by the mask key. A member that returns cannot use an older mask key.
-- Trustees, the token key and the length of an epoch never change: a new committee is pinned by hand.
+- The token key, the threshold and the length of an epoch never change. Who holds a trustee's seat, and the shares of
+  the key, change only by the signatures of as many trustees as the threshold says (`federation.protocol.seats`).
 
 Not promised: that two parties pinned the same chain unless they compare heads (a round with different heads fails), nor
 that a member is who the provider says it is.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from crypto.codec import Count, Few, Many, Message, Record, Text, decode, digest, encode
+from crypto.codec import Count, Few, Many, Message, Record, decode, digest, encode, is_labelled
 from crypto.errors import BadSignature, PeerFault, Refusal
 from crypto.ids import Digest, EncodedElement, MaskPublicKey, SignatureBytes, TenantId, VerifyKey
 from crypto.masking import MaskKey
 from crypto.possession import MaskKeyClaim, check_possession
 from crypto.signing import Signed, SigningKey, open_signed, tenant_id
 from federation.protocol.plan import HOURS_PER_WEEK
+from federation.protocol.seats import Reseating, Seats, TrusteeRecord, check_reseating
 
 NOTHING_BEFORE = Digest(bytes(Digest.length))
 
@@ -84,42 +86,6 @@ def _check_member(member: Member) -> None:
             hint="the key may have been swapped at enrolment; ask the tenant for its card",
         ) from error
     check_possession(claim, member.possession)
-
-
-class TrusteeRecord(Record, frozen=True):
-    """A trustee: its keys, its share of the signature key, and where it is reached. Index counts from 1.
-
-    `possession` is the mask key's own signature over its `MaskKeyClaim`. `address` is host:port, empty for one in this
-    process; the certificate there is one under the root of `verify_key` (`crypto.roots`).
-    """
-
-    index: Count
-    verify_key: VerifyKey
-    share_key: EncodedElement
-    mask_key: MaskPublicKey
-    made_hour: Count
-    possession: SignatureBytes
-    address: Text
-
-    @classmethod
-    def of(
-        cls,
-        index: int,
-        signing_key: SigningKey,
-        mask_key: MaskKey,
-        share_key: EncodedElement,
-        *,
-        made_hour: int,
-        address: str = "",
-    ) -> "TrusteeRecord":
-        """The record of whoever holds these keys."""
-        claim = MaskKeyClaim(signing_key.public, mask_key.public, made_hour)
-        proof = mask_key.prove(claim)
-        return cls(index, claim.owner, share_key, claim.mask_key, made_hour, proof, address)
-
-    def check(self) -> None:
-        """Returns if whoever published the mask key holds it; BadSignature otherwise."""
-        check_possession(MaskKeyClaim(self.verify_key, self.mask_key, self.made_hour), self.possession)
 
 
 class DirectoryEntry(Message, frozen=True, tag="pharoah/directory-entry/1"):
@@ -194,6 +160,15 @@ class Directory:
             raise BadSignature(f"there is no trustee {index}", hint="compare the directories")
         return self._by_index[index]
 
+    @property
+    def quorum(self) -> int:
+        """How many trustees endorse a set before any of them unmasks it.
+
+        Two quorums have at least `threshold` trustees in common: one more than may collude or lose their memory
+        (docs/privacy.md).
+        """
+        return min(len(self.trustees), (len(self.trustees) + self.threshold - 1) // 2 + 1)
+
     @cached_property
     def _by_index(self) -> dict[int, TrusteeRecord]:
         return {trustee.index: trustee for trustee in self.trustees}
@@ -219,15 +194,18 @@ class Chain:
     def extended(self, entries: Iterable[bytes]) -> "Chain":
         """This chain and the signed entries that lead on from it; those that it has already are skipped.
 
-        Raises Fork for an entry that does not fit, TrustChanged for another committee, BadSignature for a swapped key.
+        Raises Fork for an entry that does not fit, TrustChanged for another committee, BadSignature for a swapped key,
+        ReseatingRefused for trustees that changed without enough handovers.
         """
         signed, directories = list(self.entries), dict(self._directories)
         newest = self.directory
         for data in entries:
             if data in signed:
                 continue
-            entry = open_signed(DirectoryEntry, data, newest.provider)
-            newest = _stepped(newest, entry)
+            if is_labelled(Reseating, decode(Signed, data).body):
+                newest = _reseated(newest, open_signed(Reseating, data, newest.provider))
+            else:
+                newest = _stepped(newest, open_signed(DirectoryEntry, data, newest.provider))
             directories[newest.head] = newest
             signed.append(data)
         return Chain(signed, directories)
@@ -257,6 +235,19 @@ def next_entry(before: Directory, *, joined: Sequence[Member] = (), left: Sequen
         tuple(joined),
         tuple(left),
     )
+
+
+def reseating(before: Directory, trustees: Sequence[TrusteeRecord], handovers: Sequence[bytes]) -> Reseating:
+    """The entry by which `trustees` take the seats after `before`."""
+    return Reseating(before.number + 1, before.head, tuple(trustees), tuple(handovers))
+
+
+def _reseated(before: Directory, entry: Reseating) -> Directory:
+    _check_place(before, entry)
+    seats = Seats.of(before.trustees)
+    key = seats.key(before.threshold, before.group_key)
+    check_reseating(key, seats, Seats(entry.trustees), entry.handovers)
+    return replace(before, head=digest(encode(entry)), number=entry.number, trustees=entry.trustees)
 
 
 def _stepped(before: Directory | None, entry: DirectoryEntry) -> Directory:
@@ -289,9 +280,13 @@ def _check_return(
         raise Fork(f"entry {entry.number} brings tenant {member.tenant.hex()[:12]}… back with an older mask key")
 
 
-def _check_step(before: Directory, entry: DirectoryEntry) -> None:
+def _check_place(before: Directory, entry: DirectoryEntry | Reseating) -> None:
     if entry.number != before.number + 1 or entry.previous != before.head:
         raise Fork(f"entry {entry.number} does not continue entry {before.number}")
+
+
+def _check_step(before: Directory, entry: DirectoryEntry) -> None:
+    _check_place(before, entry)
     settled = (before.provider, before.threshold, before.group_key, before.trustees, before.weeks_per_epoch)
     if entry.settled != settled:
         raise TrustChanged(f"entry {entry.number} changes values that entry {before.number} fixed")

@@ -101,21 +101,31 @@ class PublishedBundle(Record, frozen=True):
 
 
 class Series(Record, frozen=True):
-    """The rounds whose noise is correlated: at most `horizon` of them, of which this is the one at `position`, from 0.
+    """The rounds whose noise is correlated: one for each of `openings`, of which this is the one at `position`, from 0.
 
-    A tenant answers for all of its weeks since `start_hour` for which it has not answered yet.
+    `openings` are the weeks since `start_hour`, counted from 1, at whose end the series is opened: in order, the last
+    one is its horizon. A round may come later than its week, never earlier. A tenant answers for all of its weeks since
+    `start_hour` for which it has not answered yet.
     """
 
     name: RoundId
     start_hour: Count
-    horizon: Count
+    openings: Few[Count]
     position: Count
 
     def __post_init__(self) -> None:
-        if not 2 <= self.horizon <= LONGEST_HORIZON:
-            raise ValueError(f"the horizon of a series has 2 to {LONGEST_HORIZON} rounds")
-        if self.position >= self.horizon:
-            raise ValueError("the position of a round must lie within the horizon of its series")
+        weeks = (0, *self.openings)
+        if not self.openings or not all(earlier < later for earlier, later in pairwise(weeks)):
+            raise ValueError("the openings of a series are weeks from 1 on, in order, and at least one")
+        if weeks[-1] > LONGEST_HORIZON:
+            raise ValueError(f"the horizon of a series has at most {LONGEST_HORIZON} weeks")
+        if self.position >= len(self.openings):
+            raise ValueError("the position of a round must be that of one of the openings of its series")
+
+    @property
+    def opens_hour(self) -> int:
+        """The end of the week in which this round is due: no earlier window belongs to it."""
+        return self.start_hour + HOURS_PER_WEEK * self.openings[self.position]
 
 
 class NoiseLayers(Record, frozen=True):
@@ -125,7 +135,7 @@ class NoiseLayers(Record, frozen=True):
     layers: Count
 
 
-class Plan(Message, frozen=True, tag="pharoah/plan/4", dict=True):
+class Plan(Message, frozen=True, tag="pharoah/plan/5", dict=True):
     """All that a tenant needs to answer one round or refuse it.
 
     The window is [start_hour, end_hour) since the federation's start. `band_edges_hours` has one more entry than there
@@ -183,6 +193,8 @@ class Plan(Message, frozen=True, tag="pharoah/plan/4", dict=True):
             raise ValueError("only Gaussian noise is correlated over a series")
         if self.series.start_hour > self.start_hour:
             raise ValueError("a series starts no later than the windows of its rounds")
+        if self.end_hour < self.series.opens_hour:
+            raise ValueError(f"this round of its series is due at hour {self.series.opens_hour}, not earlier")
 
     def _check_budget(self) -> None:
         if self.failures_per_unit < 1:
@@ -226,7 +238,7 @@ class Plan(Message, frozen=True, tag="pharoah/plan/4", dict=True):
     @property
     def horizon(self) -> int:
         """The largest number of rounds that a job-week is part of."""
-        return self.series.horizon if self.series else 1
+        return len(self.series.openings) if self.series else 1
 
     @property
     def position(self) -> int:
@@ -295,7 +307,7 @@ def check_continues(earlier: Plan, later: Plan) -> None:
     if before is None or after is None:
         raise PlanRefused(f"plan {later.round_id} refused: it continues no series")
     changed = [name for name in _SETTLED if getattr(earlier, name) != getattr(later, name)]
-    changed += [name for name in ("name", "start_hour", "horizon") if getattr(before, name) != getattr(after, name)]
+    changed += [name for name in ("name", "start_hour", "openings") if getattr(before, name) != getattr(after, name)]
     if changed:
         raise PlanRefused(f"plan {later.round_id} refused: within its series it changes {', '.join(changed)}")
     if after.position < before.position or later.start_hour < earlier.end_hour:

@@ -27,6 +27,7 @@ class Query(StrEnum):
     DIRECTORY = "directory"
     REGISTRATIONS = "registrations"
     CONTRIBUTION = "contribution"
+    UNHEARD = "unheard"
     BUNDLE = "bundle"
 
 

@@ -8,9 +8,11 @@ trustee → tenant    EvaluationResponse           evaluated elements and a proo
 tenant → provider   Signed(Registration)         which lease carries which tokens
 provider → tenant   Signed(Plan)                 what to count (`federation.protocol.plan`)
 tenant → provider   Contribution                 a masked, noisy table behind a signed header
+provider → tenant   Signed(UnheardRequest)       earlier contributions of the series that did not arrive
+tenant → provider   Unheard                      those of them that are its own, as they were
 provider → trustee  Signed(UnmaskRequest)        the set of contributions to unmask
 trustee → provider  Signed(Endorsement)          this set, and no other of this round
-provider → trustee  UnmaskCall                   the request with the endorsements of all mask trustees
+provider → trustee  UnmaskCall                   the request with the endorsements of a quorum
 trustee → provider  Signed(UnmaskShare)          the sums of its masks over that set
 provider → tenant   Signed(Bundle)               what was learnt (`federation.protocol.bundle`)
 """
@@ -153,13 +155,25 @@ class Ownership(Message, frozen=True, tag="pharoah/ownership/3"):
             raise ValueError("the hours of an ownership end after they begin")
 
 
-class Registration(Message, frozen=True, tag="pharoah/registration/4"):
-    """What runs on the sender's leases. `ownership` is the signed `Ownership` of the hours that were asked about."""
+class TokenLink(Record, frozen=True):
+    """The token of one rung of a workload in the epoch before, and in this one."""
+
+    before: Token
+    now: Token
+
+
+class Registration(Message, frozen=True, tag="pharoah/registration/5"):
+    """What runs on the sender's leases. `ownership` is the signed `Ownership` of the hours that were asked about.
+
+    `links` is empty unless the tenant's policy has `link_epochs`: they show which workloads of the epoch before these
+    are, whoever else runs them.
+    """
 
     tenant: TenantId
     epoch: Count
     workloads: Many[RegisteredWorkload]
     ownership: bytes
+    links: Many[TokenLink] = ()
 
 
 class RegistrationRequest(Message, frozen=True, tag="pharoah/registration-request/1"):
@@ -174,12 +188,14 @@ class RegistrationRequest(Message, frozen=True, tag="pharoah/registration-reques
             raise ValueError("the hours that are asked about end after they begin")
 
 
-class ContributionHeader(Message, frozen=True, tag="pharoah/contribution-header/1"):
+class ContributionHeader(Message, frozen=True, tag="pharoah/contribution-header/2"):
     """What a tenant signs of its answer to a plan. `cells` is the digest of the cells.
 
     The answer counts failures from `start_hour` to the end of the plan's window: earlier than its beginning where weeks
     were missed. `nonce` is fresh for each answer and every mask is bound to it: so two answers to one plan, of a tenant
     whose database was set back, have masks of their own, and a trustee takes off those of the one that it is shown.
+    `after` is the digest of the signed header of the tenant's contribution before this one in the series: so the
+    provider learns of one that it has not heard.
     """
 
     tenant: TenantId
@@ -188,6 +204,7 @@ class ContributionHeader(Message, frozen=True, tag="pharoah/contribution-header/
     start_hour: Count
     nonce: Nonce
     cells: Digest
+    after: Digest | None = None
 
 
 class Contribution(Message, frozen=True, tag="pharoah/contribution/3"):
@@ -216,6 +233,18 @@ def opened_contribution(
     return header, contribution
 
 
+class UnheardRequest(Message, frozen=True, tag="pharoah/unheard-request/1"):
+    """Digests of signed headers of contributions that later ones name and the provider has not heard."""
+
+    wanted: Many[Digest]
+
+
+class Unheard(Message, frozen=True, tag="pharoah/unheard/1"):
+    """Those of the wanted contributions that are the sender's own, as it keeps them; none for most tenants."""
+
+    contributions: Many[bytes]
+
+
 class GroupOfRound(Record, frozen=True):
     """A group of contributions of an earlier round of a series, which was found to be poisoned."""
 
@@ -223,13 +252,29 @@ class GroupOfRound(Record, frozen=True):
     group: Count
 
 
-class UnmaskRequest(Message, frozen=True, tag="pharoah/unmask-request/4", dict=True):
+class LateContributions(Record, frozen=True):
+    """Contributions to an earlier round of a series that arrived too late for it: its signed plan, and their headers.
+
+    Only their counts are opened, as counts of the round that lists them; their noise stays masked for ever.
+    """
+
+    plan: bytes
+    contributions: Many[bytes]
+
+    @property
+    def headers(self) -> tuple[ContributionHeader, ...]:
+        """What the contributions say, unverified."""
+        return tuple(reopened(ContributionHeader, signed) for signed in self.contributions)
+
+
+class UnmaskRequest(Message, frozen=True, tag="pharoah/unmask-request/5", dict=True):
     """The one set of contributions, in groups, whose masks a trustee may sum for a round.
 
     A contribution is named by its header, as its tenant signed it. The request carries the plan itself: masks are bound
     to the plan's digest, so a trustee can hold the provider to the cohort minimum that the tenants saw. `after` is the
     digest of the request that opened the round before in the series; `left_out` names groups of earlier rounds that no
-    longer count. `ownerships` are signed by tenants and show that every row has owners enough.
+    longer count. `ownerships` are signed by tenants and show that every row has owners enough. The counts of `late`
+    contributions go with the first group, as those of earlier weeks do.
     """
 
     plan: bytes
@@ -237,10 +282,12 @@ class UnmaskRequest(Message, frozen=True, tag="pharoah/unmask-request/4", dict=T
     after: Digest | None
     left_out: Many[GroupOfRound]
     ownerships: Many[bytes]
+    late: Many[LateContributions] = ()
 
     def __post_init__(self) -> None:
         try:
             members = [[header.tenant for header in group] for group in self.headers]
+            late = [(header.round_id, header.tenant) for group in self.late for header in group.headers]
         except DecodeError as error:
             raise ValueError(f"a group names what is {error.what}") from error
         if any(group != sorted(group) for group in members):
@@ -248,6 +295,8 @@ class UnmaskRequest(Message, frozen=True, tag="pharoah/unmask-request/4", dict=T
         everybody = list(chain.from_iterable(members))
         if len(set(everybody)) != len(everybody):
             raise ValueError("each contributor is named once")
+        if late != sorted(set(late)):
+            raise ValueError("late contributions are sorted by round and tenant, and each is named once")
 
     @cached_property
     def headers(self) -> tuple[tuple[ContributionHeader, ...], ...]:
@@ -269,7 +318,7 @@ class Endorsement(Message, frozen=True, tag="pharoah/endorsement/1"):
 
 
 class UnmaskCall(Message, frozen=True, tag="pharoah/unmask-call/1"):
-    """A signed request with the signed endorsements of all mask trustees: all were asked for the same set."""
+    """A signed request with the signed endorsements of all mask trustees, and of a quorum of all trustees."""
 
     request: bytes
     endorsements: Few[bytes]

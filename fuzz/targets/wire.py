@@ -26,19 +26,11 @@ from federation.protocol import (
     invitation,
     plan,
     round_messages,
+    seats,
     service_messages,
 )
 from federation.protocol.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
-from federation.protocol.directory import (
-    NOTHING_BEFORE,
-    Chain,
-    DirectoryEntry,
-    Fork,
-    Member,
-    TrustChanged,
-    TrusteeRecord,
-    next_entry,
-)
+from federation.protocol.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Fork, Member, TrustChanged, next_entry
 from federation.protocol.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension, Series
 from federation.protocol.round_messages import (
     Contribution,
@@ -54,6 +46,7 @@ from federation.protocol.round_messages import (
     UnmaskRequest,
     opened_contribution,
 )
+from federation.protocol.seats import TrusteeRecord
 from fuzz.targets.target import require, target
 from trustee.trustee import Trustee
 
@@ -74,6 +67,7 @@ MESSAGES: tuple[Any, ...] = tuple(
             service_messages,
             masking,
             possession,
+            seats,
         )
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Secret)
@@ -87,7 +81,7 @@ def a_plan() -> Plan:
     marginal = Marginal("pairs", ("workload", "band"), (), 3.0)
     trustees = (MaskTrustee(1, MASK_KEY.public),)
     start = RoundId(bytes(16)), Digest(bytes(32)), 0, 168, 336, dimensions, (0.0, 9.0), (marginal,)
-    series = Series(RoundId(bytes(16)), 0, 13, 1)
+    series = Series(RoundId(bytes(16)), 0, tuple(range(1, 14)), 1)
     return Plan(*start, 1, Mechanism.DISCRETE_GAUSSIAN, 1.0, 1e-8, 5, 10, 8, trustees, series)
 
 

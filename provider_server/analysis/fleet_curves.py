@@ -24,8 +24,8 @@ import pandas as pd
 import polars as pl
 from scipy.linalg import LinAlgWarning
 
-from federation.protocol.life_table import Floats
-from provider_server.analysis.fleet_events import LevelFit, exposure_and_events, fit_levels
+from federation.protocol.life_table import Floats, LifeTable
+from provider_server.analysis.fleet_events import Bands, LevelFit, exposure_and_events, fit_levels
 from provider_server.analysis.hazard import Estimate
 
 LEVEL_0: Mapping[str, int] = MappingProxyType({"level": 0})
@@ -90,8 +90,8 @@ def nelson_aalen(lives: pl.DataFrame) -> Curve:
 
 
 def _curve(fitter: Any, lives: pl.DataFrame, name: str) -> Curve:
-    # lifelines counts who enters at a time as at risk then; by half an hour later, and all else being whole, none is
-    entry = lives["start_h"].to_numpy() + 0.5
+    # lifelines counts who enters at a time as at risk then; who enters right after it is not
+    entry = np.nextafter(lives["start_h"].to_numpy().astype(np.float64), np.inf)
     fitted = fitter.fit(lives["stop_h"].to_numpy(), lives["failed"].to_numpy(), entry=entry)
     table = fitted.event_table
     times = table.index[table["observed"] > 0]
@@ -162,11 +162,13 @@ def _cox(frame: pd.DataFrame) -> tuple[Floats, Floats]:
 class OwnHazards:
     """Estimates from the fleet's own events, with nodes in these `contexts`.
 
-    `hazard_by_level` is Nelson–Aalen's, for a node that would stay at a level all the time. `cox` has "level" and
-    "context" where there is a ratio, and holds for first failures; `left_out` says in words what is not in it, and why.
+    `table` is what `fit` rests on. `hazard_by_level` is Nelson–Aalen's, for a node that would stay at a level all the
+    time. `cox` has "level" and "context" where there is a ratio, and holds for first failures; `left_out` says in words
+    what is not in it, and why.
     """
 
     contexts: Mapping[str, int]
+    table: LifeTable
     fit: LevelFit
     survival: Curve
     hazard: Curve
@@ -175,17 +177,21 @@ class OwnHazards:
     left_out: tuple[str, ...]
 
 
-def own_hazards(at_risk: pl.DataFrame, contexts: Mapping[str, int]) -> OwnHazards:
-    """Everything at once, of hours at risk as by `hours_at_risk`; ValueError where none of them has a failure."""
+def own_hazards(at_risk: pl.DataFrame, contexts: Mapping[str, int], bands: Bands | None = None) -> OwnHazards:
+    """Everything at once, of hours at risk as by `hours_at_risk`; ValueError where none of them has a failure.
+
+    `bands` are the third factor of the fit, seasons by default.
+    """
     if at_risk["kind"].null_count() == at_risk.height:
         raise ValueError("no failures")
-    fit = fit_levels(exposure_and_events(at_risk, contexts))
+    table = exposure_and_events(at_risk, contexts, bands)
+    fit = fit_levels(table)
     lives = episodes(at_risk)
     lives = lives.with_columns(context=pl.col("node").replace_strict(contexts, return_dtype=pl.Int64))
     failing = sorted(set(lives.filter("failed")["level"]))
     ratios, left_out = _cox_of_what_failed(lives, int(fit.fit.model.reference["context"]))
     by_level = {level: nelson_aalen(lives.filter(pl.col("level") == level)) for level in failing}
-    return OwnHazards(contexts, fit, kaplan_meier(lives), nelson_aalen(lives), by_level, ratios, left_out)
+    return OwnHazards(contexts, table, fit, kaplan_meier(lives), nelson_aalen(lives), by_level, ratios, left_out)
 
 
 def _cox_of_what_failed(lives: pl.DataFrame, usual: int) -> tuple[dict[str, Ratios], tuple[str, ...]]:

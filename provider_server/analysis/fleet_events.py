@@ -33,6 +33,7 @@ from provider_server.fleet.telemetry.samples import HOUR_S
 QUIET_H = 24
 MOST_AT_ONCE = 0.1
 PRIOR_SD = 1.0  # of log rates between contexts, levels and bands: factors, not decades
+REPAIR = "repair"
 LOST, FAILED_REMAP = "node lost", "row remapping failure"
 
 # Codes of NVIDIA's Xid catalogue after which the provider has to do something about hardware. Left out are those that a
@@ -138,6 +139,31 @@ def node_age(first_hour: Mapping[str, int], edges_days: Sequence[float]) -> Band
     names = [f"{low:g}-{high:g} d" for low, high in pairwise(edges)] + [f"{edges[-1]:g}+ d"]
     days = (pl.col("hour") - pl.col("node").replace_strict(dict(first_hour), return_dtype=pl.Int64)) / 24.0
     return Bands("age", tuple(names), pl.sum_horizontal((days >= edge).cast(pl.Int64) for edge in edges_days))
+
+
+def since_repair(at_risk: pl.DataFrame, back_h: Mapping[str, Sequence[int]], edges_h: Sequence[float]) -> Bands | None:
+    """Hours since a node's last repair (`back_h`, by node, ascending), in bands; None where no hour at risk has one.
+
+    The first band is of hours with no repair before them.
+    """
+    told = pl.DataFrame(
+        [(node, hour) for node, hours in sorted(back_h.items()) for hour in hours],
+        schema={"node": pl.String, "back": pl.Int64},
+        orient="row",
+    ).sort("back")
+
+    def position(hours: pl.Series) -> pl.Series:
+        asked = hours.struct.unnest().with_row_index("row").sort("hour")
+        joined = asked.join_asof(
+            told.sort("back"), left_on="hour", right_on="back", by="node", check_sortedness=False
+        ).sort("row")
+        since = joined["hour"] - joined["back"]
+        found = [(since >= edge).cast(pl.Int64) for edge in (0.0, *edges_h)]
+        return pl.select(pl.sum_horizontal(found).fill_null(0)).to_series()
+
+    bands = ("none", *(f"{low:g}-{high:g} h" for low, high in pairwise((0.0, *edges_h))), f"{edges_h[-1]:g}+ h")
+    expression = pl.struct("node", "hour").map_batches(position, return_dtype=pl.Int64)
+    return Bands(REPAIR, bands, expression) if at_risk.select(expression.max()).item() else None
 
 
 def exposure_and_events(at_risk: pl.DataFrame, contexts: Mapping[str, int], bands: Bands | None = None) -> LifeTable:

@@ -8,15 +8,16 @@ age of a lease counts from its start. Outcomes appear nowhere.
 import hashlib
 import hmac
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crypto.ids import LeaseId, TenantId, Token
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from federation.protocol.plan import Plan
+from federation.protocol.plan import HOURS_PER_WEEK, Plan
 from federation.protocol.round_messages import finest_row
 
 OF_FAILURE = ("domain", "reason")
@@ -44,17 +45,41 @@ def _token(secret: bytes, text: str) -> Token:
     return Token(hmac.new(secret, b"pharoah/context/1\0" + text.encode(), hashlib.sha256).digest()[: Token.length])
 
 
+def context_links(secret: bytes, before: int, now: int, names: Iterable[str], levels: Iterable[int]) -> dict[str, str]:
+    """The tokens in epoch `now` of those in epoch `before`, of contexts by name at build-up levels."""
+    return {
+        old: token
+        for name, level in product(names, levels)
+        for old, token in zip(
+            context_tokens(secret, before, name, level).values(),
+            context_tokens(secret, now, name, level).values(),
+            strict=True,
+        )
+    }
+
+
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Exposure of the leases of one window, by age band: node-hours, shape (leases, bands), and the leases in order."""
+    """Exposure of the leases of one window, by age band: node-hours, shape (leases, bands), and the leases in order.
+
+    `spans` (leases, 2) are the hours from which and until which each is looked at.
+    """
 
     leases: tuple[Lease, ...]
     node_hours: Floats
+    spans: Floats
 
     @classmethod
     def of(cls, leases: Sequence[Lease], start_hour: float, end_hour: float, edges: Sequence[float]) -> "Slices":
         """Cuts every lease that overlaps [start_hour, end_hour) at the band edges of its age; ages beyond are lost."""
         return cls.since(dict.fromkeys((lease.tenant for lease in leases), start_hour), leases, end_hour, edges)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Slices"]) -> "Slices":
+        """Several windows with the same bands, one after the other; at least one."""
+        leases = tuple(lease for part in parts for lease in part.leases)
+        hours, spans = (np.concatenate([getattr(part, name) for part in parts]) for name in ("node_hours", "spans"))
+        return cls(leases, hours, spans)
 
     @classmethod
     def since(
@@ -72,7 +97,22 @@ class Slices:
         nodes = np.array([lease.nodes for lease in inside], np.float64).reshape(-1, 1)
         low = np.maximum(start + np.array(edges[:-1]), begin)
         high = np.minimum(np.minimum(start + np.array(edges[1:]), end), end_hour)
-        return cls(inside, nodes * np.clip(high - low, 0, None))
+        spans = np.concatenate([begin, np.full(begin.shape, float(end_hour))], axis=1)
+        return cls(inside, nodes * np.clip(high - low, 0, None), spans)
+
+    @classmethod
+    def by_week(
+        cls, start_hours: Mapping[TenantId, float], leases: Sequence[Lease], end_hour: float, edges: Sequence[float]
+    ) -> "Slices":
+        """The same with a row for each week of a lease: a job-week is the unit whose failures count up to a cap."""
+        first = int(min(start_hours.values(), default=end_hour) // HOURS_PER_WEEK)
+        parts = [cls((), np.zeros((0, len(edges) - 1)), np.zeros((0, 2)))]
+        for begin in range(first * HOURS_PER_WEEK, math.ceil(end_hour), HOURS_PER_WEEK):
+            end = min(begin + HOURS_PER_WEEK, end_hour)
+            since = {tenant: max(hour, begin) for tenant, hour in start_hours.items() if hour < end}
+            near = [lease for lease in leases if lease.start_h < end and lease.end_h > begin]
+            parts.append(cls.since(since, near, end, edges))
+        return cls.joined(parts)
 
 
 def expose(plan: Plan, slices: Slices) -> tuple[LifeTable, ...]:

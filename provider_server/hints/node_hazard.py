@@ -15,7 +15,7 @@ Not promised: that a context's rate, learnt from jobs, holds for each of its nod
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -50,6 +50,7 @@ SUSPICIONS: Mapping[str, Suspicion] = MappingProxyType(
     }
 )
 
+UNCLEAR = Suspicion.UNCLEAR
 ContextToken = Callable[[int, int], str]  # of a context's number and a build-up level
 
 
@@ -82,6 +83,16 @@ def node_states(levels: pl.DataFrame) -> dict[str, NodeState]:
         )
         for row in rows
     }
+
+
+def held_up(states: Mapping[str, NodeState], least: Mapping[str, int]) -> dict[str, NodeState]:
+    """With levels no lower than these, for nodes that are heard. Nothing is suspected where no signal raised them."""
+    raised = {
+        node: replace(states[node], level=level, suspicion=states[node].suspicion if states[node].level else UNCLEAR)
+        for node, level in least.items()
+        if node in states and states[node].is_heard and states[node].level < level
+    }
+    return {**states, **raised}
 
 
 def _suspicion(scores: Mapping[str, float]) -> Suspicion:

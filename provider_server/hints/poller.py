@@ -8,6 +8,7 @@ Observe-only: it says something, and does nothing. One look for each hour; after
 newest is looked at. Hints and the state of their episodes are committed first, the build-up state (`live.json` in the
 home) after that: whoever is killed in between reads the same hour again, and says nothing twice. What a node did before
 its hardware was replaced (`repairs.json`) counts no more; till an hour after that is read, it is unheard at level 0.
+From then on it is on probation: its level is at least what `learning.on_probation` says of the time since.
 
 What is missing (Prometheus, a series, a node, contexts, a bundle, the nodes of a lease) is counted in the metrics and
 never becomes a hint. The poller shares no lock with rounds, and its failures end nothing but one poll.
@@ -41,9 +42,9 @@ from provider_server.fleet.telemetry.quality import Tally
 from provider_server.fleet.telemetry.samples import HOUR_S, SeriesBook, Window
 from provider_server.fleet.telemetry.summaries import summarise
 from provider_server.hints.episodes import Episodes, LeaseHazard
-from provider_server.hints.node_hazard import NodeState, Rates, Standing, View, node_states
+from provider_server.hints.node_hazard import NodeState, Rates, Standing, View, held_up, node_states
 from provider_server.home import settings_of
-from provider_server.learning import hardware
+from provider_server.learning import hardware, on_probation
 from provider_server.learning.hardware import Kept, label_of
 from provider_server.metrics import Metrics
 from provider_server.rounds.planning import PlanSettings
@@ -123,6 +124,7 @@ class Live:
         if is_new := self._read_to < end_hour:
             window = Window(max(0, self._read_to - 1), end_hour, now_s)
             build_up, states = self._read(kept, state, window)
+            states = held_up(states, on_probation.load(self._home).levels(end_hour))
             with reporting():
                 self._look(kept, states, max(0, _hour_of(state)), end_hour)
             _write(self._home / STATE, build_up.state())

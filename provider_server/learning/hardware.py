@@ -33,6 +33,7 @@ from provider_server.fleet.telemetry.samples import SeriesBook, Source, Window
 from provider_server.fleet.telemetry.summaries import HourSummary, per_node, summarise
 
 SEED = 0  # of folds and permutations: the same telemetry gives the same contexts
+LEAST_LEVELS = 4
 STATE = "contexts.json"
 REPAIRS = "repairs.json"
 
@@ -266,6 +267,11 @@ def _write(file: Path, state: bytes) -> None:
     new = file.with_name(f"{file.name}.new")
     new.write_bytes(msgspec.json.format(state, indent=1))
     new.replace(file)
+
+
+def levels_of(kept: Kept | None) -> range:
+    """The build-up levels that tokens stand for, whether or not a node has them now."""
+    return range(max([LEAST_LEVELS - 1, *(kept.levels.values() if kept else ())]) + 1)
 
 
 def label_of(number: int) -> str:

@@ -16,12 +16,19 @@ from provider_server.learning import findings as learning, publication_gate
 from provider_server.learning.bundle import compose
 from provider_server.learning.factors import add_factors
 from provider_server.learning.findings import Findings
+from provider_server.learning.links import Names, agreed, renamed
 from provider_server.rounds import release as gate
 from provider_server.rounds.release import Release
 from provider_server.store.store import Store
 
 Learner = Callable[[Sequence[Release], Sequence[Lease]], Findings]
 Namer = Callable[[int], Sequence[ContextName]]
+ContextLinks = Callable[[int, int], Names]
+
+
+def nothing_linked(before: int, now: int) -> Names:
+    """No context is known by name, so none of its tokens are linked."""
+    return {}
 
 
 def nothing_named(epoch: int) -> Sequence[ContextName]:
@@ -32,7 +39,8 @@ def nothing_named(epoch: int) -> Sequence[ContextName]:
 class Publisher:
     """Publishes under the signing key, which it never shows.
 
-    `learner` turns releases and leases into findings; `namer` gives the public names of contexts in an epoch.
+    `learner` turns releases and leases into findings; `namer` gives the public names of contexts in an epoch, and
+    `contexts` their tokens in an older epoch (first) beside those in a newer one.
     """
 
     def __init__(
@@ -41,11 +49,13 @@ class Publisher:
         signing_key: SigningKey,
         learner: Learner = learning.learn,
         namer: Namer = nothing_named,
+        contexts: ContextLinks = nothing_linked,
     ) -> None:
         self._store = store
         self._signing_key = signing_key
         self._learner = learner
         self._namer = namer
+        self._contexts = contexts
         self._last: tuple[list[tuple[RoundId, bytes]], list[Lease], Findings] | None = None
 
     def releases(self) -> list[Release]:
@@ -54,14 +64,21 @@ class Publisher:
 
     def learn(self, releases: Sequence[Release]) -> Findings:
         """The findings from `releases` and the provider's own exposure."""
-        leases = self._leases(releases)
+        releases, leases = renamed(releases, self._leases(releases), self._names(releases))
         return add_factors(self._findings(releases, leases), releases, leases)
 
     def review(self, releases: Sequence[Release]) -> Comparison | None:
         """Compares how the learner and the bundle in force predict the newest week; None where they cannot be."""
         in_force = self.newest()
-        leases = self._store.leases(0, releases[-1].plan.end_hour)
-        return None if in_force is None else publication_gate.review(releases, leases, in_force, self._candidate)
+        if in_force is None:
+            return None
+        names = self._names(releases)
+
+        def candidate(before: Sequence[Release]) -> Findings:
+            return self._findings(*renamed(before, self._leases(before), names))
+
+        releases, leases = renamed(releases, self._store.leases(0, releases[-1].plan.end_hour), names)
+        return publication_gate.review(releases, leases, in_force, candidate)
 
     def outlook(self, releases: Sequence[Release]) -> publication_gate.Outlook:
         """How well the bundles so far predicted the weeks after them, and drift alarms."""
@@ -101,8 +118,14 @@ class Publisher:
             return False
         return newest is None or newest.until_hour < gate.from_bytes(releases[-1]).plan.end_hour
 
-    def _candidate(self, releases: Sequence[Release]) -> Findings:
-        return self._findings(releases, self._leases(releases))
+    def _names(self, releases: Sequence[Release]) -> Names:
+        """The tokens in the newest release's epoch of those in older ones, as far as they are linked."""
+        newest = releases[-1].plan
+        older = {made.plan.epoch for made in releases} - {newest.epoch}
+        names = dict(agreed(self._store.links(newest.epoch), newest.owners_minimum)) if older else {}
+        for epoch in older:
+            names |= self._contexts(epoch, newest.epoch)
+        return names
 
     def _findings(self, releases: Sequence[Release], leases: list[Lease]) -> Findings:
         """The last ones are kept: what was learnt for one week's bundle is what the next week's review asks for."""

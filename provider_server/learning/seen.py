@@ -16,7 +16,7 @@ from crypto.ids import RoundId
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.round_messages import finest_row
 from provider_server.analysis.own_failures import Leases
-from provider_server.fleet.leases import Lease, Slices
+from provider_server.fleet.leases import Lease
 from provider_server.fleet.own_failures import EventsOfLeases, OwnFailure
 from provider_server.rounds.release import Release
 
@@ -101,9 +101,9 @@ def _job_weeks(
     events = EventsOfLeases.of(own)
     start, end = (np.array([getattr(lease, name) for lease in leases]) for name in ("start_h", "end_h"))
     for made in releases:
-        plan, since = made.plan, {answer.tenant: float(answer.start_hour) for answer in made.answered}
-        near = np.flatnonzero((start < plan.end_hour) & (end > min(since.values())))
-        slices = Slices.since(since, [leases[place] for place in near.tolist()], plan.end_hour, plan.band_edges_hours)
+        near = np.flatnonzero((start < made.plan.end_hour) & (end > made.first_hour))
+        slices = made.slices([leases[place] for place in near.tolist()])
+        seen = zip(slices.leases, slices.spans.tolist(), strict=True)
         labels = [lease.labels for lease in slices.leases]
         counted = made.table("pairs")
         yield (
@@ -111,9 +111,9 @@ def _job_weeks(
             _rows(labels, "context_level", made.table("hazard"), hazard),
             _cells(labels, counted, pairs),
             _cells(labels, pairs, pairs),
-            np.full(len(labels), plan.failures_per_unit, np.intp),
+            np.full(len(labels), made.plan.failures_per_unit, np.intp),
             np.array([place_of[lease.lease] for lease in slices.leases], np.intp),
-            np.array([events.between(one.lease, since[one.tenant], plan.end_hour) for one in slices.leases], float),
+            np.array([events.between(one.lease, *span) for one, span in seen], np.float64),
         )
 
 

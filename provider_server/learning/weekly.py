@@ -94,10 +94,8 @@ def mean_risks(
 
 
 def _slices(release: Release, leases: Sequence[Lease]) -> Slices:
-    plan, since = release.plan, {answer.tenant: float(answer.start_hour) for answer in release.answered}
-    first = min(since.values(), default=float(plan.start_hour))
-    near = [lease for lease in leases if lease.start_h < plan.end_hour and lease.end_h > first]
-    return Slices.since(since, near, plan.end_hour, plan.band_edges_hours)
+    first = release.first_hour
+    return release.slices([lease for lease in leases if lease.start_h < release.plan.end_hour and lease.end_h > first])
 
 
 # ---- what is watched -------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 At the Unix socket `control.sock` in the provider's home, which only its own account can open:
 
     POST /pharoah/round     holds the week [start, end) or, without one, the last whole week
-    POST /pharoah/give-up   abandons the open round
+    POST /pharoah/give-up   abandons the oldest open round
 
 On the loopback interface, read-only, for Prometheus and any account:
 

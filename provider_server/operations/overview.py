@@ -18,6 +18,7 @@ from federation.runtime.visible import counted_as
 from federation.transport.certificates import EXPIRES_SOON_D, days_left
 from provider_server.home import CONTROL, founded, founded_hour
 from provider_server.rounds import release as gate
+from provider_server.rounds.planning import next_opening
 from provider_server.rounds.schedule import Window, due
 from provider_server.settings import ProviderSettings
 from provider_server.store.round_store import RoundState
@@ -70,6 +71,7 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
     directory = Chain.begin(entries[0], reopened(DirectoryEntry, entries[0]).provider).extended(entries[1:]).directory
     kept, now_hour = store.rounds.rounds(), now.timestamp() / SECONDS_PER_HOUR
     plans = [reopened(Plan, one.signed_plan) for one in kept]
+    going_on = [plan for plan, one in zip(plans, kept, strict=True) if one.state != RoundState.REFUSED]
     last: LastRound | None = None
     if kept:
         plan, newest = plans[-1], kept[-1]
@@ -85,6 +87,7 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
         founded_hour(home) if (home / "signing.key").exists() else now_hour,  # a copy without keys holds no rounds
         now_hour,
         settings.rounds.settle_hours,
+        lambda since: next_opening(settings.plan.settings, going_on[-1] if going_on else None, since),
     )
     certificate = home / "tls.pem"
     days = days_left(read(certificate), now) if certificate.exists() else None

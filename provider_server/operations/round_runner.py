@@ -89,18 +89,21 @@ class Rounds:
             return self._hold(window or last_whole_week(self._now_hour()))
 
     def give_up(self) -> str:
-        """Abandons the open round, whose contributions stay masked; its id, or an empty text."""
+        """Abandons the oldest open round, whose contributions stay masked; its id, or an empty text.
+
+        Rounds that wait behind it in its series go with it.
+        """
         with self._one:
             round_ = self._provider.unfinished()
             if round_ is None:
                 return ""
-            round_.refuse()
             self._metrics.waiting.set(0)
             self._waits = None
-            self._metrics.rounds.labels("refused").inc()
-            name = str(round_.plan.round_id)
-            logger.warning("round %s abandoned by the operator", name, extra={"event": "round", "outcome": "given up"})
-            return name
+            for name in self._provider.refuse(round_):
+                self._metrics.rounds.labels("refused").inc()
+                outcome = {"event": "round", "outcome": "given up"}
+                logger.warning("round %s abandoned by the operator", name, extra=outcome)
+            return str(round_.plan.round_id)
 
     def _step(self) -> bool:
         manual = self._settings.rounds.every == "manual"
@@ -165,7 +168,8 @@ class Rounds:
     def _due(self) -> Window | None:
         held = self._provider.last_end_hour()
         last = max((end for end in (held, self._skipped_end) if end is not None), default=None)
-        return due(last, self._founded_hour, self._now_hour(), self._settings.rounds.settle_hours)
+        settle_hours, opens_hour = self._settings.rounds.settle_hours, self._provider.opens_hour
+        return due(last, self._founded_hour, self._now_hour(), settle_hours, opens_hour)
 
     def _catch_up(self) -> bool:
         """Publishes a release that a killed provider had not published; one that was held back is not retried."""
@@ -252,7 +256,7 @@ class Rounds:
         collecting = round_ is not None and round_.state is RoundState.COLLECTING
         waits = not isinstance(error, Refusal) or (collecting and isinstance(error, CohortTooSmall))
         if round_ is not None and not waits:
-            round_.refuse()
+            self._provider.refuse(round_)
         outcome = "waiting" if round_ is not None and waits else "refused"
         self._metrics.waiting.set(outcome == "waiting")
         self._waits = alerts.round_waiting(clock.stage, type(error).__name__) if outcome == "waiting" else None

@@ -44,12 +44,12 @@ def listening(
         raise PageInTheClear(f"{host} is reachable from other machines, and the home has no TLS certificate")
     if not (home / FILE).is_file():
         raise NoPassword("the page has no password yet")
-    settle_hours = settings_of(home).rounds.settle_hours
+    settings = settings_of(home)
     with closing(Store(database or home / "provider.db", create=False)) as store:
         reader = Reader(home, store)
 
         def look() -> View:
-            return view(reader.snapshot(), clock(), settle_hours)
+            return view(reader.snapshot(), clock(), settings.rounds.settle_hours, settings.plan.settings)
 
         door = Door(lambda: read(home / FILE), os.urandom, time.monotonic)
         app = page_app(look, door, over_tls=over_tls)

@@ -17,12 +17,13 @@ from crypto.signing import open_signed, reopened
 from federation.protocol.bundle import Bundle
 from federation.protocol.directory import Chain, Directory, DirectoryEntry
 from federation.protocol.plan import Plan
+from federation.runtime.clock import now_hour
 from federation.runtime.key_files import HomeError, read_key
 from provider_server.analysis.contexts import Context
 from provider_server.analysis.drift import Alarm
 from provider_server.fleet.leases import context_tokens
-from provider_server.learning import hardware
-from provider_server.learning.hardware import Kept, label_of
+from provider_server.learning import hardware, on_probation
+from provider_server.learning.hardware import Kept, label_of, levels_of
 from provider_server.learning.publication_gate import outlook
 from provider_server.rounds.grouping import TenantScores
 from provider_server.rounds.release import Release, from_bytes
@@ -30,7 +31,6 @@ from provider_server.store.round_store import Answer, KeptRound, RoundState
 from provider_server.store.store import Store, reporting
 
 SHORT = 8  # digits of a token or an id that are shown
-LEAST_LEVELS = 4  # build-up levels that tokens are named for, whether or not a node has them now
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,8 @@ class Reader:
             rounds = tuple(self._seen(one) for one in kept_rounds)
             note = self._store.rounds.suspicion()
         kept = hardware.load(self._home)
+        if kept is not None:
+            kept = on_probation.load(self._home).hold(kept, now_hour())
         return Snapshot(
             directory=chain.directory,
             rounds=rounds,
@@ -178,10 +180,9 @@ def places(secret: bytes, epochs: Iterable[int], kept: Kept | None) -> dict[str,
     found: dict[str, ContextPlace] = {}
     if kept is None:
         return found
-    levels = max([LEAST_LEVELS - 1, *kept.levels.values()]) + 1
     for epoch in epochs:
         for context in kept.contexts.contexts:
-            for level in range(levels):
+            for level in levels_of(kept):
                 tokens = context_tokens(secret, epoch, label_of(context.number), level)
                 found[tokens["context"]] = ContextPlace(context.number, None)
                 found[tokens["context_level"]] = ContextPlace(context.number, level)

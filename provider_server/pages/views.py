@@ -4,17 +4,18 @@ Numbers are those of bundles and releases. Pages show the first `SHORT` digits o
 here shows the outcomes of one tenant's jobs.
 """
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 from crypto.ids import TenantId
 from federation.protocol.bundle import Bundle, FactorEntry, PairJudgement, RuleEntry
 from federation.protocol.plan import HOURS_PER_WEEK
-from federation.protocol.privacy_cost import NO_LOSS, PrivacyLoss, plan_loss
+from federation.protocol.privacy_cost import plan_loss
 from provider_server.pages.findings import Event, FindingRow, Matrix, events, findings, matrix
 from provider_server.pages.fleet import ContextView, fleet
 from provider_server.pages.hazards import Curve, hazard_curves
 from provider_server.pages.snapshot import SHORT, SeenRound, Snapshot
+from provider_server.rounds.planning import PlanSettings, next_opening
+from provider_server.rounds.spending import spent_by_week
 from provider_server.store.round_store import RoundState
 
 
@@ -105,12 +106,12 @@ class View:
     rules: tuple[RuleEntry, ...]
 
 
-def view(seen: Snapshot, now_hour: float, settle_hours: int) -> View:
-    """All pages at `now_hour`; a release is overdue once a week has ended and settled without one."""
+def view(seen: Snapshot, now_hour: float, settle_hours: int, settings: PlanSettings) -> View:
+    """All pages at `now_hour`; a release is overdue once the week of an opening has ended and settled without one."""
     rows = findings(seen)
     overview = Overview(
         _now(seen),
-        _overdue(seen, now_hour, settle_hours),
+        _overdue(seen, now_hour, settle_hours, settings),
         len(seen.directory.members),
         len(seen.directory.trustees),
         tuple(sorted(_tenant(one) for one in seen.suspects)),
@@ -157,10 +158,11 @@ def _tenant(tenant: TenantId) -> str:
     return str(tenant)[:SHORT]
 
 
-def _overdue(seen: Snapshot, now_hour: float, settle_hours: int) -> int:
+def _overdue(seen: Snapshot, now_hour: float, settle_hours: int, settings: PlanSettings) -> int:
     if not seen.releases:
         return 0
-    due = seen.releases[-1].plan.end_hour + HOURS_PER_WEEK + settle_hours
+    last = seen.releases[-1].plan
+    due = next_opening(settings, last, last.end_hour) + settle_hours
     return max(0, int(now_hour - due))
 
 
@@ -191,17 +193,10 @@ def _rounds(seen: Snapshot) -> tuple[RoundView, ...]:
 
 
 def _spent(seen: Snapshot) -> tuple[Spent, ...]:
-    paid: defaultdict[int, PrivacyLoss] = defaultdict(lambda: NO_LOSS)
-    rounds: defaultdict[int, int] = defaultdict(int)
     delta = max((one.plan.delta for one in seen.rounds), default=0.0)
-    for one in seen.rounds:
-        plan = one.plan
-        for week in range(plan.start_hour // HOURS_PER_WEEK, -(-plan.end_hour // HOURS_PER_WEEK)):
-            paid[week] += plan_loss(plan)
-            rounds[week] += 1
     return tuple(
-        Spent(week * HOURS_PER_WEEK, rounds[week], loss.at(delta) if delta else loss.epsilon, delta)
-        for week, loss in sorted(paid.items())
+        Spent(week * HOURS_PER_WEEK, rounds, loss.at(delta) if delta else loss.epsilon, delta)
+        for week, (rounds, loss) in spent_by_week(one.plan for one in seen.rounds).items()
     )
 
 

@@ -14,7 +14,7 @@ from federation.runtime.visible import counted_as
 from provider_server.analysis.buildup import LEVELS
 from provider_server.analysis.contexts import ContextMap
 from provider_server.analysis.fleet_curves import Curve, OwnHazards, Ratios
-from provider_server.analysis.fleet_events import QUIET_H, silent_together
+from provider_server.analysis.fleet_events import QUIET_H, REPAIR, silent_together
 from provider_server.analysis.hazard import Estimate
 from provider_server.fleet.telemetry.quality import QualityRow
 
@@ -87,6 +87,18 @@ class ContextRow(RatesRow):
     description: str
 
 
+class BandRow(TypedDict):
+    """Hours since a node came back (`to_hours` null: no end), and its ratio to nodes without a repair."""
+
+    from_hours: float
+    to_hours: float | None
+    failures: int
+    node_hours: float
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+
+
 class FleetHazardRow(TypedDict):
     """Hazards of a fleet; `left_out` says what was excluded."""
 
@@ -99,6 +111,7 @@ class FleetHazardRow(TypedDict):
     levels: list[LevelRow]
     contexts: list[ContextRow]
     curve: list[CurvePoint]
+    after_repair: list[BandRow]
     left_out: list[str]
 
 
@@ -137,18 +150,35 @@ def hazard_row(
         "failures_by_kind": dict(kinds.iter_rows()),
         "levels": _level_rows(found, at_risk),
         "contexts": _context_rows(found, at_risk, known),
-        "curve": [
-            {"hours": after, "at_risk": risk, **survival, **hazard}
-            for after, risk, survival, hazard in zip(
-                found.survival.times.tolist(),
-                found.survival.at_risk.tolist(),
-                _survival_points(found.survival),
-                _hazard_points(found.hazard),
-                strict=True,
-            )
-        ],
+        "curve": curve_points(found.survival, found.hazard),
+        "after_repair": _after_repair(found),
         "left_out": [*_left_out(levels, at_risk), *found.left_out],
     }
+
+
+def _after_repair(found: OwnHazards) -> list[BandRow]:
+    """Empty where no hour at risk came after a repair."""
+    if REPAIR not in found.table.names:
+        return []
+    seen, (names, ratios) = found.table.marginal(REPAIR), found.fit.fit.ratios(REPAIR)
+    rows: list[BandRow] = []
+    for place, (name,) in enumerate(names):
+        band = seen.levels(REPAIR).index(name)
+        hours = float(seen.exposure_node_hours[band])
+        ratio, low, high = _bounded(ratios, place) if hours else NO_NUMBER
+        begin, _, end = name.removesuffix(" h").partition("-")
+        rows.append(
+            {
+                "from_hours": float(begin.removesuffix("+")),
+                "to_hours": float(end) if end else None,
+                "failures": int(seen.events[band]),
+                "node_hours": hours,
+                "ratio": ratio,
+                "ratio_low": low,
+                "ratio_high": high,
+            }
+        )
+    return rows
 
 
 def _left_out(levels: pl.DataFrame, at_risk: pl.DataFrame) -> tuple[str, ...]:
@@ -160,6 +190,13 @@ def _left_out(levels: pl.DataFrame, at_risk: pl.DataFrame) -> tuple[str, ...]:
         f"{silences:,} silences of nodes that began together: network, monitoring or maintenance, not failures",
     )
     return tuple(text for text, count in zip(texts, (hours, silences), strict=True) if count)
+
+
+def curve_points(survival: Curve, hazard: Curve) -> list[CurvePoint]:
+    """The steps of two curves with the same times."""
+    points = zip(_survival_points(survival), _hazard_points(hazard), strict=True)
+    steps = zip(survival.times.tolist(), survival.at_risk.tolist(), points, strict=True)
+    return [{"hours": after, "at_risk": risk, **alive, **failed} for after, risk, (alive, failed) in steps]
 
 
 def _survival_points(curve: Curve) -> Iterator[SurvivalPoint]:
@@ -259,6 +296,7 @@ def hazard_lines(row: HazardRow) -> list[str]:
     return [
         f"{head} of {counted_as(row['nodes'], 'node')}: {kinds}",
         *(_level_line(one) for one in row["levels"]),
+        *(band_line(one) for one in row["after_repair"] if one["ratio"] is not None),
         *(_context_line(one, row["contexts"]) for one in row["contexts"] if len(row["contexts"]) > 1),
         f"no failure in {row['end_hour'] - row['start_hour']} h: {100 * last['survival']:.1f}% of nodes"
         f" ({100 * last['survival_low']:.1f}–{100 * last['survival_high']:.1f}%); expected failures per node in that"
@@ -280,6 +318,15 @@ def _context_line(one: ContextRow, contexts: Sequence[ContextRow]) -> str:
 
 def _name(context: ContextRow) -> str:
     return "no context" if context["context"] is None else f"context {context['context']}"
+
+
+def band_line(band: BandRow) -> str:
+    """A band of hours after a repair, with its ratio."""
+    until = "on" if band["to_hours"] is None else f"to {band['to_hours']:g} h"
+    return (
+        f"{band['from_hours']:g} h {until} after a node came back: {_times(band, 'ratio')} times the failures of one"
+        f" without a repair; {band['failures']} in {band['node_hours']:,.0f} node-hours"
+    )
 
 
 def _rate(one: RatesRow) -> str:

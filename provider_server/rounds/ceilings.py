@@ -32,11 +32,15 @@ SLACK_H = 0.25  # clocks differ, and a failure is noticed a little after its lea
 
 @dataclass(frozen=True, eq=False)
 class GroupSum:
-    """A group as it was unmasked: who is in it, noisy counts per marginal, and the variance of the noise per cell."""
+    """A group as it was unmasked: who is in it, noisy counts per marginal, and the variance of the noise per cell.
+
+    `late` is the ceiling of late contributions to earlier rounds that were opened with it.
+    """
 
     members: tuple[TenantId, ...]
     counts: tuple[Floats, ...]
     noise_variance: tuple[float, ...]
+    late: "Ceiling | None" = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,13 @@ class Ceiling:
 
     cells: tuple[Floats, ...]
     totals: tuple[float, ...]
+
+    def __add__(self, other: "Ceiling | None") -> "Ceiling":
+        if other is None:
+            return self
+        cells = (own + more for own, more in zip(self.cells, other.cells, strict=True))
+        totals = (own + more for own, more in zip(self.totals, other.totals, strict=True))
+        return Ceiling(tuple(cells), tuple(totals))
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +190,7 @@ def impossible(held: JobWeeks, groups: Sequence[GroupSum], false_alarm: float) -
     plan = held.plan
     tests = 2 * len(groups) * sum(table.events.size + 1 for table in plan.tables)
     for number, group in enumerate(groups):
-        ceiling = held.ceiling(group.members)
+        ceiling = held.ceiling(group.members) + group.late
         for place, marginal in enumerate(plan.marginals):
             counts, cells = group.counts[place].reshape(1, -1), ceiling.cells[place].reshape(1, -1)
             total, most = counts.sum(axis=1, keepdims=True), np.array([[ceiling.totals[place]]])

@@ -168,7 +168,10 @@ def accepted(groups: Sequence[GroupSum], judgement: GroupJudgement) -> tuple[int
 
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    """One marginal of some groups, flat: `counts` (groups, cells), `tenant_weeks` job-weeks by (tenants, cells)."""
+    """One marginal of some groups, flat: `counts` (groups, cells), `tenant_weeks` job-weeks by (tenants, cells).
+
+    `late_weeks` (groups, cells) are job-weeks of contributions to earlier rounds that were opened with a group.
+    """
 
     plan: Plan
     number: int
@@ -177,6 +180,7 @@ class _Layer:
     places: tuple[NDArray[np.intp], ...]
     counts: Floats
     tenant_weeks: Floats
+    late_weeks: Floats
     noise: Floats
     given_rate: float | None
 
@@ -191,6 +195,7 @@ class _Layer:
             tuple(held.places(group.members) for group in groups),
             np.stack([group.counts[number].reshape(-1) for group in groups]),
             np.broadcast_to(held.cells[number], (len(held.tenants), *shape)).reshape(len(held.tenants), -1),
+            np.stack([_late_weeks(group, number, held.plan) for group in groups]),
             np.array([group.noise_variance[number] for group in groups]),
             rates.get(held.plan.marginals[number].name),
         )
@@ -199,8 +204,10 @@ class _Layer:
         """Without the groups whose positions in the round are not in `kept`."""
         at = [self.groups.index(group) for group in kept]
         members, places = tuple(self.members[place] for place in at), tuple(self.places[place] for place in at)
-        counts, noise = self.counts[at], self.noise[at]
-        return replace(self, groups=tuple(kept), members=members, places=places, counts=counts, noise=noise)
+        counts, late, noise = self.counts[at], self.late_weeks[at], self.noise[at]
+        return replace(
+            self, groups=tuple(kept), members=members, places=places, counts=counts, late_weeks=late, noise=noise
+        )
 
     @property
     def name(self) -> str:
@@ -209,7 +216,8 @@ class _Layer:
     @cached_property
     def weeks(self) -> Floats:
         """Job-weeks by (groups, cells): what a rate of one failure per job-week and cell would give."""
-        return np.array([self.tenant_weeks[places].sum(axis=0) for places in self.places])
+        own = np.array([self.tenant_weeks[places].sum(axis=0) for places in self.places])
+        return own + self.late_weeks if len(own) else own
 
     @cached_property
     def rate(self) -> float:
@@ -228,6 +236,12 @@ class _Layer:
             for dimension, index in zip(table.dimensions, indices, strict=True):
                 yield dimension.name, index, size // len(dimension)
         yield "cell", np.arange(size), 1
+
+
+def _late_weeks(group: GroupSum, number: int, plan: Plan) -> Floats:
+    if group.late is None:
+        return np.zeros(plan.tables[number].events.size)
+    return np.asarray(group.late.cells[number] / plan.failures_per_unit, np.float64).reshape(-1)
 
 
 def _without(layers: Sequence[_Layer], findings: Sequence[CeilingFinding]) -> list[_Layer]:
@@ -255,6 +269,7 @@ def _views(layer: _Layer, limits: GroupLimits) -> Iterator[_View]:
         rate = np.maximum(np.median(values / own, axis=0), 0.0)
         tenants = _binned(layer.tenant_weeks, bins)
         spread = np.stack([(tenants[places] ** 2).sum(axis=0) for places in layer.places])
+        spread = spread + _binned(layer.late_weeks, bins) ** 2  # as if one tenant had sent all that was late
         variance = layer.noise[:, np.newaxis] * cells + limits.overdispersion * rate * weeks
         variance = variance + (limits.heterogeneity * rate) ** 2 * spread
         of_median = math.pi / 2 * (variance / own**2).max(axis=0) / groups

@@ -71,8 +71,9 @@ class PlanSettings:
     """What the provider fixes for its rounds. `noise_shares` honest contributions carry the full noise.
 
     The noise of larger rounds follows the number that answers, of at most `honest_minimum` honest ones if that is not
-    0: tenants refuse plans that rely on more than they know. With a `horizon` above 1, so many rounds of an epoch share
-    correlated noise. `groups` is how many groups of contributions are opened apart, if there are contributions enough.
+    0: tenants refuse plans that rely on more than they know. With a `horizon` above 1, the rounds of so many weeks of
+    an epoch share correlated noise: one at the end of each week that `openings` names, and of the last one; of every
+    week if it names none. `groups` is how many groups of contributions are opened apart, if there are enough.
     """
 
     epsilon: float
@@ -85,14 +86,29 @@ class PlanSettings:
     band_edges_hours: tuple[float, ...] = (0.0, 1.0, 8.0, 48.0, 100_000.0)
     weeks_per_epoch: int = 13
     horizon: int = 1
+    openings: tuple[int, ...] = ()
     groups: int = 1
     honest_minimum: int = 0
     marginals: tuple[MarginalSpec, ...] = MARGINALS
 
-    def scales(self) -> tuple[float, ...]:
-        """Noise scale of each marginal: what the budget buys, shared out by weight."""
+    def scales(self, rounds: int | None = None) -> tuple[float, ...]:
+        """Noise scale of each marginal in a series of so many rounds, by default a whole one: what the budget buys."""
         weights = tuple(spec.weight for spec in self.marginals)
-        return noise_scales(self.mechanism, self.epsilon, self.delta, self.failures_per_unit, weights, self.horizon)
+        rounds = len(self.opening_weeks(self.horizon)) if rounds is None else rounds
+        return noise_scales(self.mechanism, self.epsilon, self.delta, self.failures_per_unit, weights, rounds)
+
+    def opening_weeks(self, left: int, first: int = 0) -> tuple[int, ...]:
+        """The weeks, from 1 on, at whose end a series is opened, if its epoch has `left` weeks; the last one always is.
+
+        Where none can be before week `first`, all of them are as much later.
+
+        >>> settings = PlanSettings(1.0, 1e-8, 10, 9, horizon=52, openings=(1, 4, 13, 26, 39, 52))
+        >>> settings.opening_weeks(52), settings.opening_weeks(20), settings.opening_weeks(30, first=9)
+        ((1, 4, 13, 26, 39, 52), (1, 4, 13, 20), (9, 12, 21, 30))
+        """
+        named, last = self.openings or tuple(range(1, self.horizon + 1)), min(self.horizon, left)
+        later = max(0, first - named[0])
+        return (*(week + later for week in named if week + later < last), last)
 
 
 def make_plan(
@@ -107,30 +123,32 @@ def make_plan(
     members: int = 0,
     seen: int = 0,
     earlier: Plan | None = None,
+    uncounted_since: int | None = None,
     bundle: PublishedBundle | None = None,
 ) -> Plan:
     """The plan for [start, end) hours, with rows from the epoch's `leases`; NothingToCount if a dimension has no row.
 
     `public_levels` gives the levels of further dimensions whose domain is public knowledge, `directory` the head under
     which the round is held and `members` how many tenants it names, `seen` how many answered in the smallest group of
-    the last round. `earlier` is the last opened round of the series to go on with, or of one that is over; `bundle` the
-    newest one.
+    the last round. `earlier` is the last opened round of the series to go on with, or of one that is over, and
+    `uncounted_since` the hour from which no round has counted yet; `bundle` is the newest one.
     """
-    series = next_series(settings, round_id, window, earlier)
+    series = next_series(settings, round_id, window, earlier, uncounted_since)
+    scales = settings.scales(len(series.openings) if series else 1)
     before = earlier.dimensions if earlier and series and series.position else ()
     kept = {dimension.name: dimension.levels for dimension in before}
     names = dict.fromkeys(name for spec in settings.marginals for name in spec.dimensions)
     plan = Plan(
         round_id=round_id,
         directory=directory,
-        epoch=window[0] // (HOURS_PER_WEEK * settings.weeks_per_epoch),
+        epoch=_epoch(settings, window[0]),
         start_hour=window[0],
         end_hour=window[1],
         dimensions=tuple(_dimension(name, settings, leases, public_levels or {}, kept.get(name, ())) for name in names),
         band_edges_hours=settings.band_edges_hours,
         marginals=tuple(
             Marginal(spec.name, spec.dimensions, spec.domains, scale)
-            for spec, scale in zip(settings.marginals, settings.scales(), strict=True)
+            for spec, scale in zip(settings.marginals, scales, strict=True)
         ),
         failures_per_unit=settings.failures_per_unit,
         mechanism=settings.mechanism,
@@ -196,16 +214,63 @@ def most_excess(plan: Plan, members: int) -> float:
 
 
 def next_series(
-    settings: PlanSettings, round_id: RoundId, window: tuple[int, int], earlier: Plan | None
+    settings: PlanSettings,
+    round_id: RoundId,
+    window: tuple[int, int],
+    earlier: Plan | None,
+    uncounted_since: int | None = None,
 ) -> Series | None:
-    """The place of the next round: in the series of `earlier` while its horizon and epoch last, or in a new one."""
+    """The place of the next round: in the series of `earlier` while its openings and epoch last, or in a new one.
+
+    A new one begins where no round has counted yet, within the epoch, and so leaves out no week. The last week of an
+    epoch is always an opening, since tokens change and a series ends with it.
+    """
     if settings.horizon == 1:
         return None
-    epoch = window[0] // (HOURS_PER_WEEK * settings.weeks_per_epoch)
-    before = earlier.series if earlier and earlier.epoch == epoch else None
-    if before is None or before.horizon != settings.horizon or before.position + 1 == before.horizon:
-        return Series(round_id, window[0], settings.horizon, 0)
-    return Series(before.name, before.start_hour, before.horizon, before.position + 1)
+    before = earlier.series if earlier and earlier.epoch == _epoch(settings, window[0]) else None
+    if before is not None and before.position + 1 < len(before.openings) and _is_as_set(settings, before):
+        return Series(before.name, before.start_hour, before.openings, before.position + 1)
+    start = _series_start(settings, window, uncounted_since)
+    return Series(round_id, start, _openings(settings, start, -(-(window[1] - start) // HOURS_PER_WEEK)), 0)
+
+
+def next_opening(settings: PlanSettings, earlier: Plan | None, uncounted_since: int) -> int:
+    """The end of the week after which the next round is due, if `uncounted_since` no round has counted."""
+    window = uncounted_since, uncounted_since + HOURS_PER_WEEK
+    before = earlier.series if earlier else None
+    if settings.horizon == 1:
+        return window[1]
+    if before is not None:
+        following = next_series(settings, before.name, window, earlier, uncounted_since)
+        if following is not None and following.position:
+            return max(window[1], following.opens_hour)
+    return uncounted_since + HOURS_PER_WEEK * _openings(settings, uncounted_since)[0]
+
+
+def _series_start(settings: PlanSettings, window: tuple[int, int], uncounted_since: int | None) -> int:
+    """Where a new series begins whose first round is over `window`."""
+    usual = window[1] - HOURS_PER_WEEK * settings.opening_weeks(settings.horizon)[0]
+    earliest = max(_epoch_start(settings, window[0]), window[1] - HOURS_PER_WEEK * settings.horizon)
+    return max(earliest, min(window[0], usual if uncounted_since is None else uncounted_since))
+
+
+def _is_as_set(settings: PlanSettings, before: Series) -> bool:
+    return before.openings == _openings(settings, before.start_hour, before.openings[0])
+
+
+def _openings(settings: PlanSettings, start_hour: int, first: int = 0) -> tuple[int, ...]:
+    """Those of a series that starts at an hour, within its epoch, the first not before week `first` of it."""
+    end_hour = _epoch_start(settings, start_hour) + HOURS_PER_WEEK * settings.weeks_per_epoch
+    left = -(-(end_hour - start_hour) // HOURS_PER_WEEK)
+    return settings.opening_weeks(left, first)
+
+
+def _epoch(settings: PlanSettings, hour: int) -> int:
+    return hour // (HOURS_PER_WEEK * settings.weeks_per_epoch)
+
+
+def _epoch_start(settings: PlanSettings, hour: int) -> int:
+    return _epoch(settings, hour) * HOURS_PER_WEEK * settings.weeks_per_epoch
 
 
 def _dimension(

@@ -6,28 +6,27 @@ Learning from releases is the `Publisher`'s task.
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
-from crypto.codec import digest, encode
+from crypto.codec import decode, digest, encode
 from crypto.errors import MemberRefused, PeerFault, PharoahError, PlanRefused, Refusal
-from crypto.ids import LeaseId, RoundId, TenantId
+from crypto.ids import Digest, LeaseId, RoundId, TenantId
 from crypto.masking import Words, add_words
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed_by, reopened
-from federation.protocol.directory import Chain, Directory, Member, next_entry
+from federation.protocol.directory import Chain, Directory, Member, next_entry, reseating
 from federation.protocol.noise import from_ring, noise_variances
 from federation.protocol.plan import (
     HOURS_PER_WEEK,
-    TOKEN_DIMENSIONS,
     MaskTrustee,
     Plan,
     PublishedBundle,
     check_continues,
 )
 from federation.protocol.round_messages import (
+    Contribution,
+    ContributionHeader,
     DirectoryUpdate,
     GrantedLease,
     LeaseGrants,
@@ -35,32 +34,36 @@ from federation.protocol.round_messages import (
     Ownership,
     Registration,
     RegistrationRequest,
+    Unheard,
+    UnheardRequest,
     UnmaskRequest,
 )
+from federation.protocol.seats import TrusteeRecord
 from provider_server.fleet import leases as exposure
 from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
 from provider_server.rounds.ceilings import GroupSum, job_weeks
 from provider_server.rounds.grouping import GroupJudgement, TenantScores, accepted, assign, judge
-from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_series
+from provider_server.rounds.late import ceiling_of, is_over, late_answers, unheard, with_exposure_of
+from provider_server.rounds.owners import as_owned, evidence, with_held_links
+from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_opening, next_series
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
+from provider_server.rounds.schedule import BadWindow, Window
 from provider_server.store.hint_store import HintStore
-from provider_server.store.round_store import RoundState
+from provider_server.store.round_store import KeptRound, RoundState
 from provider_server.store.store import NOWHERE, Store
 
 logger = logging.getLogger(__name__)
 
-Window = tuple[int, int]
-
 
 class WeekHeld(Refusal):
-    """A round over hours that a release covers already."""
+    """A round over hours that a release or a waiting round covers already."""
 
     default_hint = "a job-week is counted only once: see its release with `pharoah-provider release`"
 
 
 class RoundUnderWay(Refusal):
-    """A new round would begin before the one before it has ended."""
+    """A new round would begin before the one before it has its contributions."""
 
     default_hint = (
         "continue it with `pharoah-provider round`, or abandon it with `--give-up`; then no job-week is recounted"
@@ -117,6 +120,13 @@ class Provider:
         entry = self._signing_key.sign(next_entry(self.directory, joined=members, left=left))
         chain = self.chain.extended([entry])
         self.store.add_entry(chain.directory.number, entry, left, self._now_s())
+        self.chain = chain
+
+    def reseat(self, trustees: Sequence[TrusteeRecord], handovers: Sequence[bytes]) -> None:
+        """Adds the entry by which trustees hand over; ReseatingRefused, TrusteeFault or PeerFault, and none, if bad."""
+        entry = self._signing_key.sign(reseating(self.directory, trustees, handovers))
+        chain = self.chain.extended([entry])
+        self.store.add_entry(chain.directory.number, entry)
         self.chain = chain
 
     def welcome(self, member: Member, node_key: str) -> bool:
@@ -209,27 +219,40 @@ class Provider:
             owned = open_signed_by(Ownership, registration.ownership, self.directory.verify_key)
             if (owned.tenant, owned.epoch) != (registration.tenant, registration.epoch):
                 raise PeerFault(f"tenant {registration.tenant.hex()[:12]}… sent the ownership statement of another")
-            self.store.register(registration)
+            before = self.store.ownership(owned.tenant, owned.epoch - 1)
+            self.store.register(with_held_links(registration, owned, before))
 
     # ---- a round -----------------------------------------------------------------------------------------------------
 
     def plan(self, window: Window) -> Plan:
-        """The plan for a window, with the rows that the epoch's leases support; RoundUnderWay while one is open."""
-        if (open_ := self.unfinished()) is not None:
-            raise RoundUnderWay(f"round {open_.plan.round_id} is still {open_.state}")
-        covered = [release.plan for release in self.releases()]
+        """The plan for a window, with the rows that the epoch's leases support; RoundUnderWay while one collects.
+
+        BadWindow for one that ends before the series is opened next. Rounds that wait for a trustee do not stand in its
+        way: the next one is collected behind them.
+        """
+        waiting = self.waiting()
+        for open_ in waiting:
+            if open_.state is RoundState.COLLECTING:
+                raise RoundUnderWay(f"round {open_.plan.round_id} is still {open_.state}")
+        covered = [*(release.plan for release in self.releases()), *(open_.plan for open_ in waiting)]
         if any(plan.start_hour < window[1] and window[0] < plan.end_hour for plan in covered):
-            raise WeekHeld(f"a release already covers hours {window[0]}–{window[1]}")
+            raise WeekHeld(f"a round already covers hours {window[0]}–{window[1]}")
         earlier = self._goes_on_from()
         plan = self._plan(window, earlier)
         return plan if earlier is None or _may_follow(earlier, plan) else self._plan(window, None)
 
     def _plan(self, window: Window, earlier: Plan | None) -> Plan:
         round_id = self.new_round_id()
-        series = next_series(self.settings, round_id, window, earlier)
+        since = self.last_end_hour()
+        series = next_series(self.settings, round_id, window, earlier, since)
+        if series is not None and window[1] < series.opens_hour:
+            raise BadWindow(
+                f"hours {window[0]}–{window[1]} end before hour {series.opens_hour}, when the series is opened next",
+                hint="no action: tenants count these weeks in that round; `openings` in provider.toml says which weeks",
+            )
         owned = self._owned(self.epoch(window[0]), series.start_hour if series else window[0], window[1])
         known = self.store.leases(self._epoch_start(window[0]), window[1])
-        leases = [_as_owned(lease, owned) for lease in known]
+        leases = [as_owned(lease, owned) for lease in known]
         trustees, head = self.mask_trustees(), self.directory.head
         plan = make_plan(
             self.settings,
@@ -241,6 +264,7 @@ class Provider:
             members=len(self.directory.members),
             seen=self._seen(),
             earlier=earlier,
+            uncounted_since=since,
             bundle=self._published(),
         )
         self._warn_of_noise(plan)
@@ -276,37 +300,78 @@ class Provider:
 
     def open_round(self, plan: Plan) -> Round:
         """Signs the plan and opens its round for contributions."""
-        return new_round(self.store.rounds, self._signing_key, self.chain.at(plan.directory), plan)
+        directory = self.chain.at(plan.directory)
+        return new_round(self.store.rounds, self._signing_key, directory, plan, self._evidence(plan))
+
+    def waiting(self) -> list[Round]:
+        """The rounds that are neither released nor refused, oldest first: they are opened in this order."""
+        ended = RoundState.RELEASED, RoundState.REFUSED
+        return [self._round(kept) for kept in self.store.rounds.rounds() if kept.state not in ended]
+
+    def _round(self, kept: KeptRound) -> Round:
+        directory = self.chain.at(reopened(Plan, kept.signed_plan).directory)
+        return Round(self.store.rounds, self._signing_key, directory, kept.signed_plan)
 
     def unfinished(self) -> Round | None:
-        """The round that is neither released nor refused, if there is one."""
-        for record in self.store.rounds.rounds():
-            if record.state not in (RoundState.RELEASED, RoundState.REFUSED):
-                plan = reopened(Plan, record.signed_plan)
-                return Round(self.store.rounds, self._signing_key, self.chain.at(plan.directory), record.signed_plan)
-        return None
+        """The oldest round that is neither released nor refused, if there is one."""
+        return next(iter(self.waiting()), None)
+
+    def refuse(self, round_: Round) -> list[RoundId]:
+        """Ends a round without a release, and those that wait behind it in its series, which went on from it."""
+        behind = [
+            other
+            for other in self.waiting()
+            if _same_series(round_.plan, other.plan) and other.plan.position > round_.plan.position
+        ]
+        for ended in (*reversed(behind), round_):
+            ended.refuse()
+        return [round_.plan.round_id, *(other.plan.round_id for other in behind)]
 
     def receive(self, round_: Round, answer: bytes) -> None:
         """Stores a contribution; a bad one is logged and dropped."""
         with _dropping_bad_answers():
             round_.receive(answer)
 
+    def unheard(self, round_: Round) -> frozenset[Digest]:
+        """Contributions to earlier rounds of the series that those who answered have sent and that did not arrive."""
+        return unheard(self.store.rounds, round_.plan)
+
+    def unheard_request(self, wanted: Iterable[Digest]) -> bytes:
+        """The signed question for these contributions."""
+        return self._signing_key.sign(UnheardRequest(tuple(sorted(wanted))))
+
+    def receive_late(self, wanted: Container[Digest], answer: bytes) -> None:
+        """Stores contributions to earlier rounds, by the digests of their headers; a bad one is logged and dropped."""
+        with _dropping_bad_answers():
+            for contribution in decode(Unheard, answer).contributions:
+                self._receive_late(wanted, contribution)
+
+    def _receive_late(self, wanted: Container[Digest], contribution: bytes) -> None:
+        header = decode(Contribution, contribution).header
+        named = reopened(ContributionHeader, header)
+        try:
+            kept = self.store.rounds.get(named.round_id)
+        except KeyError as error:
+            raise PeerFault(f"tenant {named.tenant} sent a contribution to no round") from error
+        if digest(header) in wanted and is_over(kept):
+            self._round(kept).receive_late(contribution)
+
     def close_round(self, round_: Round) -> None:
         """Fixes the set of contributions, in random groups; CohortTooSmall while there are too few."""
         group = self._grouping(round_.plan)
-        round_.close(group, past_of(self.store.rounds, round_.plan), self._evidence(round_.plan))
+        round_.close(group, past_of(self.store.rounds, round_.plan))
 
     def drop_refused(self, round_: Round, refusals: Sequence[MemberRefused]) -> None:
         """Drops the contribution that all trustees refuse; raises a refusal if they do not agree on one."""
         named = {refusal.what.partition(":")[0] for refusal in refusals}
-        blamed = [tenant for tenant in round_.contributors if str(tenant) in named]
+        late = (header.tenant for _plan, headers in round_.late for header in headers)
+        blamed = [tenant for tenant in {*round_.contributors, *late} if str(tenant) in named]
         if len(blamed) != 1 or len(named) != 1 or len(refusals) < len(round_.plan.trustees):
             raise refusals[0]
         logger.warning(
             "round %s goes on without %s", round_.plan.round_id, refusals[0].what, extra={"event": "dropped"}
         )
-        past, evidence = past_of(self.store.rounds, round_.plan), self._evidence(round_.plan)
-        round_.drop(blamed[0], self._grouping(round_.plan), past, evidence)
+        round_.drop(blamed[0], self._grouping(round_.plan), past_of(self.store.rounds, round_.plan))
 
     def _grouping(self, plan: Plan) -> Grouping:
         def group(contributors: Sequence[TenantId]) -> Sequence[Sequence[TenantId]]:
@@ -317,7 +382,7 @@ class Provider:
 
     def _evidence(self, plan: Plan) -> list[bytes]:
         directory = self.chain.at(plan.directory)
-        return _evidence(plan, self._ownerships(plan.epoch, directory, plan.first_hour, plan.end_hour))
+        return evidence(plan, self._ownerships(plan.epoch, directory, plan.first_hour, plan.end_hour))
 
     def release(self, round_: Round) -> gate.Release:
         """Releases the sum of the groups whose counts are possible, and stores it; PoisonedRound if most are not."""
@@ -330,14 +395,17 @@ class Provider:
         judgement, sound = self._judge(round_, opened, earlier, hours, leases)
         answered = [gate.Answered(tenant, hours[tenant]) for at in sound for tenant in round_.groups[at]]
         since = {answer.tenant: float(answer.start_hour) for answer in answered}
-        slices = Slices.since(since, leases, plan.end_hour, plan.band_edges_hours)
+        late = round_.late if 0 in sound else []  # they are in the first group
+        exposed = exposure.expose(plan, Slices.by_week(since, leases, plan.end_hour, plan.band_edges_hours))
+        exposed = with_exposure_of(late, exposed, leases)
         total = add_words(opened[at] for at in sound)
         release = gate.release(
             plan,
             total,
             answered,
-            exposure.expose(plan, slices),
+            exposed,
             earlier,
+            late=late_answers(late),
             smallest_group=round_.smallest_group,
             carries=0 in sound,
         )
@@ -365,6 +433,10 @@ class Provider:
         ends = [reopened(Plan, record.signed_plan).end_hour for record in rounds]
         return max(ends, default=None)
 
+    def opens_hour(self, uncounted_since: int) -> int:
+        """The end of the week after which the next round is due, if since that hour no round has counted."""
+        return next_opening(self.settings, self._goes_on_from(), uncounted_since)
+
     def newest_bundle(self) -> bytes | None:
         """The signed bytes of the newest bundle."""
         newest = self.store.newest_bundle()
@@ -386,9 +458,10 @@ class Provider:
         ]
 
     def _goes_on_from(self) -> Plan | None:
-        """The plan of the last release, if the next round may continue its series."""
-        releases = self.store.releases()
+        """The plan of the last round that waits or was released, if the next round may continue its series."""
+        waiting, releases = self.waiting(), self.store.releases()
         last = gate.from_bytes(releases[-1]).plan if releases else None
+        last = waiting[-1].plan if waiting else last
         return None if last is None or is_broken(self.store.rounds, last) else last
 
     def _seen(self) -> int:
@@ -416,7 +489,8 @@ class Provider:
             counts, variances = from_ring(plan, words), noise_variances(plan, len(members), round_.smallest_group)
             if at == 0 and earlier:  # the first group carries the weeks before
                 counts, variances = gate.newly_counted(plan, counts, variances, earlier)
-            sums.append(GroupSum(members, counts, variances))
+            late = ceiling_of(round_.late, plan, leases) if at == 0 else None
+            sums.append(GroupSum(members, counts, variances, late))
         judgement = judge(sums, held, self.suspicion().rates())
         return judgement, accepted(sums, judgement)
 
@@ -436,23 +510,8 @@ def _may_follow(earlier: Plan, plan: Plan) -> bool:
     return rarest is None or rarest[1] >= plan.owners_minimum
 
 
-def _as_owned(lease: Lease, owned: dict[TenantId, set[str]]) -> Lease:
-    """The lease with only those of its tokens that its tenant's ownership statement names."""
-    held = owned.get(lease.tenant, set())
-    return replace(lease, labels={name: token for name, token in lease.labels.items() if token in held})
-
-
-def _evidence(plan: Plan, ownerships: Sequence[tuple[Ownership, bytes]]) -> list[bytes]:
-    """Signed ownership statements, as few as prove `owners_minimum` owners for every token row of the plan."""
-    rows = {level for dimension in plan.dimensions if dimension.name in TOKEN_DIMENSIONS for level in dimension.levels}
-    shown: Counter[str] = Counter()
-    chosen = []
-    for owned, signed in ownerships:
-        held = {str(token) for token in owned.tokens} & rows
-        if any(shown[token] < plan.owners_minimum for token in held):
-            shown.update(held)
-            chosen.append(signed)
-    return chosen
+def _same_series(one: Plan, other: Plan) -> bool:
+    return one.series is not None and other.series is not None and one.series.name == other.series.name
 
 
 @contextmanager

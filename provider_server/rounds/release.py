@@ -23,6 +23,7 @@ from crypto.masking import Words
 from federation.protocol import life_table, noise
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.plan import Plan
+from provider_server.fleet.leases import Lease, Slices
 
 
 class Answered(Record, frozen=True):
@@ -30,6 +31,14 @@ class Answered(Record, frozen=True):
 
     tenant: TenantId
     start_hour: Count
+
+
+class LateAnswer(Record, frozen=True):
+    """A tenant whose contribution to an earlier round came late and counts in a release, and the hours it counted."""
+
+    tenant: TenantId
+    start_hour: Count
+    end_hour: Count
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,22 @@ class Release:
     observed: Floats
     smallest_group: int
     carries: bool = True
+    late: tuple[LateAnswer, ...] = ()
+
+    @property
+    def first_hour(self) -> int:
+        """The first hour that any answer in it counts."""
+        starts = [answer.start_hour for answer in self.answered] + [late.start_hour for late in self.late]
+        return min(starts, default=self.plan.start_hour)
+
+    def slices(self, leases: Sequence[Lease]) -> Slices:
+        """The exposure, of these leases, that it counted anew, by job-week."""
+        spans: dict[int, dict[TenantId, float]] = {self.plan.end_hour: {}}
+        for late in self.late:
+            spans.setdefault(late.end_hour, {})[late.tenant] = float(late.start_hour)
+        spans[self.plan.end_hour] |= {answer.tenant: float(answer.start_hour) for answer in self.answered}
+        edges = self.plan.band_edges_hours
+        return Slices.joined([Slices.by_week(since, leases, end, edges) for end, since in spans.items()])
 
     @property
     def fresh_variances(self) -> tuple[float, ...]:
@@ -75,12 +100,14 @@ def release(
     *,
     smallest_group: int | None = None,
     carries: bool = True,
+    late: Sequence[LateAnswer] = (),
 ) -> Release:
     """Makes the release. `noisy_sum` has shape (plan.cells,); `exposure` has the plan's tables, as `expose` fills them.
 
     `earlier` are the releases of the plan's series so far, oldest first; `carries` says whether their weeks are in the
-    sum, `smallest_group` how small a group of the round was, if it had several. Raises CohortTooSmall for fewer
-    contributions than the plan's cohort minimum.
+    sum, `smallest_group` how small a group of the round was, if it had several. `late` are answers to earlier rounds
+    whose counts are in the sum, and whose noise is not. Raises CohortTooSmall for fewer contributions than the plan's
+    cohort minimum.
     """
     if len(answered) < plan.cohort_minimum:
         raise CohortTooSmall(f"round {plan.round_id}: a sum of {len(answered)} contributions is never released")
@@ -106,7 +133,7 @@ def release(
                 continual_counting.running_variance(variances, births[number], carried),
             )
         )
-    return Release(plan, tuple(answered), tuple(tables), observed, smallest, carries)
+    return Release(plan, tuple(answered), tuple(tables), observed, smallest, carries, tuple(late))
 
 
 def newly_counted(
@@ -130,7 +157,7 @@ def newly_counted(
     return tuple(_split(plan, alone)), tuple(grown)
 
 
-class StoredRelease(Message, frozen=True, tag="pharoah/release/3"):
+class StoredRelease(Message, frozen=True, tag="pharoah/release/4"):
     """A release as it is kept: float64 arrays, little-endian, all marginals one after the other."""
 
     plan: bytes
@@ -142,6 +169,7 @@ class StoredRelease(Message, frozen=True, tag="pharoah/release/3"):
     observed: bytes
     smallest_group: Count
     carries: bool
+    late: Many[LateAnswer] = ()
 
 
 _COLUMNS = ("events", "exposure_node_hours", "at_risk", "noise_variance")
@@ -152,7 +180,7 @@ def to_bytes(made: Release) -> bytes:
     events, exposure, at_risk, variance = (
         b"".join(_packed(getattr(table, name)) for table in made.tables) for name in _COLUMNS
     )
-    observed, how = _packed(made.observed), (made.smallest_group, made.carries)
+    observed, how = _packed(made.observed), (made.smallest_group, made.carries, made.late)
     return encode(StoredRelease(encode(made.plan), made.answered, events, exposure, at_risk, variance, observed, *how))
 
 
@@ -163,7 +191,8 @@ def from_bytes(data: bytes) -> Release:
     columns = [_split(plan, _column(plan, getattr(stored, name))) for name in _COLUMNS]
     tables = [LifeTable(empty.dimensions, *arrays) for empty, *arrays in zip(plan.tables, *columns, strict=True)]
     observed = _column(plan, stored.observed)
-    return Release(plan, stored.answered, tuple(tables), observed, stored.smallest_group, stored.carries)
+    how = stored.smallest_group, stored.carries, stored.late
+    return Release(plan, stored.answered, tuple(tables), observed, *how)
 
 
 def _packed(values: Floats) -> bytes:

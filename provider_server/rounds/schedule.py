@@ -1,13 +1,18 @@
-"""Which week is due. Pure: the current hour is an argument.
+"""Which round is due. Pure: the current hour is an argument.
 
-Weeks are windows of 168 hours since 1970. A week is due `settle_hours` after its end, since failures are noticed late.
-Missed weeks are held one after the other, oldest first.
+Weeks are windows of 168 hours since 1970. A round is due `settle_hours` after the end of the week in which its series
+is opened, since failures are noticed late; tenants count the weeks before it with it. Missed rounds are held one after
+the other, oldest first.
 
     >>> due(last_end_hour=336, first_hour=0, now_hour=600.0, settle_hours=24)
     (336, 504)
     >>> due(last_end_hour=504, first_hour=0, now_hour=600.0, settle_hours=24) is None
     True
+    >>> due(last_end_hour=168, first_hour=0, now_hour=700.0, settle_hours=24, opens_hour=lambda since: since + 3 * 168)
+    (504, 672)
 """
+
+from collections.abc import Callable
 
 from crypto.errors import Refusal
 from federation.protocol.plan import HOURS_PER_WEEK
@@ -21,15 +26,25 @@ class BadWindow(Refusal):
     default_hint = "choose whole weeks, in hours since 1970, that have ended and lie within one epoch"
 
 
-def due(last_end_hour: int | None, first_hour: float, now_hour: float, settle_hours: int) -> Window | None:
-    """The oldest settled week without a round; None if there is none.
+def _every_week(uncounted_since: int) -> int:
+    return uncounted_since + HOURS_PER_WEEK
+
+
+def due(
+    last_end_hour: int | None,
+    first_hour: float,
+    now_hour: float,
+    settle_hours: int,
+    opens_hour: Callable[[int], int] = _every_week,
+) -> Window | None:
+    """The oldest settled week in which a round is due and none was held; None if there is none.
 
     `last_end_hour` is the end of the last round's window, None before the first; `first_hour` is when the federation
-    began: its first week is the first whole one after that.
+    began: its first week is the first whole one after that. `opens_hour` gives the end of the next round's week by the
+    hour from which no round has counted.
     """
-    start = last_end_hour if last_end_hour is not None else _next_week(first_hour)
-    window = start, start + HOURS_PER_WEEK
-    return window if window[1] + settle_hours <= now_hour else None
+    end = opens_hour(last_end_hour if last_end_hour is not None else _next_week(first_hour))
+    return (end - HOURS_PER_WEEK, end) if end + settle_hours <= now_hour else None
 
 
 def last_whole_week(now_hour: float) -> Window:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 
 from crypto.errors import PharoahError
@@ -24,6 +25,7 @@ class RoundState(StrEnum):
     """The states of a round."""
 
     COLLECTING = "collecting"
+    COLLECTED = "collected"
     ENDORSING = "endorsing"
     UNMASKING = "unmasking"
     RELEASED = "released"
@@ -31,7 +33,8 @@ class RoundState(StrEnum):
 
 
 TRANSITIONS = {
-    RoundState.COLLECTING: {RoundState.ENDORSING, RoundState.REFUSED},
+    RoundState.COLLECTING: {RoundState.COLLECTED, RoundState.ENDORSING, RoundState.REFUSED},
+    RoundState.COLLECTED: {RoundState.ENDORSING, RoundState.REFUSED},
     RoundState.ENDORSING: {RoundState.UNMASKING, RoundState.REFUSED},
     RoundState.UNMASKING: {RoundState.RELEASED, RoundState.REFUSED},
     RoundState.RELEASED: set[RoundState](),
@@ -54,31 +57,37 @@ class LostStep(PharoahError):
 
 @dataclass(frozen=True)
 class KeptRound:
-    """A round as it is kept."""
+    """A round as it is kept. `ownerships` are the signed statements that its rows rest on, until it is over."""
 
     round_id: RoundId
     state: str
     signed_plan: bytes
     request: bytes | None
+    ownerships: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
 class Step:
-    """The step that a round takes as soon as all trustees of `wanted` have answered."""
+    """The step that a round takes once all trustees of `wanted` have answered, and `fewest` in all."""
 
     before: str
     after: str
     wanted: frozenset[int]
+    fewest: int = 0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a released round leaves: the release, masked counts by group, groups that do not count, and a note."""
+    """What a released round leaves: the release, masked counts by group, groups that do not count, and a note.
+
+    `late` names contributions to earlier rounds that it counted.
+    """
 
     release: bytes
     masked_counts: Sequence[bytes] = ()
     left_out: frozenset[int] = frozenset()
     suspicion: Mapping[str, Any] = field(default_factory=dict)
+    late: Sequence[tuple[RoundId, TenantId]] = ()
 
 
 class RoundStore:
@@ -87,9 +96,14 @@ class RoundStore:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
-    def add(self, round_id: RoundId, state: str, signed_plan: bytes) -> None:
+    def add(self, round_id: RoundId, state: str, signed_plan: bytes, ownerships: Sequence[bytes] = ()) -> None:
         """Keeps a new round; IntegrityError for a second one of its name."""
-        row = {"round_id": bytes(round_id), "state": state, "signed_plan": signed_plan}
+        row = {
+            "round_id": bytes(round_id),
+            "state": state,
+            "signed_plan": signed_plan,
+            "ownerships": msgspec.msgpack.encode(ownerships),
+        }
         with self._engine.begin() as connection:
             connection.execute(sa.insert(tables.rounds).values(row))
 
@@ -97,7 +111,7 @@ class RoundStore:
         """All rounds, oldest first."""
         with self._engine.connect() as connection:
             rows = connection.execute(sa.select(tables.rounds).order_by(tables.rounds.c.number))
-            return [KeptRound(RoundId(row.round_id), row.state, row.signed_plan, row.request) for row in rows]
+            return [_kept(row) for row in rows]
 
     def get(self, round_id: RoundId) -> KeptRound:
         """One round; KeyError where there is none."""
@@ -106,7 +120,7 @@ class RoundStore:
             row = connection.execute(query).first()
         if row is None:
             raise KeyError(f"no round {round_id}")
-        return KeptRound(round_id, row.state, row.signed_plan, row.request)
+        return _kept(row)
 
     def move(self, round_id: RoundId, before: str, after: str, request: bytes | None = None) -> None:
         """Takes a round from one state to the next, with the request that it is fixed to; LostStep if it has moved.
@@ -120,7 +134,7 @@ class RoundStore:
         """Takes a round to its end, with all that it leaves, or nothing of it; its contributions are dropped."""
         name = bytes(round_id)
         with self._engine.begin() as connection:
-            _move(connection, round_id, before, after, {})
+            _move(connection, round_id, before, after, {"ownerships": None})
             connection.execute(sa.insert(tables.releases).values(round_id=name, release=outcome.release))
             for group, words in enumerate(outcome.masked_counts):
                 row = {"round_id": name, "group": group, "left_out": group in outcome.left_out, "words": words}
@@ -129,6 +143,8 @@ class RoundStore:
             note = json.dumps(outcome.suspicion, sort_keys=True)
             connection.execute(sa.insert(tables.notes).values(name=SUSPICION, note=note))
             connection.execute(sa.delete(tables.contributions).where(tables.contributions.c.round_id == name))
+            for earlier, tenant in outcome.late:
+                connection.execute(sa.delete(tables.contributions).where(_of(earlier, tenant)))
 
     def add_contribution(self, round_id: RoundId, tenant: TenantId, message: bytes) -> bytes:
         """Keeps a tenant's contribution unless there is one; returns the one that is kept."""
@@ -139,20 +155,21 @@ class RoundStore:
                 connection.execute(sa.insert(tables.contributions).values(row))
         return message if kept is None else kept.message
 
-    def drop_contribution(self, round_id: RoundId, tenant: TenantId, request: bytes) -> None:
-        """Takes a contribution out of a round, and puts a request without it in the place of the one that named it.
+    def drop_contribution(
+        self, round_id: RoundId, tenant: TenantId, request: bytes, late: Sequence[RoundId] = ()
+    ) -> None:
+        """Takes a tenant's contributions out of a round, and replaces the request that named them by one without.
 
         IntegrityError once a trustee has endorsed: a request is final then.
         """
-        column = tables.contributions.c
         with self._alone(round_id) as connection:
-            same = column.round_id == bytes(round_id), column.tenant == bytes(tenant)
-            connection.execute(sa.delete(tables.contributions).where(*same))
+            for of in (round_id, *late):
+                connection.execute(sa.delete(tables.contributions).where(_of(of, tenant)))
             named = tables.rounds.c.round_id == bytes(round_id)
             connection.execute(sa.update(tables.rounds).where(named).values(request=request))
 
     def contributors(self, round_id: RoundId) -> set[TenantId]:
-        """Who has contributed to a round that is not over."""
+        """Whose contributions are kept: of a round that is released, those that came too late and count later."""
         column = tables.contributions.c
         query = sa.select(column.tenant).where(column.round_id == bytes(round_id))
         with self._engine.connect() as connection:
@@ -176,7 +193,8 @@ class RoundStore:
             kept = _answers(connection, round_id, kind)
             if trustee not in kept:
                 connection.execute(sa.insert(tables.answers).values(row))
-            if step is not None and step.wanted <= {trustee, *kept}:
+            answered = {trustee, *kept}
+            if step is not None and step.wanted <= answered and step.fewest <= len(answered):
                 _move(connection, round_id, step.before, step.after, {})
 
     def answers(self, round_id: RoundId, kind: Answer) -> dict[int, bytes]:
@@ -211,7 +229,14 @@ class RoundStore:
             yield connection
 
 
-def _move(connection: sa.Connection, round_id: RoundId, before: str, after: str, also: Mapping[str, bytes]) -> None:
+def _kept(row: "sa.Row[Any]") -> KeptRound:
+    owners = msgspec.msgpack.decode(row.ownerships, type=tuple[bytes, ...]) if row.ownerships else ()
+    return KeptRound(RoundId(row.round_id), row.state, row.signed_plan, row.request, owners)
+
+
+def _move(
+    connection: sa.Connection, round_id: RoundId, before: str, after: str, also: Mapping[str, bytes | None]
+) -> None:
     column = tables.rounds.c
     step = sa.update(tables.rounds).where(column.round_id == bytes(round_id), column.state == before)
     if connection.execute(step.values(state=after, **also)).rowcount != 1:
@@ -224,6 +249,10 @@ def _answers(connection: sa.Connection, round_id: RoundId, kind: Answer) -> dict
     return {row.trustee: row.message for row in connection.execute(query.order_by(column.trustee))}
 
 
-def _contribution(round_id: RoundId, tenant: TenantId) -> sa.Select[Any]:
+def _of(round_id: RoundId, tenant: TenantId) -> sa.ColumnElement[bool]:
     column = tables.contributions.c
-    return sa.select(column.message).where(column.round_id == bytes(round_id), column.tenant == bytes(tenant))
+    return sa.and_(column.round_id == bytes(round_id), column.tenant == bytes(tenant))
+
+
+def _contribution(round_id: RoundId, tenant: TenantId) -> sa.Select[Any]:
+    return sa.select(tables.contributions.c.message).where(_of(round_id, tenant))

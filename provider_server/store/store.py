@@ -24,8 +24,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from crypto.errors import PharoahError, Refusal
-from crypto.ids import LeaseId, TenantId
-from federation.protocol.round_messages import Registration
+from crypto.ids import LeaseId, TenantId, Token
+from federation.protocol.round_messages import Registration, TokenLink
 from federation.runtime.sqlite import create_file
 from provider_server.fleet.leases import Lease
 from provider_server.store import tables
@@ -130,7 +130,7 @@ class Store:
             return [_lease(*row) for row in connection.execute(query.order_by(column.start_h, column.lease))]
 
     def register(self, registration: Registration) -> None:
-        """Attaches workload tokens to the sender's own leases, and keeps what it says that it owns.
+        """Attaches workload tokens to the sender's own leases, and keeps what it says that it owns, and of old tokens.
 
         Leases of others, or of nobody, are left alone.
         """
@@ -149,12 +149,41 @@ class Store:
         ]
         column = tables.ownerships.c
         same = sa.and_(column.tenant == bytes(registration.tenant), column.epoch == registration.epoch)
-        said = {"tenant": bytes(registration.tenant), "epoch": registration.epoch, "ownership": registration.ownership}
+        by = {"tenant": bytes(registration.tenant), "epoch": registration.epoch}
+        said = {**by, "ownership": registration.ownership}
+        linked = [
+            {**by, "token_before": before, "token_now": bytes(link.now)}
+            for before, link in {bytes(link.before): link for link in registration.links}.items()
+        ]
+        links = tables.links.c
         with self._engine.begin() as connection:
             if rows:
                 connection.execute(change, rows)
             connection.execute(sa.delete(tables.ownerships).where(same))
             connection.execute(sa.insert(tables.ownerships).values(said))
+            own = sa.and_(links.tenant == bytes(registration.tenant), links.epoch == registration.epoch)
+            connection.execute(sa.delete(tables.links).where(own))
+            if linked:
+                connection.execute(sa.insert(tables.links), linked)
+
+    def ownership(self, tenant: TenantId, epoch: int) -> bytes | None:
+        """What one tenant last said that it owns in an epoch, signed; None if it said nothing."""
+        column = tables.ownerships.c
+        query = sa.select(column.ownership).where(column.tenant == bytes(tenant), column.epoch == epoch)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else bytes(row.ownership)
+
+    def links(self, until_epoch: int) -> list[tuple[TenantId, TokenLink]]:
+        """What each tenant last said of tokens of one epoch in the next, epoch by epoch up to this one."""
+        column = tables.links.c
+        order = column.epoch, column.tenant, column.token_before
+        query = sa.select(tables.links).where(column.epoch <= until_epoch).order_by(*order)
+        with self._engine.connect() as connection:
+            return [
+                (TenantId(row.tenant), TokenLink(Token(row.token_before), Token(row.token_now)))
+                for row in connection.execute(query)
+            ]
 
     def ownerships(self, epoch: int) -> list[bytes]:
         """What every tenant last said that it owns in an epoch, signed."""

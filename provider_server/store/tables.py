@@ -49,6 +49,7 @@ rounds = sa.Table(
     sa.Column("state", sa.Text, nullable=False, index=True),
     sa.Column("signed_plan", sa.LargeBinary, nullable=False),
     sa.Column("request", sa.LargeBinary, nullable=True),
+    sa.Column("ownerships", sa.LargeBinary, nullable=True),
 )
 contributions = sa.Table(
     "contributions",
@@ -118,4 +119,12 @@ revoked = sa.Table(
     metadata,
     sa.Column("tenant", sa.LargeBinary, primary_key=True),
     sa.Column("until_s", sa.BigInteger, nullable=False),
+)
+links = sa.Table(
+    "links",
+    metadata,
+    sa.Column("tenant", sa.LargeBinary, primary_key=True),
+    sa.Column("epoch", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("token_before", sa.LargeBinary, primary_key=True),
+    sa.Column("token_now", sa.LargeBinary, nullable=False),
 )

@@ -14,11 +14,12 @@ from federation.runtime.visible import counted_as, reason
 from provider_server.verbs.console import AsRows, Database, Home, failing, print_rows, required, say_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from crypto.ids import TenantId
     from provider_server.fleet.leases import Lease
     from provider_server.learning.hardware import Kept
+    from provider_server.learning.on_probation import OnProbation
     from provider_server.operations.admin import GivenUp, HeldRound
     from provider_server.rounds.provider import Provider
 
@@ -232,14 +233,14 @@ def _enrol_line(row: EnrolRow) -> str:
     return f"{row['card']}: tenant {row['tenant']} {'enrolled' if row['new'] else 'was enrolled already'}"
 
 
-def _place(kept: "Kept | None", nodes: "Sequence[str]") -> tuple[str, int]:
-    """Context and build-up level of a job on these nodes."""
+def _place(kept: "Kept | None", nodes: "Sequence[str]", least: "Mapping[str, int]") -> tuple[str, int]:
+    """Context and level of a job on these nodes, of which some may be on probation."""
     from provider_server.learning.hardware import label_of
 
     if kept is None:
         raise ValueError("nodes have no contexts yet: run `pharoah-provider contexts`")
     number, level = kept.place(nodes)
-    return label_of(number), level
+    return label_of(number), max(level, *(least.get(node, 0) for node in nodes))
 
 
 class BadLeases(PharoahError):
@@ -271,13 +272,13 @@ def lease(
     from sqlalchemy.exc import IntegrityError
 
     from provider_server import home as homes
-    from provider_server.learning import hardware
+    from provider_server.learning import hardware, on_probation
 
     place = required(home)
     with failing():
         provider = homes.open_provider(place, database, homes.settings_of(place))
         try:
-            granted = list(_leases(provider, file, hardware.load(place)))
+            granted = list(_leases(provider, file, hardware.load(place), on_probation.load(place)))
             placed = {one.lease: nodes for one, nodes in granted if nodes}
             provider.record_leases([one for one, _ in granted], placed)
         except IntegrityError as error:
@@ -288,8 +289,10 @@ def lease(
     print_rows(rows, lambda row: f"{row['file']}: {counted_as(row['leases'], 'lease')}", as_json=as_json)
 
 
-def _leases(provider: "Provider", file: Path, kept: "Kept | None") -> "Iterator[tuple[Lease, tuple[str, ...]]]":
-    """The leases of a file and their nodes; a lease with node names gets context and level from telemetry."""
+def _leases(
+    provider: "Provider", file: Path, kept: "Kept | None", probation: "OnProbation"
+) -> "Iterator[tuple[Lease, tuple[str, ...]]]":
+    """The leases of a file and their nodes; a lease with node names has those of telemetry and repairs."""
     import math
 
     import msgspec
@@ -323,7 +326,10 @@ def _leases(provider: "Provider", file: Path, kept: "Kept | None") -> "Iterator[
                 raise ValueError("this lease is on an earlier line")
             if ids[1] not in provider.directory.by_id:
                 raise ValueError("this tenant is not enrolled")
-            context, level = _place(kept, row.node_names) if row.node_names else (row.context, row.level)
+            context, level = row.context, row.level
+            if row.node_names:
+                least = {node: probation.level(node, row.start_h) for node in row.node_names}
+                context, level = _place(kept, row.node_names, least)
         except (msgspec.MsgspecError, ValueError) as error:
             raise BadLeases(f"{file}, line {number}: {error}") from error
         seen.add(ids[0])
@@ -399,7 +405,9 @@ def round_(
     end: Annotated[int | None, typer.Option(help="End of the window, exclusive.", show_default=False)] = None,
     timeout_s: Annotated[float, typer.Option(help="Seconds to wait for the outcome.")] = 7200.0,
     *,
-    give_up: Annotated[bool, typer.Option("--give-up", help="Abandon the open round instead.")] = False,
+    give_up: Annotated[
+        bool, typer.Option("--give-up", help="Abandon the oldest open round, and those behind it, instead.")
+    ] = False,
     as_json: AsRows = False,
 ) -> None:
     """Hold a round now on the running server, over the last whole week or a window of whole weeks."""

@@ -136,31 +136,22 @@ class LedgerRow(TypedDict):
 
 def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
     """List the privacy budget spent per job-week, by week, summed over rounds. Tenants enforce their own limits."""
-    from collections import defaultdict
-
     from crypto.signing import reopened
     from federation.protocol.plan import HOURS_PER_WEEK, Plan
-    from federation.protocol.privacy_cost import NO_LOSS, PrivacyLoss, plan_loss
+    from provider_server.rounds.spending import spent_by_week
 
-    paid: defaultdict[int, PrivacyLoss] = defaultdict(lambda: NO_LOSS)
-    rounds: defaultdict[int, int] = defaultdict(int)
-    delta = 0.0
     with opened(home, database) as store:
-        for record in store.rounds.rounds():
-            plan = reopened(Plan, record.signed_plan)
-            delta = max(delta, plan.delta)
-            for week in range(plan.start_hour // HOURS_PER_WEEK, -(-plan.end_hour // HOURS_PER_WEEK)):
-                paid[week] += plan_loss(plan)
-                rounds[week] += 1
+        plans = [reopened(Plan, record.signed_plan) for record in store.rounds.rounds()]
+    delta = max((plan.delta for plan in plans), default=0.0)
     rows: list[LedgerRow] = [
         {
             "start_hour": week * HOURS_PER_WEEK,
-            "rounds": rounds[week],
+            "rounds": rounds,
             "epsilon": loss.at(delta) if delta else loss.epsilon,
             "rho": loss.rho,
             "delta": delta,
         }
-        for week, loss in sorted(paid.items())
+        for week, (rounds, loss) in spent_by_week(plans).items()
     ]
     print_rows(rows, _ledger_line, as_json=as_json)
 

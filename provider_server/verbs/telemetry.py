@@ -10,6 +10,7 @@ import typer
 from federation.runtime.clock import now_hour
 from federation.runtime.console import Force, InputFile, check_new
 from federation.runtime.screen import say
+from provider_server.verbs import outages
 from provider_server.verbs.console import AsRows, Home, failing, nothing_yet, print_rows, required
 
 if TYPE_CHECKING:
@@ -198,15 +199,39 @@ def hazard(
     start: Start = None,
     end: End = None,
     out: Out = None,
+    events: Annotated[
+        Path | None,
+        typer.Option(
+            click_type=InputFile(), help="Outages (node, start, end, kind), instead of telemetry.", show_default=False
+        ),
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes in all; with --events.", show_default=False)] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Kind of outage that is a failure; with --events; default: all.")
+    ] = None,
+    jobs: Annotated[
+        Path | None,
+        typer.Option(
+            click_type=InputFile(), help="Jobs (node, start, end, workload); with --events.", show_default=False
+        ),
+    ] = None,
     *,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="With --events: hold repaired nodes to what these outages say from now on.")
+    ] = False,
     force: Force = False,
     as_json: AsRows = False,
 ) -> None:
     """Show how often nodes fail at each build-up level and in each context, from the provider's own telemetry."""
+    if events:
+        asked = outages.Asked(start, end, inventory, nodes, kind or (), jobs)
+        outages.show(events, asked, required(home) if keep else None, as_json=as_json)
+        return
     import polars as pl
 
     from provider_server.analysis.fleet_curves import own_hazards
-    from provider_server.learning import hardware
+    from provider_server.analysis.fleet_events import since_repair
+    from provider_server.learning import hardware, on_probation
     from provider_server.reporting.hazard_text import hazard_lines, hazard_row, numbers
 
     place = required(home)
@@ -219,7 +244,9 @@ def hazard(
     if not at_risk["kind"].count():
         raise nothing_yet(_without_failure(at_risk.height))
     known = kept.contexts if kept else None
-    found = own_hazards(at_risk, numbers(at_risk, known))
+    probation = on_probation.load(place)
+    repaired = since_repair(at_risk, probation.back_h, probation.model.edges_h)
+    found = own_hazards(at_risk, numbers(at_risk, known), repaired)
     quality: TelemetryRow = {"quality": seen.quality.row(), "doubts": dict(seen.doubts)}
     row: HazardRow = {**hazard_row(found, levels, at_risk, known), **quality}
     if out:
@@ -276,11 +303,16 @@ def _draw_hazard(found: "OwnHazards", row: "Mapping[str, Any]", out: Path, *, fo
 
 
 class RepairedRow(TypedDict):
-    """A node, from when its build-up level counts anew, and its level before; null if it is not known."""
+    """A node, from when its build-up level counts anew, and its level before; null if it is not known.
+
+    It is on probation at `level` from then on, and at level 0 by `probation_until_hour`.
+    """
 
     node: str
     from_hour: int
     level_before: int | None
+    level: int
+    probation_until_hour: int
 
 
 def repaired(
@@ -289,8 +321,8 @@ def repaired(
     *,
     as_json: AsRows = False,
 ) -> None:
-    """Record that hardware of nodes was replaced: their build-up level is 0 from the next full hour."""
-    from provider_server.learning import hardware
+    """Record that hardware of nodes was replaced: their build-up begins anew, and they are on probation for a while."""
+    from provider_server.learning import hardware, on_probation
 
     place = required(home)
     with failing():
@@ -299,12 +331,23 @@ def repaired(
             raise nothing_yet("no nodes known yet: run `pharoah-provider contexts`")
         from_hour = int(now_hour()) + 1
         new = hardware.record_repairs(place, node, from_hour, kept)
+        probation = on_probation.load(place)
     rows: list[RepairedRow] = [
-        {"node": one.node, "from_hour": one.from_hour, "level_before": kept.levels.get(one.node)} for one in new
+        {
+            "node": one.node,
+            "from_hour": one.from_hour,
+            "level_before": kept.levels.get(one.node),
+            "level": probation.level(one.node, one.from_hour),
+            "probation_until_hour": one.from_hour + probation.lasts_h(),
+        }
+        for one in new
     ]
     print_rows(rows, _repaired_line, as_json=as_json)
 
 
 def _repaired_line(row: RepairedRow) -> str:
     before = "" if row["level_before"] is None else f", after level {row['level_before']}"
-    return f"{row['node']}: level 0{before}; its history before hour {row['from_hour']} no longer counts"
+    return (
+        f"{row['node']}: on probation at level {row['level']}{before}, until hour {row['probation_until_hour']};"
+        f" its history before hour {row['from_hour']} no longer counts"
+    )

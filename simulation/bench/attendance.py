@@ -36,6 +36,7 @@ from provider_server.settings import PlanTable
 from simulation.bench import learning
 from simulation.bench.learning import NO_TRUSTEE, SELECTION_KEY, Year
 from simulation.cloud.scenario import load
+from simulation.run.engines import Engine
 from tenant_client.records.journal import LabelledFailure
 from tenant_client.rounds.counts import build_tables
 
@@ -130,15 +131,21 @@ class InsecureRepeatable:
         return polya_difference(scale, shares, size, self._rng.bytes)
 
 
-def found(clouds: int, *, quick: bool) -> Iterator[tuple[float, learning.Judged]]:
+def found(engine: Engine, clouds: int, *, quick: bool) -> Iterator[tuple[float, learning.Judged]]:
     """One judgement after another: each cloud, at each share of tenants that answer."""
+    for of_cloud in engine.map(_of_cloud, quick, range(clouds)):
+        yield from of_cloud
+
+
+def _of_cloud(quick: bool, seed: int) -> list[tuple[float, learning.Judged]]:  # noqa: FBT001 - what all clouds share
     scenario = load("standard")
-    for seed in range(clouds):
-        year = learning.live(learning.small(scenario) if quick else scenario, seed)
-        truth, failures, noises = learning.true_rates(year), [*_failures(year)], os.urandom(16)
-        for answering in ANSWERING:
-            made = releases(year, failures, present(year, answering, seed), InsecureRepeatable(noises))
-            yield answering, learning.judge(year, truth, learn(made, year.leases))
+    year = learning.live(learning.small(scenario) if quick else scenario, seed)
+    truth, failures, noises = learning.true_rates(year), failures_by_week(year), os.urandom(16)
+    judged = []
+    for answering in ANSWERING:
+        made = releases(year, failures, present(year, answering, seed), InsecureRepeatable(noises))
+        judged.append((answering, learning.judge(year, truth, learn(made, year.leases))))
+    return judged
 
 
 def summary(noises: Sequence[AttendanceRow], judged: Sequence[tuple[float, learning.Judged]]) -> AttendanceFigures:
@@ -171,7 +178,7 @@ def lines(figures: AttendanceFigures) -> Iterator[str]:
 
 
 def present(year: Year, answering: float, seed: int) -> Answering:
-    """Who answers, shape (weeks, tenants); weeks in which fewer than a cohort would are drawn again."""
+    """Who answers, shape (rounds, tenants); rounds in which fewer than a cohort would are drawn again."""
     rng = np.random.default_rng((seed, round(1000 * answering)))
     size = len(year.plans), year.cloud.scenario.tenants
     drawn = rng.random(size) < answering
@@ -188,30 +195,36 @@ def releases(
     past: list[Words] = []
     since = np.zeros(answers.shape[1], np.int64)  # the first week that each tenant has not answered for
     tenants = [learning.tenant_id(number) for number in range(answers.shape[1])]
-    for week, plan in enumerate(year.plans):
-        here = np.flatnonzero(answers[week]).tolist()
-        is_here, starts = answers[week], {tenants[number]: float(since[number] * HOURS_PER_WEEK) for number in here}
+    for number, plan in enumerate(year.plans):
+        end = plan.end_hour // HOURS_PER_WEEK
+        here = np.flatnonzero(answers[number]).tolist()
+        is_here, starts = answers[number], {tenants[one]: float(since[one] * HOURS_PER_WEEK) for one in here}
         counted = [
             failure
-            for earlier in range(int(since[here].min()), week + 1)
-            for tenant, failure in failures[earlier]
-            if is_here[tenant] and since[tenant] <= earlier
+            for week in range(int(since[here].min()), end)
+            for tenant, failure in failures[week]
+            if is_here[tenant] and since[tenant] <= week
         ]
         counts = build_tables(plan, counted, SELECTION_KEY)
-        past = [life_table.embed(made[-1].plan.tables, plan.tables, own) for own in past]
+        series = made[len(made) - plan.position :]
+        past = [life_table.embed(series[-1].plan.tables, plan.tables, own) for own in past[: plan.position]]
         past.append(np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64))
         total = continual_counting.combine(past, plan.horizon) + learning.noise_of(plan, len(here), sampler)
         running = learning.running(year.cloud, min(starts.values()), plan.end_hour)
-        slices = Slices.since(starts, [year.leases[row] for row in running], plan.end_hour, plan.band_edges_hours)
-        answered = [Answered(tenants[number], int(since[number]) * HOURS_PER_WEEK) for number in here]
-        made.append(release(plan, total, answered, expose(plan, slices), made))
-        since[here] = week + 1
+        slices = Slices.by_week(starts, [year.leases[row] for row in running], plan.end_hour, plan.band_edges_hours)
+        answered = [Answered(tenants[one], int(since[one]) * HOURS_PER_WEEK) for one in here]
+        made.append(release(plan, total, answered, expose(plan, slices), series))
+        since[here] = end
     return made
 
 
-def _failures(year: Year) -> Iterator[list[tuple[int, LabelledFailure]]]:
-    for week in range(len(year.plans)):
-        yield [
+def failures_by_week(year: Year) -> list[list[tuple[int, LabelledFailure]]]:
+    """The failures of each week, each with the number of its tenant."""
+    starts = range(0, year.cloud.scenario.weeks * HOURS_PER_WEEK, HOURS_PER_WEEK)
+    return [
+        [
             (int(year.cloud.leases.tenant[learning.row_of(failure.failure.unit)]), failure)
-            for failure in learning.failures(year.cloud, year.leases, week)
+            for failure in learning.failures(year.cloud, year.leases, start, start + HOURS_PER_WEEK)
         ]
+        for start in starts
+    ]

@@ -12,6 +12,7 @@ Generator and learner share no constant: what a cell plants is in the scenario a
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -29,6 +30,7 @@ from simulation.bench.learning import Telling, Year
 from simulation.cloud.profiles import Floats
 from simulation.cloud.scenario import load
 from simulation.cloud.visibility import visible
+from simulation.run.engines import Engine
 
 NODE_DAYS = 12_577  # a week in the standard cloud
 RARE = 6.5 / 1000  # failures per node-day, as Meta reports
@@ -111,12 +113,13 @@ class Seen:
     hazards_covered: tuple[bool, ...]
 
 
-def field(names: Sequence[str], seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tuple[str, Seen]]:
+def field(
+    engine: Engine, names: Sequence[str], seeds: int, sampler: NoiseSampler, *, quick: bool
+) -> Iterator[tuple[str, Seen]]:
     """One cloud after another, cell by cell."""
-    for name in names:
-        cell = CELLS[name]()
-        for seed in range(seeds):
-            yield name, _one(cell, seed, sampler, quick=quick)
+    clouds = [(name, seed) for name in names for seed in range(seeds)]
+    for (name, _), seen in zip(clouds, engine.map(_one, (sampler, quick), clouds), strict=True):
+        yield name, seen
 
 
 def summary(names: Sequence[str], seen: Sequence[tuple[str, Seen]]) -> FieldRows:
@@ -151,8 +154,10 @@ def _row(name: str, seen: Sequence[Seen]) -> FieldRow:
     )
 
 
-def _one(cell: Cell, seed: int, sampler: NoiseSampler, *, quick: bool) -> Seen:
+def _one(shared: tuple[NoiseSampler, bool], cloud: tuple[str, int]) -> Seen:
     """A cloud, what is told and seen of it, and what is learnt."""
+    (sampler, quick), (name, seed) = deepcopy(shared), cloud
+    cell = CELLS[name]()
     scenario = msgspec.structs.replace(load(cell.scenario), **cell.changes)
     if quick:
         scenario = learning.small(scenario)
@@ -189,8 +194,8 @@ def own_failures(year: Year, cell: Cell, seed: int) -> list[OwnFailure]:
 
 
 def _judged(year: Year, findings: Findings) -> Seen:
-    pairs = [pair for pair in findings.pairs if pair.workload.startswith("workload ")]
-    planted = np.array([learning.cell_of(pair) in year.cloud.mismatched for pair in pairs])
+    known = list(learning.numbered(year, findings, 0))
+    pairs, planted = [pair for pair, _ in known], np.array([one in year.cloud.mismatched for _, one in known])
     said = np.array([pair.probability_worse for pair in pairs])
     worse = np.array([pair.judgement is PairJudgement.WORSE for pair in pairs])
     confounded = np.array([pair.judgement is PairJudgement.CONFOUNDED for pair in pairs])

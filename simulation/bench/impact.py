@@ -6,6 +6,7 @@ protocol.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from functools import cache
 from hashlib import sha256
@@ -24,6 +25,7 @@ from simulation.cloud.cloud import Cloud
 from simulation.cloud.scenario import Scenario, load
 from simulation.judge.impact import Impact, impact, on_mismatch
 from simulation.judge.user_loop import Trial, learning_weeks, world_of
+from simulation.run.engines import Engine
 
 STRICT = "_on_mismatch_only"
 LEVELS = (*(f"{name}{way}" for name in EPSILONS for way in ("", STRICT)), "without_pharoah")
@@ -76,11 +78,15 @@ def _with_tokens(findings: Findings) -> Findings:
     return Findings(pairs, rates)
 
 
-def impacts(seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tuple[str, Impact]]:
+def impacts(engine: Engine, seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tuple[str, Impact]]:
     """The impact of each level of privacy, seed by seed; with `quick`, of a small cloud."""
-    scenario = small(load("standard")) if quick else load("standard")
-    for seed in range(seeds):
-        yield from _of_seed(scenario, seed, sampler)
+    for of_seed in engine.map(_work, (sampler, quick), range(seeds)):
+        yield from of_seed
+
+
+def _work(shared: tuple[NoiseSampler, bool], seed: int) -> list[tuple[str, Impact]]:
+    sampler, quick = deepcopy(shared)  # as in `learning`
+    return [*_of_seed(small(load("standard")) if quick else load("standard"), seed, sampler)]
 
 
 def _of_seed(scenario: Scenario, seed: int, sampler: NoiseSampler) -> Iterator[tuple[str, Impact]]:

@@ -22,6 +22,7 @@ to more than the noise allows, which is fresh each time. The cloud of a seed is 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from types import MappingProxyType
@@ -41,10 +42,11 @@ from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
 from provider_server.fleet.leases import Lease, Slices, expose
 from provider_server.learning.findings import Findings, learn
 from provider_server.learning.verdicts import PairFinding
-from provider_server.rounds.planning import PlanSettings, make_plan
+from provider_server.rounds.planning import PlanSettings, make_plan, next_opening
 from provider_server.rounds.release import Answered, Release, release
 from simulation.cloud import cloud as world
 from simulation.cloud.scenario import Scenario, load
+from simulation.run.engines import Engine
 from simulation.run.play import settings_of
 from tenant_client.records.journal import Failure, LabelledFailure
 from tenant_client.rounds.counts import build_tables
@@ -58,7 +60,7 @@ NO_TRUSTEE = MaskTrustee(1, MaskKey(bytes(32)).public)
 
 @dataclass(frozen=True, eq=False)
 class Year:
-    """A cloud as the provider knows it (leases, their slices by week), and what the tenants count for each plan."""
+    """A cloud as the provider knows it (leases, their slices by round), and what the tenants count for each plan."""
 
     cloud: world.Cloud
     leases: tuple[Lease, ...]
@@ -79,14 +81,21 @@ class Judged:
     planted_covered: tuple[bool, ...]
 
 
-def learning(seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tuple[str, Judged]]:
+def learning(engine: Engine, seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tuple[str, Judged]]:
     """One judgement after another, seed by seed; with `quick` of a small cloud, which shows that it runs."""
+    for of_seed in engine.map(_of_seed, (sampler, quick), range(seeds)):
+        yield from of_seed
+
+
+def _of_seed(shared: tuple[NoiseSampler, bool], seed: int) -> list[tuple[str, Judged]]:
+    sampler, quick = deepcopy(shared)  # a sampler may have a state, which the next seed must not find changed
     scenario = small(load("standard")) if quick else load("standard")
-    for seed in range(seeds):
-        year = live(scenario, seed)
-        truth = true_rates(year)
-        for name, epsilon in EPSILONS.items():
-            yield name, judge(year, truth, learn(releases(year, epsilon, sampler), year.leases))
+    year = live(scenario, seed)
+    truth = true_rates(year)
+    return [
+        (name, judge(year, truth, learn(releases(year, epsilon, sampler), year.leases)))
+        for name, epsilon in EPSILONS.items()
+    ]
 
 
 class LearningFigures(TypedDict):
@@ -146,15 +155,16 @@ def as_it_was(_: int, reason: str) -> str:
 def live(scenario: Scenario, seed: int, told: Telling = as_it_was) -> Year:
     """The cloud of a seed with its plans, exposure and exact tables of what tenants told; everything but noise."""
     cloud = world.build_cloud(scenario, np.random.default_rng(seed))
-    leases = tuple(_leases(cloud))
-    plans: list[Plan] = []
+    leases = tuple(_leases(cloud, settings_of(scenario).weeks_per_epoch))
+    settings, plans, since = settings_of(scenario), list[Plan](), 0
     slices, exact = [], []
-    for week in range(scenario.weeks):
-        window = (week * HOURS_PER_WEEK, (week + 1) * HOURS_PER_WEEK)
-        plans.append(_plan(cloud, leases, window, plans))
-        own = [leases[row] for row in running(cloud, *window)]
-        slices.append(Slices.of(own, *window, plans[-1].band_edges_hours))
-        exact.append(build_tables(plans[-1], failures(cloud, leases, week, told), SELECTION_KEY))
+    while (end := next_opening(settings, plans[-1] if plans else None, since)) <= scenario.weeks * HOURS_PER_WEEK:
+        plans.append(_plan(cloud, leases, (end - HOURS_PER_WEEK, end), plans))
+        own = [leases[row] for row in running(cloud, since, end)]
+        starts = dict.fromkeys((lease.tenant for lease in own), float(since))
+        slices.append(Slices.by_week(starts, own, end, plans[-1].band_edges_hours))
+        exact.append(build_tables(plans[-1], failures(cloud, leases, since, end, told), SELECTION_KEY))
+        since = end
     return Year(cloud, leases, tuple(plans), tuple(slices), tuple(exact))
 
 
@@ -164,19 +174,28 @@ def running(cloud: world.Cloud, start_hour: float, end_hour: float) -> list[int]
     return found
 
 
-def _leases(cloud: world.Cloud) -> Iterator[Lease]:
+def _leases(cloud: world.Cloud, weeks_per_epoch: int) -> Iterator[Lease]:
+    """The leases; tokens say what they stand for, and in each epoch their numbers go on from the one before."""
     names = ("tenant", "workload", "context", "level", "nodes", "start_h", "end_h")
     columns = [getattr(cloud.leases, name).tolist() for name in names]
     tenants = [tenant_id(number) for number in range(cloud.scenario.tenants)]
     for row, (tenant, workload, context, level, nodes, start_h, end_h) in enumerate(zip(*columns, strict=True)):
-        labels = {
-            "subarchetype": f"workload {workload}",
-            "archetype": f"archetype {workload // cloud.scenario.versions_per_archetype}",
-            "family": "family",
-            "context": f"context {context}",
-            "context_level": f"context {context} level {level}",
-        }
+        epoch = int(start_h // (weeks_per_epoch * HOURS_PER_WEEK))
+        labels = labels_of(cloud.scenario, epoch, workload, context, level)
         yield Lease(LeaseId(row.to_bytes(LeaseId.length, "big")), tenants[tenant], nodes, start_h, end_h, labels)
+
+
+def labels_of(scenario: Scenario, epoch: int, workload: int, context: int, level: int) -> dict[str, str]:
+    """The tokens of a workload on a context in an epoch."""
+    archetype = workload // scenario.versions_per_archetype + epoch * scenario.archetypes
+    place = context + epoch * scenario.contexts
+    return {
+        "subarchetype": f"workload {workload + epoch * scenario.workloads}",
+        "archetype": f"archetype {archetype}",
+        "family": f"family {epoch}",
+        "context": f"context {place}",
+        "context_level": f"context {place} level {level}",
+    }
 
 
 def tenant_id(number: int) -> TenantId:
@@ -185,21 +204,25 @@ def tenant_id(number: int) -> TenantId:
 
 
 def _plan(cloud: world.Cloud, leases: Sequence[Lease], window: tuple[int, int], before: Sequence[Plan]) -> Plan:
-    """The provider's plan of a week, from those leases so far that can still make a row.
+    """The provider's plan of a round, from those leases of the epoch so far that can still make a row.
 
     These are each tenant's first ones of every token that has no row yet. (So owners are not counted on afterwards.)
     """
-    rows, begun, levels = cloud.leases, int(np.searchsorted(cloud.leases.start_h, window[1])), _levels(before)
+    settings = settings_for(cloud.scenario, cloud.scenario.epsilon)
+    epoch_hours = settings.weeks_per_epoch * HOURS_PER_WEEK
+    begins = window[0] // epoch_hours * epoch_hours
+    rows, levels = cloud.leases, _levels(before)
+    since, until = (int(np.searchsorted(rows.start_h, hour)) for hour in (begins, window[1]))
     places = rows.context * cloud.scenario.buildup_levels + rows.level
     first = set()
     for token, label in ((rows.workload, "subarchetype"), (places, "context_level")):
-        _, example, of = np.unique(token[:begun], return_index=True, return_inverse=True)
-        rowless = np.array([leases[row].labels[label] not in levels for row in example])[of]
-        owned = rows.tenant[:begun][rowless] * (int(token.max()) + 1) + token[:begun][rowless]
-        first.update(np.flatnonzero(rowless)[np.unique(owned, return_index=True)[1]].tolist())
+        own = token[since:until]
+        _, example, of = np.unique(own, return_index=True, return_inverse=True)
+        rowless = np.array([leases[since + row].labels[label] not in levels for row in example])[of]
+        owned = rows.tenant[since:until][rowless] * (int(token.max()) + 1) + own[rowless]
+        first.update((since + np.flatnonzero(rowless)[np.unique(owned, return_index=True)[1]]).tolist())
     round_id = RoundId(window[0].to_bytes(RoundId.length, "big"))
     known = [leases[row] for row in sorted(first)]
-    settings = settings_for(cloud.scenario, cloud.scenario.epsilon)
     earlier = before[-1] if before else None
     return make_plan(settings, round_id, window, known, [NO_TRUSTEE], members=cloud.scenario.tenants, earlier=earlier)
 
@@ -211,13 +234,14 @@ def _levels(plans: Sequence[Plan]) -> frozenset[str]:
 
 
 def failures(
-    cloud: world.Cloud, leases: Sequence[Lease], week: int, told: Telling = as_it_was
+    cloud: world.Cloud, leases: Sequence[Lease], start_hour: int, end_hour: int, told: Telling = as_it_was
 ) -> Iterator[LabelledFailure]:
-    """The failures of a week, as their tenants tell them, with the labels of their leases."""
-    for failure in cloud.week(week).failures:
-        row = row_of(failure.lease_id)
-        reason = told(int(cloud.leases.tenant[row]), failure.reason)
-        yield LabelledFailure(Failure(failure.lease_id, failure.at_h, failure.age_h, reason), leases[row].labels)
+    """The failures of the weeks within these hours, as their tenants tell them, with the labels of their leases."""
+    for week in range(start_hour // HOURS_PER_WEEK, end_hour // HOURS_PER_WEEK):
+        for failure in cloud.week(week).failures:
+            row = row_of(failure.lease_id)
+            reason = told(int(cloud.leases.tenant[row]), failure.reason)
+            yield LabelledFailure(Failure(failure.lease_id, failure.at_h, failure.age_h, reason), leases[row].labels)
 
 
 def row_of(lease: str) -> int:
@@ -236,13 +260,16 @@ def releases(year: Year, epsilon: float | None, sampler: NoiseSampler) -> list[R
     fresh = _noise(plans, tenants, sampler)
     made: list[Release] = []
     past: list[Words] = []
+    since = 0
     for plan, counts, drawn, slices in zip(plans, year.exact, fresh, year.slices, strict=True):
-        past = [life_table.embed(made[-1].plan.tables, plan.tables, week) for week in past]
+        series = made[len(made) - plan.position :]
+        past = [life_table.embed(series[-1].plan.tables, plan.tables, week) for week in past[: plan.position]]
         own = np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64)
         total = continual_counting.combine([*past, own], plan.horizon) + drawn
-        answered = [Answered(tenant_id(number), plan.start_hour) for number in range(tenants)]
-        made.append(release(plan, total, answered, expose(plan, slices), made))
+        answered = [Answered(tenant_id(number), since) for number in range(tenants)]
+        made.append(release(plan, total, answered, expose(plan, slices), series))
         past.append(own)
+        since = plan.end_hour
     return made if epsilon else without_privacy(year, made)
 
 
@@ -261,7 +288,7 @@ def without_privacy(year: Year, noisy: Sequence[Release]) -> list[Release]:
 
 
 def _at(plan: Plan, settings: PlanSettings) -> Plan:
-    scales = zip(plan.marginals, settings.scales(), strict=True)
+    scales = zip(plan.marginals, settings.scales(plan.horizon), strict=True)
     marginals = tuple(msgspec.structs.replace(marginal, noise_scale=scale) for marginal, scale in scales)
     return msgspec.structs.replace(plan, epsilon=settings.epsilon, marginals=marginals)
 
@@ -287,13 +314,16 @@ def noise_of(plan: Plan, tenants: int, sampler: NoiseSampler) -> Words:
 def true_rates(year: Year) -> dict[tuple[str, str], float]:
     """Expected infrastructure failures per node-hour, by context level and band, of the leases that ran."""
     rows, hazard, levels = year.cloud.leases, year.cloud.hazard, year.cloud.scenario.buildup_levels
-    totals = np.zeros((2, year.cloud.scenario.contexts * levels, len(hazard.band)))
+    epoch_hours = settings_of(year.cloud.scenario).weeks_per_epoch * HOURS_PER_WEEK
+    epochs = 1 + int(rows.start_h[-1] // epoch_hours)
+    totals = np.zeros((2, epochs * year.cloud.scenario.contexts * levels, len(hazard.band)))
     for slices in year.slices:
         own = np.array([int.from_bytes(lease.lease, "big") for lease in slices.leases])
         workload, context, level = rows.workload[own], rows.context[own], rows.level[own]
+        place = context + (rows.start_h[own] // epoch_hours).astype(np.intp) * year.cloud.scenario.contexts
         failures = slices.node_hours * hazard.per_node_hour(workload, context, level)[:, None] * hazard.band
         for total, values in zip(totals, (failures, slices.node_hours), strict=True):
-            np.add.at(total, context * levels + level, values)
+            np.add.at(total, place * levels + level, values)
     return {
         (f"context {place // levels} level {place % levels}", str(band)): float(totals[0, place, band] / hours)
         for (place, band), hours in np.ndenumerate(totals[1])
@@ -301,10 +331,10 @@ def true_rates(year: Year) -> dict[tuple[str, str], float]:
     }
 
 
-def judge(year: Year, truth: Mapping[tuple[str, str], float], findings: Findings) -> Judged:
-    """Findings beside the truth."""
-    pairs = [pair for pair in findings.pairs if pair.workload.startswith("workload ")]
-    planted = np.array([cell_of(pair) in year.cloud.mismatched for pair in pairs])
+def judge(year: Year, truth: Mapping[tuple[str, str], float], findings: Findings, epoch: int = 0) -> Judged:
+    """Findings of an epoch's tokens beside the truth."""
+    known = list(numbered(year, findings, epoch))
+    pairs, planted = [pair for pair, _ in known], np.array([one in year.cloud.mismatched for _, one in known])
     said = np.array([pair.probability_worse for pair in pairs])
     chosen = np.array([pair.judgement is PairJudgement.WORSE for pair in pairs])
     factor = year.cloud.scenario.mismatch_factor
@@ -318,9 +348,22 @@ def judge(year: Year, truth: Mapping[tuple[str, str], float], findings: Findings
     )
 
 
-def cell_of(pair: PairFinding) -> tuple[int, int]:
-    """The workload and the context of a pair."""
-    return _number(pair.workload), _number(pair.context)
+def found_pairs(year: Year, findings: Findings) -> Iterator[tuple[int, int]]:
+    """The planted pairs that are called worse, by the numbers of workload and context."""
+    for pair, numbers in numbered(year, findings, 0):
+        if pair.judgement is PairJudgement.WORSE and numbers in year.cloud.mismatched:
+            yield numbers
+
+
+def numbered(year: Year, findings: Findings, epoch: int) -> Iterator[tuple[PairFinding, tuple[int, int]]]:
+    """The pairs of single workloads whose tokens are of an epoch, with the numbers of workload and context."""
+    scenario = year.cloud.scenario
+    for pair in findings.pairs:
+        if pair.workload.startswith("workload "):
+            of_workload, workload = divmod(_number(pair.workload), scenario.workloads)
+            of_context, context = divmod(_number(pair.context), scenario.contexts)
+            if of_workload == of_context == epoch:
+                yield pair, (workload, context)
 
 
 def _number(token: str) -> int:

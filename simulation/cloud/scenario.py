@@ -48,7 +48,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `lease_frailty`, 0 for not at all. `private_share` of the workloads have one owner each, `pinned_tenants` tenants
     run on one context alone. With
     `acme_mix`, reasons and lost node-hours follow Acme's Table 3; without, every reason of a domain is equally likely.
-    Noise is correlated over `horizon_weeks`, 1 for none; contributions are opened in up to `groups` groups.
+    Noise is correlated over `horizon_weeks`, 1 for none, and opened in the weeks of a series that `openings` names, and
+    in its last; in every week if it names none. Contributions are opened in up to `groups` groups.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cohort_minimum: int
     acme_mix: bool
     failures_per_week: Mapping[Domain, Number]
+    openings: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for key, (lowest, highest) in _RANGES.items():
@@ -96,6 +98,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         edges = self.age_band_edges_h
         rising = edges[:1] == (0.0,) and all(low < high for low, high in pairwise(edges))
         self._require("age_band_edges_h", "must start at 0 and rise", holds=rising)
+        weeks = (0, *self.openings)
+        in_order = all(earlier < later for earlier, later in pairwise(weeks))
+        self._require("openings", "must be weeks from 1 on, in order", holds=in_order)
         gaussian = self.horizon_weeks == 1 or self.mechanism is Mechanism.DISCRETE_GAUSSIAN
         self._require("horizon_weeks", "must be 1 unless noise is Gaussian", holds=gaussian)
         self._require("largest_job_nodes", "must be a power of two", holds=log2(self.largest_job_nodes).is_integer())

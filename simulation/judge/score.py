@@ -26,6 +26,7 @@ from simulation.cloud.hardware import context_names, label
 from simulation.judge.impact import impact, on_mismatch
 from simulation.judge.side_by_side import learn_all
 from simulation.judge.user_loop import Trial, learning_weeks, world_of
+from simulation.run.engines import Engine
 from simulation.run.play import Played
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -97,13 +98,13 @@ class Judge:
         self._context_of, self._level_of = _readings(played)
         self._true_rates = _true_rates(played)
 
-    def outcome(self, seed: int, began: float, tell: Callable[[str], None] = lambda _: None) -> Outcome:
+    def outcome(self, seed: int, began: float, engine: Engine, tell: Callable[[str], None] = lambda _: None) -> Outcome:
         """The whole outcome of a run that `began` at that monotonic time, JSON-compatible (docs/scenarios.md).
 
-        `tell` hears how far it is.
+        The `engine` learns what no tenant was told; `tell` hears how far it is.
         """
         played, scenario = self._played, self._scenario
-        private, others = played.bundles[-1], self._learn(tell)
+        private, others = played.bundles[-1], self._learn(engine, tell)
         judged, judged_exact = self.judge(private), self.judge(others.exact)
         detail = self._detail(private, others, judged)
         gained = self._impact(seed, others)
@@ -150,7 +151,7 @@ class Judge:
             float(np.mean(covered)),
         )
 
-    def _learn(self, tell: Callable[[str], None]) -> "_Others":
+    def _learn(self, engine: Engine, tell: Callable[[str], None]) -> "_Others":
         """Learns what no tenant was told; most of the judge's time."""
         played, exact = self._played, without_privacy(self._played)
         weeks, rng = learning_weeks(self._scenario.weeks), np.random.default_rng(0)
@@ -158,7 +159,8 @@ class Judge:
         noised = [self._noised(exact, epsilon, rng) for epsilon in epsilons]
         batches = [exact, *(exact[:week] for week in weeks), *noised]
         bundles = []
-        for bundle in learn_all(batches, played.federation.provider.leases(played.start_hour, played.end_hour)):
+        leases = played.federation.provider.leases(played.start_hour, played.end_hour)
+        for bundle in learn_all(engine, batches, leases):
             bundles.append(bundle)
             tell(f"learnt {len(bundles)} of {len(batches)} bundles for comparison")
         first, early, rest = bundles[0], bundles[1 : 1 + len(weeks)], bundles[1 + len(weeks) :]
@@ -248,16 +250,20 @@ class Judge:
 
     def _budget(self) -> list[dict[str, float]]:
         ledger, limit = self._played.federation.tenants[0].ledger, self._scenario.epsilon
-        start = self._played.start_hour
+        start, weeks = self._played.start_hour, self._weeks
         return [
             {"week": week, "epsilon": ledger.spent(*window).at(self._scenario.delta), "limit": limit}
-            for week in range(len(self._played.releases))
+            for week in range(weeks)
             if (window := (start + week * HOURS_PER_WEEK, start + (week + 1) * HOURS_PER_WEEK))
         ]
 
+    @property
+    def _weeks(self) -> int:
+        return (self._played.end_hour - self._played.start_hour) // HOURS_PER_WEEK
+
     def _group(self) -> list[dict[str, float]]:
         loss = plan_loss(self._played.releases[0].plan)
-        weeks = range(1, len(self._played.releases) + 1)
+        weeks = range(1, self._weeks + 1)
         return [{"weeks": count, "epsilon": loss.of_group(count).at(self._scenario.delta)} for count in weeks]
 
     def _error_by_epsilon(self, judged: TruthScore, others: "_Others") -> list[dict[str, float | None]]:
@@ -277,8 +283,8 @@ class Judge:
 
     def _noised(self, exact: Sequence[Release], epsilon: float, rng: np.random.Generator) -> list[Release]:
         settings = replace(self._played.federation.provider.settings, epsilon=epsilon)
-        scales = settings.scales()
-        return [_with_noise(one, made, scales, rng) for one, made in zip(exact, self._played.releases, strict=True)]
+        pairs = zip(exact, self._played.releases, strict=True)
+        return [_with_noise(one, made, settings.scales(made.plan.horizon), rng) for one, made in pairs]
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from crypto import threshold
 from crypto.ids import EncodedElement, VerifyKey
 from crypto.masking import MaskKey
 from crypto.signing import SigningKey
-from federation.protocol.directory import NOTHING_BEFORE, DirectoryEntry, Member, TrusteeRecord
+from federation.protocol.directory import NOTHING_BEFORE, DirectoryEntry, Member
 from federation.protocol.noise import NoiseSampler, SystemSampler
+from federation.protocol.seats import TrusteeRecord
 from federation.runtime.key_files import read_key
-from provider_server.home import create as create_provider
+from provider_server.home import create as create_provider, open_publisher
 from provider_server.learning.publisher import Publisher
 from provider_server.rounds.planning import PlanSettings
 from provider_server.rounds.provider import Provider
@@ -77,7 +78,7 @@ def found(
     provider = Provider(provider_key, read_key(provider_home / "context.key"), settings, store, os.urandom)
     drawn = sampler or SystemSampler()
     opened = tuple(open_tenant(home, trustees, os.urandom, drawn) for home in homes)
-    return Federation(provider, Publisher(store, provider_key), trustees, opened)
+    return Federation(provider, open_publisher(provider_home, store), trustees, opened)
 
 
 def make_group_key() -> tuple[list[threshold.KeyShare], threshold.GroupKey]:

@@ -20,7 +20,8 @@ from crypto.ids import EncodedElement, LeaseId, TenantId, Token
 from crypto.masking import MaskKey
 from crypto.signing import SigningKey, tenant_id
 from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement
-from federation.protocol.directory import Member, TrusteeRecord
+from federation.protocol.directory import Member
+from federation.protocol.seats import TrusteeRecord
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
 from federation.transport.certificates import make_certificate
 

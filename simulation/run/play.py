@@ -67,7 +67,7 @@ class Played:
     @property
     def end_hour(self) -> int:
         """When the last week was over, in hours since 1970."""
-        return self.start_hour + HOURS_PER_WEEK * len(self.releases)
+        return self.releases[-1].plan.end_hour
 
 
 def settings_of(scenario: Scenario, start_week: int = 0) -> PlanSettings:
@@ -88,6 +88,7 @@ def settings_of(scenario: Scenario, start_week: int = 0) -> PlanSettings:
         mechanism=scenario.mechanism,
         weeks_per_epoch=next(fitting),
         horizon=scenario.horizon_weeks,
+        openings=scenario.openings,
         groups=scenario.groups,
         band_edges_hours=(*scenario.age_band_edges_h, FOREVER_H),
     )
@@ -127,10 +128,11 @@ class Player:
                 self._happen(number)
                 start = self._start_hour + number * HOURS_PER_WEEK
                 window = (start, start + HOURS_PER_WEEK)
-                released = federated_week(of.provider, of.publisher, tenants, of.trustees, window, self._tally.begin)
-                self._releases.append(released)
-                self._bundles.append(self._in_force())
-                self._exact.append(exact_sum(self._federation, released.plan))
+                if window[1] >= of.provider.opens_hour(of.provider.last_end_hour() or self._start_hour):
+                    made = federated_week(of.provider, of.publisher, tenants, of.trustees, window, self._tally.begin)
+                    self._releases.append(made)
+                    self._bundles.append(self._in_force())
+                    self._exact.append(exact_sum(self._federation, made.plan))
                 yield number
 
     def played(self) -> Played:

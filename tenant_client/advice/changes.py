@@ -3,6 +3,7 @@
 - Changes are relations: a newer version, an operator with doubled sizes, a collective over twice the ranks, another
   context. Operators that changed by the same factor share a line.
 - The order is hardware, software, spread over nodes, model: the most frequent explanations of failures first.
+- A version that brought a known incompatibility names it. It comes first of all where that explains the failure.
 
 Not promised: a cause. Two runs that differ in one thing may fail because of another.
 
@@ -18,8 +19,10 @@ from dataclasses import dataclass
 
 from crypto.errors import PharoahError
 from federation.runtime.visible import counted_as
+from tenant_client.advice.incompatibilities import Fit, Known, against, explains, job_of
 from tenant_client.records.attempts import Attempt, AttemptState
 from tenant_client.records.journal import Journal
+from tenant_client.sources.software import Software, component_of
 from tenant_client.workload.descriptor import Descriptor
 
 Sizes = set[tuple[int, ...]]
@@ -42,10 +45,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Change:
-    """One difference; `kind` is context, version, parallelism, precision, collective or operator."""
+    """One difference; `kind` is context, version, parallelism, precision, collective or operator.
+
+    `known` is what is known against the new version and was not against the old one.
+    """
 
     kind: str
     text: str
+    known: tuple[Known, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,13 @@ def last_that_worked(attempts: Sequence[Attempt], runs: Mapping[str, Run], unit:
     return runs[(alike or clean)[-1]]
 
 
+def reason_of(attempts: Sequence[Attempt], unit: str) -> str:
+    """Why the newest attempt of `unit` failed, "" if it did not."""
+    own = [one for one in attempts if one.unit == unit]
+    newest = max(own, key=lambda one: one.ended_at_s or math.inf, default=None)
+    return newest.cause.reason if newest else ""
+
+
 def _is_clean(attempt: Attempt) -> bool:
     """Whether it ended well; hints of the provider predict, and show nothing of the run."""
     return all(finding.get("cleared_at_s") is not None or finding["kind"] == "hint" for finding in attempt.findings)
@@ -102,12 +116,12 @@ def runs_of(journal: Journal) -> dict[str, Run]:
     return {unit.unit: Run(unit.unit, unit.labels, known.get(unit.unit)) for unit in journal.units()}
 
 
-def changes(before: Run, after: Run) -> tuple[Change, ...]:
-    """The known differences, most likely explanations first."""
+def changes(before: Run, after: Run, reason: str = "") -> tuple[Change, ...]:
+    """The known differences, most likely explanations first; `reason` is the diagnosis of the run after."""
     found = [Change("context", text) for text in _contexts(before.labels, after.labels)]
     one, other = before.descriptor, after.descriptor
     if one is not None and other is not None:
-        found += [Change("version", text) for text in _versions(dict(one.versions), dict(other.versions))]
+        found += _version_changes(one, other)
         for kind, was, now in (
             ("precision", one.precision, other.precision),
             ("parallelism", one.parallelism, other.parallelism),
@@ -115,7 +129,25 @@ def changes(before: Run, after: Run) -> tuple[Change, ...]:
             found += [Change(kind, f"{was or 'unknown'} → {now or 'unknown'}")] if was != now else []
         found += [Change("collective", text) for text in _collectives(one, other)]
         found += [Change("operator", text) for text in _operators(one, other)]
-    return tuple(found)
+    return tuple(sorted(found, key=lambda change: not any(explains(known.effect, reason) for known in change.known)))
+
+
+def _version_changes(one: Descriptor, other: Descriptor) -> list[Change]:
+    """Changes of versions: first those that brought what applies, then what may apply, then the others."""
+    old = {known.id for known in against(job_of(Software(), one))}
+    new = [known for known in against(job_of(Software(), other)) if known.id not in old]
+    differences = [*_versions(dict(one.versions), dict(other.versions))]
+    if one.software and other.software:  # older descriptions have none
+        differences += _versions(dict(one.software), dict(other.software))
+    found = [
+        Change("version", text, tuple(known for known in new if _is_of(known, name))) for name, text in differences
+    ]
+    order = (Fit.APPLIES, Fit.MAY_APPLY)
+    return sorted(found, key=lambda change: min((order.index(known.fit) for known in change.known), default=2))
+
+
+def _is_of(known: Known, library: str) -> bool:
+    return any(version.startswith(f"{component_of(library)} ") for version in known.found)
 
 
 def unknown(before: Run, after: Run) -> tuple[str, ...]:
@@ -139,16 +171,17 @@ def _contexts(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
         yield "the same hardware context at another build-up level"
 
 
-def _versions(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+def _versions(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Each library that differs, with what to say of it."""
     for library in sorted(was.keys() | now.keys()):
         old, new = was.get(library), now.get(library)
         if old == new:
             continue
         if old is None or new is None:
-            yield f"{library} {new} is new" if old is None else f"{library} {old} is gone"
+            yield library, f"{library} {new} is new" if old is None else f"{library} {old} is gone"
             continue
         direction = "newer" if _ordered(new) > _ordered(old) else "older"
-        yield f"{library} {old} → {new}, {direction}"
+        yield library, f"{library} {old} → {new}, {direction}"
 
 
 def _ordered(version: str) -> tuple[tuple[int, int | str], ...]:

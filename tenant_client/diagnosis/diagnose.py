@@ -159,7 +159,7 @@ def gather(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Gather
     """
     gathered = Gathered()
     for path in paths:
-        for file, named in _files(path):
+        for file, named in files_in(path):
             try:
                 _read(file, limits, gathered, named=named)
             except SourceError as fault:
@@ -173,7 +173,8 @@ def gather(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Gather
     return gathered
 
 
-def _files(path: Path) -> Iterator[tuple[Path, bool]]:
+def files_in(path: Path) -> Iterator[tuple[Path, bool]]:
+    """The files to read, each with whether it was named itself; of a log directory of torchelastic the last attempt."""
     if not path.is_dir():
         yield path, True
         return
@@ -208,13 +209,13 @@ def _read(file: Path, limits: ReadLimits, gathered: Gathered, *, named: bool) ->
             elif nccl_inspector.looks_like(head):
                 if named:
                     raise SourceError(reader.file, 0, _INSPECTOR, hint=f"pharoah-tenant stragglers {file}")
-            elif _is_text(head):
+            elif is_text(head):
                 gathered.evidence.extend(_evidence(reader, head, limits, gathered))
             elif head and named:
                 raise SourceError(reader.file, 0, "not a text file")
 
 
-def _is_text(head: bytes) -> bool:
+def is_text(head: bytes) -> bool:
     """Whether this is text: few control bytes, apart from runs of zeros as network file systems leave them."""
     odd = sum(head.count(bytes([code])) for code in (*range(1, 9), *range(14, 27), *range(28, 32), 127))
     return bool(head.strip(b"\0")) and odd * 50 < len(head) and head.count(0) * 2 < len(head)

@@ -45,8 +45,15 @@ def layout(message: bytes, plan: Plan) -> tuple[Part, ...]:
         ("start", msgpack.packb(header.start_hour), "the first hour counted; the last is the end of the plan's window"),
         ("nonce", bytes(header.nonce), "random, for this message only: no other message has the same masks"),
         ("digest", bytes(header.cells), "digest of the cells, so that the signature covers them"),
+        (
+            "after",
+            bytes(header.after or b""),
+            "digest of the header of your contribution before this one",
+        ),
         ("cells", bytes(contribution.cells), ""),
     ):
+        if not value and field == "after":
+            continue
         start = message.index(value, at)
         if start > at:
             found.append(Part(at, start - at, "framing", "types and lengths of what follows (msgpack)"))

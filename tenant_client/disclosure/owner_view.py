@@ -78,7 +78,8 @@ def _same_in_form(tenant: Tenant, plan: Plan) -> bytes:
     """A message with the form and length of a contribution, and filler in place of secrets."""
     filler = hashlib.shake_256(b"pharoah/preview").digest(8 * plan.words + 144)
     start_hour, nonce = tenant.begins(plan), Nonce(filler[128:144])
-    header = ContributionHeader(tenant.id, plan.round_id, Digest(filler[:32]), start_hour, nonce, Digest(filler[32:64]))
+    named, cells, after = Digest(filler[:32]), Digest(filler[32:64]), tenant.last_header(plan)
+    header = ContributionHeader(tenant.id, plan.round_id, named, start_hour, nonce, cells, after)
     signed = encode(Signed(Signature(filler[64:128]), memoryview(encode(header))))
     return encode(Contribution(signed, memoryview(filler[144:])))
 
@@ -133,6 +134,15 @@ class SentOwnership:
 
 
 @dataclass(frozen=True)
+class SentLink:
+    """A token of an epoch, and what it was in the epoch before; sent only if the policy has `link_epochs`."""
+
+    epoch: int
+    token_before: str
+    token_now: str
+
+
+@dataclass(frozen=True)
 class SentReceipt:
     """An acknowledgement of a directory entry by its digest, sent on each request."""
 
@@ -147,6 +157,7 @@ class Sent:
     contributions: tuple[SentContribution, ...]
     registrations: tuple[SentTokens, ...]
     ownerships: tuple[SentOwnership, ...]
+    links: tuple[SentLink, ...]
     evaluations: tuple[SentElements, ...]
     receipts: tuple[SentReceipt, ...]
     outcomes: tuple[SentOutcome, ...]
@@ -170,6 +181,7 @@ def sent(tenant: Tenant) -> Sent:
             for lease, epoch, start_h, ladder in tenant.journal.told()
         ),
         tuple(_sent_ownerships(tenant)),
+        tuple(_sent_links(tenant)),
         tuple(SentElements(*asked, elements) for asked, elements in tenant.tokens.evaluations().items()),
         tuple(_sent_receipts(tenant)),
         tuple(tenant.outcomes()),
@@ -180,6 +192,13 @@ def sent(tenant: Tenant) -> Sent:
 def _sent_ownerships(tenant: Tenant) -> Iterator[SentOwnership]:
     for epoch in sorted({epoch for _, epoch, _, _ in tenant.journal.told()}):
         yield SentOwnership(epoch, tuple(map(str, tenant.journal.held(epoch))))
+
+
+def _sent_links(tenant: Tenant) -> Iterator[SentLink]:
+    """Links are kept only under a policy that allows them; those of epochs that were asked about have left."""
+    for epoch in sorted({epoch for _, epoch, _, _ in tenant.journal.told()}):
+        for link in tenant.journal.links(epoch):
+            yield SentLink(epoch, str(link.before), str(link.now))
 
 
 def _sent_receipts(tenant: Tenant) -> Iterator[SentReceipt]:

@@ -16,7 +16,7 @@ from crypto.codec import decode, encode
 from crypto.errors import PeerFault, PharoahError
 from crypto.ids import LeaseId, Token
 from federation.protocol.plan import TOKEN_DIMENSIONS
-from federation.protocol.round_messages import Ladder, RegisteredWorkload
+from federation.protocol.round_messages import LADDER_LABELS, Ladder, RegisteredWorkload, TokenLink
 from federation.runtime.sqlite import Connection, transaction
 from tenant_client.workload.descriptor import Descriptor
 
@@ -203,6 +203,23 @@ class Journal:
             RegisteredWorkload(decode(Ladder, ladder), tuple(LeaseId(lease) for _, lease in group))
             for ladder, group in groupby(rows, key=itemgetter(0))
         )
+
+    def link(self, epoch: int, ladders: Iterable[tuple[Ladder, Ladder]]) -> None:
+        """Keeps which tokens of the epoch before are which of `epoch`: pairs of a workload's ladders, old and new."""
+        rows = [
+            (epoch, bytes(getattr(before, rung)), bytes(getattr(now, rung)))
+            for before, now in ladders
+            for rung in LADDER_LABELS
+        ]
+        with transaction(self._connection):
+            self._connection.executemany("INSERT OR IGNORE INTO links VALUES (?, ?, ?)", rows)
+
+    def links(self, epoch: int) -> tuple[TokenLink, ...]:
+        """What the provider is told of them with the registrations of the epoch, in order."""
+        rows = self._connection.execute(
+            "SELECT token_before, token_now FROM links WHERE epoch = ? ORDER BY token_before", (epoch,)
+        )
+        return tuple(TokenLink(Token(before), Token(now)) for before, now in rows)
 
     def told(self) -> list[tuple[LeaseId, int, float, Ladder]]:
         """Everything that the provider was told because it asked: lease, epoch, hour of its beginning, tokens."""

@@ -41,8 +41,10 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `colluding_share` is the share of a round's contributors that may know its own noise without harm to the others, of
     a minimal cohort and of any larger one. `honest_minimum` is how many tenants this one knows to be honest: its own
     share of the noise never falls below what so many need, however many the directory names; 0 trusts the directory.
-    `horizon_weeks_maximum` limits the rounds of a series, all of which a job-week pays for with its first, and
-    `carry_over_weeks_maximum` how many weeks that were missed one answer may count, and pay for, besides its own.
+    `horizon_weeks_maximum` limits the weeks of a series, for all of whose openings a job-week pays with its first, and
+    `carry_over_weeks_maximum` how many weeks before its own one answer may count, and pay for: those since the last
+    opening, and those that were missed. `link_epochs` tells the provider, when the epoch changes, which new tokens
+    belong to which old ones, so that it can carry over what it learnt; docs/privacy.md says what that costs.
     """
 
     epsilon_per_job_week: RealLimit = 1.0
@@ -53,9 +55,10 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mask_trustees_minimum: Limit = 3
     failures_per_unit_maximum: Limit = 1
     horizon_weeks_maximum: Limit = 104
-    carry_over_weeks_maximum: Limit = 13
+    carry_over_weeks_maximum: Limit = 52
     colluding_share: RealLimit = 0.1
     honest_minimum: Limit = 0
+    link_epochs: bool = False
     dimensions: tuple[str, ...] = ("workload", "context", "context_level", "band", "domain", "reason")
 
 
@@ -166,8 +169,8 @@ def _failures(at: _Question) -> str:
 
 
 def _horizon(at: _Question) -> str:
-    rounds, most = at.plan.horizon, at.policy.horizon_weeks_maximum
-    return "" if rounds <= most else f"its series has {rounds} rounds, the policy allows {most}"
+    weeks, most = at.plan.series.openings[-1] if at.plan.series else 1, at.policy.horizon_weeks_maximum
+    return "" if weeks <= most else f"its series lasts {weeks} weeks, the policy allows {most}"
 
 
 def _dimensions(at: _Question) -> str:

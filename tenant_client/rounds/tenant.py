@@ -11,7 +11,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from crypto.codec import decode, digest, encode
+from crypto.codec import MAX_MESSAGE_BYTES, decode, digest, encode
 from crypto.errors import PeerFault, PlanRefused
 from crypto.ids import Digest, LeaseId, Nonce, VerifyKey
 from crypto.masking import MaskKey, MaskStream, mask_cells, words_to_bytes
@@ -32,6 +32,8 @@ from federation.protocol.round_messages import (
     Receipt,
     Registration,
     RegistrationRequest,
+    Unheard,
+    UnheardRequest,
 )
 from federation.runtime.clock import now_hour
 from federation.runtime.pinned_directory import pin, pinned
@@ -104,6 +106,8 @@ class Tenant:
             return self.register(payload)
         if verb is Query.CONTRIBUTION:
             return self.contribute(payload)
+        if verb is Query.UNHEARD:
+            return self.repeat(payload)
         return self.accept(payload)
 
     def start_leases(self, leases: Sequence[StartedLease], epoch: int) -> None:
@@ -117,6 +121,9 @@ class Tenant:
         ladders = {workload: self.tokens.ladder(rungs(workload, catalogue), epoch) for workload in workloads}
         registered = [(lease.lease, lease.start_h, ladders[lease.descriptor]) for lease in leases]
         kept = self.journal.queue_registrations(epoch, registered)
+        if self.policy.link_epochs:
+            before = {one: self.tokens.known_ladder(rungs(one, catalogue), epoch - 1) for one in workloads}
+            self.journal.link(epoch, [(old, ladders[one]) for one, old in before.items() if old is not None])
         self.journal.label(
             Unit(str(lease.lease), lease.start_h, dict(lease.contexts) | kept[lease.lease].labels) for lease in leases
         )
@@ -157,6 +164,7 @@ class Tenant:
         entries = decode(DirectoryUpdate, payload).entries
         if not set(entries) <= set(self.chain.entries):
             self.chain = pin(self._connection, entries)
+            self.tokens.follow(self.chain.directory)
         return encode(Receipt(self.chain.directory.head))
 
     def register(self, payload: bytes) -> bytes:
@@ -165,7 +173,9 @@ class Tenant:
         workloads = self.journal.tell(asked.epoch, asked.start_hour, asked.end_hour)
         window = asked.start_hour, asked.end_hour
         owned = Ownership(self.id, asked.epoch, *window, self.journal.held(asked.epoch, *window))
-        return self._signing_key.sign(Registration(self.id, asked.epoch, workloads, self._signing_key.sign(owned)))
+        links = self.journal.links(asked.epoch) if self.policy.link_epochs else ()
+        ownership = self._signing_key.sign(owned)
+        return self._signing_key.sign(Registration(self.id, asked.epoch, workloads, ownership, links))
 
     def contribute(self, signed_plan: bytes) -> bytes:
         """The signed contribution to a plan: the kept one if there is one, else a new one, charged and kept."""
@@ -176,20 +186,49 @@ class Tenant:
             return kept
         check_plan(plan, self.policy, self.chain.at(plan.directory), self._clock())
         self._check_series(plan)
+        self._finish_charged(plan)
         if plan.bundle is not None:  # one that names another than is held here shows that somebody was told it
             self._bundles.keep_name(plan.bundle, signed_plan)
         series = plan.series.name if plan.series else None
         start_hour, nonce = self.begins(plan), Nonce(self._random_bytes(Nonce.length))
-        masks = [self._stream(plan, named, nonce, trustee) for trustee in plan.trustees]
-        for mask in masks:  # a trustee whose key agrees on nothing is found out before anything is paid
-            self._mask_key.stream_key(mask)
+        for trustee in plan.trustees:  # one whose key agrees on nothing is found out before anything is paid
+            self._mask_key.stream_key(self._stream(plan, named, nonce, trustee))
+        self.outbox.begin(plan.round_id, signed_plan)
         charge = Charge(plan.round_id, named, start_hour, plan.end_hour, plan_loss(plan), series)
         self.ledger.charge(charge, limit_epsilon=self.policy.epsilon_per_job_week, delta=self.policy.delta)
+        return self._make(signed_plan, plan, nonce)
+
+    def _finish_charged(self, plan: Plan) -> None:
+        """Makes the answers to earlier plans of the series that were charged and not made: the provider asks for them.
+
+        They were checked before they were charged, and nothing of them has left.
+        """
+        for signed_plan in self.outbox.charged_only(plan.series.name) if plan.series else ():
+            earlier = self.open_plan(signed_plan)
+            if earlier.round_id != plan.round_id:
+                self._make(signed_plan, earlier, Nonce(self._random_bytes(Nonce.length)))
+
+    def _make(self, signed_plan: bytes, plan: Plan, nonce: Nonce) -> bytes:
+        """The contribution to a charged plan, kept."""
+        named, start_hour = name_of(signed_plan), self.begins(plan)
+        masks = [self._stream(plan, named, nonce, trustee) for trustee in plan.trustees]
         own = noise.contribution(plan, self.counts(plan), self._sampler)
         cells = words_to_bytes(mask_cells(own, self._mask_key, masks))
-        header = ContributionHeader(self.id, plan.round_id, named, start_hour, nonce, digest(cells))
+        header = ContributionHeader(
+            self.id, plan.round_id, named, start_hour, nonce, digest(cells), self.last_header(plan)
+        )
         said = Contribution(self._signing_key.sign(header), memoryview(cells))
         return self.outbox.keep(plan.round_id, signed_plan, encode(said))
+
+    def repeat(self, payload: bytes) -> bytes:
+        """The kept contributions that the provider wants and has not heard, as many as fit into a message."""
+        wanted = frozenset(open_signed(UnheardRequest, payload, self._provider).wanted)
+        found: list[bytes] = []
+        for message in self.outbox.messages():
+            is_wanted = digest(decode(Contribution, message).header) in wanted
+            if is_wanted and sum(map(len, found)) + len(message) < MAX_MESSAGE_BYTES // 2:
+                found.append(message)
+        return encode(Unheard(tuple(found)))
 
     def open_plan(self, signed_plan: bytes) -> Plan:
         """The plan, if the pinned provider signed it."""
@@ -198,6 +237,11 @@ class Tenant:
     def begins(self, plan: Plan) -> int:
         """The hour from which an answer to `plan` counts."""
         return self.ledger.begins(plan, self.policy.carry_over_weeks_maximum)
+
+    def last_header(self, plan: Plan) -> Digest | None:
+        """The digest of the signed header of the last contribution to the plan's series, if there is one."""
+        last = self.outbox.last_of(plan.series.name) if plan.series else None
+        return None if last is None else digest(decode(Contribution, last).header)
 
     def counts(self, plan: Plan) -> tuple[noise.Integers, ...]:
         """The exact tables behind a contribution. They stay here; only a simulation compares them with the release."""

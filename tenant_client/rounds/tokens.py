@@ -60,6 +60,10 @@ class TokenSource:
         self._connection = connection
         self._random_bytes = random_bytes
 
+    def follow(self, directory: Directory) -> None:
+        """Verifies answers by the share keys of a newer directory from now on."""
+        self._directory = directory
+
     def ladder(self, rungs: Rungs, epoch: int) -> Ladder:
         """The tokens of a workload in `epoch`; asks the trustees only for what is not cached."""
         inputs = [_voprf_input(epoch, rung) for rung in rungs.inputs]
@@ -70,6 +74,11 @@ class TokenSource:
             cached.update(self._evaluate(missing[at : at + size], epoch, size))
         family, archetype, subarchetype, exact = (cached[_name(value)] for value in inputs)
         return Ladder(family, archetype, subarchetype, exact)
+
+    def known_ladder(self, rungs: Rungs, epoch: int) -> Ladder | None:
+        """The tokens of a workload in `epoch` if they are cached; asks nobody."""
+        names, cached = [_name(_voprf_input(epoch, rung)) for rung in rungs.inputs], self._cached(epoch)
+        return Ladder(*(cached[name] for name in names)) if cached.keys() >= set(names) else None
 
     def evaluations(self) -> dict[tuple[int, int], int]:
         """How many blinded elements left, answered or not, by epoch and trustee."""

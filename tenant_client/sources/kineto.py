@@ -72,6 +72,7 @@ class _Beside(msgspec.Struct):
     cuda: Any = msgspec.field(name="cuda_runtime_version", default=None)
     hip: Any = msgspec.field(name="hip_runtime_version", default=None)
     pharoah_versions: Any = None
+    pharoah_software: Any = None
 
 
 class _Tail(_Beside):
@@ -240,6 +241,8 @@ class _Builder:
         for library, version in (found | own).items():
             if isinstance(version, str) and version:
                 self._trace.versions[str(library)] = version
+        besides = beside.pharoah_software if isinstance(beside.pharoah_software, dict) else {}
+        self._trace.software |= {str(name): version for name, version in besides.items() if isinstance(version, str)}
 
     def finish(self) -> Trace:
         """The trace, complete."""

@@ -68,6 +68,7 @@ class Trace:
     steps: list[float] = field(default_factory=list)
     kernels: Counter[str] = field(default_factory=Counter)
     versions: dict[str, str] = field(default_factory=dict)
+    software: dict[str, str] = field(default_factory=dict)
     rank: int | None = None
     world_size: int | None = None
     graph_launches: int = 0

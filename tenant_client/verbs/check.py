@@ -1,20 +1,26 @@
 """Verbs for use before a job starts: `check` and `changes`."""
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from federation.runtime.console import AsJson
+from crypto.errors import PharoahError
+from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import show, show_json
+from federation.runtime.visible import counted_as
 from tenant_client.verbs.console import Home, Latest, failing, joined, journalled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from federation.protocol.bundle import HazardEntry, MismatchEntry
     from federation.protocol.check import Check
+    from tenant_client.advice.incompatibilities import Known
+    from tenant_client.sources.software import Software
+    from tenant_client.workload.descriptor import Descriptor
 
 Lease = Annotated[
     str,
@@ -22,6 +28,12 @@ Lease = Annotated[
         envvar="PHAROAH_LEASE", help="The lease, or the start of its name (see `leases`).", show_default=False
     ),
 ]
+
+
+class NoVersions(PharoahError):
+    """Nothing that was read names a version."""
+
+    default_hint = "pass the output of `pip freeze`, `conda list` or `python -m torch.utils.collect_env`"
 
 
 class MismatchObject(TypedDict):
@@ -48,8 +60,25 @@ class HazardObject(TypedDict):
     rate_high: float
 
 
+class KnownObject(TypedDict):
+    """A known incompatibility that fits; `fit` is `applies` or `may_apply`, which `when` qualifies."""
+
+    id: str
+    fit: str
+    effect: str
+    found: list[str]
+    symptom: str
+    when: str
+    do: str
+    fixed_in: str
+    source: str
+
+
 class CheckObject(TypedDict):
-    """A verdict, which is the exit code too, and its evidence, null without any; a name is empty if it is unknown."""
+    """A verdict, which is the exit code too, and its evidence, null without any; a name is empty if it is unknown.
+
+    `known` is what is known against the software, first what applies, then what may.
+    """
 
     verdict: int
     reason: str
@@ -59,6 +88,22 @@ class CheckObject(TypedDict):
     weak_evidence: bool
     context_name: str
     better_context_name: str
+    known: list[KnownObject]
+
+
+Versions = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--versions",
+        click_type=InputFile(),
+        help="A file that names versions: pip freeze, conda list, torch.utils.collect_env, nvidia-smi, or a log;"
+        " repeatable. Without a lease, only these are checked.",
+    ),
+]
+Here = Annotated[
+    bool,
+    typer.Option("--here", help="Take the packages, the driver and the kernel of this machine, as for --versions."),
+]
 
 
 def check(
@@ -67,7 +112,9 @@ def check(
     like: Annotated[
         str, typer.Option(help="A lease that ran the same workload, for a lease whose workload is not described yet.")
     ] = "",
+    versions: Versions = None,
     *,
+    here: Here = False,
     latest: Latest = False,
     online: Annotated[
         bool, typer.Option("--online", help="Ask the provider instead of the local bundle; it sees the tokens.")
@@ -76,40 +123,111 @@ def check(
 ) -> None:
     """Check whether a workload fits its lease, before the job starts. Without --online, nothing is sent.
 
+    Versions that are known to fail are named, with the source; that needs no federation, and with --versions or --here
+    no lease.
+
     Exit code 0: fits, with "weak evidence" if the failures so far do not exclude twice the usual rate. 1: warning.
     2: mismatch. 3: unknown, or an error.
     """
-    from federation.protocol import check as checking
-    from federation.protocol.round_messages import LADDER_LABELS
     from federation.protocol.service_messages import CheckVerdict
-    from tenant_client.records.bundle_log import BundleLog
-    from tenant_client.records.journal import Journal
+    from tenant_client.advice.incompatibilities import against, job_of
 
-    _require(lease, latest=latest)
+    alone = bool(versions or here) and not (lease or latest)
+    if not alone:
+        _require(lease, latest=latest)
+    software = _software(versions or (), here=here)
     # An error is not a mismatch: a script that starts jobs by this exit code must not refuse one for it.
-    with joined(home, failed=CheckVerdict.UNKNOWN) as connection:
-        journal = Journal(connection)
-        labels = journal.labels(journal.find(lease))
-        if like:
-            known = journal.labels(journal.find(like))
-            labels |= {rung: known[rung] for rung in LADDER_LABELS if rung in known}
-        bundle = BundleLog(connection).newest_bundle()
-        result = _asked(home, labels) if online else checking.check(bundle, labels)
-        if bundle:
-            result = result.named(bundle.names, labels.get("context", ""))
+    with failing(CheckVerdict.UNKNOWN):
+        result, descriptor = _by_versions(software) if alone else _by_lease(home, lease, like, software, online=online)
+    known = against(job_of(software, descriptor))
+    result = _with(result, known)
     if as_json:
-        show_json(_object_of(result))
+        show_json(_object_of(result, known))
     else:
-        show(f"{result.word}: {result.reason}")
-        if result.context_name:
-            show(f"this context: {result.context_name}")
-        if result.better_context:
-            better = f"{result.better_context} {result.better_context_name}".rstrip()
-            show(f"better context for this workload: {better}")
+        _show(result, known)
     raise typer.Exit(int(result.verdict))
 
 
-def _object_of(result: "Check") -> CheckObject:
+def _software(files: "Sequence[Path]", *, here: bool) -> "Software":
+    from tenant_client.advice.log_scan import software_in
+    from tenant_client.sources.installed import installed
+    from tenant_client.sources.software import Software
+
+    return software_in(files) | (installed() if here else Software())
+
+
+def _by_versions(software: "Software") -> "tuple[Check, None]":
+    """The answer about versions alone: fits, until something known applies."""
+    from federation.protocol.check import Check
+    from federation.protocol.service_messages import CheckVerdict
+
+    if not software.versions:
+        raise NoVersions("no version of a known component is named there")
+    named = ", ".join(f"{name} {version}" for name in sorted(software.versions) for version in software.versions[name])
+    return Check(CheckVerdict.OK, f"nothing that applies is known of {named}", None, None, ()), None
+
+
+def _by_lease(
+    home: Path, lease: str, like: str, software: "Software", *, online: bool
+) -> "tuple[Check, Descriptor | None]":
+    """The answer about a lease, and the description of its workload; without a federation, only the latter."""
+    from federation.protocol import check as checking
+    from federation.protocol.round_messages import LADDER_LABELS
+    from federation.protocol.service_messages import CheckVerdict
+    from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
+    from tenant_client.records.bundle_log import BundleLog
+    from tenant_client.records.journal import Journal
+
+    with joined(home, failed=CheckVerdict.UNKNOWN, needed=False) as connection:
+        journal = Journal(connection)
+        pinned, unit = is_pinned(connection), journal.find(lease)
+        descriptors = journal.descriptors()
+        descriptor = descriptors.get(unit) or descriptors.get(journal.find(like) if like else "")
+        if not pinned and (online or not (descriptor or software.versions)):
+            raise NotEnrolled(NOT_JOINED)
+        if not pinned:
+            reason = "this home has not joined a federation: only the versions were checked"
+            return checking.Check(CheckVerdict.UNKNOWN, reason, None, None, ()), descriptor
+        labels = journal.labels(unit)
+        if like:
+            ladder = journal.labels(journal.find(like))
+            labels |= {rung: ladder[rung] for rung in LADDER_LABELS if rung in ladder}
+        bundle = BundleLog(connection).newest_bundle()
+        result = _asked(home, labels) if online else checking.check(bundle, labels)
+        return (result.named(bundle.names, labels.get("context", "")) if bundle else result), descriptor
+
+
+def _with(result: "Check", known: "Sequence[Known]") -> "Check":
+    """The same, as a warning where something known applies and nothing graver was found."""
+    from federation.protocol.service_messages import CheckVerdict
+    from tenant_client.advice.incompatibilities import Fit
+
+    applies = [one for one in known if one.fit is Fit.APPLIES]
+    if not applies or result.verdict in (CheckVerdict.WARNING, CheckVerdict.MISMATCH):
+        return result
+    reason = f"{counted_as(len(applies), 'known failure')} of these versions"
+    return replace(result, verdict=CheckVerdict.WARNING, reason=reason, weak_evidence=False)
+
+
+def _show(result: "Check", known: "Sequence[Known]") -> None:
+    from tenant_client.advice.incompatibilities import Fit
+
+    show(f"{result.word}: {result.reason}")
+    if result.context_name:
+        show(f"this context: {result.context_name}")
+    if result.better_context:
+        show(f"better context for this workload: {f'{result.better_context} {result.better_context_name}'.rstrip()}")
+    applies = [one for one in known if one.fit is Fit.APPLIES]
+    may = [one for one in known if one.fit is Fit.MAY_APPLY]
+    show(*(f"{one.label} {one.words}" for one in (*applies, *may[:_MOST_THAT_MAY])))
+    if len(may) > _MOST_THAT_MAY:
+        show(f"{len(may) - _MOST_THAT_MAY} more may apply, see --json")
+
+
+_MOST_THAT_MAY = 3
+
+
+def _object_of(result: "Check", known: "Sequence[Known]") -> CheckObject:
     return {
         "verdict": int(result.verdict),
         "reason": result.reason,
@@ -119,6 +237,21 @@ def _object_of(result: "Check") -> CheckObject:
         "weak_evidence": result.weak_evidence,
         "context_name": result.context_name,
         "better_context_name": result.better_context_name,
+        "known": [_known(one) for one in known],
+    }
+
+
+def _known(one: "Known") -> KnownObject:
+    return {
+        "id": one.id,
+        "fit": one.fit.value,
+        "effect": one.effect.value,
+        "found": list(one.found),
+        "symptom": one.symptom,
+        "when": one.when,
+        "do": one.do,
+        "fixed_in": one.fixed_in,
+        "source": one.source,
     }
 
 
@@ -172,6 +305,8 @@ def changes(
 ) -> None:
     """Show what changed since the last clean run before this one: context, versions, spread over nodes, operators.
 
+    A version that brought a known incompatibility names it, and comes first where that explains the failure.
+
     Local. Exit code 0: no change found. 1: changes found. 2: nothing to compare.
     """
     from tenant_client.advice import changes as changing
@@ -181,16 +316,20 @@ def changes(
 
     _require(lease, latest=latest)
     with failing(), closing(open_database(journalled(home))) as connection:
-        journal = Journal(connection)
+        journal, attempts = Journal(connection), Attempts(connection).list()
         lease, before = journal.find(lease), journal.find(before) if before else ""
         runs = changing.runs_of(journal)
-        baseline = runs[before] if before else changing.last_that_worked(Attempts(connection).list(), runs, lease)
+        baseline = runs[before] if before else changing.last_that_worked(attempts, runs, lease)
         missing = changing.unknown(baseline, runs[lease])
-        differences = changing.changes(baseline, runs[lease])
+        differences = changing.changes(baseline, runs[lease], changing.reason_of(attempts, lease))
     if as_json:
         show_json(changing.Changes(baseline.unit, lease, differences, missing))
     else:
         show(f"{baseline.unit} → {lease}{'' if differences else ': no change found'}")
-        show(*(f"  {change.kind}: {change.text}" for change in differences))
+        for change in differences:
+            show(
+                f"  {change.kind}: {change.text}",
+                *(f"    {one.label} {one.words}" for one in change.known[:_MOST_THAT_MAY]),
+            )
         show(*(f"  not compared: {text}" for text in missing))
     raise typer.Exit(1 if differences else 0)

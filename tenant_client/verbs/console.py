@@ -38,8 +38,11 @@ Latest = Annotated[bool, typer.Option("--latest", help="In place of a lease: use
 
 
 @contextmanager
-def joined(home: Path, *, failed: int = 2) -> "Iterator[Connection]":
-    """The database of a home that has joined a federation, closed afterwards. Needs no key."""
+def joined(home: Path, *, failed: int = 2, needed: bool = True) -> "Iterator[Connection]":
+    """The database of a home that has joined a federation, closed afterwards. Needs no key.
+
+    If that is not `needed`, the database of any home will do.
+    """
     from contextlib import closing
 
     from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
@@ -50,7 +53,7 @@ def joined(home: Path, *, failed: int = 2) -> "Iterator[Connection]":
         if not (home / "tenant.db").exists():
             raise NotEnrolled(NOT_JOINED)
         with closing(open_database(home / "tenant.db")) as connection:
-            if not is_pinned(connection):
+            if needed and not is_pinned(connection):
                 raise NotEnrolled(NOT_JOINED)
             yield connection
 

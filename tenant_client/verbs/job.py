@@ -232,14 +232,17 @@ def diagnose(
 ) -> None:
     """Diagnose why a job failed, from its logs and dumps. Nothing is sent.
 
+    Where the logs name versions that are known to fail like this, it says so, with the source.
+
     Exit code 0: a cause was found. 2: no file could be read. 3: cause unknown; the most unusual log lines are shown.
     """
+    from tenant_client.advice.log_scan import known_in
+    from tenant_client.advice.told import Told
     from tenant_client.diagnosis.diagnose import explain, gather, hints
     from tenant_client.diagnosis.filter_rules import FILE, load_rules, pattern_of
     from tenant_client.diagnosis.lessons import load_lessons
     from tenant_client.diagnosis.precedents import telling_lines, unexplained_lines
     from tenant_client.diagnosis.sureness import sureness_of
-    from tenant_client.diagnosis.told import Told
 
     with failing():
         gathered, lessons, rules = gather(paths), load_lessons(home / "lessons.json"), load_rules(home / FILE)
@@ -252,8 +255,9 @@ def diagnose(
     dropped = rules.of(rules.fitting(map(pattern_of, unexplained_lines(gathered))))
     shown = hints(gathered, dropped=dropped) if unknown else ()
     precedents = _precedents(home, diagnosis.reason, telling_lines(diagnosis, gathered, dropped))
+    known = known_in(paths, diagnosis.reason)
     if as_json:
-        show_json(Told.of(diagnosis, shown, precedents))
+        show_json(Told.of(diagnosis, shown, precedents, known))
     else:
         sure = sureness_of(diagnosis)
         show(diagnosis.sentence, *([f"  {sure.words}"] if sure else []))
@@ -261,6 +265,7 @@ def diagnose(
         show(*(f"  then {later.reason}, {later.where}: {later.text[:120]}" for later in diagnosis.cascade))
         show(*(f"  unusual line ({hint.count}×): {hint.example}" for hint in shown))
         show(*(f"  like {precedent.words}" for precedent in precedents))
+        show(*(f"  {one.label} {one.words}" for one in known[:_MOST_KNOWN]))
     raise typer.Exit(3 if unknown else 0)
 
 
@@ -347,4 +352,4 @@ def _show_matches(lesson: "Lessons", files: list[Path]) -> None:
     say(f"pharoah-tenant: it matches {counted_as(many, 'line')} in {within} of {counted_as(len(files), 'log')}")
 
 
-_MOST_LINE, _MOST_SHOWN, _MOST_MATCHES = 4096, 160, 5
+_MOST_LINE, _MOST_SHOWN, _MOST_MATCHES, _MOST_KNOWN = 4096, 160, 5, 3

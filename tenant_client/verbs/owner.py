@@ -232,6 +232,8 @@ def _show_sent(view: "Sent") -> None:
     for ownership in view.ownerships:
         tokens = ", ".join(token[:12] for token in ownership.tokens)
         show(f"epoch {ownership.epoch}: signed ownership of {counted_as(len(ownership.tokens), 'token')}: {tokens}")
+    for link in view.links:
+        show(f"epoch {link.epoch}: token {link.token_now[:12]} was {link.token_before[:12]} in the epoch before")
     for evaluation in view.evaluations:
         elements = counted_as(evaluation.elements, "blinded element")
         show(f"epoch {evaluation.epoch}: {elements} to trustee {evaluation.trustee}")

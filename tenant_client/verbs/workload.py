@@ -37,12 +37,13 @@ Catalogue = Annotated[
 class Described(TypedDict):
     """A workload. Operators are names with log2 sizes; collectives are kind, log2 of ranks, and log2 of bytes.
 
-    `lacks` names what the traces do not tell: `shapes`, `weights` or `operators`.
+    `lacks` names what the traces do not tell: `shapes`, `weights` or `operators`. `software` is in no token.
     """
 
     precision: str
     parallelism: str
     versions: dict[str, str]
+    software: dict[str, str]
     kernel_families: list[str]
     structure: list[tuple[str, tuple[int, ...]]]
     collectives: list[tuple[str, int, int]]
@@ -61,6 +62,7 @@ def describe(traces: Traces, *, as_json: AsJson = False) -> None:
             "precision": descriptor.precision,
             "parallelism": descriptor.parallelism,
             "versions": dict(descriptor.versions),
+            "software": dict(descriptor.software),
             "kernel_families": sorted(descriptor.kernel_families),
             "structure": sorted(descriptor.structure),
             "collectives": list(descriptor.collectives),
@@ -73,6 +75,7 @@ def describe(traces: Traces, *, as_json: AsJson = False) -> None:
         f"precision        {descriptor.precision or 'not recorded'}",
         f"parallelism      {descriptor.parallelism}",
         f"versions         {', '.join(' '.join(pair) for pair in descriptor.versions) or 'not recorded'}",
+        f"other software   {', '.join(' '.join(pair) for pair in descriptor.software) or 'not recorded'}",
         f"kernel families  {', '.join(sorted(descriptor.kernel_families)) or 'not recorded'}",
         "structure",
         *(f"  {operator_text(operator)}" for operator in sorted(descriptor.structure)),

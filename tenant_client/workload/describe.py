@@ -85,6 +85,7 @@ def describe(traces: Sequence[Trace]) -> Descriptor:
         kernel_families=frozenset(kernel_family(kernel) for trace in traces for kernel in trace.kernels),
         lacks=lacks,
         counts=_counts(traces, calls, lacks) if lacks else (),
+        software=tuple(sorted({item for trace in traces for item in trace.software.items()})),
     )
 
 

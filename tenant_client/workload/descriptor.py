@@ -5,7 +5,7 @@ The ladder's rungs are canonical bytes cut from a descriptor, coarse to fine (DE
     family         collective types, precision, parallelism
     archetype      the structure, or the name of the catalogue entry that has the same
     sub-archetype  archetype, library versions, kernel families
-    exact          everything
+    exact          everything but further software
 
 An archetype depends on the structure alone, with any catalogue: workloads that are one without a catalogue are one with
 it. A trace that lacks something is matched on what it has, exactly, and never with one that lacks nothing. The bytes go
@@ -39,6 +39,9 @@ class Descriptor:
 
     `lacks` names what the traces do not tell (`shapes`, `weights`, `operators`), and `counts` what they have instead:
     names of operators or kernels with how often each ran, divided by what all have in common.
+
+    `software` holds further packages, the driver and the kernel, with their versions. It is for the owner's own checks:
+    no rung holds it.
     """
 
     operators: frozenset[Operator]
@@ -50,6 +53,7 @@ class Descriptor:
     kernel_families: frozenset[str]
     lacks: tuple[str, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()
+    software: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> str:
         """Text for the owner's own journal; sets are sorted, so that equal descriptors have equal texts."""
@@ -69,6 +73,7 @@ class Descriptor:
             kernel_families=frozenset(told["kernel_families"]),
             lacks=tuple(told.get("lacks", ())),
             counts=tuple((name, count) for name, count in told.get("counts", ())),
+            software=tuple((name, version) for name, version in told.get("software", ())),
         )
 
 

@@ -62,6 +62,7 @@ from federation.protocol import (
     invitation,
     plan,
     round_messages,
+    seats as seats_module,
     service_messages,
 )
 from federation.protocol.attendance import MOST_LAYERS
@@ -80,7 +81,7 @@ from federation.protocol.bundle import (
     Statement,
 )
 from federation.protocol.causes import Domain
-from federation.protocol.directory import DirectoryEntry, Member, TrusteeRecord
+from federation.protocol.directory import DirectoryEntry, Member
 from federation.protocol.enrolment import SEALED_BYTES
 from federation.protocol.plan import (
     LARGEST_NOISE_SCALE,
@@ -95,6 +96,7 @@ from federation.protocol.plan import (
     Series,
 )
 from federation.protocol.round_messages import Contribution, EvaluationRequest, Ownership, UnmaskRequest, UnmaskShare
+from federation.protocol.seats import Reseating, Seats, TrusteeRecord
 from federation.protocol.service_messages import SESSION_BYTES, Action, Hint, HintState, Suspicion
 from provider_server.rounds import release
 from provider_server.store import backup
@@ -114,6 +116,7 @@ MODULES = (
     backup,
     masking,
     possession,
+    seats_module,
 )
 MESSAGES: tuple[type[Any], ...] = tuple(
     dict.fromkeys(
@@ -152,8 +155,12 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
         st.lists(st.binary(min_size=8, max_size=8), max_size=5).map(b"".join).map(memoryview)
     ),
     (UnmaskRequest, "groups"): lambda: groups(),
-    (Series, "horizon"): lambda: st.integers(2, LONGEST_HORIZON),
-    (Series, "position"): lambda: st.integers(0, 1),
+    (UnmaskRequest, "late"): lambda: st.builds(late, TENANTS, st.booleans()),
+    (round_messages.LateContributions, "contributions"): lambda: TENANTS.map(lambda tenant: (a_header(tenant),)),
+    (Series, "openings"): lambda: st.sets(st.integers(1, LONGEST_HORIZON), min_size=1).map(
+        lambda weeks: tuple(sorted(weeks))
+    ),
+    (Series, "position"): lambda: st.just(0),
     (Statement, "epsilon"): lambda: st.floats(0, exclude_min=True, allow_infinity=False),
     (Statement, "delta"): lambda: st.floats(0, 1, exclude_max=True),
     (ContextName, "name"): lambda: st.text(min_size=1, max_size=LONGEST_NAME),
@@ -200,6 +207,11 @@ def groups() -> st.SearchStrategy[tuple[tuple[bytes, ...], ...]]:
 
 def dealt(members: list[TenantId], number: int) -> tuple[tuple[bytes, ...], ...]:
     return tuple(tuple(map(a_header, sorted(members[start::number]))) for start in range(number))
+
+
+def late(tenant: TenantId, is_none: bool) -> tuple[round_messages.LateContributions, ...]:  # noqa: FBT001
+    """Of a request: of one earlier round, or none."""
+    return () if is_none else (round_messages.LateContributions(b"plan", (a_header(tenant),)),)
 
 
 def a_header(tenant: TenantId) -> bytes:
@@ -376,6 +388,21 @@ def committees(draw: st.DrawFn) -> ceremony.Committee:
 
 
 @st.composite
+def seats(draw: st.DrawFn) -> Seats:
+    """Numbered from 1, in order, and no key twice."""
+    distinct = (lambda one: one.verify_key, lambda one: one.mask_key)
+    drawn = draw(st.lists(valid(TrusteeRecord), min_size=1, max_size=3, unique_by=distinct))
+    return Seats(tuple(replace(one, index=index) for index, one in enumerate(drawn, 1)))
+
+
+@st.composite
+def reseatings(draw: st.DrawFn) -> Reseating:
+    """An entry with the trustees of some seats."""
+    handovers = draw(st.lists(st.binary(max_size=40), max_size=3))
+    return Reseating(draw(SCALARS[int]), draw(from_hint(Digest)), draw(seats()).trustees, tuple(handovers))
+
+
+@st.composite
 def plans(draw: st.DrawFn) -> Plan:
     """A plan has rules across its fields, so its strategy follows them; the fields without rules follow the hints."""
     names = draw(st.lists(st.sampled_from([*sorted(TOKEN_DIMENSIONS), "band", "other"]), min_size=1, unique=True))
@@ -383,11 +410,14 @@ def plans(draw: st.DrawFn) -> Plan:
     noise_shares = draw(st.integers(1, 2**40))
     layers = st.builds(NoiseLayers, st.integers(noise_shares + 1, 2**41), st.integers(1, MOST_LAYERS))
     start_hour = draw(st.integers(0, 2**40))
+    gaussian = mechanism is Mechanism.DISCRETE_GAUSSIAN
+    series = draw(st.none() | series_until(start_hour)) if gaussian else None
+    opens_hour = series.opens_hour if series else 0
     free = {name: draw(from_hint(hint_of(Plan, name))) for name in ("round_id", "directory", "epoch", "owners_minimum")}
     return Plan(
         **free,
         start_hour=start_hour,
-        end_hour=start_hour + draw(st.integers(1, 2**40)),
+        end_hour=max(opens_hour, start_hour + draw(st.integers(1, 2**40))),
         dimensions=tuple(draw(plan_dimensions(name)) for name in names),
         band_edges_hours=tuple(sorted(draw(st.sets(SCALARS[float], min_size=2, max_size=4)))),
         marginals=tuple(
@@ -403,7 +433,7 @@ def plans(draw: st.DrawFn) -> Plan:
         cohort_minimum=noise_shares + draw(st.integers(0, 2**40)),
         noise_shares=noise_shares,
         trustees=tuple(draw(st.lists(valid(MaskTrustee), min_size=1, max_size=3, unique_by=lambda each: each.index))),
-        series=draw(st.none() | series_until(start_hour)) if mechanism is Mechanism.DISCRETE_GAUSSIAN else None,
+        series=series,
         noise_layers=draw(st.none() | layers),
     )
 
@@ -434,6 +464,8 @@ COMPOSED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
     round_messages.RegistrationRequest: lambda: registration_requests(),
     ceremony.Dealing: lambda: dealings(),
     ceremony.Committee: lambda: committees(),
+    Seats: lambda: seats(),
+    Reseating: lambda: reseatings(),
     MismatchEntry: lambda: mismatches(),
     HazardEntry: lambda: hazards(),
     FactorEntry: lambda: factors(),
@@ -450,7 +482,7 @@ def specimen(kind: Any) -> Any:
         dimensions = PlanDimension("workload", ("a", "b"), (7, 8)), PlanDimension("band", ("0",), ())
         (trustee,) = specimen_of(hint_of(Plan, "trustees"))
         return Plan(
-            specimen_of(RoundId), specimen_of(Digest), 1, 5, 168, dimensions, (0.0, 9.0), (marginal,), 1,
+            specimen_of(RoundId), specimen_of(Digest), 1, 5, 840, dimensions, (0.0, 9.0), (marginal,), 1,
             Mechanism.DISCRETE_GAUSSIAN, 1.0, 1e-8, 5, 10, 8, (trustee,), specimen(Series),
         )  # fmt: skip
     return kind(*(specimen_of(hint, (kind, name)) for name, hint in field_hints(kind)))
@@ -462,6 +494,7 @@ def field_hints(kind: type) -> list[tuple[str, Any]]:
 
 IN_RANGE: dict[tuple[type, str], Any] = {
     (DirectoryEntry, "threshold"): 1,
+    (Series, "openings"): (1, 4),
     (Series, "position"): 1,
     (TrusteeRecord, "index"): 1,
     (MismatchEntry, "probability_worse"): 0.5,
@@ -480,6 +513,7 @@ IN_RANGE: dict[tuple[type, str], Any] = {
     (Ownership, "start_hour"): 4,
     (round_messages.RegistrationRequest, "start_hour"): 4,
     (UnmaskRequest, "groups"): ((a_header(TenantId(bytes(16))),),),
+    (round_messages.LateContributions, "contributions"): (a_header(TenantId(bytes(16))),),
     (backup.ROWS["leases"], "contexts"): '{"context": "c"}',
     (backup.ROWS["leases"], "ladder"): "{}",
     (backup.ROWS["placements"], "node_names"): '["gpu-17"]',

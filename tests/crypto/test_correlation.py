@@ -231,7 +231,7 @@ CELLS, SCALE, SHARES = 40_000, 3.0, 3
 
 def in_series(cells: int, scale: float, horizon: int) -> Plan:
     """A plan of the series; what opens a week depends on its cells and horizon only."""
-    series = Series(RoundId(bytes(16)), 0, horizon, 0)
+    series = Series(RoundId(bytes(16)), 0, tuple(range(1, horizon + 1)), 0)
     return cells_plan(cells, scale, noise_shares=SHARES, cohort_minimum=SHARES, series=series)
 
 

@@ -216,7 +216,7 @@ def test_gaussian_noise_needs_a_delta() -> None:
 
 
 def series(horizon: int) -> Series:
-    return Series(RoundId(bytes(16)), 0, horizon, 0)
+    return Series(RoundId(bytes(16)), 0, tuple(range(1, horizon + 1)), 0)
 
 
 @pytest.mark.parametrize(("horizon", "scale"), [(2, 3.0), (13, 3.0), (52, 20.0)])

@@ -59,7 +59,7 @@ from tests.support.plans import cells_plan
 GAUSSIAN, LAPLACE = Mechanism.DISCRETE_GAUSSIAN, Mechanism.DISCRETE_LAPLACE
 LEAST, COHORT, FULL, MEMBERS = 4, 5, 16, 20  # a fifth may collude, and 16 of 20 are honest
 LAYERS = NoiseLayers(FULL, layers_for(LEAST, FULL))
-SERIES = Series(RoundId(bytes(16)), 0, 4, 0)
+SERIES = Series(RoundId(bytes(16)), 0, (1, 2, 3, 4), 0)
 
 
 def layered(cells: int, scale: float, **changes: Any) -> Plan:
@@ -530,7 +530,7 @@ def test_an_audit_convicts_laplace_layers_taken_off_for_an_attendance_that_was_n
 def test_noise_of_a_week_is_in_its_own_opening_only() -> None:
     """Counts of a week come back with their weights in the weeks after it, its layers do not."""
     plan = layered(50, 3.0, series=SERIES)
-    later = replace(plan, series=replace(SERIES, position=1))
+    later = replace(plan, series=replace(SERIES, position=1), end_hour=336)
     first, second = noises(plan, 10), noises(later, 10)
     counts = np.arange(50, dtype=np.uint64)
     total = add_words(first)

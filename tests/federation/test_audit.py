@@ -8,7 +8,7 @@ bit have 7·10^-10 together. All else is deterministic, or seeded.
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def test_the_path_of_an_audit_is_that_of_the_real_parties_to_the_last_bit(
 ) -> None:
     samplers = [InsecureSeeded(number) for number in range(len(parties.tenants))]
     provider, trustees = ReleaseSide(), {index: MaskSide(index, key) for index, key in parties.mask_keys.items()}
-    with real_federation(parties, default_settings(mechanism, horizon), tmp_path) as federation:
+    with real_federation(parties, replace(default_settings(mechanism, horizon), openings=()), tmp_path) as federation:
         for week in range(weeks):
             real = federation.played(week)
             plan = reopened(Plan, real.signed_plan)
@@ -149,7 +149,7 @@ def cells_of(contribution: bytes) -> bytes:
 
 def test_one_job_week_that_fails_twice_is_the_canary_of_an_audit(parties: Parties, tmp_path: Path) -> None:
     """One failure of the hardware and one of the script: a real tenant counts them once in every marginal."""
-    with real_federation(parties, default_settings(GAUSSIAN, 13), tmp_path) as federation:
+    with real_federation(parties, replace(default_settings(GAUSSIAN, 13), openings=()), tmp_path) as federation:
         real = federation.played(0)
     plan = reopened(Plan, real.signed_plan)
     canary = canary_counts(plan, np.array([True]))

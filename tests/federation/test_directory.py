@@ -554,3 +554,14 @@ def test_two_connections_that_pin_at_once_keep_one_chain(tmp_path: Path) -> None
         with pytest.raises(Fork):
             pin(second, [other])
         assert pinned(first).entries == pinned(second).entries == (keys().founding, one)
+
+
+@pytest.mark.parametrize("trustees", range(3, 12))
+def test_two_quorums_have_an_honest_trustee_in_common(trustees: int) -> None:
+    """For every threshold that a ceremony allows, and one fewer would not do."""
+    for threshold in range(2, (trustees + 1) // 2 + 1):
+        some = replace(founding().directory, trustees=keys().directory.trustees[:1] * trustees, threshold=threshold)
+        colluding = threshold - 1
+        assert 2 * some.quorum - trustees > colluding
+        assert 2 * (some.quorum - 1) - trustees <= colluding
+        assert some.quorum <= trustees

@@ -37,7 +37,7 @@ WORKLOAD = PlanDimension("workload", ("a", "b"), (7, 8))
 PAIRS = Marginal("pairs", ("workload", "band"), (), 3.0)
 TRUSTEE = MaskTrustee(1, MaskKey(bytes(32)).public)
 OTHER_FORM = TRUSTEE.mask_key[:-1] + bytes([TRUSTEE.mask_key[-1] ^ 0x80])  # X25519 ignores the top bit
-SERIES = Series(RoundId(b"s" * 16), 0, 4, 0)
+SERIES = Series(RoundId(b"s" * 16), 0, (1, 2, 3, 4), 0)
 
 
 def test_the_plan_of_these_tests_is_valid() -> None:
@@ -167,9 +167,11 @@ def test_a_plan_that_would_need_all_memory_is_refused_before_it_takes_any() -> N
 @pytest.mark.parametrize(
     ("good", "bad", "rule"),
     [
-        ({"horizon": 2}, {"horizon": 1}, f"the horizon of a series has 2 to {LONGEST_HORIZON} rounds"),
-        ({"horizon": LONGEST_HORIZON}, {"horizon": LONGEST_HORIZON + 1}, "the horizon of a series has 2 to"),
-        ({"position": 3}, {"position": 4}, "the position of a round must lie within the horizon"),
+        ({"openings": (1,)}, {"openings": ()}, "openings of a series are weeks from 1 on, in order, and at least one"),
+        ({"openings": (1, 5)}, {"openings": (0, 5)}, "weeks from 1 on, in order"),
+        ({"openings": (4, 5)}, {"openings": (5, 5)}, "weeks from 1 on, in order"),
+        ({"openings": (LONGEST_HORIZON,)}, {"openings": (LONGEST_HORIZON + 1,)}, "the horizon of a series has at most"),
+        ({"position": 3}, {"position": 4}, "the position of a round must be that of one of the openings"),
     ],
 )
 def test_rules_of_a_series(good: dict[str, Any], bad: dict[str, Any], rule: str) -> None:
@@ -186,8 +188,16 @@ def test_rules_of_a_plan_in_a_series() -> None:
         small_plan(series=replace(SERIES, start_hour=1))
 
 
+def test_a_round_of_a_series_comes_no_earlier_than_its_week() -> None:
+    third = replace(SERIES, openings=(1, 4, 13), position=2)
+    assert small_plan(series=third, start_hour=12 * 168, end_hour=13 * 168).horizon == 3
+    with pytest.raises(ValueError, match=f"this round of its series is due at hour {13 * 168}, not earlier"):
+        small_plan(series=third, start_hour=12 * 168, end_hour=13 * 168 - 1)
+
+
 def test_what_follows_from_a_series() -> None:
-    alone, third = small_plan(start_hour=100), small_plan(start_hour=100, series=replace(SERIES, position=2))
+    alone = small_plan(start_hour=100)
+    third = small_plan(start_hour=100, end_hour=3 * 168, series=replace(SERIES, position=2))
     assert (alone.horizon, alone.position, alone.first_hour, alone.vectors, alone.words) == (1, 0, 100, 1, alone.cells)
     assert (third.horizon, third.position, third.first_hour, third.vectors) == (4, 2, 0, 2)
     assert third.words == 2 * third.cells
@@ -205,7 +215,7 @@ SECOND = small_plan(
     [
         {},
         {"start_hour": 400, "end_hour": 500},
-        {"series": replace(SERIES, position=3)},
+        {"series": replace(SERIES, position=3), "start_hour": 504, "end_hour": 672},
         {"series": SERIES},  # a round that came to nothing while it collected leaves its position to the next
         {"dimensions": (replace(WORKLOAD, levels=("a", "b", "c"), owners=(9, 7, 5)), BAND)},
         {"dimensions": (replace(WORKLOAD, owners=(5, 5)), BAND)},
@@ -232,8 +242,8 @@ def test_what_a_later_round_of_a_series_may_change(changes: dict[str, Any]) -> N
         ({"trustees": (replace(TRUSTEE, index=2),)}, "changes trustees"),
         ({"series": None}, "continues no series"),
         ({"series": replace(SERIES, name=RoundId(b"t" * 16), position=1)}, "changes name"),
-        ({"series": replace(SERIES, start_hour=1, position=1)}, "changes start_hour"),
-        ({"series": replace(SERIES, horizon=5, position=1)}, "changes horizon"),
+        ({"series": replace(SERIES, start_hour=1, position=1), "end_hour": 337}, "changes start_hour"),
+        ({"series": replace(SERIES, openings=(1, 2, 3, 5), position=1)}, "changes openings"),
         ({"epsilon": 2.0, "delta": 0.5}, "changes epsilon, delta"),
         ({"start_hour": 167}, "does not come after"),
         ({"dimensions": (replace(WORKLOAD, levels=("b", "a")), BAND)}, "removes or moves rows"),
@@ -248,9 +258,9 @@ def test_what_a_later_round_of_a_series_may_not_change(changes: dict[str, Any], 
 
 
 def test_a_series_does_not_go_back() -> None:
-    later = replace(SECOND, series=replace(SERIES, position=2))
+    later = replace(SECOND, series=replace(SERIES, position=2), start_hour=336, end_hour=504)
     with pytest.raises(PlanRefused, match="does not come after"):
-        check_continues(later, replace(SECOND, start_hour=336, end_hour=504))
+        check_continues(later, replace(SECOND, start_hour=504, end_hour=672))
     with pytest.raises(PlanRefused, match="continues no series"):
         check_continues(small_plan(), SECOND)
 

@@ -30,7 +30,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_sample_holds_every_key_with_its_default(kind: type[msgspec.Struct]) -> None:
-    assert tomllib.loads(SAMPLES[kind].read_text()) == msgspec.to_builtins(kind())
+    assert tomllib.loads(SAMPLES[kind].read_text()) == msgspec.json.decode(msgspec.json.encode(kind()))
     assert load(kind, SAMPLES[kind], {}) == kind()
 
 
@@ -41,7 +41,7 @@ def test_a_file_that_is_not_there_counts_as_empty(kind: type[msgspec.Struct], tm
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_key_can_come_from_the_environment(kind: type[msgspec.Struct], tmp_path: Path) -> None:
-    table = msgspec.to_builtins(kind())
+    table = msgspec.json.decode(msgspec.json.encode(kind()))
     values = {(section, key): value for section, keys in table.items() for key, value in keys.items()}
     environ = {f"PHAROAH_{section}_{key}".upper(): str(value) for (section, key), value in values.items()}
     assert load(kind, tmp_path / "none.toml", environ | {"PHAROAH_HOME": "elsewhere", "PATH": "x"}) == kind()

@@ -969,7 +969,7 @@ def test_a_round_is_endorsed_and_unmasked_over_the_wire(cast: Cast, opened: Exit
     request = an_unmask_request(plan)
     endorsements = tuple(trustee.endorse(request) for trustee in remote)
     assert [trustee.endorse(request) for trustee in trustees] == list(endorsements)
-    call = encode(UnmaskCall(request, endorsements))
+    call = encode(UnmaskCall(request, (cast.trustee(1).endorse(request), *endorsements)))
     assert [trustee.unmask(call) for trustee in remote] == [trustee.unmask(call) for trustee in trustees]
     with pytest.raises(AlreadyAnswered, match="endorsed another set"):
         remote[0].endorse(an_unmask_request(plan, tenants=TENANTS - 1))

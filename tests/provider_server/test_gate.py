@@ -13,6 +13,7 @@ from provider_server.learning.findings import Findings, learn
 from provider_server.learning.publication_gate import HeldBack, Model, check
 from provider_server.rounds.release import Release
 from simulation.judge.side_by_side import learn_all
+from simulation.run.engines import Processes
 from tests.support.changing import replace
 from tests.support.federations import WEEKS, Grounds, begin, fail, hold
 
@@ -48,7 +49,7 @@ def bundle(releases: list[Release], leases: list[Lease], factor: float = 1.0) ->
 @pytest.mark.nightly
 def test_learning_side_by_side_gives_what_learning_one_after_the_other_gives(history: History) -> None:
     releases, leases = history
-    made = list(learn_all([releases, releases[:1]], leases))
+    made = list(learn_all(Processes(), [releases, releases[:1]], leases))
     assert made == [replace(bundle(releases, leases), number=2), bundle(releases[:1], leases)]
     assert made[0].until_hour > made[1].until_hour
 

@@ -247,3 +247,14 @@ def test_without_the_secret_a_token_says_nothing_about_its_context() -> None:
     }
     assert not own & tried
     assert not any("h100" in token or b"h100".hex() in token for token in own)
+
+
+def test_by_week_a_lease_has_a_row_for_each_of_its_weeks_and_the_same_hours() -> None:
+    long, short = a_lease(0, 0, hours=(100.0, 600.0)), a_lease(1, 0, hours=(340.0, 400.0))
+    since = {long.tenant: 0.0, short.tenant: 168.0}
+    rows = Slices.by_week(since, [long, short], 504, EDGES)
+    assert list(rows.leases) == [long, long, long, short]
+    whole = Slices.since(since, [long, short], 504, EDGES)
+    assert rows.node_hours.sum(axis=0) == pytest.approx(whole.node_hours.sum(axis=0))
+    assert (rows.node_hours.sum(axis=1) / [lease.nodes for lease in rows.leases]).tolist() == [68.0, 168.0, 168.0, 60.0]
+    assert Slices.by_week({}, [long], 504, EDGES).node_hours.shape == (0, len(EDGES) - 1)

@@ -13,6 +13,7 @@ from provider_server.analysis.fleet_curves import cox, episodes, kaplan_meier, n
 from provider_server.analysis.fleet_events import (
     LOST,
     QUIET_H,
+    REPAIR,
     Bands,
     exposure_and_events,
     fit_levels,
@@ -21,6 +22,7 @@ from provider_server.analysis.fleet_events import (
     node_age,
     probability_of_failure,
     silent_together,
+    since_repair,
 )
 from provider_server.fleet.telemetry.samples import HOUR_S
 from provider_server.fleet.telemetry.summaries import EVENT_SCHEMA
@@ -48,6 +50,49 @@ def events(*of: tuple[str, int, str, int]) -> pl.DataFrame:
 def failures(at_risk: pl.DataFrame) -> list[tuple[str, int, str]]:
     found = at_risk.filter(pl.col("kind").is_not_null())
     return [(node, hour - MONDAY, kind) for node, hour, kind in found.select("node", "hour", "kind").iter_rows()]
+
+
+def repaired_fleet(seed: int, ratios: Sequence[float]) -> tuple[pl.DataFrame, dict[str, list[int]]]:
+    """Hours at risk of 200 nodes, half of them repaired twice; `ratios` are of the 24 and the 72 hours after that."""
+    rng = np.random.default_rng(seed)
+    back = {f"n{node}": sorted(rng.integers(MONDAY + 50, MONDAY + 500, 2).tolist()) for node in range(100)}
+    hours = np.arange(MONDAY, MONDAY + 600)
+    frames = []
+    for node in range(200):
+        since = np.full(len(hours), np.inf)
+        for hour in back.get(f"n{node}", []):
+            since = np.where(hours >= hour, hours - hour, since)
+        rate = 0.001 * np.where(since < 24, ratios[0], np.where(since < 72, ratios[1], 1.0))
+        kind = [LOST if failed else None for failed in rng.random(len(hours)) < rate]
+        frames.append(pl.DataFrame({"node": f"n{node}", "hour": hours, "level": 0, "kind": kind}))
+    return pl.concat([frame.cast({"kind": pl.String}) for frame in frames]), back
+
+
+@pytest.mark.parametrize(
+    ("ratios", "low", "high"), [((12.0, 4.0), (7.0, 2.2), (18.0, 6.5)), ((1.0, 1.0), (0.2, 0.3), (2.2, 2.0))]
+)
+def test_what_a_repair_does_is_a_factor_of_its_own(
+    ratios: tuple[float, float], low: tuple[float, float], high: tuple[float, float]
+) -> None:
+    at_risk, back = repaired_fleet(1, ratios)
+    bands = since_repair(at_risk, back, (24.0, 72.0))
+    assert bands is not None
+    seen = own_hazards(at_risk, dict.fromkeys(set(at_risk["node"]), 0), bands)
+    names, found = seen.fit.fit.ratios(REPAIR)
+    assert [name for (name,) in names] == ["0-24 h", "24-72 h", "72+ h"]
+    assert np.all((found.value[:2] > low) & (found.value[:2] < high))
+    lower, upper = found.interval()
+    assert lower[2] < 1 < upper[2]
+    hours = seen.table.marginal(REPAIR).exposure_node_hours
+    overlap = sum(min(24, second - first) for first, second in back.values()) + 24 * 100
+    assert hours[1] == overlap
+    assert hours.sum() == at_risk.height
+
+
+def test_without_a_repair_before_any_hour_seasons_are_the_third_factor() -> None:
+    at_risk, _ = repaired_fleet(1, (1.0, 1.0))
+    assert since_repair(at_risk, {}, (24.0,)) is None
+    assert since_repair(at_risk, {"n0": [MONDAY + 900], "strange": [MONDAY]}, (24.0,)) is None
 
 
 # ---- what counts ---------------------------------------------------------------------------------------------------

@@ -52,9 +52,10 @@ from provider_server.pages.views import View, view
 from provider_server.store.round_store import RoundState
 from provider_server.store.store import Store
 from provider_server.verbs.console import opened
+from simulation.run.play import settings_of
 from tests.support import browsers
 from tests.support.changing import replace
-from tests.support.pages import ANSWERED, CONTEXTS, LOOKS, NODES, TENANTS, WEEKS, Shown, built
+from tests.support.pages import ANSWERED, CONTEXTS, LOOKS, NODES, SCENARIO, TENANTS, WEEKS, Shown, built
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct horse battery"
 NAMES = [f"model {look}" for look in LOOKS]
 NOW = (WEEKS + 1) * HOURS_PER_WEEK + 24.0
+PLANS = settings_of(SCENARIO)
 PARTS = {
     "overview": {
         *("now", "overdue_hours", "tenants", "trustees", "suspects"),
@@ -108,7 +110,7 @@ def seen(shown: Shown) -> Snapshot:
 
 @pytest.fixture(scope="module")
 def told(seen: Snapshot) -> View:
-    return view(seen, NOW, 24)
+    return view(seen, NOW, 24, PLANS)
 
 
 # ---- what it shows ---------------------------------------------------------------------------------------------------
@@ -130,14 +132,14 @@ def test_of_trustees_those_are_late_that_have_not_answered(seen: Snapshot) -> No
     *before, last = seen.rounds
     asked = sorted(trustee.index for trustee in last.plan.trustees)
     endorsing = replace(last, state=RoundState.ENDORSING, trustees_answered=frozenset(asked[:1]))
-    now = view(replace(seen, rounds=(*before, endorsing)), NOW, 24).overview.now
+    now = view(replace(seen, rounds=(*before, endorsing)), NOW, 24, PLANS).overview.now
     assert now is not None
     assert (now.late_trustees, now.late_tenants) == (tuple(asked[1:]), ())
 
 
 def test_a_release_is_overdue_once_its_week_has_settled(seen: Snapshot) -> None:
     due = (WEEKS + 1) * HOURS_PER_WEEK + 24
-    assert [view(seen, hour, 24).overview.overdue_hours for hour in (due - 1, due, due + 5)] == [0, 0, 5]
+    assert [view(seen, hour, 24, PLANS).overview.overdue_hours for hour in (due - 1, due, due + 5)] == [0, 0, 5]
 
 
 def more_said(seen: Snapshot) -> Snapshot:
@@ -149,7 +151,7 @@ def more_said(seen: Snapshot) -> Snapshot:
 
 
 def test_sizes_seasons_and_software_are_shown_as_the_bundle_has_them(seen: Snapshot) -> None:
-    more = view(more_said(seen), NOW, 24)
+    more = view(more_said(seen), NOW, 24, PLANS)
     assert more.factors == more_said(seen).bundles[-1].factors
     door = Door(lambda: b"", lambda size: bytes(size), lambda: 0.0)
     page = renderer()
@@ -163,8 +165,8 @@ def test_sizes_seasons_and_software_are_shown_as_the_bundle_has_them(seen: Snaps
 
 def test_a_release_that_no_bundle_has_is_said(seen: Snapshot, told: View) -> None:
     assert not told.overview.unpublished
-    assert view(replace(seen, bundles=seen.bundles[:-1]), NOW, 24).overview.unpublished
-    assert view(replace(seen, bundles=(), alarms=()), NOW, 24).overview.unpublished
+    assert view(replace(seen, bundles=seen.bundles[:-1]), NOW, 24, PLANS).overview.unpublished
+    assert view(replace(seen, bundles=(), alarms=()), NOW, 24, PLANS).overview.unpublished
 
 
 def test_findings_are_those_of_the_newest_bundle(seen: Snapshot, told: View) -> None:
@@ -202,7 +204,7 @@ def test_changes_between_bundles_are_events_with_their_finding(seen: Snapshot, t
     assert told.findings[0].key in {event.finding for event in new}
     cleared = tuple(replace(one, judgement=PairJudgement.NOT_WORSE) for one in seen.bundles[-1].mismatches)
     later = replace(seen.bundles[-1], number=9, until_hour=900, mismatches=cleared)
-    events = view(replace(seen, bundles=(*seen.bundles, later)), NOW, 24).overview.events
+    events = view(replace(seen, bundles=(*seen.bundles, later)), NOW, 24, PLANS).overview.events
     assert {(event.kind, event.hour) for event in events} >= {("gone", 900)}
     hours = [event.hour for event in events]
     assert hours == sorted(hours, reverse=True)
@@ -251,7 +253,7 @@ def test_a_hazard_with_too_wide_an_interval_is_not_known_yet(seen: Snapshot, *, 
         replace(one, rate=10.0, rate_low=1.0, rate_high=high) if one.context_level == token else one
         for one in bundle.hazards
     ]
-    given = view(replace(seen, bundles=(replace(bundle, hazards=tuple(entries)),)), NOW, 24)
+    given = view(replace(seen, bundles=(replace(bundle, hazards=tuple(entries)),)), NOW, 24, PLANS)
     place = seen.places[str(token)]
     (curve,) = (one for one in given.hazards if (one.context, one.level) == (place.context, place.level))
     assert {band.known for band in curve.bands} == {known}
@@ -286,9 +288,9 @@ def test_nodes_have_the_hazard_of_their_context_and_level(seen: Snapshot, told: 
 
 def test_before_anything_happened_every_page_has_something_to_say(seen: Snapshot) -> None:
     empty = replace(seen, rounds=(), releases=(), bundles=(), alarms=(), suspects=frozenset(), kept=None, places={})
-    new = view(empty, NOW, 24)
+    new = view(empty, NOW, 24, PLANS)
     assert (new.overview.now, new.overview.overdue_hours, new.fleet, new.findings) == (None, 0, (), ())
-    before_rounds = view(replace(empty, kept=seen.kept), NOW, 24)
+    before_rounds = view(replace(empty, kept=seen.kept), NOW, 24, PLANS)
     assert {node.hazard for context in before_rounds.fleet for node in context.nodes} > {"usual"}
 
 
@@ -298,7 +300,7 @@ def test_neither_contributions_nor_the_signing_key_are_read(shown: Shown, tmp_pa
     with closing(sqlite3.connect(home / "provider.db", isolation_level=None)) as database:
         changed = database.execute("UPDATE contributions SET message = x'00'").rowcount
     assert changed == ANSWERED
-    assert view(snapshot(home), NOW, 24) == told
+    assert view(snapshot(home), NOW, 24, PLANS) == told
 
 
 def test_a_home_without_directory_is_refused(tmp_path: Path) -> None:
@@ -308,7 +310,7 @@ def test_a_home_without_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_parts_have_stable_keys(seen: Snapshot) -> None:
-    fields = json.loads(json_text(view(more_said(seen), NOW, 24)))
+    fields = json.loads(json_text(view(more_said(seen), NOW, 24, PLANS)))
     assert set(fields) == set(PARTS)
     for part, keys in PARTS.items():
         assert set(fields[part][0] if isinstance(fields[part], list) else fields[part]) == keys

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from crypto.continual_counting import WEIGHT_ONE, running_variance
 from crypto.errors import PlanRefused, Refusal
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.attendance import layers_for
@@ -16,7 +17,14 @@ from federation.protocol.plan import MAX_WORDS, Mechanism, NoiseLayers, Plan, ch
 from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.round_messages import LADDER_LABELS, finest_row
 from provider_server.fleet.leases import Lease
-from provider_server.rounds.planning import MARGINALS, MarginalSpec, NothingToCount, PlanSettings, most_excess
+from provider_server.rounds.planning import (
+    MARGINALS,
+    MarginalSpec,
+    NothingToCount,
+    PlanSettings,
+    most_excess,
+    next_opening,
+)
 from tests.support.changing import replace
 from tests.support.factories import SETTINGS, TENANTS, a_lease, a_plan, all_leases, labels
 
@@ -274,6 +282,51 @@ def test_a_series_goes_on_while_its_horizon_and_its_epoch_last() -> None:
         (15, 13, 2),
         (17, 17, 0),
     ]
+
+
+YEAR: dict[str, Any] = {"horizon": 52, "openings": (1, 4, 13, 26, 39, 52), "weeks_per_epoch": 52}
+
+
+def openings_of(plan: Plan | None) -> tuple[int, ...]:
+    assert plan is not None
+    assert plan.series is not None
+    return plan.series.openings
+
+
+def test_a_series_is_opened_at_the_weeks_that_are_set_and_in_the_last_of_its_epoch() -> None:
+    plan, ends, since = None, [], 0
+    while since < 2 * 52 * 168:
+        since = next_opening(PlanSettings(**{**SETTINGS, **YEAR}), plan, since)
+        plan = a_plan(since, window=(since - 168, since), earlier=plan, uncounted_since=0, **YEAR)
+        ends.append(since // 168)
+    assert ends == [1, 4, 13, 26, 39, 52, 53, 56, 65, 78, 91, 104]
+    assert openings_of(plan) == (1, 4, 13, 26, 39, 52)
+    late = a_plan(1, window=week(40), **YEAR)
+    assert openings_of(late) == (1, 4, 12)
+    assert openings_of(a_plan(2, window=week(51), **YEAR)) == (1,)
+
+
+def test_noise_is_that_of_the_openings_and_costs_no_more_in_any_series() -> None:
+    """At equal epsilon fewer openings are less noise: of a year's total, .70 of the deviation of weekly ones."""
+    weekly, whole = a_plan(horizon=52, weeks_per_epoch=52), a_plan(**YEAR)
+    ends = [noise_of_last_total(plan) for plan in (whole, weekly)]
+    assert ends[0] / ends[1] == pytest.approx(0.70, abs=0.01)
+    for plan in (weekly, whole, a_plan(1, window=week(40), **YEAR), a_plan(2, window=week(51), **YEAR)):
+        assert plan.epsilon * (1 - 1e-4) < plan_loss(plan).at(plan.delta) <= plan.epsilon
+
+
+def noise_of_last_total(plan: Plan) -> float:
+    variances = [(plan.marginals[0].noise_scale * WEIGHT_ONE) ** 2] * plan.horizon
+    return float(np.sqrt(running_variance(variances, np.zeros(1, np.int64))[0]))
+
+
+def test_other_openings_are_another_series_which_begins_where_no_round_has_counted() -> None:
+    first = a_plan(1, window=week(0), **YEAR)
+    assert a_plan(2, window=week(3), earlier=first, uncounted_since=168, **YEAR).position == 1
+    changed = {**YEAR, "openings": (1, 8)}
+    other = a_plan(2, window=week(7), earlier=first, uncounted_since=168, **changed)
+    assert other.series is not None
+    assert (other.series.start_hour, other.series.openings, other.position) == (168, (7, 14, 51), 0)
 
 
 def test_without_a_horizon_there_is_no_series_and_another_horizon_is_another_one() -> None:

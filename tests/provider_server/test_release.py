@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def played(cast: Cast, plan: Plan, cohort: tuple[int, ...], sampler: NoiseSample
         for number in cohort:
             round_.receive(cast.tenant(number, policy=GENEROUS, sampler=sampler).contribute(round_.signed_plan))
         close(round_)
-        trustees = {trustee.index: cast.trustee(trustee.index) for trustee in plan.trustees}
+        trustees = {index: cast.trustee(index) for index in (1, *(masking.index for masking in plan.trustees))}
         endorse_all(round_, trustees)
         share_all(round_, trustees)
         (total,) = round_.open(Past())
@@ -286,7 +287,7 @@ COLUMNS = ("events", "exposure_node_hours", "at_risk", "noise_variance", "observ
 @pytest.mark.parametrize("change", [lambda column: column[:-8], lambda column: column + bytes(8), lambda _: b"\0" * 7])
 def test_a_stored_release_that_does_not_fit_its_plan_is_not_read(name: str, change: object) -> None:
     assert callable(change)
-    columns = {key: bytes(8 * a_plan().cells) for key in COLUMNS}
+    columns: dict[str, Any] = {key: bytes(8 * a_plan().cells) for key in COLUMNS}
     from_bytes(encode(StoredRelease(encode(a_plan()), answered(4), smallest_group=4, carries=True, **columns)))
     columns[name] = change(columns[name])
     with pytest.raises(DecodeError):

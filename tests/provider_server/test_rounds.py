@@ -29,6 +29,7 @@ from federation.protocol.round_messages import (
     UnmaskRequest,
     UnmaskShare,
 )
+from provider_server.rounds.late import LateRound
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
 from provider_server.store.round_store import TRANSITIONS, Answer, LostStep, RoundState, RoundStore
 from provider_server.store.store import Store
@@ -54,6 +55,7 @@ PLAN = a_plan()
 SERIES = a_plan(horizon=4)
 FULL = bytes(8 * PLAN.words)
 MASKING = (3, 4, 5)
+QUORUM = (1, *MASKING)
 
 
 @pytest.fixture
@@ -115,7 +117,7 @@ def closed(store: RoundStore, group: Grouping | None = None) -> Round:
 def unmasking(store: RoundStore, values: Sequence[int] | None = None) -> Round:
     collected = filled(store, values=values)
     close(collected)
-    for trustee in MASKING:
+    for trustee in QUORUM:
         collected.endorse(trustee, an_endorsement(collected, trustee))
     return collected
 
@@ -133,10 +135,12 @@ def at(store: RoundStore, state: RoundState) -> Round:
 
 
 def taken_to(round_: Round, state: RoundState) -> Round:
-    if state is not RoundState.COLLECTING:
+    if state is RoundState.COLLECTED:
+        round_.collected()
+    elif state is not RoundState.COLLECTING:
         close(round_)
     if state in (RoundState.UNMASKING, RoundState.RELEASED):
-        for trustee in MASKING:
+        for trustee in QUORUM:
             round_.endorse(trustee, an_endorsement(round_, trustee))
         for trustee in MASKING:
             round_.share(trustee, a_share(round_, trustee))
@@ -148,17 +152,19 @@ def taken_to(round_: Round, state: RoundState) -> Round:
     return round_
 
 
+ASKED = set(RoundState) - {RoundState.COLLECTING, RoundState.COLLECTED}
 METHODS: dict[str, tuple[set[RoundState], Callable[[Round], object]]] = {
     "receive": ({RoundState.COLLECTING}, lambda round_: round_.receive(a_contribution(0))),
-    "close": ({RoundState.COLLECTING}, close),
+    "collected": ({RoundState.COLLECTING}, Round.collected),
+    "close": ({RoundState.COLLECTING, RoundState.COLLECTED}, close),
     "endorse": ({RoundState.ENDORSING}, lambda round_: round_.endorse(3, an_endorsement(round_, 3))),
     "share": ({RoundState.UNMASKING}, lambda round_: round_.share(3, a_share(round_, 3))),
     "open": ({RoundState.UNMASKING}, lambda round_: round_.open(Past())),
     "release": ({RoundState.UNMASKING}, lambda round_: round_.release(b"again", frozenset(), {})),
-    "refuse": ({RoundState.COLLECTING, RoundState.ENDORSING, RoundState.UNMASKING}, Round.refuse),
-    "request": (set(RoundState) - {RoundState.COLLECTING}, lambda round_: round_.request),
-    "groups": (set(RoundState) - {RoundState.COLLECTING}, lambda round_: round_.groups),
-    "call": (set(RoundState) - {RoundState.COLLECTING}, Round.call),
+    "refuse": (set(RoundState) - {RoundState.RELEASED, RoundState.REFUSED}, Round.refuse),
+    "request": (ASKED, lambda round_: round_.request),
+    "groups": (ASKED, lambda round_: round_.groups),
+    "call": (ASKED, Round.call),
 }
 
 
@@ -188,7 +194,7 @@ def test_the_table_of_transitions_is_what_the_methods_do(store: RoundStore) -> N
                 continue
             round_ = renamed(store, next(names), state)
             if state is RoundState.ENDORSING:
-                for trustee in MASKING[1:]:
+                for trustee in (1, *MASKING[1:]):
                     round_.endorse(trustee, an_endorsement(round_, trustee))
             if name != "receive":
                 use(round_)
@@ -228,7 +234,7 @@ def test_a_round_goes_on_after_a_restart_at_any_moment(store: RoundStore, cast: 
         restarted().receive(a_contribution(tenant, cells=words(value)))
     close(restarted())
     request = restarted().request
-    for index in MASKING:
+    for index in QUORUM:
         assert restarted().state is RoundState.ENDORSING
         restarted().endorse(index, cast.trustee(index).endorse(restarted().request))
     for index in MASKING:
@@ -246,7 +252,7 @@ def test_the_last_endorsement_and_the_step_that_it_allows_are_kept_together(
 ) -> None:
     """If a crash could part them, nothing would be missing and nothing would ever move the round."""
     round_ = closed(store)
-    for trustee in MASKING[:2]:
+    for trustee in QUORUM[:3]:
         round_.endorse(trustee, an_endorsement(round_, trustee))
     with monkeypatch.context() as patched:
         patched.setattr("provider_server.store.round_store._move", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -270,7 +276,7 @@ def test_of_two_processes_on_one_store_the_second_loses_the_step(tmp_path: Path)
         assert second.groups == first.groups == (first.contributors,)
         with pytest.raises(LostStep):
             second.refuse()
-        for trustee in MASKING:
+        for trustee in QUORUM:
             first.endorse(trustee, an_endorsement(first, trustee))
         assert first.state is RoundState.UNMASKING
 
@@ -363,7 +369,7 @@ def test_the_same_bytes_twice_count_once_and_other_bytes_not_at_all(store: Round
         again(collecting).receive(a_contribution(2, cells=words(5)))
     assert "the first one counts" in fault.value.diagnostics()
     close(collecting)
-    for trustee in MASKING:
+    for trustee in QUORUM:
         collecting.endorse(trustee, an_endorsement(collecting, trustee))
     for trustee in MASKING:
         collecting.share(trustee, a_share(collecting, trustee))
@@ -384,7 +390,7 @@ def test_a_faulty_answer_does_not_bar_its_sender_from_a_good_one(store: RoundSto
 def test_the_request_names_plan_groups_past_and_owners_under_the_providers_key(store: RoundStore) -> None:
     collected = filled(store, 4, plan=SERIES)
     past = Past((), Digest(b"\1" * 32), (GroupOfRound(0, 1),))
-    collected.close(lambda contributors: [contributors[:1], contributors[:0:-1]], past, ownerships())
+    collected.close(lambda contributors: [contributors[:1], contributors[:0:-1]], past)
     request = open_signed(UnmaskRequest, collected.request, keys().provider.public)
     everybody = tuple(sorted(keys().tenant_id(tenant) for tenant in range(4)))
     assert open_signed(Plan, request.plan, keys().provider.public) == SERIES
@@ -394,7 +400,8 @@ def test_the_request_names_plan_groups_past_and_owners_under_the_providers_key(s
         assert open_signed_by(ContributionHeader, signed_header, keys().directory.verify_key).plan == plan_digest(
             signed(SERIES)
         )
-    assert (request.after, request.left_out, request.ownerships) == (past.after, past.left_out, ownerships())
+    assert (request.after, request.left_out) == (past.after, past.left_out)
+    assert request.ownerships == ownerships(epoch=SERIES.epoch, window=(SERIES.first_hour, SERIES.end_hour))
 
 
 def test_a_minimal_cohort_is_enough(store: RoundStore) -> None:
@@ -464,9 +471,24 @@ def test_the_call_holds_the_request_and_all_endorsements(store: RoundStore) -> N
     assert decode(UnmaskCall, round_.call()) == UnmaskCall(round_.request, tuple(sent))
 
 
+def test_masks_are_asked_for_once_a_quorum_has_endorsed_and_every_mask_trustee(store: RoundStore) -> None:
+    round_ = closed(store)
+    for trustee in (1, 2, 3, 4):
+        round_.endorse(trustee, an_endorsement(round_, trustee))
+    assert (round_.state, round_.missing(Answer.ENDORSEMENT)) == (RoundState.ENDORSING, {5})
+    other = filled(store, plan=a_plan(2))
+    close(other)
+    for trustee in MASKING:
+        other.endorse(trustee, an_endorsement(other, trustee))
+    assert (other.state, other.idle()) == (RoundState.ENDORSING, [1, 2])
+    for late in (round_, other):
+        late.endorse(5 if late is round_ else 2, an_endorsement(late, 5 if late is round_ else 2))
+        assert late.state is RoundState.UNMASKING
+
+
 def test_nothing_is_shared_before_all_have_endorsed(store: RoundStore) -> None:
     round_ = closed(store)
-    for trustee in MASKING[:2]:
+    for trustee in QUORUM[:3]:
         round_.endorse(trustee, an_endorsement(round_, trustee))
         round_.endorse(trustee, an_endorsement(round_, trustee))  # twice is once
     with pytest.raises(RuntimeError, match="is endorsing, not unmasking"):
@@ -492,8 +514,8 @@ def test_masks_are_taken_off_the_sum_modulo_two_to_the_64(store: RoundStore) -> 
 def test_every_group_is_opened_by_itself(store: RoundStore) -> None:
     round_ = filled(store, values=[1, 2, 4, 8, 16])
     ids = [keys().tenant_id(tenant) for tenant in range(TENANTS)]
-    round_.close(lambda _: [[ids[3], ids[0]], [ids[1], ids[2], ids[4]]], Past(), ownerships())
-    for trustee in MASKING:
+    round_.close(lambda _: [[ids[3], ids[0]], [ids[1], ids[2], ids[4]]], Past())
+    for trustee in QUORUM:
         round_.endorse(trustee, an_endorsement(round_, trustee))
     for trustee in MASKING:
         sums = tuple(np.full(PLAN.cells, value, "<u8").tobytes() for value in (trustee, 2**64 - 1))
@@ -536,7 +558,7 @@ def test_one_missing_mask_hides_everything(store: RoundStore, cast: Cast) -> Non
     for tenant in range(TENANTS):
         round_.receive(cast.tenant(tenant).contribute(round_.signed_plan))
     close(round_)
-    trustees = {index: cast.trustee(index) for index in MASKING}
+    trustees = {index: cast.trustee(index) for index in QUORUM}
     endorse_all(round_, trustees)
     share_all(round_, trustees)
     (opened,) = round_.open(Past())
@@ -562,7 +584,7 @@ def released(store: RoundStore, plan: Plan, values: Sequence[int], left_out: fro
     """A round of two groups of which tenants and trustees are only heard, from beginning to end."""
     round_ = filled(store, values=values, plan=plan)
     close(round_, past_of(store, plan), in_halves)
-    for trustee in MASKING:
+    for trustee in QUORUM:
         round_.endorse(trustee, an_endorsement(round_, trustee))
     for trustee in MASKING:
         round_.share(trustee, a_share(round_, trustee))
@@ -597,7 +619,9 @@ def test_what_was_opened_before_is_what_a_round_goes_on_from(store: RoundStore) 
     refused.refuse()
     second = released(store, plans[1], [1] * 5, frozenset({1}))
     third = a_week(3, plans[1])
-    assert past_of(store, third) == Past(tuple(plans), asked(second), (GroupOfRound(0, 0), GroupOfRound(1, 1)))
+    everybody = tuple(sorted(keys().tenant_id(tenant) for tenant in range(TENANTS)))
+    late = (LateRound(refused.signed_plan, refused.plan, everybody),)  # no trustee was asked about them
+    assert past_of(store, third) == Past(tuple(plans), asked(second), (GroupOfRound(0, 0), GroupOfRound(1, 1)), late)
     assert past_of(store, plans[1]).plans == (plans[0],)  # nobody goes on from himself
 
 
@@ -607,7 +631,7 @@ def test_the_sum_of_a_week_holds_the_weeks_before_without_what_was_left_out(stor
     second = filled(store, values=[10] * 5, plan=plan)
     past = past_of(store, plan)
     close(second, past, in_halves)
-    for trustee in MASKING:
+    for trustee in QUORUM:
         second.endorse(trustee, an_endorsement(second, trustee))
     for trustee in MASKING:
         second.share(trustee, a_share(second, trustee))
@@ -653,9 +677,7 @@ def test_a_round_that_was_given_up_while_collecting_breaks_nothing(store: RoundS
 def test_a_stranger_to_masks_may_not_stand_for_one(store: RoundStore) -> None:
     """Trustee 1 is in the directory and does not mask in this round: its share would be taken off all the same."""
     round_ = closed(store)
-    with pytest.raises(PeerFault, match="trustee 1 holds no masks of this round"):
-        round_.endorse(1, an_endorsement(round_, 1))
-    for trustee in MASKING:
+    for trustee in QUORUM:
         round_.endorse(trustee, an_endorsement(round_, trustee))
     with pytest.raises(PeerFault, match="trustee 1 holds no masks of this round"):
         round_.share(1, a_share(round_, 1, 1))

@@ -40,6 +40,7 @@ from provider_server.rounds.planning import PlanSettings
 from provider_server.rounds.provider import Provider, RetiredNodeKey, RoundUnderWay, WeekHeld
 from provider_server.rounds.release import Release
 from provider_server.rounds.round import Round
+from provider_server.rounds.schedule import BadWindow
 from provider_server.store.round_store import Answer, RoundState
 from provider_server.store.store import Store
 from provider_server.week import federated_round, federated_week
@@ -237,8 +238,51 @@ def test_a_tenant_that_was_away_carries_over_and_each_week_counts_and_costs_once
     assert world.refusals == []
 
 
+def test_weeks_between_openings_count_in_the_next_and_cost_a_job_week_once(cast: Cast, store: Store) -> None:
+    """Opened after weeks 1, 3 and 6, the last of which is the horizon; one tenant is away at the second opening."""
+    world, away = World(cast, store, openings=(1, 3)), 4
+    for week in range(6):
+        world.happen_to_all(week)
+        if week not in (0, 2, 5):
+            with pytest.raises(BadWindow, match=f"before hour {504 if week == 1 else 1008}, when the series is opened"):
+                world.play(week)
+            continue
+        made = world.play(week, EVERYBODY[:4] if week == 2 else EVERYBODY)
+        weeks = {0: [0], 2: [1, 2], 5: [3, 4, 5]}[week]
+        for tenant in EVERYBODY[:4]:
+            world.count(tenant, weeks)
+        if week != 2:
+            world.count(away, [0] if week == 0 else [1, 2, 3, 4, 5])
+        world.check(made)
+        assert (made.plan.horizon, made.plan.series and made.plan.series.openings) == (3, (1, 3, 6))
+    price = plan_loss(world.provider.releases()[0].plan)
+    assert price.at(1e-8) == pytest.approx(world.provider.settings.epsilon, rel=1e-3)
+    for week in range(6):
+        assert all(tenant.ledger.spent(*window(week)) == price for tenant in world.tenants)
+    assert world.refusals == []
+
+
+def test_a_series_that_cannot_go_on_is_followed_by_one_that_leaves_no_week_out(cast: Cast, store: Store) -> None:
+    """Settings change before the second opening; the new series begins where the first release ended."""
+    world = World(cast, store, openings=(1, 3))
+    world.happen_to_all(0)
+    world.play(0)
+    world.provider.settings = replace(world.provider.settings, failures_per_unit=2, epsilon=2.0)
+    for of in world.tenants:
+        of.policy = replace(of.policy, failures_per_unit_maximum=2, epsilon_per_job_week=2.0)
+    for week in (1, 2):
+        world.happen_to_all(week)
+    made = world.play(2)
+    for tenant in EVERYBODY:
+        world.count(tenant, [1, 2])
+    world.check(made)
+    assert made.plan.series is not None
+    assert (made.plan.series.start_hour, made.plan.series.openings, made.plan.position) == (168, (2, 4, 6), 0)
+    assert world.provider.opens_hour(made.plan.end_hour) == 5 * 168
+
+
 def test_a_round_that_was_given_up_while_collecting_is_replaced_and_nothing_counts_twice(world: World) -> None:
-    """Those who had answered lose that week, and the exposure of the provider knows it; the others carry it over."""
+    """What was sent to the round counts in the next one, by those who had answered; the others carry the week over."""
     world.happen_to_all(0)
     world.play(0)
     world.happen_to_all(1)
@@ -252,9 +296,10 @@ def test_a_round_that_was_given_up_while_collecting_is_replaced_and_nothing_coun
     world.happen_to_all(2)
     made = world.play(2)
     for tenant in EVERYBODY:
-        world.count(tenant, [0, 2] if tenant == 0 else [0, 1, 2])
+        world.count(tenant, [0, 1, 2])
     world.check(made)
     assert (made.plan.position, made.contributors) == (1, TENANTS)
+    assert [late.tenant for late in made.late] == [world.tenants[0].id]
     world.happen_to_all(3)
     made = world.play(3)
     for tenant in EVERYBODY:
@@ -436,9 +481,10 @@ def registered(world: World, week: int, present: Sequence[int] = EVERYBODY) -> N
 def test_a_position_is_neither_skipped_nor_repeated(world: World, position: int) -> None:
     world.happen_to_all(0)
     world.play(0)
-    world.happen_to_all(1)
-    registered(world, 1)
-    plan = world.provider.plan(window(1))
+    for week in (1, 2):
+        world.happen_to_all(week)
+    registered(world, 2)
+    plan = world.provider.plan(window(2))
     assert plan.series is not None
     wrong = replace(plan, series=replace(plan.series, position=position))
     round_ = collected(world, wrong)
@@ -487,9 +533,8 @@ def test_a_tenant_answers_for_a_week_of_a_series_once(world: World) -> None:
     with pytest.raises(PlanRefused, match="its weeks were already answered"):
         world.tenants[0].contribute(keys().provider.sign(again))
     assert made.plan.series is not None
-    later = replace(again, series=replace(made.plan.series, position=1))
-    with pytest.raises(PlanRefused, match="its weeks were already answered"):
-        world.tenants[0].contribute(keys().provider.sign(later))
+    with pytest.raises(ValueError, match="due at hour 336, not earlier"):
+        replace(again, series=replace(made.plan.series, position=1))
     assert len(world.tenants[0].ledger.charges()) == 1
 
 
@@ -532,7 +577,7 @@ def test_a_change_of_settings_begins_a_new_series(world: World) -> None:
 # ---- the provider --------------------------------------------------------------------------------------------------
 
 
-def test_while_a_round_is_under_way_no_other_is_planned(world: World) -> None:
+def test_while_a_round_collects_no_other_is_planned_and_none_over_its_hours(world: World) -> None:
     world.happen_to_all(0)
     registered(world, 0)
     round_ = collected(world, world.provider.plan(window(0)))
@@ -540,11 +585,11 @@ def test_while_a_round_is_under_way_no_other_is_planned(world: World) -> None:
         world.provider.plan(window(1))
     assert "abandon it" in refusal.value.diagnostics()
     world.provider.close_round(round_)
-    with pytest.raises(RoundUnderWay, match="is still endorsing"):
-        world.provider.plan(window(1))
+    with pytest.raises(WeekHeld, match="a round already covers"):
+        world.provider.plan((window(0)[1] - 1, window(1)[1]))
     federated_round(world.provider, world.here(EVERYBODY), tuple(world.trustees.values()), round_)
     assert world.provider.unfinished() is None
-    with pytest.raises(WeekHeld, match="a release already covers"):
+    with pytest.raises(WeekHeld, match="a round already covers"):
         world.provider.plan((window(0)[1] - 1, window(1)[1]))
     world.provider.plan(window(1))
 

@@ -24,7 +24,7 @@ from crypto.codec import encode
 from crypto.errors import Refusal
 from crypto.ids import LeaseId, RoundId, TenantId
 from federation.protocol.noise import from_ring
-from federation.protocol.round_messages import RegisteredWorkload, Registration
+from federation.protocol.round_messages import RegisteredWorkload, Registration, TokenLink
 from federation.protocol.service_messages import Action, HintState, Outcome as Answered, Suspicion
 from provider_server.cli import app
 from provider_server.rounds.round import Past, Round
@@ -127,7 +127,8 @@ def filled(store: Store) -> Store:
     first = replace(a_lease(0, 1), nodes=17, start_h=0.1, end_h=1 / 3)
     store.add_leases([first, a_lease(1, 2)], {first.lease: ("node \u00fc",)})
     hinted(store)
-    store.register(registration(0, RegisteredWorkload(ladder(3), (lease_id(0, 1),))))
+    links = (TokenLink(ladder(3).family, ladder(4).family),)
+    store.register(replace(registration(0, RegisteredWorkload(ladder(3), (lease_id(0, 1),))), links=links))
     for number in range(3):
         add_release(store, RoundId(bytes([9 - number]) * 16), bytes(range(256)) * number)
     store.add_bundle(0, b"")
@@ -166,6 +167,7 @@ COUNTS = {
     "episodes": 1,
     "outcomes": 1,
     "revoked": 1,
+    "links": 1,
 }
 
 
@@ -746,7 +748,7 @@ def a_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     with closing(Store(folder / "provider.db")) as store:
         store.add_leases([replace(a_lease(0, 1), labels={"context": "c"})], {lease_id(0, 1): ("n1",)})
         hinted(store)
-        store.register(registration(0))
+        store.register(replace(registration(0), links=(TokenLink(ladder(3).family, ladder(4).family),)))
         store.add_bundle(1, b"bundle")
         store.add_entry(0, b"entry")
         store.add_node_key(keys().tenant_id(0), "key")
@@ -799,7 +801,7 @@ def forged(*rows: tuple[int, bytes]) -> bytes:
 
 
 LEASE = backups.ROWS["leases"](lease_id(0, 1), keys().tenant_id(0), 1, 0.0, 1.0, "{}", None)
-A_ROUND = backups.ROWS["rounds"](1, ROUND, RoundState.ENDORSING, b"plan", b"request")
+A_ROUND = backups.ROWS["rounds"](1, ROUND, RoundState.ENDORSING, b"plan", b"request", None)
 AN_ANSWER = backups.ROWS["answers"](ROUND, Answer.SHARE, 3, b"said")
 A_NOTE = backups.ROWS["notes"]("suspicion", "{}")
 
@@ -883,4 +885,4 @@ def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
 
 def test_refusals_of_a_database_are_refusals() -> None:
     assert all(issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, StoreNotEmpty))
-    assert newest_version() == "0008"
+    assert newest_version() == "0010"

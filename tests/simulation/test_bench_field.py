@@ -28,7 +28,7 @@ def test_a_small_run_has_a_row_for_each_kind_of_cloud() -> None:
     null, misreported = schemas.held("pharoah-sim bench field", done.stdout)["rows"]
     assert (null["name"], null["auroc"], null["worse_true"], null["worse_false"]) == ("null", None, 0, 0)
     assert misreported["epsilon"] is None
-    assert misreported["auroc"] > 0.9
+    assert misreported["auroc"] > 0.75
 
 
 def test_an_unknown_kind_of_cloud_is_refused_with_those_that_there_are() -> None:

@@ -22,10 +22,11 @@ from crypto.masking import MaskKey, MaskStream
 from crypto.signing import SigningKey, name_of, reopened
 from crypto.threshold import KeyShare
 from federation.protocol.causes import Domain
-from federation.protocol.directory import Chain, Directory, Member, TrusteeRecord
+from federation.protocol.directory import Chain, Directory, Member
 from federation.protocol.noise import Integers, NoiseSampler, SystemSampler
 from federation.protocol.plan import MaskTrustee, Plan
 from federation.protocol.round_messages import Contribution, ContributionHeader, Ladder, Ownership
+from federation.protocol.seats import TrusteeRecord
 from federation.runtime.clock import now_hour
 from federation.runtime.pinned_directory import pin
 from federation.runtime.sqlite import Connection
@@ -206,6 +207,7 @@ def a_plan(
     earlier: Plan | None = None,
     members: int = 0,
     seen: int = 0,
+    uncounted_since: int | None = None,
     **settings: Any,
 ) -> Plan:
     """A plan that `POLICY` accepts, made as the provider makes it; `settings` are fields of PlanSettings."""
@@ -223,6 +225,7 @@ def a_plan(
         members=members,
         seen=seen,
         earlier=earlier,
+        uncounted_since=uncounted_since,
     )
 
 
@@ -243,7 +246,8 @@ def plan_digest(signed_plan: bytes) -> Digest:
 
 def a_round(plan: Plan, store: RoundStore) -> Round:
     """The provider's side of a plan."""
-    return new_round(store, keys().provider, keys().directory, plan)
+    owners = ownerships(epoch=plan.epoch, window=(plan.first_hour, plan.end_hour))
+    return new_round(store, keys().provider, keys().directory, plan, owners)
 
 
 def ownership(
@@ -285,14 +289,13 @@ def one_group(contributors: Sequence[TenantId]) -> list[Sequence[TenantId]]:
 
 
 def close(round_: Round, past: Past = NO_PAST, group: Grouping = one_group) -> None:
-    """Closes a round over the leases of `all_leases`."""
-    plan = round_.plan
-    round_.close(group, past, ownerships(epoch=plan.epoch, window=(plan.first_hour, plan.end_hour)))
+    """Closes a round, by default with everybody in one group."""
+    round_.close(group, past)
 
 
 def endorse_all(round_: Round, trustees: Mapping[int, Trustee]) -> None:
-    """Has everybody endorse who has not."""
-    for index in sorted(round_.missing(Answer.ENDORSEMENT)):
+    """Has the mask trustees endorse who have not, and as many others as the quorum lacks."""
+    for index in (*sorted(round_.missing(Answer.ENDORSEMENT)), *round_.idle()[:1]):
         round_.endorse(index, trustees[index].endorse(round_.request))
 
 

@@ -4,7 +4,8 @@
 federation. Every tenant runs the same workload on two leases, and one of its failures falls into each week.
 
 Noise is replaced by `InsecureWhisper`: fresh in every draw, so that a second contribution would not have the bytes of
-the first (a bit in each of a dozen cells, and of each layer), and so small that rounding gives exact counts.
+the first (one of three values in each of a dozen cells, and of each layer), and so small that rounding gives exact
+counts.
 """
 
 import hashlib
@@ -61,7 +62,7 @@ class InsecureWhisper:
     """Noise of less than a quarter of a count in any sum here, and hardly ever the same twice."""
 
     def gaussian(self, scale: float, size: int) -> Integers:
-        return np.frombuffer(os.urandom(size), np.uint8).astype(np.int64) % 2
+        return np.frombuffer(os.urandom(size), np.uint8).astype(np.int64) % 3 - 1
 
     def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         return self.gaussian(scale, size)
@@ -335,6 +336,11 @@ def exact(federation: Federation, release: Release) -> list[Integers]:
     """The sum of the exact tables of those who answered one round."""
     by_id: dict[TenantId, Tenant] = {tenant.id: tenant for tenant in federation.tenants}
     counts = [by_id[answer.tenant].counts(release.plan) for answer in release.answered]
+    for late in release.late:
+        own = by_id[late.tenant]
+        (plan,) = (plan for plan in own.plans() if plan.end_hour == late.end_hour and _same_series(plan, release.plan))
+        assert [one.levels for one in plan.dimensions] == [one.levels for one in release.plan.dimensions]
+        counts.append(own.counts(plan))
     return [np.sum(column, axis=0) for column in zip(*counts, strict=True)]
 
 

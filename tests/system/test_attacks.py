@@ -104,6 +104,7 @@ from trustee.trustee import EpochNotCurrent, TrusteeLimits
 
 EVERYBODY = tuple(range(TENANTS))
 MASKING = (3, 4, 5)
+QUORUM = (1, *MASKING)
 LEASES = 4
 secaggplus = import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")  # a function of that name hides it
 HIDDEN = 2**34  # a uniform word is nearer to zero once in 2^29; an open sum of these tests is below 2^20
@@ -133,7 +134,7 @@ def collected(cast: Cast, plan: Plan, tenants: Sequence[int] = EVERYBODY) -> Rou
 def opened(cast: Cast, round_: Round) -> Words:
     """The sum of a round that honest trustees endorse and unmask."""
     close(round_)
-    trustees = {index: cast.trustee(index) for index in MASKING}
+    trustees = {index: cast.trustee(index) for index in QUORUM}
     endorse_all(round_, trustees)
     share_all(round_, trustees)
     return add_words(round_.open(Past()))
@@ -1027,7 +1028,7 @@ def test_a_trustee_that_answers_for_another_is_not_heard(busy: Cast) -> None:
     plan = a_plan(1)
     round_ = collected(busy, plan)
     close(round_)
-    trustees = {index: busy.trustee(index) for index in MASKING}
+    trustees = {index: busy.trustee(index) for index in QUORUM}
     endorse_all(round_, trustees)
     three, four = (trustees[index].unmask(round_.call()) for index in (3, 4))
     round_.share(3, three)
@@ -1045,7 +1046,7 @@ def test_a_trustee_that_lies_about_its_masks_opens_nothing_and_has_signed_the_li
     plan = a_plan(1)
     round_ = collected(busy, plan)
     close(round_)
-    trustees = {index: busy.trustee(index) for index in MASKING}
+    trustees = {index: busy.trustee(index) for index in QUORUM}
     endorse_all(round_, trustees)
     right = reopened(UnmaskShare, trustees[5].unmask(round_.call()))
     wrong = keys().trustees[4][1].sign(replace(right, mask_sums=(os.urandom(len(right.mask_sums[0])),)))

@@ -24,7 +24,6 @@ from crypto.errors import CohortTooSmall, PeerFault, PharoahError, Unreachable
 from federation.protocol.queries import BLOB, RECORD, Query
 from federation.runtime.sqlite import StorageFailed, reporting
 from provider_server.network.grid_tenants import Why
-from provider_server.rounds.provider import RoundUnderWay
 from provider_server.rounds.release import Release
 from provider_server.store.round_store import RoundState
 from provider_server.week import MaskHolder
@@ -113,14 +112,15 @@ def test_three_of_ten_vanish_in_the_round_and_neither_their_failures_nor_their_h
 
 
 def test_in_a_series_the_weeks_of_who_was_gone_are_carried_over(tmp_path: Path) -> None:
-    """A week that was answered for is not answered for again, heard or not: what it paid for may have been seen."""
+    """A week that was answered for is not answered for again: an answer that was not heard is repeated as it was."""
     grounds = founded(tmp_path, 10, horizon=2)
     with grounds.opened(tmp_path) as federation:
         first, _ = hold(federation, WEEKS[0], vanishing(federation))
         second, _ = hold(federation, WEEKS[1])
         assert failures(first) == 7
         assert second.contributors == 10
-        assert failures(second) == 7 + 10 + 2
+        assert failures(second) == 7 + 10 + 2 + 1
+        assert [late.tenant for late in second.late] in ([federation.tenants[0].id], [federation.tenants[3].id])
         assert is_exact(federation, second)
         weeks = [[(charge.start_h, charge.end_h) for charge in one.ledger.charges()] for one in federation.tenants]
         assert weeks[0] == weeks[3] == [WEEKS[0], WEEKS[1]]
@@ -170,14 +170,26 @@ def test_a_trustee_is_away_for_an_hour_and_the_round_waits_for_it(tmp_path: Path
             waiting = federation.provider.unfinished()
             assert waiting is not None
             assert waiting.state is state
-            with pytest.raises(RoundUnderWay, match=f"is still {state}"):
-                federation.provider.plan(WEEKS[1])
+            assert [one.plan.round_id for one in federation.provider.waiting()] == [waiting.plan.round_id]
         hour[0] += 0.5
     with grounds.opened(tmp_path, limits) as federation:
         trustees = [Away(one, at, away=False) for one in federation.trustees]
         hold(federation, WEEKS[0], trustees=trustees)
         assert complaints(federation, WEEKS[0], {}) == []
-        assert [one.asked for one in trustees] == [0, 0, 0, 1, 1]  # the third had answered before
+        # The third had answered before. Where sets are endorsed, one more completes the quorum.
+        assert [one.asked for one in trustees] == [int(at == "endorse"), 0, 0, 1, 1]
+
+
+def test_one_of_the_trustees_that_do_not_mask_may_be_away_and_two_may_not(tmp_path: Path) -> None:
+    grounds = founded(tmp_path, COHORT)
+    with grounds.opened(tmp_path) as federation:
+        trustees = [Away(one, "endorse", away=one.index <= 2) for one in federation.trustees]
+        with pytest.raises(Unreachable, match=r"trustee [12]"):
+            hold(federation, WEEKS[0], trustees=trustees)
+        trustees = [Away(one, "endorse", away=one.index == 1) for one in federation.trustees]
+        hold(federation, WEEKS[0], trustees=trustees)
+        assert complaints(federation, WEEKS[0], {}) == []
+        assert [one.asked for one in trustees] == [1, 1, 0, 0, 0]
 
 
 # ---- disks that are full ---------------------------------------------------------------------------------------------

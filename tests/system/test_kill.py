@@ -30,7 +30,7 @@ WRITTEN = {
     },
     "tenant": {
         *("asked", "tokens", "registrations", "units", "failures", "directory", "told"),
-        *("charges", "secrets", "outbox", "bundles"),
+        *("charges", "secrets", "begun", "outbox", "bundles"),
     },
     "trustee": {"directory", "joined", "evaluations", "evaluated", "endorsed", "opened"},
 }
@@ -90,7 +90,7 @@ def test_without_a_series_the_provider_survives_as_well(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("role", "written"),
     [
-        ("tenant", {"directory", "told", "charges", "series", "secrets", "outbox", "bundles", "published"}),
+        ("tenant", {"directory", "told", "charges", "series", "secrets", "begun", "outbox", "bundles", "published"}),
         ("trustee", {"directory", "joined", "endorsed", "opened"}),
     ],
 )

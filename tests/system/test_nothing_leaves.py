@@ -35,7 +35,8 @@ from trustee.trustee import Trustee
 
 OPERATOR, WIDTHS = "canarylib::sing_q7w3", (104729, 1299709)
 PATH, HOST, VERSION = "/secret/canary_zx81/train.py", "canary-host-vt52", "9.8.7+canarypdp11"
-CANARIES = [OPERATOR, "sing_q7w3", PATH, "canary_zx81", HOST, VERSION, "canary_kernel_k5", *map(str, WIDTHS)]
+SOFTWARE = "6.5.4+canaryvax780"
+CANARIES = [OPERATOR, "sing_q7w3", PATH, "canary_zx81", HOST, VERSION, SOFTWARE, "canary_kernel_k5", *map(str, WIDTHS)]
 WEEK = (0, 168)
 
 
@@ -74,12 +75,15 @@ def workload(tmp_path: Path) -> Descriptor:
     trace = {
         "host_name": HOST,
         "pharoah_versions": {"torch": VERSION},
+        "pharoah_software": {"deepspeed": SOFTWARE},
         "traceName": PATH,
         "traceEvents": [*calls, kernel],
     }
     file = tmp_path / "trace.json.gz"
     file.write_bytes(gzip.compress(json.dumps(trace).encode()))
-    return describe_files([file])
+    found = describe_files([file])
+    assert found.software == (("deepspeed", SOFTWARE),)
+    return found
 
 
 @pytest.fixture

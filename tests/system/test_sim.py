@@ -21,6 +21,7 @@ from federation.runtime.clock import now_hour
 from provider_server.pages.serving import listening as provider_page
 from provider_server.pages.snapshot import Reader
 from provider_server.pages.views import view
+from provider_server.rounds.planning import PlanSettings
 from provider_server.store.store import Store
 from tenant_client.pages.serving import listening as tenant_page
 from tests.support import schemas
@@ -146,7 +147,7 @@ def test_the_pages_of_both_sides_open_in_the_homes_of_a_run(played: Path) -> Non
     with provider_page(provider, None, "127.0.0.1", 0) as address:
         assert httpx.get(f"{address}login").status_code == 200
     with closing(Store(provider / "provider.db", create=False)) as store:
-        shown = view(Reader(provider, store).snapshot(), now_hour(), 24)
+        shown = view(Reader(provider, store).snapshot(), now_hour(), 24, PlanSettings(1.0, 1e-8, 10, 9))
     assert not shown.overview.overdue_hours
     assert {curve.panel for curve in shown.hazards} == {"A100 rack A", "H100 rack A", "H200 rack A"}
     with tenant_page(tenant, "127.0.0.1", 0) as address:

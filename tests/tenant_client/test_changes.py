@@ -1,14 +1,18 @@
 """What changed between the run that worked and this one: relations, in few lines, the likeliest first."""
 
+import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 from typer.testing import CliRunner
 
 from tenant_client.advice.changes import NothingToCompare, Run, changes, last_that_worked, relations
+from tenant_client.advice.incompatibilities import TABLE, Effect
 from tenant_client.cli import app
 from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
@@ -76,6 +80,95 @@ def test_what_has_no_one_factor_is_counted() -> None:
     assert list(relations("mm", set(), {(1,)})) == ["mm: is new"]
 
 
+# ---- what is known of versions --------------------------------------------------------------------------------------
+
+
+def with_versions(unit: str = "a", place: int = 0, **versions: str) -> Run:
+    return run(unit, place, versions=tuple((name.replace("_", "-"), version) for name, version in versions.items()))
+
+
+def test_the_version_that_brought_a_known_incompatibility_names_it_and_comes_first() -> None:
+    before = with_versions(cuda="12.1", nccl="2.16.5", python="3.10.13", torch="2.0.1")
+    after = with_versions("b", 1, cuda="12.4", nccl="2.17.1", python="3.11.9", torch="2.1.2")
+    unexplained = changes(before, after)
+    assert [change.kind for change in unexplained] == ["context", *["version"] * 4]
+    assert unexplained[1].text == "nccl 2.16.5 → 2.17.1, newer"
+    assert "nccl-missing-fin" in {known.id for known in unexplained[1].known}
+    explained = changes(before, after, "nccl_timeout_error")
+    assert [change.text for change in explained[:1]] == ["nccl 2.16.5 → 2.17.1, newer"]
+    assert {change.text for change in explained} == {change.text for change in unexplained}
+
+
+def test_what_was_known_of_the_run_that_worked_explains_nothing() -> None:
+    both = with_versions(nccl="2.17.1", torch="2.0.1"), with_versions("b", nccl="2.17.1", torch="2.1.2")
+    (change,) = changes(*both, "nccl_timeout_error")
+    assert change.text.startswith("torch")
+    assert "nccl-missing-fin" not in {known.id for known in change.known}
+
+
+def test_further_software_is_compared_where_both_runs_tell_it() -> None:
+    old, new = (run(software=(("deepspeed", "0.14.2"), ("numpy", numpy))) for numpy in ("1.26.4", "2.0.0"))
+    (change,) = changes(old, new)
+    assert change.text == "numpy 1.26.4 → 2.0.0, newer"
+    assert "deepspeed-numpy-2" in {known.id for known in change.known}
+    assert changes(run(), new) == ()
+
+
+def test_an_older_version_may_bring_one_back() -> None:
+    (change,) = changes(with_versions(nccl="2.29.3"), with_versions("b", nccl="2.29.2"))
+    assert {known.id: known.found for known in change.known} == {"nccl-weak-cas-hang": ("nccl 2.29.2",)}
+
+
+UPGRADED_BESIDE = {
+    "cuda": ("12.1", "12.4"),
+    "cudnn": ("8.9.2", "9.1.0"),
+    "nccl": ("2.20.5", "2.21.5"),
+    "python": ("3.10.13", "3.11.9"),
+    "torch": ("2.3.1", "2.5.1"),
+}
+FAILED_AS = {
+    Effect.HANG: "nccl_timeout_error",
+    Effect.CRASH: "segmentation_fault",
+    Effect.WRONG_RESULTS: "nan_loss",
+    Effect.INIT_FAILURE: "cuda_error",
+    Effect.IMPORT_ERROR: "import_error",
+    Effect.OUT_OF_MEMORY: "gpu_out_of_memory",
+    Effect.CHECKPOINT: "model_loading_error",
+}
+
+
+@pytest.mark.nightly
+def test_the_culprit_of_an_upgrade_is_among_the_first_three_of_many_changes() -> None:
+    """Each entry comes by each of its components, beside up to five other upgrades and another context."""
+    places = []
+    for name, entry in TABLE.items():
+        if entry.log_only or entry.effect not in FAILED_AS:
+            continue
+        inside = {component: version_around(text, within=True) for component, text in entry.versions.items()}
+        beside = {one: pair for one, pair in UPGRADED_BESIDE.items() if one not in entry.versions}
+        for culprit, text in entry.versions.items():
+            was = (
+                {one: old for one, (old, _) in beside.items()} | inside | {culprit: version_around(text, within=False)}
+            )
+            now = {one: new for one, (_, new) in beside.items()} | inside
+            does: dict[str, Any] = {"precision": (*entry.precision, "bf16")[0]}
+            does |= {"collectives": tuple((kind, 3, 20) for kind in (*entry.collectives, "all_reduce"))}
+            before = run("a", 0, versions=tuple(was.items()), **does)
+            found = changes(before, run("b", 1, versions=tuple(now.items()), **does), FAILED_AS[entry.effect])
+            culprits = [at for at, change in enumerate(found) if change.text.startswith(f"{culprit} ")]
+            assert name in {known.id for known in found[culprits[0]].known}
+            places.append(culprits[0])
+    assert len(places) > 150
+    assert sum(place < 3 for place in places) >= 0.9 * len(places)
+
+
+def version_around(text: str, *, within: bool) -> str:
+    """A version at, just above or far from the bounds of a range, that is in it or is not."""
+    bounds = [Version(one.version.removesuffix(".*")) for one in SpecifierSet(text)]
+    tried = (*map(str, bounds), *(f"{bound.base_version}.1" for bound in bounds), "0.0.1", "99999")
+    return next(version for version in tried if (Version(version) in SpecifierSet(text)) == within)
+
+
 sizes = st.sets(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=5)
 
 
@@ -120,6 +213,20 @@ def test_the_last_run_of_the_same_structure_that_worked_is_the_one_to_compare_wi
     assert "old" in said.splitlines()[0]
     assert "version: nccl 2.21 → 2.21.5, newer" in said
     assert len(said.splitlines()) == 2
+
+
+def test_changes_names_what_a_version_brought(home: Path) -> None:
+    with closing(open_database(home / "tenant.db")) as connection:
+        older = replace(LLAMA, versions=(*LLAMA.versions, ("nccl", "2.16.5")))
+        newer = replace(LLAMA, versions=(*LLAMA.versions, ("nccl", "2.17.1")))
+        Journal(connection).describe("old", 1.0, older)
+        Journal(connection).describe("new", 1.0, newer)
+    code, said = asked(home, "new")
+    assert code == 1
+    assert said.splitlines()[1] == "  version: nccl 2.16.5 → 2.17.1, newer"
+    assert "    known of nccl 2.17.1: a peer waits for a connection" in said
+    (change,) = json.loads(asked(home, "new", "--json")[1])["changes"]
+    assert change["known"][0]["id"] == "nccl-missing-fin"
 
 
 def test_another_run_can_be_named_and_equal_ones_say_so(home: Path) -> None:

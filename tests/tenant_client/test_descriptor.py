@@ -101,7 +101,7 @@ def test_what_can_be_guessed_by_itself_is_no_input() -> None:
 
 
 def test_a_descriptor_comes_back_from_the_journal_as_it_was() -> None:
-    for one in (LLAMA, a_descriptor("bert"), replace(LLAMA, operators=frozenset(), collectives=(), versions=())):
+    for one in (LLAMA, a_descriptor("bert"), replace(LLAMA, versions=(), software=(("linux", "6.8"),))):
         back = Descriptor.from_json(one.to_json())
         assert back == one
         assert rungs(back, ()).inputs == rungs(one, ()).inputs
@@ -122,6 +122,7 @@ def changed(one: Descriptor, other: Descriptor, catalogue: tuple[CatalogueEntry,
     [
         ({}, set()),
         ({"versions": (("nccl", "2.22"), ("torch", "2.4"))}, {"subarchetype", "exact"}),
+        ({"software": (("deepspeed", "0.14.2"),)}, set()),
         ({"kernel_families": frozenset({"sm100_gemm"})}, {"subarchetype", "exact"}),
         ({"precision": "fp8"}, {"family", "exact"}),
         ({"parallelism": "tp4 pp2"}, {"family", "exact"}),
@@ -132,7 +133,7 @@ def changed(one: Descriptor, other: Descriptor, catalogue: tuple[CatalogueEntry,
         ({"structure": frozenset({("linear", ())})}, {"archetype", "subarchetype", "exact"}),
     ],
     ids=[
-        *("nothing", "versions", "kernels", "precision", "parallelism"),
+        *("nothing", "versions", "software", "kernels", "precision", "parallelism"),
         *("sizes", "collectives", "shapes", "operators", "structure"),
     ],
 )
@@ -231,7 +232,7 @@ def test_what_lacks_something_takes_no_name_of_a_benchmark_that_lacks_nothing() 
 
 def test_a_descriptor_of_before_lacks_was_kept_is_read() -> None:
     told = json.loads(LLAMA.to_json())
-    del told["lacks"], told["counts"]
+    del told["lacks"], told["counts"], told["software"]
     assert Descriptor.from_json(json.dumps(told)) == LLAMA
     assert Descriptor.from_json(SHAPELESS.to_json()) == SHAPELESS
 

@@ -155,6 +155,7 @@ def test_a_sample_has_operators_with_shapes_and_versions(run_dir: Path) -> None:
     assert [[3], [5, 12], [12, 3], [], []] in shapes
     assert sum(event["name"].startswith("ProfilerStep#") for event in trace["traceEvents"]) == 2
     assert trace["pharoah_versions"]["torch"] == torch.__version__
+    assert trace["pharoah_software"]["numpy"]
     assert not any("Call stack" in event.get("args", {}) for event in trace["traceEvents"])
 
 

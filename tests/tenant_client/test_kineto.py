@@ -135,6 +135,15 @@ def test_versions_are_read_as_people_write_them(beside: dict[str, Any], versions
     assert read_kineto(kineto([], beside)).versions == versions
 
 
+@pytest.mark.parametrize(
+    ("told", "software"),
+    [({"deepspeed": "0.14.2", "linux": 6}, {"deepspeed": "0.14.2"}), (["deepspeed"], {}), (None, {})],
+)
+def test_further_software_is_read_apart_from_versions(told: Any, software: dict[str, str]) -> None:
+    trace = read_kineto(kineto([], pharoah_software=told))
+    assert (trace.software, trace.versions) == (software, {})
+
+
 @pytest.mark.parametrize("keys_after", [0, 1, 2, 9])
 def test_events_may_stand_anywhere_among_nested_metadata(keys_after: int) -> None:
     beside: dict[str, Any] = {

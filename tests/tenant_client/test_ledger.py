@@ -185,7 +185,7 @@ def in_series(number: int, start_h: int, end_h: int, series: RoundId | None = SE
 def a_round_of_the_series(number: int, week: int, series: RoundId = SERIES) -> Plan:
     window = (168 * week, 168 * week + 168)
     plan = a_plan(number, window=window)
-    return replace(plan, series=Series(series, 0, 13, week))
+    return replace(plan, series=Series(series, 0, tuple(range(1, 14)), week))
 
 
 def test_a_charge_keeps_the_name_of_its_series(path: Path) -> None:

@@ -140,9 +140,9 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
         LENIENT,
     ),
     "horizon": (
-        a_plan(horizon=14),
+        a_plan(horizon=14, weeks_per_epoch=14),
         {"horizon_weeks_maximum": 14},
-        "its series has 14 rounds, the policy allows 13",
+        "its series lasts 14 weeks, the policy allows 13",
         LENIENT,
     ),
     "dimension": (
@@ -244,8 +244,8 @@ def test_owners_are_promised_in_the_plan_and_not_only_counted_in_its_rows() -> N
 def test_every_horizon_within_the_limit_is_as_good_as_a_single_round() -> None:
     for horizon in (1, 2, 13):
         checked(a_plan(horizon=horizon))
-    checked(a_plan(horizon=104), replace(POLICY, horizon_weeks_maximum=104))
-    with pytest.raises(PlanRefused, match="its series has 2 rounds, the policy allows 1"):
+    checked(a_plan(horizon=104, weeks_per_epoch=104), replace(POLICY, horizon_weeks_maximum=104))
+    with pytest.raises(PlanRefused, match="its series lasts 2 weeks, the policy allows 1"):
         checked(a_plan(horizon=2), replace(POLICY, horizon_weeks_maximum=1))
     assert Policy().horizon_weeks_maximum == LONGEST_HORIZON
 

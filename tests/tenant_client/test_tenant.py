@@ -245,7 +245,7 @@ def test_an_hour_that_is_left_of_a_window_is_answered_and_no_hour_is_not(cast: C
     first, second, _ = a_series()
     tenant = with_failures(cast.tenant(sampler=InsecureSilence()), 3)
     tenant.contribute(signed(first))
-    last_hour = replace(second, start_hour=168, end_hour=169)
+    last_hour = replace(second, start_hour=168, end_hour=169, series=first.series)
     tenant.contribute(signed(last_hour))
     assert [(charge.start_h, charge.end_h) for charge in tenant.ledger.charges()] == [(0, 168), (168, 169)]
     with pytest.raises(PlanRefused, match="its weeks were already answered in another round of its series"):

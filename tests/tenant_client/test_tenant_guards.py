@@ -38,9 +38,10 @@ def nothing_paid(tenant: Tenant, plan: Plan) -> bool:
 
 def in_series(start_hour: int, number: int = 1, policy: Policy = POLICY) -> Plan:
     """The plan for the week from `start_hour` on, in a series that began with the federation."""
-    window = (start_hour, start_hour + HOURS_PER_WEEK)
-    plan = a_plan(number, window=window, horizon=policy.horizon_weeks_maximum)
-    return replace(plan, series=Series(a_plan().round_id, 0, policy.horizon_weeks_maximum, 0))
+    weeks, end_hour = policy.horizon_weeks_maximum, start_hour + HOURS_PER_WEEK
+    plan = a_plan(number, horizon=weeks, weeks_per_epoch=weeks)
+    epoch, series = keys().directory.epoch(start_hour), Series(a_plan().round_id, 0, tuple(range(1, weeks + 1)), 0)
+    return replace(plan, start_hour=start_hour, end_hour=end_hour, epoch=epoch, series=series)
 
 
 def test_a_plan_for_the_year_2966_costs_no_week_of_the_time_until_then(cast: Cast) -> None:
@@ -57,7 +58,7 @@ def test_when_the_year_has_come_it_pays_for_the_weeks_that_may_be_carried_over_a
     plan, carried = in_series(FAR), POLICY.carry_over_weeks_maximum * HOURS_PER_WEEK
     tenant = cast.tenant(clock=lambda: FAR + 168.0)
     header, _ = opened(tenant.contribute(signed(plan)))
-    assert header.start_hour == FAR - carried == FAR - 13 * 168
+    assert header.start_hour == FAR - carried == FAR - 52 * 168
     assert [(charge.start_h, charge.end_h) for charge in tenant.ledger.charges()] == [(FAR - carried, FAR + 168)]
     assert tenant.ledger.spent(0, FAR - carried) == NO_LOSS
 

@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Event
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ from trustee.trustee import Trustee, TrusteeLimits
 
 EVERYBODY = tuple(range(TENANTS))
 MASKING = (3, 4, 5)
+QUORUM = (1, *MASKING)
 
 
 def a_header(plan: Plan, tenant: int) -> ContributionHeader:
@@ -91,7 +92,7 @@ def an_endorsement(request: bytes, plan: Plan, trustee: int, *, signer: int = 0,
     return keys().trustees[(signer or trustee) - 1][1].sign(word)
 
 
-def a_call(request: bytes, plan: Plan, endorsers: Sequence[int] = MASKING) -> bytes:
+def a_call(request: bytes, plan: Plan, endorsers: Sequence[int] = QUORUM) -> bytes:
     return encode(UnmaskCall(request, tuple(an_endorsement(request, plan, index) for index in endorsers)))
 
 
@@ -191,14 +192,49 @@ def test_an_endorsement_names_the_request_and_nothing_is_unmasked_by_it(cast: Ca
     assert cast.trustee(4).rounds() == [(plan.round_id, named(request), True)]
 
 
-def test_a_trustee_that_does_not_mask_in_a_round_endorses_nothing_in_it(cast: Cast) -> None:
+def test_a_trustee_that_does_not_mask_endorses_and_unmasks_nothing(cast: Cast) -> None:
     plan = a_plan()
+    request = an_unmasking(plan)
+    assert cast.trustee(1).endorse(request) == an_endorsement(request, plan, 1)
     with pytest.raises(PlanRefused, match="trustee 1 does not mask in round"):
-        cast.trustee(1).endorse(an_unmasking(plan))
+        cast.trustee(1).unmask(a_call(request, plan))
+    assert cast.trustee(1).rounds() == [(plan.round_id, named(request), False)]
+
+
+def test_a_trustee_under_another_mask_key_than_its_own_endorses_nothing(cast: Cast) -> None:
+    plan = a_plan()
     swapped = (replace(plan.trustees[0], mask_key=MaskKey.generate(os.urandom).public), *plan.trustees[1:])
-    with pytest.raises(PlanRefused, match="trustee 3 does not mask in round"):
+    with pytest.raises(PlanRefused, match=r"round \w+ has another mask key of trustee 3"):
         cast.trustee(3).endorse(an_unmasking(replace(plan, trustees=swapped)))
-    assert cast.trustee(1).rounds() == cast.trustee(3).rounds() == []
+    assert cast.trustee(3).rounds() == []
+
+
+@pytest.mark.parametrize("endorsers", [MASKING, (3, 3, 4, 5), (1, 2, 3, 4)])
+def test_masks_come_off_with_a_quorum_of_all_and_every_mask_trustee(cast: Cast, endorsers: tuple[int, ...]) -> None:
+    """Four of five: any two quorums then have three trustees in common, one more than may collude."""
+    plan = a_plan()
+    request = an_unmasking(plan)
+    trustee = cast.trustee(3)
+    trustee.endorse(request)
+    with pytest.raises(OutOfOrder, match=r"lacks the endorsements of trustees \[5\]|of 3 trustees, 4 are needed"):
+        trustee.unmask(a_call(request, plan, endorsers))
+    trustee.unmask(a_call(request, plan, (*endorsers, 2, 5)))
+
+
+def test_a_mask_trustee_whose_memory_is_lost_opens_no_second_set(cast: Cast) -> None:
+    """It would endorse anything again. The others would not, and two colluders beside it are no quorum."""
+    plan = a_plan()
+    first, second = an_unmasking(plan), an_unmasking(plan, EVERYBODY[1:])
+    for index in QUORUM:
+        cast.trustee(index).endorse(first)
+    (cast.root / "trustee-5.db").unlink()
+    forgetful = cast.trustee(5)
+    forgetful.endorse(second)
+    for index in (1, 3, 4):
+        with pytest.raises(AlreadyAnswered):
+            cast.trustee(index).endorse(second)
+    with pytest.raises(OutOfOrder):
+        forgetful.unmask(a_call(second, plan, (2, 5)))
 
 
 @pytest.mark.parametrize(
@@ -643,38 +679,41 @@ def test_an_endorsed_round_that_was_never_opened_is_none_to_go_on_from(cast: Cas
     trustee.endorse(later)
 
 
-def test_of_two_rounds_at_one_place_of_a_series_one_is_opened(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both may be endorsed while neither is open; the second call comes when the first has just looked at the order."""
+def test_of_two_rounds_at_one_place_of_a_series_one_is_endorsed(cast: Cast) -> None:
+    """Two connections to one memory, as two processes have them; the other request is kept as proof."""
     one = a_week(1)
     other = replace(one, round_id=RoundId(b"o" * 16))
     requests = {plan.round_id: an_unmasking(plan) for plan in (one, other)}
-    first, second = cast.trustee(), cast.trustee()
-    for plan in (one, other):
-        first.endorse(requests[plan.round_id])
-    looked, answered = Event(), Event()
-    check = first._check_order
+    trustees, together = {plan.round_id: cast.trustee() for plan in (one, other)}, Barrier(2)
 
-    def slowly(asked: UnmaskRequest, plan: Plan) -> None:
-        check(asked, plan)
-        looked.set()
-        answered.wait(0.5)
-
-    def ask_the_second() -> bool:
-        looked.wait(30)
+    def endorsed(round_id: RoundId) -> bool:
+        together.wait(30)
         try:
-            second.unmask(a_call(requests[other.round_id], other))
-        except OutOfOrder:
+            trustees[round_id].endorse(requests[round_id])
+        except AlreadyAnswered:
             return False
-        finally:
-            answered.set()
         return True
 
-    monkeypatch.setattr(first, "_check_order", slowly)
-    with ThreadPoolExecutor(1) as threads:
-        opened_too = threads.submit(ask_the_second)
-        first.unmask(a_call(requests[one.round_id], one))
-        assert not opened_too.result(30)
-    assert [done for _, _, done in second.rounds()].count(True) == 1
+    with ThreadPoolExecutor(2) as threads:
+        answers = dict(zip(requests, threads.map(endorsed, requests), strict=True))
+    assert sorted(answers.values()) == [False, True]
+    (first,) = (name for name, answer in answers.items() if answer)
+    (second,) = answers.keys() - {first}
+    again = cast.trustee()
+    assert [name for name, _, _ in again.rounds()] == [first]
+    assert again.conflicts() == [(second, requests[second])]
+    with pytest.raises(AlreadyAnswered, match="or at its place in its series"):
+        again.endorse(requests[second])
+    again.endorse(requests[first])
+
+
+def test_a_trustee_that_does_not_mask_has_one_set_for_each_place_too(cast: Cast) -> None:
+    one = a_week(1)
+    other = replace(one, round_id=RoundId(b"o" * 16))
+    cast.trustee(1).endorse(an_unmasking(one))
+    with pytest.raises(AlreadyAnswered, match="or at its place in its series"):
+        cast.trustee(1).endorse(an_unmasking(other))
+    cast.trustee(1).endorse(an_unmasking(replace(other, series=replace(other.series, name=RoundId(b"s" * 16)))))
 
 
 @pytest.mark.parametrize(
@@ -686,7 +725,7 @@ def test_of_two_rounds_at_one_place_of_a_series_one_is_opened(cast: Cast, monkey
         (lambda plan: {"epsilon": 2.0}, "epsilon"),
         (lambda plan: {"owners_minimum": 2}, "owners_minimum"),
         (lambda plan: {"cohort_minimum": 3}, "cohort_minimum"),
-        (lambda plan: {"series": replace(plan.series, horizon=5)}, "horizon"),
+        (lambda plan: {"series": replace(plan.series, openings=(1, 2, 3, 5))}, "openings"),
         (lambda plan: {"start_hour": 100}, "does not come after"),
         (lambda plan: {"dimensions": plan.dimensions[1:] + plan.dimensions[:1]}, "removes or moves rows"),
     ],

@@ -22,9 +22,10 @@ from crypto.signing import SigningKey
 from crypto.threshold import combine_dealings, combine_evaluations, deal, group_key
 from crypto.voprf import Evaluation, Proof, blind, blind_evaluate, finalize
 from federation.protocol.attendance import Shares
-from federation.protocol.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Member, TrusteeRecord, next_entry
+from federation.protocol.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Member, next_entry
 from federation.protocol.noise import open_groups
 from federation.protocol.plan import NoiseLayers
+from federation.protocol.seats import TrusteeRecord
 from tests.support.changing import replace
 from tests.support.plans import cells_plan
 from tests.vectors.hostile_entries import bad_entries, bad_founding, bad_returns

@@ -10,6 +10,7 @@ directory, no further sample is taken.
 import json
 import os
 import platform
+import re
 import shutil
 import tempfile
 import time
@@ -24,6 +25,25 @@ from tenant_client.run.hook.pacing import HISTORY_STEPS, Pacer
 
 MIN_FREE_BYTES = 256 << 20
 DESCRIBED = "described"
+_DRIVER = Path("/proc/driver/nvidia/version")
+# Those of the table of known incompatibilities that PyTorch itself does not tell.
+PACKAGES = (
+    "bitsandbytes",
+    "deepspeed",
+    "flash-attn",
+    "lightning",
+    "mkl",
+    "numpy",
+    "peft",
+    "protobuf",
+    "pytorch-lightning",
+    "setuptools",
+    "torchvision",
+    "transformer-engine",
+    "transformers",
+    "triton",
+    "xformers",
+)
 
 
 class Sampler:
@@ -151,6 +171,7 @@ class Sampler:
         self._steps_left -= 1
         if self._steps_left == self._pacer.settings.active:
             self._profile.add_metadata_json("pharoah_versions", json.dumps(versions(self._torch)))
+            self._profile.add_metadata_json("pharoah_software", json.dumps(software()))
         elif self._steps_left == 0:
             self._stop()
             wall_s = time.perf_counter() - self._began_s
@@ -248,3 +269,17 @@ def versions(torch: Any) -> dict[str, str]:
         found["cudnn"] = torch.backends.cudnn.version()
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return {library: str(version) for library, version in found.items() if version}
+
+
+def software() -> dict[str, str]:
+    """What else may fail with these: the kernel, the driver, and packages, looked up by name and not imported."""
+    from importlib import metadata
+
+    found = {"linux": platform.release()} if platform.system() == "Linux" else {}
+    with suppress(OSError):
+        driver = re.search(r" (\d{3}\.[\d.]+)", _DRIVER.read_text(encoding="utf-8", errors="replace"))
+        found |= {"driver": driver[1]} if driver else {}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from federation.protocol.causes import Domain
+from tenant_client.advice.incompatibilities import Known
 from tenant_client.diagnosis.diagnose import Diagnosis, UnknownLine
 from tenant_client.diagnosis.precedents import Precedent
 from tenant_client.diagnosis.sureness import Sureness, sureness_of
@@ -12,7 +13,10 @@ from tenant_client.sources.evidence import Evidence
 
 @dataclass(frozen=True)
 class Told:
-    """`place` is the file and line of the root, `sure` is None where nobody measured it, `hints` are for unknown."""
+    """`place` is the file and line of the root, `sure` is None where nobody measured it, `hints` are for unknown.
+
+    `known` is what is known of the versions that the logs name.
+    """
 
     reason: str
     sure: Sureness | None
@@ -27,9 +31,16 @@ class Told:
     symptom: Evidence | None
     hints: tuple[UnknownLine, ...]
     precedents: tuple[Precedent, ...]
+    known: tuple[Known, ...]
 
     @classmethod
-    def of(cls, diagnosis: Diagnosis, hints: Sequence[UnknownLine], precedents: Sequence[Precedent]) -> "Told":
+    def of(
+        cls,
+        diagnosis: Diagnosis,
+        hints: Sequence[UnknownLine],
+        precedents: Sequence[Precedent],
+        known: Sequence[Known],
+    ) -> "Told":
         """The same diagnosis, spelt out."""
         return cls(
             reason=diagnosis.reason,
@@ -45,4 +56,5 @@ class Told:
             symptom=diagnosis.symptom,
             hints=tuple(hints),
             precedents=tuple(precedents),
+            known=tuple(known),
         )

@@ -1,0 +1,205 @@
+"""Outages of nodes as operators keep them: one row for each time that a node was down, from CSV or a published trace.
+
+| file | read as |
+|---|---|
+| CSV with columns `node`, `start`, `end`, `kind` | as it is; `end` is empty while a node is not back |
+| CSV of Los Alamos (`System`, `nodenumz`, `Prob Started`, …) | node "system/number"; kind is the column of its cause |
+| JSON of InfiniteHBD (`node_id`, `event_time` in days, `event_type`, `fault_type`) | starts joined to ends |
+
+Guarantees. Every row is an outage, be it short, inside another or still open: nothing is merged or dropped here. A row
+that cannot be read, or ends before it starts, is an error that names its place in the file. A `kind` is a path, from
+the class to the detail ("Hardware Failure/GPU").
+
+Times are hours: since 1970 (UTC where no zone is given), or of a trace since it began. CSV has numbers of hours, ISO
+8601, or month/day/year as Los Alamos writes it.
+
+Not promised: to find rows that tell of one failure twice.
+"""
+
+import gzip
+import itertools
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import polars as pl
+
+from crypto.errors import PharoahError
+
+SCHEMA = {"node": pl.String, "start_h": pl.Float64, "end_h": pl.Float64, "kind": pl.String}
+UNKNOWN = "unknown"
+DAY_H = 24.0
+US_PER_H = 3_600_000_000
+ISO = ("%Y-%m-%dT%H:%M:%S%.f%#z", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%dT%H:%M%#z", "%Y-%m-%d %H:%M%#z")
+NAIVE = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%m/%d/%Y %H:%M")
+SHORT_YEAR = "%m/%d/%y %H:%M"
+LANL_CAUSES = ("Facilities", "Hardware", "Human Error", "Network", "Undetermined", "Software")
+ONE_JOB = "a node that runs several jobs at once has one row for them, with one workload"
+PREAMBLE_LINES = 3  # above a header: the file of Los Alamos has a line of titles there
+
+
+class UnusableOutages(PharoahError):
+    """A file of outages that cannot be read."""
+
+    default_hint = "a CSV file needs the columns node, start, end and kind; see docs/hazard.md"
+
+
+@dataclass(frozen=True, eq=False)
+class Outages:
+    """Rows (node, start_h, end_h or null, kind) in order of start, and the window: from the first day to the last."""
+
+    rows: pl.DataFrame
+    start_h: float
+    end_h: float
+
+
+def read_outages(path: Path) -> Outages:
+    """The outages of a file, plain or gzipped; UnusableOutages where it is neither of the three forms."""
+    content = _content(path)
+    trace = content.lstrip()[:1] == b"["
+    rows = _trace(content, path) if trace else _table(content, path)
+    if rows.is_empty():
+        raise UnusableOutages(f"{path} has no outages", hint="a fleet without outages has no hazard to estimate")
+    wrong = rows.with_row_index("row").filter(pl.col("end_h") < pl.col("start_h"))
+    if not wrong.is_empty():
+        raise UnusableOutages(f"{path}, outage {wrong['row'][0] + 1}: it ends before it starts")
+    days = pl.concat([rows["start_h"], rows["end_h"].drop_nulls()]).to_numpy() // DAY_H
+    first = 0.0 if trace else float(days.min())
+    return Outages(rows.sort("start_h", "node"), DAY_H * first, DAY_H * float(days.max() + 1.0))
+
+
+def read_jobs(path: Path) -> pl.DataFrame:
+    """Jobs (node, start_h, end_h or null, workload) of a CSV file, one row for each node of each job."""
+    content = _content(path)
+    if not {_name(cell) for cell in _first_line(content).split(",")} >= {"node", "start", "end", "workload"}:
+        raise UnusableOutages(f"{path} has no columns node, start, end, workload", hint="see docs/hazard.md")
+    table = _csv(content, path, 0).select("node", "start", "end", kind=_kind("workload"))
+    jobs = _checked(table, path).rename({"kind": "workload"})
+    reached = pl.col("end_h").fill_null(math.inf).cum_max().shift(1).over("node")
+    jobs = jobs.sort("node", "start_h")
+    both = jobs.filter((pl.col("start_h") < reached).fill_null(value=False))
+    if not both.is_empty():
+        raise UnusableOutages(f"{path}: two jobs on {both['node'][0]} at hour {both['start_h'][0]:g}", hint=ONE_JOB)
+    return jobs
+
+
+def _content(path: Path) -> bytes:
+    try:
+        packed = path.read_bytes()
+        return gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed
+    except (OSError, EOFError) as error:
+        raise UnusableOutages(f"{path} cannot be read: {error}") from error
+
+
+def _first_line(content: bytes) -> str:
+    return content.split(b"\n", 1)[0].decode("utf-8", "replace")
+
+
+# ---- a published trace of starts and ends ----------------------------------------------------------------------------
+
+
+class _Fault(msgspec.Struct, frozen=True):
+    level: str = msgspec.field(name="Level")
+    family: str = msgspec.field(name="Class")
+    words: str = msgspec.field(name="Desc")
+
+
+class _Event(msgspec.Struct, frozen=True):
+    node_id: str
+    event_time: Annotated[float, msgspec.Meta(ge=0.0)]  # days
+    event_type: Literal["fault_start", "fault_end"]
+    fault_type: _Fault
+
+
+def _trace(content: bytes, path: Path) -> pl.DataFrame:
+    try:
+        events = msgspec.json.decode(content, type=list[_Event])
+    except msgspec.MsgspecError as error:
+        raise UnusableOutages(f"{path}: {error}") from error
+    begun: defaultdict[tuple[str, _Fault], list[float]] = defaultdict(list)
+    rows: list[tuple[str, float, float | None, _Fault]] = []
+    for event in sorted(events, key=lambda event: (event.event_time, event.event_type != "fault_start")):
+        fault = begun[event.node_id, event.fault_type]
+        if event.event_type == "fault_start":
+            fault.append(event.event_time)
+        else:  # the end of a fault that began before the trace did
+            rows.append((event.node_id, fault.pop(0) if fault else 0.0, event.event_time, event.fault_type))
+    rows += [(node, start, None, fault) for (node, fault), starts in begun.items() for start in starts]
+    table = [(node, start, end, f"{fault.level}/{fault.family}") for node, start, end, fault in rows]
+    days = pl.DataFrame(table, schema=SCHEMA, orient="row")
+    return days.with_columns(pl.col("start_h", "end_h") * DAY_H)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _table(content: bytes, path: Path) -> pl.DataFrame:
+    for skipped, line in enumerate(content.splitlines()[:PREAMBLE_LINES]):
+        names = {_name(cell) for cell in line.decode("utf-8", "replace").split(",")}
+        if names >= {"node", "start", "end", "kind"}:
+            return _checked(_csv(content, path, skipped).select("node", "start", "end", kind=_kind("kind")), path)
+        if names >= {"nodenumz", "prob started", "prob fixed"}:
+            return _checked(_los_alamos(_csv(content, path, skipped)), path)
+    raise UnusableOutages(f"{path} has no columns node, start, end, kind")
+
+
+def _name(cell: str) -> str:
+    return cell.split("(")[0].strip().strip('"').lower().removeprefix("\ufeff")
+
+
+def _csv(content: bytes, path: Path, skipped: int) -> pl.DataFrame:
+    try:
+        return pl.read_csv(content, infer_schema=False, skip_rows=skipped, truncate_ragged_lines=True).rename(_name)
+    except pl.exceptions.PolarsError as error:
+        raise UnusableOutages(f"{path}: {str(error).splitlines()[0]}") from error
+
+
+def _los_alamos(table: pl.DataFrame) -> pl.DataFrame:
+    named = []
+    for cause in (one for one in LANL_CAUSES if one.lower() in table.columns):
+        detail = pl.col(cause.lower()).str.strip_chars()
+        named.append(pl.when(detail.str.len_chars() > 0).then(pl.concat_str(pl.lit(f"{cause}/"), detail)))
+    system = pl.col("system") if "system" in table.columns else pl.lit("")
+    node = pl.concat_str(system, pl.col("nodenumz"), separator="/").str.strip_chars("/")
+    return table.select(node=node, start="prob started", end="prob fixed", kind=pl.coalesce(*named, pl.lit(UNKNOWN)))
+
+
+def _kind(column: str) -> pl.Expr:
+    text = pl.col(column).str.strip_chars()
+    return pl.when(text.str.len_chars() > 0).then(text).otherwise(pl.lit(UNKNOWN))
+
+
+def _checked(table: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """With times as hours; UnusableOutages names the first row that has no node, or a time that is none."""
+    text = {name: pl.col(name).str.strip_chars().replace("", None) for name in ("node", "start", "end")}
+    table = table.with_columns(**text)
+    found = table.select("node", start_h=_hours("start"), end_h=_hours("end"), kind=pl.col("kind"))
+    bad = found["node"].is_null() | found["start_h"].is_null() | (found["end_h"].is_null() & table["end"].is_not_null())
+    if bad.any():
+        row = int(bad.arg_true()[0])
+        complaint = _complaint(table.row(row, named=True), found.row(row, named=True))
+        raise UnusableOutages(f"{path}, row {row + 1}: {complaint}")
+    return found.cast(SCHEMA)  # type: ignore[arg-type]
+
+
+def _complaint(told: dict[str, str | None], read: dict[str, object]) -> str:
+    if told["node"] is None:
+        return "no node"
+    name = "start" if read["start_h"] is None else "end"
+    return f"no {name}" if told[name] is None else f"{name} {told[name]!r} is no time"
+
+
+def _hours(column: str) -> pl.Expr:
+    """Hours since 1970, or as they stand; null where a text is no time."""
+    text = pl.col(column)
+    number = text.cast(pl.Float64, strict=False)
+    zoned = [text.str.to_datetime(form, time_unit="us", time_zone="UTC", strict=False) for form in ISO]
+    naive = [text.str.to_datetime(form, time_unit="us", strict=False).dt.replace_time_zone("UTC") for form in NAIVE]
+    short = text.str.to_datetime(SHORT_YEAR, time_unit="us", strict=False).dt.replace_time_zone("UTC")
+    # %Y reads "6/21/05" as the year 5
+    whole = [pl.when(time.dt.year() > 99).then(time) for time in naive]
+    times = [time.dt.epoch("us") / US_PER_H for time in itertools.chain(zoned, whole, [short])]
+    return pl.coalesce(pl.when(number.is_finite()).then(number), *times)

@@ -1,0 +1,244 @@
+"""Hazards from outages, as a JSON row with stable keys and as text lines.
+
+Rates are failures per 1,000 node-hours at risk, with 95% intervals that take nodes as the independent units.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypedDict
+
+import polars as pl
+
+from federation.protocol.life_table import PER_NODE_HOURS
+from federation.runtime.visible import counted_as
+from provider_server.analysis.fault_classes import ACTIONS, FaultClass, FaultClasses
+from provider_server.analysis.fleet_curves import kaplan_meier, nelson_aalen
+from provider_server.analysis.probation import Probation, pieces, standing
+from provider_server.analysis.recurrent import Spells, rate, to_first_failure
+from provider_server.reporting.hazard_text import BandRow, CurvePoint, band_line, curve_points
+
+PROBATION_RATIO = 3.0  # hazard over that of a node never down, from which a node is on probation
+IDLE_NAME = "(no job)"
+SHOWN = 10  # nodes in the text
+
+
+class AfterRepairRow(TypedDict):
+    """Hazards after a node came back; nodes differ by `frailty_variance`, and `memory_hours` is how long that lasts."""
+
+    failures_per_1000_node_hours_never_down: float
+    frailty_variance: float
+    memory_hours: float
+    bands: list[BandRow]
+
+
+class NodeOnProbationRow(TypedDict):
+    """A node that is up and fails at least `PROBATION_RATIO` times as often as one never down: why, and how often."""
+
+    node: str
+    hours_since_back: float
+    ratio_of_repair: float
+    ratio_of_node: float
+    failures_per_1000_node_hours: float
+
+
+class FaultRow(TypedDict):
+    """The failures of one cause on one node: persistent, gray or transient, how likely each is, and what to do.
+
+    `failures` counts bursts of a day once, `expected` is how many are usual; `workloads` are those that a gray fault
+    affects, each more likely than not.
+    """
+
+    node: str
+    kind: str
+    fault_class: FaultClass
+    action: str
+    probability_persistent: float
+    probability_gray: float
+    probability_transient: float
+    failures: int
+    expected: float
+    workloads: list[str]
+    evidence: str
+
+
+class OutagesRow(TypedDict):
+    """Failures and time at risk of a fleet from its outages; `failures` includes `failures_while_down`.
+
+    `outages` counts rows of the file, `not_back` those without an end; `left_out` says what has no part in rates.
+    """
+
+    start_hour: float
+    end_hour: float
+    nodes: int
+    outages: int
+    not_back: int
+    failures: int
+    failures_by_kind: dict[str, int]
+    failures_while_down: int
+    node_hours: float
+    node_hours_down: float
+    failures_per_1000_node_hours: float
+    failures_per_1000_node_hours_low: float
+    failures_per_1000_node_hours_high: float
+    hours_down_median: float | None
+    curve: list[CurvePoint]
+    after_repair: AfterRepairRow
+    on_probation: list[NodeOnProbationRow]
+    faults: list[FaultRow]
+    left_out: list[str]
+
+
+def outages_row(
+    outages: pl.DataFrame,
+    found: Spells,
+    model: Probation,
+    classes: Sequence[FaultClasses],
+    *,
+    nodes: int,
+    nodes_known: bool,
+) -> OutagesRow:
+    """Everything in one row; at least one failure at risk. `nodes_known`: the fleet was named, or its size."""
+    kinds = found.failures.group_by("kind").len().sort("len", "kind", descending=[True, False])
+    at_risk = rate(found)
+    low, high = at_risk.interval()
+    first = to_first_failure(found)
+    down = (outages["end_h"] - outages["start_h"]).median()
+    return {
+        "start_hour": found.start_h,
+        "end_hour": found.end_h,
+        "nodes": nodes,
+        "outages": outages.height,
+        "not_back": outages["end_h"].null_count(),
+        "failures": found.failures.height,
+        "failures_by_kind": dict(kinds.iter_rows()),
+        "failures_while_down": int(found.failures["while_down"].sum()),
+        "node_hours": found.at_risk_h,
+        "node_hours_down": found.down_h,
+        "failures_per_1000_node_hours": PER_NODE_HOURS * float(at_risk.value[0]),
+        "failures_per_1000_node_hours_low": PER_NODE_HOURS * float(low[0]),
+        "failures_per_1000_node_hours_high": PER_NODE_HOURS * float(high[0]),
+        "hours_down_median": down if isinstance(down, float) else None,
+        "curve": curve_points(kaplan_meier(first), nelson_aalen(first)),
+        "after_repair": _after_repair(model, found),
+        "on_probation": _on_probation(model, found),
+        "faults": _faults(classes),
+        "left_out": _left_out(outages, found, nodes_known=nodes_known),
+    }
+
+
+def _after_repair(model: Probation, found: Spells) -> AfterRepairRow:
+    by_band = pieces(found, model.edges_h).group_by("band").agg(pl.col("failed", "hours").sum())
+    seen = {band: (failures, hours) for band, failures, hours in by_band.iter_rows()}
+    low, high = model.estimate().interval()
+    bands: list[BandRow] = []
+    for band, (begin, end) in enumerate(pairwise((0.0, *model.edges_h, None))):
+        failures, hours = seen.get(band + 1, (0, 0.0))
+        bands.append(
+            {
+                "from_hours": begin or 0.0,
+                "to_hours": end,
+                "failures": failures,
+                "node_hours": hours,
+                "ratio": model.ratios[band],
+                "ratio_low": float(low[band]),
+                "ratio_high": float(high[band]),
+            }
+        )
+    return {
+        "failures_per_1000_node_hours_never_down": PER_NODE_HOURS * model.rate_per_node_hour,
+        "frailty_variance": model.frailty_variance,
+        "memory_hours": model.memory_h,
+        "bands": bands,
+    }
+
+
+def _on_probation(model: Probation, found: Spells) -> list[NodeOnProbationRow]:
+    """The worst first."""
+    now = standing(model, found, found.end_h).filter(pl.col("since_h").is_not_null())
+    worse = now.filter(pl.col("rate") >= PROBATION_RATIO * model.rate_per_node_hour)
+    return [
+        {
+            "node": row["node"],
+            "hours_since_back": row["since_h"],
+            "ratio_of_repair": row["ratio"],
+            "ratio_of_node": row["frailty"],
+            "failures_per_1000_node_hours": PER_NODE_HOURS * row["rate"],
+        }
+        for row in worse.sort("rate", "node", descending=[True, False]).iter_rows(named=True)
+    ]
+
+
+def _faults(classes: Sequence[FaultClasses]) -> list[FaultRow]:
+    """Of every node and cause with a failure, what is not transient first, and of that the likeliest."""
+    rows = [_fault(each, place) for each in classes for place in range(len(each.nodes)) if each.failures[place].any()]
+    return sorted(rows, key=lambda row: (row["probability_transient"], row["kind"], row["node"]))
+
+
+def _fault(of: FaultClasses, place: int) -> FaultRow:
+    persistent, gray, transient = of.probability[place].tolist()
+    found = list(FaultClass)[int(of.probability[place].argmax())]
+    likely = of.affected[place] > 0.5 if found is FaultClass.GRAY else of.affected[place] > 1.0
+    failures, ran, with_any = of.failures[place], of.expected[place] > 0, of.failures[place] > 0
+    many = int(failures.sum())
+    under = f", under {int(with_any.sum())} of {counted_as(int(ran.sum()), 'workload')}" if ran.sum() > 1 else ""
+    return {
+        "node": of.nodes[place],
+        "kind": of.cause,
+        "fault_class": found,
+        "action": ACTIONS[found],
+        "probability_persistent": persistent,
+        "probability_gray": gray,
+        "probability_transient": transient,
+        "failures": many,
+        "expected": float(of.expected[place].sum()),
+        "workloads": [name or IDLE_NAME for name, hit in zip(of.workloads, likely.tolist(), strict=True) if hit],
+        "evidence": f"{counted_as(many, 'failure')} where {of.expected[place].sum():.2g} are usual{under}",
+    }
+
+
+def _left_out(outages: pl.DataFrame, found: Spells, *, nodes_known: bool) -> list[str]:
+    outside = outages.filter((pl.col("start_h") < found.start_h) | (pl.col("start_h") >= found.end_h)).height
+    others = outages.height - outside - found.failures.height
+    told = (
+        (outside, "outside the window: time down only"),
+        (others, "planned, or of other kinds than --kind asks for: time down only"),
+        (int(found.failures["while_down"].sum()), "of a node that was down already: no time at risk"),
+    )
+    texts = [f"{counted_as(count, 'outage')} {text}" for count, text in told if count]
+    if not nodes_known:
+        texts.append("nodes that never had an outage: name them with --inventory or --nodes, or rates are too high")
+    return texts
+
+
+def outage_lines(row: OutagesRow) -> list[str]:
+    """The row as text."""
+    kinds = ", ".join(f"{kind} {count}" for kind, count in row["failures_by_kind"].items())
+    low, high = row["failures_per_1000_node_hours_low"], row["failures_per_1000_node_hours_high"]
+    last = row["curve"][-1]
+    return [
+        f"{counted_as(row['failures'], 'failure')} of {counted_as(row['nodes'], 'node')}: {kinds}",
+        f"{row['failures_per_1000_node_hours']:.2g} ({low:.2g}–{high:.2g}) per 1,000 node-hours at risk, of which there"
+        f" were {row['node_hours']:,.0f}; {row['node_hours_down']:,.0f} node-hours down",
+        f"no failure in {last['hours']:,.0f} h: {100 * last['survival']:.1f}% of nodes"
+        f" ({100 * last['survival_low']:.1f}–{100 * last['survival_high']:.1f}%)",
+        *(band_line(band) for band in row["after_repair"]["bands"]),
+        *(_node_line(node) for node in row["on_probation"][:SHOWN]),
+        *(_fault_line(fault) for fault in row["faults"][:SHOWN] if fault["fault_class"] != FaultClass.TRANSIENT),
+    ]
+
+
+def _fault_line(fault: FaultRow) -> str:
+    sure = max(fault["probability_persistent"], fault["probability_gray"])
+    affected = f" ({', '.join(fault['workloads'])})" if fault["workloads"] else ""
+    return (
+        f"{fault['node']}: {fault['kind']}: {fault['fault_class']}{affected}, {min(99.0, 100 * sure):.0f}% sure:"
+        f" {fault['action']}; {fault['evidence']}"
+    )
+
+
+def _node_line(node: NodeOnProbationRow) -> str:
+    return (
+        f"on probation: {node['node']}, back for {node['hours_since_back']:.0f} h,"
+        f" {node['failures_per_1000_node_hours']:.2g} failures per 1,000 node-hours:"
+        f" {node['ratio_of_repair']:.2g} times for the repair, {node['ratio_of_node']:.2g} for the node"
+    )

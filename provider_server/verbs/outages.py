@@ -1,0 +1,75 @@
+"""`pharoah-provider hazard --events`: hazards from a file of outages, instead of telemetry."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from federation.runtime.screen import say
+from federation.runtime.visible import counted_as
+from provider_server.verbs.console import failing, nothing_yet, print_rows
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What of the file is asked for: a window in hours, nodes by inventory or by number, kinds of failure, and jobs."""
+
+    start_h: int | None
+    end_h: int | None
+    inventory: Path | None
+    nodes: int | None
+    kinds: Sequence[str]
+    jobs: Path | None
+
+
+def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
+    """Prints the hazards of the outages in a file, and keeps what a repair does in the home, if there is one.
+
+    Exit code 3 where none of the outages is a failure at risk.
+    """
+    import msgspec
+
+    from provider_server.analysis.fault_classes import classify, exposure
+    from provider_server.analysis.probation import fit_probation
+    from provider_server.analysis.recurrent import spells
+    from provider_server.fleet.outage_files import read_jobs, read_outages
+    from provider_server.learning.on_probation import keep_model
+    from provider_server.reporting.outage_text import outage_lines, outages_row
+
+    with failing():
+        read = read_outages(file)
+        jobs = read_jobs(asked.jobs) if asked.jobs else None
+        nodes = _nodes(read.rows, asked)
+    start_h = read.start_h if asked.start_h is None else float(asked.start_h)
+    end_h = read.end_h if asked.end_h is None else float(asked.end_h)
+    if not start_h < end_h:
+        raise typer.BadParameter(f"the window from hour {start_h:g} to {end_h:g} is empty; see --start and --end")
+    found = spells(read.rows, nodes, start_h, end_h, asked.kinds)
+    if not found.spells["failed"].any():
+        raise nothing_yet(f"no failure in {found.at_risk_h:,.0f} node-hours at risk")
+    model = fit_probation(found)
+    if home:
+        keep_model(home, msgspec.structs.replace(model, source=f"{file.name}: {counted_as(len(nodes), 'node')}"))
+    classes = classify(exposure(found, jobs))
+    nodes_known = asked.inventory is not None or asked.nodes is not None
+    row = outages_row(read.rows, found, model, classes, nodes=len(nodes), nodes_known=nodes_known)
+    if not as_json:
+        say(*(f"left out: {text}" for text in row["left_out"]))
+    print_rows([row], outage_lines, as_json=as_json)
+
+
+def _nodes(outages: "pl.DataFrame", asked: Asked) -> list[str]:
+    """All nodes of the fleet: those of the file, of the inventory, and unnamed ones up to the number told."""
+    from provider_server.fleet.telemetry.inventory import load
+
+    named = set(outages["node"]) | set(load(asked.inventory).names if asked.inventory else ())
+    if asked.nodes is None:
+        return sorted(named)
+    if asked.nodes < len(named):
+        raise typer.BadParameter(f"--nodes {asked.nodes}, but {len(named)} are named")
+    return sorted(named) + [f"(node without outage {number})" for number in range(asked.nodes - len(named))]

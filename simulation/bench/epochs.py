@@ -1,0 +1,117 @@
+"""Two years over a change of epoch: what is found with and without links between the tokens of both.
+
+Each cloud is the `standard` scenario for 104 weeks under the provider's settings as shipped: two epochs, each opened
+six times. Tokens change with the epoch. Contexts are renamed by the provider in both cases; workloads only where
+tenants link them, and here all do. Releases, with their noise, are the same with and without.
+
+`auroc`, `average_precision`, `found_share`   of the pairs of the current epoch's tokens, as in `bench openings`
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from federation.protocol.plan import HOURS_PER_WEEK
+from provider_server.learning.findings import learn
+from provider_server.learning.links import Names, renamed
+from simulation.bench import attendance, learning
+from simulation.bench.openings import SHIPPED, shipped
+from simulation.cloud.scenario import Scenario
+
+QUICK_EPOCH = 13
+
+
+class EpochsRow(msgspec.Struct, frozen=True):
+    """The findings after so many weeks; means over clouds."""
+
+    linked: bool
+    weeks: int
+    clouds: int
+    auroc: float
+    average_precision: float
+    found_share: float
+
+
+class EpochsFigures(msgspec.Struct, frozen=True):
+    """Of `bench epochs`."""
+
+    rows: tuple[EpochsRow, ...]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The findings of one cloud after an opening."""
+
+    linked: bool
+    weeks: int
+    judged: learning.Judged
+    planted: int
+
+
+def scenario(*, quick: bool) -> Scenario:
+    """Two epochs of the standard scenario under the settings as shipped."""
+    one = shipped(SHIPPED.openings, quick=quick)
+    weeks = QUICK_EPOCH if quick else SHIPPED.weeks_per_epoch
+    return msgspec.structs.replace(one, horizon_weeks=weeks, weeks=2 * weeks)
+
+
+def seen(clouds: int, *, quick: bool) -> Iterator[Seen]:
+    """One after another: each cloud, from the last opening of the first epoch on, without links and with them."""
+    for seed in range(clouds):
+        year = learning.live(scenario(quick=quick), seed)
+        answers = attendance.present(year, 1.0, seed)
+        noise = attendance.InsecureRepeatable(os.urandom(16))
+        made = attendance.releases(year, attendance.failures_by_week(year), answers, noise)
+        truth = learning.true_rates(year)
+        (last,) = (at for at, one in enumerate(made[:-1]) if made[at + 1].plan.epoch > one.plan.epoch)
+        for at in range(last, len(made)):
+            plan = made[at].plan
+            known = [lease for lease in year.leases if lease.start_h < plan.end_hour]
+            for linked in (False, True):
+                names = names_of(year, linked=linked) if plan.epoch else {}
+                findings = learn(*renamed(made[: at + 1], known, names))
+                judged = learning.judge(year, truth, findings, plan.epoch)
+                yield Seen(linked, plan.end_hour // HOURS_PER_WEEK, judged, len(year.cloud.mismatched))
+
+
+def names_of(year: learning.Year, *, linked: bool) -> Names:
+    """The tokens of the first epoch by those of the second: of contexts, and of workloads if they are linked."""
+    of = year.cloud.scenario
+    names: dict[str, str] = {}
+    for number in range(max(of.workloads, of.contexts)):
+        for level in range(of.buildup_levels):
+            workload, context = number % of.workloads, number % of.contexts
+            before, now = (learning.labels_of(of, epoch, workload, context, level) for epoch in (0, 1))
+            kinds = before.keys() if linked else ("context", "context_level")
+            names |= {before[kind]: now[kind] for kind in kinds}
+    return names
+
+
+def summary(all_seen: Sequence[Seen]) -> EpochsFigures:
+    """Means over clouds."""
+    rows = []
+    for weeks, linked in sorted({(one.weeks, one.linked) for one in all_seen}):
+        own = [one for one in all_seen if (one.weeks, one.linked) == (weeks, linked)]
+        rows.append(
+            EpochsRow(
+                linked,
+                weeks,
+                len(own),
+                float(np.mean([one.judged.auroc for one in own])),
+                float(np.mean([one.judged.average_precision for one in own])),
+                sum(one.judged.true for one in own) / sum(one.planted for one in own),
+            )
+        )
+    return EpochsFigures(tuple(rows))
+
+
+def lines(figures: EpochsFigures) -> Iterator[str]:
+    """For people."""
+    for row in figures.rows:
+        yield (
+            f"after {row.weeks} weeks, {'with' if row.linked else 'without'} links: AUROC {row.auroc:.3f},"
+            f" average precision {row.average_precision:.3f}, {row.found_share:.0%} found"
+        )

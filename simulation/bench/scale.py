@@ -1,0 +1,251 @@
+"""What a round costs each party as tenants and cells grow, at the beginning and at the end of a year's series.
+
+A row is one round of `simulation.bench.scale_round`, in a process of its own. Where all contributions together would
+be larger than the bound, a round with fewer contributors is held, and a first round of a series with half as many of
+them says what each further tenant costs: such a row has `measured_tenants` below `tenants`.
+
+`tenant_cpu_seconds`       one answer of a tenant whose service has answered before: policy, price, ledger, noise, masks
+`first_answer_cpu_seconds` the same where the process makes its tables of noise for the first time
+`trustee_cpu_seconds`      one trustee: it checks every contribution, endorses, and sums its masks
+`provider_cpu_seconds`     the provider: it receives, checks, stores, and adds
+`tenant_bytes`             what a tenant sends
+`trustee_bytes`            what a trustee receives and sends
+`provider_bytes`           what the provider receives from all, and sends to trustees
+`peak_memory_bytes`        all parties of the measured round, in one process
+
+`speeds` compares, for one tenant, the masks of all vectors for three trustees with the cipher alone on as many bytes,
+and with drawing the noise. `beside_flower` is `bench aggregation` on one size: SecAgg+ and ours in this very run.
+
+Not promised: that a line holds beyond memory, or the seconds on another machine.
+"""
+
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+from crypto.ids import Digest, RoundId
+from crypto.masking import MaskKey, sum_of_masks
+from federation.protocol.noise import SystemSampler, noise_share
+from simulation.bench import aggregation
+from simulation.bench.scale_round import MASKING, REAL_TENANTS, Costs, Keys, cells_plan, measure
+from simulation.run.streams import streams
+
+TENANTS, CELLS, POSITIONS = (100, 1_000, 10_000), (10_000, 1_000_000), (0, 51)
+QUICK_TENANTS, QUICK_CELLS, QUICK_POSITIONS = (10, 40), (400,), (0, 2)
+FLOWER, QUICK_FLOWER = (100, 10_000), (20, 1_000)
+FEWEST = 2 * (REAL_TENANTS + 1)  # half of them must be more than the real ones; and a cohort has ten
+GIGABYTE = 10**9
+_STREAM_BYTES = 2**16
+
+
+class ScaleRow(msgspec.Struct, frozen=True):
+    """One round; trustee's and provider's figures are for all `tenants`, memory is that of `measured_tenants`."""
+
+    tenants: int
+    cells: int
+    position: int
+    measured_tenants: int
+    vectors: int
+    tenant_cpu_seconds: float
+    first_answer_cpu_seconds: float
+    trustee_cpu_seconds: float
+    provider_cpu_seconds: float
+    tenant_bytes: int
+    trustee_bytes: int
+    provider_bytes: int
+    peak_memory_bytes: int
+
+
+class SpeedRow(msgspec.Struct, frozen=True):
+    """One tenant's masks beside the cipher on as many bytes, and its noise; seconds of CPU."""
+
+    cells: int
+    vectors: int
+    cipher_cpu_seconds: float
+    mask_cpu_seconds: float
+    noise_cpu_seconds: float
+
+
+class FlowerRow(msgspec.Struct, frozen=True):
+    """One round of `bench aggregation`: what its keys say."""
+
+    n: int
+    length: int
+    client_cpu_seconds: float
+    wall_seconds: float
+    flower_client_cpu_seconds: float
+    flower_wall_seconds: float
+
+
+class ScaleFigures(msgspec.Struct, frozen=True):
+    """Of `bench scale`."""
+
+    rows: tuple[ScaleRow, ...]
+    speeds: tuple[SpeedRow, ...]
+    beside_flower: FlowerRow
+
+
+def sizes(*, quick: bool) -> list[tuple[int, int, int]]:
+    """Tenants, cells and position of each row, in order."""
+    tenants, cells, positions = (QUICK_TENANTS, QUICK_CELLS, QUICK_POSITIONS) if quick else (TENANTS, CELLS, POSITIONS)
+    return [(many, table, position) for table in cells for many in tenants for position in positions]
+
+
+def rows(bound_bytes: float, *, quick: bool) -> Iterator[ScaleRow]:
+    """One row after the other; `bound_bytes` bounds the contributions of a round that is held."""
+    for size in sizes(quick=quick):
+        with ProcessPoolExecutor(1, get_context("spawn")) as fresh:  # its memory is that of this row alone
+            yield fresh.submit(row, *size, bound_bytes).result()
+
+
+def row(tenants: int, cells: int, position: int, bound_bytes: float) -> ScaleRow:
+    """One row, in this process."""
+    keys = Keys.fresh(tenants)
+    words = cells_plan(keys, cells).words
+    held = min(tenants, max(FEWEST, int(bound_bytes / (8 * words))))
+    costs = _held(keys, cells, position, held)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if held < tenants:
+        costs = extended(_held(keys, cells, 0, held // 2), held // 2, costs, held, tenants)
+    return ScaleRow(
+        tenants,
+        cells,
+        position,
+        held,
+        words // cells,
+        costs.tenant_cpu_seconds,
+        costs.first_answer_cpu_seconds,
+        costs.trustee_cpu_seconds,
+        costs.provider_cpu_seconds,
+        costs.tenant_bytes,
+        costs.trustee_bytes,
+        costs.provider_bytes,
+        memory,
+    )
+
+
+def _held(keys: Keys, cells: int, position: int, contributors: int) -> Costs:
+    with tempfile.TemporaryDirectory(prefix="pharoah-") as root:
+        return measure(keys, Path(root), cells, position, contributors)
+
+
+def extended(first: Costs, few: int, more: Costs, many: int, tenants: int) -> Costs:
+    """The costs of a round of `tenants` from one of `many`, and from a first round of a series with `few`.
+
+    Each further tenant costs what each of a first round does, which has no past to read: seconds are not taken from the
+    difference of two rounds, which is smaller than what they vary by. Bytes, which do not vary, are.
+    """
+    further = tenants - many
+
+    def bytes_at(low: int, high: int) -> int:
+        return round(high + (high - low) / (many - few) * further)
+
+    return replace(
+        more,
+        trustee_cpu_seconds=more.trustee_cpu_seconds + first.trustee_cpu_seconds / few * further,
+        provider_cpu_seconds=more.provider_cpu_seconds + first.provider_cpu_seconds / few * further,
+        trustee_bytes=bytes_at(first.trustee_bytes, more.trustee_bytes),
+        provider_bytes=bytes_at(first.provider_bytes, more.provider_bytes),
+    )
+
+
+# ---- masks beside the cipher, and beside Flower ----------------------------------------------------------------------
+
+
+def speed(cells: int) -> SpeedRow:
+    """The best of three for each of the three, as they are interleaved with what else a machine does."""
+    plan = cells_plan(Keys.fresh(TENANTS[0]), cells)
+    key, trustees = MaskKey.generate(os.urandom), [MaskKey.generate(os.urandom).public for _ in range(MASKING)]
+    own = [one for (one,) in streams(RoundId(bytes(16)), Digest(bytes(32)), [(1, key.public)], trustees)]
+    sampler = SystemSampler()
+    for part in plan.shares.parts:  # makes the tables
+        noise_share(plan, sampler, part)
+    return SpeedRow(
+        cells,
+        plan.vectors,
+        _best(lambda: _cipher(8 * plan.words * MASKING)),
+        _best(lambda: sum_of_masks(key, own, plan.words)),
+        _best(lambda: [noise_share(plan, sampler, part) for part in plan.shares.parts]),
+    )
+
+
+def _best(work: Callable[[], object]) -> float:
+    seconds = []
+    for _ in range(3):
+        began = time.process_time()
+        work()
+        seconds.append(time.process_time() - began)
+    return min(seconds)
+
+
+def _cipher(size: int) -> None:
+    stream = Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
+    zeros, block = memoryview(bytes(_STREAM_BYTES)), bytearray(_STREAM_BYTES)
+    for _ in range(-(-size // _STREAM_BYTES)):
+        stream.update_into(zeros, block)
+
+
+def speeds(*, quick: bool) -> tuple[SpeedRow, ...]:
+    """One row for each size of a table."""
+    return tuple(speed(cells) for cells in (QUICK_CELLS if quick else CELLS))
+
+
+def beside_flower(*, quick: bool) -> FlowerRow:
+    """Both sides on the same vectors."""
+    known = asdict(aggregation.measure(*(QUICK_FLOWER if quick else FLOWER), flower=True))
+    return FlowerRow(**{name: known[name] for name in FlowerRow.__struct_fields__})
+
+
+def lines(figures: ScaleFigures) -> Iterator[str]:
+    """For people."""
+    for one in figures.rows:
+        sample = "" if one.measured_tenants == one.tenants else f", from rounds of {one.measured_tenants}"
+        yield (
+            f"{one.tenants} tenants, {one.cells} cells, position {one.position}{sample}: CPU of a tenant"
+            f" {one.tenant_cpu_seconds:.3g} s, a trustee {one.trustee_cpu_seconds:.3g} s, the provider"
+            f" {one.provider_cpu_seconds:.3g} s; a tenant sends {one.tenant_bytes} bytes"
+        )
+    for each in figures.speeds:
+        yield (
+            f"{each.cells} cells: masks take {each.mask_cpu_seconds / each.cipher_cpu_seconds:.2f} times the cipher,"
+            f" noise {each.noise_cpu_seconds / each.mask_cpu_seconds:.2f} times the masks"
+        )
+    flower = figures.beside_flower
+    wall = flower.flower_wall_seconds / flower.wall_seconds
+    cpu = flower.flower_client_cpu_seconds / flower.client_cpu_seconds
+    yield (
+        f"{flower.n} clients, {flower.length} cells: SecAgg+ takes {wall:.1f} times our wall time and {cpu:.1f} times a"
+        " client's CPU"
+    )
+
+
+def picture(rows: Sequence[ScaleRow], file: Path) -> None:
+    """Growth with the number of tenants, as SVG: one panel per size of the table, a line per party and position."""
+    import matplotlib as mpl
+
+    mpl.rcParams["svg.hashsalt"] = "pharoah"
+    from matplotlib.figure import Figure
+
+    tables = sorted({one.cells for one in rows})
+    figure = Figure(figsize=(4.2 * len(tables), 3.6), layout="constrained")
+    panels = figure.subplots(1, len(tables), squeeze=False, sharey=True)[0]
+    for panel, cells in zip(panels, tables, strict=True):
+        for colour, party in zip(("C0", "C1", "C2"), ("tenant", "trustee", "provider"), strict=True):
+            for style, position in zip(("-o", "--s"), sorted({one.position for one in rows}), strict=False):
+                shown = [one for one in rows if (one.cells, one.position) == (cells, position)]
+                seconds = [getattr(one, f"{party}_cpu_seconds") for one in shown]
+                label = f"{party}, position {position}"
+                panel.plot([one.tenants for one in shown], seconds, style, color=colour, label=label, markersize=4)
+        panel.set(xscale="log", yscale="log", xlabel="tenants", title=f"{cells:,} cells")
+    panels[0].set_ylabel("seconds of CPU in a round")
+    panels[0].legend(fontsize="x-small")
+    figure.savefig(file, format="svg", metadata={"Date": None})

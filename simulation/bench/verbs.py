@@ -1,0 +1,233 @@
+"""The verbs of `pharoah-sim bench`. What each measures is imported when it runs."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from federation.runtime.console import AsJson, Console, Verb, group
+from federation.runtime.screen import progress as progressing, show, show_json
+from simulation.run import engines
+from simulation.run.engine_options import Address, EngineKind
+from simulation.run.engines import Kind
+
+if TYPE_CHECKING:
+    from simulation.bench.aggregation import Row
+
+bench = group("bench", "Measure protocols on this machine, compared with others where there are any.")
+
+_console = Console("pharoah-sim")
+
+
+@bench.command(cls=Verb)
+def aggregation(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Secure sums, compared with Flower's SecAgg+ on the same vectors, and alone with 1,000 and 10,000 clients."""
+    with _console.failing(), progressing() as progress:
+        from simulation.bench import aggregation as bench_aggregation
+
+        total = bench_aggregation.rows(quick=quick)
+        measured = list(progress.track(bench_aggregation.aggregation(quick=quick), total=total, description="rounds"))
+    if as_json:
+        show_json(bench_aggregation.Rows(tuple(measured)))
+    else:
+        show(*_timed(measured))
+
+
+@bench.command(cls=Verb)
+def attendance(
+    clouds: Annotated[int, typer.Option(min=0, help="Number of clouds to find mismatches in; 0: noise alone.")] = 5,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Noise over the ideal when not everybody answers, and the accuracy of findings then."""
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
+        from federation.protocol.noise import SystemSampler
+        from simulation.bench import attendance as bench_attendance
+
+        noises = list(bench_attendance.rows(SystemSampler(), quick=quick))
+        steps = bench_attendance.found(side_by_side, clouds, quick=quick)
+        total = clouds * len(bench_attendance.ANSWERING)
+        summary = bench_attendance.summary(noises, list(progress.track(steps, total=total, description="clouds")))
+    if as_json:
+        show_json(summary)
+    else:
+        show(*bench_attendance.lines(summary))
+
+
+@bench.command(cls=Verb)
+def scale(
+    gigabytes: Annotated[
+        float, typer.Option(min=0.001, help="Hold no round whose contributions are larger; extend a line instead.")
+    ] = 1.0,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the growth into this SVG file.", show_default=False)
+    ] = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """CPU, bytes and memory of a round for each party, with up to 10,000 tenants and a million cells."""
+    with _console.failing(), progressing() as progress:
+        from simulation.bench import scale as bench_scale
+
+        steps = bench_scale.rows(gigabytes * bench_scale.GIGABYTE, quick=quick)
+        total = len(bench_scale.sizes(quick=quick))
+        rows = tuple(progress.track(steps, total=total, description="rounds"))
+        speeds, flower = bench_scale.speeds(quick=quick), bench_scale.beside_flower(quick=quick)
+        figures = bench_scale.ScaleFigures(rows, speeds, flower)
+        if picture is not None:
+            bench_scale.picture(rows, picture)
+    if as_json:
+        show_json(figures)
+    else:
+        show(*bench_scale.lines(figures))
+
+
+@bench.command(cls=Verb)
+def openings(
+    clouds: Annotated[int, typer.Option(min=1, help="Number of clouds, each a year long.")] = 3,
+    *,
+    only_shipped: Annotated[bool, typer.Option("--only-shipped", help="The weeks of provider.toml alone.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Precision and delay of findings when a series is opened weekly, every four weeks, quarterly, and as shipped."""
+    with _console.failing(), progressing() as progress:
+        from simulation.bench import openings as bench_openings
+
+        ways = ("shipped",) if only_shipped else tuple(bench_openings.WAYS)
+        steps = bench_openings.seen(clouds, ways, quick=quick)
+        total = clouds * len(ways) * len(bench_openings.ANSWERING)
+        summary = bench_openings.summary(list(progress.track(steps, total=total, description="clouds")))
+    if as_json:
+        show_json(summary)
+    else:
+        show(*bench_openings.lines(summary))
+
+
+@bench.command(cls=Verb)
+def epochs(
+    clouds: Annotated[int, typer.Option(min=1, help="Number of clouds, each two years long.")] = 3,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Findings over a change of epoch, with and without links between the tokens of both epochs."""
+    with _console.failing(), progressing() as progress:
+        from simulation.bench import epochs as bench_epochs
+
+        total = clouds * 14
+        steps = bench_epochs.seen(clouds, quick=quick)
+        summary = bench_epochs.summary(list(progress.track(steps, total=total, description="findings")))
+    if as_json:
+        show_json(summary)
+    else:
+        show(*bench_epochs.lines(summary))
+
+
+@bench.command(cls=Verb)
+def field(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds of each kind, each with fresh noise.")] = 20,
+    only: Annotated[list[str] | None, typer.Option("--only", help="A kind of cloud; may be repeated.")] = None,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy of findings from other clouds than the standard one: rarer failures, smaller effects, bad reports."""
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
+        from federation.protocol.noise import SystemSampler
+        from simulation.bench import field as bench_field
+
+        names = tuple(only or bench_field.CELLS)
+        if unknown := [name for name in names if name not in bench_field.CELLS]:
+            raise typer.BadParameter(f"no kind of cloud {unknown[0]!r}; there are {', '.join(bench_field.CELLS)}")
+        steps = bench_field.field(side_by_side, names, seeds, SystemSampler(), quick=quick)
+        seen = list(progress.track(steps, total=seeds * len(names), description="clouds"))
+        rows = bench_field.summary(names, seen)
+    if as_json:
+        show_json(rows)
+    else:
+        show(*bench_field.lines(rows))
+
+
+@bench.command(cls=Verb)
+def learning(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 20,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy of findings from a year of the standard scenario: without privacy, at epsilon 1 and 2."""
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
+        from federation.protocol.noise import SystemSampler
+        from simulation.bench import learning as bench_learning
+
+        steps = bench_learning.learning(side_by_side, seeds, SystemSampler(), quick=quick)
+        total = seeds * len(bench_learning.EPSILONS)
+        summary = bench_learning.summary(list(progress.track(steps, total=total, description="clouds")))
+    if as_json:
+        show_json(summary)
+    else:
+        show(*(f"{level} {key}: {value:.3f}" for level, figures in summary.items() for key, value in figures.items()))
+
+
+@bench.command(cls=Verb)
+def check(
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of checks at random times, 500 a second.")] = 30.0,
+    requests: Annotated[int, typer.Option(min=100, help="Number of checks that saturate the service.")] = 200_000,
+    watchers: Annotated[int, typer.Option(min=20, help="Number of idle streams, each on its own connection.")] = 10_000,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """The provider's online service: latency and throughput of checks, memory, and the cost of idle streams."""
+    with _console.failing():
+        from simulation.bench import check as bench_check
+
+        figures = bench_check.check(seconds, requests, watchers)
+    if as_json:
+        show_json(figures)
+    else:
+        show(*(f"{key}: {value:.6g}" for key, value in figures.items()))
+
+
+@bench.command(name="impact", cls=Verb)
+def bench_impact(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 5,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Benefit of checks and hints over a year of the standard scenario: mean and range over clouds."""
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
+        from federation.protocol.noise import SystemSampler
+        from simulation.bench import impact as bench_impact
+
+        steps = bench_impact.impacts(side_by_side, seeds, SystemSampler(), quick=quick)
+        total = seeds * len(bench_impact.LEVELS)
+        summary = bench_impact.summary(list(progress.track(steps, total=total, description="clouds")))
+    if as_json:
+        show_json(summary)
+    else:
+        show(*bench_impact.lines(summary))
+
+
+def _timed(rows: list["Row"]) -> Iterator[str]:
+    """A line per figure, with an empty line between rounds; figures that were not measured are left out."""
+    for number, row in enumerate(rows):
+        yield from [""] if number else []
+        yield from (f"{key}: {value:.6g}" for key, value in asdict(row).items() if value is not None)

@@ -1,0 +1,15 @@
+"""The options of verbs whose work is done side by side."""
+
+from typing import Annotated
+
+import typer
+
+from simulation.run.engines import Kind
+
+EngineKind = Annotated[
+    Kind, typer.Option("--engine", help="What does the work side by side: processes of this machine, or Ray.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(help="Of a Ray cluster, host:port; without it Ray starts on this machine.", show_default=False),
+]

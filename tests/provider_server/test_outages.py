@@ -1,0 +1,326 @@
+"""Outages as they are: three forms of file, overlaps, short and open ones, repairs; lifelines as the oracle."""
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from lifelines import KaplanMeierFitter, NelsonAalenFitter
+from typer.testing import CliRunner
+
+from provider_server.analysis.fleet_curves import kaplan_meier, nelson_aalen
+from provider_server.analysis.probation import shipped
+from provider_server.analysis.recurrent import Spells, rate, spells, to_first_failure
+from provider_server.cli import app
+from provider_server.fleet.outage_files import SCHEMA, UnusableOutages, read_outages
+from provider_server.learning.on_probation import load_model
+from tests.support import schemas
+
+TRACE = Path(__file__).resolve().parents[3] / "shared/data/infinitehbd/fault_trace.json.gz"
+
+HEADER = "node,start,end,kind\n"
+LANL = (
+    ",,,titles,,\n"
+    "System,nodes,nodenumz,Prob Started (mm/dd/yy hh:mm),Prob Fixed (mm/dd/yy hh:mm),Down Time,"
+    "Facilities,Hardware,Human Error,Network,Undetermined,Software,Same Event\n"
+    "2,49,0,6/21/2005 10:54,6/21/2005 11:00,6,,Memory Dimm,,,,,No\n"
+    "2,49,0,06/21/05 10:58,06/21/05 12:00,62,,,,,,DST,No\n"
+    "20,49,0,6/22/2005 1:00,,,,,,,Unresolvable,,No\n"
+)
+
+
+def written(folder: Path, content: str, name: str = "events.csv") -> Path:
+    file = folder / name
+    file.write_text(content)
+    return file
+
+
+def rows(*of: tuple[str, float, float | None, str]) -> pl.DataFrame:
+    return pl.DataFrame(of, schema=SCHEMA, orient="row")
+
+
+def told(*words: str | Path) -> Any:
+    result = CliRunner().invoke(app, [*map(str, words), "--json"])
+    assert result.exit_code == 0, result.output
+    return schemas.held("pharoah-provider hazard --events", result.stdout)[0]
+
+
+def a_trace(*of: tuple[str, float, str]) -> str:
+    fault = {"Level": "Hardware Failure", "Class": "GPU", "Desc": "lost"}
+    events = [{"node_id": n, "event_time": t, "event_type": kind, "fault_type": fault} for n, t, kind in of]
+    return json.dumps(events)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_times_are_hours_or_iso_with_and_without_a_zone(tmp_path: Path) -> None:
+    text = HEADER + "a,12.5,13,x\nb,1970-01-02T00:00:00Z,1970-01-02T03:00:00+02:00,\nc,1970-01-01 01:30,,y/z\n"
+    found = read_outages(written(tmp_path, text)).rows
+    assert found.rows() == [("c", 1.5, None, "y/z"), ("a", 12.5, 13.0, "x"), ("b", 24.0, 25.0, "unknown")]
+
+
+def test_los_alamos_as_published(tmp_path: Path) -> None:
+    found = read_outages(written(tmp_path, LANL))
+    assert found.rows["node"].to_list() == ["2/0", "2/0", "20/0"]
+    assert found.rows["kind"].to_list() == ["Hardware/Memory Dimm", "Software/DST", "Undetermined/Unresolvable"]
+    hours = (found.rows["end_h"] - found.rows["start_h"]).to_list()
+    assert hours[:2] == pytest.approx([0.1, 62 / 60])
+    assert hours[2] is None
+    assert found.start_h % 24 == 0
+    assert found.end_h == found.start_h + 48.0
+
+
+def test_a_trace_of_starts_and_ends_may_be_gzipped_and_its_clock_begins_at_0(tmp_path: Path) -> None:
+    content = a_trace(
+        ("a", 2.0, "fault_start"), ("b", 2.5, "fault_end"), ("a", 3.0, "fault_end"), ("a", 4.0, "fault_start")
+    )
+    file = tmp_path / "trace.json.gz"
+    file.write_bytes(gzip.compress(content.encode()))
+    found = read_outages(file)
+    kind = "Hardware Failure/GPU"
+    assert found.rows.rows() == [("b", 0.0, 60.0, kind), ("a", 48.0, 72.0, kind), ("a", 96.0, None, kind)]
+    assert (found.start_h, found.end_h) == (0.0, 120.0)
+
+
+def test_faults_of_one_node_that_overlap_end_in_the_order_they_began(tmp_path: Path) -> None:
+    times = (("a", 1.0, "fault_start"), ("a", 2.0, "fault_start"), ("a", 3.0, "fault_end"), ("a", 5.0, "fault_end"))
+    found = read_outages(written(tmp_path, a_trace(*times))).rows
+    assert found.select("start_h", "end_h").rows() == [(24.0, 72.0), (48.0, 120.0)]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (HEADER + "a,1,2,x\na,soon,2,x\n", "row 2: start 'soon' is no time"),
+        (HEADER + "a,1,never,x\n", "row 1: end 'never' is no time"),
+        (HEADER + "a,1,nan,x\n", "row 1: end 'nan' is no time"),
+        (HEADER + ",1,2,x\n", "row 1: no node"),
+        (HEADER + "a,,2,x\n", "row 1: no start"),
+        (HEADER + "a,3,2,x\n", "outage 1: it ends before it starts"),
+        (HEADER, "has no outages"),
+        ("a,b\n1,2\n", "has no columns node, start, end, kind"),
+        ("", "has no columns node, start, end, kind"),
+        ('[{"node_id": 3}]', "Expected `str`"),
+        ("[", "truncated"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_an_error_that_says_where(tmp_path: Path, content: str, words: str) -> None:
+    with pytest.raises(UnusableOutages, match=words):
+        read_outages(written(tmp_path, content))
+
+
+# ---- time at risk ----------------------------------------------------------------------------------------------------
+
+
+def test_overlaps_are_down_once_and_counted_each() -> None:
+    found = spells(rows(("a", 10, 20, "x"), ("a", 12, 15, "y"), ("a", 18, 30, "x"), ("a", 50, 50, "x")), ["a"], 0, 100)
+    assert found.spells.select("start_h", "stop_h", "failed", "back_h", "before").rows() == [
+        (0.0, 10.0, True, None, 0),
+        (30.0, 50.0, True, 30.0, 1),
+        (50.0, 100.0, False, 50.0, 2),
+    ]
+    assert found.failures["while_down"].to_list() == [False, True, True, False]
+    assert (found.at_risk_h, found.down_h) == (80.0, 20.0)
+
+
+def test_a_failure_in_the_hours_after_another_counts_and_an_outage_of_minutes_too() -> None:
+    found = spells(rows(("a", 10, 10.2, "x"), ("a", 10.5, 10.6, "x"), ("a", 11.0, 12.0, "x")), ["a"], 0, 20)
+    assert found.spells["failed"].sum() == 3
+    assert found.at_risk_h == pytest.approx(20 - 1.3)
+
+
+def test_a_repair_is_no_failure_but_ends_the_time_at_risk_and_is_where_the_node_came_back() -> None:
+    found = spells(rows(("a", 10, 15, "Repair/board"), ("a", 40, None, "x")), ["a", "b"], 0, 50)
+    assert found.spells.filter(node="a").select("stop_h", "failed", "back_h").rows() == [
+        (10, False, None),
+        (40, True, 15),
+    ]
+    assert found.failures.height == 1
+    assert found.at_risk_h == 10 + 25 + 50
+
+
+def test_kinds_choose_failures_by_class_and_the_others_stay_outages() -> None:
+    outages = rows(("a", 10, 20, "hardware/GPU"), ("a", 30, 40, "hardware-like"), ("a", 50, 60, "software"))
+    found = spells(outages, ["a"], 0, 100, ["hardware"])
+    assert found.spells["failed"].to_list() == [True, False, False, False]
+    assert found.at_risk_h == 70
+
+
+def test_an_outage_from_before_the_window_is_down_time_and_one_without_end_lasts_to_the_next() -> None:
+    outages = rows(
+        ("a", -10, 5, "x"), ("b", 10, None, "x"), ("b", 30, 40, "x"), ("c", 20, None, "x"), ("d", 200, 201, "x")
+    )
+    found = spells(outages, ["a", "b", "c", "d"], 0, 100)
+    assert dict(found.spells.group_by("node").agg((pl.col("stop_h") - pl.col("start_h")).sum()).iter_rows()) == {
+        "a": 95.0,
+        "b": 70.0,
+        "c": 20.0,
+        "d": 100.0,
+    }
+    assert found.failures.select("node", "while_down").rows() == [("b", False), ("b", True), ("c", False)]
+    assert found.at_risk_h + found.down_h == 400
+
+
+def drawn(seed: int, nodes: int = 60) -> tuple[pl.DataFrame, list[str]]:
+    """Nodes with outages that overlap, follow each other closely, or never end; half of the nodes have none."""
+    rng = np.random.default_rng(seed)
+    names = [f"n{number}" for number in range(nodes)]
+    found: list[tuple[str, float, float | None, str]] = []
+    for name in names[: nodes // 2]:
+        for start in np.sort(rng.uniform(-50, 500, rng.integers(1, 8))):
+            kind = str(rng.choice(["hardware/GPU", "software", "repair"]))
+            found.append((name, float(start), float(start + rng.exponential(30)), kind))
+    return rows(*found), names
+
+
+def by_hand(outages: pl.DataFrame, names: list[str], end_h: float) -> list[tuple[str, float, float, bool]]:
+    """The same spells by walking over each node's outages in a loop."""
+    found = []
+    for name in names:
+        at = 0.0
+        for _, start, end, kind in outages.filter(node=name).sort("start_h").iter_rows():
+            if start >= end_h:
+                continue
+            if start > at:
+                found.append((name, at, start, kind != "repair"))
+            at = max(at, end)
+        if at < end_h:
+            found.append((name, at, end_h, False))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_spells_and_curves_are_those_of_a_loop_and_of_lifelines(seed: int) -> None:
+    outages, names = drawn(seed)
+    found = spells(outages, names, 0, 400)
+    expected = by_hand(outages, names, 400)
+    assert sorted(found.spells.select("node", "start_h", "stop_h", "failed").rows()) == expected
+    failed_before: set[str] = set()
+    first = []
+    for spell in expected:
+        if spell[0] not in failed_before:
+            first.append(spell)
+        if spell[3]:
+            failed_before.add(spell[0])
+    start, stop, failed = (np.array([spell[place] for spell in first]) for place in (1, 2, 3))
+    theirs = KaplanMeierFitter().fit(stop, failed, entry=start + 1e-9)
+    ours = kaplan_meier(to_first_failure(found))
+    assert ours.value == pytest.approx(theirs.survival_function_at_times(ours.times).to_numpy())
+    every = found.spells.select("node", "start_h", "stop_h", "failed")
+    start, stop, failed = (np.array([spell[place] for spell in expected]) for place in (1, 2, 3))
+    again = NelsonAalenFitter(nelson_aalen_smoothing=False).fit(stop, failed, entry=start + 1e-9)
+    mean = nelson_aalen(every)
+    assert mean.value == pytest.approx(again.cumulative_hazard_at_times(mean.times).to_numpy())
+    assert len(mean.times) == sum(spell[3] for spell in expected)
+
+
+def test_intervals_of_rates_allow_for_nodes_that_differ() -> None:
+    """Nodes with gamma rates of variance 4: the robust interval holds the mean; one by counts would not."""
+    rng, inside, by_counts = np.random.default_rng(8), 0, 0
+    for _ in range(200):
+        rates = 0.002 * rng.gamma(0.25, 4.0, 300)
+        outages = [
+            (f"n{node}", float(start), float(start) + 1e-3, "x")
+            for node, each in enumerate(rates)
+            for start in rng.uniform(0, 1000, rng.poisson(1000 * each))
+        ]
+        found = spells(rows(*outages), [f"n{node}" for node in range(300)], 0, 1000)
+        log, true = math.log(float(rate(found).value[0])), math.log(0.002)
+        inside += abs(log - true) <= 1.96 * float(rate(found).log_sd[0])
+        by_counts += abs(log - true) <= 1.96 / math.sqrt(found.failures.height)
+    assert inside >= 180 > 140 >= by_counts
+
+
+# ---- the verb --------------------------------------------------------------------------------------------------------
+
+
+def test_the_verb_counts_every_failure_and_says_what_has_no_time_at_risk(tmp_path: Path) -> None:
+    text = HEADER + "a,1,9,hw\na,5,6,hw\na,9.5,10,sw\nb,20,,repair\nc,50,51,hw\n"
+    row = told("hazard", "--events", written(tmp_path, text), "--nodes", "10", "--end", "100", "--kind", "hw")
+    assert (row["nodes"], row["outages"], row["failures"], row["failures_while_down"]) == (10, 5, 3, 1)
+    assert (row["not_back"], row["hours_down_median"]) == (1, 1.0)
+    assert row["node_hours"] == 1000 - 8 - 0.5 - 80 - 1
+    assert row["failures_per_1000_node_hours"] == pytest.approx(2000 / row["node_hours"])
+    assert row["failures_by_kind"] == {"hw": 3}
+    assert [text.split(" ", 1)[0] for text in row["left_out"]] == ["2", "1"]
+    assert "nodes that never had" in told("hazard", "--events", tmp_path / "events.csv")["left_out"][-1]
+
+
+def test_the_verb_tells_a_reader_what_is_wrong(tmp_path: Path) -> None:
+    file = written(tmp_path, HEADER + "a,1,9,hw\nb,1,9,hw\n")
+
+    def says(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, ["hazard", "--events", str(file), *words])
+        return result.exit_code, result.output
+
+    assert says("--kind", "software")[0] == 3
+    assert says("--nodes", "1")[0] == 2
+    assert says("--start", "9", "--end", "9")[0] == 2
+    code, text = says()
+    assert code == 0
+    assert "2 failures of 2 nodes" in text
+
+
+def test_spells_of_no_outage_at_all_are_the_whole_window() -> None:
+    found: Spells = spells(rows(), ["a", "b"], 0, 10)
+    assert (found.at_risk_h, found.down_h, found.failures.height) == (20.0, 0.0, 0)
+
+
+def test_the_verb_tells_what_a_repair_does_and_which_nodes_are_on_probation(tmp_path: Path) -> None:
+    outages, names = drawn(3)
+    text = HEADER + "".join(f"{n},{a},{'' if b is None else b},{k}\n" for n, a, b, k in outages.iter_rows())
+    row = told(
+        "hazard", "--events", written(tmp_path, text), "--nodes", str(len(names)), "--start", "0", "--end", "500"
+    )
+    bands = row["after_repair"]["bands"]
+    assert [band["from_hours"] for band in bands] == [0, *(band["to_hours"] for band in bands[:-1])]
+    found = spells(outages, names, 0, 500)
+    never = found.spells.filter(pl.col("back_h").is_null())
+    assert (
+        sum(band["failures"] for band in bands) == found.spells.filter("failed").height - never.filter("failed").height
+    )
+    assert all(band["ratio_low"] < band["ratio"] < band["ratio_high"] for band in bands)
+    rates = [node["failures_per_1000_node_hours"] for node in row["on_probation"]]
+    assert rates == sorted(rates, reverse=True)
+    usual = row["after_repair"]["failures_per_1000_node_hours_never_down"]
+    assert all(
+        node["failures_per_1000_node_hours"] == pytest.approx(usual * node["ratio_of_repair"] * node["ratio_of_node"])
+        for node in row["on_probation"]
+    )
+
+
+def test_the_verb_keeps_what_a_repair_does_if_asked(tmp_path: Path) -> None:
+    outages, names = drawn(3)
+    text = HEADER + "".join(f"{n},{a},{'' if b is None else b},{k}\n" for n, a, b, k in outages.iter_rows())
+    home, file = tmp_path / "home", written(tmp_path, text)
+    home.mkdir()
+    (home / "provider.toml").touch()
+    row = told("hazard", "--events", file, "--nodes", str(len(names)), "--home", home)
+    assert load_model(home) == shipped()
+    again = told("hazard", "--events", file, "--nodes", str(len(names)), "--home", home, "--keep")
+    assert row == again
+    kept = load_model(home)
+    assert list(kept.ratios) == [band["ratio"] for band in row["after_repair"]["bands"]]
+    assert kept.source == "events.csv: 60 nodes"
+    assert CliRunner().invoke(app, ["hazard", "--events", str(file), "--keep"]).exit_code == 2  # where?
+
+
+def test_a_single_failure_is_enough_for_wide_intervals(tmp_path: Path) -> None:
+    row = told("hazard", "--events", written(tmp_path, HEADER + "a,10,11,x\n"), "--nodes", "5", "--end", "99")
+    assert all(band["ratio_high"] > 4 * band["ratio_low"] for band in row["after_repair"]["bands"])
+
+
+@pytest.mark.skipif(not TRACE.exists(), reason=f"../shared/data/infinitehbd/{TRACE.name} is missing")
+def test_the_published_trace_as_it_is() -> None:
+    row = told("hazard", "--events", TRACE, "--nodes", "400")
+    assert (row["failures"], row["outages"], row["nodes"]) == (584, 584, 400)
+    assert row["failures_while_down"] == 2
+    assert len(json.loads(gzip.decompress(TRACE.read_bytes()))) == 2 * 584
+    assert row["node_hours"] + row["node_hours_down"] == pytest.approx(400 * row["end_hour"])
+    hardware = told("hazard", "--events", TRACE, "--nodes", "400", "--kind", "Hardware Failure")
+    assert hardware["failures"] == 298  # as its authors count them

@@ -1,0 +1,137 @@
+"""The benchmark of scale: real rounds whose openings are checked, lines where rounds are too large, and its keys."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from crypto.masking import Words
+from federation.protocol import noise
+from federation.protocol.plan import Plan
+from simulation.bench import scale, scale_round
+from simulation.bench.scale_round import REAL_TENANTS, Costs, Keys, cells_plan, measure, week
+from simulation.cli import app
+from tests.support import schemas
+
+KEPT = ["tenants", "cells", "position", "tenant_cpu_seconds", "trustee_cpu_seconds", "provider_cpu_seconds"]
+
+
+@cache
+def quick() -> click.testing.Result:
+    return CliRunner().invoke(app, ["bench", "scale", "--quick", "--json"], catch_exceptions=False)
+
+
+@cache
+def keys() -> Keys:
+    return Keys.fresh(12)
+
+
+@pytest.mark.nightly
+def test_the_figures_have_their_keys_and_each_size_has_its_row() -> None:
+    told: dict[str, Any] = schemas.held("pharoah-sim bench scale", quick().stdout)
+    sizes = [(row["tenants"], row["cells"], row["position"]) for row in told["rows"]]
+    assert sizes == [(10, 400, 0), (10, 400, 2), (40, 400, 0), (40, 400, 2)]
+    for row in told["rows"]:
+        assert {*KEPT, "tenant_bytes"} <= row.keys()
+        assert row["measured_tenants"] == row["tenants"]
+        assert row["tenant_bytes"] > 8 * row["cells"] * row["vectors"]
+        assert row["provider_bytes"] > row["tenants"] * row["tenant_bytes"]
+        assert min(row[key] for key in KEPT if key.endswith("seconds")) > 0
+    flower = told["beside_flower"]
+    assert flower["flower_wall_seconds"] > flower["wall_seconds"]
+
+
+def test_the_sizes_that_are_measured() -> None:
+    assert len(scale.sizes(quick=False)) == 12
+    assert scale.sizes(quick=False)[-1] == (10_000, 1_000_000, 51)
+
+
+@pytest.mark.nightly
+def test_a_round_that_would_be_too_large_is_held_with_fewer_and_says_so() -> None:
+    row = scale.row(40, 400, 0, 20 * 400 * 8 * 8)
+    assert (row.tenants, row.measured_tenants) == (40, 20)
+    assert row.provider_bytes > 39 * row.tenant_bytes
+
+
+def test_further_tenants_cost_what_each_of_a_first_round_does() -> None:
+    first = Costs(3, tenant_cpu_seconds=1.0, trustee_cpu_seconds=1.0, provider_cpu_seconds=10.0, trustee_bytes=100)
+    more = Costs(3, tenant_cpu_seconds=1.5, trustee_cpu_seconds=3.0, provider_cpu_seconds=20.0, trustee_bytes=150)
+    line = scale.extended(first, 10, more, 20, 100)
+    assert (line.tenant_cpu_seconds, line.trustee_cpu_seconds) == (1.5, 11.0)
+    assert (line.provider_cpu_seconds, line.trustee_bytes) == (100.0, 550)
+
+
+@pytest.mark.nightly
+def test_a_week_of_a_series_is_opened_on_the_sums_that_trustees_kept(tmp_path: Path) -> None:
+    costs = measure(keys(), tmp_path, 100, 3, 12)
+    assert costs.trustee_cpu_seconds > 0
+
+
+@pytest.mark.nightly
+def test_a_past_whose_masks_do_not_fit_together_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(vectors: Any) -> Words:
+        return np.zeros_like(next(iter(vectors)))
+
+    monkeypatch.setattr(scale_round, "add_words", wrong)
+    with pytest.raises(ArithmeticError, match="the variance of what was opened"):
+        measure(keys(), tmp_path, 100, 1, 12)
+
+
+def opened(plan: Plan, factor: float) -> Words:
+    """Noise of a round, more or less than it should be."""
+    (variance,) = noise.noise_variances(plan, 12)
+    drawn = np.random.default_rng(0).normal(0, factor * 256 * variance**0.5, plan.cells)
+    return np.rint(drawn).astype(np.int64).astype(np.uint64)
+
+
+def test_noise_that_is_a_fifth_too_wide_is_noticed() -> None:
+    plan = cells_plan(keys(), 40_000)
+    scale_round._check(plan, opened(plan, 1.0), 12)
+    for factor in (0.8, 1.2):
+        with pytest.raises(ArithmeticError, match="the variance of what was opened"):
+            scale_round._check(plan, opened(plan, factor), 12)
+
+
+def test_a_square_table_has_a_square_number_of_cells() -> None:
+    with pytest.raises(ValueError, match="has no 10 cells"):
+        cells_plan(keys(), 10)
+
+
+def test_there_are_more_contributors_than_real_tenants_and_no_more_than_keys(tmp_path: Path) -> None:
+    for contributors in (REAL_TENANTS, 13):
+        with pytest.raises(ValueError, match="a round is measured with more than"):
+            measure(keys(), tmp_path, 100, 0, contributors)
+
+
+def test_the_weeks_of_a_series_follow_each_other() -> None:
+    first = cells_plan(keys(), 100)
+    later = week(first, 5)
+    assert later.series is not None
+    assert (later.position, later.start_hour, later.first_hour) == (5, 840, 0)
+    assert later.round_id != first.round_id
+
+
+def test_the_picture_has_a_panel_for_each_table(tmp_path: Path) -> None:
+    costs = 0.1, 0.2, 0.3, 0.4
+    rows = [
+        scale.ScaleRow(tenants, cells, position, tenants, 3, *costs, 1, 2, 3, 4)
+        for cells in (100, 400)
+        for tenants in (10, 100)
+        for position in (0, 2)
+    ]
+    scale.picture(rows, tmp_path / "a.svg")
+    scale.picture(rows, tmp_path / "b.svg")
+    text = (tmp_path / "a.svg").read_text()
+    assert text.startswith("<?xml")
+    assert "axes_2" in text
+    assert "axes_3" not in text
+    assert text == (tmp_path / "b.svg").read_text()
+
+
+def test_a_cipher_is_faster_than_masks_that_are_made_with_it() -> None:
+    row = scale.speed(2_500)
+    assert 0 < row.cipher_cpu_seconds < row.mask_cpu_seconds

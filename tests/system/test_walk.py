@@ -1,0 +1,69 @@
+"""A random walk over everything that may go wrong with members: nothing is lost, charged twice or counted wrong.
+
+PHAROAH_WALK_SEED=7 python -m pytest -m "" tests/system/test_walk.py     # goes the same way again
+"""
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.support.walk import DISKS, TENANTS, Kind, Operation, a_walk, scenario
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - Linux's file system in memory
+OPERATIONS = 1_000
+
+BAD_WEEKS = [
+    Operation(Kind.CUT_TENANT, 2, 2),  # its answer is lost: charged and not heard
+    Operation(Kind.KILL_PROVIDER, 0, 25),
+    Operation(Kind.HOLD),
+    Operation(Kind.TRUSTEE_AWAY, 3),
+    Operation(Kind.HOLD),
+    Operation(Kind.KILL_TENANT, 5, 5),
+    Operation(Kind.JOIN),
+    Operation(Kind.HOLD),
+    Operation(Kind.TRUSTEE_BACK),
+    Operation(Kind.FILL_TRUSTEE, 3, 2),
+    Operation(Kind.HOLD),
+    Operation(Kind.KILL_TRUSTEE, 2, 3),
+    Operation(Kind.HOLD),
+    Operation(Kind.LEAVE, 1),
+    Operation(Kind.FILL_PROVIDER, 0, 5),
+    Operation(Kind.SKEW, 0, 1),
+    Operation(Kind.HOLD),
+    Operation(Kind.RESTART),
+]
+
+
+def gone(operations: list[Operation], tenants: int = TENANTS) -> tuple[Counter[Kind], Counter[Kind], int]:
+    """Plays a scenario on a new federation and holds it to what must hold: what was done, what was met, rounds."""
+    memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+    with TemporaryDirectory(dir=memory) as folder, a_walk(Path(folder) / "home", tenants) as walk:
+        for number, (operation, complaints) in enumerate(walk.play(operations)):
+            assert complaints == [], f"after {operations[: number + 1]}, of which {operation} is the last"
+        assert walk.ended() == [], f"after {operations}"
+        return walk.done, walk.met, len(walk.provider.releases())
+
+
+def test_a_bad_spring() -> None:
+    done, met, released = gone(BAD_WEEKS, tenants=6)
+    assert released == 8
+    assert done.total() == len(BAD_WEEKS)
+    assert set(met) == {one.kind for one in BAD_WEEKS if one.kind in DISKS}
+
+
+@pytest.mark.nightly  # eight minutes
+def test_a_thousand_operations_lose_nothing() -> None:
+    seed = int(os.environ.get("PHAROAH_WALK_SEED") or random.SystemRandom().randrange(2**32))
+    print(f"seed {seed}")  # noqa: T201 - shown when it fails
+    done, met = Counter[Kind](), Counter[Kind]()
+    rounds, walks = 0, 0
+    while done.total() < OPERATIONS:
+        new, took, released = gone(scenario(seed + walks, 60))
+        done, met, rounds, walks = done + new, met + took, rounds + released, walks + 1
+    print(f"{done.total()} operations in {walks} series, {rounds} releases: {dict(done)}, of which met {dict(met)}")  # noqa: T201
+    assert set(met) == DISKS
+    assert set(done) == set(Kind)

@@ -1,0 +1,142 @@
+"""Verbs by which trustees hand their shares over: to renew them at each epoch, or to replace one that is lost."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+import typer
+
+from federation.runtime.console import AsJson, InputFile
+from federation.runtime.screen import show, show_json
+from trustee.console import TrusteeHome, about, failing, tell, write_new
+
+if TYPE_CHECKING:
+    from federation.protocol.ceremony import Committee
+    from federation.protocol.enrolment import TrusteeCard
+
+
+class HandedOver(TypedDict):
+    """A handover, and the fingerprint of the seats that it is for."""
+
+    handover: str
+    index: int
+    seats_fingerprint: str
+
+
+def hand_over(
+    cards: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="CARD...", help="The cards of all who shall hold a seat.", click_type=InputFile(exists=True)
+        ),
+    ],
+    home: TrusteeHome,
+    out: Annotated[Path, typer.Option(help="The file to write the handover to; it must not exist yet.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Deal this trustee's share of the token key anew, sealed for the trustees on the cards.
+
+    With the cards of the same trustees all shares are renewed. The card of a successor takes the seat of the trustee
+    whose card is missing: pass it only if you know that this trustee is lost or leaves.
+    """
+    from federation.protocol import succession
+    from federation.protocol.enrolment import fingerprint
+    from trustee import home as trustee_home
+
+    with failing():
+        committee, share = trustee_home.kept_committee(home), trustee_home.kept_share(home)
+        seats, opened = succession.seated(committee, _cards(cards))
+        handover = succession.hand_over(trustee_home.signing_key(home), share, committee, opened, os.urandom)
+        write_new(out, handover)
+    shown = fingerprint(seats.name)
+    if as_json:
+        handed: HandedOver = {"handover": str(out), "index": share.index, "seats_fingerprint": shown}
+        show_json(handed)
+        return
+    show(f"handover     {out}", f"seats        {shown}")
+    tell("check that every trustee has the same fingerprint of the seats; then give the handover to all of them")
+
+
+class TakenOver(TypedDict):
+    """The committee after a handover, and this trustee's number in it."""
+
+    committee: str
+    index: int
+    fingerprint: str
+
+
+def take_over(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="All cards, and handovers of at least the threshold; the same files for everybody.",
+            click_type=InputFile(exists=True),
+        ),
+    ],
+    home: TrusteeHome,
+    committee: Annotated[
+        Path | None,
+        typer.Option(help="The committee before, for a successor.", click_type=InputFile(exists=True)),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Check all handovers, and keep this trustee's new share and the new committee for when they come into force.
+
+    They do when the provider's directory shows them. The share before is erased then.
+    """
+    from federation.protocol import succession
+    from federation.protocol.enrolment import fingerprint
+    from trustee import home as trustee_home
+
+    with failing():
+        before = _committee(committee) if committee else trustee_home.kept_committee(home)
+        cards, handovers = _sorted(files)
+        after = succession.succeeded(before, cards, handovers)
+        key, sealing = trustee_home.signing_key(home), trustee_home.sealing_key(home)
+        share = succession.own_new_share(before, cards, handovers, key.public, sealing)
+        file = trustee_home.keep_next(home, share, after)
+    shown = fingerprint(after.name)
+    if as_json:
+        taken: TakenOver = {"committee": str(file), "index": share.index, "fingerprint": shown}
+        show_json(taken)
+        return
+    show(f"trustee      {share.index} of {len(after.trustees)}", f"committee    {file}", f"fingerprint  {shown}")
+    tell(
+        "check that every trustee has the same fingerprint; restart `serve`;"
+        " then one gives the committee and all handovers to the provider, for `pharoah-provider reseat`"
+    )
+
+
+def _committee(file: Path) -> "Committee":
+    from crypto.codec import decode
+    from federation.protocol.ceremony import Committee
+
+    with about(file):
+        return decode(Committee, file.read_bytes())
+
+
+def _cards(files: list[Path]) -> "list[TrusteeCard]":
+    from federation.protocol.enrolment import open_trustee_card
+
+    cards = []
+    for file in files:
+        with about(file):
+            cards.append(open_trustee_card(file.read_bytes()))
+    return cards
+
+
+def _sorted(files: list[Path]) -> "tuple[list[TrusteeCard], list[bytes]]":
+    """Separates cards from handovers by their labels."""
+    from crypto.codec import decode, is_labelled
+    from crypto.signing import Signed
+    from federation.protocol.seats import Handover
+
+    handovers: dict[Path, bytes] = {}
+    for file in files:
+        with about(file):
+            if is_labelled(Handover, decode(Signed, file.read_bytes()).body):
+                handovers[file] = file.read_bytes()
+    return _cards([file for file in files if file not in handovers]), list(handovers.values())
