@@ -15,7 +15,7 @@ anything when all trustees collude.
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -52,6 +52,18 @@ class MaskKey(ProvableKey):
     def generate(cls, random_bytes: Callable[[int], bytes]) -> "MaskKey":
         """A new key from 32 bytes of `random_bytes`."""
         return cls(random_bytes(32))
+
+    @classmethod
+    def from_scalar(cls, scalar: bytes) -> "MaskKey":
+        """The key of a private scalar, as X25519 takes it: makes masks, and no proof of possession."""
+        key = cls.__new__(cls)
+        key._private = X25519PrivateKey.from_private_bytes(scalar)
+        return key
+
+    @property
+    def scalar(self) -> int:
+        """The private scalar (RFC 7748 §5): a multiple of 8 from 2^254 up."""
+        return int.from_bytes(self._private.private_bytes_raw(), "little") & (2**255 - 8) | 2**254
 
     @property
     def public(self) -> MaskPublicKey:

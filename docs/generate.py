@@ -95,6 +95,8 @@ JSON: dict[str, Any] = {
     "pharoah-trustee renew-certificate": trustee.cli.Certificate,
     "pharoah-trustee deal": trustee.cli.Dealt,
     "pharoah-trustee combine": trustee.cli.Combined,
+    "pharoah-trustee deposit": trustee.handover_verbs.Deposited,
+    "pharoah-trustee keep-deposit": list[trustee.handover_verbs.Deposited],
     "pharoah-trustee hand-over": trustee.handover_verbs.HandedOver,
     "pharoah-trustee take-over": trustee.handover_verbs.TakenOver,
     "pharoah-trustee enrol": trustee.cli.Joined,

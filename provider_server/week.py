@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from crypto.errors import MemberRefused, PharoahError, Refusal, Unreachable
+from crypto.errors import AlreadyAnswered, MemberRefused, OutOfOrder, PharoahError, Refusal, Unreachable
 from crypto.ids import Digest
 from federation.protocol.queries import Query
 from provider_server.analysis.hazard import Unsettled
@@ -199,7 +199,7 @@ def federated_round(
 
     announce(Stage.UNMASK)
     for index in sorted(round_.missing(Answer.SHARE)):
-        round_.share(index, holders[index].unmask(round_.call()))
+        round_.share(index, _unmasked(provider, round_, holders[index]))
 
     announce(Stage.RELEASE)
     return provider.release(round_)
@@ -211,10 +211,36 @@ def _endorsed(provider: Provider, round_: Round, holders: Mapping[int, MaskHolde
     for index in sorted(round_.missing(Answer.ENDORSEMENT)):
         holders[index].follow(provider.directory_update())
         try:
-            round_.endorse(index, holders[index].endorse(round_.request))
+            round_.endorse(index, _word_of(provider, round_, holders[index]))
         except MemberRefused as refusal:
             refusals.append(refusal)
     return refusals
+
+
+def _word_of(provider: Provider, round_: Round, holder: MaskHolder) -> bytes:
+    """The trustee's endorsement. A successor learns the earlier rounds first, by the endorsements of the others."""
+    try:
+        return holder.endorse(round_.request)
+    except OutOfOrder:
+        history = provider.history(round_, holder.index)
+        if not history:
+            raise
+        for earlier in history[:-1]:
+            holder.endorse(earlier.request)
+            holder.unmask(earlier.call())
+        return holder.endorse(round_.request)
+
+
+def _unmasked(provider: Provider, round_: Round, holder: MaskHolder) -> bytes:
+    """The trustee's share. A successor of one that endorsed, and is lost since, endorses the same set first."""
+    try:
+        return holder.unmask(round_.call())
+    except AlreadyAnswered:
+        if not provider.history(round_, holder.index):
+            raise
+        holder.follow(provider.directory_update())
+        _word_of(provider, round_, holder)
+        return holder.unmask(round_.call())
 
 
 def _complete_quorum(provider: Provider, round_: Round, holders: Mapping[int, MaskHolder]) -> None:

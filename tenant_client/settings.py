@@ -21,7 +21,7 @@ class NodeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tick_s: NotNegative = 5.0
     busy_poll_s: Seconds = 0.2
     idle_poll_s: Seconds = 3.0
-    heartbeat_s: Annotated[float, msgspec.Meta(ge=10, le=1800)] = 30.0
+    heartbeat_s: Annotated[float, msgspec.Meta(ge=10, le=1800)] = 10.0
 
 
 class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -423,5 +423,7 @@ def serve(
         service.serve(home, load(TrusteeSettings, home / "trustee.toml", os.environ), stop)
 
 
+app.command("deposit", cls=Verb)(handover_verbs.deposit)
+app.command("keep-deposit", cls=Verb)(handover_verbs.keep_deposit)
 app.command("hand-over", cls=Verb)(handover_verbs.hand_over)
 app.command("take-over", cls=Verb)(handover_verbs.take_over)

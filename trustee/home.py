@@ -6,6 +6,8 @@
     share.key  committee                 the result of the ceremony (`federation.protocol.ceremony`)
     next.key  next.committee             the result of a handover (`federation.protocol.succession`) that is not in
                                          force yet; they take the places of those two once the directory shows it
+    deposits/                            what mask trustees left with this one (`federation.protocol.custody`)
+    recovered.key                        a successor's: the mask key of the trustee before it, for a series that goes on
     trustee.db                           the pinned directory and the log
 
 The directory has mode 0700 and each file 0600. Files are never overwritten, except the database, by
@@ -34,6 +36,7 @@ from trustee.trustee import Trustee, TrusteeLimits
 
 TLS_KEY, TLS_CERTIFICATE, CARD = "tls.key", "tls.crt", "trustee.card"
 SHARE, COMMITTEE, MEMORY = "share.key", "committee", "trustee.db"
+DEPOSITS, RECOVERED = "deposits", "recovered.key"
 NEXT_SHARE, NEXT_COMMITTEE = "next.key", "next.committee"
 
 
@@ -73,6 +76,11 @@ def renew_certificate(home: Path, names: Sequence[str], now: datetime, lifetime_
     return certificate
 
 
+def mask_key(home: Path) -> MaskKey:
+    """The key of this trustee's masks."""
+    return MaskKey(read_key(home / "mask.key"))
+
+
 def own_card(home: Path) -> TrusteeCard:
     """The card of this home."""
     return open_trustee_card(read(home / CARD))
@@ -109,6 +117,35 @@ def keep_next(home: Path, share: KeyShare, committee: Committee) -> Path:
     replace_secret(home / NEXT_SHARE, encode(KeptShare.of(share)))
     replace_secret(home / NEXT_COMMITTEE, encode(committee))
     return home / NEXT_COMMITTEE
+
+
+def keep_deposit(home: Path, owner: int, deposit: bytes) -> Path:
+    """Stores what a mask trustee left here, in place of an earlier one of its seat."""
+    folder = home / DEPOSITS
+    folder.mkdir(mode=0o700, exist_ok=True)
+    replace_secret(folder / str(owner), deposit)
+    return folder / str(owner)
+
+
+def deposits(home: Path) -> list[bytes]:
+    """What mask trustees left here."""
+    return [read(file) for file in sorted((home / DEPOSITS).glob("[0-9]*"))]
+
+
+def keep_recovered(home: Path, key: MaskKey) -> None:
+    """Stores the mask key of the seat's former holder."""
+    replace_secret(home / RECOVERED, key.scalar.to_bytes(32, "little"))
+
+
+def recovered_key(home: Path) -> MaskKey | None:
+    """The mask key of the seat's former holder, if this is a successor and its series goes on."""
+    return MaskKey.from_scalar(read_key(home / RECOVERED)) if (home / RECOVERED).exists() else None
+
+
+def erase_spent(home: Path, trustee: Trustee) -> None:
+    """Erases a recovered mask key once the series that it was for is over."""
+    if not trustee.holds_recovered:
+        (home / RECOVERED).unlink(missing_ok=True)
 
 
 def settle(home: Path, directory: Directory) -> None:
@@ -157,6 +194,7 @@ def open_trustee(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits) -
         except NotEnrolled as error:
             raise NotEnrolled(error.what, hint="run `pharoah-trustee enrol` first") from error
         kept_committee(home).check_seated(trustee.chain.directory)
+        erase_spent(home, trustee)
         until_open.pop_all()
     return trustee
 
@@ -169,7 +207,7 @@ def _opened(home: Path, entries: Iterable[bytes], random_bytes: RandomBytes, lim
     share, committee = kept_share(home), kept_committee(home)
     committee.check_share(share)
     renewed = decode(KeptShare, read(home / NEXT_SHARE)).share if (home / NEXT_SHARE).exists() else None
-    signing, mask = signing_key(home), MaskKey(read_key(home / "mask.key"))
+    signing, mask = signing_key(home), mask_key(home)
     record = committee.trustees[share.index - 1]
     if (signing.public, mask.public) != (record.verify_key, record.mask_key):
         raise HomeError(
@@ -177,7 +215,7 @@ def _opened(home: Path, entries: Iterable[bytes], random_bytes: RandomBytes, lim
         )
     memory = home / MEMORY
     create_file(memory)
-    return Trustee(share, signing, mask, tuple(entries), memory, random_bytes, limits, renewed)
+    return Trustee(share, signing, mask, tuple(entries), memory, random_bytes, limits, renewed, recovered_key(home))
 
 
 def _settle_pinned(home: Path) -> None:

@@ -34,4 +34,5 @@ def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
             warn_of_end(certificate, datetime.now(UTC))
             while not stop.wait(WARN_EVERY_S):
                 trustee_home.settle(home, trustee.chain.directory)
+                trustee_home.erase_spent(home, trustee)
                 warn_of_end(certificate, datetime.now(UTC))

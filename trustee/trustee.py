@@ -44,12 +44,12 @@ from crypto.errors import (
     Refusal,
     TooFewOwners,
 )
-from crypto.ids import Digest, EncodedElement, EncodedProof, RoundId, TenantId
+from crypto.ids import Digest, EncodedElement, EncodedProof, MaskPublicKey, RoundId, TenantId
 from crypto.masking import MaskStream, Words
 from crypto.ristretto import Element, RandomBytes, mul_base
 from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by, reopened
 from crypto.threshold import KeyShare
-from federation.protocol.directory import Directory
+from federation.protocol.directory import Directory, open_of_seat
 from federation.protocol.life_table import embed
 from federation.protocol.noise import open_groups
 from federation.protocol.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, Plan, check_continues
@@ -138,12 +138,14 @@ class Trustee:
         random_bytes: RandomBytes,
         limits: TrusteeLimits = TrusteeLimits(),
         renewed: KeyShare | None = None,
+        recovered: masking.MaskKey | None = None,
     ) -> None:
         self.index = share.index
         self._share = share
         self._renewed = renewed
         self._signing_key = signing_key
         self._mask_key = mask_key
+        self._mask_keys = {key.public: key for key in (mask_key, recovered) if key is not None}
         self._random_bytes = random_bytes
         self._limits = limits
         self._connection = Connection(str(memory))
@@ -154,6 +156,7 @@ class Trustee:
             self._founders = {member.tenant for member in self.chain.founding.members}
             self._note_newcomers()
             self._renew_share()
+            self._forget_spent()
         except PharoahError:
             self._connection.close()
             raise
@@ -221,7 +224,7 @@ class Trustee:
         """
         told = decode(UnmaskCall, call)
         asked, plan = self._open(told.request)
-        if self.index not in {masking.index for masking in plan.trustees}:
+        if not self._masks_in(plan):
             raise PlanRefused(f"trustee {self.index} does not mask in round {plan.round_id}")
         named = name_of(told.request)
         if self._requested(plan.round_id) != told.request:
@@ -231,6 +234,7 @@ class Trustee:
             self._check_order(asked, plan)
             self._note_opened(plan)
         sums = tuple(masking.words_to_bytes(words) for words in self._mask_sums(asked, plan))
+        self._forget_spent()
         return self._signing_key.sign(UnmaskShare(self.index, plan.round_id, named, sums))
 
     def evaluations(self) -> dict[tuple[TenantId, int], int]:
@@ -332,9 +336,7 @@ class Trustee:
 
     def _check_request(self, asked: UnmaskRequest, plan: Plan) -> None:
         directory = self.chain.at(plan.directory)
-        mask_keys = {trustee.index: trustee.mask_key for trustee in plan.trustees}
-        if mask_keys.get(self.index, self._mask_key.public) != self._mask_key.public:
-            raise PlanRefused(f"round {plan.round_id} has another mask key of trustee {self.index}")
+        self._key_of(plan)
         needed = max(plan.cohort_minimum, self._limits.cohort_minimum)
         smallest = min(len(group) for group in asked.groups)
         if smallest < needed:
@@ -342,7 +344,7 @@ class Trustee:
         for signed in chain.from_iterable(asked.groups):
             self._check_contribution(signed, plan, directory)
         _check_owners(asked, plan, directory)
-        if self.index in mask_keys:  # who does not mask opens nothing, and knows no order
+        if self._masks_in(plan):  # who does not opens nothing, and knows no order
             self._check_order(asked, plan)
             self._check_late(asked, plan)
 
@@ -353,7 +355,7 @@ class Trustee:
             header = open_signed_by(ContributionHeader, signed, directory.verify_key)
             if (header.round_id, header.plan) != (plan.round_id, digest(encode(plan))):
                 raise PeerFault("the contribution answers another plan")
-            self._mask_key.stream_key(self._stream(header, directory))
+            self._key_of(plan).stream_key(self._stream(header, plan, directory))
         except PharoahError as error:
             raise MemberRefused(f"{tenant}: {error.what}") from error
 
@@ -379,8 +381,35 @@ class Trustee:
         groups = chain.from_iterable((*asked.headers, *(late.headers for late in asked.late)) for asked in requests)
         return {(header.round_id, header.tenant) for header in chain.from_iterable(groups)}
 
-    def _stream(self, header: ContributionHeader, directory: Directory) -> MaskStream:
-        theirs, own = directory.member(header.tenant).mask_key, self._mask_key.public
+    @property
+    def holds_recovered(self) -> bool:
+        """Whether it still holds the mask key of the seat's former holder: not after the series of that key."""
+        return len(self._mask_keys) > 1
+
+    def _forget_spent(self) -> None:
+        """Forgets a recovered key once a round was opened under its own: the series before is over."""
+        last = self._connection.execute(
+            "SELECT request FROM endorsed JOIN opened USING (round_id) ORDER BY number DESC LIMIT 1"
+        ).fetchone()
+        if last is not None and self._masks_under(_OpenedRound.of(bytes(last[0])).plan) == self._mask_key.public:
+            self._mask_keys = {self._mask_key.public: self._mask_key}
+
+    def _key_of(self, plan: Plan) -> masking.MaskKey:
+        """The key of the plan's masks: a series goes on under the key of a predecessor, if that was recovered."""
+        own = self._masks_under(plan)
+        if own not in self._mask_keys:
+            raise PlanRefused(f"round {plan.round_id} has another mask key of trustee {self.index}")
+        return self._mask_keys[own]
+
+    def _masks_in(self, plan: Plan) -> bool:
+        return self.index in {trustee.index for trustee in plan.trustees}
+
+    def _masks_under(self, plan: Plan) -> MaskPublicKey:
+        """The mask key that the plan names for this trustee; its own where it does not mask."""
+        return next((one.mask_key for one in plan.trustees if one.index == self.index), self._mask_key.public)
+
+    def _stream(self, header: ContributionHeader, plan: Plan, directory: Directory) -> MaskStream:
+        theirs, own = directory.member(header.tenant).mask_key, self._key_of(plan).public
         named = header.round_id, header.plan, header.tenant, theirs, header.nonce
         return MaskStream(*named, self.index, own)
 
@@ -418,8 +447,8 @@ class Trustee:
         directory = self.chain.at(plan.directory)  # later ones may have other trustees
         endorsers = set()
         for signed in told.endorsements:
-            word = open_signed_by(Endorsement, signed, lambda index: directory.trustee(index).verify_key)
-            index = word.trustee
+            index = first_field(Endorsement, decode(Signed, signed).body)
+            word = open_of_seat(Endorsement, signed, index, directory, self.chain.directory)
             if word.round_id == plan.round_id and word.request != named:
                 self._note_conflict(plan, signed)
                 raise Equivocation(
@@ -495,8 +524,8 @@ class Trustee:
 
     def _sum(self, headers: Sequence[ContributionHeader], plan: Plan, words: int) -> Words:
         directory = self.chain.at(plan.directory)
-        streams = (self._stream(header, directory) for header in headers)
-        return masking.sum_of_masks(self._mask_key, streams, words)
+        streams = (self._stream(header, plan, directory) for header in headers)
+        return masking.sum_of_masks(self._key_of(plan), streams, words)
 
 
 def _check_owners(asked: UnmaskRequest, plan: Plan, directory: Directory) -> None:

@@ -18,6 +18,7 @@ that a member is who the provider says it is.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import TypeVar
 
 from crypto.codec import Count, Few, Many, Message, Record, decode, digest, encode, is_labelled
 from crypto.errors import BadSignature, PeerFault, Refusal
@@ -26,7 +27,9 @@ from crypto.masking import MaskKey
 from crypto.possession import MaskKeyClaim, check_possession
 from crypto.signing import Signed, SigningKey, open_signed, tenant_id
 from federation.protocol.plan import HOURS_PER_WEEK
-from federation.protocol.seats import Reseating, Seats, TrusteeRecord, check_reseating
+from federation.protocol.seats import MaskTrusteeKey, Reseating, Seats, TrusteeRecord, check_reseating
+
+M = TypeVar("M", bound=Message)
 
 NOTHING_BEFORE = Digest(bytes(Digest.length))
 
@@ -133,6 +136,13 @@ class Directory:
     weeks_per_epoch: int
     by_id: Mapping[TenantId, Member]
     left: Mapping[TenantId, Member]
+    kept_mask_keys: frozenset[MaskTrusteeKey] = frozenset()
+
+    def masks(self, index: int, mask_key: MaskPublicKey, *, goes_on: bool) -> bool:
+        """Whether this trustee masks under this key; one of before a change of seats is for a series that `goes_on`."""
+        if any((trustee.index, trustee.mask_key) == (index, mask_key) for trustee in self.trustees):
+            return True
+        return goes_on and (index, mask_key) in self.kept_mask_keys
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -237,6 +247,14 @@ def next_entry(before: Directory, *, joined: Sequence[Member] = (), left: Sequen
     )
 
 
+def open_of_seat(kind: type[M], signed: bytes, seat: int, then: Directory, now: Directory) -> M:
+    """What the holder of a seat signed of a round under `then`; where the seat changed hands since, either may have."""
+    try:
+        return open_signed(kind, signed, now.trustee(seat).verify_key)
+    except BadSignature:
+        return open_signed(kind, signed, then.trustee(seat).verify_key)
+
+
 def reseating(before: Directory, trustees: Sequence[TrusteeRecord], handovers: Sequence[bytes]) -> Reseating:
     """The entry by which `trustees` take the seats after `before`."""
     return Reseating(before.number + 1, before.head, tuple(trustees), tuple(handovers))
@@ -246,8 +264,12 @@ def _reseated(before: Directory, entry: Reseating) -> Directory:
     _check_place(before, entry)
     seats = Seats.of(before.trustees)
     key = seats.key(before.threshold, before.group_key)
-    check_reseating(key, seats, Seats(entry.trustees), entry.handovers)
-    return replace(before, head=digest(encode(entry)), number=entry.number, trustees=entry.trustees)
+    kept = check_reseating(key, seats, Seats(entry.trustees), entry.handovers)
+    staying = {trustee.verify_key for trustee in entry.trustees}
+    held = {trustee.index for trustee in before.trustees if trustee.verify_key in staying}
+    kept |= {(index, mask_key) for index, mask_key in before.kept_mask_keys if index in held}
+    named = digest(encode(entry))
+    return replace(before, head=named, number=entry.number, trustees=entry.trustees, kept_mask_keys=frozenset(kept))
 
 
 def _stepped(before: Directory | None, entry: DirectoryEntry) -> Directory:

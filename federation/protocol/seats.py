@@ -14,6 +14,7 @@ Guarantees:
 Not promised: that a successor is who the trustees think it is; they compare fingerprints before they sign.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from crypto.codec import Count, Few, Message, Record, Text, digest, encode
@@ -26,6 +27,9 @@ from crypto.ristretto import Element
 from crypto.signing import SigningKey, open_signed_by
 from crypto.threshold import GroupKey
 from crypto.voprf import Elements
+
+MASK_SEATS = 3  # the last ones, so that of five trustees three sign and three mask
+MaskTrusteeKey = tuple[int, MaskPublicKey]
 
 
 class ReseatingRefused(Refusal):
@@ -107,6 +111,13 @@ class Seats(Message, frozen=True, tag="pharoah/seats/1"):
         return GroupKey(threshold, Element.decode(group_key), tuple(map(Element.decode, self.share_keys)))
 
 
+class ReturnedShare(Record, frozen=True):
+    """A share of a lost holder's mask key, sealed for the successor in its seat (`federation.protocol.custody`)."""
+
+    seat: Count
+    sealed: bytes
+
+
 class Handover(Message, frozen=True, tag="pharoah/handover/1"):
     """A trustee's share of the token key, dealt anew; travels signed by it. `sealed[i - 1]` is for seat i alone.
 
@@ -118,6 +129,7 @@ class Handover(Message, frozen=True, tag="pharoah/handover/1"):
     after: Digest
     commitments: Few[EncodedElement]
     sealed: Few[bytes]
+    returned: Few[ReturnedShare]
 
 
 class Reseating(Message, frozen=True, tag="pharoah/reseating/1"):
@@ -136,6 +148,16 @@ def with_share_key(trustee: TrusteeRecord, share_key: EncodedElement) -> Trustee
     """The same trustee under another share key."""
     own = trustee.made_hour, trustee.possession, trustee.address
     return TrusteeRecord(trustee.index, trustee.verify_key, share_key, trustee.mask_key, *own)
+
+
+def kept_mask_keys(before: Seats, after: Seats, threshold: int, handovers: Iterable[Handover]) -> set[MaskTrusteeKey]:
+    """The mask keys of before that are still held after: by a trustee that stays, or recovered by a successor."""
+    returned = Counter(share.seat for handover in handovers for share in handover.returned)
+    return {
+        (old.index, old.mask_key)
+        for old, new in zip(before.trustees, after.trustees, strict=True)
+        if old.verify_key == new.verify_key or returned[old.index] >= threshold
+    }
 
 
 def opened_handovers(before: Seats, after: Seats, handovers: Iterable[bytes]) -> dict[int, Handover]:
@@ -160,10 +182,11 @@ def commitments_of(handover: Handover) -> Elements:
     return tuple(Element.decode(commitment) for commitment in handover.commitments)
 
 
-def check_reseating(key: GroupKey, before: Seats, after: Seats, handovers: Sequence[bytes]) -> None:
+def check_reseating(key: GroupKey, before: Seats, after: Seats, handovers: Sequence[bytes]) -> set[MaskTrusteeKey]:
     """ReseatingRefused unless the trustees of `before` handed their shares over to those of `after`.
 
     BadSignature, PeerFault or TrusteeFault where a handover is wrong, or a new holder has no proof for its mask key.
+    Returns the mask keys of before that are still held, with their seats: series may go on with them.
     """
     if len(before.trustees) != len(after.trustees):
         raise ReseatingRefused(f"{len(after.trustees)} seats would take the place of {len(before.trustees)}")
@@ -177,6 +200,7 @@ def check_reseating(key: GroupKey, before: Seats, after: Seats, handovers: Seque
     for old, new in zip(before.trustees, after.trustees, strict=True):
         if with_share_key(new, old.share_key) != old:
             new.check()
+    return kept_mask_keys(before, after, key.threshold, opened.values())
 
 
 def _key_of(keys: Mapping[int, VerifyKey], dealer: int) -> VerifyKey:

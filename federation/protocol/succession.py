@@ -28,6 +28,7 @@ from federation.protocol.enrolment import SealingKey, TrusteeCard
 from federation.protocol.seats import (
     Handover,
     ReseatingRefused,
+    ReturnedShare,
     Seats,
     TrusteeRecord,
     commitments_of,
@@ -64,27 +65,39 @@ def hand_over(
     before: Committee,
     cards: Iterable[TrusteeCard],
     random_bytes: RandomBytes,
+    returned: tuple[ReturnedShare, ...] = (),
 ) -> bytes:
-    """A trustee's signed Handover to the holders on `cards`; CeremonyRefused where the share is not of `before`."""
+    """A trustee's signed Handover to the holders on `cards`; CeremonyRefused where the share is not of `before`.
+
+    `returned` are its shares of the mask keys of those who lose their seats (`federation.protocol.custody`).
+    """
     before.check_share(share)
     seats, placed = seated(before, cards)
     if before.trustees[share.index - 1].verify_key != signing_key.public:
         raise CeremonyRefused("the signing key is not that of the seat", hint="use the home that holds the share")
     dealt = resharing.reshare(_key(before), share, random_bytes)
-    draft = Handover(share.index, _seats(before).name, seats.name, (), ())
+    draft = Handover(share.index, _seats(before).name, seats.name, (), (), ())
     sealed = tuple(
         card.seal(value, _info(draft, receiver))
         for receiver, (card, value) in enumerate(zip(placed, dealt.shares, strict=True), 1)
     )
     commitments = tuple(EncodedElement(commitment.encoded) for commitment in dealt.commitments)
-    return signing_key.sign(Handover(share.index, draft.before, draft.after, commitments, sealed))
+    return signing_key.sign(Handover(share.index, draft.before, draft.after, commitments, sealed, returned))
 
 
 def succeeded(before: Committee, cards: Iterable[TrusteeCard], handovers: Sequence[bytes]) -> Committee:
     """The committee after the handovers; errors name the trustee whose file is bad, or how many are missing."""
+    cards = list(cards)
     seats, _ = seated(before, cards)
-    found = opened_handovers(_seats(before), seats, handovers)
-    return _committee(before, seats, _commitments(found))
+    return _committee(before, seats, _commitments(opened_handovers_of(before, cards, handovers)))
+
+
+def opened_handovers_of(
+    before: Committee, cards: Iterable[TrusteeCard], handovers: Sequence[bytes]
+) -> dict[int, Handover]:
+    """The handovers to the holders on `cards`, by dealer."""
+    seats, _ = seated(before, cards)
+    return opened_handovers(_seats(before), seats, handovers)
 
 
 def own_new_share(

@@ -21,6 +21,7 @@ from crypto.voprf import Proof
 from federation.protocol import (
     bundle,
     ceremony,
+    custody,
     directory,
     enrolment,
     invitation,
@@ -68,6 +69,7 @@ MESSAGES: tuple[Any, ...] = tuple(
             masking,
             possession,
             seats,
+            custody,
         )
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Secret)
@@ -113,7 +115,9 @@ def some_messages() -> list[Any]:
     owned = Ownership(member.tenant, 0, 0, 168, (token, Token(b"\1" * 16)))
     header = round_messages.ContributionHeader(member.tenant, round_id, named, 0, Nonce(bytes(16)), named)
     groups = ((KEY.sign(header),), (KEY.sign(replace(header, tenant=TenantId(b"\1" * 16))),))
-    asked = UnmaskRequest(KEY.sign(a_plan()), groups, named, (round_messages.GroupOfRound(0, 1),), (KEY.sign(owned),))
+    late = (round_messages.LateContributions(KEY.sign(a_plan()), groups[0]),)
+    left_out, owners = (round_messages.GroupOfRound(0, 1),), (KEY.sign(owned),)
+    asked = UnmaskRequest(KEY.sign(a_plan()), groups, named, left_out, owners, late)
     endorsed = Endorsement(1, round_id, named)
     return [
         a_plan(),

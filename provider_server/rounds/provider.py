@@ -22,6 +22,7 @@ from federation.protocol.plan import (
     MaskTrustee,
     Plan,
     PublishedBundle,
+    Series,
     check_continues,
 )
 from federation.protocol.round_messages import (
@@ -38,7 +39,7 @@ from federation.protocol.round_messages import (
     UnheardRequest,
     UnmaskRequest,
 )
-from federation.protocol.seats import TrusteeRecord
+from federation.protocol.seats import MASK_SEATS, TrusteeRecord
 from provider_server.fleet import leases as exposure
 from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
@@ -47,7 +48,7 @@ from provider_server.rounds.grouping import GroupJudgement, TenantScores, accept
 from provider_server.rounds.late import ceiling_of, is_over, late_answers, unheard, with_exposure_of
 from provider_server.rounds.owners import as_owned, evidence, with_held_links
 from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_opening, next_series
-from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
+from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of, past_rounds
 from provider_server.rounds.schedule import BadWindow, Window
 from provider_server.store.hint_store import HintStore
 from provider_server.store.round_store import KeptRound, RoundState
@@ -253,7 +254,7 @@ class Provider:
         owned = self._owned(self.epoch(window[0]), series.start_hour if series else window[0], window[1])
         known = self.store.leases(self._epoch_start(window[0]), window[1])
         leases = [as_owned(lease, owned) for lease in known]
-        trustees, head = self.mask_trustees(), self.directory.head
+        trustees, head = self._mask_trustees_of(series, earlier), self.directory.head
         plan = make_plan(
             self.settings,
             round_id,
@@ -296,7 +297,14 @@ class Provider:
 
     def mask_trustees(self) -> tuple[MaskTrustee, ...]:
         """The trustees that mask: the last three of the directory, so that of five, three sign and three mask."""
-        return tuple(MaskTrustee(trustee.index, trustee.mask_key) for trustee in self.directory.trustees[-3:])
+        return tuple(MaskTrustee(trustee.index, trustee.mask_key) for trustee in self.directory.trustees[-MASK_SEATS:])
+
+    def _mask_trustees_of(self, series: Series | None, earlier: Plan | None) -> tuple[MaskTrustee, ...]:
+        """Those of the series that goes on, while its mask keys are held, also by successors; else those of now."""
+        if series is None or not series.position or earlier is None:
+            return self.mask_trustees()
+        held = all(self.directory.masks(one.index, one.mask_key, goes_on=True) for one in earlier.trustees)
+        return earlier.trustees if held else self.mask_trustees()
 
     def open_round(self, plan: Plan) -> Round:
         """Signs the plan and opens its round for contributions."""
@@ -310,7 +318,17 @@ class Provider:
 
     def _round(self, kept: KeptRound) -> Round:
         directory = self.chain.at(reopened(Plan, kept.signed_plan).directory)
-        return Round(self.store.rounds, self._signing_key, directory, kept.signed_plan)
+        return Round(self.store.rounds, self._signing_key, directory, kept.signed_plan, self.directory)
+
+    def history(self, round_: Round, trustee: int) -> list[Round]:
+        """The earlier rounds of a series, oldest first, for a trustee that took its seat since the series began.
+
+        None for one that was there: it remembers them.
+        """
+        rounds = [self._round(kept) for kept in past_rounds(self.store.rounds, round_.plan)]
+        began = (rounds or [round_])[0].plan.directory
+        then, now = self.chain.at(began).trustee(trustee), self.directory.trustee(trustee)
+        return [] if then.verify_key == now.verify_key else [*rounds, round_]
 
     def unfinished(self) -> Round | None:
         """The oldest round that is neither released nor refused, if there is one."""

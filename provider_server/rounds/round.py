@@ -25,7 +25,7 @@ from crypto.errors import CohortTooSmall, PeerFault
 from crypto.ids import Digest, RoundId, TenantId
 from crypto.masking import Words, words_from_bytes, words_to_bytes
 from crypto.signing import SigningKey, name_of, open_signed, reopened
-from federation.protocol.directory import Directory
+from federation.protocol.directory import Directory, open_of_seat
 from federation.protocol.life_table import embed
 from federation.protocol.noise import open_groups
 from federation.protocol.plan import Plan
@@ -63,12 +63,20 @@ class Past:
 class Round:
     """A round in the store."""
 
-    def __init__(self, store: RoundStore, signing_key: SigningKey, directory: Directory, signed_plan: bytes) -> None:
+    def __init__(
+        self,
+        store: RoundStore,
+        signing_key: SigningKey,
+        directory: Directory,
+        signed_plan: bytes,
+        now: Directory | None = None,
+    ) -> None:
         self.signed_plan = signed_plan
         self.plan = open_signed(Plan, signed_plan, signing_key.public)
         self._store = store
         self._signing_key = signing_key
         self._directory = directory
+        self._now = now or directory
         self._digest = digest(encode(self.plan))
 
     @property
@@ -210,7 +218,7 @@ class Round:
     def endorse(self, trustee: int, data: bytes) -> None:
         """Stores a trustee's endorsement; PeerFault for anything else. With a quorum of them unmasking begins."""
         self._require(RoundState.ENDORSING)
-        endorsement = open_signed(Endorsement, data, self._directory.trustee(trustee).verify_key)
+        endorsement = open_of_seat(Endorsement, data, trustee, self._directory, self._now)
         self._check_answer(trustee, endorsement)
         wanted = frozenset(trustee.index for trustee in self.plan.trustees)
         step = Step(RoundState.ENDORSING, RoundState.UNMASKING, wanted, self._directory.quorum)
@@ -224,7 +232,7 @@ class Round:
     def share(self, trustee: int, data: bytes) -> None:
         """Stores a trustee's share; PeerFault for anything else."""
         self._require(RoundState.UNMASKING)
-        share = open_signed(UnmaskShare, data, self._directory.trustee(trustee).verify_key)
+        share = open_of_seat(UnmaskShare, data, trustee, self._directory, self._now)
         if trustee not in {masking.index for masking in self.plan.trustees}:
             raise PeerFault(f"trustee {trustee} holds no masks of this round", hint="the plan names those that do")
         self._check_answer(trustee, share)
@@ -335,6 +343,11 @@ def past_of(store: RoundStore, plan: Plan) -> Past:
             if is_left_out
         ]
     return Past(tuple(plans), after, tuple(left_out), late_rounds(store, plan))
+
+
+def past_rounds(store: RoundStore, plan: Plan) -> list[KeptRound]:
+    """The released rounds of the plan's series so far, oldest first."""
+    return [kept for kept in store.rounds() if _goes_before(kept, reopened(Plan, kept.signed_plan), plan)]
 
 
 def is_broken(store: RoundStore, plan: Plan) -> bool:

@@ -47,6 +47,7 @@ retry_s = 0.5
 
 [plan]
 owners_minimum = 3
+openings = []
 cohort_minimum = {cohort}
 noise_shares = 2
 """

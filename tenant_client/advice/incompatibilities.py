@@ -5,8 +5,9 @@
 
 - The table is `known_incompatibilities.toml`, beside this file; every entry names its source and quotes it.
 - An entry fits only if each of its components is known and has a version in its range. In a log, its line stands for
-  versions that are not known, never for versions that are out of range.
-- It *applies* if nothing else is asked for; else it *may apply*, and says when.
+  what is not known, never for versions that are out of range.
+- It *applies* if nothing else is asked for, or if its line stands there and its versions are known. Else it *may
+  apply*, and says when.
 
 Not promised: completeness, and that a version which fits is the cause. Sources say what failed for their authors.
 
@@ -191,31 +192,35 @@ class Known:
 def fits(entry: Entry, job: Job, *, seen: bool = False) -> Fit | None:
     """How an entry fits a job, None if it does not; `seen` says that its line stands in the log."""
     in_range = [_in_range(entry.versions[name], job.software.versions.get(name)) for name in entry.versions]
-    if False in in_range or (not seen and (None in in_range or entry.log_only)):
+    if False in in_range:
+        return None
+    if seen:
+        return Fit.APPLIES if entry.log_only or None not in in_range else Fit.MAY_APPLY
+    if None in in_range or entry.log_only:
         return None
     asked = (
         _any_of(entry.precision, {job.precision} - {""}),
         _any_of(entry.collectives, job.collectives),
         _any_of(entry.gpus, {name for name in entry.gpus if _is_there(name, job.software.gpus)}, job.software.gpus),
     )
-    if False in asked and not seen:
+    if False in asked:
         return None
-    return Fit.APPLIES if seen or (None not in asked and not entry.when) else Fit.MAY_APPLY
+    return Fit.MAY_APPLY if None in asked or entry.when else Fit.APPLIES
 
 
 def against(job: Job) -> tuple[Known, ...]:
     """What is known against a job before it starts: what applies, then what may, narrow ranges before wide ones."""
-    found = [(name, entry, fits(entry, job)) for name, entry in TABLE.items()]
-    known = [_known(name, entry, fit, job) for name, entry, fit in found if fit is not None]
+    found = [(entry, fits(entry, job)) for entry in TABLE.values()]
+    known = [_known(entry, fit, job) for entry, fit in found if fit is not None]
     return tuple(sorted(known, key=lambda one: (one.fit is Fit.MAY_APPLY, not _is_narrow(TABLE[one.id]))))
 
 
 def in_logs(job: Job, lines: Iterable[tuple[str, Line]], reason: str) -> tuple[Known, ...]:
     """What is known of a failed job whose logs, of (file, line), say this reason.
 
-    First come entries whose line stands there, those with the fewest unknown versions before others. One whose line
-    says all (`log_only`) is left out where another, for just these versions, has the same line. Then come those whose
-    versions fit and whose effect explains the reason.
+    First come entries whose line stands there. Of those with one line, those remain whose versions are all known;
+    without one, that whose line says all (`log_only`); without it, all. Then come those whose versions fit and whose
+    effect explains the reason.
     """
     lines = list(lines)
     named: dict[str, Known] = {}
@@ -223,13 +228,18 @@ def in_logs(job: Job, lines: Iterable[tuple[str, Line]], reason: str) -> tuple[K
         place = next(((file, line) for file, line in lines if entry.says(line.text)), None)
         if place is not None and (fit := fits(entry, job, seen=True)) is not None:
             line, where = place[1].text.strip()[:_MOST_QUOTED], f"{place[0]}, line {place[1].number}"
-            named[name] = _known(name, entry, fit, job, line, where)
-    unknown = {name: len(TABLE[name].versions.keys() - job.software.versions.keys()) for name in named}
-    particular = {TABLE[name].pattern for name in named if not TABLE[name].log_only and not unknown[name]}
-    seen = [known for name, known in named.items() if not (TABLE[name].log_only and TABLE[name].pattern in particular)]
-    seen.sort(key=lambda known: (unknown[known.id], not TABLE[known.id].log_only, -len(known.found)))
+            named[name] = _known(entry, fit, job, line, where)
+    seen = [known for name, known in named.items() if _remains(name, named)]
+    seen.sort(key=lambda known: (known.fit is Fit.MAY_APPLY, -len(known.found)))
     rest = (known for known in against(job) if known.id not in named and explains(known.effect, reason))
     return (*seen, *(known for known in rest if not TABLE[known.id].pattern))
+
+
+def _remains(name: str, named: Mapping[str, Known]) -> bool:
+    """Whether an entry is the most particular of those that have its line."""
+    alike = [TABLE[other] for other in named if TABLE[other].pattern == TABLE[name].pattern]
+    certain = [one for one in alike if named[one.id].fit is Fit.APPLIES and not one.log_only]
+    return TABLE[name] in (certain or [one for one in alike if one.log_only] or alike)
 
 
 @cache
@@ -238,7 +248,7 @@ def words() -> tuple[str, ...]:
     return tuple({word: None for entry in TABLE.values() for word in entry.words})
 
 
-def _known(name: str, entry: Entry, fit: Fit, job: Job, line: str = "", where: str = "") -> Known:
+def _known(entry: Entry, fit: Fit, job: Job, line: str = "", where: str = "") -> Known:
     found = (
         f"{component} {version}"
         for component, specifiers in entry.versions.items()
@@ -246,10 +256,23 @@ def _known(name: str, entry: Entry, fit: Fit, job: Job, line: str = "", where: s
         if _in_range(specifiers, frozenset({version}))
     )
     when = entry.when
-    if not when and fit is Fit.MAY_APPLY:
+    if line and fit is Fit.MAY_APPLY:
+        unknown = (f"{name} {text}" for name, text in entry.versions.items() if name not in job.software.versions)
+        when = f"it has {', '.join(unknown)}"
+    elif not when and fit is Fit.MAY_APPLY:
         when = f"the job has {' or '.join((*entry.gpus, *entry.precision, *entry.collectives))}"
     return Known(
-        name, fit, entry.effect, tuple(found), entry.symptom, when, entry.do, entry.fixed_in, entry.source, line, where
+        entry.id,
+        fit,
+        entry.effect,
+        tuple(found),
+        entry.symptom,
+        when,
+        entry.do,
+        entry.fixed_in,
+        entry.source,
+        line,
+        where,
     )
 
 

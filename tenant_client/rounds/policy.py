@@ -158,8 +158,8 @@ def _trustees(at: _Question) -> str:
 
 
 def _strangers(at: _Question) -> str:
-    known = {(trustee.index, trustee.mask_key) for trustee in at.directory.trustees}
-    strange = [trustee.index for trustee in at.plan.trustees if (trustee.index, trustee.mask_key) not in known]
+    masks, goes_on = at.directory.masks, at.plan.position > 0
+    strange = [one.index for one in at.plan.trustees if not masks(one.index, one.mask_key, goes_on=goes_on)]
     return f"trustees {strange} are not in the directory with these keys" if strange else ""
 
 

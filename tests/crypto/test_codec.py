@@ -57,6 +57,7 @@ from crypto.ids import (
 from federation.protocol import (
     bundle,
     ceremony,
+    custody,
     directory,
     enrolment,
     invitation,
@@ -117,6 +118,7 @@ MODULES = (
     masking,
     possession,
     seats_module,
+    custody,
 )
 MESSAGES: tuple[type[Any], ...] = tuple(
     dict.fromkeys(
@@ -396,6 +398,15 @@ def seats(draw: st.DrawFn) -> Seats:
 
 
 @st.composite
+def deposits(draw: st.DrawFn) -> custody.Deposit:
+    """At least one commitment, and shares of their length."""
+    committed = draw(st.lists(from_hint(EncodedElement), min_size=1, max_size=3))
+    sealed = draw(st.lists(st.binary(min_size=SEALED_BYTES, max_size=SEALED_BYTES), max_size=3))
+    own = draw(from_hint(VerifyKey)), draw(from_hint(MaskPublicKey))
+    return custody.Deposit(*own, tuple(committed), tuple(sealed))
+
+
+@st.composite
 def reseatings(draw: st.DrawFn) -> Reseating:
     """An entry with the trustees of some seats."""
     handovers = draw(st.lists(st.binary(max_size=40), max_size=3))
@@ -465,6 +476,7 @@ COMPOSED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
     ceremony.Dealing: lambda: dealings(),
     ceremony.Committee: lambda: committees(),
     Seats: lambda: seats(),
+    custody.Deposit: lambda: deposits(),
     Reseating: lambda: reseatings(),
     MismatchEntry: lambda: mismatches(),
     HazardEntry: lambda: hazards(),
@@ -503,6 +515,7 @@ IN_RANGE: dict[tuple[type, str], Any] = {
     (enrolment.MemberCard, "node_key"): NODE_KEY,
     (ceremony.Dealing, "threshold"): 1,
     (ceremony.Dealing, "sealed"): (bytes(SEALED_BYTES),),
+    (custody.Deposit, "sealed"): (bytes(SEALED_BYTES),),
     (ceremony.Committee, "threshold"): 1,
     (ceremony.KeptShare, "secret"): bytes(32),
     (invitation.Invitation, "superlink"): ADDRESSES[0],

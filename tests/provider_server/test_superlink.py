@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -486,6 +487,55 @@ def test_nodes_come_back_after_the_provider_was_killed_in_the_middle_of_a_run(
             with closing(client_of(ControlHttpClient, second)) as control:
                 ended = [run.status.sub_status for run in control.ListRuns(ListRunsRequest()).run_dict.values()]
             assert sorted(ended) == [SubStatus.COMPLETED, SubStatus.STOPPED]
+
+
+NODE = """
+import sys, threading, time
+from pathlib import Path
+
+from tenant_client.network.flower_node import NodeSettings, serve
+
+def answer(verb, payload):
+    print("asked", flush=True)
+    time.sleep(600)
+
+address, authority, key = sys.argv[1:]
+settings = NodeSettings(address, Path(authority), Path(key).read_bytes(), busy_poll_s=0.1, idle_poll_s=0.2)
+serve(answer, settings, stop=threading.Event())
+"""
+
+
+@pytest.mark.nightly
+def test_a_node_that_is_killed_while_it_answers_is_missed_within_seconds(
+    link: SuperLink, pem: Certificates, tmp_path: Path
+) -> None:
+    """The deadline is ten minutes. As shipped, a node is taken for gone after two heartbeats of ten seconds."""
+    key, file = make_node_key(), tmp_path / "node.key"
+    file.write_bytes(key.private_pem)
+    link.register(key.public_openssh)
+    silences: list[Silence] = []
+
+    def run(tenants: Tenants) -> None:
+        assert list(tenants.ask(Query.CONTRIBUTION, b"plan")) == []
+        assert isinstance(tenants, GridTenants)
+        silences.extend(tenants.silences)
+
+    command = [sys.executable, "-c", NODE, link.address, str(pem.authority), str(file)]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    with (
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as node,
+        ThreadPoolExecutor(1) as worker,
+    ):
+        running = worker.submit(link.run, server_app(run, wanted=1))
+        assert node.stdout is not None
+        assert node.stdout.readline() == "asked\n"
+        node.kill()
+        killed_s = time.monotonic()
+        running.result(PATIENCE_S)
+        missed_s = time.monotonic() - killed_s
+    print(f"missed after {missed_s:.1f} s")  # noqa: T201 - quoted in the docs
+    assert [(silence.why, silence.detail) for silence in silences] == [(Why.FAILED, "NODE_UNAVAILABLE")]
+    assert missed_s < 30
 
 
 # ---- pacing

@@ -5,18 +5,22 @@ The parties are real and on disk (`tests/support/federations.py`), so "killed" m
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from crypto.errors import CohortTooSmall, Unreachable
+from crypto.codec import encode
+from crypto.errors import AlreadyAnswered, CohortTooSmall, Refusal, Unreachable
+from federation.protocol.queries import Query
+from federation.protocol.round_messages import UnmaskCall
 from provider_server.rounds.provider import RoundUnderWay, WeekHeld
-from provider_server.store.round_store import RoundState
+from provider_server.store.round_store import Answer, RoundState
 from provider_server.week import MaskHolder
 from simulation.run.federation import Federation
-from tests.support.federations import WEEKS, Grounds, begin, exact, fail, hold, is_exact
+from tests.support.federations import NEWCOMER, WEEKS, Grounds, begin, exact, fail, hold, is_exact
 
 AWAY = 4
 TENANTS = 4
@@ -178,3 +182,69 @@ def test_a_waiting_round_that_no_trustee_was_asked_about_can_be_given_up_alone(p
         assert third.plan.series is not None
         assert first.plan.series.name == third.plan.series.name
         assert is_exact(federation, third)
+
+
+def test_a_trustee_that_comes_back_endorses_one_of_two_rounds_at_one_place(
+    place: Place, grounds: tuple[Grounds, Path], tmp_path: Path
+) -> None:
+    """A provider goes on twice from one store: with one week for who is here, with the next for who was away."""
+    with place.opened() as federation:
+        hold(federation, WEEKS[0])
+        shutil.copytree(tmp_path / "home" / "provider", tmp_path / "fork" / "provider")
+        with pytest.raises(Unreachable):
+            hold(federation, WEEKS[1], trustees=without(federation))
+        (one,) = federation.provider.waiting()
+        with closing(grounds[0].provider(tmp_path / "fork")) as fork:
+            for tenant in federation.tenants:
+                fork.register(tenant.answer(Query.REGISTRATIONS, fork.registration_request(WEEKS[2])))
+            other = fork.open_round(fork.plan(WEEKS[2]))
+            for tenant in federation.tenants:
+                fork.receive(other, tenant.answer(Query.CONTRIBUTION, other.signed_plan))
+            fork.close_round(other)
+            assert (one.plan.position, other.plan.position) == (1, 1)
+            assert one.plan.series == other.plan.series
+            trustees = {trustee.index: trustee for trustee in federation.trustees}
+            word = trustees[AWAY].endorse(other.request)
+            for refused in (one, other):
+                with pytest.raises(AlreadyAnswered, match="or at its place in its series"):
+                    trustees[AWAY if refused is one else 3].endorse(refused.request)
+            words = [*federation.provider.store.rounds.answers(one.plan.round_id, Answer.ENDORSEMENT).values(), word]
+            for asked in (one, other):
+                for index in (3, AWAY, 5):
+                    with pytest.raises(Refusal):
+                        trustees[index].unmask(encode(UnmaskCall(asked.request, tuple(words))))
+
+
+def test_who_joins_or_leaves_while_rounds_wait_disturbs_none_of_them(place: Place) -> None:
+    """A plan names the directory under which it is held: who left after it was in it, who joined is in the next."""
+    with place.opened() as federation:
+        provider, left = federation.provider, federation.tenants[3].id
+        with pytest.raises(Unreachable):
+            hold(federation, WEEKS[0], trustees=without(federation))
+        provider.enrol([NEWCOMER], left=[left])
+        with pytest.raises(Unreachable):
+            hold(federation, WEEKS[1], trustees=without(federation))
+        releases = [hold(federation, window)[0] for window in WEEKS]
+        assert [left in {answer.tenant for answer in made.answered} for made in releases] == [True, False, False]
+        assert [made.contributors for made in releases] == [4, 3, 3]
+        assert all(is_exact(federation, made) for made in releases)
+
+
+def test_clocks_that_are_wrong_by_an_hour_stop_nobody_and_by_more_delay_their_owner_only(place: Place) -> None:
+    """The round is held the moment its week is over."""
+    with place.opened() as federation:
+        wrong_h = {0: 1.0, 1: -1.0, 2: -1.5}
+        for window in WEEKS[:2]:
+            for number, hours in wrong_h.items():
+                federation.tenants[number]._clock = partial(float.__add__, float(window[1]), hours)
+            release, _ = hold(federation, window)
+            assert release.contributors == TENANTS - 1
+            assert is_exact(federation, release)
+        federation.tenants[2]._clock = partial(float, WEEKS[2][1])
+        for number in (0, 1):
+            federation.tenants[number]._clock = partial(float, WEEKS[2][1])
+        release, _ = hold(federation, WEEKS[2])
+        assert release.contributors == TENANTS
+        assert is_exact(federation, release)
+        assert weeks_charged(federation)[2] == [(WEEKS[0][0], WEEKS[2][1])]
+        assert weeks_charged(federation)[0] == list(WEEKS)

@@ -50,7 +50,7 @@ from trustee import trustee as trustee_module
 from trustee.trustee import Trustee
 
 WEEKS, TENANTS = 8, 12
-POINTS = 40  # so many writes a party may pass before it dies: more than a week has for most of them
+POINTS = {"provider": 60, "tenant": 12, "trustee": 8}  # as many writes as each has in a week, or a few more
 
 
 class Kind(StrEnum):
@@ -90,7 +90,7 @@ def scenario(seed: int, operations: int) -> list[Operation]:
     """A random list of operations; the same seed gives the same."""
     chosen = random.Random(seed)
     kinds = chosen.choices(list(Kind), [FREQUENCY.get(kind, 1.0) for kind in Kind], k=operations)
-    return [Operation(kind, chosen.randrange(TENANTS * 5), chosen.randrange(1, POINTS)) for kind in kinds]
+    return [Operation(kind, chosen.randrange(TENANTS * 5), chosen.randrange(60)) for kind in kinds]
 
 
 class Killed(BaseException):
@@ -223,6 +223,7 @@ class Walk:
     grounds: Grounds
     founders: int
     disks: Disks = field(default_factory=Disks)
+    armed: dict[Path, Trouble] = field(default_factory=dict)
     away: set[int] = field(default_factory=set)
     gone: set[TenantId] = field(default_factory=set)
     cut: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -294,11 +295,12 @@ class Walk:
         number = self._party(role, operation.party)
         self.done[kind] += 1
         if kind is Kind.HOLD:
+            self.disks.troubles, self.armed = self.armed, {}
             self._hold()
             self._mend()
         elif kind in DISKS:
             path = self._path(role, number)
-            self.disks.troubles[path] = Trouble(kind, at, is_death=kind.value.startswith("kill"))
+            self.armed[path] = Trouble(kind, 1 + at % POINTS[role], is_death=kind.value.startswith("kill"))
         elif kind in (Kind.CUT_TENANT, Kind.CUT_TRUSTEE):
             self.cut[role, number] = "question" if at % 2 else "answer"
         elif kind is Kind.TRUSTEE_AWAY:
@@ -317,7 +319,7 @@ class Walk:
     def _mend(self) -> None:
         """Ends what went wrong during a week, and opens anew who died."""
         self.met.update(trouble.kind for trouble in self.disks.troubles.values() if trouble.met)
-        self.disks.troubles.clear()
+        self.disks.troubles = {}
         self.cut.clear()
         self._bury()
 

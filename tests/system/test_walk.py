@@ -11,6 +11,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from crypto.codec import encode
+from federation.protocol.round_messages import Unheard
+from tenant_client.rounds.tenant import Tenant
 from tests.support.walk import DISKS, TENANTS, Kind, Operation, a_walk, scenario
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - Linux's file system in memory
@@ -18,20 +21,20 @@ OPERATIONS = 1_000
 
 BAD_WEEKS = [
     Operation(Kind.CUT_TENANT, 2, 2),  # its answer is lost: charged and not heard
-    Operation(Kind.KILL_PROVIDER, 0, 25),
+    Operation(Kind.KILL_PROVIDER, 0, 24),
     Operation(Kind.HOLD),
     Operation(Kind.TRUSTEE_AWAY, 3),
     Operation(Kind.HOLD),
-    Operation(Kind.KILL_TENANT, 5, 5),
+    Operation(Kind.KILL_TENANT, 5, 4),
     Operation(Kind.JOIN),
     Operation(Kind.HOLD),
     Operation(Kind.TRUSTEE_BACK),
-    Operation(Kind.FILL_TRUSTEE, 3, 2),
+    Operation(Kind.FILL_TRUSTEE, 3, 1),
     Operation(Kind.HOLD),
-    Operation(Kind.KILL_TRUSTEE, 2, 3),
+    Operation(Kind.KILL_TRUSTEE, 2, 2),
     Operation(Kind.HOLD),
     Operation(Kind.LEAVE, 1),
-    Operation(Kind.FILL_PROVIDER, 0, 5),
+    Operation(Kind.FILL_PROVIDER, 0, 4),
     Operation(Kind.SKEW, 0, 1),
     Operation(Kind.HOLD),
     Operation(Kind.RESTART),
@@ -55,7 +58,17 @@ def test_a_bad_spring() -> None:
     assert set(met) == {one.kind for one in BAD_WEEKS if one.kind in DISKS}
 
 
-@pytest.mark.nightly  # eight minutes
+def test_what_is_lost_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A tenant whose answer was lost repeats it to nobody."""
+    monkeypatch.setattr(Tenant, "repeat", lambda _tenant, _payload: encode(Unheard(())))
+    with a_walk(tmp_path / "home", tenants=4) as walk:
+        for operation in (Operation(Kind.CUT_TENANT, 2, 0), Operation(Kind.HOLD)):
+            walk.happen(operation)
+        assert walk.complaints() == []
+        assert walk.ended() == ["the weeks [0] of tenant 2 are lost"]
+
+
+@pytest.mark.nightly  # two minutes of processor time
 def test_a_thousand_operations_lose_nothing() -> None:
     seed = int(os.environ.get("PHAROAH_WALK_SEED") or random.SystemRandom().randrange(2**32))
     print(f"seed {seed}")  # noqa: T201 - shown when it fails

@@ -16,7 +16,7 @@ from packaging.version import Version
 from typer.testing import CliRunner
 
 from federation.protocol.toml_tables import BadTable
-from tenant_client.advice.incompatibilities import TABLE, Fit, Job, against, fits, in_logs, parse
+from tenant_client.advice.incompatibilities import TABLE, Fit, Job, Known, against, fits, in_logs, parse
 from tenant_client.advice.log_scan import known_in, software_in
 from tenant_client.cli import app
 from tenant_client.records.database import open_database
@@ -48,9 +48,13 @@ def job_of(**versions: str) -> Job:
     return Job(of_versions((name.replace("_", "-"), version) for name, version in versions.items()))
 
 
-def found_in(lines: list[str], reason: str = "") -> list[str]:
+def known_of(*lines: str, reason: str = "") -> tuple[Known, ...]:
     numbered = [("job.log", Line(number, text)) for number, text in enumerate(lines, 1)]
-    return [known.id for known in in_logs(Job(software_of(lines)), numbered, reason)]
+    return in_logs(Job(software_of(lines)), numbered, reason)
+
+
+def found_in(lines: list[str], reason: str = "") -> list[str]:
+    return [known.id for known in known_of(*lines, reason=reason)]
 
 
 # ---- the table ------------------------------------------------------------------------------------------------------
@@ -91,9 +95,28 @@ def test_an_entrys_line_is_found_in_a_log(name: str, tmp_path: Path) -> None:
     entry = TABLE[name]
     log = tmp_path / "job.log"
     log.write_text(f"step 1 loss 2.5\n{entry.example}\nstep 2 loss 2.4\n", encoding="utf-8")
-    known = [one for one in known_in([log], "") if TABLE[one.id].pattern == entry.pattern]
+    known = {one.id: one for one in known_in([log], "") if TABLE[one.id].pattern == entry.pattern}
     assert known
-    assert all(one.fit is Fit.APPLIES and one.where == f"{log}, line 2" for one in known)
+    assert all(one.where == f"{log}, line 2" for one in known.values())
+    unknown = [f"{of} {text}" for of, text in entry.versions.items() if of not in software_in([log]).versions]
+    if name in known:
+        assert known[name].fit is (Fit.APPLIES if entry.log_only or not unknown else Fit.MAY_APPLY)
+        assert known[name].fit is Fit.APPLIES or known[name].when == f"it has {', '.join(unknown)}"
+
+
+def test_a_line_with_its_versions_applies_and_with_none_may() -> None:
+    line = TABLE["driver-525-gsp-timeout"].example
+    assert [one.fit for one in known_of(line)] == [Fit.MAY_APPLY]
+    assert [one.fit for one in known_of(line, "Nvidia driver version: 525.85.12")] == [Fit.APPLIES]
+    assert known_of(line, "Nvidia driver version: 550.90.07") == ()
+
+
+def test_of_entries_with_one_line_the_most_particular_remain() -> None:
+    line = TABLE["flash-attn-abi"].example
+    assert found_in([line]) == ["flash-attn-abi"]
+    assert found_in([line, "torch==2.6.0"]) == ["flash-attn-abi"]
+    assert found_in([line, "torch==2.6.0", "flash_attn==2.8.0.post2"]) == ["flash-attn-2-8-torch-2-6"]
+    assert found_in([line, "torch==2.7.1", "flash_attn==2.8.0.post2"]) == ["flash-attn-abi"]
 
 
 @pytest.mark.parametrize(
@@ -227,8 +250,25 @@ def test_a_case_from_a_thread_that_the_table_does_not_cite(case: dict[str, objec
 @pytest.mark.parametrize("case", NEGATIVE, ids=lambda case: case["source"].split("com/")[1])
 def test_a_failure_of_which_nothing_is_known(case: dict[str, object]) -> None:
     lines = list(case["lines"])  # type: ignore[call-overload]
-    numbered = [("job.log", Line(number, text)) for number, text in enumerate(lines, 1)]
-    assert [one for one in in_logs(Job(software_of(lines)), numbered, str(case["reason"])) if one.line] == []
+    assert [one for one in known_of(*lines, reason=str(case["reason"])) if one.line] == []
+
+
+def test_nothing_is_found_in_logs_that_others_wrote_but_what_they_put_there() -> None:
+    root = Path(__file__).parents[2]
+    logs = [*(root / "tests" / "logs").rglob("*.log"), *(root / "benchmarks" / "diagnosis").rglob("*.log")]
+    found = {(log.parent.parent.name, log.name, one.id) for log in logs for one in known_in([log], "") if one.line}
+    assert len(logs) > 120
+    assert found == {
+        ("tests", "attribute_error_messy.log", "numpy-aliases"),  # np.bool with a NumPy that has lost it
+        ("torch-moved-under-it", "job.log", "flash-attn-abi"),  # the case is this
+    }
+
+
+def test_the_page_counts_what_is_there() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "incompatibilities.md").read_text(encoding="utf-8")
+    assert f"Each of the {len(TABLE)} entries, over {len(COMPONENTS)} components" in page
+    assert f"{sum(bool(entry.pattern) for entry in TABLE.values())} have a pattern" in page
+    assert f"has {len(CASES)} cases" in page
 
 
 def test_the_cases_are_those_that_the_table_does_not_cite() -> None:
@@ -285,9 +325,12 @@ def test_diagnose_says_what_is_known(tmp_path: Path) -> None:
         "ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister\n",
         encoding="utf-8",
     )
-    result = CliRunner().invoke(app, ["diagnose", str(log), "--home", str(tmp_path / "home")])
+    said = ["diagnose", str(log), "--home", str(tmp_path / "home")]
+    assert "  may apply: torch-old-nccl-beside: torch cannot be imported" in CliRunner().invoke(app, said).stdout
+    log.write_text(f"torch==2.2.0\nNCCL version 2.18.3\n{log.read_text(encoding='utf-8')}", encoding="utf-8")
+    result = CliRunner().invoke(app, said)
     assert result.exit_code == 0
-    assert "known of" in result.stdout
+    assert "  known of torch 2.2.0, nccl 2.18.3: torch cannot be imported" in result.stdout
     assert "https://github.com/pytorch/pytorch/issues/119932" in result.stdout
 
 

@@ -407,62 +407,62 @@ def files(tmp_path: Path) -> Files:
     return made
 
 
+def seat_of(files: Files, number: int) -> int:
+    return trustee_home.kept_share(files.home(number)).index
+
+
 @pytest.mark.nightly
 def test_a_lost_trustee_is_replaced_by_files(files: Files) -> None:
-    """Number 4 of the folders is lost. What the others keep, what the provider does, and what a home goes through."""
-    lost_key = (files.home(4) / "trustee.card").read_bytes()
-    before = decode(Committee, (files.home(0) / "committee").read_bytes())
+    """The one in the last seat, which masks. What the others keep, what the provider does, what a home goes through."""
+    folders = sorted(range(N), key=lambda number: seat_of(files, number))
+    lost, stay = folders[-1], folders[:-1]
+    before = decode(Committee, (files.home(lost) / "committee").read_bytes())
+    cards = [files.home(number) / "trustee.card" for number in range(N)]
+    deposit = files.folder / "5.deposit"
+    called(app, "deposit", *cards, "--home", files.home(lost), "--out", deposit)
+    called(app, "deposit", *cards, "--home", files.home(stay[0]), "--out", files.folder / "no", code=2)
+    for number in stay:
+        (kept,) = json.loads(called(app, "keep-deposit", deposit, "--home", files.home(number), "--json"))
+        assert (kept["index"], Path(kept["deposit"]).parent) == (N, files.home(number) / "deposits")
+    mask_key = trustee_home.mask_key(files.home(lost))
+
     called(app, "init", "--home", files.home("new"), "--address", "localhost:7199")
-    cards = [files.home(name) / "trustee.card" for name in (0, 1, 2, 3, "new")]
-    handovers = files.hand_over((0, 1, 3), cards)
-    shown = json.loads(
-        called(
-            app,
-            "take-over",
-            *cards,
-            *handovers,
-            "--home",
-            files.home("new"),
-            "--committee",
-            files.home(0) / "committee",
-            "--json",
-        )
-    )
+    cards = [files.home(name) / "trustee.card" for name in (*stay, "new")]
+    handovers = files.hand_over(stay[:3], cards)
+    old_committee = "--committee", files.home(stay[0]) / "committee"
+    successor = [*cards, *handovers, deposit, "--home", files.home("new"), *old_committee, "--json"]
+    shown = json.loads(called(app, "take-over", *successor))
+    assert shown["mask_key_recovered"]
+    recovered = trustee_home.recovered_key(files.home("new"))
+    assert recovered is not None
+    assert recovered.public == mask_key.public
     fingerprints = {shown["fingerprint"]}
-    for number in range(4):
+    for number in stay:
         said = json.loads(called(app, "take-over", *cards, *handovers, "--home", files.home(number), "--json"))
         fingerprints.add(said["fingerprint"])
-        assert Path(said["committee"]).name == "next.committee"
+        assert (Path(said["committee"]).name, said["mask_key_recovered"]) == ("next.committee", False)
     assert len(fingerprints) == 1
-    old = {number: (files.home(number) / "share.key").read_bytes() for number in range(4)}
-    with closing(trustee_home.open_trustee(files.home(0), os.urandom, TrusteeLimits())) as waiting:
-        assert encode(KeptShare.of(waiting._share)) == old[0]  # not in force yet
-    row = json.loads(
-        called(
-            provider_cli.app,
-            "reseat",
-            *handovers,
-            "--committee",
-            files.home("new") / "committee",
-            "--home",
-            files.folder / "provider",
-            "--json",
-        )
-    )
-    changed_seats = row[0]["changed"] if isinstance(row, list) else row["changed"]
-    assert len(changed_seats) == 1
-    files.enrol([*range(4), "new"])
-    for number in range(4):
+    old = {number: (files.home(number) / "share.key").read_bytes() for number in stay}
+    with closing(trustee_home.open_trustee(files.home(stay[0]), os.urandom, TrusteeLimits())) as waiting:
+        assert encode(KeptShare.of(waiting._share)) == old[stay[0]]  # not in force yet
+
+    provider = "--home", files.folder / "provider"
+    new_committee = "--committee", files.home("new") / "committee"
+    (row,) = json.loads(called(provider_cli.app, "reseat", *handovers, *new_committee, *provider, "--json"))
+    assert row["changed"] == [N]
+    files.enrol([*stay, "new"])
+    for number in stay:
         home = files.home(number)
         assert (home / "share.key").read_bytes() != old[number]
         assert not (home / "next.key").exists()
         assert not (home / "next.committee").exists()
         with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
             assert trustee.chain.directory.group_key == before.group_key
-            assert lost_key not in {record.verify_key for record in trustee.chain.directory.trustees}
-    for path in files.folder.rglob("*"):
-        if path.is_file() and any(path.is_relative_to(files.home(number)) for number in range(4)):
-            assert not any(kept in path.read_bytes() for kept in old.values()), "the old share is erased"
+            assert (N, mask_key.public) in trustee.chain.directory.kept_mask_keys
+        stored = [path.read_bytes() for path in home.rglob("*") if path.is_file()]
+        assert not any(share in data for share in old.values() for data in stored), "the old share is erased"
+    with closing(trustee_home.open_trustee(files.home("new"), os.urandom, TrusteeLimits())) as trustee:
+        assert trustee.holds_recovered
 
 
 @pytest.mark.nightly
