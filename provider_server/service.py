@@ -48,9 +48,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
     """Everything that `serve` runs: yields the rounds, the SuperLink, and the port of the online service."""
     _allow_files()
     listen, metrics = settings.listen, Metrics()
-    certificate, key = read(home / "tls.pem"), read(home / "tls.key")
-    metrics.certificate_end_s.set(ends(certificate).timestamp())
-    sessions = Sessions(session_key(read_key(home / "context.key")), time.time)
+    metrics.certificate_end_s.set(ends(read(home / "tls.pem")).timestamp())
     rounds: Rounds | None = None
 
     def ready() -> Rounds:
@@ -79,18 +77,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
             at = socket.create_server((LOOPBACK, listen.metrics_port))
             stack.enter_context(closing(Listener(watching_app(metrics, not_ready), at, None, WATCHERS)))
             link = stack.enter_context(SuperLink(link_settings, ours=operator_app(ready)))
-            online_at = f"{listen.host}:{listen.online_port}"
-            hints = provider.hints
-            served = serve_online(
-                provider,
-                online_at,
-                certificate,
-                key,
-                sessions=sessions,
-                hints=hints,
-                take_outcome=hints.take_outcome,
-            )
-            online = stack.enter_context(served)
+            online_port = stack.enter_context(online(home, provider, f"{listen.host}:{listen.online_port}"))
         except OSError as error:
             raise CannotListen(
                 f"the provider cannot listen: {error}", hint="check [listen] in provider.toml, tls.pem and tls.key"
@@ -101,7 +88,29 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
         live = Live(home, provider, settings, metrics, time.time)
         stack.enter_context(polling(live))
         stack.enter_context(_on_hangup(live.reload))
-        yield rounds, link, online.port
+        yield rounds, link, online_port
+
+
+@contextmanager
+def online(home: Path, provider: Provider, address: str) -> Iterator[int]:
+    """The online service alone, as one more process over the store of a provider: yields its port.
+
+    Sessions are verified by a key of the home, hints are read from the store: so callers notice nothing when their
+    connections go to this process. Limits on what a tenant may ask hold for each process.
+    """
+    _allow_files()
+    certificate, key = read(home / "tls.pem"), read(home / "tls.key")
+    sessions, hints = Sessions(session_key(read_key(home / "context.key")), time.time), provider.hints
+    try:
+        server = serve_online(
+            provider, address, certificate, key, sessions=sessions, hints=hints, take_outcome=hints.take_outcome
+        )
+    except OSError as error:
+        raise CannotListen(
+            f"the online service cannot listen: {error}", hint="check --listen, tls.pem and tls.key"
+        ) from error
+    with server:
+        yield server.port
 
 
 def _allow_files() -> None:

@@ -423,6 +423,7 @@ def serve(
         service.serve(home, load(TrusteeSettings, home / "trustee.toml", os.environ), stop)
 
 
+app.command("renew-mask-key", cls=Verb)(handover_verbs.renew_mask_key)
 app.command("deposit", cls=Verb)(handover_verbs.deposit)
 app.command("keep-deposit", cls=Verb)(handover_verbs.keep_deposit)
 app.command("hand-over", cls=Verb)(handover_verbs.hand_over)

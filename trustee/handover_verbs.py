@@ -15,6 +15,34 @@ if TYPE_CHECKING:
     from federation.protocol.enrolment import TrusteeCard
 
 
+class RenewedMask(TypedDict):
+    """The card with the new mask key, and its fingerprint."""
+
+    card: str
+    fingerprint: str
+
+
+def renew_mask_key(home: TrusteeHome, *, as_json: AsJson = False) -> None:
+    """Make a new mask key, and a new card with it, for the next handover.
+
+    A series goes on under the key that it began with. That one is erased when a round of the next series is opened.
+    """
+    from datetime import UTC, datetime
+
+    from federation.protocol.enrolment import fingerprint
+    from trustee import home as trustee_home
+
+    with failing():
+        card = trustee_home.renew_mask_key(home, os.urandom, datetime.now(UTC))
+    file, shown = home / trustee_home.CARD, fingerprint(card.name)
+    if as_json:
+        renewed: RenewedMask = {"card": str(file), "fingerprint": shown}
+        show_json(renewed)
+        return
+    show(f"card         {file}", f"fingerprint  {shown}")
+    tell("give the card to every trustee, and read its fingerprint aloud to them; then hand over with the new cards")
+
+
 class Deposited(TypedDict):
     """A deposit, and the number of the trustee that made it."""
 
@@ -168,7 +196,7 @@ def take_over(
         share = succession.own_new_share(before, cards, handovers, key.public, sealing)
         recovered = custody.recovered_key(before, cards, handovers, deposits, key.public, sealing)
         if recovered is not None:
-            trustee_home.keep_recovered(home, recovered)
+            trustee_home.keep_former(home, recovered)
         file = trustee_home.keep_next(home, share, after)
     shown = fingerprint(after.name)
     if as_json:

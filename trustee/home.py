@@ -7,7 +7,8 @@
     next.key  next.committee             the result of a handover (`federation.protocol.succession`) that is not in
                                          force yet; they take the places of those two once the directory shows it
     deposits/                            what mask trustees left with this one (`federation.protocol.custody`)
-    recovered.key                        a successor's: the mask key of the trustee before it, for a series that goes on
+    next.mask                            a new mask key, until the directory shows it
+    former.key                           the mask key of before, its own or a predecessor's, for a series that goes on
     trustee.db                           the pinned directory and the log
 
 The directory has mode 0700 and each file 0600. Files are never overwritten, except the database, by
@@ -22,9 +23,10 @@ from pathlib import Path
 from crypto.codec import decode, encode
 from crypto.masking import MaskKey
 from crypto.ristretto import RandomBytes
-from crypto.signing import SigningKey
+from crypto.signing import SigningKey, reopened
 from crypto.threshold import KeyShare
 from federation.protocol.ceremony import Committee, KeptShare
+from federation.protocol.custody import Deposit
 from federation.protocol.directory import Chain, Directory
 from federation.protocol.enrolment import SealingKey, TrusteeCard, host_of, open_trustee_card
 from federation.runtime.clock import SECONDS_PER_HOUR
@@ -36,7 +38,7 @@ from trustee.trustee import Trustee, TrusteeLimits
 
 TLS_KEY, TLS_CERTIFICATE, CARD = "tls.key", "tls.crt", "trustee.card"
 SHARE, COMMITTEE, MEMORY = "share.key", "committee", "trustee.db"
-DEPOSITS, RECOVERED = "deposits", "recovered.key"
+DEPOSITS, FORMER, NEXT_MASK = "deposits", "former.key", "next.mask"
 NEXT_SHARE, NEXT_COMMITTEE = "next.key", "next.committee"
 
 
@@ -132,20 +134,31 @@ def deposits(home: Path) -> list[bytes]:
     return [read(file) for file in sorted((home / DEPOSITS).glob("[0-9]*"))]
 
 
-def keep_recovered(home: Path, key: MaskKey) -> None:
-    """Stores the mask key of the seat's former holder."""
-    replace_secret(home / RECOVERED, key.scalar.to_bytes(32, "little"))
+def renew_mask_key(home: Path, random_bytes: RandomBytes, now: datetime) -> TrusteeCard:
+    """Makes the mask key that serves from the next handover on, and a new card with it; HomeError if one waits."""
+    _refuse_existing(home, NEXT_MASK)
+    key, old = MaskKey(new_key(home / NEXT_MASK, random_bytes)), own_card(home)
+    hour = max(int(now.timestamp() / SECONDS_PER_HOUR), old.made_hour)
+    card = TrusteeCard.of(signing_key(home), key, old.sealing_key, made_hour=hour, address=old.address)
+    replace_secret(home / CARD, signing_key(home).sign(card))
+    return card
 
 
-def recovered_key(home: Path) -> MaskKey | None:
-    """The mask key of the seat's former holder, if this is a successor and its series goes on."""
-    return MaskKey.from_scalar(read_key(home / RECOVERED)) if (home / RECOVERED).exists() else None
+def keep_former(home: Path, key: MaskKey) -> None:
+    """Stores a mask key for the series that goes on under it."""
+    replace_secret(home / FORMER, key.scalar.to_bytes(32, "little"))
+
+
+def other_mask_keys(home: Path) -> list[MaskKey]:
+    """The mask key of before, while its series goes on, and the one to come."""
+    former = [MaskKey.from_scalar(read_key(home / FORMER))] if (home / FORMER).exists() else []
+    return former + ([MaskKey(read_key(home / NEXT_MASK))] if (home / NEXT_MASK).exists() else [])
 
 
 def erase_spent(home: Path, trustee: Trustee) -> None:
-    """Erases a recovered mask key once the series that it was for is over."""
-    if not trustee.holds_recovered:
-        (home / RECOVERED).unlink(missing_ok=True)
+    """Erases the mask key of before once the series that it was for is over."""
+    if not trustee.holds_former:
+        (home / FORMER).unlink(missing_ok=True)
 
 
 def settle(home: Path, directory: Directory) -> None:
@@ -155,9 +168,28 @@ def settle(home: Path, directory: Directory) -> None:
     committee = decode(Committee, read(home / NEXT_COMMITTEE))
     if committee.trustees != directory.trustees:
         return
+    _renew_masks(home, committee)
+    _erase_deposits(home, committee)
     if (home / NEXT_SHARE).exists():  # else it was killed after the next line
         (home / NEXT_SHARE).replace(home / SHARE)
     (home / NEXT_COMMITTEE).replace(home / COMMITTEE)
+
+
+def _erase_deposits(home: Path, committee: Committee) -> None:
+    """Shares of mask keys that the new committee does not have, of those who left or renewed theirs, serve nobody."""
+    shown = {trustee.mask_key for trustee in committee.trustees}
+    for file in (home / DEPOSITS).glob("[0-9]*"):
+        if reopened(Deposit, read(file)).mask_key not in shown:
+            file.unlink()
+
+
+def _renew_masks(home: Path, committee: Committee) -> None:
+    """The new mask key takes its place if the new committee has it; the one before stays for its series."""
+    if (home / NEXT_MASK).exists():
+        shown = {trustee.mask_key for trustee in committee.trustees}
+        if MaskKey(read_key(home / NEXT_MASK)).public in shown:
+            keep_former(home, mask_key(home))
+            (home / NEXT_MASK).replace(home / "mask.key")
 
 
 def kept_committee(home: Path) -> Committee:
@@ -215,7 +247,7 @@ def _opened(home: Path, entries: Iterable[bytes], random_bytes: RandomBytes, lim
         )
     memory = home / MEMORY
     create_file(memory)
-    return Trustee(share, signing, mask, tuple(entries), memory, random_bytes, limits, renewed, recovered_key(home))
+    return Trustee(share, signing, mask, tuple(entries), memory, random_bytes, limits, renewed, other_mask_keys(home))
 
 
 def _settle_pinned(home: Path) -> None:

@@ -138,14 +138,14 @@ class Trustee:
         random_bytes: RandomBytes,
         limits: TrusteeLimits = TrusteeLimits(),
         renewed: KeyShare | None = None,
-        recovered: masking.MaskKey | None = None,
+        other_mask_keys: Sequence[masking.MaskKey] = (),
     ) -> None:
         self.index = share.index
         self._share = share
         self._renewed = renewed
         self._signing_key = signing_key
         self._mask_key = mask_key
-        self._mask_keys = {key.public: key for key in (mask_key, recovered) if key is not None}
+        self._mask_keys = {key.public: key for key in (mask_key, *other_mask_keys)}
         self._random_bytes = random_bytes
         self._limits = limits
         self._connection = Connection(str(memory))
@@ -382,20 +382,26 @@ class Trustee:
         return {(header.round_id, header.tenant) for header in chain.from_iterable(groups)}
 
     @property
-    def holds_recovered(self) -> bool:
-        """Whether it still holds the mask key of the seat's former holder: not after the series of that key."""
-        return len(self._mask_keys) > 1
+    def holds_former(self) -> bool:
+        """Whether it holds a mask key of before the last change of seats: not after the series of that key."""
+        return any(self._is_former(key) for key in self._mask_keys)
+
+    def _is_former(self, key: MaskPublicKey) -> bool:
+        """Whether a key is of before, its predecessor's or its own, as the directory tells; one to come is not."""
+        directory = self.chain.directory
+        return key != directory.trustee(self.index).mask_key and (self.index, key) in directory.kept_mask_keys
 
     def _forget_spent(self) -> None:
-        """Forgets a recovered key once a round was opened under its own: the series before is over."""
+        """Forgets a key of before once a round was opened under the directory's: the series before is over."""
         last = self._connection.execute(
             "SELECT request FROM endorsed JOIN opened USING (round_id) ORDER BY number DESC LIMIT 1"
         ).fetchone()
-        if last is not None and self._masks_under(_OpenedRound.of(bytes(last[0])).plan) == self._mask_key.public:
-            self._mask_keys = {self._mask_key.public: self._mask_key}
+        current = self.chain.directory.trustee(self.index).mask_key
+        if last is not None and self._masks_under(_OpenedRound.of(bytes(last[0])).plan) == current:
+            self._mask_keys = {public: key for public, key in self._mask_keys.items() if not self._is_former(public)}
 
     def _key_of(self, plan: Plan) -> masking.MaskKey:
-        """The key of the plan's masks: a series goes on under the key of a predecessor, if that was recovered."""
+        """The key of the plan's masks: a series goes on under the key that it began with."""
         own = self._masks_under(plan)
         if own not in self._mask_keys:
             raise PlanRefused(f"round {plan.round_id} has another mask key of trustee {self.index}")

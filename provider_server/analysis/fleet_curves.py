@@ -1,7 +1,7 @@
 """Survival curves and Cox's model of the fleet's own events, by lifelines, and all estimates from them together.
 
-    hours_at_risk ─┬─ episodes ─▶ Kaplan–Meier, Nelson–Aalen (also by level), Cox ─┐
-                   └─ exposure_and_events ─ fit_levels ────────────────────────────┴─▶ OwnHazards
+    at_risk_in_parts ─ gather ─┬─ episodes ─▶ Kaplan–Meier, Nelson–Aalen (also by level), Cox ─┐
+                               └─ exposure_and_events ─ fit_levels ────────────────────────────┴─▶ OwnHazards
 
 Guarantees:
 
@@ -14,7 +14,7 @@ at first use, since that takes a second.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +24,7 @@ import pandas as pd
 import polars as pl
 from scipy.linalg import LinAlgWarning
 
-from federation.protocol.life_table import Floats, LifeTable
+from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.fleet_events import Bands, LevelFit, exposure_and_events, fit_levels
 from provider_server.analysis.hazard import Estimate
 
@@ -54,21 +54,21 @@ class Ratios:
     log_sd: Floats = field(repr=False)
 
 
-def episodes(at_risk: pl.DataFrame) -> pl.DataFrame:
+def episodes(at_risk: pl.DataFrame, origin: int | None = None) -> pl.DataFrame:
     """Unbroken stretches at one level up to a node's first failure: node, start_h, stop_h, level, failed.
 
-    Hours count from the first at risk of any node. A stretch is at risk after its start and up to its stop: nodes that
-    come later, or were silent for a while, are left-truncated.
+    Hours count from `origin`, by default the first at risk of any node. A stretch is at risk after its start and up to
+    its stop: nodes that come later, or were silent for a while, are left-truncated.
     """
     ordered = at_risk.sort("node", "hour").with_columns(failed=pl.col("kind").is_not_null())
     before = pl.col("failed").cum_sum().over("node") - pl.col("failed").cast(pl.Int64)
     ordered = ordered.filter(before == 0)
     broken = (pl.col("hour").diff() != 1) | (pl.col("level").diff() != 0)
     ordered = ordered.with_columns(run=broken.fill_null(value=True).cum_sum().over("node"))
-    origin = at_risk["hour"].min()
+    begin = int(at_risk["hour"].to_numpy().min()) if origin is None else origin
     runs = ordered.group_by("node", "run", maintain_order=True).agg(
-        start_h=pl.col("hour").min() - origin,
-        stop_h=pl.col("hour").max() + 1 - origin,
+        start_h=pl.col("hour").min() - begin,
+        stop_h=pl.col("hour").max() + 1 - begin,
         level=pl.col("level").first(),
         failed=pl.col("failed").any(),
     )
@@ -159,16 +159,78 @@ def _cox(frame: pd.DataFrame) -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True, eq=False)
-class OwnHazards:
-    """Estimates from the fleet's own events, with nodes in these `contexts`.
+class Gathered:
+    """What estimates rest on, small enough for any fleet: no row for each hour.
 
-    `table` is what `fit` rests on. `hazard_by_level` is Nelson–Aalen's, for a node that would stay at a level all the
-    time. `cox` has "level" and "context" where there is a ratio, and holds for first failures; `left_out` says in words
-    what is not in it, and why.
+    `table` as by `exposure_and_events`; `lives` as by `episodes`, with the node's context; `evidence`: factor ("level"
+    or "context"), value, failures, node_hours, nodes; `kinds`: kind, failures, the most frequent first.
     """
 
     contexts: Mapping[str, int]
     table: LifeTable
+    lives: pl.DataFrame
+    evidence: pl.DataFrame
+    kinds: pl.DataFrame
+
+    @property
+    def failures(self) -> int:
+        """Failures at risk."""
+        return int(self.kinds["failures"].sum())
+
+    @property
+    def node_hours(self) -> int:
+        """Node-hours at risk."""
+        return int(self.evidence.filter(factor="level")["node_hours"].sum())
+
+
+def gather(parts: Iterable[pl.DataFrame], contexts: Mapping[str, int], bands: Bands | None = None) -> Gathered:
+    """All that estimates need of hours at risk, as by `hours_at_risk`, of some nodes after the other.
+
+    `contexts` has the number of each node's context, `bands` are the third factor of the fit, seasons by default.
+    """
+    tables, lives, evidence, kinds = [], [], [], []
+    for at_risk in parts:
+        # of no node at all: polars takes an empty mapping for one to text
+        own = pl.col("node").replace_strict(contexts or {"": 0}, return_dtype=pl.Int64)
+        tables.append(exposure_and_events(at_risk, contexts, bands))
+        lives.append(episodes(at_risk, origin=0).with_columns(context=own))
+        evidence += [_evidence(at_risk, "level", pl.col("level").cast(pl.Int64)), _evidence(at_risk, "context", own)]
+        kinds.append(at_risk.filter(pl.col("kind").is_not_null()).group_by("kind").agg(failures=pl.len()))
+    table = _with_hours(sum(tables[1:], tables[0]))
+    every = pl.concat(lives)
+    every = every.with_columns(pl.col("start_h", "stop_h") - (every["start_h"].min() or 0))
+    by_value = pl.concat(evidence).group_by("factor", "value").agg(pl.col("failures", "node_hours", "nodes").sum())
+    by_kind = pl.concat(kinds).group_by("kind").agg(pl.col("failures").sum())
+    order = by_kind.sort("failures", "kind", descending=True)
+    return Gathered(contexts, table, every, by_value.sort("factor", "value"), order)
+
+
+def _with_hours(table: LifeTable) -> LifeTable:
+    """Without contexts that were never at risk, of which nothing can be said."""
+    first, *others = table.dimensions
+    kept = np.flatnonzero(table.marginal(first.name).exposure_node_hours)
+    dimension = Dimension(first.name, tuple(first.levels[place] for place in kept))
+    arrays = (table.events, table.exposure_node_hours, table.at_risk, table.noise_variance)
+    return LifeTable((dimension, *others), *(array[kept] for array in arrays))
+
+
+def _evidence(at_risk: pl.DataFrame, factor: str, value: pl.Expr) -> pl.DataFrame:
+    counted = at_risk.group_by(value=value).agg(
+        failures=pl.col("kind").count(), node_hours=pl.len(), nodes=pl.col("node").n_unique()
+    )
+    return counted.with_columns(pl.col("failures", "node_hours", "nodes").cast(pl.Int64), factor=pl.lit(factor))
+
+
+@dataclass(frozen=True, eq=False)
+class OwnHazards:
+    """Estimates from the fleet's own events, and what they rest on.
+
+    `hazard_by_level` is Nelson–Aalen's, for a node that would stay at a level all the
+    time. `cox` has "level" and "context" where there is a ratio, and holds for first failures; `left_out` says in words
+    what is not in it, and why.
+    """
+
+    seen: Gathered
     fit: LevelFit
     survival: Curve
     hazard: Curve
@@ -177,21 +239,15 @@ class OwnHazards:
     left_out: tuple[str, ...]
 
 
-def own_hazards(at_risk: pl.DataFrame, contexts: Mapping[str, int], bands: Bands | None = None) -> OwnHazards:
-    """Everything at once, of hours at risk as by `hours_at_risk`; ValueError where none of them has a failure.
-
-    `bands` are the third factor of the fit, seasons by default.
-    """
-    if at_risk["kind"].null_count() == at_risk.height:
+def own_hazards(seen: Gathered) -> OwnHazards:
+    """Everything at once; ValueError where no hour at risk has a failure."""
+    if not seen.failures:
         raise ValueError("no failures")
-    table = exposure_and_events(at_risk, contexts, bands)
-    fit = fit_levels(table)
-    lives = episodes(at_risk)
-    lives = lives.with_columns(context=pl.col("node").replace_strict(contexts, return_dtype=pl.Int64))
+    fit, lives = fit_levels(seen.table), seen.lives
     failing = sorted(set(lives.filter("failed")["level"]))
     ratios, left_out = _cox_of_what_failed(lives, int(fit.fit.model.reference["context"]))
     by_level = {level: nelson_aalen(lives.filter(pl.col("level") == level)) for level in failing}
-    return OwnHazards(contexts, table, fit, kaplan_meier(lives), nelson_aalen(lives), by_level, ratios, left_out)
+    return OwnHazards(seen, fit, kaplan_meier(lives), nelson_aalen(lives), by_level, ratios, left_out)
 
 
 def _cox_of_what_failed(lives: pl.DataFrame, usual: int) -> tuple[dict[str, Ratios], tuple[str, ...]]:

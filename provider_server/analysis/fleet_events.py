@@ -17,7 +17,7 @@ in one hour, it is taken for network, monitoring or maintenance and left out; ot
 Levels are only approximately Markov.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
@@ -27,6 +27,7 @@ import polars as pl
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.buildup import LEVELS, SILENT, UNKNOWN
+from provider_server.analysis.fleet_hours import FleetHours
 from provider_server.analysis.hazard import Cells, Estimate, HazardFit, Model, fit_hazard, predict_levels
 from provider_server.fleet.telemetry.samples import HOUR_S
 
@@ -63,25 +64,67 @@ HARDWARE_XIDS: Mapping[int, str] = MappingProxyType(
 # ---- time at risk --------------------------------------------------------------------------------------------------
 
 
-def hours_at_risk(levels: pl.DataFrame, events: pl.DataFrame, planned: pl.DataFrame | None = None) -> pl.DataFrame:
+@dataclass(frozen=True)
+class Together:
+    """What only the whole fleet tells: which hours there are, and in which too many nodes fell silent at once."""
+
+    hours: frozenset[int]
+    crowded: frozenset[int]
+
+    @classmethod
+    def of(cls, parts: Iterable[pl.DataFrame]) -> "Together":
+        """Of levels, as for `hours_at_risk`, of some nodes after the other."""
+        table = pl.concat([_silence_by_hour(levels) for levels in parts])
+        table = table.group_by("hour").agg(pl.col("alive", "silent").sum())
+        many = (pl.col("silent") >= 2) & (pl.col("silent") > MOST_AT_ONCE * pl.col("alive"))
+        return cls(frozenset(table["hour"]), frozenset(table.filter(many)["hour"]))
+
+
+def _silence_by_hour(levels: pl.DataFrame) -> pl.DataFrame:
+    """Every hour, nodes that reported in the hour before, and how many of them are silent."""
+    rows = _reported_before(levels).join(levels.select("node", "hour", "status"), on=["node", "hour"])
+    silent = rows.group_by("hour").agg(alive=pl.len(), silent=(pl.col("status") == SILENT).sum())
+    return levels.select(pl.col("hour").unique()).join(silent, on="hour", how="left").fill_null(0)
+
+
+def at_risk_in_parts(hours: FleetHours, events: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Hours at risk, as by `hours_at_risk`, of some nodes after the other."""
+    together = Together.of(hours.parts())
+    for levels in hours.parts():
+        own = events.join(levels.select(pl.col("node").unique()), on="node", how="semi")
+        yield hours_at_risk(levels, own, together=together)
+
+
+def hours_at_risk(
+    levels: pl.DataFrame,
+    events: pl.DataFrame,
+    planned: pl.DataFrame | None = None,
+    together: Together | None = None,
+) -> pl.DataFrame:
     """Every hour at risk: node, hour, level (of the hour before), and kind of the failure in it, null where none was.
 
     `levels` are rows of `BuildUp.add`, `events` of `HourSummary.events`; `planned` (node, hour) names hours in which
-    silence was to be expected.
+    silence was to be expected. Where these are not of the whole fleet, `together` is.
     """
-    alive = _alive(levels)
-    found = pl.concat([_errors(events), _lost(alive, levels, planned)]).sort("node", "hour", "kind")
+    together = together or Together.of([levels])
+    alive = _alive(levels, together)
+    found = pl.concat([_errors(events), _lost(alive, levels, planned, together)]).sort("node", "hour", "kind")
     found = found.unique(["node", "hour"], keep="first", maintain_order=True)
     quiet = found.select("node", hour=pl.int_ranges(pl.col("hour") + 1, pl.col("hour") + QUIET_H + 1)).explode("hour")
     at_risk = alive.select("node", "hour", "level").join(quiet, on=["node", "hour"], how="anti")
     return at_risk.join(found, on=["node", "hour"], how="left").sort("node", "hour")
 
 
-def _alive(levels: pl.DataFrame) -> pl.DataFrame:
-    """Hours (node, hour) of which the node reported in the one before, and the level then."""
+def _reported_before(levels: pl.DataFrame) -> pl.DataFrame:
+    """Node and hour after each in which the node reported, and the level then."""
     reported = levels.filter(~pl.col("status").is_in([SILENT, UNKNOWN]))
-    following = reported.select("node", pl.col("hour") + 1, "level")
-    return following.join(levels.select("hour").unique(), on="hour", how="semi")
+    return reported.select("node", pl.col("hour") + 1, "level")
+
+
+def _alive(levels: pl.DataFrame, together: Together) -> pl.DataFrame:
+    """Hours (node, hour) of which the node reported in the one before, and the level then."""
+    hours = pl.DataFrame({"hour": sorted(together.hours)}, schema={"hour": pl.Int64})
+    return _reported_before(levels).join(hours, on="hour", how="semi")
 
 
 def _errors(events: pl.DataFrame) -> pl.DataFrame:
@@ -94,24 +137,29 @@ def _errors(events: pl.DataFrame) -> pl.DataFrame:
     return events.select("node", hour=hour, kind=kind).filter(pl.col("kind").is_not_null())
 
 
-def _lost(alive: pl.DataFrame, levels: pl.DataFrame, planned: pl.DataFrame | None) -> pl.DataFrame:
+def _lost(alive: pl.DataFrame, levels: pl.DataFrame, planned: pl.DataFrame | None, together: Together) -> pl.DataFrame:
     """Nodes in the first hour of their silence, unless many fell silent together."""
-    lost = _silences(alive, levels).filter(~pl.col("many")).select("node", "hour", kind=pl.lit(LOST))
+    lost = _silences(alive, levels).filter(~pl.col("hour").is_in(list(together.crowded)))
+    lost = lost.with_columns(kind=pl.lit(LOST))
     return lost if planned is None else lost.join(planned, on=["node", "hour"], how="anti")
 
 
 def _silences(alive: pl.DataFrame, levels: pl.DataFrame) -> pl.DataFrame:
-    """Node and hour wherever a silence begins, and whether too `many` began in that hour."""
-    rows = alive.select("node", "hour").join(levels.select("node", "hour", "status"), on=["node", "hour"])
-    silent = pl.col("status") == SILENT
-    together = silent.sum().over("hour")
-    many = (together >= 2) & (together > MOST_AT_ONCE * pl.len().over("hour"))
-    return rows.with_columns(many=many).filter(silent).drop("status")
+    """Node and hour wherever a silence begins."""
+    silent = levels.filter(pl.col("status") == SILENT).select("node", "hour")
+    return alive.select("node", "hour").join(silent, on=["node", "hour"], how="semi")
 
 
-def silent_together(levels: pl.DataFrame) -> pl.DataFrame:
+def silent_together(levels: pl.DataFrame, together: Together | None = None) -> pl.DataFrame:
     """Node and hour of silences that are no failures, since too many began at once; `levels` as for `hours_at_risk`."""
-    return _silences(_alive(levels), levels).filter("many").drop("many")
+    together = together or Together.of([levels])
+    return _silences(_alive(levels, together), levels).filter(pl.col("hour").is_in(list(together.crowded)))
+
+
+def count_silent_together(hours: FleetHours) -> int:
+    """How many there are of these."""
+    together = Together.of(hours.parts())
+    return sum(silent_together(levels, together).height for levels in hours.parts())
 
 
 # ---- the life table and its fit ------------------------------------------------------------------------------------
@@ -141,13 +189,15 @@ def node_age(first_hour: Mapping[str, int], edges_days: Sequence[float]) -> Band
     return Bands("age", tuple(names), pl.sum_horizontal((days >= edge).cast(pl.Int64) for edge in edges_days))
 
 
-def since_repair(at_risk: pl.DataFrame, back_h: Mapping[str, Sequence[int]], edges_h: Sequence[float]) -> Bands | None:
-    """Hours since a node's last repair (`back_h`, by node, ascending), in bands; None where no hour at risk has one.
+def since_repair(
+    nodes: Iterable[str], end_hour: int, back_h: Mapping[str, Sequence[int]], edges_h: Sequence[float]
+) -> Bands | None:
+    """Hours since a node's last repair (`back_h`, by node), in bands; None where none of these nodes has one by then.
 
     The first band is of hours with no repair before them.
     """
     told = pl.DataFrame(
-        [(node, hour) for node, hours in sorted(back_h.items()) for hour in hours],
+        [(node, hour) for node in sorted(nodes) for hour in back_h.get(node, ()) if hour < end_hour],
         schema={"node": pl.String, "back": pl.Int64},
         orient="row",
     ).sort("back")
@@ -163,7 +213,7 @@ def since_repair(at_risk: pl.DataFrame, back_h: Mapping[str, Sequence[int]], edg
 
     bands = ("none", *(f"{low:g}-{high:g} h" for low, high in pairwise((0.0, *edges_h))), f"{edges_h[-1]:g}+ h")
     expression = pl.struct("node", "hour").map_batches(position, return_dtype=pl.Int64)
-    return Bands(REPAIR, bands, expression) if at_risk.select(expression.max()).item() else None
+    return None if told.is_empty() else Bands(REPAIR, bands, expression)
 
 
 def exposure_and_events(at_risk: pl.DataFrame, contexts: Mapping[str, int], bands: Bands | None = None) -> LifeTable:

@@ -13,7 +13,7 @@ running provider, which write states of their own, can undo one, and both keep t
 before.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +25,8 @@ from crypto.errors import DecodeError, Refusal
 from federation.protocol.life_table import Floats
 from provider_server.analysis.buildup import BuildUp, level_transitions
 from provider_server.analysis.contexts import ContextMap, find_contexts, layout
-from provider_server.analysis.fleet_events import hours_at_risk
+from provider_server.analysis.fleet_events import at_risk_in_parts
+from provider_server.analysis.fleet_hours import FleetHours, Recorder
 from provider_server.analysis.selection import NodeTable, Selected, select
 from provider_server.fleet.telemetry.inventory import Inventory
 from provider_server.fleet.telemetry.quality import Quality, Tally
@@ -88,17 +89,23 @@ class Kept:
 
 @dataclass(frozen=True, eq=False)
 class Followed:
-    """Hours of telemetry: levels as by `BuildUp.add`, hours at risk as by `hours_at_risk`, and sums by node and metric.
+    """Hours of telemetry with levels, events, and sums by node and metric.
 
-    `state` is that of the build-up after the last hour.
+    `last` has the levels of the last hour, as by `BuildUp.add`; `state` is that of the build-up after it.
     """
 
-    levels: pl.DataFrame
-    at_risk: pl.DataFrame
+    hours: FleetHours
+    events: pl.DataFrame
+    last: pl.DataFrame
     totals: pl.DataFrame
     state: bytes
     quality: Quality
     doubts: Mapping[str, int]
+
+    def at_risk(self, from_hour: int = 0) -> Iterator[pl.DataFrame]:
+        """Hours at risk from that hour on, as by `hours_at_risk`, of some nodes after the other."""
+        for part in at_risk_in_parts(self.hours, self.events):
+            yield part.filter(pl.col("hour") >= from_hour)
 
 
 def follow(
@@ -114,16 +121,17 @@ def follow(
     going_on = BuildUp.resumed(before.build_up, peers) if before else BuildUp()
     again, seen = BuildUp(peers), before.until_hour - 1 if before else window.start_hour - 1
     forget(going_on, repairs, seen, max(seen, window.start_hour - 1))
-    levels, events, totals = [], [], _NOTHING
+    recorded, events, totals, last = Recorder(), [], _NOTHING, pl.DataFrame()
     for hour in summarise(source, book, window, inventory.names):
         build_up = going_on if hour.hour > seen else again
         forget(build_up, repairs, hour.hour - 1, hour.hour)
-        levels.append(build_up.add(hour).select("node", "hour", "level", "status", "score", "why"))
+        last = build_up.add(hour).select("node", "hour", "level", "status", "score", "why")
+        recorded.add(last)
         events.append(hour.events)
         totals = _added(totals, hour)
-    every = pl.concat(levels)
-    at_risk = hours_at_risk(every, pl.concat(events))
-    return Followed(every, at_risk, totals, going_on.state(), tally.quality(), going_on.doubts)
+    return Followed(
+        recorded.hours(), pl.concat(events), last, totals, going_on.state(), tally.quality(), going_on.doubts
+    )
 
 
 def forget(build_up: BuildUp, repairs: Iterable[Repair], after_hour: int, to_hour: float) -> None:
@@ -156,11 +164,11 @@ def observe(
 ) -> Observed:
     """Reads the telemetry of a window. `forced` features tell contexts apart whether or not failures speak for them."""
     seen = follow(source, window, inventory, before, repairs)
-    table = _node_table(seen.totals, seen.at_risk, inventory)
+    table = _node_table(seen.totals, seen.at_risk(), inventory)
     chosen = select(table, np.random.default_rng(SEED))
     chosen += tuple(Selected(name, 1e-9, 1.0, 0.0) for name in forced if name not in {one.name for one in chosen})
     found = find_contexts(table, chosen, before.contexts if before else None, np.random.default_rng(SEED))
-    last = seen.levels.filter(pl.col("hour") == window.end_hour - 1)
+    last = seen.last
     kept = Kept(window.end_hour, found, dict(last.select("node", "level").iter_rows()), seen.state)
     if before and before.until_hour > window.end_hour:
         kept = replace(kept, until_hour=before.until_hour, levels=before.levels)
@@ -170,7 +178,7 @@ def observe(
         table.nodes,
         layout(table, found),
         last,
-        level_transitions(seen.levels),
+        level_transitions(seen.hours.levels()),
         float(table.failures.sum()),
         seen.quality,
         seen.doubts,
@@ -187,9 +195,10 @@ def _added(totals: pl.DataFrame, hour: HourSummary) -> pl.DataFrame:
     return pl.concat([totals, now]).group_by("node", "metric").agg(pl.col("total", "hours").sum())
 
 
-def _node_table(totals: pl.DataFrame, at_risk: pl.DataFrame, inventory: Inventory) -> NodeTable:
+def _node_table(totals: pl.DataFrame, at_risk: Iterable[pl.DataFrame], inventory: Inventory) -> NodeTable:
     """Nodes that were seen or are expected, in the order of their names."""
-    risk = at_risk.group_by("node").agg(hours=pl.len(), failures=pl.col("kind").count())
+    parts = [part.group_by("node").agg(hours=pl.len(), failures=pl.col("kind").count()) for part in at_risk]
+    risk = pl.concat(parts)
     nodes = tuple(sorted({*totals["node"], *risk["node"], *inventory.names}))
     base = pl.DataFrame({"node": nodes}, schema={"node": pl.String})
     means = totals.select("node", "metric", mean=pl.col("total") / pl.col("hours")).sort("metric", "node")

@@ -55,6 +55,9 @@ class HintSource(Protocol):
     def subscribe(self, callback: Callable[[TenantId], None]) -> None:
         """Calls `callback`, from any thread, whenever there is a new hint for a tenant."""
 
+    def look(self) -> None:
+        """Calls it for the hints that other processes have made since the last look."""
+
 
 @dataclass(frozen=True)
 class OnlineLimits:
@@ -255,6 +258,7 @@ class OnlineService:
             with reporting():
                 self._provider.refresh()
                 self._sessions.revoke(self._provider.revoked())
+                self._hints.look()
                 self._shelf.refresh()
         except NothingPublished:
             pass  # checks say so

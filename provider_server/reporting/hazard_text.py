@@ -4,17 +4,16 @@ Rates are failures per 1,000 node-hours, intervals are 95%, hours count from the
 exist is null: the rate of a level without hours at risk, the ratio of a level to itself, one that Cox's model refuses.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict
-
-import polars as pl
 
 from federation.protocol.life_table import PER_NODE_HOURS
 from federation.runtime.visible import counted_as
 from provider_server.analysis.buildup import LEVELS
 from provider_server.analysis.contexts import ContextMap
 from provider_server.analysis.fleet_curves import Curve, OwnHazards, Ratios
-from provider_server.analysis.fleet_events import QUIET_H, REPAIR, silent_together
+from provider_server.analysis.fleet_events import QUIET_H, REPAIR, count_silent_together
+from provider_server.analysis.fleet_hours import FleetHours
 from provider_server.analysis.hazard import Estimate
 from provider_server.fleet.telemetry.quality import QualityRow
 
@@ -129,38 +128,35 @@ class HazardRow(FleetHazardRow, TelemetryRow):
 NOTHING: EvidenceRow = {"failures": 0, "node_hours": 0, "nodes": 0}
 
 
-def numbers(at_risk: pl.DataFrame, known: ContextMap | None) -> dict[str, int]:
+def numbers(nodes: Iterable[str], known: ContextMap | None) -> dict[str, int]:
     """The number of the context of each node; those that have none are one by themselves."""
-    found = {node: known.of(node) if known else None for node in at_risk["node"].unique()}
+    found = {node: known.of(node) if known else None for node in nodes}
     return {node: NO_CONTEXT if number is None else number for node, number in found.items()}
 
 
-def hazard_row(
-    found: OwnHazards, levels: pl.DataFrame, at_risk: pl.DataFrame, known: ContextMap | None
-) -> FleetHazardRow:
-    """Everything in one row, of hours (not empty) with their levels and those of them at risk."""
-    hours = levels["hour"].to_numpy()
-    kinds = at_risk.filter(pl.col("kind").is_not_null()).group_by("kind").len().sort("len", "kind", descending=True)
+def hazard_row(found: OwnHazards, hours: FleetHours, known: ContextMap | None) -> FleetHazardRow:
+    """Everything in one row, of hours (not empty) and what was at risk in them."""
+    seen = found.seen
     return {
-        "start_hour": int(hours.min()),
-        "end_hour": int(hours.max()) + 1,
-        "nodes": at_risk["node"].n_unique(),
-        "node_hours": at_risk.height,
-        "failures": int(at_risk["kind"].count()),
-        "failures_by_kind": dict(kinds.iter_rows()),
-        "levels": _level_rows(found, at_risk),
-        "contexts": _context_rows(found, at_risk, known),
+        "start_hour": hours.start_hour,
+        "end_hour": hours.end_hour,
+        "nodes": int(seen.evidence.filter(factor="context")["nodes"].sum()),
+        "node_hours": seen.node_hours,
+        "failures": seen.failures,
+        "failures_by_kind": dict(seen.kinds.iter_rows()),
+        "levels": _level_rows(found),
+        "contexts": _context_rows(found, known),
         "curve": curve_points(found.survival, found.hazard),
         "after_repair": _after_repair(found),
-        "left_out": [*_left_out(levels, at_risk), *found.left_out],
+        "left_out": [*_left_out(hours, seen.node_hours), *found.left_out],
     }
 
 
 def _after_repair(found: OwnHazards) -> list[BandRow]:
     """Empty where no hour at risk came after a repair."""
-    if REPAIR not in found.table.names:
+    if REPAIR not in found.seen.table.names:
         return []
-    seen, (names, ratios) = found.table.marginal(REPAIR), found.fit.fit.ratios(REPAIR)
+    seen, (names, ratios) = found.seen.table.marginal(REPAIR), found.fit.fit.ratios(REPAIR)
     rows: list[BandRow] = []
     for place, (name,) in enumerate(names):
         band = seen.levels(REPAIR).index(name)
@@ -181,12 +177,12 @@ def _after_repair(found: OwnHazards) -> list[BandRow]:
     return rows
 
 
-def _left_out(levels: pl.DataFrame, at_risk: pl.DataFrame) -> tuple[str, ...]:
-    """What is excluded from the hours of `levels`, in words."""
-    hours, silences = levels.height - at_risk.height, silent_together(levels).height
+def _left_out(recorded: FleetHours, at_risk_hours: int) -> tuple[str, ...]:
+    """What is excluded of the hours that were recorded, in words."""
+    hours, silences = recorded.node_hours - at_risk_hours, count_silent_together(recorded)
     texts = (
-        f"{hours:,} of {levels.height:,} node-hours not at risk: no report of the node in the hour before, or a failure"
-        f" in the {QUIET_H} h before",
+        f"{hours:,} of {recorded.node_hours:,} node-hours not at risk: no report of the node in the hour before, or a"
+        f" failure in the {QUIET_H} h before",
         f"{silences:,} silences of nodes that began together: network, monitoring or maintenance, not failures",
     )
     return tuple(text for text, count in zip(texts, (hours, silences), strict=True) if count)
@@ -213,8 +209,8 @@ def _steps(curve: Curve) -> Iterator[tuple[float, float, float]]:
     return zip(curve.value.tolist(), curve.low.tolist(), curve.high.tolist(), strict=True)
 
 
-def _level_rows(found: OwnHazards, at_risk: pl.DataFrame) -> list[LevelRow]:
-    evidence = _evidence(at_risk, pl.col("level").cast(pl.Int64))
+def _level_rows(found: OwnHazards) -> list[LevelRow]:
+    evidence = _evidence(found, "level")
     rows: list[LevelRow] = []
     for level in range(LEVELS):
         seen = evidence.get(level, NOTHING)
@@ -232,9 +228,9 @@ def _level_points(curve: Curve | None) -> Iterator[LevelPoint]:
         yield {"hours": hours, "at_risk": risk, **point}
 
 
-def _context_rows(found: OwnHazards, at_risk: pl.DataFrame, known: ContextMap | None) -> list[ContextRow]:
+def _context_rows(found: OwnHazards, known: ContextMap | None) -> list[ContextRow]:
     """Contexts at level 0, by number, and their ratios to the one with most hours at risk."""
-    evidence = _evidence(at_risk, pl.col("node").replace_strict(found.contexts, return_dtype=pl.Int64))
+    evidence = _evidence(found, "context")
     words = {one.number: one.description for one in known.contexts} if known else {}
     names, ratios = found.fit.fit.ratios("context")
     among = {int(name): row for row, (name,) in enumerate(names)}
@@ -263,13 +259,11 @@ def _rates(seen: EvidenceRow, rate: Bounded, ratio: Bounded, cox: Bounded) -> Ra
     }
 
 
-def _evidence(at_risk: pl.DataFrame, by: pl.Expr) -> dict[int, EvidenceRow]:
-    counted = at_risk.group_by(by=by).agg(
-        failures=pl.col("kind").count(), node_hours=pl.len(), nodes=pl.col("node").n_unique()
-    )
+def _evidence(found: OwnHazards, factor: str) -> dict[int, EvidenceRow]:
+    rows = found.seen.evidence.filter(factor=factor).iter_rows(named=True)
     return {
-        row["by"]: {"failures": row["failures"], "node_hours": row["node_hours"], "nodes": row["nodes"]}
-        for row in counted.iter_rows(named=True)
+        row["value"]: {"failures": row["failures"], "node_hours": row["node_hours"], "nodes": row["nodes"]}
+        for row in rows
     }
 
 

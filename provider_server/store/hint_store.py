@@ -62,6 +62,7 @@ class HintStore:
         self._engine = engine
         self._lock = Lock()
         self._callbacks: list[Callable[[TenantId], None]] = []
+        self._seen: tuple[bytes | None, dict[TenantId, int]] | None = None
 
     def after(self, tenant: TenantId, number: int) -> Sequence[Hint]:
         """A tenant's hints after `number`, in order: all but those that are kept no longer, or lost by a restore."""
@@ -74,6 +75,26 @@ class HintStore:
         """Calls `callback` with each tenant that has new hints, from the thread that appended them."""
         with self._lock:
             self._callbacks.append(callback)
+
+    def look(self) -> None:
+        """Tells subscribers of the hints that other processes have appended since the last look; the first tells none.
+
+        What this process appended itself it may tell of twice. A look without news reads one row: a hint comes with a
+        new state. The state is read first, so that hints that come in between are told of at the next look.
+        """
+        state = self.state()
+        if self._seen is not None and state == self._seen[0]:
+            return
+        before, newest = self._seen, self._newest()
+        self._seen = state, newest
+        if before is not None:
+            self._tell({tenant for tenant, number in newest.items() if number > before[1].get(tenant, 0)})
+
+    def _newest(self) -> dict[TenantId, int]:
+        column = tables.hints.c
+        query = sa.select(column.tenant, sa.func.max(column.number).label("newest")).group_by(column.tenant)
+        with self._engine.connect() as connection:
+            return {TenantId(row.tenant): row.newest for row in connection.execute(query)}
 
     def state(self) -> bytes | None:
         """How far the episodes have got; None before the first look."""

@@ -227,9 +227,7 @@ def hazard(
         asked = outages.Asked(start, end, inventory, nodes, kind or (), jobs)
         outages.show(events, asked, required(home) if keep else None, as_json=as_json)
         return
-    import polars as pl
-
-    from provider_server.analysis.fleet_curves import own_hazards
+    from provider_server.analysis.fleet_curves import gather, own_hazards
     from provider_server.analysis.fleet_events import since_repair
     from provider_server.learning import hardware, on_probation
     from provider_server.reporting.hazard_text import hazard_lines, hazard_row, numbers
@@ -239,16 +237,15 @@ def hazard(
         feed, kept = _feed(place, file or (), inventory, start, end), hardware.load(place)
         seen = _with_levels(feed, kept, hardware.load_repairs(place))
     _say_quality(seen.quality, seen.doubts)
-    first = pl.col("hour") >= feed.window.start_hour
-    levels, at_risk = seen.levels.filter(first), seen.at_risk.filter(first)
-    if not at_risk["kind"].count():
-        raise nothing_yet(_without_failure(at_risk.height))
-    known = kept.contexts if kept else None
+    known, first, names = kept.contexts if kept else None, feed.window.start_hour, seen.hours.nodes
     probation = on_probation.load(place)
-    repaired = since_repair(at_risk, probation.back_h, probation.model.edges_h)
-    found = own_hazards(at_risk, numbers(at_risk, known), repaired)
+    repaired = since_repair(names, feed.window.end_hour, probation.back_h, probation.model.edges_h)
+    gathered = gather(seen.at_risk(first), numbers(names, known), repaired)
+    if not gathered.failures:
+        raise nothing_yet(_without_failure(gathered.node_hours))
+    found = own_hazards(gathered)
     quality: TelemetryRow = {"quality": seen.quality.row(), "doubts": dict(seen.doubts)}
-    row: HazardRow = {**hazard_row(found, levels, at_risk, known), **quality}
+    row: HazardRow = {**hazard_row(found, seen.hours.since(first), known), **quality}
     if out:
         with failing():
             _draw_hazard(found, row, out, force=force)

@@ -141,6 +141,9 @@ class OneHint:
     def subscribe(self, callback: Callable[[TenantId], None]) -> None:
         """Nothing will ever be called."""
 
+    def look(self) -> None:
+        """There is nobody else."""
+
 
 @dataclass(frozen=True)
 class ServerLoad:

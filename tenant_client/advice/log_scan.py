@@ -12,21 +12,22 @@ from itertools import islice
 from pathlib import Path
 from re import Pattern
 
-from tenant_client.advice.incompatibilities import Job, Known, in_logs, words
+from tenant_client.advice.incompatibilities import Known, in_logs, job_of, words
 from tenant_client.diagnosis.diagnose import files_in, is_text
 from tenant_client.sources import software
 from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
 from tenant_client.sources.scanning import Line, Scanner, gate_of
+from tenant_client.workload.descriptor import Descriptor
 
 _HEAD = 16 << 10
 _VERSIONS_UP_TO = 4 << 20
 _MOST_LINES = 20_000  # of a file: banners and failures are few, and a loop's are all alike
 
 
-def known_in(paths: Iterable[Path], reason: str) -> tuple[Known, ...]:
-    """What is known of the job that wrote these logs, which failed for `reason`."""
+def known_in(paths: Iterable[Path], reason: str, descriptor: Descriptor | None = None) -> tuple[Known, ...]:
+    """What is known of the job that wrote these logs, which failed for `reason`; `descriptor` tells its workload."""
     paths = list(paths)
-    return in_logs(Job(software_in(paths)), _lines(paths, words(), DEFAULT_LIMITS), reason)
+    return in_logs(job_of(software_in(paths), descriptor), _lines(paths, words(), DEFAULT_LIMITS), reason)
 
 
 def software_in(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> software.Software:

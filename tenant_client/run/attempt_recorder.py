@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tenant_client.diagnosis.precedents import Precedent
 
 _BUSY_MS = 5000
+_MOST_KNOWN = 3
 
 
 class Record:
@@ -79,6 +80,7 @@ class Record:
         self._ends_at_s, self._requeued = where.ends_at_s, where.restarts > 0
         # A log directory that is only read, and so gets no notes, may come from any other machine.
         self._only_node = where.only_node if notes else ""
+        self._descriptor: Descriptor | None = None
         self._connection: Connection | None = None
         self._attempts: Attempts | None = None
         self._journal: Journal | None = None
@@ -117,6 +119,7 @@ class Record:
 
     def describe(self, descriptor: Descriptor, at_s: float) -> bool:
         """Journals the workload; whether that was possible."""
+        self._descriptor = descriptor
         with self._ours.guard("cannot write the journal"):
             if self._journal is not None:
                 known = self._journal.descriptors()
@@ -181,7 +184,13 @@ class Record:
             self._ours.say(f"attempt {self.number} of {self._unit} failed: {said.cause.sentence or said.cause.reason}")
             for precedent in precedents:
                 self._ours.say(f"like {precedent.words}")
+            self._say_known(self._paths(found), said.cause)
         return state
+
+    def _say_known(self, paths: Sequence[Path], cause: AttemptCause) -> None:
+        """Prints what is known to fail like this; the journal has the cause already, if somebody kills us here."""
+        for known in diagnose_attempt.known_of(paths, cause, self._descriptor, self._ours)[:_MOST_KNOWN]:
+            self._ours.say(f"{known.label} {known.words}")
 
     def _explain_ended(self, how: Ending, asked: Asked, said: Explained) -> None:
         reason = TIME_LIMIT if ran_out(how, self._program) else said.cause.reason

@@ -16,8 +16,10 @@ from tenant_client.run.run_directory import DUMPS
 from tenant_client.run.watchdog import Kind, WatchFinding
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.reasons import UNKNOWN
+from tenant_client.workload.descriptor import Descriptor
 
 if TYPE_CHECKING:
+    from tenant_client.advice.incompatibilities import Known
     from tenant_client.diagnosis.diagnose import Diagnosis
     from tenant_client.diagnosis.lessons import Lessons
     from tenant_client.diagnosis.sureness import Sureness
@@ -80,6 +82,22 @@ def cause_of(
         source = found.root.source if found.root else ""
         return Explained(_cause(found), sureness_of(found), telling_lines(found, gathered, dropped), source)
     return Explained()
+
+
+def known_of(
+    paths: Sequence[Path], cause: AttemptCause, descriptor: Descriptor | None, ours: FailOpen
+) -> "tuple[Known, ...]":
+    """What is known to fail like this attempt, with versions that its logs or its description name.
+
+    What may apply by its versions alone is left to `diagnose`: it would be a list after every hang.
+    """
+    with ours.guard("cannot look for known incompatibilities"):
+        from tenant_client.advice.incompatibilities import Fit
+        from tenant_client.advice.log_scan import known_in
+
+        known = known_in(paths, cause.reason, descriptor)
+        return tuple(one for one in known if one.line or one.fit is Fit.APPLIES)
+    return ()
 
 
 def _lessons(file: Path, ours: FailOpen) -> "Lessons":

@@ -99,6 +99,9 @@ class Hints:
     def subscribe(self, callback: Callable[[TenantId], None]) -> None:
         self.callbacks.append(callback)
 
+    def look(self) -> None:
+        """Nobody else makes hints."""
+
     def add(self, tenant: TenantId, lease: LeaseId, count: int = 1) -> None:
         for _ in range(count):
             self.by_tenant[tenant].append(a_hint(len(self.by_tenant[tenant]) + 1, lease))

@@ -9,7 +9,7 @@ import pytest
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.buildup import FRESH, LEVELS, SILENT, UNKNOWN
-from provider_server.analysis.fleet_curves import cox, episodes, kaplan_meier, nelson_aalen, own_hazards
+from provider_server.analysis.fleet_curves import cox, episodes, gather, kaplan_meier, nelson_aalen, own_hazards
 from provider_server.analysis.fleet_events import (
     LOST,
     QUIET_H,
@@ -75,24 +75,23 @@ def test_what_a_repair_does_is_a_factor_of_its_own(
     ratios: tuple[float, float], low: tuple[float, float], high: tuple[float, float]
 ) -> None:
     at_risk, back = repaired_fleet(1, ratios)
-    bands = since_repair(at_risk, back, (24.0, 72.0))
+    bands = since_repair(set(at_risk["node"]), MONDAY + 600, back, (24.0, 72.0))
     assert bands is not None
-    seen = own_hazards(at_risk, dict.fromkeys(set(at_risk["node"]), 0), bands)
+    seen = own_hazards(gather([at_risk], dict.fromkeys(set(at_risk["node"]), 0), bands))
     names, found = seen.fit.fit.ratios(REPAIR)
     assert [name for (name,) in names] == ["0-24 h", "24-72 h", "72+ h"]
     assert np.all((found.value[:2] > low) & (found.value[:2] < high))
     lower, upper = found.interval()
     assert lower[2] < 1 < upper[2]
-    hours = seen.table.marginal(REPAIR).exposure_node_hours
+    hours = seen.seen.table.marginal(REPAIR).exposure_node_hours
     overlap = sum(min(24, second - first) for first, second in back.values()) + 24 * 100
     assert hours[1] == overlap
     assert hours.sum() == at_risk.height
 
 
 def test_without_a_repair_before_any_hour_seasons_are_the_third_factor() -> None:
-    at_risk, _ = repaired_fleet(1, (1.0, 1.0))
-    assert since_repair(at_risk, {}, (24.0,)) is None
-    assert since_repair(at_risk, {"n0": [MONDAY + 900], "strange": [MONDAY]}, (24.0,)) is None
+    assert since_repair(["n0"], MONDAY, {}, (24.0,)) is None
+    assert since_repair(["n0"], MONDAY, {"n0": [MONDAY], "strange": [MONDAY - 5]}, (24.0,)) is None
 
 
 # ---- what counts ---------------------------------------------------------------------------------------------------
@@ -278,7 +277,7 @@ def test_cox_refuses_a_level_without_a_failure() -> None:
 
 def test_contexts_and_levels_are_told_apart_by_cox_and_by_the_fit() -> None:
     path, found, contexts = cloud(7, 300, 600, RATES, worse=3.0)
-    seen = own_hazards(hours_at_risk(path, found), contexts)
+    seen = own_hazards(gather([hours_at_risk(path, found)], contexts))
     assert (seen.cox["context"].reference, seen.cox["context"].values) in ((0, (1,)), (1, (0,)))
     truth = 3.0 if seen.cox["context"].reference else 1 / 3.0
     assert seen.cox["context"].low[0] < truth < seen.cox["context"].high[0]
@@ -297,21 +296,21 @@ def test_what_never_failed_is_left_out_of_cox_and_said() -> None:
     path, found, contexts = cloud(7, 200, 400, RATES)
     at_risk = hours_at_risk(path, found)
     calm = at_risk.filter((pl.col("level") < 3) | pl.col("kind").is_null())
-    seen = own_hazards(calm, contexts)
+    seen = own_hazards(gather([calm], contexts))
     assert seen.left_out == ("level 3 by Cox: no node failed there for the first time",)
     assert seen.cox["level"].values == (1, 2)
-    without = own_hazards(calm.filter(pl.col("level") < 3), contexts)
+    without = own_hazards(gather([calm.filter(pl.col("level") < 3)], contexts))
     assert seen.cox["level"].ratio == pytest.approx(without.cox["level"].ratio, rel=1e-6)
     assert set(seen.hazard_by_level) == {0, 1, 2}
     with pytest.raises(ValueError, match="no failures"):
-        own_hazards(at_risk.filter(pl.col("kind").is_null()), contexts)
+        own_hazards(gather([at_risk.filter(pl.col("kind").is_null())], contexts))
 
 
 def test_levels_that_cannot_be_told_from_contexts_get_no_ratio_by_cox() -> None:
     rng = np.random.default_rng(3)
     path = levels({f"n{node}": [2 * (node % 2)] * 200 for node in range(100)})
     found = events(*((f"n{node}", int(rng.integers(1, 200)), "xid", 79) for node in range(0, 100, 3)))
-    seen = own_hazards(hours_at_risk(path, found), {f"n{node}": node % 2 for node in range(100)})
+    seen = own_hazards(gather([hours_at_risk(path, found)], {f"n{node}": node % 2 for node in range(100)}))
     assert seen.cox == {}
     (said,) = seen.left_out
     assert "cannot tell levels and contexts apart" in said

@@ -299,9 +299,11 @@ def test_hours_before_a_repair_count_at_the_level_of_then(tmp_path: Path, monkey
     assert kept is not None
     window = Window(FIRST, FIRST + 140, 3600.0 * (FIRST + 141))
     seen = hardware.follow(FileSource([file]), window, Inventory(), kept.anew(FIRST), repairs)
-    of = {hour - FIRST: level for hour, level in seen.levels.filter(node=WORN).select("hour", "level").iter_rows()}
+    of = {
+        hour - FIRST: level for hour, level in seen.hours.levels().filter(node=WORN).select("hour", "level").iter_rows()
+    }
     assert (of[REPAIRED_AT - 1], of[REPAIRED_AT], of[139]) == (3, 0, 0)
-    assert seen.levels.filter(node=TWIN)["level"].to_list()[-1] == 3
+    assert seen.hours.levels().filter(node=TWIN)["level"].to_list()[-1] == 3
 
 
 @pytest.mark.nightly

@@ -4,8 +4,7 @@ A scenario is a list of `Operation`, plain data; `scenario(seed)` makes one at r
 parties are real and on disk, in one process: twelve tenants, five trustees and a provider, in a series of eight weeks.
 
 - `HOLD` does what is due. What goes wrong before it, goes wrong within it.
-- A program that dies at a write writes nothing from then on: its open transaction is rolled back, and it is opened anew
-  from its files. (`tests/support/deaths.py` kills real processes with SIGKILL.)
+- A program that dies at a write writes nothing from then on (`tests/support/disks.py`); its files are opened anew.
 - A disk that is full refuses every write from one on, until the week's attempt is over.
 - A link that is cut loses a question, or the answer to it after the party has given it.
 
@@ -31,7 +30,6 @@ from crypto.errors import CohortTooSmall, PharoahError, Refusal, Unreachable
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.queries import Query
-from federation.runtime import sqlite
 from provider_server.fleet.leases import Lease
 from provider_server.network.grid_tenants import GridTenants
 from provider_server.rounds.provider import Provider
@@ -43,10 +41,9 @@ from tenant_client.home import create, pin
 from tenant_client.network.flower_app import client_app
 from tenant_client.records.journal import Failure
 from tenant_client.rounds.tenant import StartedLease, Tenant
-from tests.support.deaths import WRITE
+from tests.support.disks import Disks, Killed, Trouble
 from tests.support.factories import a_descriptor
 from tests.support.federations import CONTEXT, Grounds, Witness, is_exact
-from trustee import trustee as trustee_module
 from trustee.trustee import Trustee
 
 WEEKS, TENANTS = 8, 12
@@ -91,94 +88,6 @@ def scenario(seed: int, operations: int) -> list[Operation]:
     chosen = random.Random(seed)
     kinds = chosen.choices(list(Kind), [FREQUENCY.get(kind, 1.0) for kind in Kind], k=operations)
     return [Operation(kind, chosen.randrange(TENANTS * 5), chosen.randrange(60)) for kind in kinds]
-
-
-class Killed(BaseException):
-    """A program ended at a write: nothing of it goes on, so nothing may catch it."""
-
-
-@dataclass
-class Trouble:
-    """What a database meets after so many writes: its program's death, or a full disk."""
-
-    kind: Kind
-    writes_left: int
-    is_death: bool
-    met: bool = False
-
-    def meet(self, statement: str) -> None:
-        """Passes one point of a statement, or ends there."""
-        if not WRITE.match(statement):
-            if self.met and self.is_death and statement != "ROLLBACK":
-                raise Killed
-            return
-        self.writes_left -= 1
-        self.met = self.met or self.writes_left <= 0
-        if self.met and self.is_death:
-            raise Killed
-        if self.met:
-            raise sqlite3.OperationalError("database or disk is full")
-
-
-class Disks:
-    """The troubles that databases are in, by path."""
-
-    def __init__(self) -> None:
-        self.troubles: dict[Path, Trouble] = {}
-
-    def meet(self, path: Path, statement: str) -> None:
-        if path in self.troubles:
-            self.troubles[path].meet(statement)
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Within it, databases of tenants and trustees that are opened meet their troubles at every write."""
-        disks = self
-
-        class Mortal(sqlite.Connection):
-            def __init__(self, path: str, **options: Any) -> None:
-                super().__init__(path, **options)
-                self._path = Path(path)
-
-            def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
-                return self._met(statement, lambda: super(Mortal, self).execute(statement, *values))
-
-            def executemany(self, statement: str, *values: Any) -> sqlite3.Cursor:
-                return self._met(statement, lambda: super(Mortal, self).executemany(statement, *values))
-
-            def _met(self, statement: str, run: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
-                disks.meet(self._path, statement)
-                done = run()
-                if (trouble := disks.troubles.get(self._path)) and trouble.is_death:
-                    trouble.meet(statement)
-                return done
-
-        modules = sqlite, trustee_module
-        real = sqlite.Connection
-        for module in modules:
-            vars(module)["Connection"] = Mortal
-        try:
-            yield
-        finally:
-            for module in modules:
-                vars(module)["Connection"] = real
-
-    def watch(self, provider: Provider, path: Path) -> None:
-        """The same for the provider's database."""
-        engine = provider.store._engine
-        commit = engine.dialect.do_commit
-
-        def meeting(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
-            self.meet(path, statement)
-
-        def do_commit(connection: Any) -> None:
-            self.meet(path, "COMMIT")
-            commit(connection)
-            if (trouble := self.troubles.get(path)) and trouble.is_death:
-                trouble.meet("COMMIT")
-
-        sa.event.listen(engine, "before_cursor_execute", meeting)
-        vars(engine.dialect)["do_commit"] = do_commit
 
 
 @dataclass(frozen=True)
@@ -318,7 +227,7 @@ class Walk:
 
     def _mend(self) -> None:
         """Ends what went wrong during a week, and opens anew who died."""
-        self.met.update(trouble.kind for trouble in self.disks.troubles.values() if trouble.met)
+        self.met.update(Kind(trouble.kind) for trouble in self.disks.troubles.values() if trouble.met)
         self.disks.troubles = {}
         self.cut.clear()
         self._bury()

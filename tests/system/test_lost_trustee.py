@@ -1,5 +1,6 @@
 """A mask trustee is lost in the middle of a series: its key comes back to a successor, and the series goes on."""
 
+import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -117,7 +118,8 @@ def as_successor(root: Path, state: Succeeded, federation: Federation) -> Iterat
     """The successor at work: its own keys, an empty memory, and the directory as an invitation brings it."""
     keys = state.shares[LOST], state.holder.signing, state.holder.mask
     entries, memory = federation.provider.chain.entries, root / "successor.db"
-    with closing(Trustee(*keys, entries, memory, os.urandom, TrusteeLimits(), None, state.recovered)) as trustee:
+    others = [state.recovered] if state.recovered else []
+    with closing(Trustee(*keys, entries, memory, os.urandom, TrusteeLimits(), None, others)) as trustee:
         yield trustee
 
 
@@ -228,14 +230,47 @@ def test_a_recovered_key_is_forgotten_when_its_series_is_over(tmp_path: Path) ->
             trustees = [*own[:-1], successor]
             second, _ = hold(federation, WEEKS[1], trustees=trustees)
             assert second.plan.trustees == first.plan.trustees
-            assert successor.holds_recovered
+            assert successor.holds_former
             third, _ = hold(federation, WEEKS[2], trustees=trustees)
             assert third.plan.trustees[-1].mask_key == state.holder.mask.public
-            assert not successor.holds_recovered
+            assert not successor.holds_former
             assert state.recovered not in successor._mask_keys.values()
         with as_successor(tmp_path, state, federation) as again:
-            assert not again.holds_recovered
+            assert not again.holds_former
         assert is_exact(federation, third)
+
+
+@pytest.mark.nightly
+def test_a_mask_key_that_is_renewed_serves_from_the_next_series_on_and_the_old_one_is_forgotten(tmp_path: Path) -> None:
+    """Trustee 4 stays in its seat, under a new card. The series that it is in goes on under the key of before."""
+    grounds = started(tmp_path, horizon=2)
+    of = Custody(grounds)
+    new = MaskKey.generate(os.urandom)
+    holders = [dataclasses.replace(one, mask=new) if at == 4 else one for at, one in enumerate(of.holders, 1)]
+    cards = [holder.card for holder in holders]
+    with grounds.opened(tmp_path) as federation:
+        first, _ = hold(federation, WEEKS[0])
+        handovers = of.handovers(cards, (1, 3, 5))
+        federation.provider.reseat(succession.succeeded(of.committee, cards, handovers).trustees, handovers)
+        trustee = federation.trustees[3]
+        old, trustee._mask_keys[new.public] = trustee._mask_key, new  # as it is after a restart with the key to come
+        second, _ = hold(federation, WEEKS[1])
+        assert second.plan.directory != first.plan.directory
+        assert second.plan.trustees == first.plan.trustees
+        assert trustee.holds_former
+        third, _ = hold(federation, WEEKS[2])
+        assert third.plan.trustees[1].mask_key == new.public
+        assert trustee._mask_keys == {new.public: new}
+        assert not trustee.holds_former
+        for release in (second, third):
+            assert is_exact(federation, release)
+        call, request = federation.provider.store.rounds, second.plan.round_id
+        asked = call.get(request).request
+        assert asked is not None
+        words = tuple(call.answers(request, Answer.ENDORSEMENT).values())
+        with pytest.raises(PlanRefused, match="has another mask key of trustee 4"):
+            trustee.unmask(encode(UnmaskCall(asked, words)))
+        assert old.public not in trustee._mask_keys
 
 
 @pytest.mark.nightly

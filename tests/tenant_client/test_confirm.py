@@ -674,6 +674,9 @@ class Provided:
     def subscribe(self, _callback: Callable[[TenantId], None]) -> None:
         return None
 
+    def look(self) -> None:
+        return None
+
     def take(self, _tenant: TenantId, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         if not self.takes:

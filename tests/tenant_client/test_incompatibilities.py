@@ -19,13 +19,17 @@ from federation.protocol.toml_tables import BadTable
 from tenant_client.advice.incompatibilities import TABLE, Fit, Job, Known, against, fits, in_logs, parse
 from tenant_client.advice.log_scan import known_in, software_in
 from tenant_client.cli import app
+from tenant_client.records.attempts import AttemptCause
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal, Unit
+from tenant_client.run import diagnose_attempt
+from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.hook.sampler import PACKAGES, software
 from tenant_client.sources.installed import installed
 from tenant_client.sources.scanning import Line
 from tenant_client.sources.software import COMPONENTS, Software, component_of, of_versions, software_of
 from tenant_client.workload.descriptor import Descriptor
+from tests.support.factories import a_descriptor
 
 CASES = tomllib.loads((Path(__file__).parent / "known_cases.toml").read_text(encoding="utf-8"))["case"]
 POSITIVE = [case for case in CASES if case["expected"]]
@@ -394,6 +398,19 @@ def test_check_of_a_lease_outside_of_a_federation_looks_at_its_versions(tmp_path
     bare = check("aa", "--online", "--home", home)
     assert bare.exit_code == 3
     assert "has not joined a federation" in bare.stderr
+
+
+def test_beside_a_job_versions_alone_say_only_what_applies(tmp_path: Path) -> None:
+    log, cause, ours = [tmp_path / "log"], AttemptCause("collective_timeout"), FailOpen(quiet=True)
+    log[0].write_text("it hangs\n", encoding="utf-8")
+    workload = a_descriptor(versions=(("nccl", "2.20.1"), ("torch", "2.6.0")))
+    assert {one.fit for one in known_in(log, cause.reason, workload)} == {Fit.MAY_APPLY}
+    assert diagnose_attempt.known_of(log, cause, workload, ours) == ()
+    all_to_all = a_descriptor(versions=workload.versions, collectives=(("all_to_all", 3, 20),))
+    assert [one.symptom for one in diagnose_attempt.known_of(log, cause, all_to_all, ours)] == [
+        "the first all-to-all never ends"
+    ]
+    assert not ours.warnings
 
 
 def test_what_a_job_tells_of_itself_has_a_component() -> None:

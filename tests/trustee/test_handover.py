@@ -21,7 +21,7 @@ from crypto.signing import SigningKey, reopened
 from crypto.threshold import KeyShare, TrusteeFault
 from federation.protocol.ceremony import CeremonyRefused, Committee, KeptShare, committee, deal, own_share
 from federation.protocol.directory import Chain, Fork, next_entry, reseating
-from federation.protocol.enrolment import SealingKey, TrusteeCard, card_list
+from federation.protocol.enrolment import SealingKey, TrusteeCard, card_list, open_trustee_card
 from federation.protocol.round_messages import DirectoryUpdate
 from federation.protocol.seats import Handover, Reseating, ReseatingRefused
 from federation.protocol.succession import hand_over, own_new_share, seated, succeeded
@@ -433,8 +433,7 @@ def test_a_lost_trustee_is_replaced_by_files(files: Files) -> None:
     successor = [*cards, *handovers, deposit, "--home", files.home("new"), *old_committee, "--json"]
     shown = json.loads(called(app, "take-over", *successor))
     assert shown["mask_key_recovered"]
-    recovered = trustee_home.recovered_key(files.home("new"))
-    assert recovered is not None
+    (recovered,) = trustee_home.other_mask_keys(files.home("new"))
     assert recovered.public == mask_key.public
     fingerprints = {shown["fingerprint"]}
     for number in stay:
@@ -462,7 +461,37 @@ def test_a_lost_trustee_is_replaced_by_files(files: Files) -> None:
         stored = [path.read_bytes() for path in home.rglob("*") if path.is_file()]
         assert not any(share in data for share in old.values() for data in stored), "the old share is erased"
     with closing(trustee_home.open_trustee(files.home("new"), os.urandom, TrusteeLimits())) as trustee:
-        assert trustee.holds_recovered
+        assert trustee.holds_former
+    assert [file for number in stay for file in (files.home(number) / "deposits").iterdir()] == []
+    again = files.hand_over([*stay[:2], "new"], cards)  # and nothing of all this is in the way of the next handover
+    called(app, "take-over", *cards, *again, "--home", files.home(stay[3]))
+
+
+@pytest.mark.nightly
+def test_a_mask_key_is_renewed_by_files(files: Files) -> None:
+    home = files.home(2)
+    old, card = trustee_home.mask_key(home), home / "trustee.card"
+    called(app, "renew-mask-key", "--home", home)
+    called(app, "renew-mask-key", "--home", home, code=2)
+    assert trustee_home.mask_key(home).public == old.public
+    assert open_trustee_card(card.read_bytes()).mask_key != old.public
+    cards = [files.home(number) / "trustee.card" for number in range(N)]
+    handovers = files.hand_over((0, 1, 2), cards)
+    for number in range(N):
+        called(app, "take-over", *cards, *handovers, "--home", files.home(number))
+    with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
+        assert len(trustee._mask_keys) == 2  # the one to come is there
+        assert not trustee.holds_former
+    new_committee = "--committee", home / "next.committee"
+    called(provider_cli.app, "reseat", *handovers, *new_committee, "--home", files.folder / "provider")
+    files.enrol(range(N))
+    assert trustee_home.mask_key(home).public == open_trustee_card(card.read_bytes()).mask_key
+    assert not (home / "next.mask").exists()
+    with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
+        assert trustee.holds_former
+        assert set(trustee._mask_keys) == {old.public, trustee_home.mask_key(home).public}
+    assert not (files.home(1) / "former.key").exists()
+    assert (home / "former.key").exists()
 
 
 @pytest.mark.nightly
