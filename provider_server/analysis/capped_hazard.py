@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.cap_correction import FEWEST, cap_factor, capped_curvature, capped_slope
+from provider_server.analysis.cap_correction import ALIKE, FEWEST, cap_factor, capped_curvature, capped_slope
 from provider_server.analysis.hazard import Unsettled
 
 logger = logging.getLogger(__name__)
@@ -117,12 +117,14 @@ class Rates(NamedTuple):
     rounds: int
 
 
-def fit_capped(job_weeks: JobWeeks, counts: Floats, noise_variance: Floats, *, effect_sd: float) -> Rates:
-    """Hazards from `counts` with noise, both (levels, bands).
+def fit_capped(
+    job_weeks: JobWeeks, counts: Floats, noise_variance: Floats, *, effect_sd: float, shape: float = ALIKE
+) -> Rates:
+    """Hazards from `counts` with noise, both (levels, bands); leases differ by `shape` (`analysis.cap_correction`).
 
     Unsettled where the fit does not come to rest; ValueError where exact failures were counted and nothing ran.
     """
-    objective = _Objective.of(job_weeks, counts, noise_variance, effect_sd)
+    objective = _Objective.of(job_weeks, counts, noise_variance, effect_sd, shape)
     here, change = objective.at(objective.crude), np.inf
     for rounds in range(1, MOST_ROUNDS + 1):
         step, promised = objective.step(here)
@@ -162,9 +164,12 @@ class _Objective:
     known: NDArray[np.bool_]
     crude: Floats
     precision: Floats
+    shape: float
 
     @classmethod
-    def of(cls, job_weeks: JobWeeks, counts: Floats, noise_variance: Floats, effect_sd: float) -> "_Objective":
+    def of(
+        cls, job_weeks: JobWeeks, counts: Floats, noise_variance: Floats, effect_sd: float, shape: float
+    ) -> "_Objective":
         """The crude rate is that of the total, or of its noise where that is more, as if there were no cap."""
         exposure = job_weeks.by_level((job_weeks.weights * job_weeks.factors).sum(axis=1))
         known = exposure > 0.0
@@ -174,7 +179,7 @@ class _Objective:
         crude, precision = np.zeros(1 + levels + bands), np.full(1 + levels + bands, effect_sd**-2)
         total = max(float(counts[known].sum()), float(np.sqrt(noise_variance[known].sum())), 1.0)
         crude[0], precision[0] = np.log(total / max(float(exposure.sum()), 1.0)), LEVEL_SD**-2
-        return cls(job_weeks, counts, noise_variance, known, crude, precision)
+        return cls(job_weeks, counts, noise_variance, known, crude, precision, shape)
 
     def log_hazard(self, theta: Floats) -> Floats:
         """α + a_c + β_b (levels, bands)."""
@@ -186,8 +191,8 @@ class _Objective:
         weights, factors, most = self.job_weeks.weights, self.job_weeks.factors, self.job_weeks.most[:, None]
         hazard = np.exp(self.log_hazard(theta))
         failures = np.maximum(self.job_weeks.total(hazard)[:, None] * factors, FEWEST)
-        share = cap_factor(failures, most)
-        bend = (capped_slope(failures, most) - share) / failures
+        share = cap_factor(failures, most, self.shape)
+        bend = (capped_slope(failures, most, self.shape) - share) / failures
         mean = hazard * self.job_weeks.by_level((weights * factors * share).sum(axis=1))
         slope = self._pairs((weights * factors**2 * bend).sum(axis=1), hazard)
         slope[:, self._bands, self._bands] += mean
@@ -228,7 +233,7 @@ class _Objective:
     def _curvature(self, here: _Point, weight: Floats, pull: Floats) -> Floats:
         """The negated Hessian of L."""
         weights, factors, most = self.job_weeks.weights, self.job_weeks.factors, self.job_weeks.most[:, None]
-        twist = (capped_curvature(here.failures, most) - 2.0 * here.bend) / here.failures
+        twist = (capped_curvature(here.failures, most, self.shape) - 2.0 * here.bend) / here.failures
         pulled = self.job_weeks.total(here.hazard * pull)
         bent = self._pairs(pulled * (weights * factors**3 * twist).sum(axis=1), here.hazard)
         off = here.slope.copy()

@@ -1,48 +1,55 @@
-"""Which workloads fail on which contexts more often than both explain: a hierarchical Poisson model with known noise.
+"""Which workloads fail on which contexts more often than both explain: a hierarchical model of two witnesses.
 
-    y_ac = Poisson(E_ac λ_a κ_c θ_ac) + N(0, σ²_ac)
+    failures of pair ac ~ rate λ_a κ_c θ_ac
 
-λ and κ are main effects, E is exposure, σ² the known variance of the noise. Where a cap lets only some failures count,
-the mean is a concave function of λκθ instead (`find_mismatches`), so that a high θ is not mistaken for a lower one, nor
-a noisy count for a θ that the cap hides. θ is a mixture: most pairs are as expected,
-log θ ~ N(0, τ²); a few are worse, log θ uniform on [log 2, log 32]. The share π of the worse and τ are estimated
-from all pairs (empirical Bayes, by EM, with weak priors that keep both away from their edges), so that sparse pairs are
-shrunk as far as the data of the others say. The likelihood is exact: the Poisson law convolved with the noise, on
-one grid of log means for all pairs (beyond `MOST_COUNTS` failures: its normal approximation).
+λ and κ are main effects. Each witness (`noisy_counts`: tenants' counts under known noise; `own_failures`: what the
+provider saw itself, exactly) has its own λ and κ, since what it sees may differ by workload and context; θ is the
+pair's, and the same for both. So a workload whose failures are seen twice as often is accused of nothing. The two are
+independent given θ: own failures are taken out of tenants' counts before (`learning.findings`).
+
+θ is continuous: most pairs are as expected, log θ ~ N(0, τ²); some are worse by any factor, log θ gamma, so θ has a
+tail as heavy as Pareto's. Their share π, τ and the law of the worse are estimated from all pairs (empirical Bayes, by
+EM, with weak priors that keep them away from their edges), so that sparse pairs are shrunk as far as the data of the
+others say. A pair is *worse* where θ > 1.5.
 
 A pair is judged by what the *other* pairs say of its workload and context: its own count is taken out of the main
 effects (leave one out, by one scoring step), and their uncertainty is integrated over. Main effects maximise the
-likelihood with θ integrated out: each round, a pair enters their fit as the count and variance that have the slope and
-curvature of its marginal likelihood. So a planted pair, once recognised, does not make its whole row and column look
-bad. (With E[θ] as an offset instead, precise counts would be explained by θ, and main effects would never move.)
+likelihood with θ integrated out, given what the other witness says of it: each round, a pair enters their fit as the
+count and variance that have the slope and curvature of its marginal likelihood. So a planted pair, once recognised,
+does not make its whole row and column look bad. (With E[θ] as an offset instead, precise counts would be explained by
+θ, and main effects would never move.)
 
 Not promised: causes. A pair can be worse because of what both have in common with something else; the strata and
 controls that could tell are another model's.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp
+from scipy.special import logsumexp
 
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
+from provider_server.analysis.noisy_counts import NoisyCounts
+from provider_server.analysis.own_failures import Leases, OwnFailures
+from provider_server.analysis.ratio_grid import LOG_RATIO
 
 Places = NDArray[np.intp]
 
-WORSE_FROM, WORSE_TO = np.log(2.0), np.log(32.0)
-LOG_RATIO = np.linspace(-3.0, WORSE_TO, 260)  # the grid of log θ; nothing is expected to be beyond what is worse
-GRID_STEP = 0.02  # of the log mean
-LOG_FACTOR = np.linspace(-4.0, 5.0, 19)  # of λκθ: where a cap's effect is worked out
-MOST_COUNTS, FAINTEST = 3000.0, 1e-290  # where the normal law takes over: many failures, and underflow
+WORSE_FROM, DOUBLE, FOURFOLD = np.log(1.5), np.log(2.0), np.log(4.0)
 MAIN_EFFECT_SD = 0.4  # of log λ and log κ: beyond context and age, workloads differ by half, not tenfold
+SEEN_EFFECT_SD = 0.7  # the same of what the provider sees: some failures leave no trace there
 MOST_LEVERAGE, MOST_SHIFT = 0.95, 1.5  # how far one scoring step is trusted to take a pair out of its own main effects
 REFITS = 3
 EM_STEPS = 10
-SHARE_PRIOR = (3.0, 97.0)  # pseudo-counts of worse and other pairs: three per cent, worth a hundred pairs
+SHARE_PRIOR = (2.0, 48.0)  # pseudo-counts of worse and other pairs: four per cent, worth fifty pairs
 SPREAD_PRIOR = (0.2, 10.0)  # standard deviation of log θ among the expected, worth ten pairs
+TAIL_PRIOR = (1.0, 0.5, 5.0)  # mean and variance of log θ among the worse, worth five pairs
+FORMS = (1.0, 20.0)  # of the gamma law of log θ among the worse: from exponential to nearly one ratio
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,15 +57,19 @@ class Mismatches:
     """Verdicts on the P pairs with exposure; every array has shape (P,), `workload` and `context` are level positions.
 
     `expected` counts the failures that main effects alone would explain; `ratio` is θ's posterior median with its
-    central 95% interval; `probability_worse` the posterior probability of the worse component. `ratio_if_expected` and
-    `ratio_if_worse` are θ's posterior means given the component; `relative_variance` is its variance over its
-    squared mean.
+    central 95% interval; `probability_worse` is that of θ > 1.5, beside those of θ > 2 and θ > 4. `ratio_if_expected`
+    and `ratio_if_worse` are θ's posterior means given which of the two it is; `relative_variance` is its variance over
+    its squared mean. `share_worse`, `spread` and `scale` are of the prior; `shape` is how leases differ (infinite:
+    not at all), `seen_rate` the rate of what the provider sees itself, over what its hazards explain.
     """
 
     workload: Places
     context: Places
     expected: Floats
+    seen_rate: Floats
     probability_worse: Floats
+    probability_double: Floats
+    probability_fourfold: Floats
     ratio: Floats
     ratio_low: Floats
     ratio_high: Floats
@@ -67,213 +78,232 @@ class Mismatches:
     relative_variance: Floats
     share_worse: float
     spread: float
+    scale: float
+    shape: float
 
 
 @dataclass(frozen=True)
 class _Prior:
-    share_worse: float
-    spread: float
+    share_worse: float = 0.04
+    spread: float = 0.2
+    scale: float = 1.0
+    form: float = 2.0
 
     @property
     def mass(self) -> Floats:
         """Of the expected and of the worse, on the grid of log θ: (2, grid), one in all."""
         expected = np.exp(-0.5 * (LOG_RATIO / self.spread) ** 2)
-        worse = ((LOG_RATIO >= WORSE_FROM) & (LOG_RATIO <= WORSE_TO)).astype(np.float64)
+        above = np.maximum(LOG_RATIO, np.finfo(float).tiny)
+        log_worse = (self.form - 1.0) * np.log(above) - self.form * above / self.scale
+        worse = np.where(LOG_RATIO > 0.0, np.exp(log_worse - log_worse.max()), 0.0)
         return np.stack([(1.0 - self.share_worse) * expected / expected.sum(), self.share_worse * worse / worse.sum()])
+
+    @property
+    def log_mass(self) -> Floats:
+        """Of both together (grid,)."""
+        return np.asarray(np.log(np.maximum(self.mass.sum(axis=0), np.finfo(float).tiny)), np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class _Posterior:
-    """Mass on the grid of log θ, expected and worse: (2, P, grid), one for each pair."""
+    """Mass on the grid of log θ (P, grid), one for each pair."""
 
     mass: Floats
 
-    def mean(self, component: int) -> Floats:
-        """The mean of θ given the component, 0 or 1 (P,)."""
-        mass = self.mass[component]
+    def above(self, log_ratio: float) -> Floats:
+        """The probability of a larger θ (P,)."""
+        return np.asarray(self.mass[:, log_ratio < LOG_RATIO].sum(axis=1), np.float64)
+
+    def mean(self, *, worse: bool) -> Floats:
+        """The mean of θ given that the pair is worse, or that it is not (P,)."""
+        mass = self.mass * ((LOG_RATIO > WORSE_FROM) == worse)
         total = np.maximum(mass.sum(axis=1), np.finfo(float).tiny)
         return np.asarray(np.maximum(mass @ np.exp(LOG_RATIO), np.finfo(float).tiny) / total, np.float64)
 
     def relative_variance(self) -> Floats:
         """The variance of θ over its squared mean (P,)."""
-        mass = self.mass.sum(axis=0)
-        return np.asarray((mass @ np.exp(2.0 * LOG_RATIO)) / (mass @ np.exp(LOG_RATIO)) ** 2 - 1.0, np.float64)
+        return np.asarray(
+            (self.mass @ np.exp(2.0 * LOG_RATIO)) / (self.mass @ np.exp(LOG_RATIO)) ** 2 - 1.0, np.float64
+        )
 
     def quantile(self, share: float) -> Floats:
         """The θ below which `share` of each pair's posterior lies (P,)."""
-        below = (np.cumsum(self.mass.sum(axis=0), axis=1) < share).sum(axis=1)
+        below = (np.cumsum(self.mass, axis=1) < share).sum(axis=1)
         return np.asarray(np.exp(LOG_RATIO[np.minimum(below, len(LOG_RATIO) - 1)]), np.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class _Likelihood:
-    """log p(y | log mean) of the P pairs: `values` (P, grid) on the `grid` of log means of what counts.
+class _Witness(Protocol):
+    """What one witness says of P pairs.
 
-    `log_share` (P, factors) is the log of what counts over what fails, on `LOG_FACTOR` around `log_exposure` (P,).
+    `exposure` (P,) is what a rate of one would let it expect, `shape` how leases differ.
     """
 
-    values: Floats
-    grid: Floats
-    log_exposure: Floats
-    log_share: Floats | None
+    @property
+    def exposure(self) -> Floats: ...
 
-    def at(self, log_mean: Floats) -> Floats:
-        """log p(y | log mean + log θ) on the grid of log θ, shape (P, grid); `log_mean` (P,) of what fails."""
-        wanted = log_mean[:, None] + LOG_RATIO
-        if self.log_share is not None:
-            step = LOG_FACTOR[1] - LOG_FACTOR[0]
-            factor = wanted - self.log_exposure[:, None]
-            wanted = wanted + _read(self.log_share, (factor - LOG_FACTOR[0]) / step)
-        return _read(self.values, (wanted - self.grid[0]) / GRID_STEP)
+    @property
+    def shape(self) -> float: ...
 
+    def given(self, rate: Floats) -> "_Witness":
+        """The same, where pairs have that rate (P,)."""
 
-def _read(values: Floats, place: Floats) -> Floats:
-    """Rows of `values` (P, n) at fractional places (P, m), linear in between and constant beyond."""
-    place = np.clip(place, 0.0, values.shape[1] - 1.001)
-    below = place.astype(np.intp)
-    above, rows = place - below, np.arange(len(values))[:, None]
-    return np.asarray((1.0 - above) * values[rows, below] + above * values[rows, below + 1], np.float64)
+    def at(self, log_rate: Floats) -> Floats:
+        """log p(data | log rate + log θ) on the grid of log θ, shape (P, grid); `log_rate` (P,)."""
+
+    def uncapped(self) -> tuple[Floats, Floats]:
+        """Counts and the variance of their noise, both (P,), to start from."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Baseline:
-    """Failures that main effects explain (P,); what the other pairs say of their logarithm (P,); the effects."""
+    """The rate that main effects explain (P,); what the other pairs say of its logarithm (P,); the effects."""
 
-    expected: Floats
-    log_mean: Floats
+    rate: Floats
+    log_rate: Floats
     log_sd: Floats
     effects: Floats
 
 
-def find_mismatches(table: LifeTable, counted: Floats | None = None) -> Mismatches:
+@dataclass(frozen=True, eq=False)
+class _Heard:
+    """A witness, its main effects so far, and what it says of θ by itself: log p (P, grid)."""
+
+    witness: _Witness
+    table: LifeTable
+    effect_sd: float
+    base: _Baseline
+    says: Floats
+
+    @classmethod
+    def first(cls, witness: _Witness, table: LifeTable, pairs: tuple[Places, ...], effect_sd: float) -> "_Heard":
+        """Before anything is known of θ."""
+        own = np.zeros(table.shape)
+        own[pairs] = witness.exposure
+        table = replace(table, exposure_node_hours=own)
+        base = _main_effects(table, pairs, *witness.uncapped(), effect_sd, None)
+        return cls(witness, table, effect_sd, base, _marginal(witness, base))
+
+    def again(self, pairs: tuple[Places, ...], log_prior: Floats, ratio: Floats) -> "_Heard":
+        """With main effects under that prior of θ, (P, grid) or (grid,), where θ is `ratio` (P,) by now."""
+        witness = self.witness.given(self.base.rate * ratio)
+        counts, variance = _as_counts(witness, self.base.rate, log_prior)
+        base = _main_effects(self.table, pairs, counts, variance, self.effect_sd, self.base.effects)
+        return replace(self, witness=witness, base=base, says=_marginal(witness, base))
+
+
+def find_mismatches(table: LifeTable, counted: Floats | None = None, own: Leases | None = None) -> Mismatches:
     """Fits the model to a released table over (workload, context); pairs without exposure get no verdict.
 
     `counted` (workloads, contexts, factors) is how many failures are expected to count where λκθ is exp(`LOG_FACTOR`);
-    without it all do, λκθ times exposure. Unsettled where main effects do not come to rest.
+    without it all do, λκθ times exposure. `own` are the leases on which the provider looked itself, by flat pair; what
+    it saw there is not in the table's counts. Unsettled where main effects do not come to rest.
     """
     pairs = (*np.nonzero(table.exposure_node_hours > 0),)
     counts, variance, exposure = table.events[pairs], table.noise_variance[pairs], table.exposure_node_hours[pairs]
-    share = None if counted is None else _shares(counted[pairs], exposure)
-    base = _main_effects(table, pairs, *_uncapped(counts, variance, exposure, share), None)
-    grid = _log_mean_grid(base.log_mean, counts, variance)
-    log_share = None if share is None else np.log(share)
-    likelihood = _Likelihood(_log_likelihood(counts, variance, grid), grid, np.log(exposure), log_share)
-    prior, posterior = _empirical_bayes(_marginal(likelihood, base), _Prior(0.03, 0.2))
+    told = NoisyCounts.of(counts, variance, exposure, None if counted is None else counted[pairs])
+    heard = [_Heard.first(told, table, pairs, MAIN_EFFECT_SD)]
+    if own is not None:
+        seen = OwnFailures.of(own, np.ravel_multi_index(pairs, table.shape), table.events.size)
+        heard.append(_Heard.first(seen, table, pairs, SEEN_EFFECT_SD))
+    prior, posterior = _empirical_bayes(_together(heard), _Prior())
     for _ in range(REFITS):
-        base = _main_effects(table, pairs, *_as_counts(likelihood, base.expected, prior), base.effects)
-        prior, posterior = _empirical_bayes(_marginal(likelihood, base), prior)
+        others = [sum((one.says for one in heard if one is not own), np.zeros(1)) for own in heard]
+        ratio = posterior.quantile(0.5)
+        heard = [one.again(pairs, prior.log_mass + says, ratio) for one, says in zip(heard, others, strict=True)]
+        prior, posterior = _empirical_bayes(_together(heard), prior)
     return Mismatches(
         workload=pairs[0],
         context=pairs[1],
-        expected=base.expected,
-        probability_worse=posterior.mass[1].sum(axis=1),
+        expected=np.sum([one.base.rate * one.witness.exposure for one in heard], axis=0),
+        seen_rate=sum((one.base.rate * posterior.quantile(0.5) for one in heard[1:]), np.zeros(len(pairs[0]))),
+        probability_worse=posterior.above(WORSE_FROM),
+        probability_double=posterior.above(DOUBLE),
+        probability_fourfold=posterior.above(FOURFOLD),
         ratio=posterior.quantile(0.5),
         ratio_low=posterior.quantile(0.025),
         ratio_high=posterior.quantile(0.975),
-        ratio_if_expected=posterior.mean(0),
-        ratio_if_worse=posterior.mean(1),
+        ratio_if_expected=posterior.mean(worse=False),
+        ratio_if_worse=posterior.mean(worse=True),
         relative_variance=posterior.relative_variance(),
         share_worse=prior.share_worse,
         spread=prior.spread,
+        scale=prior.scale,
+        shape=min(one.witness.shape for one in heard),
     )
 
 
-def _shares(counted: Floats, exposure: Floats) -> Floats:
-    """What counts over what fails, (P, factors)."""
-    return np.clip(counted / (exposure[:, None] * np.exp(LOG_FACTOR)), np.finfo(float).tiny, 1.0)
-
-
-def _uncapped(counts: Floats, variance: Floats, exposure: Floats, share: Floats | None) -> tuple[Floats, Floats]:
-    """Counts and variances of noise as if no failure had gone uncounted, at λκθ of one: good enough to start from."""
-    if share is None:
-        return counts, variance
-    at_one = share[:, np.argmin(np.abs(LOG_FACTOR))]
-    return counts / at_one, variance / at_one**2 + exposure * (1.0 / at_one - 1.0)
-
-
 def _main_effects(
-    table: LifeTable, pairs: tuple[Places, ...], counts: Floats, variance: Floats, start: Floats | None
+    table: LifeTable,
+    pairs: tuple[Places, ...],
+    counts: Floats,
+    variance: Floats,
+    effect_sd: float,
+    start: Floats | None,
 ) -> _Baseline:
     """Main effects of counts and variances of their noise, both (P,)."""
     events, noise = np.zeros(table.shape), np.zeros(table.shape)
     events[pairs], noise[pairs] = counts, variance
     seen = replace(table, events=events, noise_variance=noise)
     cells, terms = Cells.from_table(table), tuple((dimension.name,) for dimension in table.dimensions)
-    fit = fit_hazard(cells, [seen], Model(terms, prior_sd=MAIN_EFFECT_SD), start=start).settled()
+    fit = fit_hazard(cells, [seen], Model(terms, prior_sd=effect_sd), start=start).settled()
     rates = predict(fit, cells)
     expected = rates.value * cells.exposure_node_hours
     leverage = np.minimum(expected**2 / (expected + variance) * rates.log_sd**2, MOST_LEVERAGE)
     shift = leverage / (1.0 - leverage) * (counts - expected) / expected
-    log_mean = np.log(expected) - np.clip(shift, -MOST_SHIFT, MOST_SHIFT)
-    return _Baseline(expected, log_mean, rates.log_sd / np.sqrt(1.0 - leverage), fit.estimate)
+    log_rate = np.log(rates.value) - np.clip(shift, -MOST_SHIFT, MOST_SHIFT)
+    return _Baseline(rates.value, log_rate, rates.log_sd / np.sqrt(1.0 - leverage), fit.estimate)
 
 
-def _as_counts(likelihood: _Likelihood, expected: Floats, prior: _Prior) -> tuple[Floats, Floats]:
+def _as_counts(witness: _Witness, rate: Floats, log_prior: Floats) -> tuple[Floats, Floats]:
     """Counts and variances of noise, both (P,), that pull main effects as strongly as the pairs do, θ integrated out.
 
     They give the log likelihood of log λκ the slope and curvature that p(y | λκ) = ∫ p(y | λκθ) p(θ) dθ has.
     """
-    width, log_prior = 0.1, np.log(np.maximum(prior.mass.sum(axis=0), np.finfo(float).tiny))
+    width, expected = 0.1, rate * witness.exposure
     low, middle, high = (
-        logsumexp(likelihood.at(np.log(expected) + shift) + log_prior, axis=1) for shift in (-width, 0.0, width)
+        logsumexp(witness.at(np.log(rate) + shift) + log_prior, axis=1) for shift in (-width, 0.0, width)
     )
     slope = (high - low) / (2.0 * width)
     curvature = np.maximum((2.0 * middle - low - high) / width**2, np.abs(slope) + 1e-9)
     return expected * (1.0 + slope / curvature), np.maximum(expected**2 / curvature - expected, 0.0)
 
 
-def _log_mean_grid(log_expected: Floats, counts: Floats, variance: Floats) -> Floats:
-    """Log means from far below what any pair expects to far above what any can have."""
-    most = max(float(np.max(np.log(np.maximum(counts, 1.0) + 8.0 * np.sqrt(variance)))), float(log_expected.max()))
-    return np.arange(log_expected.min() + LOG_RATIO[0] - 3.0, most + LOG_RATIO[-1], GRID_STEP)
-
-
-def _log_likelihood(counts: Floats, variance: Floats, grid: Floats) -> Floats:
-    """log p(y | log mean) up to a term per pair, shape (P, grid): Poisson, convolved with the noise if there is any."""
-    most = counts + 8.0 * np.sqrt(variance)
-    many = most > MOST_COUNTS
-    true = np.arange(min(MOST_COUNTS, max(20.0, float(most.max()) + 10.0)) + 1.0)
-    log_poisson = true[:, None] * grid - np.exp(grid) - gammaln(true + 1.0)[:, None]
-    quiet, noisy = (variance == 0.0) & ~many, (variance > 0.0) & ~many
-    rows = _normal_law(counts, variance, grid)
-    rows[quiet] = log_poisson[np.clip(np.round(counts[quiet]).astype(np.intp), 0, None)]
-    if noisy.any():
-        log_noise = -0.5 * (counts[noisy, None] - true) ** 2 / variance[noisy, None]
-        top = log_noise.max(axis=1, keepdims=True)
-        mixed = np.exp(log_noise - top) @ np.exp(log_poisson)
-        rows[noisy] = np.where(mixed > FAINTEST, np.log(np.maximum(mixed, FAINTEST)) + top, rows[noisy])
-    return np.asarray(rows - rows.max(axis=1, keepdims=True), np.float64)
-
-
-def _normal_law(counts: Floats, variance: Floats, grid: Floats) -> Floats:
-    """The same by the normal law, for very many failures and for far tails, where the sum underflows."""
-    mean, noise = np.exp(grid), variance[:, None]
-    spread = (mean + noise) / np.where(noise > 0.0, noise, 1.0)
-    return np.asarray(-0.5 * (counts[:, None] - mean) ** 2 / (mean + noise) - 0.5 * np.log(spread), np.float64)
-
-
-def _marginal(likelihood: _Likelihood, base: _Baseline) -> Floats:
-    """p(y | θ) on the grid of log θ, shape (P, grid), integrated over what is uncertain about the main effects."""
+def _marginal(witness: _Witness, base: _Baseline) -> Floats:
+    """log p(data | θ) on the grid of log θ, shape (P, grid), integrated over what is uncertain about main effects."""
     nodes, weights = hermegauss(7)
-    total = np.full((len(base.log_mean), len(LOG_RATIO)), -np.inf)
+    total = np.full((len(base.log_rate), len(LOG_RATIO)), -np.inf)
     for node, weight in zip(nodes, np.log(weights), strict=True):
-        total = np.logaddexp(total, weight + likelihood.at(base.log_mean + node * base.log_sd))
+        total = np.logaddexp(total, weight + witness.at(base.log_rate + node * base.log_sd))
+    return np.asarray(total - total.max(axis=1, keepdims=True), np.float64)
+
+
+def _together(heard: Sequence[_Heard]) -> Floats:
+    """What all witnesses say of θ: p (P, grid), up to a factor per pair."""
+    total = np.sum([one.says for one in heard], axis=0)
     return np.asarray(np.exp(total - total.max(axis=1, keepdims=True)), np.float64)
 
 
 def _empirical_bayes(likelihood: Floats, prior: _Prior) -> tuple[_Prior, _Posterior]:
-    """EM over the share of the worse and the spread of the expected, then the posterior of every pair."""
+    """EM over the share of the worse, their law and the spread of the expected, then the posterior of every pair."""
     for _ in range(EM_STEPS):
-        mass = _posterior(likelihood, prior).mass
+        mass = _by_component(likelihood, prior)
         expected, worse = mass.sum(axis=(1, 2))
-        squares = float((mass[0] @ LOG_RATIO**2).sum())
+        squares, *moments = (
+            float((own @ LOG_RATIO**power).sum()) for own, power in ((mass[0], 2), (mass[1], 1), (mass[1], 2))
+        )
+        mean, variance, worth = TAIL_PRIOR
+        scale = (moments[0] + worth * mean) / (worse + worth)
+        around = (moments[1] + worth * (variance + mean**2)) / (worse + worth) - scale**2
         prior = _Prior(
             float((worse + SHARE_PRIOR[0]) / (worse + expected + sum(SHARE_PRIOR))),
             float(np.sqrt((squares + SPREAD_PRIOR[1] * SPREAD_PRIOR[0] ** 2) / (expected + SPREAD_PRIOR[1]))),
+            float(scale),
+            float(np.clip(scale**2 / around, *FORMS)),
         )
-    return prior, _posterior(likelihood, prior)
+    return prior, _Posterior(_by_component(likelihood, prior).sum(axis=0))
 
 
-def _posterior(likelihood: Floats, prior: _Prior) -> _Posterior:
+def _by_component(likelihood: Floats, prior: _Prior) -> Floats:
+    """The posterior mass of the expected and the worse: (2, P, grid)."""
     mass = prior.mass[:, None, :] * likelihood
-    return _Posterior(mass / np.maximum(mass.sum(axis=(0, 2))[None, :, None], np.finfo(float).tiny))
+    return np.asarray(mass / np.maximum(mass.sum(axis=(0, 2))[None, :, None], np.finfo(float).tiny), np.float64)

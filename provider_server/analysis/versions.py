@@ -41,7 +41,7 @@ from scipy.stats import norm
 
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.intervals import NORMAL_95
-from provider_server.analysis.mismatch import LOG_FACTOR, WORSE_FROM, WORSE_TO
+from provider_server.analysis.noisy_counts import LOG_FACTOR
 
 Block = frozenset[int]  # of the places of versions
 Blocks = tuple[Block, ...]
@@ -51,7 +51,8 @@ ALL_ALIKE = 0.5  # the prior probability that all versions of an archetype are
 GROUP_SD = (0.15, 0.3, 0.6)  # of log rates between groups, equally probable
 LEVEL = np.linspace(-1.0, 1.0, 21)  # the archetype's log rate around the crude one, equally probable
 STEP, REACH = 0.01, 3.0  # the grid of log rates around the crude one
-WIDTH = int(np.ceil(WORSE_TO / STEP))  # of log θ on the same grid
+ODD_FROM, ODD_TO = np.log(2.0), np.log(32.0)
+WIDTH = int(np.ceil(ODD_TO / STEP))  # of log θ on the same grid
 EXACT, BEAM = 8, 500  # up to so many versions every partition is weighed, beyond so many are kept
 
 
@@ -69,7 +70,7 @@ class PairPrior:
         """The mass of log θ on the grid, zero in its middle, one in all."""
         log_ratio = STEP * np.arange(-WIDTH, WIDTH + 1)
         usual = np.exp(-0.5 * (log_ratio / max(self.spread, STEP / 10.0)) ** 2)
-        odd = ((np.abs(log_ratio) >= WORSE_FROM) & (np.abs(log_ratio) <= WORSE_TO)).astype(np.float64)
+        odd = ((np.abs(log_ratio) >= ODD_FROM) & (np.abs(log_ratio) <= ODD_TO)).astype(np.float64)
         mass = (1.0 - 2.0 * self.share_odd) * usual / usual.sum() + 2.0 * self.share_odd * odd / odd.sum()
         return np.asarray(mass, np.float64)
 

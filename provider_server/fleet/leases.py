@@ -60,10 +60,14 @@ def context_links(secret: bytes, before: int, now: int, names: Iterable[str], le
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Exposure of the leases of one window, by age band: node-hours, shape (leases, bands), and the leases in order."""
+    """Exposure of the leases of one window, by age band: node-hours, shape (leases, bands), and the leases in order.
+
+    `spans` (leases, 2) are the hours from which and until which each is looked at.
+    """
 
     leases: tuple[Lease, ...]
     node_hours: Floats
+    spans: Floats
 
     @classmethod
     def of(cls, leases: Sequence[Lease], start_hour: float, end_hour: float, edges: Sequence[float]) -> "Slices":
@@ -74,7 +78,8 @@ class Slices:
     def joined(cls, parts: Sequence["Slices"]) -> "Slices":
         """Several windows with the same bands, one after the other; at least one."""
         leases = tuple(lease for part in parts for lease in part.leases)
-        return cls(leases, np.concatenate([part.node_hours for part in parts]))
+        hours, spans = (np.concatenate([getattr(part, name) for part in parts]) for name in ("node_hours", "spans"))
+        return cls(leases, hours, spans)
 
     @classmethod
     def since(
@@ -92,7 +97,8 @@ class Slices:
         nodes = np.array([lease.nodes for lease in inside], np.float64).reshape(-1, 1)
         low = np.maximum(start + np.array(edges[:-1]), begin)
         high = np.minimum(np.minimum(start + np.array(edges[1:]), end), end_hour)
-        return cls(inside, nodes * np.clip(high - low, 0, None))
+        spans = np.concatenate([begin, np.full(begin.shape, float(end_hour))], axis=1)
+        return cls(inside, nodes * np.clip(high - low, 0, None), spans)
 
     @classmethod
     def by_week(
@@ -100,14 +106,13 @@ class Slices:
     ) -> "Slices":
         """The same with a row for each week of a lease: a job-week is the unit whose failures count up to a cap."""
         first = int(min(start_hours.values(), default=end_hour) // HOURS_PER_WEEK)
-        parts = [cls((), np.zeros((0, len(edges) - 1)))]
+        parts = [cls((), np.zeros((0, len(edges) - 1)), np.zeros((0, 2)))]
         for begin in range(first * HOURS_PER_WEEK, math.ceil(end_hour), HOURS_PER_WEEK):
             end = min(begin + HOURS_PER_WEEK, end_hour)
             since = {tenant: max(hour, begin) for tenant, hour in start_hours.items() if hour < end}
             near = [lease for lease in leases if lease.start_h < end and lease.end_h > begin]
             parts.append(cls.since(since, near, end, edges))
-        leased = tuple(lease for part in parts for lease in part.leases)
-        return cls(leased, np.concatenate([part.node_hours for part in parts]))
+        return cls.joined(parts)
 
 
 def expose(plan: Plan, slices: Slices) -> tuple[LifeTable, ...]:

@@ -10,33 +10,30 @@
   afterwards and change no rate or verdict.
 """
 
-import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
-from crypto.ids import RoundId
 from federation.protocol.causes import Domain
 from federation.protocol.life_table import Floats, LifeTable
-from federation.protocol.round_messages import finest_row
-from provider_server.analysis.cap_correction import capped_mean, capped_slope
+from provider_server.analysis.cap_correction import ALIKE, Shape, capped_mean, capped_slope
 from provider_server.analysis.capped_hazard import JobWeeks, fit_capped
 from provider_server.analysis.factors import Factor
 from provider_server.analysis.hazard import Estimate
-from provider_server.analysis.mismatch import LOG_FACTOR, Mismatches, find_mismatches
+from provider_server.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.analysis.noisy_counts import LOG_FACTOR
 from provider_server.analysis.rules import Rule
 from provider_server.analysis.versions import PairPrior, Partition, partitions
 from provider_server.fleet.leases import Lease
+from provider_server.fleet.own_failures import OwnFailure
+from provider_server.learning.seen import Places, Seen
 from provider_server.learning.verdicts import PairFinding, judge_pairs
 from provider_server.rounds.release import Release
 
-Places = NDArray[np.intp]
-
 CORRECTIONS = 1
+UNREPORTED = 0.1  # of what the provider saw, tenants may not have counted about so much
 CONTEXT_SD = 1.0  # of the log hazard between contexts and build-up levels, and between bands: factors, not decades
 
 
@@ -65,102 +62,18 @@ class Findings:
     rules: tuple[Rule, ...] | None = None
 
 
-def learn(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
-    """Findings from all `releases` so far; `leases` are those of their windows. Unsettled where a fit has no answer."""
-    seen = _Seen.of(releases, leases)
+def learn(releases: Sequence[Release], leases: Sequence[Lease], own: Sequence[OwnFailure] | None = None) -> Findings:
+    """Findings from all `releases` so far; `leases` are those of their windows. Unsettled where a fit has no answer.
+
+    `own` are all failures that the provider saw itself in these windows; None where it does not look.
+    """
+    seen = Seen.of(releases, leases, own)
     hazards = _fit_hazards(seen, _Risk.none(len(seen.node_hours)))
     pairs = _fit_pairs(seen, hazards)
     for _ in range(CORRECTIONS):
-        hazards = _fit_hazards(seen, pairs.risk(seen))
-        pairs = _fit_pairs(seen, hazards)
+        hazards = _fit_hazards(seen, pairs.risk(seen), pairs.found.shape)
+        pairs = _fit_pairs(seen, hazards, pairs)
     return Findings(pairs.findings(seen), hazards.findings(), pairs.versions(leases))
-
-
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """The sums of the releases, and the J job-weeks behind them.
-
-    `node_hours` has shape (J, bands), all else (J,). `level` (context and build-up) and `cell` (pairs, flat) are the
-    rows that counted a job-week; `pair` is the one that its workload and context have by now, perhaps a finer one; -1
-    where there is none. `most` is F. `control` counts script errors by pair, its exposure in job-weeks.
-    """
-
-    hazard: LifeTable
-    pairs: LifeTable
-    control: LifeTable
-    node_hours: Floats
-    level: Places
-    cell: Places
-    pair: Places
-    most: Places
-
-    @classmethod
-    def of(cls, releases: Sequence[Release], leases: Sequence[Lease]) -> "_Seen":
-        last = {made.plan.series.name: made.plan.round_id for made in releases if made.plan.series}
-        counted = [made for made in releases if _is_last(made, last)]
-        hazard, pairs = (_sum(made.table(name) for made in counted) for name in ("hazard", "pairs"))
-        columns = zip(*_job_weeks(releases, leases, hazard, pairs), strict=True)
-        control = _control(counted, pairs)
-        return cls(hazard, pairs, control, *(np.concatenate(column) for column in columns))
-
-    def by_level(self, weight: Floats) -> Floats:
-        """Node-hours times `weight`, which is broadcast to (J, bands), by context level and band."""
-        levels, values = len(self.hazard.levels("context_level")), (weight * self.node_hours)[self.level >= 0]
-        level = self.level[self.level >= 0]
-        totals = [np.bincount(level, column, levels) for column in values.T]
-        return np.stack(totals, axis=1).astype(np.float64)
-
-    def by_pair(self, weight: Floats) -> Floats:
-        """The sum of `weight` (J,) by workload and context."""
-        known = self.cell >= 0
-        total = np.bincount(self.cell[known], weight[known], self.pairs.events.size)
-        return total.astype(np.float64).reshape(self.pairs.shape)
-
-
-def _control(counted: Iterable[Release], pairs: LifeTable) -> LifeTable:
-    """Script errors over the cells of `pairs`, a job-week of exposure for each at risk; none in releases without."""
-    has_control = (made for made in counted if any(marginal.name == "control" for marginal in made.plan.marginals))
-    total = _sum([LifeTable.zeros(pairs.dimensions), *(made.table("control") for made in has_control)])
-    return replace(total, exposure_node_hours=total.at_risk)
-
-
-def _is_last(made: Release, last: Mapping[RoundId, RoundId]) -> bool:
-    """Whether a release holds counts that no later one holds too: in a series the last has the running total."""
-    return made.plan.series is None or last[made.plan.series.name] == made.plan.round_id
-
-
-def _job_weeks(
-    releases: Sequence[Release], leases: Sequence[Lease], hazard: LifeTable, pairs: LifeTable
-) -> Iterator[tuple[Floats | Places, ...]]:
-    """The arrays of `_Seen`, release by release."""
-    start, end = (np.array([getattr(lease, name) for lease in leases]) for name in ("start_h", "end_h"))
-    for made in releases:
-        near = np.flatnonzero((start < made.plan.end_hour) & (end > made.first_hour))
-        slices = made.slices([leases[place] for place in near.tolist()])
-        labels = [lease.labels for lease in slices.leases]
-        counted = made.table("pairs")
-        yield (
-            slices.node_hours,
-            _rows(labels, "context_level", made.table("hazard"), hazard),
-            _cells(labels, counted, pairs),
-            _cells(labels, pairs, pairs),
-            np.full(len(labels), made.plan.failures_per_unit, np.intp),
-        )
-
-
-def _cells(labels: Sequence[Mapping[str, str]], counted: LifeTable, total: LifeTable) -> Places:
-    """Flat rows of pairs in `total`, of those that `counted` has; -1 where it has none."""
-    workload, context = (_rows(labels, name, counted, total) for name in ("workload", "context"))
-    return np.where((workload >= 0) & (context >= 0), workload * len(total.levels("context")) + context, -1)
-
-
-def _rows(labels: Sequence[Mapping[str, str]], name: str, counted: LifeTable, total: LifeTable) -> Places:
-    """Positions in `total` along one dimension, of the rows that `counted` has; -1 where it has none."""
-    every = {level: position for position, level in enumerate(total.levels(name))}
-    places = {level: every[level] for level in counted.levels(name)}
-    if name == "workload":
-        return np.array([places.get(finest_row(own, places), -1) for own in labels], np.intp)
-    return np.array([places.get(own.get(name, ""), -1) for own in labels], np.intp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +108,7 @@ class _Hazards:
     base: Floats
     rates: Estimate
 
-    def explained(self, seen: _Seen) -> Floats:
+    def explained(self, seen: Seen) -> Floats:
         """Failures of each job-week (J,) by the hazard alone; by an average one where its context has no row."""
         rates = np.vstack([self.base, self.base.mean(axis=0)])[seen.level]
         return np.asarray((rates * seen.node_hours).sum(axis=1), np.float64)
@@ -208,12 +121,13 @@ class _Hazards:
         )
 
 
-def _fit_hazards(seen: _Seen, risk: _Risk) -> _Hazards:
-    """Hazards of contexts and build-up levels by age, given the pairs' risks."""
+def _fit_hazards(seen: Seen, risk: _Risk, shape: float = ALIKE) -> _Hazards:
+    """Hazards of contexts and build-up levels by age, given the pairs' risks and how leases differ."""
     infrastructure = seen.hazard.at("domain", Domain.INFRASTRUCTURE)
     levels, bands = infrastructure.levels("context_level"), infrastructure.levels("band")
     job_weeks = JobWeeks.of_levels(seen.level, len(levels), seen.node_hours, risk.weights, risk.factors, seen.most)
-    found = fit_capped(job_weeks, infrastructure.events, infrastructure.noise_variance, effect_sd=CONTEXT_SD)
+    counts, variance = infrastructure.events, infrastructure.noise_variance
+    found = fit_capped(job_weeks, counts, variance, effect_sd=CONTEXT_SD, shape=shape)
     ran = seen.by_level(np.ones((1, 1)))
     mix = np.divide(seen.by_level(risk.mean[:, None]), ran, out=np.ones(ran.shape), where=ran > 0)
     alone = _Hazards(levels, bands, found.hazard, Estimate(found.hazard * mix, found.log_sd))
@@ -221,7 +135,7 @@ def _fit_hazards(seen: _Seen, risk: _Risk) -> _Hazards:
     return replace(alone, rates=Estimate(alone.rates.value, log_sd))
 
 
-def _mix_variance(seen: _Seen, risk: _Risk, hazards: _Hazards) -> Floats:
+def _mix_variance(seen: Seen, risk: _Risk, hazards: _Hazards) -> Floats:
     """How far the log rates (levels, bands) would move, squared, by what is not known of the pairs' risks.
 
     A pair that is worse than thought raises the rate of a cell by its share of the failures there, and lowers the
@@ -254,7 +168,7 @@ class _Pairs:
     counted: Floats
     by_factor: Floats
 
-    def risk(self, seen: _Seen) -> _Risk:
+    def risk(self, seen: Seen) -> _Risk:
         """The factors of each job-week's pair over what the hazards explain; average ones where it has no row."""
         found = self.found
         pairs = np.ravel_multi_index((found.workload, found.context), self.table.shape)
@@ -266,7 +180,7 @@ class _Pairs:
         worse, *factors, variance = columns[:, seen.pair]
         return _Risk(np.stack([1.0 - worse, worse], axis=1), np.stack(factors, axis=1), variance)
 
-    def findings(self, seen: _Seen) -> tuple[PairFinding, ...]:
+    def findings(self, seen: Seen) -> tuple[PairFinding, ...]:
         node_hours = seen.by_pair(seen.node_hours.sum(axis=1))
         counted = replace(self.table, exposure_node_hours=self.counted)
         return tuple(judge_pairs(self.found, counted, seen.control, node_hours))
@@ -277,15 +191,52 @@ class _Pairs:
         return partitions(self.table, _archetypes(leases), counted=self.by_factor, pairs=prior)
 
 
-def _fit_pairs(seen: _Seen, hazards: _Hazards) -> _Pairs:
-    """Which pairs fail more often than the hazards of context, build-up and age, and the workload itself, explain."""
-    explained = hazards.explained(seen)
+def _fit_pairs(seen: Seen, hazards: _Hazards, before: _Pairs | None = None) -> _Pairs:
+    """Which pairs fail more often than the hazards of context, build-up and age, and the workload itself, explain.
+
+    `before` are those found so far, which say how leases differ.
+    """
+    explained, shape = hazards.explained(seen), before.found.shape if before else ALIKE
     table = replace(seen.pairs, exposure_node_hours=seen.by_pair(explained))
-    factors = np.exp(LOG_FACTOR)
-    counted = [seen.by_pair(capped_mean(explained * factor, seen.most)) for factor in factors]
-    by_factor = np.stack(counted, axis=-1)
-    found = find_mismatches(table, by_factor)
-    return _Pairs(table, found, seen.by_pair(capped_mean(explained, seen.most)), by_factor)
+    by_factor = _by_factor(seen, explained, seen.most, shape)
+    counted = seen.by_pair(capped_mean(explained, seen.most, shape))
+    if seen.visible is None:
+        return _Pairs(table, find_mismatches(table, by_factor), counted, by_factor)
+    unseen = _unseen(seen, table, explained, before.found if before else None)
+    return _Pairs(table, find_mismatches(*unseen, seen.own(explained)), counted, by_factor)
+
+
+def _by_factor(seen: Seen, explained: Floats, most: Places, shape: Shape) -> Floats:
+    """How many failures of each pair count (workloads, contexts, factors) at the rates `LOG_FACTOR`."""
+    counted = (capped_mean(explained * factor, most, shape) for factor in np.exp(LOG_FACTOR))
+    return np.stack([seen.by_pair(weight) for weight in counted], axis=-1)
+
+
+def _unseen(seen: Seen, table: LifeTable, explained: Floats, before: Mismatches | None) -> tuple[LifeTable, Floats]:
+    """What tenants counted beyond what the provider saw itself, and how much of it is expected to count at each rate.
+
+    In a job-week with V own failures, F - V others count at most. A lease on which the provider saw more failures than
+    expected is a bad one, and has more of the others, too: its gamma law has the shape k + V and the mean
+    (k + V) / (k + what was expected to be seen).
+    """
+    visible = seen.visible if seen.visible is not None else np.zeros(len(explained))
+    known = seen.by_pair(np.minimum(visible, seen.most))
+    told = replace(table, events=table.events - known, noise_variance=table.noise_variance + UNREPORTED * known)
+    left = np.maximum(seen.most - visible, 0).astype(np.intp)
+    if before is None or np.isinf(before.shape):
+        return told, _by_factor(seen, explained, left, ALIKE)
+    rate = np.zeros(table.events.size + 1)
+    rate[np.ravel_multi_index((before.workload, before.context), table.shape)] = before.seen_rate
+    failures, expected = (
+        np.bincount(seen.lease, weight)[seen.lease] for weight in (visible, explained * rate[seen.pair])
+    )
+    shape = np.asarray(before.shape + failures, np.float64)
+    return told, _by_factor(seen, explained * shape / (before.shape + expected), left, shape)
+
+
+def _by_lease(seen: Seen, weight: Floats) -> Floats:
+    """The sum of `weight` (J,) over all job-weeks of each one's lease (J,)."""
+    return np.asarray(np.bincount(seen.lease, weight)[seen.lease], np.float64)
 
 
 def _archetypes(leases: Iterable[Lease]) -> dict[str, str]:
@@ -293,7 +244,3 @@ def _archetypes(leases: Iterable[Lease]) -> dict[str, str]:
     named = (lease.labels for lease in leases if {"subarchetype", "archetype"} <= lease.labels.keys())
     votes = Counter((labels["subarchetype"], labels["archetype"]) for labels in named)
     return dict(pair for pair, _ in reversed(votes.most_common()))
-
-
-def _sum(tables: Iterable[LifeTable]) -> LifeTable:
-    return reduce(operator.add, tables)

@@ -21,7 +21,7 @@ Not promised: that a real cloud has main effects that multiply, as this one does
 to more than the noise allows, which is fresh each time. The cloud of a seed is always the same.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -54,6 +54,7 @@ from tenant_client.rounds.counts import build_tables
 EPSILONS: Mapping[str, float | None] = MappingProxyType({"without_privacy": None, "epsilon_1": 1.0, "epsilon_2": 2.0})
 QUICK_WEEKS, QUICK_JOBS = 6, 1500
 SELECTION_KEY = bytes(32)  # which of a job-week's failures counts: in the federation each tenant's secret
+Telling = Callable[[int, str], str]  # what a tenant writes down as the reason of a failure
 NO_TRUSTEE = MaskTrustee(1, MaskKey(bytes(32)).public)
 
 
@@ -146,8 +147,13 @@ def settings_for(scenario: Scenario, epsilon: float) -> PlanSettings:
     return settings_of(msgspec.structs.replace(scenario, epsilon=epsilon))
 
 
-def live(scenario: Scenario, seed: int) -> Year:
-    """The cloud of a seed with its plans, exposure and exact tables; everything but noise."""
+def as_it_was(_: int, reason: str) -> str:
+    """A tenant that knows the reason of every failure."""
+    return reason
+
+
+def live(scenario: Scenario, seed: int, told: Telling = as_it_was) -> Year:
+    """The cloud of a seed with its plans, exposure and exact tables of what tenants told; everything but noise."""
     cloud = world.build_cloud(scenario, np.random.default_rng(seed))
     leases = tuple(_leases(cloud, settings_of(scenario).weeks_per_epoch))
     settings, plans, since = settings_of(scenario), list[Plan](), 0
@@ -157,7 +163,7 @@ def live(scenario: Scenario, seed: int) -> Year:
         own = [leases[row] for row in running(cloud, since, end)]
         starts = dict.fromkeys((lease.tenant for lease in own), float(since))
         slices.append(Slices.by_week(starts, own, end, plans[-1].band_edges_hours))
-        exact.append(build_tables(plans[-1], failures(cloud, leases, since, end), SELECTION_KEY))
+        exact.append(build_tables(plans[-1], failures(cloud, leases, since, end, told), SELECTION_KEY))
         since = end
     return Year(cloud, leases, tuple(plans), tuple(slices), tuple(exact))
 
@@ -227,12 +233,15 @@ def _levels(plans: Sequence[Plan]) -> frozenset[str]:
     )
 
 
-def failures(cloud: world.Cloud, leases: Sequence[Lease], start_hour: int, end_hour: int) -> Iterator[LabelledFailure]:
-    """The failures of the weeks within these hours, with the labels of their leases."""
+def failures(
+    cloud: world.Cloud, leases: Sequence[Lease], start_hour: int, end_hour: int, told: Telling = as_it_was
+) -> Iterator[LabelledFailure]:
+    """The failures of the weeks within these hours, as their tenants tell them, with the labels of their leases."""
     for week in range(start_hour // HOURS_PER_WEEK, end_hour // HOURS_PER_WEEK):
         for failure in cloud.week(week).failures:
-            labels = leases[row_of(failure.lease_id)].labels
-            yield LabelledFailure(Failure(failure.lease_id, failure.at_h, failure.age_h, failure.reason), labels)
+            row = row_of(failure.lease_id)
+            reason = told(int(cloud.leases.tenant[row]), failure.reason)
+            yield LabelledFailure(Failure(failure.lease_id, failure.at_h, failure.age_h, reason), leases[row].labels)
 
 
 def row_of(lease: str) -> int:
@@ -324,8 +333,8 @@ def true_rates(year: Year) -> dict[tuple[str, str], float]:
 
 def judge(year: Year, truth: Mapping[tuple[str, str], float], findings: Findings, epoch: int = 0) -> Judged:
     """Findings of an epoch's tokens beside the truth."""
-    numbered = list(_numbered(year, findings, epoch))
-    pairs, planted = [pair for pair, _ in numbered], np.array([one in year.cloud.mismatched for _, one in numbered])
+    known = list(numbered(year, findings, epoch))
+    pairs, planted = [pair for pair, _ in known], np.array([one in year.cloud.mismatched for _, one in known])
     said = np.array([pair.probability_worse for pair in pairs])
     chosen = np.array([pair.judgement is PairJudgement.WORSE for pair in pairs])
     factor = year.cloud.scenario.mismatch_factor
@@ -341,12 +350,12 @@ def judge(year: Year, truth: Mapping[tuple[str, str], float], findings: Findings
 
 def found_pairs(year: Year, findings: Findings) -> Iterator[tuple[int, int]]:
     """The planted pairs that are called worse, by the numbers of workload and context."""
-    for pair, numbers in _numbered(year, findings, 0):
+    for pair, numbers in numbered(year, findings, 0):
         if pair.judgement is PairJudgement.WORSE and numbers in year.cloud.mismatched:
             yield numbers
 
 
-def _numbered(year: Year, findings: Findings, epoch: int) -> Iterator[tuple[PairFinding, tuple[int, int]]]:
+def numbered(year: Year, findings: Findings, epoch: int) -> Iterator[tuple[PairFinding, tuple[int, int]]]:
     """The pairs of single workloads whose tokens are of an epoch, with the numbers of workload and context."""
     scenario = year.cloud.scenario
     for pair in findings.pairs:

@@ -135,6 +135,33 @@ def epochs(
 
 
 @bench.command(cls=Verb)
+def field(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds of each kind, each with fresh noise.")] = 20,
+    only: Annotated[list[str] | None, typer.Option("--only", help="A kind of cloud; may be repeated.")] = None,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy of findings from other clouds than the standard one: rarer failures, smaller effects, bad reports."""
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
+        from federation.protocol.noise import SystemSampler
+        from simulation.bench import field as bench_field
+
+        names = tuple(only or bench_field.CELLS)
+        if unknown := [name for name in names if name not in bench_field.CELLS]:
+            raise typer.BadParameter(f"no kind of cloud {unknown[0]!r}; there are {', '.join(bench_field.CELLS)}")
+        steps = bench_field.field(side_by_side, names, seeds, SystemSampler(), quick=quick)
+        seen = list(progress.track(steps, total=seeds * len(names), description="clouds"))
+        rows = bench_field.summary(names, seen)
+    if as_json:
+        show_json(rows)
+    else:
+        show(*bench_field.lines(rows))
+
+
+@bench.command(cls=Verb)
 def learning(
     seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 20,
     engine: EngineKind = Kind.PROCESSES,

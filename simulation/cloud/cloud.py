@@ -4,7 +4,8 @@
 hands them out week by week. Everything follows from the scenario and the generator. What it promises:
 
 - A lease keeps its context, build-up level and nodes for life and may span weeks; a job-week is a lease within a week.
-- Infrastructure failures restart the job within its lease; they are a Poisson process with the rates of `truth.Hazard`.
+- Infrastructure failures restart the job within its lease; they are a Poisson process with the rates of `truth.Hazard`,
+  times the lease's frailty.
 - Framework and script failures end their lease early; the user mends the job and submits it again, as a new lease. How
   many there are depends on the tenant only, never on the hardware: a negative control for who looks for mismatches.
 - `acme_mix` follows Acme's Table 3 (Hu et al., NSDI 2024). Reasons within a domain come in its proportions, and those
@@ -36,6 +37,7 @@ from functools import partial
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from federation.protocol.causes import CAUSES, Cause, Domain, causes_of
 from federation.protocol.plan import HOURS_PER_WEEK
@@ -209,8 +211,11 @@ def _expected_by_job_week(leases: Leases, hazard: Hazard, weeks: int) -> Floats:
 
 def _draw_failures(scenario: Scenario, leases: Leases, hazard: Hazard, rng: Generator) -> Failures:
     """Infrastructure failures by their hazard, faults at the end of their leases, and a reason for each."""
-    hours = _observed_hours(leases, scenario.weeks)
-    struck = np.repeat(np.arange(len(hours)), rng.poisson(_expected(leases, hazard, hours)))
+    hours, more = _observed_hours(leases, scenario.weeks), hazard.mismatch[leases.workload, leases.context]
+    frailty = np.ones(len(hours))
+    if scenario.lease_frailty:
+        frailty = rng.gamma(1 / scenario.lease_frailty, scenario.lease_frailty, len(hours))
+    struck = np.repeat(np.arange(len(hours)), rng.poisson(_expected(leases, hazard, hours) * frailty))
     struck_age = hazard.age_h(rng.random(len(struck)) * hazard.effective_hours(hours[struck]))
     ended = np.flatnonzero((leases.fault > 0) & (leases.end_h < scenario.weeks * HOURS_PER_WEEK))
     lease = np.concatenate([struck, ended])
@@ -218,17 +223,22 @@ def _draw_failures(scenario: Scenario, leases: Leases, hazard: Hazard, rng: Gene
     domain = np.concatenate([np.zeros(len(struck), dtype=np.int64), leases.fault[ended]])
     order = np.lexsort((age, lease))
     lease, age, domain = lease[order], age[order], domain[order]
-    reason = _draw_reasons(domain, leases.nodes[lease] * _since_restart(lease, age), rng, acme_mix=scenario.acme_mix)
+    # What makes failures more frequent makes them of no other kinds: those that it adds do not count as restarts here.
+    usual = (domain > 0) | (rng.random(len(lease)) < 1 / np.maximum((more * frailty)[lease], 1.0))
+    cost = leases.nodes[lease] * _since_restart(lease, age, usual)
+    reason = _draw_reasons(domain, cost, rng, acme_mix=scenario.acme_mix)
     at = np.minimum(leases.start_h[lease] + age, leases.end_h[lease])
     order = np.argsort(at)
     return Failures(lease[order], age[order], at[order], reason[order])
 
 
-def _since_restart(lease: Ints, age_h: Floats) -> Floats:
-    """Hours of the attempt that each failure ends; failures are sorted by lease and age."""
-    before = np.concatenate([[0.0], age_h[:-1]])
-    same = np.concatenate([[False], lease[1:] == lease[:-1]])
-    return age_h - np.where(same, before, 0.0)
+def _since_restart(lease: Ints, age_h: Floats, usual: NDArray[np.bool_]) -> Floats:
+    """Hours since each failure's lease began, or since its last `usual` failure; sorted by lease and age."""
+    place = np.arange(len(lease))
+    latest = np.maximum.accumulate(np.where(usual, place, -1))
+    before = np.concatenate([[-1], latest[:-1]])
+    same = (before >= 0) & (lease[before] == lease)
+    return age_h - np.where(same, age_h[before], 0.0)
 
 
 def _draw_reasons(domain: Ints, lost_node_hours: Floats, rng: Generator, *, acme_mix: bool) -> Ints:

@@ -23,6 +23,7 @@ _OPERATORS_PER_ARCHETYPE, _SHAPES_PER_OPERATOR = 24, 2
 _OPERATORS_CHANGED_BY_VERSION = 2
 _COLLECTIVES_PER_ITERATION = 12
 _TENANT_ZIPF = 1.1  # exponent of tenants' arrival rates: of 48, the five heaviest send about half of the jobs
+_FIRST_PINNED = 3  # the heaviest tenants are on all contexts
 _WORKLOAD_ZIPF = 0.7  # exponent of the popularity of shared workloads among tenants
 
 # fmt: off
@@ -160,6 +161,7 @@ def draw_clients(scenario: Scenario, rng: Generator) -> tuple[ClientProfile, ...
     shares = _zipf(scenario.tenants, _TENANT_ZIPF)
     fleet = rng.dirichlet(np.full(scenario.contexts, 6.0))
     mixes = _workloads_by_tenant(scenario, rng)
+    pinned = range(_FIRST_PINNED, _FIRST_PINNED + scenario.pinned_tenants)
     return tuple(
         ClientProfile(
             share=float(shares[tenant]),
@@ -170,10 +172,17 @@ def draw_clients(scenario: Scenario, rng: Generator) -> tuple[ClientProfile, ...
             bugs=float(rng.lognormal(0.0, 0.4)),
             workloads=mix,
             workload_shares=tuple(_zipf(len(mix), 1.0).tolist()),
-            context_shares=tuple(rng.dirichlet(12.0 * scenario.contexts * fleet).tolist()),
+            context_shares=_contexts(rng.dirichlet(12.0 * scenario.contexts * fleet), pinned=tenant in pinned),
         )
         for tenant, mix in enumerate(mixes)
     )
+
+
+def _contexts(shares: Floats, *, pinned: bool) -> tuple[float, ...]:
+    """Where a tenant's jobs land: on the context with its largest share alone, if it is pinned there."""
+    if pinned:
+        shares = (np.arange(len(shares)) == np.argmax(shares)).astype(np.float64)
+    return tuple(shares.tolist())
 
 
 def _workloads_by_tenant(scenario: Scenario, rng: Generator) -> list[tuple[int, ...]]:

@@ -7,7 +7,7 @@ these by name and anything else by path. Every key must be present and within it
     >>> load("quickstart").weeks
     13
     >>> names()
-    ('quickstart', 'standard', 'tiny')
+    ('hyperscale', 'quickstart', 'regional', 'standard', 'tiny')
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     the expected failures by domain: for infrastructure those that are counted once each job-week is limited to
     `failures_per_job_week`, for framework and script the leases that end by one. `age_band_edges_h` are lower edges,
     the last band is open. `mismatch_share` of all pairs (workload, context), but at least `mismatch_minimum`, fail
-    `mismatch_factor` times as often as their parts explain. `private_share` of the workloads have one owner each. With
+    `mismatch_factor` times as often as their parts explain; they are planted where a pair has between the two
+    `mismatch_exposure` times its even share of all jobs. Leases differ by a gamma factor of mean 1 and variance
+    `lease_frailty`, 0 for not at all. `private_share` of the workloads have one owner each, `pinned_tenants` tenants
+    run on one context alone. With
     `acme_mix`, reasons and lost node-hours follow Acme's Table 3; without, every reason of a domain is equally likely.
     Noise is correlated over `horizon_weeks`, 1 for none, and opened in the weeks of a series that `openings` names, and
     in its last; in every week if it names none. Contributions are opened in up to `groups` groups.
@@ -59,6 +62,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     jobs_per_week: int
     largest_job_nodes: int
     private_share: Number
+    pinned_tenants: int
     buildup_levels: int
     buildup_factors: tuple[Number, ...]
     age_band_edges_h: tuple[Number, ...]
@@ -66,6 +70,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mismatch_share: Number
     mismatch_minimum: int
     mismatch_factor: Number
+    mismatch_exposure: tuple[Number, Number]
+    lease_frailty: Number
     failures_per_job_week: int
     epsilon: Number
     delta: Number
@@ -87,6 +93,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for key, length in (("buildup_factors", self.buildup_levels), ("age_band_factors", len(self.age_band_edges_h))):
             fits = len(getattr(self, key)) == length and all(value > 0 for value in getattr(self, key))
             self._require(key, f"must be {length} positive numbers", holds=fits)
+        rarest, commonest = self.mismatch_exposure
+        self._require("mismatch_exposure", "must rise from 0 or more", holds=0 <= rarest < commonest)
         edges = self.age_band_edges_h
         rising = edges[:1] == (0.0,) and all(low < high for low, high in pairwise(edges))
         self._require("age_band_edges_h", "must start at 0 and rise", holds=rising)
@@ -134,10 +142,12 @@ _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "jobs_per_week": (10, 1_000_000),
         "largest_job_nodes": (1, 1024),
         "private_share": (0, 0.9),
+        "pinned_tenants": (0, 100),
         "buildup_levels": (1, 10),
         "mismatch_share": (0, 0.2),
         "mismatch_minimum": (0, 1_000),
         "mismatch_factor": (1, 100),
+        "lease_frailty": (0, 20),
         "failures_per_job_week": (1, 100),
         "epsilon": (0.001, 100),
         "delta": (1e-15, 1e-3),

@@ -23,7 +23,6 @@ from simulation.cloud.scenario import Scenario, ScenarioError
 _ARCHETYPE_SIGMA, _VERSION_SIGMA, _CONTEXT_SIGMA = 0.25, 0.25, 0.25
 _VERSION_AS_BEFORE = 0.5
 _FOREVER_H = 1e6  # beyond every age: where the open band ends
-_PLANTED_SHARE = (0.5, 2.0)  # of the even share of jobs, one over the number of pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +114,7 @@ def _plantable(scenario: Scenario, clients: Sequence[ClientProfile]) -> NDArray[
     for client in clients:
         owners[list(client.workloads)] += 1
         jobs[list(client.workloads)] += client.share * np.outer(client.workload_shares, client.context_shares)
-    rarest, commonest = _PLANTED_SHARE
+    rarest, commonest = scenario.mismatch_exposure
     return (owners >= scenario.owners_minimum)[:, None] & (jobs * jobs.size > rarest) & (jobs * jobs.size < commonest)
 
 

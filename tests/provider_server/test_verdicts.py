@@ -147,7 +147,10 @@ def judged(
         workload=places * 0,
         context=places,
         expected=hours[0] / 100.0,
+        seen_rate=nothing[0],
         probability_worse=np.array(probability_worse),
+        probability_double=nothing[0],
+        probability_fourfold=nothing[0],
         ratio=ones,
         ratio_low=0.5 * ones,
         ratio_high=np.array(ratio_high),
@@ -156,14 +159,16 @@ def judged(
         relative_variance=nothing[0],
         share_worse=0.03,
         spread=0.1,
+        scale=1.0,
+        shape=np.inf,
     )
     return judge_pairs(found, counted, counted, hours)
 
 
-def test_a_pair_as_likely_as_not_is_among_the_surest_while_few_are_expected_to_be_wrong() -> None:
-    assert surest(np.array([1.0] * 49 + [0.5])).tolist() == list(range(50))
-    assert surest(np.array([1.0] * 49 + [0.5 - JUST])).tolist() == list(range(49))
-    assert surest(np.array([1.0] * 11 + [0.5 + JUST])).tolist() == list(range(11))  # half a pair of 12 is too much
+def test_a_pair_that_is_sure_enough_is_called_worse_while_few_are_expected_to_be_wrong() -> None:
+    assert surest(np.array([1.0] * 49 + [0.8])).tolist() == list(range(50))
+    assert surest(np.array([1.0] * 49 + [0.8 - JUST])).tolist() == list(range(49))
+    assert surest(np.array([1.0] * 3 + [0.8 + JUST])).tolist() == list(range(3))  # a fifth of a pair of 4 is too much
 
 
 def test_who_is_suspected_at_the_least_suspicion_and_at_the_full_share_of_vain_moves() -> None:

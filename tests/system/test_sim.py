@@ -188,4 +188,10 @@ def test_help_of_the_tenant_program_imports_nothing_heavy() -> None:
 
 def test_scenarios_are_listed_by_name() -> None:
     listed = call("sim", "scenarios").stdout
-    assert {line.split()[0] for line in listed.splitlines()} == {"quickstart", "standard", "tiny"}
+    assert {line.split()[0] for line in listed.splitlines()} == {
+        "hyperscale",
+        "quickstart",
+        "regional",
+        "standard",
+        "tiny",
+    }

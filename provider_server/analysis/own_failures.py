@@ -1,0 +1,112 @@
+"""What the provider's own events say of each pair's rate: exact counts, lease by lease, of leases that differ.
+
+    V = Poisson(g e x),   g ~ Gamma(mean 1, variance 1 / k)
+
+for a lease that expects e failures at a rate of one, in a pair of rate x. So a lease's failures are negative binomial:
+many of them in one lease say less of its pair than as many in several. `shape` k is estimated from all leases
+(maximum likelihood; infinite where leases differ no more than by chance).
+
+A pair's likelihood is the product over its leases, on the grid of log rates `LOG_RATE` around its crude rate.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import gammaln
+
+from federation.protocol.life_table import Floats
+from provider_server.analysis.ratio_grid import LOG_RATIO, read_rows
+
+Places = NDArray[np.intp]
+
+LOG_RATE = np.linspace(-7.0, 7.0, 176)  # around the crude rate
+LOG_SHAPES = (float(np.log(0.02)), float(np.log(100.0)))  # between which a finite shape is looked for
+FEWEST = 1e-9  # failures expected: leases with less say nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Leases:
+    """Failures that the provider saw itself on each of L leases, and what its hazards explain there; all (L,).
+
+    `pair` is the flat position of each lease's pair in the table of pairs.
+    """
+
+    failures: Floats
+    explained: Floats
+    pair: Places
+
+    def by_pair(self, weight: Floats, pairs: int) -> Floats:
+        """The sum of `weight` (L,) by pair (pairs,)."""
+        return np.bincount(self.pair, weight, pairs).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnFailures:
+    """The likelihood of P pairs, at flat positions `chosen` (P,): their `exposure` (P,), and `values` (P, rates)."""
+
+    leases: Leases
+    chosen: Places
+    pairs: int
+    shape: float
+    exposure: Floats
+    log_crude: float
+    values: Floats
+
+    @classmethod
+    def of(cls, leases: Leases, chosen: Places, pairs: int, shape: float = np.inf) -> "OwnFailures":
+        """Of some of `pairs` pairs."""
+        exposure = np.maximum(leases.by_pair(leases.explained, pairs), FEWEST)
+        log_crude = float(np.log(max(leases.failures.sum(), 1.0) / max(leases.explained.sum(), FEWEST)))
+        values = _by_rate(leases, pairs, shape, log_crude)[chosen]
+        values -= values.max(axis=1, keepdims=True)
+        return cls(leases, chosen, pairs, shape, exposure[chosen], log_crude, values)
+
+    def given(self, rate: Floats) -> "OwnFailures":
+        """With the shape under which the leases' failures are most likely, where pairs have that rate (P,)."""
+        of_pair = np.zeros(self.pairs)
+        of_pair[self.chosen] = rate
+        return OwnFailures.of(self.leases, self.chosen, self.pairs, shape_of(self.leases, of_pair))
+
+    def at(self, log_rate: Floats) -> Floats:
+        """log p(V | log rate + log θ) on the grid of log θ, shape (P, grid); `log_rate` (P,)."""
+        wanted = log_rate[:, None] + LOG_RATIO - self.log_crude
+        return read_rows(self.values, (wanted - LOG_RATE[0]) / (LOG_RATE[1] - LOG_RATE[0]))
+
+    def uncapped(self) -> tuple[Floats, Floats]:
+        """Counts, and what their variance has beyond Poisson's, both (P,), to start from."""
+        counts, squares = (
+            self.leases.by_pair(weight, self.pairs)[self.chosen]
+            for weight in (self.leases.failures, self.leases.explained**2)
+        )
+        return counts, squares * np.exp(2.0 * self.log_crude) / self.shape
+
+
+def _by_rate(leases: Leases, pairs: int, shape: float, log_crude: float) -> Floats:
+    """log p of each pair's leases (pairs, rates), up to a term per pair."""
+    failures = leases.by_pair(leases.failures, pairs)
+    values = np.empty((pairs, len(LOG_RATE)))
+    for place, log_rate in enumerate(LOG_RATE):
+        mean = leases.explained * np.exp(log_crude + log_rate)
+        each = mean if np.isinf(shape) else (leases.failures + shape) * np.log1p(mean / shape)
+        values[:, place] = failures * log_rate - leases.by_pair(each, pairs)
+    return values
+
+
+def shape_of(leases: Leases, rate: Floats) -> float:
+    """The shape under which the leases' failures are most likely, given the rate of each pair (flat); inf: alike."""
+    mean = np.maximum(leases.explained * rate[leases.pair], FEWEST)
+
+    def unlikely(log_shape: float) -> float:
+        return -_log_likelihood(leases.failures, mean, float(np.exp(log_shape)))
+
+    best = minimize_scalar(unlikely, bounds=LOG_SHAPES, method="bounded", options={"xatol": 0.01})
+    return float(np.exp(best.x)) if -best.fun > _log_likelihood(leases.failures, mean, np.inf) else np.inf
+
+
+def _log_likelihood(failures: Floats, mean: Floats, shape: float) -> float:
+    if np.isinf(shape):
+        return float((failures * np.log(mean) - mean).sum())
+    of_shape = gammaln(failures + shape) - gammaln(shape) - failures * np.log(shape)
+    return float((of_shape + failures * np.log(mean) - (failures + shape) * np.log1p(mean / shape)).sum())

@@ -1,0 +1,136 @@
+"""What learning starts from: the sums of all releases, the job-weeks behind them, and what the provider saw itself.
+
+Releases add up cell by cell, and so do their noise variances; the last release of a series covers the whole series.
+Own failures are mapped to the tenants' unit: the job-weeks of leases whose tenants answered.
+"""
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crypto.ids import RoundId
+from federation.protocol.life_table import Floats, LifeTable
+from federation.protocol.round_messages import finest_row
+from provider_server.analysis.own_failures import Leases
+from provider_server.fleet.leases import Lease
+from provider_server.fleet.own_failures import EventsOfLeases, OwnFailure
+from provider_server.rounds.release import Release
+
+Places = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """The sums of the releases, and the J job-weeks behind them.
+
+    `node_hours` has shape (J, bands), all else (J,). `level` (context and build-up) and `cell` (pairs, flat) are the
+    rows that counted a job-week; `pair` is the one that its workload and context have by now, perhaps a finer one; -1
+    where there is none. `most` is F. `control` counts script errors by pair, its exposure in job-weeks.
+    """
+
+    hazard: LifeTable
+    pairs: LifeTable
+    control: LifeTable
+    node_hours: Floats
+    level: Places
+    cell: Places
+    pair: Places
+    most: Places
+    lease: Places
+    visible: Floats | None
+
+    @classmethod
+    def of(cls, releases: Sequence[Release], leases: Sequence[Lease], own: Sequence[OwnFailure] | None) -> "Seen":
+        """Of all releases so far, the leases of their windows, and own failures there (None: nobody looked)."""
+        last = {made.plan.series.name: made.plan.round_id for made in releases if made.plan.series}
+        counted = [made for made in releases if _is_last(made, last)]
+        hazard, pairs = (_sum(made.table(name) for made in counted) for name in ("hazard", "pairs"))
+        columns = zip(*_job_weeks(releases, leases, hazard, pairs, own or ()), strict=True)
+        hours, level, cell, pair, most, lease, visible = (np.concatenate(column) for column in columns)
+        seen = None if own is None else visible
+        return cls(hazard, pairs, _control(counted, pairs), hours, level, cell, pair, most, lease, seen)
+
+    def by_level(self, weight: Floats) -> Floats:
+        """Node-hours times `weight`, which is broadcast to (J, bands), by context level and band."""
+        levels, values = len(self.hazard.levels("context_level")), (weight * self.node_hours)[self.level >= 0]
+        level = self.level[self.level >= 0]
+        totals = [np.bincount(level, column, levels) for column in values.T]
+        return np.stack(totals, axis=1).astype(np.float64)
+
+    def by_pair(self, weight: Floats) -> Floats:
+        """The sum of `weight` (J,) by workload and context."""
+        known = self.cell >= 0
+        total = np.bincount(self.cell[known], weight[known], self.pairs.events.size)
+        return total.astype(np.float64).reshape(self.pairs.shape)
+
+    def own(self, explained: Floats) -> Leases | None:
+        """What the provider saw on each lease beside what its hazards explain of each job-week (J,)."""
+        if self.visible is None:
+            return None
+        known = np.flatnonzero(self.pair >= 0)
+        _, first, lease = np.unique(self.lease[known], return_index=True, return_inverse=True)
+        failures, expected = (np.bincount(lease, weight[known], len(first)) for weight in (self.visible, explained))
+        return Leases(failures.astype(np.float64), expected.astype(np.float64), self.pair[known][first])
+
+
+def _control(counted: Iterable[Release], pairs: LifeTable) -> LifeTable:
+    """Script errors over the cells of `pairs`, a job-week of exposure for each at risk; none in releases without."""
+    has_control = (made for made in counted if any(marginal.name == "control" for marginal in made.plan.marginals))
+    total = _sum([LifeTable.zeros(pairs.dimensions), *(made.table("control") for made in has_control)])
+    return replace(total, exposure_node_hours=total.at_risk)
+
+
+def _is_last(made: Release, last: Mapping[RoundId, RoundId]) -> bool:
+    """Whether a release holds counts that no later one holds too: in a series the last has the running total."""
+    return made.plan.series is None or last[made.plan.series.name] == made.plan.round_id
+
+
+def _job_weeks(
+    releases: Sequence[Release],
+    leases: Sequence[Lease],
+    hazard: LifeTable,
+    pairs: LifeTable,
+    own: Sequence[OwnFailure],
+) -> Iterator[tuple[Floats | Places, ...]]:
+    """The arrays of `Seen`, release by release."""
+    place_of = {lease.lease: place for place, lease in enumerate(leases)}
+    events = EventsOfLeases.of(own)
+    start, end = (np.array([getattr(lease, name) for lease in leases]) for name in ("start_h", "end_h"))
+    for made in releases:
+        near = np.flatnonzero((start < made.plan.end_hour) & (end > made.first_hour))
+        slices = made.slices([leases[place] for place in near.tolist()])
+        seen = zip(slices.leases, slices.spans.tolist(), strict=True)
+        labels = [lease.labels for lease in slices.leases]
+        counted = made.table("pairs")
+        yield (
+            slices.node_hours,
+            _rows(labels, "context_level", made.table("hazard"), hazard),
+            _cells(labels, counted, pairs),
+            _cells(labels, pairs, pairs),
+            np.full(len(labels), made.plan.failures_per_unit, np.intp),
+            np.array([place_of[lease.lease] for lease in slices.leases], np.intp),
+            np.array([events.between(one.lease, *span) for one, span in seen], np.float64),
+        )
+
+
+def _cells(labels: Sequence[Mapping[str, str]], counted: LifeTable, total: LifeTable) -> Places:
+    """Flat rows of pairs in `total`, of those that `counted` has; -1 where it has none."""
+    workload, context = (_rows(labels, name, counted, total) for name in ("workload", "context"))
+    return np.where((workload >= 0) & (context >= 0), workload * len(total.levels("context")) + context, -1)
+
+
+def _rows(labels: Sequence[Mapping[str, str]], name: str, counted: LifeTable, total: LifeTable) -> Places:
+    """Positions in `total` along one dimension, of the rows that `counted` has; -1 where it has none."""
+    every = {level: position for position, level in enumerate(total.levels(name))}
+    places = {level: every[level] for level in counted.levels(name)}
+    if name == "workload":
+        return np.array([places.get(finest_row(own, places), -1) for own in labels], np.intp)
+    return np.array([places.get(own.get(name, ""), -1) for own in labels], np.intp)
+
+
+def _sum(tables: Iterable[LifeTable]) -> LifeTable:
+    return reduce(operator.add, tables)

@@ -1,0 +1,64 @@
+"""The benchmark of other clouds has its keys, names and limits; its figures are for who runs it whole."""
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from federation.protocol.causes import CAUSES, Domain
+from provider_server.analysis import mismatch
+from simulation.bench.field import CELLS
+from simulation.bench.learning import small
+from simulation.cli import app
+from simulation.cloud.cloud import build_cloud
+from simulation.cloud.scenario import load, names
+from simulation.cloud.visibility import visible
+from tests.support import schemas
+from tests.support.changing import replace
+
+ASKED = {
+    *("standard", "x3", "x1_5", "any_exposure", "frailty", "rate_6_5", "hyperscale", "hyperscale_x3"),
+    *("misreported_20", "careless_tenant", "null"),
+}
+
+
+@pytest.mark.nightly
+def test_a_small_run_has_a_row_for_each_kind_of_cloud() -> None:
+    words = ["bench", "field", "--quick", "--seeds", "1", "--only", "null", "--only", "misreported_20", "--json"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    null, misreported = schemas.held("pharoah-sim bench field", done.stdout)["rows"]
+    assert (null["name"], null["auroc"], null["worse_true"], null["worse_false"]) == ("null", None, 0, 0)
+    assert misreported["epsilon"] is None
+    assert misreported["auroc"] > 0.75
+
+
+def test_an_unknown_kind_of_cloud_is_refused_with_those_that_there_are() -> None:
+    done = CliRunner().invoke(app, ["bench", "field", "--only", "heaven"])
+    assert done.exit_code == 2
+    assert "rate_6_5" in done.stderr
+
+
+def test_every_kind_of_cloud_has_a_scenario_that_can_be_played() -> None:
+    assert set(CELLS) >= ASKED
+    for name in CELLS:
+        cell = CELLS[name]()
+        assert cell.scenario in names()
+        replace(load(cell.scenario), **cell.changes)
+
+
+def test_the_share_that_is_seen_is_what_was_asked_for_and_of_infrastructure_alone() -> None:
+    cloud = build_cloud(small(load("standard")), np.random.default_rng(1))
+    domains = np.array([cause.domain for cause in CAUSES.values()])[cloud.failures.reason]
+    own = domains == Domain.INFRASTRUCTURE
+    for share in (0.0, 0.3, 0.5):
+        seen = visible(cloud, share, np.random.default_rng(2))
+        assert seen[own].mean() == pytest.approx(share, abs=0.02)
+        assert not seen[~own].any()
+
+
+def test_what_is_assumed_is_not_what_is_planted() -> None:
+    """A prior that knows the generator's numbers would make the figures of this benchmark worthless."""
+    for name in names():
+        scenario = load(name)
+        planted = {scenario.mismatch_share, scenario.mismatch_factor, float(np.log(scenario.mismatch_factor))}
+        share = mismatch.SHARE_PRIOR[0] / sum(mismatch.SHARE_PRIOR)
+        assert planted.isdisjoint({share, mismatch.SPREAD_PRIOR[0], *mismatch.TAIL_PRIOR, mismatch.MAIN_EFFECT_SD})
