@@ -269,7 +269,7 @@ def test_a_bundle_names_the_contexts_that_the_settings_name_and_no_others(held: 
     home = shutil.copytree(held, tmp_path / "provider")
     settings = home / "provider.toml"
     for text, names in (("", set()), (f'[names]\ncontexts = {{ "{CONTEXT}" = "H100, hall B" }}\n', {"H100, hall B"})):
-        settings.write_text(text)
+        settings.write_text(f"[plan]\nweeks_per_epoch = 13\n{text}")
         told("publish", "--home", home)
         with closing(homes.open_provider(home, None, homes.settings_of(home))) as provider:
             newest = homes.open_publisher(home, provider.store).newest()

@@ -26,7 +26,7 @@ Ask = Callable[..., dict[str, Any]]
 WRITTEN = {
     "provider": {
         *("directory", "leases", "ownerships", "rounds", "contributions", "answers"),
-        *("releases", "masked_counts", "notes", "bundles", "node_keys", "revoked"),
+        *("releases", "masked_counts", "notes", "bundles", "node_keys", "revoked", "links"),
     },
     "tenant": {
         *("asked", "tokens", "registrations", "units", "failures", "directory", "told"),

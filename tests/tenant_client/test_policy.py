@@ -336,6 +336,7 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
         carry_over_weeks_maximum = 4
         colluding_share = 0.25
         honest_minimum = 40
+        link_epochs = true
         dimensions = ["context", "band"]
     """
     policy = load(tmp_path, text)
@@ -351,6 +352,7 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
         carry_over_weeks_maximum=4,
         colluding_share=0.25,
         honest_minimum=40,
+        link_epochs=True,
         dimensions=("context", "band"),
     )
     assert all(getattr(policy, field.name) != field.default for field in fields(Policy))
