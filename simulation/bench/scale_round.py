@@ -333,11 +333,12 @@ def write_past(on: Stage, plans: Sequence[Plan], contributors: int) -> None:
         for own in on.keys.trustees[-MASKING:]:
             _remember(_database(on.root, own), own[2], plan, request, sums[own[0].index])
         _store(on.store, plan, signed_plan, request, add_words(sums.values()))
-        for tenant in on.tenants:
+        for number, tenant in enumerate(on.tenants):
             series = plan.series.name if plan.series else None
             charge = Charge(plan.round_id, name_of(signed_plan), plan.start_hour, plan.end_hour, NO_LOSS, series)
             tenant.ledger.charge(charge, limit_epsilon=1.0, delta=1e-8)
-            tenant.outbox.keep(plan.round_id, signed_plan, b"answered")
+            header = on.keys.tenants[number][0].sign(_header(on.keys, plan, number))
+            tenant.outbox.keep(plan.round_id, signed_plan, encode(Contribution(header, memoryview(b""))))
 
 
 def _past_request(keys: Keys, plan: Plan, signed_plan: bytes, contributors: int, after: Digest | None) -> bytes:

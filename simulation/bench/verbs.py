@@ -84,12 +84,13 @@ def scale(
         rows = tuple(progress.track(steps, total=total, description="rounds"))
         speeds, flower = bench_scale.speeds(quick=quick), bench_scale.beside_flower(quick=quick)
         figures = bench_scale.ScaleFigures(rows, speeds, flower)
-        if picture is not None:
-            bench_scale.picture(rows, picture)
     if as_json:
         show_json(figures)
     else:
         show(*bench_scale.lines(figures))
+    if picture is not None:  # at last, so that nothing which it lacks costs the figures
+        with _console.failing():
+            bench_scale.picture(rows, picture)
 
 
 @bench.command(cls=Verb)
