@@ -23,6 +23,7 @@ Places = NDArray[np.intp]
 
 LOG_RATE = np.linspace(-7.0, 7.0, 176)  # around the crude rate
 LOG_SHAPES = (float(np.log(0.02)), float(np.log(100.0)))  # between which a finite shape is looked for
+TELLING = 100  # failures, from which on a shape is looked for
 FEWEST = 1e-9  # failures expected: leases with less say nothing
 
 
@@ -95,7 +96,12 @@ def _by_rate(leases: Leases, pairs: int, shape: float, log_crude: float) -> Floa
 
 
 def shape_of(leases: Leases, rate: Floats) -> float:
-    """The shape under which the leases' failures are most likely, given the rate of each pair (flat); inf: alike."""
+    """The shape under which the leases' failures are most likely, given the rate of each pair (flat); inf: alike.
+
+    Fewer than `TELLING` failures do not say how leases differ.
+    """
+    if leases.failures.sum() < TELLING:
+        return np.inf
     mean = np.maximum(leases.explained * rate[leases.pair], FEWEST)
 
     def unlikely(log_shape: float) -> float:

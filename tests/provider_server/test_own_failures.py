@@ -66,6 +66,16 @@ def test_how_leases_differ_is_found_and_that_they_do_not_as_well(shape: float) -
     assert shape_of(alike, np.ones(PAIRS)) > 20.0
 
 
+def test_nothing_seen_says_neither_how_leases_differ_nor_anything_else() -> None:
+    leases, _ = some_leases(9)
+    expected = by_pair(leases, leases.explained)
+    table = released(by_pair(leases, leases.failures), expected, 3.0, 9)
+    blind = Leases(np.zeros(len(leases.pair)), leases.explained, leases.pair)
+    alone, beside = find_mismatches(table), find_mismatches(table, own=blind)
+    assert np.isinf(beside.shape)
+    np.testing.assert_allclose(beside.ratio, alone.ratio, rtol=0.05)
+
+
 def test_one_bad_lease_accuses_no_pair_but_as_many_failures_on_many_leases_do() -> None:
     leases, _ = some_leases(3, 0.3)
     expected = by_pair(leases, leases.explained)
