@@ -704,6 +704,7 @@ def test_findings_are_filtered_by_a_form(browser: "Browser", site: str, told: Vi
         assert page.locator("tbody tr").count() == len(told.findings)
         page.get_by_label("Judgement").select_option("worse")
         page.get_by_role("button", name="Show").click()
+        page.wait_for_url("**judgement=worse**")  # and until all of it is there
         worse = filtered(told.findings, "worse", "")
         assert page.locator("tbody tr").count() == len(worse)
         page.locator("tbody a").first.click()
