@@ -21,7 +21,7 @@ from provider_server.analysis.ratio_grid import LOG_RATIO, read_rows
 
 Places = NDArray[np.intp]
 
-LOG_RATE = np.linspace(-7.0, 7.0, 176)  # around the crude rate
+LOG_RATE = np.linspace(-6.0, 6.0, 301)  # around the crude rate
 LOG_SHAPES = (float(np.log(0.02)), float(np.log(100.0)))  # between which a finite shape is looked for
 TELLING = 100  # failures, from which on a shape is looked for
 FEWEST = 1e-9  # failures expected: leases with less say nothing

@@ -227,10 +227,8 @@ def _unseen(seen: Seen, table: LifeTable, explained: Floats, before: Mismatches 
         return told, _by_factor(seen, explained, left, ALIKE)
     rate = np.zeros(table.events.size + 1)
     rate[np.ravel_multi_index((before.workload, before.context), table.shape)] = before.seen_rate
-    failures, expected = (
-        np.bincount(seen.lease, weight)[seen.lease] for weight in (visible, explained * rate[seen.pair])
-    )
-    shape = np.asarray(before.shape + failures, np.float64)
+    failures, expected = (_by_lease(seen, weight) for weight in (visible, explained * rate[seen.pair]))
+    shape = before.shape + failures
     return told, _by_factor(seen, explained * shape / (before.shape + expected), left, shape)
 
 

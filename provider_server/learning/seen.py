@@ -29,7 +29,8 @@ class Seen:
 
     `node_hours` has shape (J, bands), all else (J,). `level` (context and build-up) and `cell` (pairs, flat) are the
     rows that counted a job-week; `pair` is the one that its workload and context have by now, perhaps a finer one; -1
-    where there is none. `most` is F. `control` counts script errors by pair, its exposure in job-weeks.
+    where there is none. `most` is F, `lease` the place of its lease, `visible` the number of its own failures; None
+    where the provider does not look. `control` counts script errors by pair, its exposure in job-weeks.
     """
 
     hazard: LifeTable
