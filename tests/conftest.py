@@ -22,6 +22,11 @@ settings.register_profile("untimed", settings.get_profile("searching"), derandom
 settings.load_profile("untimed")
 
 
+# A shell's background job ignores Ctrl-C, and so would every program that a test starts and ends by it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:
     """A verb that serves takes the signals that end it; called in the tests' process, it would keep them for good."""
