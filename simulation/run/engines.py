@@ -27,8 +27,6 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from threadpoolctl import threadpool_limits
-
 from crypto.errors import PharoahError
 
 S = TypeVar("S")
@@ -109,6 +107,8 @@ def _worked(item: object) -> Any:
 
 
 def _alone(work: Callable[[Any, Any], R], shared: object, item: object) -> R:
+    from threadpoolctl import threadpool_limits  # comes with the extra that plays simulations
+
     with threadpool_limits(1):
         return work(shared, item)
 
