@@ -91,7 +91,7 @@ def test_without_a_series_the_provider_survives_as_well(ask: Ask) -> None:
     ("role", "written"),
     [
         ("tenant", {"directory", "told", "charges", "series", "secrets", "begun", "outbox", "bundles", "published"}),
-        ("trustee", {"directory", "joined", "endorsed", "opened"}),
+        ("trustee", {"directory", "joined", "endorsed", "places", "kept_sums", "opened"}),
     ],
 )
 def test_one_party_dies_at_every_write_and_the_others_go_on(ask: Ask, role: str, written: set[str]) -> None:
