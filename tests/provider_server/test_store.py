@@ -652,7 +652,7 @@ def test_a_round_that_was_under_way_goes_on_from_a_backup(
     of: str, to: str, state: RoundState, tmp_path: Path, request: pytest.FixtureRequest, cast: Cast
 ) -> None:
     first, second = places(of, tmp_path, request)("first"), places(to, tmp_path, request)("second")
-    plan, trustees = a_plan(), {index: cast.trustee(index) for index in (3, 4, 5)}
+    plan, trustees = a_plan(), {index: cast.trustee(index) for index in range(1, 6)}
     tenants = [cast.tenant(number, sampler=InsecureSilence()) for number in range(COHORT)]
     unit = a_unit(1)
     tenants[0].journal.add([unit], [a_failure(unit)])
