@@ -10,7 +10,7 @@ independent given θ: own failures are taken out of tenants' counts before (`lea
 θ is continuous: most pairs are as expected, log θ ~ N(0, τ²); some are worse by any factor, log θ gamma, so θ has a
 tail as heavy as Pareto's. Their share π, τ and the law of the worse are estimated from all pairs (empirical Bayes, by
 EM, with weak priors that keep them away from their edges), so that sparse pairs are shrunk as far as the data of the
-others say. A pair is *worse* where θ > 1.5.
+others say. A pair is *worse* where θ > 2.
 
 A pair is judged by what the *other* pairs say of its workload and context: its own count is taken out of the main
 effects (leave one out, by one scoring step), and their uncertainty is integrated over. Main effects maximise the
@@ -40,7 +40,7 @@ from provider_server.analysis.ratio_grid import LOG_RATIO
 
 Places = NDArray[np.intp]
 
-WORSE_FROM, DOUBLE, FOURFOLD = np.log(1.5), np.log(2.0), np.log(4.0)
+HALF_MORE, WORSE_FROM, FOURFOLD = np.log(1.5), np.log(2.0), np.log(4.0)
 MAIN_EFFECT_SD = 0.4  # of log λ and log κ: beyond context and age, workloads differ by half, not tenfold
 SEEN_EFFECT_SD = 0.7  # the same of what the provider sees: some failures leave no trace there
 MOST_LEVERAGE, MOST_SHIFT = 0.95, 1.5  # how far one scoring step is trusted to take a pair out of its own main effects
@@ -48,7 +48,7 @@ REFITS = 3
 EM_STEPS = 10
 SHARE_PRIOR = (2.0, 48.0)  # pseudo-counts of worse and other pairs: four per cent, worth fifty pairs
 SPREAD_PRIOR = (0.2, 10.0)  # standard deviation of log θ among the expected, worth ten pairs
-TAIL_PRIOR = (1.0, 0.5, 5.0)  # mean and variance of log θ among the worse, worth five pairs
+TAIL_PRIOR = (1.4, 0.9, 1.0)  # mean and variance of log θ among the worse, worth one pair
 FORMS = (1.0, 20.0)  # of the gamma law of log θ among the worse: from exponential to nearly one ratio
 
 
@@ -57,7 +57,7 @@ class Mismatches:
     """Verdicts on the P pairs with exposure; every array has shape (P,), `workload` and `context` are level positions.
 
     `expected` counts the failures that main effects alone would explain; `ratio` is θ's posterior median with its
-    central 95% interval; `probability_worse` is that of θ > 1.5, beside those of θ > 2 and θ > 4. `ratio_if_expected`
+    central 95% interval; `probability_worse` is that of θ > 2, beside those of θ > 1.5 and θ > 4. `ratio_if_expected`
     and `ratio_if_worse` are θ's posterior means given which of the two it is; `relative_variance` is its variance over
     its squared mean. `share_worse`, `spread` and `scale` are of the prior; `shape` is how leases differ (infinite:
     not at all), `seen_rate` the rate of what the provider sees itself, over what its hazards explain.
@@ -68,7 +68,7 @@ class Mismatches:
     expected: Floats
     seen_rate: Floats
     probability_worse: Floats
-    probability_double: Floats
+    probability_half_more: Floats
     probability_fourfold: Floats
     ratio: Floats
     ratio_low: Floats
@@ -217,7 +217,7 @@ def find_mismatches(table: LifeTable, counted: Floats | None = None, own: Leases
         expected=np.sum([one.base.rate * one.witness.exposure for one in heard], axis=0),
         seen_rate=sum((one.base.rate * posterior.quantile(0.5) for one in heard[1:]), np.zeros(len(pairs[0]))),
         probability_worse=posterior.above(WORSE_FROM),
-        probability_double=posterior.above(DOUBLE),
+        probability_half_more=posterior.above(HALF_MORE),
         probability_fourfold=posterior.above(FOURFOLD),
         ratio=posterior.quantile(0.5),
         ratio_low=posterior.quantile(0.025),

@@ -97,6 +97,20 @@ def make_group_key() -> tuple[list[threshold.KeyShare], threshold.GroupKey]:
     return shares, threshold.group_key(THRESHOLD, TRUSTEES, commitments)
 
 
+def unattended_seats(shares: Sequence[threshold.KeyShare], group: threshold.GroupKey) -> list[TrusteeRecord]:
+    """Seats of trustees that nobody plays: their keys are forgotten at once."""
+    return [
+        TrusteeRecord.of(
+            share.index,
+            SigningKey.generate(os.urandom),
+            MaskKey.generate(os.urandom),
+            EncodedElement(group.share_public_key(share.index).encoded),
+            made_hour=0,
+        )
+        for share in shares
+    ]
+
+
 def founding_entry(
     provider: VerifyKey,
     group: threshold.GroupKey,

@@ -16,12 +16,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crypto.ids import EncodedElement, LeaseId, TenantId, Token
+from crypto.ids import LeaseId, TenantId, Token
 from crypto.masking import MaskKey
 from crypto.signing import SigningKey, tenant_id
 from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement
 from federation.protocol.directory import Member
-from federation.protocol.seats import TrusteeRecord
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
 from federation.transport.certificates import make_certificate
 
@@ -49,7 +48,7 @@ class Grounds:
     def founded(cls, root: Path, tenants: int) -> "Grounds":
         """A provider's store with tenants and a bundle, and a certificate."""
         from provider_server.store.store import Store
-        from simulation.run.federation import founding_entry, make_group_key
+        from simulation.run.federation import founding_entry, make_group_key, unattended_seats
 
         made = make_certificate([HOST], datetime.now(UTC))
         seeds = tuple(os.urandom(32) for _ in range(tenants))
@@ -57,17 +56,9 @@ class Grounds:
         signing_key = SigningKey(grounds.provider_seed)
         members = [Member.of(SigningKey(seed), MaskKey.generate(os.urandom), 0) for seed in seeds]
         shares, group = make_group_key()
-        trustees = [
-            TrusteeRecord.of(
-                share.index,
-                SigningKey.generate(os.urandom),
-                MaskKey.generate(os.urandom),
-                EncodedElement(group.share_public_key(share.index).encoded),
-                made_hour=0,
-            )
-            for share in shares
-        ]
-        entry = founding_entry(signing_key.public, group, trustees, _settings().weeks_per_epoch, members)
+        entry = founding_entry(
+            signing_key.public, group, unattended_seats(shares, group), _settings().weeks_per_epoch, members
+        )
         with closing(Store(root / "provider.db")) as store:
             store.add_entry(0, signing_key.sign(entry))
             store.add_bundle(1, signing_key.sign(a_bundle()))

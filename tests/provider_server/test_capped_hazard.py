@@ -22,7 +22,7 @@ from provider_server.learning import findings
 from provider_server.learning.findings import learn
 from provider_server.learning.seen import Seen
 from simulation.bench.learning import Year, live, releases, small
-from simulation.cloud.scenario import load
+from simulation.cloud.scenario import load, names
 from tests.support.changing import replace
 from tests.support.factories import InsecureSilence
 from tests.support.plans import InsecureSeeded
@@ -163,7 +163,7 @@ def test_curvature_and_slope_are_derivatives(most: int, shape: float) -> None:
         pytest.param(0.1, marks=pytest.mark.nightly),
     ],
 )
-@pytest.mark.parametrize("scenario", ["quickstart", "standard", "tiny"])
+@pytest.mark.parametrize("scenario", names())
 def test_hazards_settle_on_every_scenario(
     scenario: str, epsilon: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:

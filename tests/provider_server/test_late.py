@@ -31,7 +31,7 @@ from provider_server.rounds.round import Round
 from simulation.run.federation import Federation
 from tenant_client.records.outbox import Outbox
 from tests.support.changing import replace
-from tests.support.federations import WEEKS, Answerer, Grounds, begin, exact, fail, hold, is_exact
+from tests.support.federations import WEEKS, Answerer, Grounds, exact, hold, is_exact
 
 TENANTS = 4
 LATE = 2  # whose answers do not arrive
@@ -40,12 +40,7 @@ LATE = 2  # whose answers do not arrive
 @pytest.fixture(scope="module")
 def founded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Grounds, Path]:
     root = tmp_path_factory.mktemp("founded") / "home"
-    grounds = Grounds.founded(root, TENANTS, horizon=4)
-    with grounds.opened(root) as federation:
-        for number in range(TENANTS):
-            begin(federation, number)
-            fail(federation, number)
-    return grounds, root
+    return Grounds.of_failures(root, TENANTS, 4), root
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_where_nothing_is_planted_hardly_anything_is_accused() -> None:
 
 @pytest.mark.nightly
 def test_an_accusation_is_never_surer_than_it_should_be() -> None:
-    """Pairs that are likely worse are worse at least that often; the model errs towards acquittal."""
+    """Pairs called worse with some probability are worse at least that often; the model errs towards acquittal."""
     said, true = [], []
     for seed in range(6):
         table, planted = a_cloud(seed)
@@ -104,7 +104,7 @@ def test_an_accusation_is_never_surer_than_it_should_be() -> None:
         said.append(found.probability_worse)
         true.append(planted[found.workload, found.context])
     probability, worse = np.concatenate(said), np.concatenate(true)
-    for low, high in ((0.5, 0.8), (0.8, 0.95), (0.95, 1.01)):
+    for low, high in ((0.1, 0.5), (0.5, 0.9), (0.9, 1.01)):
         inside = (probability >= low) & (probability < high)
         chance = probability[inside]
         assert inside.sum() > 10

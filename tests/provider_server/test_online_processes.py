@@ -19,19 +19,18 @@ from pathlib import Path
 
 import pytest
 
-from crypto.ids import EncodedElement, LeaseId, TenantId
+from crypto.ids import LeaseId, TenantId
 from crypto.masking import MaskKey
 from crypto.roots import root_of
 from crypto.signing import SigningKey, tenant_id
 from federation.protocol.directory import Member
-from federation.protocol.seats import TrusteeRecord
 from federation.runtime.key_files import read_key
 from federation.transport.client import Peer
 from provider_server import home as homes
 from provider_server.settings import ProviderSettings
 from provider_server.store.hint_store import HintStore
 from provider_server.store.store import Store
-from simulation.run.federation import founding_entry, make_group_key
+from simulation.run.federation import founding_entry, make_group_key, unattended_seats
 from simulation.run.online_service import CONTEXTS, WORKLOADS, a_bundle, labels
 from tenant_client.network.provider_service import Online
 from tests.support.balancer import balancing
@@ -60,17 +59,9 @@ class Place:
         tenants = tuple(SigningKey.generate(os.urandom) for _ in range(TENANTS))
         members = [Member.of(key, MaskKey.generate(os.urandom), 0) for key in tenants]
         shares, group = make_group_key()
-        trustees = [
-            TrusteeRecord.of(
-                share.index,
-                SigningKey.generate(os.urandom),
-                MaskKey.generate(os.urandom),
-                EncodedElement(group.share_public_key(share.index).encoded),
-                made_hour=0,
-            )
-            for share in shares
-        ]
-        entry = founding_entry(provider.public, group, trustees, ProviderSettings().plan.weeks_per_epoch, members)
+        entry = founding_entry(
+            provider.public, group, unattended_seats(shares, group), ProviderSettings().plan.weeks_per_epoch, members
+        )
         with closing(Store(url)) as store:
             store.add_entry(0, provider.sign(entry))
             store.add_bundle(1, provider.sign(a_bundle()))

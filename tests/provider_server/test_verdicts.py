@@ -149,7 +149,7 @@ def judged(
         expected=hours[0] / 100.0,
         seen_rate=nothing[0],
         probability_worse=np.array(probability_worse),
-        probability_double=nothing[0],
+        probability_half_more=nothing[0],
         probability_fourfold=nothing[0],
         ratio=ones,
         ratio_low=0.5 * ones,

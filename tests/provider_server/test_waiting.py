@@ -20,7 +20,7 @@ from provider_server.rounds.provider import RoundUnderWay, WeekHeld
 from provider_server.store.round_store import Answer, RoundState
 from provider_server.week import MaskHolder
 from simulation.run.federation import Federation
-from tests.support.federations import NEWCOMER, WEEKS, Grounds, begin, exact, fail, hold, is_exact
+from tests.support.federations import NEWCOMER, WEEKS, Grounds, exact, hold, is_exact
 
 AWAY = 4
 TENANTS = 4
@@ -58,12 +58,7 @@ def without(federation: Federation, *, endorses: bool = False) -> list[MaskHolde
 @pytest.fixture(scope="module")
 def grounds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Grounds, Path]:
     root = tmp_path_factory.mktemp("founded") / "home"
-    grounds = Grounds.founded(root, TENANTS, horizon=4)
-    with grounds.opened(root) as federation:
-        for number in range(TENANTS):
-            begin(federation, number)
-            fail(federation, number)
-    return grounds, root
+    return Grounds.of_failures(root, TENANTS, 4), root
 
 
 class Place:

@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 
 from federation.protocol.causes import CAUSES, Domain
 from provider_server.analysis import mismatch
+from provider_server.learning import findings, verdicts
 from simulation.bench.field import CELLS
 from simulation.bench.learning import small
 from simulation.cli import app
@@ -26,10 +27,9 @@ def test_a_small_run_has_a_row_for_each_kind_of_cloud() -> None:
     words = ["bench", "field", "--quick", "--seeds", "1", "--only", "null", "--only", "misreported_20", "--json"]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     null, misreported = schemas.held("pharoah-sim bench field", done.stdout)["rows"]
-    assert (null["name"], null["auroc"], null["worse_true"]) == ("null", None, 0)
-    assert null["worse_false"] <= 2  # of six weeks and fresh noise: rarely one
+    assert (null["name"], null["auroc"], null["worse_true"], null["worse_false"]) == ("null", None, 0, 0)
     assert misreported["epsilon"] is None
-    assert misreported["auroc"] > 0.75
+    assert misreported["auroc"] > 0.9
 
 
 def test_an_unknown_kind_of_cloud_is_refused_with_those_that_there_are() -> None:
@@ -58,8 +58,11 @@ def test_the_share_that_is_seen_is_what_was_asked_for_and_of_infrastructure_alon
 
 def test_what_is_assumed_is_not_what_is_planted() -> None:
     """A prior that knows the generator's numbers would make the figures of this benchmark worthless."""
-    for name in names():
-        scenario = load(name)
-        planted = {scenario.mismatch_share, scenario.mismatch_factor, float(np.log(scenario.mismatch_factor))}
-        share = mismatch.SHARE_PRIOR[0] / sum(mismatch.SHARE_PRIOR)
-        assert planted.isdisjoint({share, mismatch.SPREAD_PRIOR[0], *mismatch.TAIL_PRIOR, mismatch.MAIN_EFFECT_SD})
+    share = mismatch.SHARE_PRIOR[0] / sum(mismatch.SHARE_PRIOR)
+    effects = {mismatch.SPREAD_PRIOR[0], *mismatch.TAIL_PRIOR, mismatch.MAIN_EFFECT_SD, mismatch.SEEN_EFFECT_SD}
+    for cell in (cell() for cell in CELLS.values()):
+        scenario = replace(load(cell.scenario), **cell.changes)
+        factor = float(scenario.mismatch_factor)
+        assert scenario.mismatch_share != share
+        assert effects.isdisjoint({factor, float(np.log(factor)), scenario.lease_frailty})
+        assert cell.misreported not in (verdicts.MISREPORTED, findings.UNREPORTED)

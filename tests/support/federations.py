@@ -101,6 +101,16 @@ class Grounds:
         federation.close()
         return cls(federation, sampler)
 
+    @classmethod
+    def of_failures(cls, root: Path, tenants: int, horizon: int) -> "Grounds":
+        """The same, with leases of all tenants that fail once in each week."""
+        grounds = cls.founded(root, tenants, horizon=horizon)
+        with grounds.opened(root) as federation:
+            for number in range(tenants):
+                begin(federation, number)
+                fail(federation, number)
+        return grounds
+
     def provider(self, root: Path) -> Provider:
         """The provider on a copy below `root`."""
         of = self.federation.provider
