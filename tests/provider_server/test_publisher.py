@@ -115,7 +115,7 @@ def test_what_does_not_settle_is_held_back_and_the_bundle_in_force_stays(
 
 
 def test_what_earlier_bundles_of_the_epoch_accused_leaves_less_room_in_later_ones(federation: Federation) -> None:
-    """A pair of .97 is called worse first, and stays so; after it there is room for one of .96, and not for one of .9."""
+    """A pair of .97 is called worse first, and stays so; then there is room for one of .96, and not for one of .9."""
     told = [[0.97, 0.5, 0.5], [0.81, 0.96, 0.9], [0.81, 0.99, 0.99]]
 
     def learner(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
