@@ -41,6 +41,7 @@ from simulation.bench import (
     field as bench_field,
     impact,
     learning as bench_learning,
+    looks as bench_looks,
     openings as bench_openings,
     scale as bench_scale,
 )
@@ -138,6 +139,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim bench aggregation": aggregation.Rows,
     "pharoah-sim bench attendance": bench_attendance.AttendanceFigures,
     "pharoah-sim bench field": bench_field.FieldRows,
+    "pharoah-sim bench looks": bench_looks.LooksRows,
     "pharoah-sim bench openings": bench_openings.OpeningsFigures,
     "pharoah-sim bench epochs": bench_epochs.EpochsFigures,
     "pharoah-sim bench scale": bench_scale.ScaleFigures,

@@ -1,7 +1,7 @@
 """Makes a bundle for tenants from findings, with the statement of its privacy cost."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from crypto.ids import Token
 from federation.protocol.bundle import (
@@ -11,12 +11,15 @@ from federation.protocol.bundle import (
     FactorEntry,
     HazardEntry,
     MismatchEntry,
+    PairJudgement,
     RuleEntry,
     Statement,
 )
 from federation.protocol.life_table import PER_NODE_HOURS
+from federation.protocol.plan import Plan
 from provider_server.analysis.rules import Rule
 from provider_server.learning.findings import Findings
+from provider_server.learning.verdicts import Pair
 from provider_server.rounds.release import Release
 
 
@@ -73,6 +76,20 @@ def compose(
         rules=tuple(rules) if findings.rules is None else _rules(findings.rules),
         context_names=tuple(names),
     )
+
+
+def charges(bundles: Iterable[Bundle], newest: Plan) -> dict[Pair, float]:
+    """The pairs that `bundles` (oldest first) called worse in the newest plan's epoch, as tokens.
+
+    Each with the probability that it is not worse, as the first such bundle had it.
+    """
+    found: dict[Pair, float] = {}
+    for bundle in bundles:
+        if bundle.epoch == newest.epoch and bundle.until_hour <= newest.end_hour:
+            for entry in bundle.mismatches:
+                if entry.judgement is PairJudgement.WORSE:
+                    found.setdefault((str(entry.workload), str(entry.context)), 1.0 - entry.probability_worse)
+    return found
 
 
 def _rules(found: Sequence[Rule]) -> tuple[RuleEntry, ...]:

@@ -3,6 +3,7 @@
 Shares a store with the `Provider`, which holds the rounds. A bundle is stored before it is sent to anybody.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
@@ -13,10 +14,11 @@ from federation.protocol.bundle import Bundle, CatalogueEntry, ContextName
 from provider_server.analysis.prediction import Comparison
 from provider_server.fleet.leases import Lease
 from provider_server.learning import findings as learning, publication_gate
-from provider_server.learning.bundle import compose
+from provider_server.learning.bundle import charges, compose
 from provider_server.learning.factors import add_factors
 from provider_server.learning.findings import Findings
 from provider_server.learning.links import Names, agreed, renamed
+from provider_server.learning.verdicts import within_budget
 from provider_server.rounds import release as gate
 from provider_server.rounds.release import Release
 from provider_server.store.store import Store
@@ -63,9 +65,12 @@ class Publisher:
         return [gate.from_bytes(data) for data in self._store.releases()]
 
     def learn(self, releases: Sequence[Release]) -> Findings:
-        """The findings from `releases` and the provider's own exposure."""
+        """The findings from `releases` and the provider's own exposure; earlier bundles limit new accusations."""
+        charged = charges(map(self._open, self._store.bundles()), releases[-1].plan)
         releases, leases = renamed(releases, self._leases(releases), self._names(releases))
-        return add_factors(self._findings(releases, leases), releases, leases)
+        findings = self._findings(releases, leases)
+        findings = dataclasses.replace(findings, pairs=tuple(within_budget(findings.pairs, charged)))
+        return add_factors(findings, releases, leases)
 
     def review(self, releases: Sequence[Release]) -> Comparison | None:
         """Compares how the learner and the bundle in force predict the newest week; None where they cannot be."""

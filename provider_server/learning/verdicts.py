@@ -2,6 +2,9 @@
 
 - *Worse*: the mixture model (`analysis.mismatch`) decides. Of the pairs with probability .8 or more, the most probable
   ones, as many as keep the expected share of false discoveries (posterior) at 4% or less; 5% is promised.
+- *Over many bundles*: bundles follow one another, and each would have its own false ones. So a pair is called worse for
+  the first time only while the charges of all that ever were, 1 − probability at that first time, are 4% of their
+  number or less (`within_budget`); others are suspected.
 - *Confounded* instead of worse: the negative control fires, since script errors, which hardware cannot cause, are more
   frequent, too (`analysis.quasi_experiment`), and by so much that they explain half of the effect or more. Before,
   a seventh of the hardware failures is taken off the script errors, as if tenants had taken so many for them: where
@@ -22,7 +25,7 @@ lowest bound first.
     [1, 3]
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,6 +47,8 @@ MISREPORTED = 0.15  # of hardware failures, as a share of those that were told a
 EXPLAINS = 0.5  # of the logarithm of a pair's ratio: less is what misreported hardware failures make of script errors
 CRITERIA = quasi_experiment.Criteria(control_level=CONTROL_LEVEL)
 PAIRING_SEED = 0  # which node-hours are paired at random: the same releases give the same verdicts
+
+Pair = tuple[str, str]  # a workload row and a context
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,11 @@ class PairFinding:
     judgement: PairJudgement
     compared: quasi_experiment.PairVerdict
     alternatives: tuple[str, ...]
+
+    @property
+    def key(self) -> Pair:
+        """Its workload and its context."""
+        return self.workload, self.context
 
     @property
     def reason(self) -> str:
@@ -103,6 +113,27 @@ def surest(probability_worse: Floats) -> NDArray[np.intp]:
     falling = probability_worse[order]
     false_share = 1.0 - np.cumsum(falling) / np.arange(1, len(falling) + 1)
     return np.asarray(order[(false_share <= FALSE_SHARE) & (falling >= SURE)], np.intp)
+
+
+def within_budget(pairs: Sequence[PairFinding], charges: Mapping[Pair, float]) -> list[PairFinding]:
+    """The pairs, with as many called worse for the first time as the share of false ones among all ever called allows.
+
+    `charges` are what those called worse by earlier bundles of the epoch cost when they first were: the probability
+    that they are not worse. That probability is the expected number of false ones at any time at which one may stop,
+    however it was chosen, so over all bundles together E[false] ≤ `FALSE_SHARE` · E[called] (docs/learning.md).
+    """
+    first = [pair for pair in pairs if pair.judgement is PairJudgement.WORSE and pair.key not in charges]
+    first.sort(key=lambda pair: -pair.probability_worse)
+    many = affordable(np.array([pair.probability_worse for pair in first]), list(charges.values()))
+    late = {pair.key for pair in first[many:]}
+    return [replace(pair, judgement=PairJudgement.SUSPECTED) if pair.key in late else pair for pair in pairs]
+
+
+def affordable(falling: Floats, charges: Sequence[float]) -> int:
+    """How many pairs of these probabilities, the highest first, can be called worse after those of these charges."""
+    cost = sum(charges) + np.cumsum(1.0 - falling)
+    within = np.flatnonzero(cost <= FALSE_SHARE * (len(charges) + 1.0 + np.arange(len(falling))))
+    return int(within[-1]) + 1 if len(within) else 0
 
 
 def suspected(probability_worse: Floats, hours: Floats) -> NDArray[np.bool_]:

@@ -1,6 +1,6 @@
 """The verbs of `pharoah-sim bench`. What each measures is imported when it runs."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -150,9 +150,7 @@ def field(
         from federation.protocol.noise import SystemSampler
         from simulation.bench import field as bench_field
 
-        names = tuple(only or bench_field.CELLS)
-        if unknown := [name for name in names if name not in bench_field.CELLS]:
-            raise typer.BadParameter(f"no kind of cloud {unknown[0]!r}; there are {', '.join(bench_field.CELLS)}")
+        names = _chosen(only, bench_field.CELLS)
         steps = bench_field.field(side_by_side, names, seeds, SystemSampler(), quick=quick)
         seen = list(progress.track(steps, total=seeds * len(names), description="clouds"))
         rows = bench_field.summary(names, seen)
@@ -160,6 +158,39 @@ def field(
         show_json(rows)
     else:
         show(*bench_field.lines(rows))
+
+
+@bench.command(cls=Verb)
+def looks(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of years of each kind of cloud, with fresh noise.")] = 3,
+    only: Annotated[list[str] | None, typer.Option("--only", help="A kind of cloud; may be repeated.")] = None,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
+    *,
+    weekly: Annotated[bool, typer.Option("--weekly", help="Also open each year every week; takes hours.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """False accusations that a year of bundles makes, each counted once, with a budget over all bundles and without."""
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
+        from simulation.bench import looks as bench_looks
+
+        names = _chosen(only, bench_looks.CELLS)
+        opened = bench_looks.OPENED if weekly else bench_looks.OPENED[:1]
+        steps = bench_looks.looks(side_by_side, names, opened, seeds, quick=quick)
+        total = 2 * len(opened) * len(names) * seeds
+        rows = bench_looks.summary(list(progress.track(steps, total=total, description="years")))
+    if as_json:
+        show_json(rows)
+    else:
+        show(*bench_looks.lines(rows))
+
+
+def _chosen(only: list[str] | None, cells: Collection[str]) -> tuple[str, ...]:
+    """The kinds of cloud that were asked for, or all of them."""
+    if unknown := [name for name in only or () if name not in cells]:
+        raise typer.BadParameter(f"no kind of cloud {unknown[0]!r}; there are {', '.join(cells)}")
+    return tuple(only or cells)
 
 
 @bench.command(cls=Verb)

@@ -76,11 +76,18 @@ def draw_jobs(scenario: Scenario, clients: Sequence[ClientProfile], job_weeks: f
     end = start + _hours(clients, tenant, rng)
     nodes = _sizes(clients, scenario.largest_job_nodes, tenant, rng)
     workload = pick(rng.random(most), tenant, _mixes(clients, scenario.workloads))
-    running = np.flatnonzero(end > 0)
+    running = np.flatnonzero((end > 0) & (start >= _begins_h(scenario)[workload]))
     first = np.maximum(start[running], 0.0) // HOURS_PER_WEEK
     slices = np.minimum(np.ceil(end[running] / HOURS_PER_WEEK), scenario.weeks) - first
     kept = running[: int(np.searchsorted(np.cumsum(slices), job_weeks * scenario.weeks))]
     return Jobs(tenant[kept], workload[kept], nodes[kept], np.maximum(start[kept], 0.0), end[kept])
+
+
+def _begins_h(scenario: Scenario) -> Floats:
+    """The hour from which each workload is run: half-way for late versions, the newest of their archetypes."""
+    version = np.arange(scenario.workloads) % scenario.versions_per_archetype
+    late = version >= scenario.versions_per_archetype - scenario.late_versions
+    return np.where(late, HOURS_PER_WEEK * (scenario.weeks // 2), -np.inf)
 
 
 def _arrivals(clients: Sequence[ClientProfile], weeks: int, jobs: int, rng: Generator) -> tuple[Ints, Ints]:

@@ -5,7 +5,7 @@ hands them out week by week. Everything follows from the scenario and the genera
 
 - A lease keeps its context, build-up level and nodes for life and may span weeks; a job-week is a lease within a week.
 - Infrastructure failures restart the job within its lease; they are a Poisson process with the rates of `truth.Hazard`,
-  times the lease's frailty.
+  times the lease's frailty and what its context's weeks differ by.
 - Framework and script failures end their lease early; the user mends the job and submits it again, as a new lease. How
   many there are depends on the tenant only, never on the hardware: a negative control for who looks for mismatches.
 - `acme_mix` follows Acme's Table 3 (Hu et al., NSDI 2024). Reasons within a domain come in its proportions, and those
@@ -44,7 +44,14 @@ from federation.protocol.plan import HOURS_PER_WEEK
 from simulation.cloud.arrivals import Draft, Leases, draw_draft, hours_to_fault, lay_out
 from simulation.cloud.profiles import ClientProfile, Floats, Ints, WorkloadProfile, draw_clients, draw_workloads
 from simulation.cloud.scenario import Scenario
-from simulation.cloud.truth import Hazard, draw_hazard, expected_lost_node_hours, solve, solve_base
+from simulation.cloud.truth import (
+    Hazard,
+    draw_hazard,
+    draw_unsteadiness,
+    expected_lost_node_hours,
+    solve,
+    solve_base,
+)
 
 _MEDIAN_HOURS_TO_FAULT = (0.0, 2.0, 0.15)  # by domain; with acme_mix, they follow from the time to lose
 _SEVERITY_SIGMA = 0.5  # how loosely a reason's cost in Acme orders the failures that it is given to
@@ -215,6 +222,7 @@ def _draw_failures(scenario: Scenario, leases: Leases, hazard: Hazard, rng: Gene
     frailty = np.ones(len(hours))
     if scenario.lease_frailty:
         frailty = rng.gamma(1 / scenario.lease_frailty, scenario.lease_frailty, len(hours))
+    frailty *= draw_unsteadiness(scenario, rng)[leases.context, (leases.start_h // HOURS_PER_WEEK).astype(np.int64)]
     struck = np.repeat(np.arange(len(hours)), rng.poisson(_expected(leases, hazard, hours) * frailty))
     struck_age = hazard.age_h(rng.random(len(struck)) * hazard.effective_hours(hours[struck]))
     ended = np.flatnonzero((leases.fault > 0) & (leases.end_h < scenario.weeks * HOURS_PER_WEEK))

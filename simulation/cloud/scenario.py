@@ -45,8 +45,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     the last band is open. `mismatch_share` of all pairs (workload, context), but at least `mismatch_minimum`, fail
     `mismatch_factor` times as often as their parts explain; they are planted where a pair has between the two
     `mismatch_exposure` times its even share of all jobs. Leases differ by a gamma factor of mean 1 and variance
-    `lease_frailty`, 0 for not at all. `private_share` of the workloads have one owner each, `pinned_tenants` tenants
-    run on one context alone. With
+    `lease_frailty`, 0 for not at all. `context_drift` is the standard deviation by which the logarithm of a context's
+    hazard wanders over all weeks; in a share of its weeks, the first of `context_bursts`, leases that start on it fail
+    as many times as often as the second says. `late_versions` of each archetype, the newest, begin half-way.
+    `private_share` of the workloads have one owner each, `pinned_tenants` tenants run on one context alone. With
     `acme_mix`, reasons and lost node-hours follow Acme's Table 3; without, every reason of a domain is equally likely.
     Noise is correlated over `horizon_weeks`, 1 for none, and opened in the weeks of a series that `openings` names, and
     in its last; in every week if it names none. Contributions are opened in up to `groups` groups.
@@ -83,6 +85,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     acme_mix: bool
     failures_per_week: Mapping[Domain, Number]
     openings: tuple[int, ...] = ()
+    context_drift: Number = 0.0
+    context_bursts: tuple[Number, Number] = (0.0, 1.0)
+    late_versions: int = 0
 
     def __post_init__(self) -> None:
         for key, (lowest, highest) in _RANGES.items():
@@ -95,6 +100,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             self._require(key, f"must be {length} positive numbers", holds=fits)
         rarest, commonest = self.mismatch_exposure
         self._require("mismatch_exposure", "must rise from 0 or more", holds=0 <= rarest < commonest)
+        share, factor = self.context_bursts
+        self._require(
+            "context_bursts", "must be a share below 1 and a factor of 1 or more", holds=0 <= share < 1 <= factor
+        )
+        some = self.late_versions < self.versions_per_archetype
+        self._require("late_versions", "must leave a version of each archetype", holds=some)
         edges = self.age_band_edges_h
         rising = edges[:1] == (0.0,) and all(low < high for low, high in pairwise(edges))
         self._require("age_band_edges_h", "must start at 0 and rise", holds=rising)
@@ -148,6 +159,8 @@ _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "mismatch_minimum": (0, 1_000),
         "mismatch_factor": (1, 100),
         "lease_frailty": (0, 20),
+        "context_drift": (0, 2),
+        "late_versions": (0, 99),
         "failures_per_job_week": (1, 100),
         "epsilon": (0.001, 100),
         "delta": (1e-15, 1e-3),

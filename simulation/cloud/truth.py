@@ -133,6 +133,22 @@ def draw_level_shares(scenario: Scenario, rng: Generator) -> Floats:
     return shares
 
 
+def draw_unsteadiness(scenario: Scenario, rng: Generator) -> Floats:
+    """By what each context's hazard differs for leases that start in a week: shape (contexts, weeks).
+
+    Drift is a random walk around each context's own hazard, bursts are weeks at random. Nothing is drawn for neither.
+    """
+    shape = scenario.contexts, scenario.weeks
+    factors = np.ones(shape)
+    if scenario.context_drift:
+        walk = np.cumsum(rng.normal(0.0, scenario.context_drift / np.sqrt(scenario.weeks), shape), axis=1)
+        factors *= np.exp(walk - walk.mean(axis=1, keepdims=True))
+    share, burst = scenario.context_bursts
+    if share:
+        factors[rng.random(shape) < share] *= burst
+    return factors
+
+
 def solve_base(effective_node_hours: Floats, most: int, counted: float) -> float:
     """The base rate at which `counted` failures are expected when each job-week counts `most` at most.
 

@@ -8,7 +8,7 @@ import pytest
 
 from crypto.ids import LeaseId
 from crypto.signing import open_signed
-from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
+from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry, PairJudgement
 from federation.protocol.queries import Query
 from provider_server.analysis.hazard import Unsettled
 from provider_server.fleet.leases import Lease
@@ -20,6 +20,7 @@ from provider_server.week import publish
 from simulation.run.federation import Federation
 from tests.support.changing import replace
 from tests.support.federations import WEEKS, Grounds, begin, fail, hold
+from tests.support.pairs import pair
 
 TENANTS = 4
 
@@ -111,6 +112,27 @@ def test_what_does_not_settle_is_held_back_and_the_bundle_in_force_stays(
     assert not publish(asked, Nobody())
     assert asked.newest() == before
     assert "bundle held back: the rates still change" in caplog.text
+
+
+def test_what_earlier_bundles_of_the_epoch_accused_leaves_less_room_in_later_ones(federation: Federation) -> None:
+    """A pair of .97 is called worse first, and stays so; then there is room for one of .96, and not for one of .9."""
+    told = [[0.97, 0.5, 0.5], [0.81, 0.96, 0.9], [0.81, 0.99, 0.99]]
+
+    def learner(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
+        found = [
+            pair(f"{number:032x}", "f" * 32, one, PairJudgement.WORSE if one > 0.8 else PairJudgement.SUSPECTED)
+            for number, one in enumerate(told[len(releases) - 1])
+        ]
+        return Findings(tuple(found), ())
+
+    asked, judgements = Publisher(federation.provider.store, federation.provider._signing_key, learner), []
+    releases = asked.releases()
+    for weeks in (1, 2, 3):
+        learnt = asked.learn(releases[:weeks])
+        judgements.append([one.judgement is PairJudgement.WORSE for one in learnt.pairs])
+        asked.publish(releases[:weeks], learnt)
+        assert asked.learn(releases[:weeks]).pairs == learnt.pairs  # a bundle does not count against itself
+    assert judgements == [[True, False, False], [True, True, False], [True, True, True]]
 
 
 class Nobody:

@@ -8,7 +8,16 @@ import pytest
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.learning.verdicts import HARMFUL_RATIO, PairFinding, judge_pairs, surest, suspected
+from provider_server.learning.verdicts import (
+    FALSE_SHARE,
+    HARMFUL_RATIO,
+    PairFinding,
+    affordable,
+    judge_pairs,
+    surest,
+    suspected,
+    within_budget,
+)
 from tests.support.changing import replace
 
 WORKLOADS, CONTEXTS = 20, 10
@@ -196,3 +205,60 @@ def test_who_is_likely_to_suffer_is_sent_where_less_is_suffered_and_others_below
     """The pair's own rate is 1 of what is expected, its upper bound 3."""
     doubted = judged((probability, 0.0, 0.0), (3.0, 0.9, 2.0), first_hours=100.0)[0]
     assert doubted.alternatives == proposed
+
+
+# ---- over many bundles -----------------------------------------------------------------------------------------------
+
+
+def test_as_many_are_called_worse_for_the_first_time_as_the_charges_so_far_allow() -> None:
+    assert affordable(np.array([0.96 + JUST, 0.9]), []) == 1
+    assert affordable(np.array([0.96 - JUST]), []) == 0
+    assert affordable(np.array([0.9]), [0.04]) == 0  # charges of .14 where two pairs allow .08
+    assert affordable(np.array([1.0] * 4 + [0.9]), [0.1]) == 5  # but all together .2 where six allow .24
+    assert affordable(np.array([]), [0.5]) == 0
+
+
+def test_who_was_accused_before_stays_accused_and_who_costs_too_much_is_suspected() -> None:
+    first, second, third = (
+        replace(one, judgement=PairJudgement.WORSE, probability_worse=probability)
+        for one, probability in zip(judged((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), (0.99, 0.9, 0.85), strict=True)
+    )
+
+    def told(charges: dict[tuple[str, str], float]) -> list[PairJudgement]:
+        return [one.judgement for one in within_budget([third, first, second], charges)]
+
+    worse, suspicious = PairJudgement.WORSE, PairJudgement.SUSPECTED
+    assert told({}) == [suspicious, worse, suspicious]
+    assert told({third.key: 0.15}) == [worse, suspicious, suspicious]
+    assert told({third.key: 0.0, second.key: 0.0}) == [worse, worse, worse]
+
+
+def accusations_of_a_year(rng: np.random.Generator, looks: int, effect: float) -> tuple[int, int, int, int]:
+    """A thousand pairs, 4% worse, looked at so often; posteriors are exact, and any false one is there by chance.
+
+    Distinct accusations and false ones, of each look by itself and within the budget over all looks.
+    """
+    share, alone, charges = 0.04, np.zeros(1000, np.bool_), dict[int, float]()
+    worse, seen = rng.random(1000) < share, np.zeros(1000)
+    for look in range(1, looks + 1):
+        seen += effect * worse + rng.standard_normal(1000)
+        odds = share / (1.0 - share) * np.exp(effect * seen - 0.5 * look * effect**2)
+        probability = odds / (1.0 + odds)
+        called = surest(probability)
+        alone[called] = True
+        first = [pair for pair in called.tolist() if pair not in charges]
+        for pair in first[: affordable(probability[first], list(charges.values()))]:
+            charges[pair] = 1.0 - probability[pair]
+    return int(alone.sum()), int((alone & ~worse).sum()), len(charges), int((~worse[list(charges)]).sum())
+
+
+@pytest.mark.parametrize(("looks", "effect"), [(6, 1.5), (52, 0.8)])
+def test_a_year_of_looks_makes_no_more_false_accusations_than_promised_and_without_a_budget_it_does(
+    looks: int, effect: float
+) -> None:
+    rng = np.random.default_rng(7)
+    alone, alone_false, called, false = np.sum([accusations_of_a_year(rng, looks, effect) for _ in range(40)], axis=0)
+    chance = np.sqrt(FALSE_SHARE / called)  # one standard error of the share
+    assert false / called < FALSE_SHARE + 2.0 * chance < 0.06
+    assert alone_false / alone > FALSE_SHARE + 3.0 * chance
+    assert called - false > 0.85 * (alone - alone_false)  # what it costs

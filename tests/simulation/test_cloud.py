@@ -18,6 +18,7 @@ from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.toml_tables import BadTable
 from simulation.cloud.cloud import Cloud, Failure, Lease, build_cloud
 from simulation.cloud.scenario import Scenario, ScenarioError, load, names, parse
+from simulation.cloud.truth import draw_unsteadiness
 from tests.support.changing import replace
 
 Floats = NDArray[np.float64]
@@ -125,6 +126,8 @@ def test_an_unknown_key_is_refused_with_what_is_allowed(tmp_path: Path) -> None:
         ("epsilon = 1.0", "epsilon = nan", "epsilon must be a number"),
         ("epsilon = 1.0", "epsilon = 0.0", "must lie between"),
         ("mismatch_exposure = [0.5, 2.0]", "mismatch_exposure = [2.0, 0.5]", "must rise from 0 or more"),
+        ("acme_mix = true", "acme_mix = true\ncontext_bursts = [0.5, 0.5]", "must be a share below 1 and a factor"),
+        ("acme_mix = true", "acme_mix = true\nlate_versions = 4", "must leave a version of each archetype"),
         ("acme_mix = true", "acme_mix = 1", "must be true or false"),
         ("buildup_factors = [1.0, 2.0, 5.0]", "buildup_factors = [1.0, 2.0]", "must be 3 positive numbers"),
         ("buildup_factors = [1.0, 2.0, 5.0]", "buildup_factors = 2.0", "buildup_factors must be a list"),
@@ -307,6 +310,36 @@ def test_without_acme_mix_every_reason_is_equally_likely() -> None:
         seen = Counter(failure.reason for failure in of_domain(failures, domain))
         counts = np.array([seen[cause.slug] for cause in causes_of(domain)])
         assert goodness(counts, np.ones(len(counts))) > 1e-3
+
+
+def test_late_versions_begin_half_way_and_all_others_at_once() -> None:
+    drawn = build_cloud(replace(load("quickstart"), late_versions=1), np.random.default_rng(5))
+    jobs = drawn.leases.start_h[drawn.leases.fault == 0], drawn.leases.workload[drawn.leases.fault == 0] % 3
+    first = [jobs[0][jobs[1] == version].min() for version in range(3)]
+    assert first[2] >= 6 * HOURS_PER_WEEK > first[1]
+    assert first[2] < 7 * HOURS_PER_WEEK
+
+
+def test_in_a_context_s_bad_weeks_leases_fail_as_often_as_the_scenario_says() -> None:
+    scenario = replace(load("quickstart"), context_bursts=(0.2, 10.0), mismatch_minimum=0, mismatch_share=0.0)
+    factors = draw_unsteadiness(scenario, np.random.default_rng(5))
+    assert set(np.unique(factors)) == {1.0, 10.0}
+    assert np.mean(factors > 1.0) == pytest.approx(0.2, abs=0.06)
+    failures = [
+        len(of_domain(tuple(row for week in range(13) for row in drawn.week(week).failures), Domain.INFRASTRUCTURE))
+        for drawn in (build_cloud(one, np.random.default_rng(5)) for one in (scenario, load("quickstart")))
+    ]
+    assert failures[0] == pytest.approx(2.8 * failures[1], rel=0.35)  # a fifth ten times as often
+
+
+def test_a_context_drifts_around_its_own_hazard() -> None:
+    scenario = replace(load("standard"), context_drift=0.7)
+    walk = np.log(draw_unsteadiness(scenario, np.random.default_rng(5)))
+    assert np.allclose(walk.mean(axis=1), 0.0)
+    moved = walk[:, -1] - walk[:, 0]
+    assert np.std(moved) == pytest.approx(0.7, rel=0.4)  # 20 contexts
+    steady = draw_unsteadiness(load("standard"), np.random.default_rng(5))
+    assert np.all(steady == 1.0)
 
 
 # ---- truth ----------------------------------------------------------------------------------------------------------
