@@ -100,8 +100,8 @@ def _take_hints(home: Path, online: Online) -> None:
     try:
         with closing(open_database(home / "tenant.db")) as connection:
             log = HintLog(connection)
-            for hint in online.watch(log.cursor()):
-                log.take(hint, time.time())
+            for hint, signature in online.watch(log.cursor()):
+                log.take(hint, time.time(), signature)
                 logger.info("hint %d", hint.number, extra={"event": "hint", "number": hint.number})
     except (PharoahError, sqlite3.Error) as error:
         logger.warning("no hints are received: %s", error, extra={"error": type(error).__name__})

@@ -23,7 +23,7 @@ def connected(home: Path, deadline_s: float = 30.0) -> Iterator[Online]:
 
     Each question is noted first (`tenant_client.records.questions`).
     """
-    joined(home)
+    provider = joined(home).directory.provider
     settings = load(TenantSettings, home / "tenant.toml", os.environ)
     if not settings.provider.online:
         raise BadSettings("[provider] has no address", hint="set online to that of the invitation")
@@ -33,6 +33,6 @@ def connected(home: Path, deadline_s: float = 30.0) -> Iterator[Online]:
     note = noting(home / "tenant.db", at)
     with (
         Peer(at, pinned, deadline_s=deadline_s, introducing=introducing, note=note) as peer,
-        Online(peer, key, tenant, time.time) as online,
+        Online(peer, key, tenant, provider, time.time) as online,
     ):
         yield online
