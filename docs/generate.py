@@ -53,7 +53,7 @@ from tenant_client.diagnosis.stragglers import waits, what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.records import fixes
 from tenant_client.settings import TenantSettings
-from tenant_client.verbs import check, confirm, federation as joining, incidents, owner, restart, workload
+from tenant_client.verbs import check, confirm, evidence, federation as joining, incidents, owner, restart, workload
 from tenant_client.workload import compare
 from trustee.settings import TrusteeSettings
 
@@ -88,6 +88,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant enrol INVITATION": joining.Joined,
     "pharoah-tenant budget": owner_view.Budget,
     "pharoah-tenant preview": owner_view.Preview,
+    "pharoah-tenant evidence": evidence.EvidenceView,
     "pharoah-tenant sent": owner_view.Sent,
     "pharoah-tenant sent --round": owner.SentParts,
     "pharoah-tenant confirm test": confirm.Confirmed,

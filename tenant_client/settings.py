@@ -24,8 +24,15 @@ class NodeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heartbeat_s: Annotated[float, msgspec.Meta(ge=10, le=1800)] = 10.0
 
 
+class ClaimsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether trustees anchor the journal every week, so that claims can be made of it."""
+
+    anchor: bool = True
+
+
 class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of tenant.toml."""
 
     provider: ProviderTable = ProviderTable()
     node: NodeTable = NodeTable()
+    claims: ClaimsTable = ClaimsTable()
