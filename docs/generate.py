@@ -29,6 +29,7 @@ import trustee.handover_verbs
 import trustee.overview
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
+from federation.protocol import anchors
 from provider_server.operations import admin, overview as provider_overview, preflight
 from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
@@ -114,6 +115,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider status": provider_overview.ProviderStatus,
     "pharoah-provider round": list[admin.HeldRound],
     "pharoah-provider round --give-up": list[admin.GivenUp],
+    "pharoah-provider keys": anchors.VerificationKeys,
     "pharoah-provider lease": list[server.LeaseRow],
     "pharoah-provider contexts": list[telemetry.ContextRow],
     "pharoah-provider hazard": list[hazard_text.HazardRow],

@@ -19,12 +19,13 @@ from federation.protocol.noise import SystemSampler
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import RegistrationRequest
 from federation.protocol.services import ProviderMethod
+from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.key_files import read, read_key
 from federation.runtime.settings import BadSettings
 from federation.transport.client import Peer
 from federation.transport.introductions import Introducing
 from tenant_client.advice.hints import HintLog
-from tenant_client.claims.weekly import anchoring
+from tenant_client.claims.regularly import anchoring
 from tenant_client.home import open_tenant
 from tenant_client.network import connect, flower_node
 from tenant_client.network.provider_service import Online
@@ -74,7 +75,9 @@ def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
             tick_s=own.tick_s,
             heartbeat_s=own.heartbeat_s,
         )
-        with listening(home), anchoring(home) if settings.claims.anchor else nullcontext():
+        days = settings.claims.anchor_days
+        anchors = anchoring(home, days * 24 * SECONDS_PER_HOUR) if days else nullcontext()
+        with listening(home), anchors:
             flower_node.serve(answer, as_node, stop=stop, heard=_heard)
 
 

@@ -25,9 +25,9 @@ class NodeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClaimsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether trustees anchor the journal every week, so that claims can be made of it."""
+    """How often trustees anchor the journal, so that claims can be made of it; 0 never."""
 
-    anchor: bool = True
+    anchor_days: Annotated[int, msgspec.Meta(ge=0, le=7)] = 7
 
 
 class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -20,8 +20,6 @@ from tenant_client.claims.chain import FactChain
 
 logger = logging.getLogger(__name__)
 
-EVERY_S = 7 * 24 * 3600.0
-
 
 class AnchoringTrustee(Protocol):
     """What anchoring needs of a trustee, in process or over a network."""
@@ -43,10 +41,10 @@ class Anchoring:
         self.tenant = tenant_id(signing_key.public)
         self._directory = directory
 
-    def is_due(self, now_s: float) -> bool:
-        """Whether a trustee has not anchored the chain within a week."""
+    def is_due(self, now_s: float, every_s: float) -> bool:
+        """Whether a trustee has not anchored the chain for so long."""
         newest = [self._newest(trustee.verify_key) for trustee in self._directory.trustees]
-        return any(one is None or reopened(Anchor, one).at_s + EVERY_S <= now_s for one in newest)
+        return any(one is None or reopened(Anchor, one).at_s + every_s <= now_s for one in newest)
 
     def anchor(self, trustees: Sequence[AnchoringTrustee], random_bytes: RandomBytes) -> int:
         """Seals the chain and has every trustee anchor it; how many did."""

@@ -106,11 +106,11 @@ def _entries(database: Path, home: Path, beginning: str) -> "tuple[str, list[Cha
 def _write(home: Path, lease: str, shown: set[int], out: Path) -> str:
     """Writes the claim; why a verifier would refuse it, or nothing. What no quorum has seen is anchored first."""
     from federation.runtime.visible import json_text
-    from tenant_client.claims import weekly
+    from tenant_client.claims import regularly
 
     claim, refused = _claimed(home, lease, shown)
     if refused:
-        weekly.anchor(home, only_if_due=False)
+        regularly.anchor(home)
         claim, refused = _claimed(home, lease, shown)
     try:
         out.write_text(json_text(claim) + "\n", encoding="utf-8")

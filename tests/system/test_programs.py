@@ -190,7 +190,7 @@ def test_a_lease_becomes_a_claim_that_holds_by_the_providers_keys(federation: Ru
     lease = json.loads(run("tenant_client", "leases", "--home", home, "--json"))["leases"][0]["lease"]
     told = json.loads(run("tenant_client", "evidence", lease, "--home", home, "--out", str(claim), "--json"))
     assert schemas.held("pharoah-tenant evidence", json.dumps(told))["refused"] == ""
-    keys.write_text(provider(places, "keys"))
+    schemas.held("pharoah-provider keys", provider(places, "keys", "--out", str(keys), "--json"))
     said = run("tenant_client.claims.verify_claim", str(claim), str(keys)).splitlines()
     assert said[0] == "verified"
     assert any("the provider granted the lease" in line for line in said)

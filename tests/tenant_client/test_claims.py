@@ -218,8 +218,8 @@ def test_a_trustee_that_was_away_or_whose_answer_was_lost_goes_on_in_its_line(pl
 
 def test_a_week_is_due_after_a_week(place: Place) -> None:
     seen_s = place.clock.hour * HOUR_S
-    assert not place.anchoring.is_due(seen_s + 0.99 * WEEK_S)
-    assert place.anchoring.is_due(seen_s + 1.01 * WEEK_S)
+    assert not place.anchoring.is_due(seen_s + 0.99 * WEEK_S, WEEK_S)
+    assert place.anchoring.is_due(seen_s + 1.01 * WEEK_S, WEEK_S)
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Anchors the journal of a home: every week while its node serves, or when a claim is made."""
+"""Anchors the journal of a home: again and again while its node serves, or when a claim is made."""
 
 import logging
 import os
@@ -23,21 +23,21 @@ LOOK_EVERY_S = 3600.0
 LAST_ANCHOR_S = 5.0
 
 
-def anchor(home: Path, *, only_if_due: bool) -> int:
-    """Has the trustees anchor the journal; `only_if_due` where one has not for a week. How many did."""
+def anchor(home: Path, every_s: float = 0.0) -> int:
+    """Has the trustees anchor the journal if one has not for so long; how many did."""
     directory = joined(home).directory
     with reporting(), trustees_of(home) as trustees, closing(open_database(home / "tenant.db")) as connection:
         anchoring = Anchoring(connection, SigningKey(read_key(home / "signing.key")), directory)
-        if only_if_due and not anchoring.is_due(time.time()):
+        if not anchoring.is_due(time.time(), every_s):
             return 0
         return anchoring.anchor(trustees, os.urandom)
 
 
 @contextmanager
-def anchoring(home: Path) -> Iterator[None]:
+def anchoring(home: Path, every_s: float) -> Iterator[None]:
     """Anchors the journal meanwhile whenever it is due, in a thread."""
     over = threading.Event()
-    thread = threading.Thread(target=_anchor_weekly, args=(home, over), name="anchors", daemon=True)
+    thread = threading.Thread(target=_anchor_when_due, args=(home, every_s, over), name="anchors", daemon=True)
     thread.start()
     try:
         yield
@@ -46,10 +46,10 @@ def anchoring(home: Path) -> Iterator[None]:
         thread.join(LAST_ANCHOR_S)
 
 
-def _anchor_weekly(home: Path, over: threading.Event) -> None:
+def _anchor_when_due(home: Path, every_s: float, over: threading.Event) -> None:
     while not over.is_set():
         try:
-            if count := anchor(home, only_if_due=True):
+            if count := anchor(home, every_s):
                 logger.info("%d trustees anchored the journal", count, extra={"event": "anchors", "trustees": count})
         except PharoahError as error:
             logger.warning("the journal was not anchored: %s", error.what, extra={"error": type(error).__name__})
