@@ -29,6 +29,7 @@ import trustee.handover_verbs
 import trustee.overview
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
+from federation.protocol import anchors
 from provider_server.operations import admin, overview as provider_overview, preflight
 from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
@@ -53,7 +54,7 @@ from tenant_client.diagnosis.stragglers import waits, what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.records import fixes
 from tenant_client.settings import TenantSettings
-from tenant_client.verbs import check, confirm, federation as joining, incidents, owner, restart, workload
+from tenant_client.verbs import check, confirm, evidence, federation as joining, incidents, owner, restart, workload
 from tenant_client.workload import compare
 from trustee.settings import TrusteeSettings
 
@@ -88,6 +89,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant enrol INVITATION": joining.Joined,
     "pharoah-tenant budget": owner_view.Budget,
     "pharoah-tenant preview": owner_view.Preview,
+    "pharoah-tenant evidence": evidence.EvidenceView,
     "pharoah-tenant sent": owner_view.Sent,
     "pharoah-tenant sent --round": owner.SentParts,
     "pharoah-tenant confirm test": confirm.Confirmed,
@@ -113,6 +115,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider status": provider_overview.ProviderStatus,
     "pharoah-provider round": list[admin.HeldRound],
     "pharoah-provider round --give-up": list[admin.GivenUp],
+    "pharoah-provider keys": anchors.VerificationKeys,
     "pharoah-provider lease": list[server.LeaseRow],
     "pharoah-provider contexts": list[telemetry.ContextRow],
     "pharoah-provider hazard": list[hazard_text.HazardRow],

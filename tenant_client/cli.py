@@ -4,6 +4,7 @@ from federation.runtime.console import AskingVerb, CommandLine, Verb
 from tenant_client.verbs import (
     check,
     confirm,
+    evidence,
     federation,
     hints,
     incidents,
@@ -33,4 +34,4 @@ app.add(BEFORE, workload.catalogue)
 app.command("signature", cls=Verb, hidden=True)(workload.tokens)  # its old name
 app.add_typer(confirm.app, rich_help_panel=BEFORE)
 app.add(FEDERATION, federation.enrol, federation.serve)
-app.add(YOURS, owner.budget, owner.preview, owner.sent, page.page)
+app.add(YOURS, evidence.evidence, owner.budget, owner.preview, owner.sent, page.page)

@@ -10,25 +10,25 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 from crypto.errors import PharoahError
-from crypto.roots import root_of
 from crypto.signing import SigningKey, reopened
 from federation.protocol.noise import SystemSampler
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import RegistrationRequest
 from federation.protocol.services import ProviderMethod
+from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.key_files import read, read_key
 from federation.runtime.settings import BadSettings
 from federation.transport.client import Peer
 from federation.transport.introductions import Introducing
 from tenant_client.advice.hints import HintLog
-from tenant_client.home import joined, open_tenant
+from tenant_client.claims.regularly import anchoring
+from tenant_client.home import open_tenant
 from tenant_client.network import connect, flower_node
 from tenant_client.network.provider_service import Online
-from tenant_client.network.trustee_service import RemoteTrustee
 from tenant_client.records.database import open_database
 from tenant_client.records.questions import noting
 from tenant_client.rounds.tenant import Tenant
@@ -42,20 +42,16 @@ _LAST_HINT_S = 5.0
 @contextmanager
 def connected(home: Path, settings: TenantSettings) -> Iterator[tuple[Tenant, Peer]]:
     """Opens the tenant of `home`, connected to the trustees and the provider's online service."""
-    records = joined(home).directory.trustees
     if not settings.provider.online or not settings.provider.superlink:
         raise BadSettings("[provider] has no addresses", hint="set superlink and online to those of the invitation")
     introducing = Introducing(SigningKey(read_key(home / "signing.key")), time.time)
-    with ExitStack() as stack:
-
-        def peer(address: str, root_pem: bytes) -> Peer:
-            return stack.enter_context(Peer(address, root_pem, introducing=introducing))
-
-        trustees = [RemoteTrustee(one.index, peer(one.address, root_of(one.verify_key))) for one in records]
-        at = settings.provider.online
-        noted = noting(home / "tenant.db", at)
-        provider = stack.enter_context(Peer(at, read(home / "provider.pem"), introducing=introducing, note=noted))
-        yield stack.enter_context(closing(open_tenant(home, trustees, os.urandom, SystemSampler()))), provider
+    at = settings.provider.online
+    with (
+        connect.trustees_of(home) as trustees,
+        Peer(at, read(home / "provider.pem"), introducing=introducing, note=noting(home / "tenant.db", at)) as provider,
+        closing(open_tenant(home, trustees, os.urandom, SystemSampler())) as tenant,
+    ):
+        yield tenant, provider
 
 
 def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
@@ -79,7 +75,9 @@ def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
             tick_s=own.tick_s,
             heartbeat_s=own.heartbeat_s,
         )
-        with listening(home):
+        days = settings.claims.anchor_days
+        anchors = anchoring(home, days * 24 * SECONDS_PER_HOUR) if days else nullcontext()
+        with listening(home), anchors:
             flower_node.serve(answer, as_node, stop=stop, heard=_heard)
 
 
@@ -100,8 +98,8 @@ def _take_hints(home: Path, online: Online) -> None:
     try:
         with closing(open_database(home / "tenant.db")) as connection:
             log = HintLog(connection)
-            for hint in online.watch(log.cursor()):
-                log.take(hint, time.time())
+            for hint, signature in online.watch(log.cursor()):
+                log.take(hint, time.time(), signature)
                 logger.info("hint %d", hint.number, extra={"event": "hint", "number": hint.number})
     except (PharoahError, sqlite3.Error) as error:
         logger.warning("no hints are received: %s", error, extra={"error": type(error).__name__})

@@ -24,8 +24,15 @@ class NodeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heartbeat_s: Annotated[float, msgspec.Meta(ge=10, le=1800)] = 10.0
 
 
+class ClaimsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How often trustees anchor the journal, so that claims can be made of it; 0 never."""
+
+    anchor_days: Annotated[int, msgspec.Meta(ge=0, le=7)] = 7
+
+
 class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of tenant.toml."""
 
     provider: ProviderTable = ProviderTable()
     node: NodeTable = NodeTable()
+    claims: ClaimsTable = ClaimsTable()

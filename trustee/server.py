@@ -33,6 +33,9 @@ class Answering(Protocol):
     def unmask(self, request: bytes) -> bytes:
         """Request to unmask in, UnmaskShare out."""
 
+    def anchor(self, request: bytes) -> bytes:
+        """Signed AnchorRequest in, signed Anchor out."""
+
 
 def serve_trustee(
     trustee: Answering,
@@ -52,6 +55,7 @@ def serve_trustee(
         TrusteeMethod.EVALUATE: trustee.evaluate,
         TrusteeMethod.ENDORSE: trustee.endorse,
         TrusteeMethod.UNMASK: trustee.unmask,
+        TrusteeMethod.ANCHOR: trustee.anchor,
     }
     logged: dict[str, Method] = {path: _logged(path, method) for path, method in methods.items()}
     return serve(TRUSTEE, logged, address, certificate_pem, key_pem, limits, known=known)

@@ -13,6 +13,7 @@ Requests and answers are bytes, so that the same object serves in process and ov
 - In a series (`crypto.continual_counting`) a trustee removes the mask of this week's noise and of the weighted sum of
   the weeks so far, never of a single week. It knows the earlier weeks and sets from its own database.
 - A contribution that came too late for its round counts in a later one of its series, once: its counts, not its noise.
+- *Anchor*: signs and dates the head of a tenant's journal, one line of anchors for each tenant (`trustee.anchors`).
 - If its disk fails it answers nothing and raises StorageFailed.
 
 Not promised: a trustee cannot detect that a tenant guesses descriptors within its quota. It learns which tenants own
@@ -65,9 +66,10 @@ from federation.protocol.round_messages import (
     UnmaskRequest,
     UnmaskShare,
 )
+from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.pinned_directory import pin
 from federation.runtime.sqlite import Connection, reporting, transaction
-from trustee import kept_sums, places
+from trustee import anchors, kept_sums, places
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS directory (number INTEGER PRIMARY KEY, entry BLOB NOT NULL);
@@ -149,7 +151,8 @@ class Trustee:
         self._random_bytes = random_bytes
         self._limits = limits
         self._connection = Connection(str(memory))
-        self._connection.executescript(_SCHEMA + kept_sums.SCHEMA + places.SCHEMA)
+        self._connection.executescript(_SCHEMA + kept_sums.SCHEMA + places.SCHEMA + anchors.SCHEMA)
+        self._anchors = anchors.Anchors(self._connection, signing_key, share.index)
         self._kept_sums = kept_sums.KeptSums(self._connection, mask_key, random_bytes)
         try:
             self.chain = pin(self._connection, founding)
@@ -236,6 +239,14 @@ class Trustee:
         sums = tuple(masking.words_to_bytes(words) for words in self._mask_sums(asked, plan))
         self._forget_spent()
         return self._signing_key.sign(UnmaskShare(self.index, plan.round_id, named, sums))
+
+    @reporting()
+    def anchor(self, request: bytes) -> bytes:
+        """Signs the head of a tenant's journal, dated by this trustee's clock; see `trustee.anchors`."""
+        if self._limits.now_hour is None:
+            raise Refusal("this trustee has no clock, so it dates nothing", hint="ask another trustee")
+        at_s = int(self._limits.now_hour() * SECONDS_PER_HOUR)
+        return self._anchors.sign(request, self.chain.directory, at_s)
 
     def evaluations(self) -> dict[tuple[TenantId, int], int]:
         """The log: how many elements each tenant had evaluated in each epoch."""

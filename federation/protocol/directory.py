@@ -15,7 +15,7 @@ Not promised: that two parties pinned the same chain unless they compare heads (
 that a member is who the provider says it is.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TypeVar
@@ -226,6 +226,11 @@ class Chain:
         if found is None:
             raise UnknownHead(f"no directory with the head {head.hex()[:16]}… is pinned here")
         return found
+
+    @property
+    def directories(self) -> Collection[Directory]:
+        """The directory after each entry, oldest first."""
+        return self._directories.values()
 
     def since(self, number: int) -> tuple[bytes, ...]:
         """The signed entries from `number` on."""

@@ -4,13 +4,14 @@ tenant → provider   Signed(SignIn)      who asks; the answer is a Session
 provider → tenant   Session             a bearer token for the calls below, for a while
 tenant → provider   CheckRequest        tokens of a workload and of a context; the answer is a CheckAnswer
 tenant → provider   WatchRequest        hints after this number, for as long as the tenant listens
-provider → tenant   Hint                the failure risk of one of the tenant's leases is raised, or normal again
+provider → tenant   Signed(Hint)        the failure risk of one of the tenant's leases is raised, or normal again
 tenant → provider   Outcome             what a test confirmed; sent only if the tenant has opted in
 caller → server     Signed(Introduction)   who calls, in the metadata of a call (`federation.transport.introductions`)
 
 - A hint names a lease, and no device, node, serial number or other tenant. Its suspicion is a kind of hardware.
 - Hints of one tenant are numbered 1, 2, 3, …, with a gap only after a restore of the provider from a backup. No number
   is used twice, so a tenant that stores the last number misses no hint.
+- The provider signs each, so that a tenant can show others what it was told (`tenant_client.evidence`).
 """
 
 import math

@@ -36,6 +36,7 @@ class TrusteeMethod(StrEnum):
     EVALUATE = f"/{TRUSTEE}/Evaluate"
     ENDORSE = f"/{TRUSTEE}/Endorse"
     UNMASK = f"/{TRUSTEE}/Unmask"
+    ANCHOR = f"/{TRUSTEE}/Anchor"
 
 
 class ProviderMethod(StrEnum):
@@ -59,6 +60,7 @@ CEILINGS: Mapping[str, int] = MappingProxyType(
     {
         TrusteeMethod.FOLLOW: 8 * MIB,
         TrusteeMethod.EVALUATE: SMALL,
+        TrusteeMethod.ANCHOR: SMALL,
         TrusteeMethod.ENDORSE: 8 * MIB,
         TrusteeMethod.UNMASK: 8 * MIB + SMALL,
         **dict.fromkeys(ProviderMethod, SMALL),

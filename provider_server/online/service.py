@@ -201,7 +201,7 @@ class OnlineService:
         try:
             while not self._is_over(tenant, bell):
                 for hint in await self._hints_after(tenant, number):
-                    yield encode(hint)
+                    yield self._provider.signed_hint(hint)
                     number = hint.number
                 await bell.rung()
         except StoreFailed as error:

@@ -40,6 +40,7 @@ from federation.protocol.round_messages import (
     UnmaskRequest,
 )
 from federation.protocol.seats import MASK_SEATS, TrusteeRecord
+from federation.protocol.service_messages import Hint
 from provider_server.fleet import leases as exposure
 from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
@@ -203,6 +204,10 @@ class Provider:
             GrantedLease.of(lease.lease, self.epoch(lease.start_h), lease.start_h, lease.labels) for lease in own
         )
         return self._signing_key.sign(LeaseGrants(asked.tenant, tuple(granted)))
+
+    def signed_hint(self, hint: Hint) -> bytes:
+        """A hint as its tenant gets it, and may show to others."""
+        return self._signing_key.sign(hint)
 
     def registration_request(self, window: Window) -> bytes:
         """The signed request for the tokens of leases from the start of the epoch to the end of the window.

@@ -31,7 +31,7 @@ import numpy as np
 
 from crypto.codec import decode, encode
 from crypto.ids import LeaseId, TenantId, Token
-from crypto.signing import SigningKey
+from crypto.signing import SigningKey, reopened
 from federation.protocol.check import Check, Checker
 from federation.protocol.service_messages import CheckAnswer, CheckRequest, Hint, Session, SignIn, WatchRequest
 from federation.protocol.services import ProviderMethod
@@ -142,7 +142,7 @@ class Generator:
             request = as_sent(encode(WatchRequest(sessions[number % len(sessions)], 0)))
             begun = [send(request) for _ in range(each)]
             for stream in begun:
-                if decode(Hint, await stream.read()).lease != LeaseId(self._tenants[number % len(sessions)][1]):
+                if reopened(Hint, await stream.read()).lease != LeaseId(self._tenants[number % len(sessions)][1]):
                     raise AssertionError("a watcher got a hint of another tenant")
             streams += begun
         return streams

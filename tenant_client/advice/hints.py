@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from crypto.codec import decode, encode
-from crypto.ids import LeaseId
+from crypto.ids import LeaseId, SignatureBytes
 from crypto.signing import reopened
 from federation.protocol.bundle import Bundle
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
-from federation.runtime.sqlite import Connection
+from federation.runtime.sqlite import Connection, transaction
 from tenant_client.records.bundle_log import BundleLog
 from tenant_client.records.journal import Journal, the_one
 
@@ -47,10 +47,15 @@ class HintLog:
         (number,) = self._connection.execute("SELECT coalesce(max(number), 0) FROM hints").fetchone()
         return int(number)
 
-    def take(self, hint: Hint, received_at_s: float) -> bool:
-        """Stores a hint; false if its number is stored already."""
+    def take(self, hint: Hint, received_at_s: float, signature: SignatureBytes) -> bool:
+        """Stores a hint with the provider's signature; false if its number is stored already."""
         row = hint.number, str(hint.lease), received_at_s, encode(hint)
-        return self._connection.execute("INSERT OR IGNORE INTO hints VALUES (?, ?, ?, ?)", row).rowcount == 1
+        with transaction(self._connection):
+            is_new = self._connection.execute("INSERT OR IGNORE INTO hints VALUES (?, ?, ?, ?)", row).rowcount == 1
+            if is_new:
+                signed = hint.number, bytes(signature)
+                self._connection.execute("INSERT OR REPLACE INTO hint_signatures VALUES (?, ?)", signed)
+        return is_new
 
     def find(self, beginning: str) -> str:
         """The lease with this name, or the only one whose name starts with it, in the journal or in hints.

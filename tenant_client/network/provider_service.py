@@ -2,12 +2,12 @@
 
 - An online check reveals the tokens to the provider; `federation.protocol.check` with a local bundle does not.
 - A verdict that does not follow from its evidence is a PeerFault.
-- `watch` yields every hint once. It reconnects after the last hint, with jittered pauses, and raises only errors that a
-  retry cannot fix. A caller that stores the last number can continue later.
+- `watch` yields every hint once, with the provider's signature. It reconnects after the last hint, with jittered
+  pauses, and raises only errors that a retry cannot fix. A caller that stores the last number can continue later.
 
-    with Online(peer, signing_key, tenant, time.time) as online:
+    with Online(peer, signing_key, tenant, provider_key, time.time) as online:
         found = online.check(labels)
-        for hint in online.watch(after=last):
+        for hint, signature in online.watch(after=last):
             ...
 """
 
@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from random import SystemRandom
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from crypto.codec import decode, encode
 from crypto.errors import NothingPublished, NotSignedIn, PeerFault, PharoahError, TooManyRequests, Unreachable
-from crypto.ids import TenantId, Token
-from crypto.signing import SigningKey
+from crypto.ids import SignatureBytes, TenantId, Token, VerifyKey
+from crypto.signing import Signed, SigningKey, open_signed
 from federation.protocol.check import Check, check
 from federation.protocol.round_messages import LADDER_LABELS
 from federation.protocol.service_messages import (
@@ -47,6 +47,13 @@ RENEW_S = 120.0  # before a session ends
 T = TypeVar("T")
 
 
+class SignedHint(NamedTuple):
+    """A hint, and the provider's signature of it, which was verified."""
+
+    hint: Hint
+    signature: SignatureBytes
+
+
 class Online:
     """One tenant at its provider's service. Threads may share it; `close` ends every watch and leaves the peer open.
 
@@ -58,6 +65,7 @@ class Online:
         peer: Peer,
         signing_key: SigningKey,
         tenant: TenantId,
+        provider: VerifyKey,
         now_s: Callable[[], float],
         *,
         first_pause_s: float = FIRST_PAUSE_S,
@@ -66,6 +74,7 @@ class Online:
         self._peer = peer
         self._signing_key = signing_key
         self._tenant = tenant
+        self._provider = provider
         self._now_s = now_s
         self._first_pause_s = first_pause_s
         self._longest_pause_s = longest_pause_s
@@ -115,17 +124,17 @@ class Online:
 
         self._signed_in(tell)
 
-    def watch(self, after: int) -> Iterator[Hint]:
+    def watch(self, after: int) -> Iterator[SignedHint]:
         """Hints beyond number `after`, as they come, until `close`. Blocks its thread between them."""
         failures, refused = 0, False
         while not self._closed.is_set():
             began_s = time.monotonic()
             try:
-                for hint in self._hints(after):
+                for told in self._hints(after):
                     failures, refused = 0, False
-                    if hint.number > after:
-                        after = hint.number
-                        yield hint
+                    if told.hint.number > after:
+                        after = told.hint.number
+                        yield told
             except (Unreachable, TooManyRequests) as error:
                 logger.info("reconnecting to the provider for hints: %s", error.what)
             except NotSignedIn:
@@ -153,7 +162,7 @@ class Online:
     ) -> None:
         self.close()
 
-    def _hints(self, after: int) -> Iterator[Hint]:
+    def _hints(self, after: int) -> Iterator[SignedHint]:
         request = encode(WatchRequest(self._token(), after))
         with self._listening:
             if self._closed.is_set():
@@ -162,7 +171,8 @@ class Online:
             self._streams.add(stream)
         try:
             for message in stream:
-                yield decode(Hint, message)
+                hint = open_signed(Hint, message, self._provider)
+                yield SignedHint(hint, decode(Signed, message).signature)
         finally:
             stream.cancel()
             with self._listening:

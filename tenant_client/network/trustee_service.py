@@ -1,4 +1,4 @@
-"""A tenant's client of a trustee: it evaluates blinded elements."""
+"""A tenant's client of a trustee: it evaluates blinded elements, and anchors the tenant's journal."""
 
 from dataclasses import dataclass
 
@@ -16,3 +16,7 @@ class RemoteTrustee:
     def evaluate(self, request: bytes) -> bytes:
         """Signed EvaluationRequest in, EvaluationResponse out. Asked twice, it is metered twice."""
         return self.peer.call(TrusteeMethod.EVALUATE, request)
+
+    def anchor(self, request: bytes) -> bytes:
+        """Signed AnchorRequest in, signed Anchor out. Asked twice, it answers the same."""
+        return self.peer.call(TrusteeMethod.ANCHOR, request)

@@ -61,6 +61,13 @@ CREATE TABLE IF NOT EXISTS bundles (number INTEGER PRIMARY KEY, message BLOB NOT
 CREATE TABLE IF NOT EXISTS published (number INTEGER PRIMARY KEY, bundle BLOB NOT NULL, signed_plan BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS hints (
     number INTEGER PRIMARY KEY, lease TEXT NOT NULL, received_at_s REAL NOT NULL, hint BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS hint_signatures (number INTEGER PRIMARY KEY REFERENCES hints, signature BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS claim_entries (
+    number INTEGER PRIMARY KEY, subject TEXT NOT NULL, lease TEXT NOT NULL, salt BLOB NOT NULL, body BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS claim_entries_by_subject ON claim_entries (subject, number);
+CREATE TABLE IF NOT EXISTS anchors (
+    holder BLOB NOT NULL, number INTEGER NOT NULL, length INTEGER NOT NULL, head BLOB NOT NULL, message BLOB,
+    PRIMARY KEY (holder, number));
 CREATE TABLE IF NOT EXISTS outcomes_sent (
     told_at_s REAL NOT NULL, hint INTEGER NOT NULL, lease BLOB NOT NULL, suspicion TEXT NOT NULL,
     confirmed INTEGER NOT NULL, shortfall_percent REAL NOT NULL);

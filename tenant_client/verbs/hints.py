@@ -123,11 +123,11 @@ def _take(online: "Online", log: "HintLog", show: "Show") -> None:
     last = log.cursor()
     for hint in _standing(log):
         show(hint, log)
-    for hint in online.watch(last):
+    for hint, signature in online.watch(last):
         if hint.number > last + 1:
             warn(f"hints {last + 1} to {hint.number - 1} are lost: the provider no longer stores them")
         last = hint.number
-        log.take(hint, time.time())
+        log.take(hint, time.time(), signature)
         show(hint, log)
 
 

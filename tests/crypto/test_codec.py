@@ -55,6 +55,7 @@ from crypto.ids import (
     VerifyKey,
 )
 from federation.protocol import (
+    anchors,
     bundle,
     ceremony,
     custody,
@@ -119,6 +120,7 @@ MODULES = (
     possession,
     seats_module,
     custody,
+    anchors,
 )
 MESSAGES: tuple[type[Any], ...] = tuple(
     dict.fromkeys(
@@ -180,6 +182,7 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
     (backup.ROWS["leases"], "ladder"): lambda: st.none() | LABELS,
     (backup.ROWS["notes"], "note"): lambda: LABELS,
     (backup.ROWS["placements"], "node_names"): lambda: NODE_NAMES,
+    (anchors.AnchorRequest, "number"): lambda: st.integers(1, INTEGER_END - 1),
     (service_messages.Session, "token"): lambda: st.binary(min_size=SESSION_BYTES, max_size=SESSION_BYTES),
     (service_messages.CheckAnswer, "verdict"): lambda: st.sampled_from(
         [int(verdict) for verdict in service_messages.CheckVerdict]

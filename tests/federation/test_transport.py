@@ -892,6 +892,9 @@ class Echoing:
     def unmask(self, request: bytes) -> bytes:
         raise AlreadyAnswered(f"trustee 3 heard {len(request)} bytes before")
 
+    def anchor(self, request: bytes) -> bytes:
+        return b"anchored " + request
+
 
 def test_a_trustees_methods_are_reached_from_either_side(
     opened: ExitStack, connect: Connect, caplog: pytest.LogCaptureFixture
@@ -900,6 +903,7 @@ def test_a_trustees_methods_are_reached_from_either_side(
     server = opened.enter_context(serve_trustee(Echoing(), f"{HOST}:0", own().certificate_pem, own().key_pem))
     tenants, providers = RemoteTrustee(3, connect(server)), providers_side.RemoteTrustee(3, connect(server))
     assert tenants.evaluate(b"secret") == b"evaluated secret"
+    assert tenants.anchor(b"secret") == b"anchored secret"
     assert providers.follow(b"secret") == b"followed secret"
     assert providers.endorse(b"secret") == b"endorsed secret"
     with pytest.raises(AlreadyAnswered, match="trustee 3 heard 6 bytes before"):
@@ -909,6 +913,7 @@ def test_a_trustees_methods_are_reached_from_either_side(
     named = [(line["method"], line["outcome"], line["bytes_in"], line["bytes_out"]) for line in lines]
     assert named == [
         ("evaluate", "answered", 6, 16),
+        ("anchor", "answered", 6, 15),
         ("follow", "answered", 6, 15),
         ("endorse", "answered", 6, 15),
         ("unmask", "AlreadyAnswered", 6, 0),

@@ -23,7 +23,7 @@ from tenant_client.advice.hints import HintLog
 from tenant_client.records.database import open_database
 from tests.support.changing import replace
 from tests.support.deaths_of_hints import TENANTS, look_at_all
-from tests.support.factories import a_lease, keys, lease_id
+from tests.support.factories import NO_SIGNATURE, a_lease, keys, lease_id
 from tests.support.postgres import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,14 +171,14 @@ def test_a_tenant_misses_no_hint_of_a_provider_that_was_restored(new_url: Callab
         assert given(lost.hints, 0, 0, 0) == [1, 2, 3]
         backup(lost, tmp_path / "backup")
         assert given(lost.hints, 0, 0, 1) == [4, 5, 1]
-        assert all(log.take(hint, 0.0) for hint in lost.hints.after(tenant(0), 0))
+        assert all(log.take(hint, 0.0, NO_SIGNATURE) for hint in lost.hints.after(tenant(0), 0))
         restore(tmp_path / "backup", store)
         assert [hint.number for hint in store.hints.after(tenant(0), 0)] == [1, 2, 3]
         (number, of_another) = given(store.hints, 0, 1)
         assert of_another > 1  # also to whom the backup knows no hint
         (new,) = store.hints.after(tenant(0), log.cursor())
         assert new.number == number
-        assert log.take(new, 0.0)
+        assert log.take(new, 0.0, NO_SIGNATURE)
         assert given(store.hints, 0, 0) == [number + 1, number + 2]
 
 

@@ -30,7 +30,7 @@ from crypto.errors import (
     Unreachable,
 )
 from crypto.ids import LeaseId, TenantId, Token
-from crypto.signing import SigningKey, open_signed
+from crypto.signing import SigningKey, open_signed, reopened
 from federation.protocol.bundle import (
     SKETCH_BYTES,
     Bundle,
@@ -254,6 +254,14 @@ def opened() -> Iterator[ExitStack]:
         yield stack
 
 
+def line(
+    peer: Peer, federation: Federation, number: int = 0, *, now_s: Callable[[], float] = time.time, **pauses: float
+) -> Online:
+    """Tenant `number`, as it asks the provider."""
+    tenant, provider = federation.tenants[number], federation.provider.directory.provider
+    return Online(peer, tenant._signing_key, tenant.id, provider, now_s, **pauses)
+
+
 @dataclass
 class Place:
     """A served federation and the line to it."""
@@ -264,10 +272,8 @@ class Place:
     peer: Peer
     stack: ExitStack
 
-    def online(self, number: int = 0, **pauses: float) -> Online:
-        tenant = self.federation.tenants[number]
-        own = Online(self.peer, tenant._signing_key, tenant.id, time.time, **({"first_pause_s": 0.05} | pauses))
-        return self.stack.enter_context(own)
+    def online(self, number: int = 0) -> Online:
+        return self.stack.enter_context(line(self.peer, self.federation, number, first_pause_s=0.05))
 
     def sign_in(self, number: int = 0, late_s: int = 0) -> bytes:
         tenant = self.federation.tenants[number]
@@ -508,7 +514,7 @@ def test_a_tenant_that_has_left_is_out_at_once(tmp_path: Path, start: Start) -> 
         session = place.sign_in(0)
         hints = place.peer.stream(ProviderMethod.WATCH, the_calls(session)[ProviderMethod.WATCH])
         place.served.hints.add(place.tenant(0), lease_id(0, WEEKS[0], 0))
-        assert decode(Hint, next(hints)).number == 1
+        assert reopened(Hint, next(hints)).number == 1
         with ThreadPoolExecutor(1) as listener:
             ended = listener.submit(next, hints, None)
             parties.provider.enrol([], left=[place.tenant(0)])
@@ -527,7 +533,7 @@ def test_stolen_sessions_are_called_back_while_the_server_runs(tmp_path: Path, s
         assert place.check(stolen).bundle == 1
         hints = place.peer.stream(ProviderMethod.WATCH, the_calls(stolen)[ProviderMethod.WATCH])
         place.served.hints.add(place.tenant(0), lease_id(0, WEEKS[0], 0))
-        assert decode(Hint, next(hints)).number == 1
+        assert reopened(Hint, next(hints)).number == 1
         parties.provider.revoke([place.tenant(0)])
         with ThreadPoolExecutor(1) as listener:
             assert listener.submit(next, hints, None).result(PATIENCE_S) is None
@@ -569,10 +575,10 @@ def test_a_tenant_sees_its_own_hints_and_no_others(start: Start) -> None:
     for number in range(2):
         hints.add(place.tenant(number), lease_id(number, WEEKS[0], 0), count=3)
     for number in range(2):
-        watched = list(islice(place.online(number).watch(after=0), 3))
+        watched = [hint for hint, _ in islice(place.online(number).watch(after=0), 3)]
         assert watched == hints.by_tenant[place.tenant(number)]
         assert {hint.lease for hint in watched} == {lease_id(number, WEEKS[0], 0)}
-    assert [hint.number for hint in islice(place.online(1).watch(after=2), 1)] == [3]
+    assert [hint.number for hint, _ in islice(place.online(1).watch(after=2), 1)] == [3]
 
 
 def test_a_hint_arrives_when_it_is_made(start: Start) -> None:
@@ -581,7 +587,7 @@ def test_a_hint_arrives_when_it_is_made(start: Start) -> None:
     online = place.online()
 
     def listen() -> None:
-        arrived.extend((hint.number, time.monotonic()) for hint in online.watch(after=0))
+        arrived.extend((hint.number, time.monotonic()) for hint, _ in online.watch(after=0))
 
     with ThreadPoolExecutor(1) as listener:
         ended = listener.submit(listen)
@@ -603,11 +609,11 @@ def test_a_watch_goes_on_over_restarts_without_loss_or_repeat(learnt: Federation
     served, lease, tenant = Served(), lease_id(0, WEEKS[0], 0), learnt.tenants[0]
     (port,) = opened.enter_context(free_ports(HOST, 1))
     peer = opened.enter_context(calling(port))
-    online = Online(peer, tenant._signing_key, tenant.id, time.time, first_pause_s=0.01, longest_pause_s=0.1)
+    online = line(peer, learnt, first_pause_s=0.01, longest_pause_s=0.1)
     arrived: list[Hint] = []
 
     def listen() -> None:
-        arrived.extend(online.watch(after=0))
+        arrived.extend(hint for hint, _ in online.watch(after=0))
 
     with ThreadPoolExecutor(1) as listener, online:
         ended = listener.submit(listen)
@@ -632,15 +638,14 @@ def test_a_watch_goes_on_after_its_session(start: Start) -> None:
         for _ in range(3):
             time.sleep(1.1)
             place.served.hints.add(place.tenant(0), lease_id(0, WEEKS[0], 0))
-        assert [hint.number for hint in watched.result(PATIENCE_S)] == [1, 2, 3]
+        assert [hint.number for hint, _ in watched.result(PATIENCE_S)] == [1, 2, 3]
 
 
 def test_another_key_of_the_provider_only_costs_a_sign_in(learnt: Federation, opened: ExitStack) -> None:
-    tenant = learnt.tenants[0]
     (port,) = opened.enter_context(free_ports(HOST, 1))
     with serving(learnt, Served(), port):
         peer = opened.enter_context(calling(port))
-        online = opened.enter_context(Online(peer, tenant._signing_key, tenant.id, time.time))
+        online = opened.enter_context(line(peer, learnt))
         assert online.check(labels()).verdict is CheckVerdict.MISMATCH
     with serving(learnt, Served(key=bytes(32)), port):
         assert online.check(labels()).verdict is CheckVerdict.MISMATCH
@@ -648,8 +653,7 @@ def test_another_key_of_the_provider_only_costs_a_sign_in(learnt: Federation, op
 
 def test_whose_clock_is_wrong_is_told_so(start: Start) -> None:
     place = start()
-    tenant = place.federation.tenants[0]
-    online = Online(place.peer, tenant._signing_key, tenant.id, lambda: time.time() - 3600)
+    online = line(place.peer, place.federation, now_s=lambda: time.time() - 3600)
     with pytest.raises(NotSignedIn, match=r"360\d s old"):
         online.check(labels())
     with pytest.raises(NotSignedIn, match=r"360\d s old"):
@@ -666,7 +670,7 @@ def test_a_tenant_has_so_many_watches(start: Start) -> None:
         next(stream)
     with pytest.raises(TooManyRequests, match="already has 2 watches"):
         next(place.peer.stream(ProviderMethod.WATCH, watch))
-    assert next(place.online(1).watch(after=0)).number == 1
+    assert next(place.online(1).watch(after=0)).hint.number == 1
     streams[0].cancel()
 
     def again() -> bool:
@@ -684,7 +688,7 @@ def test_a_tenant_has_so_many_watches(start: Start) -> None:
 def test_an_outcome_arrives_with_its_tenant_and_without_its_session(start: Start) -> None:
     place = start()
     place.served.hints.add(place.tenant(0), lease_id(0, WEEKS[0], 0))
-    (hint,) = islice(place.online().watch(after=0), 1)
+    ((hint, _),) = islice(place.online().watch(after=0), 1)
     place.online().outcome(hint, Suspicion.COMPUTE, confirmed=True, shortfall_percent=12.5)
     told = Outcome(b"", 1, hint.lease, Suspicion.COMPUTE, True, 12.5)  # noqa: FBT003
     assert place.served.outcomes == [(place.tenant(0), told)]
@@ -711,14 +715,14 @@ def test_of_what_is_not_its_own_a_tenant_learns_nothing(start: Start) -> None:
 
 def test_a_verdict_that_does_not_follow_from_its_evidence_is_a_fault(learnt: Federation, opened: ExitStack) -> None:
     found = Checker(a_bundle(1)).check(labels())
-    tenant, told = learnt.tenants[0], [CheckVerdict.MISMATCH]
+    told = [CheckVerdict.MISMATCH]
     quick: dict[str, Method] = {
         ProviderMethod.SIGN_IN: lambda _: encode(Session(bytes(SESSION_BYTES), 2**40)),
         ProviderMethod.CHECK: lambda _: encode(CheckAnswer(1, told[0], found.evidence, found.hazards)),
     }
     pem = tls().certificate_pem, tls().key_pem
     server = opened.enter_context(serve(PROVIDER, {}, f"{HOST}:0", *pem, quick=quick))
-    online = Online(opened.enter_context(calling(server)), tenant._signing_key, tenant.id, time.time)
+    online = line(opened.enter_context(calling(server)), learnt)
     assert online.check(labels()) == found
     told[0] = CheckVerdict.OK
     with pytest.raises(PeerFault, match="does not follow"):
@@ -726,19 +730,19 @@ def test_a_verdict_that_does_not_follow_from_its_evidence_is_a_fault(learnt: Fed
 
 
 def test_hints_that_come_twice_are_given_once(learnt: Federation, opened: ExitStack) -> None:
-    tenant, lease = learnt.tenants[0], lease_id(0, WEEKS[0], 0)
+    lease = lease_id(0, WEEKS[0], 0)
 
     async def twice(request: bytes) -> AsyncGenerator[bytes, None]:
         for number in (1, 2, 2, 1, 3):
-            yield encode(a_hint(number, lease))
+            yield learnt.provider.signed_hint(a_hint(number, lease))
 
     quick: dict[str, Method] = {ProviderMethod.SIGN_IN: lambda _: encode(Session(bytes(SESSION_BYTES), 2**40))}
     pem = tls().certificate_pem, tls().key_pem
     server = opened.enter_context(
         serve(PROVIDER, {}, f"{HOST}:0", *pem, quick=quick, streams={ProviderMethod.WATCH: twice})
     )
-    online = Online(opened.enter_context(calling(server)), tenant._signing_key, tenant.id, time.time)
-    assert [hint.number for hint in islice(online.watch(after=0), 3)] == [1, 2, 3]
+    online = line(opened.enter_context(calling(server)), learnt)
+    assert [hint.number for hint, _ in islice(online.watch(after=0), 3)] == [1, 2, 3]
     nobody = opened.enter_context(calling(server))
     with pytest.raises(PeerFault, match="UNIMPLEMENTED"):
         nobody.call(ProviderMethod.CHECK, b"")
@@ -746,8 +750,7 @@ def test_hints_that_come_twice_are_given_once(learnt: Federation, opened: ExitSt
 
 def test_a_provider_that_is_away_is_waited_for_and_close_ends_the_wait(learnt: Federation, opened: ExitStack) -> None:
     (port,) = opened.enter_context(free_ports(HOST, 1))
-    tenant = learnt.tenants[0]
-    online = Online(opened.enter_context(calling(port, 0.3)), tenant._signing_key, tenant.id, time.time)
+    online = line(opened.enter_context(calling(port, 0.3)), learnt)
     with ThreadPoolExecutor(1) as listener:
         ended = listener.submit(list, online.watch(after=0))
         time.sleep(1.0)

@@ -71,10 +71,11 @@ class Place:
     def online(self, number: int, port: int) -> Iterator[Online]:
         """Tenant `number`, who asks at that port."""
         key = self.tenants[number]
-        root = root_of(SigningKey(read_key(self.home / "signing.key")).public)
+        provider = SigningKey(read_key(self.home / "signing.key")).public
+        tenant, pauses = tenant_id(key.public), {"first_pause_s": 0.05, "longest_pause_s": 0.5}
         with (
-            Peer(f"127.0.0.1:{port}", root) as peer,
-            Online(peer, key, tenant_id(key.public), time.time, first_pause_s=0.05, longest_pause_s=0.5) as online,
+            Peer(f"127.0.0.1:{port}", root_of(provider)) as peer,
+            Online(peer, key, tenant, provider, time.time, **pauses) as online,
         ):
             yield online
 
@@ -158,7 +159,7 @@ def test_one_of_two_processes_is_killed_under_load_and_no_caller_notices(place: 
                     time.sleep(0.03)  # a tenant may ask 50 times a second
 
         def watch(number: int) -> None:
-            for hint in watching[number].watch(after=0):
+            for hint, _ in watching[number].watch(after=0):
                 heard[number].append(hint.number)
                 if hint.number == HINTS:
                     return

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from crypto.codec import decode, digest, encode
-from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, RoundId, TenantId, Token
+from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, RoundId, Signature, TenantId, Token
 from crypto.masking import MaskKey, MaskStream
 from crypto.signing import SigningKey, name_of, reopened
 from crypto.threshold import KeyShare
@@ -49,6 +49,7 @@ TENANTS = 5
 COHORT = 3
 WEEK = (0, 168)
 WEEKS_PER_EPOCH = 13
+NO_SIGNATURE = Signature(bytes(64))  # where a test is not about who signed
 NO_PAST = Past()
 POLICY = Policy(owners_minimum=3, cohort_minimum=COHORT)
 SETTINGS: Mapping[str, Any] = {

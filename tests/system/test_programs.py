@@ -34,6 +34,7 @@ from simulation.run.processes import (
     program,
     provider,
     round_of,
+    run,
     wait_until_ready,
 )
 from tests import needs
@@ -180,6 +181,20 @@ def test_a_week_is_held_once_and_everybody_counts(federation: Running) -> None:
     assert shown["epsilon"] == pytest.approx(1.0, abs=1e-4)
     with pytest.raises(ProgramFailed, match="WeekHeld"):
         federation.hold(start_hour)
+
+
+def test_a_lease_becomes_a_claim_that_holds_by_the_providers_keys(federation: Running, tmp_path: Path) -> None:
+    """Granted by the real provider, anchored by real trustees, verified by the file that is published."""
+    places, home = federation.places, str(federation.places.tenant(1))
+    claim, keys = tmp_path / "claim.json", tmp_path / "keys.json"
+    lease = json.loads(run("tenant_client", "leases", "--home", home, "--json"))["leases"][0]["lease"]
+    told = json.loads(run("tenant_client", "evidence", lease, "--home", home, "--out", str(claim), "--json"))
+    assert schemas.held("pharoah-tenant evidence", json.dumps(told))["refused"] == ""
+    schemas.held("pharoah-provider keys", provider(places, "keys", "--out", str(keys), "--json"))
+    said = run("tenant_client.claims.verify_claim", str(claim), str(keys)).splitlines()
+    assert said[0] == "verified"
+    assert any("the provider granted the lease" in line for line in said)
+    assert said[1].endswith(f"lease {lease}")
 
 
 def test_a_tenant_that_is_killed_before_it_answers_comes_back_and_counts(federation: Running) -> None:

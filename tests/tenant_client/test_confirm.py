@@ -45,6 +45,7 @@ from tenant_client.confirm.machine import Busy, Target, default_device
 from tenant_client.confirm.sample import Benchmark, CannotMeasure, Once, Rates, Sample, WrongResult
 from tenant_client.records.database import open_database
 from tests.support import schemas
+from tests.support.factories import NO_SIGNATURE
 from tests.support.federations import Grounds
 from tests.support.waiting import PATIENCE_S, until
 
@@ -713,8 +714,8 @@ def told(tmp_path: Path) -> Iterator[tuple[Path, Provided]]:
     ):
         (home / "provider.pem").write_bytes(tls.certificate_pem)
         (home / "tenant.toml").write_text(f'[provider]\nonline = "127.0.0.1:{server.port}"\n')
-        HintLog(connection).take(hinted(1), 0.0)
-        HintLog(connection).take(hinted(2, Suspicion.HOST_LINK), 0.0)
+        HintLog(connection).take(hinted(1), 0.0, NO_SIGNATURE)
+        HintLog(connection).take(hinted(2, Suspicion.HOST_LINK), 0.0, NO_SIGNATURE)
         yield home, provided
 
 

@@ -15,6 +15,7 @@ from tenant_client.records.database import open_database
 from tenant_client.run.lease_hints import EVERY_S, Hinted, fuse, join
 from tenant_client.run.watchdog import Kind, WatchFinding
 from tests.jobs.wrapped import LEASE as NO_LEASE, PROGRAM, Outcome, attempts, run, start
+from tests.support.factories import NO_SIGNATURE
 from tests.tenant_client.test_watch_verb import LEASE, OTHER, hint
 
 NOW_H = 500_000.0
@@ -51,7 +52,7 @@ def keep(home: Path, *hints: Hint) -> None:
     home.mkdir(exist_ok=True)
     with closing(open_database(home / "tenant.db")) as connection:
         for one in hints:
-            HintLog(connection).take(one, 0.0)
+            HintLog(connection).take(one, 0.0, NO_SIGNATURE)
 
 
 # ---- one finding, one action -----------------------------------------------------------------------------------------

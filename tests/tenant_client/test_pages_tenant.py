@@ -33,6 +33,7 @@ from tenant_client.records.database import open_database
 from tenant_client.records.incidents import Incidents
 from tests.support import browsers
 from tests.support.changing import replace
+from tests.support.factories import NO_SIGNATURE
 from tests.support.pages import WEEKS, Shown, built
 from tests.support.waiting import PATIENCE_S
 
@@ -69,7 +70,7 @@ def home(shown: Shown, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy with a hint in it."""
     copy = shutil.copytree(shown.tenant, tmp_path_factory.mktemp("tenant") / "home")
     with closing(open_database(copy / "tenant.db")) as connection:
-        HintLog(connection).take(HINT, 0.0)
+        HintLog(connection).take(HINT, 0.0, NO_SIGNATURE)
     return copy
 
 
@@ -139,7 +140,7 @@ def test_a_hint_stands_until_it_is_cleared_or_old(home: Path, tmp_path: Path, se
     assert not house(home, NOW_H + STANDS_H).hints[0].stands
     copy = shutil.copytree(home, tmp_path / "home")
     with closing(open_database(copy / "tenant.db")) as connection:
-        HintLog(connection).take(replace(HINT, number=2, at_h=NOW_H, state=HintState.CLEARED), 0.0)
+        HintLog(connection).take(replace(HINT, number=2, at_h=NOW_H, state=HintState.CLEARED), 0.0, NO_SIGNATURE)
     (cleared,) = house(copy, NOW_H).hints
     assert not cleared.stands
 

@@ -28,6 +28,7 @@ from tenant_client.records.database import open_database
 from tenant_client.sources.reasons import REASONS
 from tests.provider_server.test_provider_verbs import committee as committee, held as held, home as home
 from tests.support import schemas
+from tests.support.factories import NO_SIGNATURE
 from tests.support.federations import WEEKS
 
 CLI = {
@@ -84,7 +85,7 @@ def test_status_names_what_runs_and_what_failed(tmp_path: Path) -> None:
 def test_a_hint_that_stands_waits_for_the_owner(tmp_path: Path) -> None:
     attempt(tmp_path, "aa11", "python pretrain.py", AttemptState.RUNNING)
     with closing(open_database(tmp_path / "tenant.db")) as connection:
-        HintLog(connection).take(hint_now(), 0.0)
+        HintLog(connection).take(hint_now(), 0.0, NO_SIGNATURE)
     code, view = told("tenant", "status", "--home", tmp_path)
     assert (code, view["hints_standing"]) == (1, 1)
     assert "watch" in view["due"]
@@ -146,7 +147,7 @@ def test_hints_and_tests_of_a_lease_take_its_first_letters_too(tmp_path: Path) -
         assert (both.exit_code, "--lease" in both.stderr) == (wrong, True)
     with closing(open_database(tmp_path / "tenant.db")) as connection:
         log = HintLog(connection)
-        log.take(hint_now(), 0.0)
+        log.take(hint_now(), 0.0, NO_SIGNATURE)
         assert [log.find(beginning) for beginning in ("aa2", "00", "")] == ["aa22", "00" * 16, "aa22"]
     assert "aa22" in call("tenant", "confirm", "test", "--latest", "--home", tmp_path).stderr
 

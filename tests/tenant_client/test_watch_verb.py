@@ -36,7 +36,7 @@ from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal, Unit
 from tenant_client.verbs.hints import UNKNOWN
 from tests.support import schemas
-from tests.support.factories import labels, ladder, token
+from tests.support.factories import NO_SIGNATURE, labels, ladder, token
 from tests.support.federations import Grounds
 from tests.support.waiting import PATIENCE_S, until
 
@@ -242,7 +242,7 @@ def test_a_provider_that_is_away_is_unknown_but_for_what_is_known(place: Place) 
     assert (done.exit_code, done.stdout) == (3, "")
     assert "did not answer" in done.stderr
     with closing(open_database(place.tenant / "tenant.db")) as connection:
-        HintLog(connection).take(hint(1, at_h=time.time() / 3600), time.time())
+        HintLog(connection).take(hint(1, at_h=time.time() / 3600), time.time(), NO_SIGNATURE)
     assert place.called("--once", "--wait-s", "1").exit_code == 1
 
 
@@ -287,7 +287,8 @@ def test_the_log_keeps_each_number_once_and_knows_the_last(tmp_path: Path) -> No
     with closing(open_database(tmp_path / "tenant.db")) as connection:
         log = HintLog(connection)
         assert (log.cursor(), log.hints()) == (0, [])
-        assert [log.take(one, 1.0) for one in (hint(3), hint(4, lease=OTHER), hint(3, times=2))] == [True, True, False]
+        told = hint(3), hint(4, lease=OTHER), hint(3, times=2)
+        assert [log.take(one, 1.0, NO_SIGNATURE) for one in told] == [True, True, False]
         assert (log.cursor(), [one.number for one in log.hints(after=3)]) == (4, [4])
         assert log.hints(str(LEASE)) == [hint(3)]
 

@@ -1,0 +1,143 @@
+"""The verb that makes a claim about a lease: `evidence`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+import typer
+
+from crypto.errors import PharoahError
+from federation.runtime.console import AsJson
+from federation.runtime.screen import say, show, show_json
+from federation.runtime.visible import reason, short
+from tenant_client.verbs.console import Home, failing, joined, journalled, warn
+
+if TYPE_CHECKING:
+    from tenant_client.claims.chain import ChainEntry
+    from tenant_client.claims.packet import Claim
+
+UNSEEN = 1
+
+
+class ClaimNotWritten(PharoahError):
+    """The file of the claim cannot be written."""
+
+    default_hint = "pass another --out"
+
+
+class EntryRow(TypedDict):
+    """An entry of a lease: its number, whether it is shown, what kind of fact, and the fact as JSON text."""
+
+    number: int
+    shown: bool
+    kind: str
+    fact: str
+
+
+class EvidenceView(TypedDict):
+    """The entries of a lease; with --out, the file, and why a verifier would refuse it as yet, or empty."""
+
+    version: int
+    lease: str
+    entries: list[EntryRow]
+    out: str
+    refused: str
+
+
+def evidence(
+    lease: Annotated[str, typer.Argument(metavar="LEASE", help="A lease, or the start of its name.")],
+    home: Home,
+    out: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write the claim to this file.", show_default=False)
+    ] = None,
+    add: Annotated[
+        list[int] | None, typer.Option(help="Show this entry as well; may be repeated.", show_default=False)
+    ] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Show all entries of the lease.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a signed claim about a lease, for example for a service credit. You choose what it shows.
+
+    Without --out: list the entries that it would show (+) and those that it would not (-), and write nothing. Lines of
+    the log, words of the diagnosis and the job's name are shown only if you add them. With --out the trustees anchor
+    the journal first. Entries of other leases are in the file as salted hashes.
+    Exit code 1: written, but a verifier would refuse it as yet; the reason is printed.
+    """
+    from tenant_client.claims import packet
+    from tenant_client.claims.facts import kind_of
+
+    with failing():
+        name, entries = _entries(journalled(home), home, lease)
+        shown = packet.chosen(entries, name, add or (), everything=everything)
+        refused = _write(home, name, shown, out) if out else ""
+    rows = [
+        EntryRow(number=one.number, shown=one.number in shown, kind=kind_of(one.body), fact=one.body.decode())
+        for one in entries
+        if one.lease == name
+    ]
+    if as_json:
+        show_json(EvidenceView(version=1, lease=name, entries=rows, out=str(out or ""), refused=refused))
+    else:
+        show(*(f"{'+' if row['shown'] else '-'} {row['number']:>6}  {row['fact']}" for row in rows))
+    if out:
+        say(f"written: {short(out)}; verify with `python verify_claim.py {short(out)} KEYS` (docs/claims.md)")
+    if refused:
+        warn(f"a verifier would refuse it as yet: {refused}")
+        raise typer.Exit(UNSEEN)
+
+
+def _entries(database: Path, home: Path, beginning: str) -> "tuple[str, list[ChainEntry]]":
+    """The full name of the lease, and the whole chain, brought up to date."""
+    import os
+    from contextlib import closing
+
+    from federation.runtime.sqlite import reporting
+    from tenant_client.claims.chain import FactChain
+    from tenant_client.home import member
+    from tenant_client.records.database import open_database
+    from tenant_client.records.journal import Journal
+
+    with reporting(), closing(open_database(database)) as connection:
+        chain = FactChain(connection, member(home).tenant)
+        chain.seal(os.urandom)
+        return Journal(connection).find(beginning), list(chain.entries())
+
+
+def _write(home: Path, lease: str, shown: set[int], out: Path) -> str:
+    """Writes the claim; why a verifier would refuse it, or nothing. What no quorum has seen is anchored first."""
+    from federation.runtime.visible import json_text
+    from tenant_client.claims import regularly
+
+    claim, refused = _claimed(home, lease, shown)
+    if refused:
+        regularly.anchor(home)
+        claim, refused = _claimed(home, lease, shown)
+    try:
+        out.write_text(json_text(claim) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ClaimNotWritten(f"{reason(error)}: {out}") from error
+    return refused
+
+
+def _claimed(home: Path, lease: str, shown: set[int]) -> "tuple[Claim, str]":
+    """The claim, and why a verifier would refuse it, or nothing."""
+    from crypto.signing import SigningKey
+    from federation.protocol.anchors import verification_keys
+    from federation.runtime.key_files import read_key
+    from federation.runtime.pinned_directory import pinned
+    from tenant_client.claims import packet
+    from tenant_client.claims.anchoring import Anchoring
+    from tenant_client.claims.chain import FactChain
+    from tenant_client.claims.verify_claim import Refused, verified
+
+    key = SigningKey(read_key(home / "signing.key"))
+    with joined(home) as connection:
+        chain = pinned(connection)
+        anchoring = Anchoring(connection, key, chain.directory)
+        entries = FactChain(connection, anchoring.tenant).entries()
+        claim = packet.claim(key, lease, entries, shown, anchoring.messages())
+    try:
+        verified(dict(claim), dict(verification_keys(chain)))
+    except Refused as refused:
+        return claim, str(refused)
+    return claim, ""
