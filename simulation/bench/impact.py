@@ -75,7 +75,7 @@ def _with_tokens(findings: Findings) -> Findings:
         for pair in findings.pairs
     )
     rates = tuple(replace(rate, context_level=str(token(rate.context_level))) for rate in findings.rates)
-    return Findings(pairs, rates)
+    return replace(findings, pairs=pairs, rates=rates)
 
 
 def impacts(engine: Engine, seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tuple[str, Impact]]:
