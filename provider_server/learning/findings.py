@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from federation.protocol.causes import Domain
+from federation.protocol.evidence import Evidence
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.cap_correction import ALIKE, Shape, capped_mean, capped_slope
 from provider_server.analysis.capped_hazard import JobWeeks, fit_capped
@@ -28,6 +29,7 @@ from provider_server.analysis.rules import Rule
 from provider_server.analysis.versions import PairPrior, Partition, partitions
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.own_failures import OwnFailure
+from provider_server.learning.evidence import evidence_of
 from provider_server.learning.seen import Places, Seen
 from provider_server.learning.verdicts import PairFinding, judge_pairs
 from provider_server.rounds.release import Release
@@ -52,7 +54,8 @@ class RateFinding:
 class Findings:
     """The findings from a set of releases; `versions` by the token of their archetype.
 
-    `rules` come from benchmark jobs, not from releases; None if no benchmark jobs were read.
+    `rules` come from benchmark jobs, not from releases; None if no benchmark jobs were read. `evidence` is in the order
+    of `pairs` and `rates`.
     """
 
     pairs: tuple[PairFinding, ...]
@@ -60,6 +63,7 @@ class Findings:
     versions: Mapping[str, Partition] = field(default_factory=dict)
     factors: tuple[Factor, ...] = ()
     rules: tuple[Rule, ...] | None = None
+    evidence: Evidence | None = None
 
 
 def learn(releases: Sequence[Release], leases: Sequence[Lease], own: Sequence[OwnFailure] | None = None) -> Findings:
@@ -73,7 +77,9 @@ def learn(releases: Sequence[Release], leases: Sequence[Lease], own: Sequence[Ow
     for _ in range(CORRECTIONS):
         hazards = _fit_hazards(seen, pairs.risk(seen), pairs.found.shape)
         pairs = _fit_pairs(seen, hazards, pairs)
-    return Findings(pairs.findings(seen), hazards.findings(), pairs.versions(leases))
+    node_hours = seen.by_pair(seen.node_hours.sum(axis=1))[pairs.found.workload, pairs.found.context]
+    evidence = evidence_of(pairs.found, pairs.explained, node_hours, hazards.base[hazards.known])
+    return Findings(pairs.findings(seen), hazards.findings(), pairs.versions(leases), evidence=evidence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +119,16 @@ class _Hazards:
         rates = np.vstack([self.base, self.base.mean(axis=0)])[seen.level]
         return np.asarray((rates * seen.node_hours).sum(axis=1), np.float64)
 
+    @property
+    def known(self) -> tuple[Places, ...]:
+        """Where something ran."""
+        return np.nonzero(self.rates.value > 0)
+
     def findings(self) -> tuple[RateFinding, ...]:
         middle, (low, high) = self.rates.value, self.rates.interval()
         return tuple(
             RateFinding(self.levels[c], self.bands[b], float(middle[c, b]), float(low[c, b]), float(high[c, b]))
-            for c, b in np.argwhere(middle > 0)
+            for c, b in zip(*self.known, strict=True)
         )
 
 
@@ -168,11 +179,15 @@ class _Pairs:
     counted: Floats
     by_factor: Floats
 
+    @property
+    def explained(self) -> Floats:
+        """What the hazards explain of each pair that was found (P,)."""
+        return np.asarray(self.table.exposure_node_hours[self.found.workload, self.found.context], np.float64)
+
     def risk(self, seen: Seen) -> _Risk:
         """The factors of each job-week's pair over what the hazards explain; average ones where it has no row."""
-        found = self.found
+        found, explained = self.found, self.explained
         pairs = np.ravel_multi_index((found.workload, found.context), self.table.shape)
-        explained = self.table.exposure_node_hours.ravel()[pairs]
         average = float(found.expected.sum() / explained.sum())
         columns = np.repeat([[0.0], [average], [average], [0.0]], self.table.events.size + 1, axis=1)
         columns[0, pairs], columns[3, pairs] = found.probability_worse, found.relative_variance

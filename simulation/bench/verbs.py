@@ -235,6 +235,32 @@ def check(
         show(*(f"{key}: {value:.6g}" for key, value in figures.items()))
 
 
+@bench.command(name="check-history", cls=Verb)
+def check_history(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 20,
+    visible: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the failures that the provider sees itself.")
+    ] = 0.0,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Precision of checks by a tenant's own history, by the bundle, and by both, after 13 and 26 weeks."""
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
+        from simulation.bench import check_history as bench_check_history
+
+        steps = bench_check_history.check_history(side_by_side, seeds, visible, quick=quick)
+        total = seeds * len(bench_check_history.weeks_of(quick=quick))
+        found = list(progress.track(steps, total=total, description="checks"))
+        rows = bench_check_history.summary(found, visible)
+    if as_json:
+        show_json(rows)
+    else:
+        show(*bench_check_history.lines(rows))
+
+
 @bench.command(name="impact", cls=Verb)
 def bench_impact(
     seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 5,

@@ -6,18 +6,10 @@ import numpy as np
 import pytest
 
 from federation.protocol.bundle import PairJudgement
+from federation.protocol.judgement import FALSE_SHARE, HARMFUL_RATIO, surest, suspected
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.learning.verdicts import (
-    FALSE_SHARE,
-    HARMFUL_RATIO,
-    PairFinding,
-    affordable,
-    judge_pairs,
-    surest,
-    suspected,
-    within_budget,
-)
+from provider_server.learning.verdicts import PairFinding, affordable, judge_pairs, within_budget
 from tests.support.changing import replace
 
 WORKLOADS, CONTEXTS = 20, 10
@@ -170,6 +162,9 @@ def judged(
         spread=0.1,
         scale=1.0,
         shape=np.inf,
+        log_prior=nothing[0],
+        log_likelihood=nothing,
+        log_sd=nothing[0],
     )
     return judge_pairs(found, counted, counted, hours)
 
