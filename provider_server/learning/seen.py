@@ -1,6 +1,7 @@
 """What learning starts from: the sums of all releases, the job-weeks behind them, and what the provider saw itself.
 
-Releases add up cell by cell, and so do their noise variances; the last release of a series covers the whole series.
+Releases add up cell by cell, and so do their noise variances; the last release of a series covers the whole series. A
+pair keeps the total of the release that tells most of it: what is heeded runs no more, and later ones add noise alone.
 Own failures are mapped to the tenants' unit: the job-weeks of leases whose tenants answered.
 """
 
@@ -22,14 +23,16 @@ from provider_server.rounds.release import Release
 
 Places = NDArray[np.intp]
 
+NEWEST = 1.1  # an older total has to tell so much more to be preferred to the newest
+
 
 @dataclass(frozen=True, eq=False)
 class Seen:
     """The sums of the releases, and the J job-weeks behind them.
 
     `node_hours` has shape (J, bands), all else (J,). `level` (context and build-up) and `cell` (pairs, flat) are the
-    rows that counted a job-week; `pair` is the one that its workload and context have by now, perhaps a finer one; -1
-    where there is none. `most` is F, `lease` the place of its lease, `visible` the number of its own failures; None
+    rows whose total holds a job-week; `pair` is the one that its workload and context have by now, perhaps a finer one;
+    -1 where there is none. `most` is F, `lease` the place of its lease, `visible` the number of its own failures; None
     where the provider does not look. `control` counts script errors by pair, its exposure in job-weeks.
     """
 
@@ -50,7 +53,8 @@ class Seen:
         last = {made.plan.series.name: made.plan.round_id for made in releases if made.plan.series}
         counted = [made for made in releases if _is_last(made, last)]
         hazard, pairs = (_sum(made.table(name) for made in counted) for name in ("hazard", "pairs"))
-        columns = zip(*_job_weeks(releases, leases, hazard, pairs, own or ()), strict=True)
+        pairs, held = _remembered(releases, pairs)
+        columns = zip(*_job_weeks(releases, leases, hazard, pairs, held, own or ()), strict=True)
         hours, level, cell, pair, most, lease, visible = (np.concatenate(column) for column in columns)
         seen = None if own is None else visible
         return cls(hazard, pairs, _control(counted, pairs), hours, level, cell, pair, most, lease, seen)
@@ -78,6 +82,30 @@ class Seen:
         return Leases(failures.astype(np.float64), expected.astype(np.float64), self.pair[known][first])
 
 
+def _remembered(releases: Sequence[Release], total: LifeTable) -> tuple[LifeTable, NDArray[np.bool_]]:
+    """`total` with each pair as of the release of its series that tells most of it; whether it holds each release.
+
+    The second has shape (releases, pairs). A total of variance v in which e failures are expected tells as much as
+    e² / (e + v) failures without noise. Which one is taken follows from exposure alone, not from what was counted.
+    """
+    rate = max(float(total.events.sum()), 1.0) / max(float(total.exposure_node_hours.sum()), np.finfo(float).tiny)
+    series: dict[RoundId, list[int]] = {}
+    for place, made in enumerate(releases):
+        series.setdefault(made.plan.series.name if made.plan.series else made.plan.round_id, []).append(place)
+    remembered, held = [], np.zeros((len(releases), *total.shape), np.bool_)
+    for places in series.values():
+        tables = [releases[place].table("pairs").aligned(total.dimensions) for place in places]
+        expected = rate * np.stack([table.exposure_node_hours for table in tables])
+        told = expected**2 / np.maximum(expected + [table.noise_variance for table in tables], np.finfo(float).tiny)
+        told[-1] *= NEWEST
+        best = len(tables) - 1 - np.argmax(told[::-1], axis=0)
+        names = ("events", "exposure_node_hours", "at_risk", "noise_variance")
+        columns = (np.stack([getattr(table, name) for table in tables]) for name in names)
+        remembered.append(LifeTable(total.dimensions, *(np.take_along_axis(one, best[None], 0)[0] for one in columns)))
+        held[places] = np.arange(len(places))[:, None, None] <= best
+    return _sum(remembered), held.reshape(len(releases), -1)
+
+
 def _control(counted: Iterable[Release], pairs: LifeTable) -> LifeTable:
     """Script errors over the cells of `pairs`, a job-week of exposure for each at risk; none in releases without."""
     has_control = (made for made in counted if any(marginal.name == "control" for marginal in made.plan.marginals))
@@ -95,25 +123,26 @@ def _job_weeks(
     leases: Sequence[Lease],
     hazard: LifeTable,
     pairs: LifeTable,
+    held: NDArray[np.bool_],
     own: Sequence[OwnFailure],
 ) -> Iterator[tuple[Floats | Places, ...]]:
-    """The arrays of `Seen`, release by release."""
-    place_of = {lease.lease: place for place, lease in enumerate(leases)}
+    """The arrays of `Seen`, release by release; `held` (releases, pairs) says whether a pair's total holds one."""
+    row_of = {lease.lease: row for row, lease in enumerate(leases)}
     events = EventsOfLeases.of(own)
     start, end = (np.array([getattr(lease, name) for lease in leases]) for name in ("start_h", "end_h"))
-    for made in releases:
+    for place, made in enumerate(releases):
         near = np.flatnonzero((start < made.plan.end_hour) & (end > made.first_hour))
-        slices = made.slices([leases[place] for place in near.tolist()])
+        slices = made.slices([leases[row] for row in near.tolist()])
         seen = zip(slices.leases, slices.spans.tolist(), strict=True)
         labels = [lease.labels for lease in slices.leases]
-        counted = made.table("pairs")
+        cell = _cells(labels, made.table("pairs"), pairs)
         yield (
             slices.node_hours,
             _rows(labels, "context_level", made.table("hazard"), hazard),
-            _cells(labels, counted, pairs),
+            np.where(held[place, cell], cell, -1),
             _cells(labels, pairs, pairs),
             np.full(len(labels), made.plan.failures_per_unit, np.intp),
-            np.array([place_of[lease.lease] for lease in slices.leases], np.intp),
+            np.array([row_of[lease.lease] for lease in slices.leases], np.intp),
             np.array([events.between(one.lease, *span) for one, span in seen], np.float64),
         )
 
