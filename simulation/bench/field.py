@@ -41,7 +41,7 @@ TWICE = 3  # every third workload is seen twice as often
 
 @dataclass(frozen=True)
 class Cell:
-    """A kind of cloud: what its scenario changes, who tells what, how much is seen, and at which epsilon."""
+    """A kind of cloud: what its scenario changes, who tells what, how much is seen, epsilon, whether pairs borrow."""
 
     changes: Mapping[str, object]
     scenario: str = "standard"
@@ -50,6 +50,10 @@ class Cell:
     misreported: float = 0.0
     careless: bool = False
     unevenly_visible: bool = False
+    shared: bool = True
+
+
+BLOCKS: Mapping[str, object] = MappingProxyType({"mismatch_blocks": 6, "mismatch_share": 0.005, "mismatch_factor": 3.0})
 
 
 def _rare(scenario: str) -> Mapping[str, object]:
@@ -75,6 +79,8 @@ CELLS: Mapping[str, Callable[[], Cell]] = MappingProxyType(
         "visible_30": lambda: Cell({}, visible=0.3),
         "x3_visible_0": lambda: Cell({"mismatch_factor": 3.0}, visible=0.0),
         "regional": lambda: Cell({}, "regional"),
+        "blocks": lambda: Cell(BLOCKS, visible=0.0),
+        "blocks_alone": lambda: Cell(BLOCKS, visible=0.0, shared=False),
     }
 )
 
@@ -162,7 +168,9 @@ def _one(shared: tuple[NoiseSampler, bool], cloud: tuple[str, int]) -> Seen:
     if quick:
         scenario = learning.small(scenario)
     year = learning.live(scenario, seed, _telling(cell, seed))
-    found = learn(learning.releases(year, cell.epsilon, sampler), year.leases, own_failures(year, cell, seed))
+    features = learning.features(scenario) if cell.shared else None
+    made = learning.releases(year, cell.epsilon, sampler)
+    found = learn(made, year.leases, own_failures(year, cell, seed), features)
     return _judged(year, found)
 
 

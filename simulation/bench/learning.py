@@ -46,6 +46,7 @@ from provider_server.rounds.planning import PlanSettings, make_plan, next_openin
 from provider_server.rounds.release import Answered, Release, release
 from simulation.cloud import cloud as world
 from simulation.cloud.scenario import Scenario, load
+from simulation.cloud.truth import context_features
 from simulation.run.engines import Engine
 from simulation.run.play import settings_of
 from tenant_client.records.journal import Failure, LabelledFailure
@@ -213,6 +214,11 @@ def labels_of(scenario: Scenario, epoch: int, workload: int, context: int, level
         "context": f"context {place}",
         "context_level": f"context {place} level {level}",
     }
+
+
+def features(scenario: Scenario) -> dict[str, tuple[str, ...]]:
+    """The features of the contexts of the first epoch, by their tokens."""
+    return {f"context {number}": own for number, own in enumerate(context_features(scenario.contexts))}
 
 
 def tenant_id(number: int) -> TenantId:
