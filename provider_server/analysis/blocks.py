@@ -66,7 +66,8 @@ def _membership(groups: Sequence[Places], pairs: int) -> csr_array:
 def _alike(log_likelihood: Floats, prior: Floats) -> Floats:
     """log(ρ p(data | θ) / p(data) + 1 − ρ) of each pair (P, grid), given what explains it so far."""
     explained = logsumexp(log_likelihood + prior, axis=1, keepdims=True)
-    return np.logaddexp(np.log(ALIKE_SHARE) + log_likelihood - explained, np.log1p(-ALIKE_SHARE))
+    alike = np.log(ALIKE_SHARE) + log_likelihood - explained
+    return np.asarray(np.logaddexp(alike, np.log1p(-ALIKE_SHARE)), np.float64)
 
 
 def _mixed(prior: Floats, others: Floats, odds: float) -> Floats:
