@@ -218,7 +218,7 @@ class _Pairs:
         """How many script errors would count if `MISREPORTED` of the hardware failures were told as such."""
         found, total = self.found, np.zeros(self.table.shape)
         cells = found.workload, found.context
-        rate = MISREPORTED * found.ratio * found.expected / self.table.exposure_node_hours[cells]
+        rate = MISREPORTED * found.ratio * found.expected / self.explained
         place = (np.log(rate) - LOG_FACTOR[0]) / (LOG_FACTOR[1] - LOG_FACTOR[0])
         log_counted = np.log(np.maximum(self.by_factor[cells], np.finfo(float).tiny))
         total[cells] = np.exp(read_rows(log_counted, place[:, None])[:, 0])
