@@ -142,17 +142,21 @@ def field(
     engine: EngineKind = Kind.PROCESSES,
     address: Address = None,
     *,
+    corners: Annotated[
+        bool, typer.Option("--corners", help="Besides, 12 clouds with several factors changed at once; 3 of each.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Accuracy of findings from other clouds than the standard one: rarer failures, smaller effects, bad reports."""
     with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
         from federation.protocol.noise import SystemSampler
-        from simulation.bench import field as bench_field
+        from simulation.bench import field as bench_field, field_cells
 
-        names = _chosen(only, bench_field.CELLS)
+        names = _chosen(only, field_cells.EVERY) if only else tuple(field_cells.CELLS)
+        names = tuple(dict.fromkeys((*names, *(field_cells.CORNERS if corners else ()))))
         steps = bench_field.field(side_by_side, names, seeds, SystemSampler(), quick=quick)
-        seen = list(progress.track(steps, total=seeds * len(names), description="clouds"))
+        seen = list(progress.track(steps, total=bench_field.clouds(names, seeds), description="clouds"))
         rows = bench_field.summary(names, seen)
     if as_json:
         show_json(rows)
