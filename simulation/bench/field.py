@@ -6,6 +6,8 @@ Means over seeds, counts of all seeds together.
 
 `worse_true`, `worse_false`  planted and other pairs that are called worse
 `confounded_true`            planted pairs that are called confounded
+`planted`                    how many pairs are planted
+`reliability`, `decisions`   whether the probability of being worse can be acted upon (`simulation.bench.decisions`)
 `coverage_planted`           share of the 95% intervals of planted ratios that hold the planted factor
 `coverage_hazards`           the same of hazards
 
@@ -19,13 +21,16 @@ from itertools import groupby
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.noise import NoiseSampler
+from provider_server.analysis.mismatch import WORSE_FROM
 from provider_server.fleet.own_failures import OwnFailure
 from provider_server.learning.findings import Findings, learn
 from simulation.bench import attendance, learning
+from simulation.bench.decisions import Decision, Reliability, decisions, reliability
 from simulation.bench.field_cells import CORNERS, EVERY, Cell
 from simulation.bench.learning import Year
 from simulation.cloud.profiles import Floats
@@ -44,12 +49,15 @@ class FieldRow(msgspec.Struct, frozen=True):
     visible: float
     auroc: float | None
     average_precision: float | None
+    planted: int
     worse_true: int
     worse_false: int
     confounded_true: int
     coverage_planted: float | None
     coverage_hazards: float
     seeds: int
+    reliability: tuple[Reliability, ...]
+    decisions: tuple[Decision, ...]
 
 
 class FieldRows(msgspec.Struct, frozen=True):
@@ -60,7 +68,10 @@ class FieldRows(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Seen:
-    """One cloud's findings beside its truth; scores are None where nothing is planted."""
+    """One cloud's findings beside its truth; scores are None where nothing is planted.
+
+    `said` are the probabilities of all pairs, `worse` says which of them are worse than `WORSE_FROM`.
+    """
 
     scores: tuple[float, float] | None
     worse_true: int
@@ -68,6 +79,8 @@ class Seen:
     confounded_true: int
     covered: tuple[bool, ...]
     hazards_covered: tuple[bool, ...]
+    said: Floats
+    worse: NDArray[np.bool_]
 
 
 def field(
@@ -114,18 +127,22 @@ def _row(name: str, seen: Sequence[Seen]) -> FieldRow:
     cell = EVERY[name]()
     scores = [one.scores for one in seen if one.scores is not None]
     covered = [held for one in seen for held in one.covered]
+    said, worse = (np.concatenate([getattr(one, name) for one in seen]) for name in ("said", "worse"))
     return FieldRow(
         name,
         cell.epsilon,
         cell.visible,
         float(np.mean([auroc for auroc, _ in scores])) if scores else None,
         float(np.mean([precision for _, precision in scores])) if scores else None,
+        len(covered),
         sum(one.worse_true for one in seen),
         sum(one.worse_false for one in seen),
         sum(one.confounded_true for one in seen),
         float(np.mean(covered)) if covered else None,
         float(np.mean([held for one in seen for held in one.hazards_covered])),
         len(seen),
+        tuple(reliability(said, worse)),
+        tuple(decisions(said, worse)),
     )
 
 
@@ -178,4 +195,6 @@ def _judged(year: Year, findings: Findings) -> Seen:
         int(planted[confounded].sum()),
         tuple(pair.low <= factor <= pair.high for pair, own in zip(pairs, planted, strict=True) if own),
         tuple(rate.low <= truth[rate.context_level, rate.band] <= rate.high for rate in findings.rates),
+        said,
+        planted & (factor > np.exp(WORSE_FROM)),
     )

@@ -77,6 +77,7 @@ def _at_rate(scenario: str, per_node_day: float) -> Mapping[str, object]:
 
 
 X3: Mapping[str, object] = MappingProxyType({"mismatch_factor": 3.0})
+EFFECTS: Mapping[str, Mapping[str, object]] = MappingProxyType({"x8": MappingProxyType({}), "x3": X3})
 ANYWHERE: Mapping[str, object] = MappingProxyType({"mismatch_exposure": (0.0, 1e9)})
 FRAIL: Mapping[str, object] = MappingProxyType({"lease_frailty": 1 / 0.3})
 
@@ -130,17 +131,22 @@ CORNERS: Mapping[str, Callable[[], Cell]] = MappingProxyType(
 )
 
 
+def size_name(scenario: str, effect: str, epsilon: float | None) -> str:
+    """What a cloud of that size, effect and epsilon is called."""
+    return f"{scenario}_{effect}_{'exact' if epsilon is None else f'epsilon_{epsilon:g}'}"
+
+
 def _sized(scenario: str, changes: Mapping[str, object], epsilon: float | None) -> Cell:
     rare = _at_rate(scenario, RARE) if scenario == "standard" else {}
     return Cell({**rare, **changes}, scenario, epsilon)
 
 
-SIZES: Mapping[str, Callable[[], Cell]] = MappingProxyType(
+SIZED: Mapping[str, Callable[[], Cell]] = MappingProxyType(
     {
-        f"{scenario}_{factor}_{'exact' if epsilon is None else epsilon}": partial(_sized, scenario, changes, epsilon)
+        size_name(scenario, effect, epsilon): partial(_sized, scenario, changes, epsilon)
         for scenario in ("regional", "standard", "hyperscale")
-        for factor, changes in (("x8", {}), ("x3", X3))
+        for effect, changes in EFFECTS.items()
         for epsilon in EPSILONS
     }
 )
-EVERY: Mapping[str, Callable[[], Cell]] = MappingProxyType({**CELLS, **CORNERS, **SIZES})
+EVERY: Mapping[str, Callable[[], Cell]] = MappingProxyType({**CELLS, **CORNERS, **SIZED})

@@ -145,6 +145,12 @@ def field(
     corners: Annotated[
         bool, typer.Option("--corners", help="Besides, 12 clouds with several factors changed at once; 3 of each.")
     ] = False,
+    sizes: Annotated[
+        bool, typer.Option("--sizes", help="Besides, three sizes of cloud with rare failures at several epsilons.")
+    ] = False,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw what is found by size, and decision curves, into this folder.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -154,7 +160,8 @@ def field(
         from simulation.bench import field as bench_field, field_cells
 
         names = _chosen(only, field_cells.EVERY) if only else tuple(field_cells.CELLS)
-        names = tuple(dict.fromkeys((*names, *(field_cells.CORNERS if corners else ()))))
+        more = (*(field_cells.CORNERS if corners else ()), *(field_cells.SIZED if sizes else ()))
+        names = tuple(dict.fromkeys((*names, *more)))
         steps = bench_field.field(side_by_side, names, seeds, SystemSampler(), quick=quick)
         seen = list(progress.track(steps, total=bench_field.clouds(names, seeds), description="clouds"))
         rows = bench_field.summary(names, seen)
@@ -162,6 +169,11 @@ def field(
         show_json(rows)
     else:
         show(*bench_field.lines(rows))
+    if picture is not None:  # at last, so that nothing which it lacks costs the figures
+        with _console.failing():
+            from simulation.bench import field_pictures
+
+            field_pictures.draw(rows, picture)
 
 
 @bench.command(cls=Verb)
