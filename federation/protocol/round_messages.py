@@ -112,7 +112,10 @@ def finest_row(labels: Mapping[str, str], rows: Container[str]) -> str:
 
     Tenants place counts by it and the provider places exposure by it, so both fall back to coarser rungs alike.
     """
-    return next((labels[rung] for rung in LADDER_LABELS if labels.get(rung) in rows), "")
+    for rung in LADDER_LABELS:
+        if labels.get(rung) in rows:
+            return labels[rung]
+    return ""
 
 
 class Ladder(Message, frozen=True, tag="pharoah/ladder/2"):

@@ -6,8 +6,9 @@
   number or less (`within_budget`); others are suspected.
 - *Confounded* instead of worse: the negative control fires, since script errors, which hardware cannot cause, are more
   frequent, too (`analysis.quasi_experiment`), and by so much that they explain half of the effect or more. Before,
-  a seventh of the hardware failures is taken off the script errors, as if tenants had taken so many for them: where
-  both are more frequent by the same factor, that changes nothing. The quasi-experiment compares the workload with
+  a seventh of the hardware failures is taken off the script errors, as if tenants had taken so many for them (with the
+  cap on both: of a job-week that fails often, one counts as either): where both are more frequent by the same factor,
+  that changes nothing. The quasi-experiment compares the workload with
   itself on other contexts, whose hours are weighted by what their hazards explain; its net outcome, sign test and Γ
   are reported as evidence.
 - *Not worse*: only if the pair's own failures exclude twice the expected rate; the model alone would say so of every
@@ -116,14 +117,17 @@ def affordable(falling: Floats, charges: Sequence[float]) -> int:
     return int(within[-1]) + 1 if len(within) else 0
 
 
-def judge_pairs(found: Mismatches, counted: LifeTable, control: LifeTable, node_hours: Floats) -> list[PairFinding]:
+def judge_pairs(
+    found: Mismatches, counted: LifeTable, control: LifeTable, node_hours: Floats, misreported: Floats | None = None
+) -> list[PairFinding]:
     """Verdicts on all pairs of `found`.
 
     `counted` holds the released failures by (workload, context), its exposure what the hazards let one expect to count;
     `control` script errors over the same cells, without exposure where nobody counted them; `node_hours` has the shape
-    of both.
+    of both. So has `misreported`, how many script errors may be hardware failures; without it, `MISREPORTED` of those
+    that counted, which under a cap are fewer than those that failed.
     """
-    cells, control = (found.workload, found.context), _without_misreported(control, counted)
+    cells, control = (found.workload, found.context), _without_misreported(control, counted, misreported)
     scale = node_hours.sum() / max(counted.exposure_node_hours.sum(), np.finfo(float).tiny)
     compared = {
         (one.workload, one.context): one
@@ -184,11 +188,13 @@ def _explained(control: quasi_experiment.Control, ratio: float) -> bool:
     return control.fires and control.ratio > 1.0 and np.log(control.ratio) >= EXPLAINS * np.log(max(ratio, 1.0))
 
 
-def _without_misreported(control: LifeTable, counted: LifeTable) -> LifeTable:
+def _without_misreported(control: LifeTable, counted: LifeTable, misreported: Floats | None) -> LifeTable:
     """Script errors less those that may be hardware failures; counts without noise stay whole."""
     looked = control.exposure_node_hours > 0.0
-    left = control.events - MISREPORTED * looked * counted.events
-    variance = control.noise_variance + MISREPORTED**2 * looked * counted.noise_variance
+    taken = MISREPORTED * counted.events if misreported is None else misreported
+    left, variance = control.events - looked * taken, control.noise_variance
+    if misreported is None:
+        variance = variance + MISREPORTED**2 * looked * counted.noise_variance
     return replace(
         control, events=np.where(variance > 0.0, left, np.maximum(np.round(left), 0.0)), noise_variance=variance
     )

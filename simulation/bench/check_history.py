@@ -31,6 +31,7 @@ from provider_server.learning.findings import learn
 from provider_server.rounds.release import Release
 from simulation.bench import field, learning
 from simulation.bench.attendance import InsecureRepeatable
+from simulation.bench.field_cells import Cell
 from simulation.bench.impact import trial_of, with_tokens
 from simulation.bench.openings import WAYS, shipped
 from simulation.judge.histories import Histories, alone, with_bundle
@@ -111,7 +112,7 @@ def _bundle(year: learning.Year, made: Sequence[Release], weeks: int, visible: f
     """The one that was learnt after so many weeks."""
     end = weeks * HOURS_PER_WEEK
     known, past = [lease for lease in year.leases if lease.start_h < end], [m for m in made if m.plan.end_hour <= end]
-    seen = field.own_failures(year, field.Cell({}, visible=visible), seed) if visible else None
+    seen = field.own_failures(year, Cell({}, visible=visible), seed) if visible else None
     own = None if seen is None else [failure for failure in seen if failure.at_h < end]
     return compose(weeks, (), past, with_tokens(learn(past, known, own)))
 

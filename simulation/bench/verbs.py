@@ -142,22 +142,38 @@ def field(
     engine: EngineKind = Kind.PROCESSES,
     address: Address = None,
     *,
+    corners: Annotated[
+        bool, typer.Option("--corners", help="Besides, 12 clouds with several factors changed at once; 3 of each.")
+    ] = False,
+    sizes: Annotated[
+        bool, typer.Option("--sizes", help="Besides, three sizes of cloud with rare failures at several epsilons.")
+    ] = False,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw what is found by size, and decision curves, into this folder.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Accuracy of findings from other clouds than the standard one: rarer failures, smaller effects, bad reports."""
     with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
         from federation.protocol.noise import SystemSampler
-        from simulation.bench import field as bench_field
+        from simulation.bench import field as bench_field, field_cells
 
-        names = _chosen(only, bench_field.CELLS)
+        names = _chosen(only, field_cells.EVERY) if only else tuple(field_cells.CELLS)
+        more = (*(field_cells.CORNERS if corners else ()), *(field_cells.SIZED if sizes else ()))
+        names = tuple(dict.fromkeys((*names, *more)))
         steps = bench_field.field(side_by_side, names, seeds, SystemSampler(), quick=quick)
-        seen = list(progress.track(steps, total=seeds * len(names), description="clouds"))
+        seen = list(progress.track(steps, total=bench_field.clouds(names, seeds), description="clouds"))
         rows = bench_field.summary(names, seen)
     if as_json:
         show_json(rows)
     else:
         show(*bench_field.lines(rows))
+    if picture is not None:  # at last, so that nothing which it lacks costs the figures
+        with _console.failing():
+            from simulation.bench import field_pictures
+
+            field_pictures.draw(rows, picture)
 
 
 @bench.command(cls=Verb)

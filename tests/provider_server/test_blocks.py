@@ -10,7 +10,7 @@ from provider_server.analysis.blocks import ALIKE_SHARE, BLOCK_SHARE, lent
 from provider_server.analysis.contexts import Context, ContextMap, Look
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.learning.kin import NO_FEATURES, features_of, groups
-from simulation.bench.field import BLOCKS
+from simulation.bench.field_cells import BLOCKS
 from simulation.cloud.scenario import load
 from simulation.cloud.truth import context_features, plant_blocks
 from tests.provider_server.test_learning import a_cloud, noisy
