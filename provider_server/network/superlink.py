@@ -203,13 +203,7 @@ class SuperLink:
 
     def nodes(self) -> tuple[RegisteredNode, ...]:
         """All that are registered."""
-        with closing(_client(ControlHttpClient, self.control)) as control:
-            infos = control.ListNodes(ListNodesRequest()).nodes_info
-        return tuple(
-            RegisteredNode(info.node_id, _openssh(info.public_key), info.status == "online")
-            for info in infos
-            if info.status != "unregistered"
-        )
+        return registered_nodes(self.control)
 
     def run(self, app: ServerApp) -> None:
         """Runs `app` in this thread, as `run_server_app` does, after any other that is running here."""
@@ -221,6 +215,17 @@ class SuperLink:
             for run in runs:
                 logger.warning("stopped unfinished run %d", run.run_id)
                 control.StopRun(StopRunRequest(run_id=run.run_id))
+
+
+def registered_nodes(at: At) -> tuple[RegisteredNode, ...]:
+    """All nodes that are registered at a SuperLink of this machine, which may run in another process."""
+    with closing(_client(ControlHttpClient, at)) as control:
+        infos = control.ListNodes(ListNodesRequest()).nodes_info
+    return tuple(
+        RegisteredNode(info.node_id, _openssh(info.public_key), info.status == "online")
+        for info in infos
+        if info.status != "unregistered"
+    )
 
 
 # ---- a run
