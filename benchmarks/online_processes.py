@@ -32,7 +32,7 @@ from crypto.signing import SigningKey
 from federation.runtime.key_files import read_key
 from provider_server import home as homes
 from simulation.bench.check import Generator
-from simulation.bench.nodes import cpu_seconds
+from simulation.run.node_fleet import cpu_seconds
 from simulation.run.online_service import HOST, Grounds
 from simulation.run.processes import environment, free_ports
 from tests import needs

@@ -30,7 +30,7 @@ from provider_server.fleet.telemetry.prometheus import PrometheusSettings, Prome
 from provider_server.fleet.telemetry.quality import Tally
 from provider_server.fleet.telemetry.samples import HOUR_S, SeriesBook, Window
 from provider_server.fleet.telemetry.summaries import summarise
-from simulation.bench.nodes import cpu_seconds
+from simulation.run.node_fleet import cpu_seconds
 from simulation.run.processes import free_ports
 from tests import needs
 from tests.support.waiting import until

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -405,10 +406,10 @@ def test_a_new_password_ends_all_sessions(tmp_path: Path) -> None:
         assert not door.is_in(name)
 
 
-def test_a_session_is_one_at_each_process_and_the_file_names_none(door: Door, clock: Clock, tmp_path: Path) -> None:
+def test_a_session_is_one_at_each_process_and_the_file_names_none(clock: Clock, tmp_path: Path) -> None:
     line = verifier(PASSWORD, bytes(16))
-    with closing(Sessions(tmp_path / "sessions")) as sessions:
-        other = Door(lambda: line, sessions, lambda size: bytes(size), clock)
+    with closing(Sessions(tmp_path / FILE)) as own, closing(Sessions(tmp_path / FILE)) as others:
+        door, other = (Door(lambda: line, sessions, os.urandom, clock) for sessions in (own, others))
         name, gone = door.enter("a", PASSWORD), door.enter("b", PASSWORD)
         assert other.is_in(name)
         assert other.is_form_of(name, door.form_token(name))
@@ -420,10 +421,10 @@ def test_a_session_is_one_at_each_process_and_the_file_names_none(door: Door, cl
         other.leave(name)
         assert not door.is_in(name)
         name = door.enter("a", PASSWORD)
-        written = b"".join(file.read_bytes() for file in tmp_path.glob("sessions*"))
+        written = b"".join(file.read_bytes() for file in tmp_path.iterdir())
         assert name.encode() not in written
         assert bytes.fromhex(name) not in written
-        assert stat.S_IMODE((tmp_path / "sessions").stat().st_mode) == 0o600
+        assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
         clock.now_s -= 1  # set back before the session: nobody can say how old it is
         assert not door.is_in(name)
 
