@@ -44,6 +44,7 @@ from simulation.bench import (
     impact,
     learning as bench_learning,
     looks as bench_looks,
+    nodes as bench_nodes,
     openings as bench_openings,
     scale as bench_scale,
 )
@@ -142,6 +143,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim replay brca": brca.BrcaResult,
     "pharoah-sim bench aggregation": aggregation.Rows,
     "pharoah-sim bench attendance": bench_attendance.AttendanceFigures,
+    "pharoah-sim bench nodes": bench_nodes.NodesFigures,
     "pharoah-sim bench field": bench_field.FieldRows,
     "pharoah-sim bench looks": bench_looks.LooksRows,
     "pharoah-sim bench check-history": bench_check_history.CheckHistoryRows,
