@@ -45,6 +45,7 @@ from simulation.bench import (
     impact,
     learning as bench_learning,
     looks as bench_looks,
+    nodes as bench_nodes,
     openings as bench_openings,
     scale as bench_scale,
 )
@@ -144,6 +145,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim bench aggregation": aggregation.Rows,
     "pharoah-sim bench attendance": bench_attendance.AttendanceFigures,
     "pharoah-sim bench closed-loop": bench_closed_loop.LoopRows,
+    "pharoah-sim bench nodes": bench_nodes.NodesFigures,
     "pharoah-sim bench field": bench_field.FieldRows,
     "pharoah-sim bench looks": bench_looks.LooksRows,
     "pharoah-sim bench check-history": bench_check_history.CheckHistoryRows,

@@ -3,12 +3,13 @@
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from federation.runtime.console import AsJson, Console, Verb, group
-from federation.runtime.screen import progress as progressing, show, show_json
+from federation.runtime.screen import progress as progressing, say, show, show_json
 from simulation.run import engines
 from simulation.run.engine_options import Address, EngineKind
 from simulation.run.engines import Kind
@@ -91,6 +92,28 @@ def scale(
     if picture is not None:  # at last, so that nothing which it lacks costs the figures
         with _console.failing():
             bench_scale.picture(rows, picture)
+
+
+@bench.command(cls=Verb)
+def nodes(
+    count: Annotated[int, typer.Option("--nodes", min=5, help="Number of nodes, each a process with a home.")] = 100,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds while nodes are killed.")] = 30,
+    pace: Annotated[float, typer.Option(min=0, help="Seconds from the start of a round to that of the next.")] = 60.0,
+    kill_every: Annotated[float, typer.Option(min=0.1, help="Seconds from one kill to the next.")] = 15.0,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Real nodes through one SuperLink, a round a minute, some nodes killed and started again all the time."""
+    with _console.failing():
+        from simulation.bench import nodes as bench_nodes
+        from simulation.run.processes import memory_folder
+
+        with TemporaryDirectory(prefix="pharoah-bench-", dir=memory_folder()) as folder:
+            figures = bench_nodes.nodes(Path(folder), count, rounds, pace, kill_every, say)
+    if as_json:
+        show_json(figures)
+    else:
+        show(*(f"{key}: {value:.6g}" for key, value in figures.items() if value is not None))
 
 
 @bench.command(cls=Verb)

@@ -16,7 +16,7 @@ holds the last week undisturbed and asks whether anything is lost.
 import os
 import random
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -35,6 +35,7 @@ from provider_server.network.grid_tenants import GridTenants
 from provider_server.rounds.provider import Provider
 from provider_server.store.round_store import RoundState
 from provider_server.week import federated_week
+from simulation.judge.exactness import weeks_counted
 from simulation.run.federation import Federation
 from simulation.run.local_grid import LocalGrid, local_task
 from tenant_client.home import create, pin
@@ -367,11 +368,7 @@ class Walk:
 
     def _about_losses(self) -> Iterator[str]:
         """Every week of every member that is here is in the last total, and what it failed in it."""
-        counted: dict[TenantId, set[int]] = defaultdict(set)
-        for release in self.provider.releases():
-            spans = [(one.tenant, one.start_hour, release.plan.end_hour) for one in release.answered]
-            for who, start, end in [*spans, *((one.tenant, one.start_hour, one.end_hour) for one in release.late)]:
-                counted[who] |= set(range(start // HOURS_PER_WEEK, end // HOURS_PER_WEEK))
+        counted = weeks_counted(self.provider.releases())
         failures = 0
         for number, tenant in self.tenants.items():
             weeks = counted[tenant.id]
