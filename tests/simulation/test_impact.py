@@ -109,6 +109,7 @@ def test_who_knows_the_truth_avoids_all_and_refuses_nobody_else() -> None:
 
 def test_without_pharoah_nothing_is_saved_and_nobody_is_bothered() -> None:
     nothing = asdict(impact(world(), [None] * PERIODS))
+    assert nothing.pop("right_refusal_share") is None
     assert {value for key, value in nothing.items()} == {0.0}
 
 
