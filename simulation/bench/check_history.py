@@ -122,9 +122,10 @@ def _precision(trial: Trial, histories: Histories, bundle: Bundle) -> Precision:
     cloud, hour = trial.cloud, float(bundle.until_hour)
     failures, of_all = histories.failures(hour), Checker(bundle)
     planted, weights, said = [], [], []
+    by_itself, joined = alone(bundle), with_bundle(bundle)
     for tenant, jobs in _jobs(trial, hour).items():
         own = histories.until(tenant, hour, failures)
-        checkers = Checker(alone(bundle, own).bundle), of_all, Checker(with_bundle(bundle, own).bundle)
+        checkers = Checker(by_itself(own).bundle), of_all, Checker(joined(own).bundle)
         for (workload, context), (row, node_hours) in jobs.items():
             labels = trial.labels(row)
             said.append([_probability(checker, bundle, labels) for checker in checkers])
