@@ -1,6 +1,6 @@
 """`pharoah-provider own-failures`: records which leases the provider saw hardware fail on, for the next bundle."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
