@@ -30,6 +30,7 @@ from federation.transport.certificates import Certificate, hosts_of, issue
 from provider_server.fleet.leases import Lease, context_links, context_tokens
 from provider_server.learning.findings import Findings, learn
 from provider_server.learning.kin import Features, features_of
+from provider_server.learning.own_sight import OwnSight
 from provider_server.learning.publisher import Publisher
 from provider_server.rounds.provider import Provider
 from provider_server.rounds.release import Release
@@ -112,7 +113,8 @@ def open_provider(home: Path, database: str | None, settings: ProviderSettings) 
 
 def open_publisher(home: Path, store: Store) -> Publisher:
     """The publisher that lives in `home`, on the store of its provider."""
-    context_key, public = read_key(home / "context.key"), settings_of(home).names.contexts
+    settings = settings_of(home)
+    context_key, public = read_key(home / "context.key"), settings.names.contexts
 
     def named(epoch: int) -> list[ContextName]:
         tokens = {name: context_tokens(context_key, epoch, name, 0)["context"] for name in public}
@@ -125,10 +127,11 @@ def open_publisher(home: Path, store: Store) -> Publisher:
         own = (hardware.label_of(one.number) for one in kept.contexts.contexts) if kept else ()
         return context_links(context_key, before, now, {*public, *own}, hardware.levels_of(kept))
 
-    def learner(releases: Sequence[Release], leases: Sequence[Lease]) -> Findings:
-        return learn(releases, leases, features=_features(home, context_key, releases[-1].plan.epoch))
+    def learner(releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None) -> Findings:
+        return learn(releases, leases, own, _features(home, context_key, releases[-1].plan.epoch))
 
-    return Publisher(store, SigningKey(read_key(home / "signing.key")), learner, namer=named, contexts=linked)
+    own_epsilon, signing_key = settings.publish.epsilon or None, SigningKey(read_key(home / "signing.key"))
+    return Publisher(store, signing_key, learner, named, linked, own_epsilon)
 
 
 def _features(home: Path, context_key: bytes, epoch: int) -> Features:
