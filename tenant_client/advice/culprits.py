@@ -3,8 +3,9 @@
     weight = prior × evidence of own runs
 
 - *Prior.* A change of context weighs one, and so do all versions together: each by its component's share of those
-  entries of the shipped table whose effect explains the failure. A version with such an entry, and a version or a
-  context that the provider's bundle speaks against, weighs more, by factors that are assumed (`KNOWN`, `TOLD`).
+  entries of the shipped table whose effect explains the failure. An entry against the version itself adds to that
+  (`KNOWN`), whatever the component: where entries are many, innocent upgrades bring some. What the bundle speaks
+  against weighs more by a factor (`TOLD`). Both are assumed.
 - *Own runs.* If this change is the culprit, a share p₁ of runs with it fails so and a smaller share p₀ of the others,
   both unknown. The evidence is the likelihood of what runs showed, averaged over both. So a version with which runs
   succeeded goes back, and one without which none failed comes forward.
@@ -30,7 +31,7 @@ from tenant_client.sources.software import Software, component_of
 
 # Assumed, not learnt: how much a change weighs by its kind, and how much more with an entry or a bundle against it.
 KINDS: Mapping[str, float] = {"context": 1, "precision": 0.1, "parallelism": 0.1, "collective": 0.05, "operator": 0.02}
-KNOWN: Mapping[Fit, float] = {Fit.APPLIES: 30.0, Fit.MAY_APPLY: 10.0}
+KNOWN: Mapping[Fit, float] = {Fit.APPLIES: 3.0, Fit.MAY_APPLY: 1.5}
 TOLD = 30.0
 RECENT = 10  # runs that worked, before the newest of them
 
@@ -94,9 +95,9 @@ def _with_evidence(change: Change, before: Run, after: Run, evidence: Evidence) 
 
 
 def _log_weight(change: Change, reason: str) -> float:
-    known = max((KNOWN[one.fit] for one in change.known if explains(one.effect, reason)), default=1.0)
-    base = _share(change.name, reason) if change.kind == "version" else KINDS[change.kind]
-    return log(base * known * (TOLD if change.told else 1.0)) + (change.went.log_likelihood if change.went else 0.0)
+    known = max((KNOWN[one.fit] for one in change.known if explains(one.effect, reason)), default=0.0)
+    base = known + (_share(change.name, reason) if change.kind == "version" else KINDS[change.kind])
+    return log(base * (TOLD if change.told else 1.0)) + (change.went.log_likelihood if change.went else 0.0)
 
 
 def _share(library: str, reason: str) -> float:
