@@ -38,7 +38,7 @@ def worth_by_hand(records: Records, inside: np.ndarray) -> float:
     def log_likelihood(phi: float) -> float:
         mean = records.exposure_node_hours * np.where(inside, phi, 1.0)
         total, expected = (np.bincount(records.strata, of) for of in (records.events, mean))
-        return float(poisson.logpmf(records.events, mean * (total / expected)[records.strata]).sum())
+        return float(np.sum(poisson.logpmf(records.events, mean * (total / expected)[records.strata])))
 
     return max(map(log_likelihood, PHI)) - log_likelihood(1.0)
 
