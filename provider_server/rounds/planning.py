@@ -73,7 +73,8 @@ class PlanSettings:
     The noise of larger rounds follows the number that answers, of at most `honest_minimum` honest ones if that is not
     0: tenants refuse plans that rely on more than they know. With a `horizon` above 1, the rounds of so many weeks of
     an epoch share correlated noise: one at the end of each week that `openings` names, and of the last one; of every
-    week if it names none. `groups` is how many groups of contributions are opened apart, if there are enough.
+    week if it names none. If it names its last week twice, the last one is opened a second time for what missed it.
+    `groups` is how many groups of contributions are opened apart, if there are enough.
     """
 
     epsilon: float
@@ -105,10 +106,13 @@ class PlanSettings:
         >>> settings = PlanSettings(1.0, 1e-8, 10, 9, horizon=52, openings=(1, 4, 13, 26, 39, 52))
         >>> settings.opening_weeks(52), settings.opening_weeks(20), settings.opening_weeks(30, first=9)
         ((1, 4, 13, 26, 39, 52), (1, 4, 13, 20), (9, 12, 21, 30))
+        >>> replace(settings, openings=(1, 4, 13, 26, 39, 52, 52)).opening_weeks(20)
+        (1, 4, 13, 20, 20)
         """
         named, last = self.openings or tuple(range(1, self.horizon + 1)), min(self.horizon, left)
         later = max(0, first - named[0])
-        return (*(week + later for week in named if week + later < last), last)
+        twice = len(set(named)) < len(named)
+        return (*(week + later for week in named if week + later < last), last, *([last] if twice else []))
 
 
 def make_plan(
@@ -223,13 +227,16 @@ def next_series(
     """The place of the next round: in the series of `earlier` while its openings and epoch last, or in a new one.
 
     A new one begins where no round has counted yet, within the epoch, and so leaves out no week. The last week of an
-    epoch is always an opening, since tokens change and a series ends with it.
+    epoch is always an opening, since tokens change and a series ends with it. A second opening of that week is the next
+    round only over the window of the first.
     """
     if settings.horizon == 1:
         return None
     before = earlier.series if earlier and earlier.epoch == _epoch(settings, window[0]) else None
-    if before is not None and before.position + 1 < len(before.openings) and _is_as_set(settings, before):
-        return Series(before.name, before.start_hour, before.openings, before.position + 1)
+    if earlier and before is not None and before.position + 1 < len(before.openings) and _is_as_set(settings, before):
+        following = Series(before.name, before.start_hour, before.openings, before.position + 1)
+        if not following.is_second or window == earlier.window:
+            return following
     start = _series_start(settings, window, uncounted_since)
     return Series(round_id, start, _openings(settings, start, -(-(window[1] - start) // HOURS_PER_WEEK)), 0)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -82,9 +83,12 @@ class Grounds:
 
     @classmethod
     def founded(
-        cls, root: Path, tenants: int, *, horizon: int = 1, cohort: int = COHORT, large: bool = False
+        cls, root: Path, tenants: int, *, horizon: int = 1, cohort: int = COHORT, large: bool = False, **plan: Any
     ) -> "Grounds":
-        """A new federation below `root`, closed. Few cells are enough unless messages shall be `large`."""
+        """A new federation below `root`, closed. Few cells are enough unless messages shall be `large`.
+
+        `plan` are further settings of its rounds.
+        """
         settings = PlanSettings(
             epsilon=1.0,
             delta=1e-8,
@@ -94,6 +98,7 @@ class Grounds:
             horizon=horizon,
             marginals=MARGINALS if large else MARGINALS[:2],
             band_edges_hours=(*(float(hour) for hour in range(250 if large else 2)), 100_000.0),
+            **plan,
         )
         policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0}
         sampler = InsecureWhisper()
@@ -102,9 +107,9 @@ class Grounds:
         return cls(federation, sampler)
 
     @classmethod
-    def of_failures(cls, root: Path, tenants: int, horizon: int) -> "Grounds":
+    def of_failures(cls, root: Path, tenants: int, horizon: int, **plan: Any) -> "Grounds":
         """The same, with leases of all tenants that fail once in each week."""
-        grounds = cls.founded(root, tenants, horizon=horizon)
+        grounds = cls.founded(root, tenants, horizon=horizon, **plan)
         with grounds.opened(root) as federation:
             for number in range(tenants):
                 begin(federation, number)
@@ -335,7 +340,7 @@ def _about_bundles(federation: Federation) -> Iterator[str]:
 def is_exact(federation: Federation, release: Release) -> bool:
     """Whether a release shows the exact counts of those who answered, in all its weeks, up to the whisper."""
     kept = (made for made in federation.provider.releases() if _same_series(made.plan, release.plan))
-    before = [made for made in kept if made.plan.end_hour < release.plan.end_hour]
+    before = [made for made in kept if made.plan.position < release.plan.position]
     sums = [exact(federation, made) for made in (*before, release)]
     expected = [np.sum(tables, axis=0) for tables in zip(*sums, strict=True)]
     pairs = zip(release.tables, expected, strict=True)
@@ -348,7 +353,8 @@ def exact(federation: Federation, release: Release) -> list[Integers]:
     counts = [by_id[answer.tenant].counts(release.plan) for answer in release.answered]
     for late in release.late:
         own = by_id[late.tenant]
-        (plan,) = (plan for plan in own.plans() if plan.end_hour == late.end_hour and _same_series(plan, release.plan))
+        answered = (plan for plan in own.plans() if _same_series(plan, release.plan))
+        (plan,) = (plan for plan in answered if (own.begins(plan), plan.end_hour) == (late.start_hour, late.end_hour))
         assert [one.levels for one in plan.dimensions] == [one.levels for one in release.plan.dimensions]
         counts.append(own.counts(plan))
     return [np.sum(column, axis=0) for column in zip(*counts, strict=True)]
