@@ -54,7 +54,7 @@ def unheard(store: RoundStore, plan: Plan) -> frozenset[Digest]:
 
     Everything is here that a request names or that is stored.
     """
-    present = store.contributors(plan.round_id)
+    present = _answered(store, plan)
     heard, named = set(), set()
     for kept, _ in _series(store, plan):
         for signed in _headers(store, kept):
@@ -66,9 +66,9 @@ def unheard(store: RoundStore, plan: Plan) -> frozenset[Digest]:
 
 
 def is_opened_again(store: RoundStore, last: Plan, members: Set[TenantId]) -> bool:
-    """Whether the series of `last` has a second opening of its last week to come, and one of `members` needs it.
+    """Whether the series of `last` has a second opening of its last week to come, and an answer is still missing.
 
-    Not where that was held or given up.
+    That is one of `members` to `last`, or of anybody to a round before it. False once it was held or given up.
     """
     if last.series is None or last.series.openings[last.position + 1 :] != last.series.openings[-1:]:
         return False
@@ -76,9 +76,14 @@ def is_opened_again(store: RoundStore, last: Plan, members: Set[TenantId]) -> bo
         return False
     if any(plan.position > last.position for _, plan in _series(store, last)):
         return False
-    request, waiting = store.get(last.round_id).request, store.contributors(last.round_id)
-    heard = set(reopened(UnmaskRequest, request).contributors) if request else waiting
-    return bool(members - heard or waiting - heard)
+    answered, arrived = _answered(store, last), store.contributors(last.round_id)
+    return bool(members - answered or arrived - answered or unheard(store, last))
+
+
+def _answered(store: RoundStore, plan: Plan) -> set[TenantId]:
+    """Who is in the set of a round, or will be once it is fixed."""
+    request = store.get(plan.round_id).request
+    return set(reopened(UnmaskRequest, request).contributors) if request else store.contributors(plan.round_id)
 
 
 # ---- what they count -------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ enough owners. Owners are counted only among those left, so that a coarse row ne
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -35,6 +35,23 @@ from federation.protocol.round_messages import LADDER_LABELS
 from provider_server.fleet.leases import Lease
 
 LEAST_SCALE = 3.0  # of a part of a tenant's Gaussian noise: sums of smaller ones are not priced as one Gaussian
+
+
+class MaskKeysServed(Refusal):
+    """A new epoch would begin under mask keys of an earlier one: who got them now could open what was sent then."""
+
+    default_hint = (
+        "no tenant was asked; each mask trustee runs `pharoah-trustee renew-mask-key`, all hand over, and `deposit`;"
+        " then `pharoah-provider reseat`"
+    )
+
+
+def check_mask_keys(plan: Plan, before: Iterable[Plan]) -> None:
+    """MaskKeysServed where `plan` begins a series under mask keys of rounds of an earlier epoch."""
+    served = {masking.mask_key for earlier in before if earlier.epoch < plan.epoch for masking in earlier.trustees}
+    old = [one.index for one in plan.trustees if one.mask_key in served]
+    if old and not plan.position:
+        raise MaskKeysServed(f"epoch {plan.epoch} would begin under mask keys of an earlier one, of trustees {old}")
 
 
 class NothingToCount(Refusal):
@@ -75,6 +92,7 @@ class PlanSettings:
     an epoch share correlated noise: one at the end of each week that `openings` names, and of the last one; of every
     week if it names none. If it names its last week twice, the last one is opened a second time for what missed it.
     `groups` is how many groups of contributions are opened apart, if there are enough.
+    With `new_mask_keys` no epoch begins under mask keys of an earlier one.
     """
 
     epsilon: float
@@ -90,6 +108,7 @@ class PlanSettings:
     openings: tuple[int, ...] = ()
     groups: int = 1
     honest_minimum: int = 0
+    new_mask_keys: bool = False
     marginals: tuple[MarginalSpec, ...] = MARGINALS
 
     def scales(self, rounds: int | None = None) -> tuple[float, ...]:

@@ -55,7 +55,15 @@ from provider_server.rounds.late import (
     with_exposure_of,
 )
 from provider_server.rounds.owners import as_owned, evidence, with_held_links
-from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_opening, next_series
+from provider_server.rounds.planning import (
+    MOST_EXCESS,
+    PlanSettings,
+    check_mask_keys,
+    make_plan,
+    most_excess,
+    next_opening,
+    next_series,
+)
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of, past_rounds
 from provider_server.rounds.schedule import BadWindow, Window
 from provider_server.store.hint_store import HintStore
@@ -292,6 +300,8 @@ class Provider:
             uncounted_since=since,
             bundle=self._published(),
         )
+        if self.settings.new_mask_keys:
+            check_mask_keys(plan, (reopened(Plan, kept.signed_plan) for kept in self.store.rounds.rounds()))
         self._warn_of_noise(plan)
         return plan
 

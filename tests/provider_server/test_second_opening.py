@@ -143,6 +143,22 @@ def test_what_was_charged_and_not_made_at_the_last_opening_is_made_at_the_second
     assert charged(federation) == [WEEKS[0], LAST, NEXT]
 
 
+def test_what_was_not_heard_before_and_not_repeated_at_the_last_opening_counts_in_the_second(
+    federation: Federation,
+) -> None:
+    """Everybody answers the last opening, and the header of one names what is still missing."""
+    own = federation.tenants[LATE].answer
+    hold(federation, WEEKS[0], deaf(federation))
+    lost = {LATE: lambda verb, payload: b"" if verb is Query.UNHEARD else own(verb, payload)}
+    first, _ = hold(federation, LAST, lost)
+    assert (first.contributors, first.late) == (TENANTS, ())
+    hold(federation, NEXT)
+    second = second_of(federation)
+    assert [(late.start_hour, late.end_hour) for late in second.late] == [WEEKS[0]]
+    assert is_exact(federation, second)
+    assert charged(federation) == list(WEEKS)
+
+
 def test_there_is_no_second_opening_where_nobody_missed_the_first(federation: Federation) -> None:
     for window in WEEKS:
         hold(federation, window)

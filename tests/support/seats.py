@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crypto.masking import MaskKey
 from crypto.signing import SigningKey
@@ -104,3 +104,23 @@ def succeed(
     recovered = custody.recovered_key(of.committee, cards, handovers, deposits, *own)
     provider.reseat(after.trustees, handovers)
     return Succeeded(successor, {share.index: share for share in shares}, recovered)
+
+
+def renew_mask_keys(of: Custody, federation: Federation, seats: Iterable[int] = (3, 4, 5)) -> Custody:
+    """The trustees of these seats make new mask keys, and all hand over; the custody after it.
+
+    Trustees are left as they are after a restart with the keys and shares to come.
+    """
+    new = {seat: MaskKey.generate(os.urandom) for seat in seats}
+    holders = [replace(one, mask=new.get(seat, one.mask)) for seat, one in enumerate(of.holders, 1)]
+    cards = [holder.card for holder in holders]
+    handovers = of.handovers(cards, (1, 3, 5))
+    federation.provider.reseat(succession.succeeded(of.committee, cards, handovers).trustees, handovers)
+    shares = [
+        succession.own_new_share(of.committee, cards, handovers, one.signing.public, one.sealing) for one in holders
+    ]
+    for trustee, share in zip(federation.trustees, shares, strict=True):
+        trustee._renewed = share
+        trustee._mask_keys |= {key.public: key for key in [new.get(trustee.index)] if key}
+    committee = committee_of(federation.provider.directory)
+    return Custody(holders, {share.index: share for share in shares}, committee)
