@@ -124,6 +124,7 @@ def of_series(parties: Parties, *, quick: bool) -> list[Case]:
 
 def audit(chosen: Sequence[Case], risk: float, seconds: float = math.inf, runs: int | None = None) -> list[Row]:
     """All rows. Each case has one run; of its other runs there are as many as fit into `seconds` of processor time."""
+    chosen = [case for case in chosen if case.runs]
     wanted = [min(case.runs, runs or case.runs) for case in chosen]
     costs, tallies = [], []
     for case in chosen:
@@ -182,8 +183,7 @@ def main() -> int:
     chosen = options.parse_args()
     risk = QUICK_RISK if chosen.quick else RISK
     which = of_series if chosen.series else cases
-    found = [case for case in which(make_parties(), quick=chosen.quick) if case.runs]
-    rows = audit(found, risk, chosen.seconds, chosen.runs)
+    rows = audit(which(make_parties(), quick=chosen.quick), risk, chosen.seconds, chosen.runs)
     print("\n".join(json.dumps(asdict(row)) for row in rows) if chosen.as_json else table(rows))
     return int(any(is_wrong(row) for row in rows))
 
