@@ -50,7 +50,7 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     horizon_weeks: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_HORIZON)] = 52
     openings: tuple[Positive, ...] = (1, 4, 13, 26, 39, 52, 52)
     groups: Positive = 1
-    new_mask_keys: bool = True
+    new_mask_keys: Literal["required", "optional"] = "required"
 
     def __post_init__(self) -> None:
         if self.noise_shares > self.cohort_minimum:
@@ -80,7 +80,7 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             openings=self.openings,
             groups=self.groups,
             honest_minimum=self.honest_minimum,
-            new_mask_keys=self.new_mask_keys,
+            new_mask_keys=self.new_mask_keys == "required",
         )
 
 

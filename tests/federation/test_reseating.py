@@ -39,7 +39,8 @@ def test_a_good_entry_is_followed_to_the_seats_that_it_says(good: dict[str, Any]
 
 
 def test_the_good_ones_differ_as_they_say() -> None:
-    before, renewed, kept, lost, _ = VECTORS["good"]
+    before, renewed, kept, lost, later = VECTORS["good"]
+    assert later["kept_mask_keys"] == renewed["kept_mask_keys"] != []  # whoever joins ends no series
     assert renewed["verify_keys"] == before["verify_keys"]
     assert not set(renewed["share_keys"]) & set(before["share_keys"])
     assert [one["verify_keys"][:-1] for one in (kept, lost)] == [before["verify_keys"][:-1]] * 2
