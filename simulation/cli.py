@@ -326,8 +326,9 @@ def _epsilon(text: str) -> float | None:
 @contextmanager
 def _homes(out: Path | None) -> Iterator[Path]:
     """A folder for the homes of a run, in memory where possible; copied to `out` afterwards."""
-    memory = Path("/dev/shm")  # noqa: S108 - the directory below it has a random name and mode 0700
-    with tempfile.TemporaryDirectory(prefix="pharoah-", dir=memory if memory.is_dir() else None) as root:
+    from simulation.run.processes import memory_folder
+
+    with tempfile.TemporaryDirectory(prefix="pharoah-", dir=memory_folder()) as root:
         yield Path(root)
         if out is not None:
             homes = out / "homes"

@@ -30,9 +30,20 @@ class ClaimsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     anchor_days: Annotated[int, msgspec.Meta(ge=0, le=7)] = 7
 
 
+class DecisionsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What decisions that reach the provider rest on: `check --gate` in a prolog, a job script or an admission check.
+
+    With `own_history`, the provider sees of a job that does not start, or of a node that is left out, a function of
+    exact outcomes of yours, without noise and outside of the budget. Without, decisions rest on the bundle alone.
+    """
+
+    own_history: bool = False
+
+
 class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of tenant.toml."""
 
     provider: ProviderTable = ProviderTable()
     node: NodeTable = NodeTable()
     claims: ClaimsTable = ClaimsTable()
+    decisions: DecisionsTable = DecisionsTable()

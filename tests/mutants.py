@@ -34,7 +34,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-VERDICTS = "provider_server/learning/verdicts.py"
+VERDICTS, JUDGEMENT = "provider_server/learning/verdicts.py", "federation/protocol/judgement.py"
 PLACES = (
     "crypto/*.py",
     "federation/protocol/*.py",
@@ -44,7 +44,7 @@ PLACES = (
 )
 CLOSEST, CLOSE = 2, 8  # files of tests that run before all others: collecting many takes longer than most kills
 EQUIVALENT: Mapping[str, str] = {  # a mutant without its line: why no test can tell it from the original
-    f"{VERDICTS}: false_share <= FALSE_SHARE  ->  false_share < FALSE_SHARE": (
+    f"{JUDGEMENT}: false_share <= FALSE_SHARE  ->  false_share < FALSE_SHARE": (
         "1 less a float from 0.5 on is a multiple of 2^-53, which 0.04 is not, and 1 less a smaller one is above 0.04"
     ),
     "provider_server/rounds/schedule.py: start < 0  ->  start < -1": "a start of -1 is refused as no whole week",
@@ -174,7 +174,7 @@ def mutants(path: Path, root: Path = ROOT) -> list[list[Mutant]]:
     source, name = path.read_text(encoding="utf-8"), path.relative_to(root).as_posix()
     once: set[tuple[int, str]] = set()
     found = []
-    for guard in guards(ast.parse(source), named_bounds=name == VERDICTS):
+    for guard in guards(ast.parse(source), named_bounds=name in (VERDICTS, JUDGEMENT)):
         made = [_mutant(name, source, part, other) for part, other in changes(guard)]
         found.append([one for one in made if (one.line, one.change) not in once])
         once |= {(one.line, one.change) for one in made}

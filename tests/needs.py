@@ -20,6 +20,7 @@ PYTHON = {
 DEBIAN = {
     "chromium": "chromium",
     "ip": "iproute2",
+    "nginx": "libnginx-mod-stream",
     "openssl": "openssl",
     "postgres": "postgresql",
     "prometheus": "prometheus",

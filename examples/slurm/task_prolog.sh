@@ -8,7 +8,7 @@
 command -v pharoah-tenant >/dev/null 2>&1 || PATH="$PATH:/usr/local/bin:/opt/pharoah/bin"
 [ "${SLURM_PROCID:-0}" = 0 ] && [ -n "${PHAROAH_LEASE:-}" ] || exit 0
 
-said=$(timeout "${PHAROAH_CHECK_TIMEOUT_S:-10}" pharoah-tenant check "$PHAROAH_LEASE" 2>&1)
+said=$(timeout "${PHAROAH_CHECK_TIMEOUT_S:-10}" pharoah-tenant check --gate "$PHAROAH_LEASE" 2>&1)
 code=$?
 case $code in
 0) verdict=ok ;;

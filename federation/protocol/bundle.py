@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from crypto.codec import Count, Few, Many, Message, Number, Record, Text
 from crypto.ids import Token
+from federation.protocol.evidence import Evidence
 
 SKETCH_BYTES = 8 * 64
 LONGEST_NAME = 100
@@ -146,11 +147,12 @@ class Statement(Record, frozen=True):
             raise ValueError("epsilon must be positive and finite, delta in [0, 1)")
 
 
-class Bundle(Message, frozen=True, tag="pharoah/bundle/2"):
+class Bundle(Message, frozen=True, tag="pharoah/bundle/3"):
     """The findings at one time. Bundle 0 of an epoch has a catalogue and no findings.
 
     `band_edges_hours` are the ages that bound the bands of `hazards`, from 0 on, one more than there are bands.
-    `context_names` are the public names of contexts, if the provider sets any.
+    `context_names` are the public names of contexts, if the provider sets any. `evidence` lets tenants join what they
+    know themselves.
     """
 
     number: Count
@@ -164,10 +166,14 @@ class Bundle(Message, frozen=True, tag="pharoah/bundle/2"):
     factors: Many[FactorEntry] = ()
     rules: Many[RuleEntry] = ()
     context_names: Many[ContextName] = ()
+    evidence: Evidence | None = None
 
     def __post_init__(self) -> None:
         if len(self.names) < len(self.context_names):
             raise ValueError("a context must have one name")
+        known = self.evidence
+        if known and (len(known.pairs), len(known.hazards)) != (len(self.mismatches), len(self.hazards)):
+            raise ValueError("evidence must have as many pairs and hazards as the findings")
 
     @property
     def names(self) -> dict[str, str]:

@@ -56,19 +56,20 @@ class LeaseRequest(Message, frozen=True, tag="pharoah/lease-request/1"):
 
 
 class GrantedLease(Record, frozen=True):
-    """A lease of the asking tenant, and the context tokens that go with it."""
+    """A lease of the asking tenant, how many nodes it has, and the context tokens that go with it."""
 
     lease: LeaseId
     epoch: Count
     start_h: Number
     context: Token
     context_level: Token
+    nodes: Count
 
     @classmethod
-    def of(cls, lease: LeaseId, epoch: int, start_h: float, labels: Mapping[str, str]) -> "GrantedLease":
+    def of(cls, lease: LeaseId, epoch: int, start_h: float, labels: Mapping[str, str], nodes: int) -> "GrantedLease":
         """The lease with the context tokens among `labels`."""
         context, level = (Token(bytes.fromhex(labels[name])) for name in ("context", "context_level"))
-        return cls(lease, epoch, start_h, context, level)
+        return cls(lease, epoch, start_h, context, level, nodes)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -76,7 +77,7 @@ class GrantedLease(Record, frozen=True):
         return {"context": str(self.context), "context_level": str(self.context_level)}
 
 
-class LeaseGrants(Message, frozen=True, tag="pharoah/lease-grants/1"):
+class LeaseGrants(Message, frozen=True, tag="pharoah/lease-grants/2"):
     """The provider's answer to the tenant that asked."""
 
     tenant: TenantId
@@ -111,7 +112,10 @@ def finest_row(labels: Mapping[str, str], rows: Container[str]) -> str:
 
     Tenants place counts by it and the provider places exposure by it, so both fall back to coarser rungs alike.
     """
-    return next((labels[rung] for rung in LADDER_LABELS if labels.get(rung) in rows), "")
+    for rung in LADDER_LABELS:
+        if labels.get(rung) in rows:
+            return labels[rung]
+    return ""
 
 
 class Ladder(Message, frozen=True, tag="pharoah/ladder/2"):

@@ -24,6 +24,7 @@ from federation.protocol import (
     custody,
     directory,
     enrolment,
+    evidence,
     invitation,
     plan,
     round_messages,
@@ -127,7 +128,7 @@ def some_messages() -> list[Any]:
         DirectoryUpdate(tuple(map(KEY.sign, some_entries()))),
         possession.MaskKeyClaim(member.verify_key, member.mask_key, 0),
         LeaseRequest(member.tenant, 0, 168),
-        LeaseGrants(member.tenant, (GrantedLease(LeaseId(bytes(16)), 0, 1.5, token, token),)),
+        LeaseGrants(member.tenant, (GrantedLease(LeaseId(bytes(16)), 0, 1.5, token, token, 4),)),
         owned,
         asked,
         endorsed,
@@ -137,8 +138,18 @@ def some_messages() -> list[Any]:
         Receipt(Digest(bytes(32))),
         Catalogue((CatalogueEntry("resnet", bytes(SKETCH_BYTES)),)),
         bundle.Bundle(1, 0, 168, (), (), (), bundle.Statement(1.0, 0.0, "discrete_laplace", 1, 3)),
+        a_bundle_with_evidence(token),
         *some_online_messages(member.tenant, token),
     ]
+
+
+def a_bundle_with_evidence(token: Token) -> bundle.Bundle:
+    """What a tenant joins with its own history."""
+    pair = bundle.MismatchEntry(token, token, 0.9, 4.0, 2.0, 8.0, 12.0, bundle.PairJudgement.WORSE, ())
+    hazard = bundle.HazardEntry(token, "0", 1.0, 0.5, 2.0)
+    behind = evidence.PairEvidence(1.5, 0.2, 4.0, bytes(evidence.LEVELS))
+    known = evidence.Evidence((RoundId(bytes(16)),), (0.0,) * evidence.LEVELS, 0.0, (1.0,), (behind,))
+    return bundle.Bundle(1, 0, 168, (), (pair,), (hazard,), None, evidence=known)
 
 
 def some_online_messages(tenant: TenantId, token: Token) -> Iterator[Any]:

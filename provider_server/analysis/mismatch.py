@@ -61,6 +61,8 @@ class Mismatches:
     and `ratio_if_worse` are θ's posterior means given which of the two it is; `relative_variance` is its variance over
     its squared mean. `share_worse`, `spread` and `scale` are of the prior; `shape` is how leases differ (infinite:
     not at all), `seen_rate` the rate of what the provider sees itself, over what its hazards explain.
+
+    `log_prior` (grid,) and `log_likelihood` (P, grid) of θ are those behind all this; `log_sd` is that of `expected`.
     """
 
     workload: Places
@@ -80,6 +82,9 @@ class Mismatches:
     spread: float
     scale: float
     shape: float
+    log_prior: Floats
+    log_likelihood: Floats
+    log_sd: Floats
 
 
 @dataclass(frozen=True)
@@ -211,10 +216,11 @@ def find_mismatches(table: LifeTable, counted: Floats | None = None, own: Leases
         ratio = posterior.quantile(0.5)
         heard = [one.again(pairs, prior.log_mass + says, ratio) for one, says in zip(heard, others, strict=True)]
         prior, posterior = _empirical_bayes(_together(heard), prior)
+    expected = np.array([one.base.rate * one.witness.exposure for one in heard])
     return Mismatches(
         workload=pairs[0],
         context=pairs[1],
-        expected=np.sum([one.base.rate * one.witness.exposure for one in heard], axis=0),
+        expected=expected.sum(axis=0),
         seen_rate=sum((one.base.rate * posterior.quantile(0.5) for one in heard[1:]), np.zeros(len(pairs[0]))),
         probability_worse=posterior.above(WORSE_FROM),
         probability_half_more=posterior.above(HALF_MORE),
@@ -229,6 +235,9 @@ def find_mismatches(table: LifeTable, counted: Floats | None = None, own: Leases
         spread=prior.spread,
         scale=prior.scale,
         shape=min(one.witness.shape for one in heard),
+        log_prior=prior.log_mass,
+        log_likelihood=np.log(np.maximum(_together(heard), np.finfo(float).tiny)),
+        log_sd=np.linalg.norm(expected * [one.base.log_sd for one in heard], axis=0) / expected.sum(axis=0),
     )
 
 

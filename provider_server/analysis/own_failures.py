@@ -86,12 +86,12 @@ class OwnFailures:
 
 def _by_rate(leases: Leases, pairs: int, shape: float, log_crude: float) -> Floats:
     """log p of each pair's leases (pairs, rates), up to a term per pair."""
-    failures = leases.by_pair(leases.failures, pairs)
-    values = np.empty((pairs, len(LOG_RATE)))
+    values = leases.by_pair(leases.failures, pairs)[:, None] * LOG_RATE
+    if np.isinf(shape):
+        return np.asarray(values - leases.by_pair(leases.explained, pairs)[:, None] * np.exp(log_crude + LOG_RATE))
     for place, log_rate in enumerate(LOG_RATE):
         mean = leases.explained * np.exp(log_crude + log_rate)
-        each = mean if np.isinf(shape) else (leases.failures + shape) * np.log1p(mean / shape)
-        values[:, place] = failures * log_rate - leases.by_pair(each, pairs)
+        values[:, place] -= leases.by_pair((leases.failures + shape) * np.log1p(mean / shape), pairs)
     return values
 
 

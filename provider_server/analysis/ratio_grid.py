@@ -11,5 +11,7 @@ def read_rows(values: Floats, place: Floats) -> Floats:
     """Rows of `values` (P, n) at fractional places (P, m), linear in between and constant beyond."""
     place = np.clip(place, 0.0, values.shape[1] - 1.001)
     below = place.astype(np.intp)
-    above, rows = place - below, np.arange(len(values))[:, None]
-    return np.asarray((1.0 - above) * values[rows, below] + above * values[rows, below + 1], np.float64)
+    above, flat = place - below, np.ascontiguousarray(values).ravel()
+    below += values.shape[1] * np.arange(len(values))[:, None]
+    left = flat.take(below)
+    return np.asarray(left + above * (flat.take(below + 1) - left), np.float64)

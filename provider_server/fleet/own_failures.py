@@ -11,11 +11,16 @@ What tenants report contains these failures; they are never added to it.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from crypto.ids import LeaseId
+from federation.protocol.life_table import Floats
+from provider_server.fleet.leases import Slices
 
 
 class OwnFailure(NamedTuple):
@@ -38,6 +43,15 @@ class EventsOfLeases:
         for failure in failures:
             found[failure.lease].append(failure.at_h)
         return cls({lease: tuple(sorted(hours)) for lease, hours in found.items()})
+
+    def by_band(self, slices: Slices, edges: Sequence[float]) -> Floats:
+        """How many there were in each slice by age band (slices, bands); `edges` are those of the bands, in hours."""
+        found = np.zeros(slices.node_hours.shape)
+        for row, lease in enumerate(slices.leases):
+            if lease.lease in self.hours:
+                hours = np.clip(lease.start_h + np.array(edges), *slices.spans[row]).tolist()
+                found[row] = [self.between(lease.lease, *band) for band in pairwise(hours)]
+        return found
 
     def between(self, lease: LeaseId, start_h: float, end_h: float) -> int:
         """How many there were on a lease in [start_h, end_h)."""

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from crypto.ids import Token
 from federation.protocol.bundle import (
     Bundle,
@@ -15,6 +17,7 @@ from federation.protocol.bundle import (
     RuleEntry,
     Statement,
 )
+from federation.protocol.evidence import Evidence
 from federation.protocol.life_table import PER_NODE_HOURS
 from federation.protocol.plan import Plan
 from provider_server.analysis.rules import Rule
@@ -75,6 +78,7 @@ def compose(
         factors=tuple(FactorEntry(one.dimension, one.level, one.ratio, one.low, one.high) for one in findings.factors),
         rules=tuple(rules) if findings.rules is None else _rules(findings.rules),
         context_names=tuple(names),
+        evidence=_evidence(findings, releases),
     )
 
 
@@ -90,6 +94,11 @@ def charges(bundles: Iterable[Bundle], newest: Plan) -> dict[Pair, float]:
                 if entry.judgement is PairJudgement.WORSE:
                     found.setdefault((str(entry.workload), str(entry.context)), 1.0 - entry.probability_worse)
     return found
+
+
+def _evidence(findings: Findings, releases: Sequence[Release]) -> Evidence | None:
+    known, rounds = findings.evidence, tuple(made.plan.round_id for made in releases)
+    return replace(known, rounds=rounds) if known else None
 
 
 def _rules(found: Sequence[Rule]) -> tuple[RuleEntry, ...]:

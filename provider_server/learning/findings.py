@@ -13,10 +13,12 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from federation.protocol.causes import Domain
+from federation.protocol.evidence import Evidence
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.cap_correction import ALIKE, Shape, capped_mean, capped_slope
 from provider_server.analysis.capped_hazard import JobWeeks, fit_capped
@@ -24,16 +26,20 @@ from provider_server.analysis.factors import Factor
 from provider_server.analysis.hazard import Estimate
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.analysis.noisy_counts import LOG_FACTOR
+from provider_server.analysis.own_hazard import seen_share
+from provider_server.analysis.ratio_grid import read_rows
 from provider_server.analysis.rules import Rule
 from provider_server.analysis.versions import PairPrior, Partition, partitions
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.own_failures import OwnFailure
+from provider_server.learning.evidence import evidence_of
 from provider_server.learning.seen import Places, Seen
-from provider_server.learning.verdicts import PairFinding, judge_pairs
+from provider_server.learning.verdicts import MISREPORTED, PairFinding, judge_pairs
 from provider_server.rounds.release import Release
 
 CORRECTIONS = 1
 UNREPORTED = 0.1  # of what the provider saw, tenants may not have counted about so much
+LEAST_HIDDEN = 0.05  # of any failures that are expected: what the provider sees is never all of a kind
 CONTEXT_SD = 1.0  # of the log hazard between contexts and build-up levels, and between bands: factors, not decades
 
 
@@ -52,7 +58,8 @@ class RateFinding:
 class Findings:
     """The findings from a set of releases; `versions` by the token of their archetype.
 
-    `rules` come from benchmark jobs, not from releases; None if no benchmark jobs were read.
+    `rules` come from benchmark jobs, not from releases; None if no benchmark jobs were read. `evidence` is in the order
+    of `pairs` and `rates`.
     """
 
     pairs: tuple[PairFinding, ...]
@@ -60,6 +67,7 @@ class Findings:
     versions: Mapping[str, Partition] = field(default_factory=dict)
     factors: tuple[Factor, ...] = ()
     rules: tuple[Rule, ...] | None = None
+    evidence: Evidence | None = None
 
 
 def learn(releases: Sequence[Release], leases: Sequence[Lease], own: Sequence[OwnFailure] | None = None) -> Findings:
@@ -73,7 +81,9 @@ def learn(releases: Sequence[Release], leases: Sequence[Lease], own: Sequence[Ow
     for _ in range(CORRECTIONS):
         hazards = _fit_hazards(seen, pairs.risk(seen), pairs.found.shape)
         pairs = _fit_pairs(seen, hazards, pairs)
-    return Findings(pairs.findings(seen), hazards.findings(), pairs.versions(leases))
+    node_hours = seen.by_pair(seen.node_hours.sum(axis=1))[pairs.found.workload, pairs.found.context]
+    evidence = evidence_of(pairs.found, pairs.explained, node_hours, hazards.base[hazards.known])
+    return Findings(pairs.findings(seen), hazards.findings(), pairs.versions(leases), evidence=evidence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +120,22 @@ class _Hazards:
 
     def explained(self, seen: Seen) -> Floats:
         """Failures of each job-week (J,) by the hazard alone; by an average one where its context has no row."""
-        rates = np.vstack([self.base, self.base.mean(axis=0)])[seen.level]
-        return np.asarray((rates * seen.node_hours).sum(axis=1), np.float64)
+        return np.asarray(self.by_band(seen).sum(axis=1), np.float64)
+
+    def by_band(self, seen: Seen) -> Floats:
+        """The same by age band (J, bands)."""
+        return np.asarray(np.vstack([self.base, self.base.mean(axis=0)])[seen.level] * seen.node_hours, np.float64)
+
+    @property
+    def known(self) -> tuple[Places, ...]:
+        """Where something ran."""
+        return np.nonzero(self.rates.value > 0)
 
     def findings(self) -> tuple[RateFinding, ...]:
         middle, (low, high) = self.rates.value, self.rates.interval()
         return tuple(
             RateFinding(self.levels[c], self.bands[b], float(middle[c, b]), float(low[c, b]), float(high[c, b]))
-            for c, b in np.argwhere(middle > 0)
+            for c, b in zip(*self.known, strict=True)
         )
 
 
@@ -168,11 +186,22 @@ class _Pairs:
     counted: Floats
     by_factor: Floats
 
+    @property
+    def explained(self) -> Floats:
+        """What the hazards explain of each pair that was found (P,)."""
+        return np.asarray(self.table.exposure_node_hours[self.found.workload, self.found.context], np.float64)
+
+    @cached_property
+    def seen_rate(self) -> Floats:
+        """What the provider sees of each pair over what it would of an average one: flat, 0 where there is no row."""
+        rate = np.zeros(self.table.events.size + 1)
+        rate[np.ravel_multi_index((self.found.workload, self.found.context), self.table.shape)] = self.found.seen_rate
+        return rate
+
     def risk(self, seen: Seen) -> _Risk:
         """The factors of each job-week's pair over what the hazards explain; average ones where it has no row."""
-        found = self.found
+        found, explained = self.found, self.explained
         pairs = np.ravel_multi_index((found.workload, found.context), self.table.shape)
-        explained = self.table.exposure_node_hours.ravel()[pairs]
         average = float(found.expected.sum() / explained.sum())
         columns = np.repeat([[0.0], [average], [average], [0.0]], self.table.events.size + 1, axis=1)
         columns[0, pairs], columns[3, pairs] = found.probability_worse, found.relative_variance
@@ -183,7 +212,17 @@ class _Pairs:
     def findings(self, seen: Seen) -> tuple[PairFinding, ...]:
         node_hours = seen.by_pair(seen.node_hours.sum(axis=1))
         counted = replace(self.table, exposure_node_hours=self.counted)
-        return tuple(judge_pairs(self.found, counted, seen.control, node_hours))
+        return tuple(judge_pairs(self.found, counted, seen.control, node_hours, self.misreported()))
+
+    def misreported(self) -> Floats:
+        """How many script errors would count if `MISREPORTED` of the hardware failures were told as such."""
+        found, total = self.found, np.zeros(self.table.shape)
+        cells = found.workload, found.context
+        rate = MISREPORTED * found.ratio * found.expected / self.explained
+        place = (np.log(rate) - LOG_FACTOR[0]) / (LOG_FACTOR[1] - LOG_FACTOR[0])
+        log_counted = np.log(np.maximum(self.by_factor[cells], np.finfo(float).tiny))
+        total[cells] = np.exp(read_rows(log_counted, place[:, None])[:, 0])
+        return total
 
     def versions(self, leases: Sequence[Lease]) -> dict[str, Partition]:
         """How the sub-archetypes of each archetype fall into groups; which belong to which is what leases say."""
@@ -202,8 +241,32 @@ def _fit_pairs(seen: Seen, hazards: _Hazards, before: _Pairs | None = None) -> _
     counted = seen.by_pair(capped_mean(explained, seen.most, shape))
     if seen.visible is None:
         return _Pairs(table, find_mismatches(table, by_factor), counted, by_factor)
-    unseen = _unseen(seen, table, explained, before.found if before else None)
-    return _Pairs(table, find_mismatches(*unseen, seen.own(explained)), counted, by_factor)
+    sight = _Sight.of(seen, hazards, seen.visible, before)
+    unseen = _unseen(seen, table, sight, before)
+    return _Pairs(table, find_mismatches(*unseen, seen.own(sight.visible, sight.in_sight)), counted, by_factor)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sight:
+    """The `visible` failures of job-weeks, and what hazards explain: `in_sight` (one to one overall) and `hidden`.
+
+    All (J,). How much is seen differs by size, age and level (`analysis.own_hazard`).
+    """
+
+    visible: Floats
+    in_sight: Floats
+    hidden: Floats
+
+    @classmethod
+    def of(cls, seen: Seen, hazards: _Hazards, visible: Floats, before: "_Pairs | None") -> "_Sight":
+        """`before` are the pairs found so far, `visible` has shape (J, bands)."""
+        explained, risk, rate = hazards.by_band(seen), np.ones((len(visible), 1)), np.ones((len(visible), 1))
+        if before is not None:
+            risk, rate = before.risk(seen).mean[:, None], before.seen_rate[seen.pair][:, None]
+        in_sight = explained * seen_share(explained * rate, visible, seen.level, seen.size)
+        part = visible.sum() / max(float((explained * risk).sum()), np.finfo(float).tiny)
+        hidden = np.maximum(explained - part * in_sight, LEAST_HIDDEN * explained)
+        return cls(visible.sum(axis=1), in_sight.sum(axis=1), hidden.sum(axis=1))
 
 
 def _by_factor(seen: Seen, explained: Floats, most: Places, shape: Shape) -> Floats:
@@ -212,24 +275,22 @@ def _by_factor(seen: Seen, explained: Floats, most: Places, shape: Shape) -> Flo
     return np.stack([seen.by_pair(weight) for weight in counted], axis=-1)
 
 
-def _unseen(seen: Seen, table: LifeTable, explained: Floats, before: Mismatches | None) -> tuple[LifeTable, Floats]:
+def _unseen(seen: Seen, table: LifeTable, sight: _Sight, before: "_Pairs | None") -> tuple[LifeTable, Floats]:
     """What tenants counted beyond what the provider saw itself, and how much of it is expected to count at each rate.
 
     In a job-week with V own failures, F - V others count at most. A lease on which the provider saw more failures than
     expected is a bad one, and has more of the others, too: its gamma law has the shape k + V and the mean
     (k + V) / (k + what was expected to be seen).
     """
-    visible = seen.visible if seen.visible is not None else np.zeros(len(explained))
-    known = seen.by_pair(np.minimum(visible, seen.most))
+    known = seen.by_pair(np.minimum(sight.visible, seen.most))
     told = replace(table, events=table.events - known, noise_variance=table.noise_variance + UNREPORTED * known)
-    left = np.maximum(seen.most - visible, 0).astype(np.intp)
-    if before is None or np.isinf(before.shape):
-        return told, _by_factor(seen, explained, left, ALIKE)
-    rate = np.zeros(table.events.size + 1)
-    rate[np.ravel_multi_index((before.workload, before.context), table.shape)] = before.seen_rate
-    failures, expected = (_by_lease(seen, weight) for weight in (visible, explained * rate[seen.pair]))
-    shape = before.shape + failures
-    return told, _by_factor(seen, explained * shape / (before.shape + expected), left, shape)
+    left = np.maximum(seen.most - sight.visible, 0).astype(np.intp)
+    if before is None or np.isinf(before.found.shape):
+        return told, _by_factor(seen, sight.hidden, left, ALIKE)
+    expected = sight.in_sight * before.seen_rate[seen.pair]
+    failures, expected = (_by_lease(seen, weight) for weight in (sight.visible, expected))
+    shape = before.found.shape + failures
+    return told, _by_factor(seen, sight.hidden * shape / (before.found.shape + expected), left, shape)
 
 
 def _by_lease(seen: Seen, weight: Floats) -> Floats:

@@ -29,8 +29,9 @@ class Seen:
 
     `node_hours` has shape (J, bands), all else (J,). `level` (context and build-up) and `cell` (pairs, flat) are the
     rows that counted a job-week; `pair` is the one that its workload and context have by now, perhaps a finer one; -1
-    where there is none. `most` is F, `lease` the place of its lease, `visible` the number of its own failures; None
-    where the provider does not look. `control` counts script errors by pair, its exposure in job-weeks.
+    where there is none. `most` is F, `lease` the place of its lease, `size` the doublings of its nodes; `visible`
+    (J, bands) is the number of its own failures, None where the provider does not look. `control` counts script errors
+    by pair, its exposure in job-weeks.
     """
 
     hazard: LifeTable
@@ -42,6 +43,7 @@ class Seen:
     pair: Places
     most: Places
     lease: Places
+    size: Places
     visible: Floats | None
 
     @classmethod
@@ -51,9 +53,9 @@ class Seen:
         counted = [made for made in releases if _is_last(made, last)]
         hazard, pairs = (_sum(made.table(name) for made in counted) for name in ("hazard", "pairs"))
         columns = zip(*_job_weeks(releases, leases, hazard, pairs, own or ()), strict=True)
-        hours, level, cell, pair, most, lease, visible = (np.concatenate(column) for column in columns)
+        hours, level, cell, pair, most, lease, size, visible = (np.concatenate(column) for column in columns)
         seen = None if own is None else visible
-        return cls(hazard, pairs, _control(counted, pairs), hours, level, cell, pair, most, lease, seen)
+        return cls(hazard, pairs, _control(counted, pairs), hours, level, cell, pair, most, lease, size, seen)
 
     def by_level(self, weight: Floats) -> Floats:
         """Node-hours times `weight`, which is broadcast to (J, bands), by context level and band."""
@@ -68,13 +70,11 @@ class Seen:
         total = np.bincount(self.cell[known], weight[known], self.pairs.events.size)
         return total.astype(np.float64).reshape(self.pairs.shape)
 
-    def own(self, explained: Floats) -> Leases | None:
-        """What the provider saw on each lease beside what its hazards explain of each job-week (J,)."""
-        if self.visible is None:
-            return None
+    def own(self, visible: Floats, explained: Floats) -> Leases:
+        """What the provider saw on each lease beside what its hazards explain; both of each job-week (J,)."""
         known = np.flatnonzero(self.pair >= 0)
         _, first, lease = np.unique(self.lease[known], return_index=True, return_inverse=True)
-        failures, expected = (np.bincount(lease, weight[known], len(first)) for weight in (self.visible, explained))
+        failures, expected = (np.bincount(lease, weight[known], len(first)) for weight in (visible, explained))
         return Leases(failures.astype(np.float64), expected.astype(np.float64), self.pair[known][first])
 
 
@@ -100,11 +100,12 @@ def _job_weeks(
     """The arrays of `Seen`, release by release."""
     place_of = {lease.lease: place for place, lease in enumerate(leases)}
     events = EventsOfLeases.of(own)
-    start, end = (np.array([getattr(lease, name) for lease in leases]) for name in ("start_h", "end_h"))
+    start, end, nodes = (np.array([getattr(lease, name) for lease in leases]) for name in ("start_h", "end_h", "nodes"))
+    doublings = np.log2(np.maximum(nodes, 1)).astype(np.intp)
     for made in releases:
         near = np.flatnonzero((start < made.plan.end_hour) & (end > made.first_hour))
         slices = made.slices([leases[place] for place in near.tolist()])
-        seen = zip(slices.leases, slices.spans.tolist(), strict=True)
+        place = np.array([place_of[lease.lease] for lease in slices.leases], np.intp)
         labels = [lease.labels for lease in slices.leases]
         counted = made.table("pairs")
         yield (
@@ -113,8 +114,9 @@ def _job_weeks(
             _cells(labels, counted, pairs),
             _cells(labels, pairs, pairs),
             np.full(len(labels), made.plan.failures_per_unit, np.intp),
-            np.array([place_of[lease.lease] for lease in slices.leases], np.intp),
-            np.array([events.between(one.lease, *span) for one, span in seen], np.float64),
+            place,
+            doublings[place],
+            events.by_band(slices, made.plan.band_edges_hours),
         )
 
 

@@ -1,47 +1,36 @@
 """One verdict for each pair of workload and context, with evidence, reason and alternative contexts.
 
-- *Worse*: the mixture model (`analysis.mismatch`) decides. Of the pairs with probability .8 or more, the most probable
-  ones, as many as keep the expected share of false discoveries (posterior) at 4% or less; 5% is promised.
+- *Worse* and *suspected*: by `federation.protocol.judgement`, from the probabilities of `analysis.mismatch`.
 - *Over many bundles*: bundles follow one another, and each would have its own false ones. So a pair is called worse for
   the first time only while the charges of all that ever were, 1 − probability at that first time, are 4% of their
   number or less (`within_budget`); others are suspected.
 - *Confounded* instead of worse: the negative control fires, since script errors, which hardware cannot cause, are more
   frequent, too (`analysis.quasi_experiment`), and by so much that they explain half of the effect or more. Before,
-  a seventh of the hardware failures is taken off the script errors, as if tenants had taken so many for them: where
-  both are more frequent by the same factor, that changes nothing. The quasi-experiment compares the workload with
+  a seventh of the hardware failures is taken off the script errors, as if tenants had taken so many for them (with the
+  cap on both: of a job-week that fails often, one counts as either): where both are more frequent by the same factor,
+  that changes nothing. The quasi-experiment compares the workload with
   itself on other contexts, whose hours are weighted by what their hazards explain; its net outcome, sign test and Γ
   are reported as evidence.
-- *Suspected*: the other pairs with probability ½ or more, then the next most probable ones down to 3%. Together with
-  the pairs called worse they hold at most 4.5% of the node-hours on pairs that are not worse (posterior expectation),
-  so avoiding all suspected pairs costs at most 4.5% needless node-hours.
 - *Not worse*: only if the pair's own failures exclude twice the expected rate; the model alone would say so of every
   pair without data.
 
 Alternatives of a pair that is worse or suspected: contexts where the workload fails less and is not suspected, whose
 upper bound of the rate is below the pair's rate (or below its upper bound, where the pair's probability is below ½);
 lowest bound first.
-
-    >>> surest(np.array([0.2, 0.99, 0.6, 0.97])).tolist()
-    [1, 3]
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from federation.protocol.bundle import PairJudgement
+from federation.protocol.judgement import FALSE_SHARE, HARMFUL_RATIO, LIKELY, surest, suspected
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis import quasi_experiment
 from provider_server.analysis.mismatch import Mismatches
 
-FALSE_SHARE = 0.04  # expected among the pairs called worse; a margin below the promised 5%, for errors of the model
-VAIN_SHARE = 0.045  # of node-hours on pairs that are not worse, expected to be suspected; users accept 5%
 CONTROL_LEVEL = 0.01  # share of true mismatches that the negative control calls confounded by chance
-LIKELY, SURE = 0.5, 0.8  # many sure pairs must not carry unsure ones along into what is called worse
-LEAST_SUSPICION = 0.03  # even at eight times the failures only a fifth more is expected: hardly worth a move
-HARMFUL_RATIO = 2.0  # must be excluded before a pair is called not worse
 MOST_ALTERNATIVES = 3
 MISREPORTED = 0.15  # of hardware failures, as a share of those that were told as such
 EXPLAINS = 0.5  # of the logarithm of a pair's ratio: less is what misreported hardware failures make of script errors
@@ -107,14 +96,6 @@ _SAID = {
 }
 
 
-def surest(probability_worse: Floats) -> NDArray[np.intp]:
-    """Positions of the pairs that are called worse, most probable first."""
-    order = np.argsort(-probability_worse, kind="stable")
-    falling = probability_worse[order]
-    false_share = 1.0 - np.cumsum(falling) / np.arange(1, len(falling) + 1)
-    return np.asarray(order[(false_share <= FALSE_SHARE) & (falling >= SURE)], np.intp)
-
-
 def within_budget(pairs: Sequence[PairFinding], charges: Mapping[Pair, float]) -> list[PairFinding]:
     """The pairs, with as many called worse for the first time as the share of false ones among all ever called allows.
 
@@ -136,28 +117,17 @@ def affordable(falling: Floats, charges: Sequence[float]) -> int:
     return int(within[-1]) + 1 if len(within) else 0
 
 
-def suspected(probability_worse: Floats, hours: Floats) -> NDArray[np.bool_]:
-    """Which pairs are worth avoiding, those called worse included; `hours` (P,) are their node-hours.
-
-    >>> suspected(np.array([0.9, 0.2, 0.2, 0.01]), np.array([1.0, 2.0, 90.0, 7.0])).tolist()
-    [True, True, False, False]
-    """
-    order = np.argsort(-probability_worse, kind="stable")
-    wrong = (hours * (1.0 - probability_worse))[order]
-    few = np.cumsum(wrong) <= VAIN_SHARE * max(wrong.sum(), np.finfo(float).tiny)
-    chosen = np.zeros(len(order), np.bool_)
-    chosen[order] = few & (probability_worse[order] >= LEAST_SUSPICION)
-    return np.asarray(chosen | (probability_worse >= LIKELY))
-
-
-def judge_pairs(found: Mismatches, counted: LifeTable, control: LifeTable, node_hours: Floats) -> list[PairFinding]:
+def judge_pairs(
+    found: Mismatches, counted: LifeTable, control: LifeTable, node_hours: Floats, misreported: Floats | None = None
+) -> list[PairFinding]:
     """Verdicts on all pairs of `found`.
 
     `counted` holds the released failures by (workload, context), its exposure what the hazards let one expect to count;
     `control` script errors over the same cells, without exposure where nobody counted them; `node_hours` has the shape
-    of both.
+    of both. So has `misreported`, how many script errors may be hardware failures; without it, `MISREPORTED` of those
+    that counted, which under a cap are fewer than those that failed.
     """
-    cells, control = (found.workload, found.context), _without_misreported(control, counted)
+    cells, control = (found.workload, found.context), _without_misreported(control, counted, misreported)
     scale = node_hours.sum() / max(counted.exposure_node_hours.sum(), np.finfo(float).tiny)
     compared = {
         (one.workload, one.context): one
@@ -218,11 +188,13 @@ def _explained(control: quasi_experiment.Control, ratio: float) -> bool:
     return control.fires and control.ratio > 1.0 and np.log(control.ratio) >= EXPLAINS * np.log(max(ratio, 1.0))
 
 
-def _without_misreported(control: LifeTable, counted: LifeTable) -> LifeTable:
+def _without_misreported(control: LifeTable, counted: LifeTable, misreported: Floats | None) -> LifeTable:
     """Script errors less those that may be hardware failures; counts without noise stay whole."""
     looked = control.exposure_node_hours > 0.0
-    left = control.events - MISREPORTED * looked * counted.events
-    variance = control.noise_variance + MISREPORTED**2 * looked * counted.noise_variance
+    taken = MISREPORTED * counted.events if misreported is None else misreported
+    left, variance = control.events - looked * taken, control.noise_variance
+    if misreported is None:
+        variance = variance + MISREPORTED**2 * looked * counted.noise_variance
     return replace(
         control, events=np.where(variance > 0.0, left, np.maximum(np.round(left), 0.0)), noise_variance=variance
     )

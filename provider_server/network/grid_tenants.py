@@ -24,6 +24,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, NewType
 
+import httpx
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from crypto.errors import DecodeError
@@ -127,7 +128,11 @@ class GridTenants:
             return list(self._grid.pull_messages(message_ids))
         except UNREADABLE as error:  # the SuperLink has dropped the whole pull by now
             logger.warning("answers that Flower cannot read: %s", type(error).__name__)
-            return []
+        except httpx.HTTPStatusError as error:
+            if not error.response.is_server_error:
+                raise
+            logger.warning("answers that Flower cannot give now: %s", error.response.status_code)
+        return []
 
     def _opened(self, verb: Query, node_id: NodeId, reply: "Message") -> Iterator[bytes]:
         if reply.has_error():

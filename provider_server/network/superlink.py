@@ -120,6 +120,17 @@ class UnusableNodeKey(Refusal):
 class RunFailed(PharoahError):
     """Flower does not do what the provider asked of it."""
 
+    default_hint = "it is tried again; if it lasts, look at the load and the disk of this machine"
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    """RunFailed where Flower gives no answer, or says that it cannot: as when its database is locked for seconds."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise RunFailed(f"the SuperLink does not do what it was asked: {error}") from error
+
 
 @dataclass(frozen=True, slots=True)
 class SuperLinkSettings:
@@ -196,24 +207,18 @@ class SuperLink:
     def unregister(self, public_openssh: str) -> None:
         """Shuts a node out, for good: its key cannot be registered again. Nothing for a key that is not registered."""
         pem = _pem(public_openssh)
-        with closing(_client(ControlHttpClient, self.control)) as control:
+        with _asking(), closing(_client(ControlHttpClient, self.control)) as control:
             for node in self.nodes():
                 if _pem(node.public_openssh) == pem:
                     control.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
 
     def nodes(self) -> tuple[RegisteredNode, ...]:
         """All that are registered."""
-        with closing(_client(ControlHttpClient, self.control)) as control:
-            infos = control.ListNodes(ListNodesRequest()).nodes_info
-        return tuple(
-            RegisteredNode(info.node_id, _openssh(info.public_key), info.status == "online")
-            for info in infos
-            if info.status != "unregistered"
-        )
+        return registered_nodes(self.control)
 
     def run(self, app: ServerApp) -> None:
         """Runs `app` in this thread, as `run_server_app` does, after any other that is running here."""
-        with self._one_run:
+        with self._one_run, _asking():
             run_server_app(self.control, app)
 
     def _stop_what_was_left(self, runs: Iterable[Any]) -> None:
@@ -221,6 +226,17 @@ class SuperLink:
             for run in runs:
                 logger.warning("stopped unfinished run %d", run.run_id)
                 control.StopRun(StopRunRequest(run_id=run.run_id))
+
+
+def registered_nodes(at: At) -> tuple[RegisteredNode, ...]:
+    """All nodes that are registered at a SuperLink of this machine, which may run in another process."""
+    with _asking(), closing(_client(ControlHttpClient, at)) as control:
+        infos = control.ListNodes(ListNodesRequest()).nodes_info
+    return tuple(
+        RegisteredNode(info.node_id, _openssh(info.public_key), info.status == "online")
+        for info in infos
+        if info.status != "unregistered"
+    )
 
 
 # ---- a run

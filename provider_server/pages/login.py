@@ -1,12 +1,13 @@
-"""Who may see the page: one password, kept as an scrypt verifier, and sessions that live in memory.
+"""Who may see the page: one password, kept as an scrypt verifier, and whoever has a session (`pages.sessions`).
 
 A wrong password costs the guesser time: `ATTEMPTS` at once for each address, then one every `REFILL_S` seconds, and one
-at a time for all. Comparisons take the same time wherever they differ. A session ends after `IDLE_S` without a request,
-after `LONGEST_S` in any case, and with the password that opened it. Only digests of session names are kept.
+at a time for all. Comparisons take the same time wherever they differ.
 
-Forms carry a token that only this process can make for the cookie that came with them, so no other site can send one.
+Forms carry a token that only who reads the password's file can make for the cookie that came with them, so no other
+site can send one; any process of the page takes it.
 
-Not promised: that someone who guesses from many addresses is kept out by anything but the length of the password.
+Not promised: one limit for several processes, each of which counts attempts for itself; nor that someone who guesses
+from many addresses is kept out by anything but the length of the password.
 """
 
 import hashlib
@@ -14,19 +15,18 @@ import hmac
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from crypto.errors import PharoahError, Refusal
 from crypto.ristretto import RandomBytes
 from federation.runtime.key_files import write_secret
+from provider_server.pages.sessions import Sessions
 
 FILE = "page.password"
 LEAST_LETTERS = 12
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 1 << 15, 8, 1
 MOST_SCRYPT_BYTES = 256 * SCRYPT_N * SCRYPT_R  # twice what it takes
 ATTEMPTS, REFILL_S, MOST_ADDRESSES = 5, 30.0, 1024
-IDLE_S, LONGEST_S, MOST_SESSIONS = 1800.0, 43_200.0, 64
 
 
 class NoPassword(PharoahError):
@@ -79,22 +79,16 @@ def _digest(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
     return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=MOST_SCRYPT_BYTES, dklen=32)
 
 
-@dataclass
-class _Session:
-    began_s: float
-    seen_s: float
-    line: bytes
-
-
 class Door:
-    """Lets people in. `line` gives the verifier as it is now, `now_s` a clock that never goes back."""
+    """Lets people in. `line` gives the verifier as it is now, `now_s` seconds since 1970."""
 
-    def __init__(self, line: Callable[[], bytes], random_bytes: RandomBytes, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, line: Callable[[], bytes], sessions: Sessions, random_bytes: RandomBytes, now_s: Callable[[], float]
+    ) -> None:
         self._line = line
+        self._sessions = sessions
         self._random_bytes = random_bytes
         self._now_s = now_s
-        self._secret = random_bytes(32)
-        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
         self._purses: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._lock = threading.Lock()
         self._one_guess = threading.Lock()
@@ -105,7 +99,7 @@ class Door:
 
     def form_token(self, name: str) -> str:
         """What a form must carry that comes with the cookie `name`."""
-        return hmac.new(self._secret, b"form\0" + name.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self._line(), b"pharoah/page-form/1\0" + name.encode(), hashlib.sha256).hexdigest()
 
     def is_form_of(self, name: str, token: str) -> bool:
         """Whether a form's token belongs to the cookie that came with it."""
@@ -121,42 +115,25 @@ class Door:
         name = self.new_name()
         with self._lock:
             self._purses.pop(address, None)
-            self._sessions[_key(name)] = _Session(self._now_s(), self._now_s(), line)
-            while len(self._sessions) > MOST_SESSIONS:
-                self._sessions.popitem(last=False)
+        self._sessions.begin(name, line, self._now_s())
         return name
 
     def is_in(self, name: str) -> bool:
         """Whether a session of this name is open; asking keeps it open."""
-        now_s = self._now_s()
-        with self._lock:
-            session = self._sessions.get(_key(name))
-            if session is None:
-                return False
-            stale = now_s - session.seen_s > IDLE_S or now_s - session.began_s > LONGEST_S
-            if stale or session.line != self._line():
-                del self._sessions[_key(name)]
-                return False
-            session.seen_s = now_s
-        return True
+        return self._sessions.is_open(name, self._line(), self._now_s())
 
     def leave(self, name: str) -> None:
         """Ends a session."""
-        with self._lock:
-            self._sessions.pop(_key(name), None)
+        self._sessions.end(name)
 
     def _pay(self, address: str) -> None:
         """Takes one attempt out of an address's purse, which refills with time."""
         now_s = self._now_s()
         with self._lock:
             left, since_s = self._purses.pop(address, (float(ATTEMPTS), now_s))
-            left = min(float(ATTEMPTS), left + (now_s - since_s) / REFILL_S)
+            left = min(float(ATTEMPTS), left + max(0.0, now_s - since_s) / REFILL_S)
             self._purses[address] = (left - 1.0 if left >= 1.0 else left), now_s
             while len(self._purses) > MOST_ADDRESSES:
                 self._purses.popitem(last=False)
         if left < 1.0:
             raise TooManyAttempts("too many wrong passwords")
-
-
-def _key(name: str) -> bytes:
-    return hashlib.sha256(name.encode()).digest()

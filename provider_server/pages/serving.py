@@ -16,6 +16,7 @@ from provider_server.network.connections import ConnectionLimits
 from provider_server.network.listeners import CannotListen, Listener
 from provider_server.pages.app import page_app
 from provider_server.pages.login import FILE, Door, NoPassword
+from provider_server.pages.sessions import FILE as SESSIONS, Sessions
 from provider_server.pages.snapshot import Reader
 from provider_server.pages.views import View, view
 from provider_server.store.store import Store
@@ -45,13 +46,16 @@ def listening(
     if not (home / FILE).is_file():
         raise NoPassword("the page has no password yet")
     settings = settings_of(home)
-    with closing(Store(database or home / "provider.db", create=False)) as store:
+    with (
+        closing(Store(database or home / "provider.db", create=False)) as store,
+        closing(Sessions(home / SESSIONS)) as sessions,
+    ):
         reader = Reader(home, store)
 
         def look() -> View:
             return view(reader.snapshot(), clock(), settings.rounds.settle_hours, settings.plan.settings)
 
-        door = Door(lambda: read(home / FILE), os.urandom, time.monotonic)
+        door = Door(lambda: read(home / FILE), sessions, os.urandom, time.time)
         app = page_app(look, door, over_tls=over_tls)
         try:
             at = socket.create_server((host, port))

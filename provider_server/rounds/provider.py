@@ -216,7 +216,8 @@ class Provider:
         asked = open_signed_by(LeaseRequest, request, self.directory.verify_key)
         own = self.store.leases_of(asked.tenant, asked.start_hour, asked.end_hour)
         granted = (
-            GrantedLease.of(lease.lease, self.epoch(lease.start_h), lease.start_h, lease.labels) for lease in own
+            GrantedLease.of(lease.lease, self.epoch(lease.start_h), lease.start_h, lease.labels, lease.nodes)
+            for lease in own
         )
         return self._signing_key.sign(LeaseGrants(asked.tenant, tuple(granted)))
 

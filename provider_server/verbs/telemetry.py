@@ -29,6 +29,9 @@ Files = Annotated[
     list[Path] | None,
     typer.Option("--file", click_type=InputFile(), help="Telemetry in Parquet or CSV, instead of Prometheus."),
 ]
+Sorted = Annotated[
+    bool, typer.Option("--sorted", help="Files are in order of time, to an hour: read in little memory.")
+]
 Stock = Annotated[
     Path | None,
     typer.Option("--inventory", click_type=InputFile(), help="Inventory file, instead of the one in provider.toml."),
@@ -50,7 +53,9 @@ class _Feed:
     inventory: "Inventory"
 
 
-def _feed(home: Path, files: Sequence[Path], inventory: Path | None, start: int | None, end: int | None) -> _Feed:
+def _feed(
+    home: Path, files: Sequence[Path], inventory: Path | None, start: int | None, end: int | None, *, in_order: bool
+) -> _Feed:
     import time
 
     from provider_server import home as homes
@@ -64,16 +69,17 @@ def _feed(home: Path, files: Sequence[Path], inventory: Path | None, start: int 
     if not 0 <= first < last:
         raise typer.BadParameter(f"--start {first} must be before --end {last}, and not negative")
     known = load(listed) if listed else Inventory()
-    return _Feed(_source(files, settings), Window(first, last, time.time()), known)
+    return _Feed(_source(files, settings, in_order=in_order), Window(first, last, time.time()), known)
 
 
-def _source(files: Sequence[Path], settings: "Telemetry") -> "Source":
+def _source(files: Sequence[Path], settings: "Telemetry", *, in_order: bool) -> "Source":
     from crypto.errors import PharoahError
-    from provider_server.fleet.telemetry.files import FileSource
+    from provider_server.fleet.telemetry.files import FileSource, Layout
     from provider_server.fleet.telemetry.prometheus import PrometheusSettings, PrometheusSource
+    from provider_server.fleet.telemetry.samples import HOUR_S
 
     if files:
-        return FileSource(files)
+        return FileSource(files, Layout(lag_s=float(HOUR_S) if in_order else None))
     if not settings.prometheus_url:
         raise PharoahError(
             "no telemetry source", hint="pass --file, or set [telemetry] prometheus_url in provider.toml"
@@ -124,6 +130,7 @@ def contexts(
     ] = None,
     out: Out = None,
     *,
+    in_order: Sorted = False,
     force: Force = False,
     as_json: AsRows = False,
 ) -> None:
@@ -132,7 +139,8 @@ def contexts(
 
     place = required(home)
     with failing():
-        feed, repairs = _feed(place, file or (), inventory, start, end), hardware.load_repairs(place)
+        feed = _feed(place, file or (), inventory, start, end, in_order=in_order)
+        repairs = hardware.load_repairs(place)
         before = hardware.load(place)
         found = hardware.observe(feed.source, feed.window, feed.inventory, before, feature or (), repairs)
         hardware.keep(place, found.kept)
@@ -216,6 +224,7 @@ def hazard(
         ),
     ] = None,
     *,
+    in_order: Sorted = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="With --events: hold repaired nodes to what these outages say from now on.")
     ] = False,
@@ -234,7 +243,7 @@ def hazard(
 
     place = required(home)
     with failing():
-        feed, kept = _feed(place, file or (), inventory, start, end), hardware.load(place)
+        feed, kept = _feed(place, file or (), inventory, start, end, in_order=in_order), hardware.load(place)
         seen = _with_levels(feed, kept, hardware.load_repairs(place))
     _say_quality(seen.quality, seen.doubts)
     known, first, names = kept.contexts if kept else None, feed.window.start_hour, seen.hours.nodes

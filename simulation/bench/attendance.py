@@ -218,13 +218,15 @@ def releases(
     return made
 
 
-def failures_by_week(year: Year) -> list[list[tuple[int, LabelledFailure]]]:
-    """The failures of each week, each with the number of its tenant."""
+def failures_by_week(
+    year: Year, told: learning.Telling = learning.as_it_was
+) -> list[list[tuple[int, LabelledFailure]]]:
+    """The failures of each week as they are told, each with the number of its tenant."""
     starts = range(0, year.cloud.scenario.weeks * HOURS_PER_WEEK, HOURS_PER_WEEK)
     return [
         [
             (int(year.cloud.leases.tenant[learning.row_of(failure.failure.unit)]), failure)
-            for failure in learning.failures(year.cloud, year.leases, start, start + HOURS_PER_WEEK)
+            for failure in learning.failures(year.cloud, year.leases, start, start + HOURS_PER_WEEK, told)
         ]
         for start in starts
     ]

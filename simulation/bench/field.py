@@ -1,82 +1,44 @@
 """What size of cloud finds what: the standard cloud, one factor at a time away from where it was tuned.
 
-Each cell is a cloud of its own kind, at epsilon 1 and with the visible share of failures that it names, learnt by the
-provider's own learner as in `simulation.bench.learning`. Means over seeds, counts of all seeds together.
+Each cell (`simulation.bench.field_cells`) is a cloud of its own kind, at epsilon 1 unless it says otherwise and with
+the visible share of failures that it names, learnt by the provider's own learner as in `simulation.bench.learning`.
+Means over seeds, counts of all seeds together.
 
 `worse_true`, `worse_false`  planted and other pairs that are called worse
 `confounded_true`            planted pairs that are called confounded
+`planted`                    how many pairs are planted
+`reliability`, `decisions`   whether the probability of being worse can be acted upon (`simulation.bench.decisions`)
 `coverage_planted`           share of the 95% intervals of planted ratios that hold the planted factor
 `coverage_hazards`           the same of hazards
 
 Generator and learner share no constant: what a cell plants is in the scenario and here.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from types import MappingProxyType
+from itertools import groupby
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from federation.protocol.bundle import PairJudgement
-from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.noise import NoiseSampler
+from provider_server.analysis.mismatch import WORSE_FROM
 from provider_server.fleet.own_failures import OwnFailure
 from provider_server.learning.findings import Findings, learn
-from simulation.bench import learning
-from simulation.bench.learning import Telling, Year
+from simulation.bench import attendance, learning
+from simulation.bench.decisions import Decision, Reliability, decisions, reliability
+from simulation.bench.field_cells import CORNERS, EVERY, Cell
+from simulation.bench.learning import Year
 from simulation.cloud.profiles import Floats
-from simulation.cloud.scenario import load
 from simulation.cloud.visibility import visible
 from simulation.run.engines import Engine
 
-NODE_DAYS = 12_577  # a week in the standard cloud
-RARE = 6.5 / 1000  # failures per node-day, as Meta reports
-MISREPORTED = 0.2
-CARELESS = 3  # the tenant that runs on one context alone
 TWICE = 3  # every third workload is seen twice as often
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A kind of cloud: what its scenario changes, who tells what, how much is seen, and at which epsilon."""
-
-    changes: Mapping[str, object]
-    scenario: str = "standard"
-    epsilon: float | None = 1.0
-    visible: float = 0.5
-    misreported: float = 0.0
-    careless: bool = False
-    unevenly_visible: bool = False
-
-
-def _rare(scenario: str) -> Mapping[str, object]:
-    rates = load(scenario).failures_per_week
-    return {"failures_per_week": MappingProxyType({**rates, Domain.INFRASTRUCTURE: NODE_DAYS * RARE})}
-
-
-CELLS: Mapping[str, Callable[[], Cell]] = MappingProxyType(
-    {
-        "standard": lambda: Cell({}),
-        "x3": lambda: Cell({"mismatch_factor": 3.0}),
-        "x1_5": lambda: Cell({"mismatch_factor": 1.5}),
-        "any_exposure": lambda: Cell({"mismatch_exposure": (0.0, 1e9)}),
-        "frailty": lambda: Cell({"lease_frailty": 1 / 0.3}),
-        "rate_6_5": lambda: Cell(_rare("standard")),
-        "hyperscale": lambda: Cell({}, "hyperscale"),
-        "hyperscale_x3": lambda: Cell({"mismatch_factor": 3.0}, "hyperscale"),
-        "misreported_20": lambda: Cell({}, epsilon=None, misreported=MISREPORTED),
-        "careless_tenant": lambda: Cell({"pinned_tenants": 1}, epsilon=None, careless=True),
-        "null": lambda: Cell({"mismatch_share": 0.0, "mismatch_minimum": 0}),
-        "visibility_by_workload": lambda: Cell({}, unevenly_visible=True),
-        "visible_0": lambda: Cell({}, visible=0.0),
-        "visible_30": lambda: Cell({}, visible=0.3),
-        "x3_visible_0": lambda: Cell({"mismatch_factor": 3.0}, visible=0.0),
-        "regional": lambda: Cell({}, "regional"),
-    }
-)
+CORNER_SEEDS = 3
 
 
 class FieldRow(msgspec.Struct, frozen=True):
@@ -87,12 +49,15 @@ class FieldRow(msgspec.Struct, frozen=True):
     visible: float
     auroc: float | None
     average_precision: float | None
+    planted: int
     worse_true: int
     worse_false: int
     confounded_true: int
     coverage_planted: float | None
     coverage_hazards: float
     seeds: int
+    reliability: tuple[Reliability, ...]
+    decisions: tuple[Decision, ...]
 
 
 class FieldRows(msgspec.Struct, frozen=True):
@@ -103,7 +68,10 @@ class FieldRows(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Seen:
-    """One cloud's findings beside its truth; scores are None where nothing is planted."""
+    """One cloud's findings beside its truth; scores are None where nothing is planted.
+
+    `said` are the probabilities of all pairs, `worse` says which of them are worse than `WORSE_FROM`.
+    """
 
     scores: tuple[float, float] | None
     worse_true: int
@@ -111,15 +79,35 @@ class Seen:
     confounded_true: int
     covered: tuple[bool, ...]
     hazards_covered: tuple[bool, ...]
+    said: Floats
+    worse: NDArray[np.bool_]
 
 
 def field(
     engine: Engine, names: Sequence[str], seeds: int, sampler: NoiseSampler, *, quick: bool
 ) -> Iterator[tuple[str, Seen]]:
-    """One cloud after another, cell by cell."""
-    clouds = [(name, seed) for name in names for seed in range(seeds)]
-    for (name, _), seen in zip(clouds, engine.map(_one, (sampler, quick), clouds), strict=True):
-        yield name, seen
+    """One cloud after another, seed by seed; cells that differ only in what is told and seen share the simulated year.
+
+    Of corners there are `CORNER_SEEDS` at most.
+    """
+    cells = [(name, EVERY[name]()) for name in names]
+    groups: list[list[str]] = []
+    for _, alike in groupby(sorted(cells, key=_year_of), key=_year_of):
+        groups.append([name for name, _ in alike])
+    years = [(tuple(group), seed) for seed in range(seeds) for group in groups]
+    for of_year in engine.map(_of_year, (sampler, quick), years):
+        yield from of_year
+
+
+def clouds(names: Sequence[str], seeds: int) -> int:
+    """How many clouds these are."""
+    return sum(min(seeds, CORNER_SEEDS) if name in CORNERS else seeds for name in names)
+
+
+def _year_of(named: tuple[str, Cell]) -> str:
+    """What tells years apart."""
+    _, cell = named
+    return f"{cell.scenario} {sorted((name, str(value)) for name, value in cell.changes.items())}"
 
 
 def summary(names: Sequence[str], seen: Sequence[tuple[str, Seen]]) -> FieldRows:
@@ -136,50 +124,47 @@ def lines(rows: FieldRows) -> Iterator[str]:
 
 
 def _row(name: str, seen: Sequence[Seen]) -> FieldRow:
-    cell = CELLS[name]()
+    cell = EVERY[name]()
     scores = [one.scores for one in seen if one.scores is not None]
     covered = [held for one in seen for held in one.covered]
+    said, worse = (np.concatenate([getattr(one, name) for one in seen]) for name in ("said", "worse"))
     return FieldRow(
         name,
         cell.epsilon,
         cell.visible,
         float(np.mean([auroc for auroc, _ in scores])) if scores else None,
         float(np.mean([precision for _, precision in scores])) if scores else None,
+        len(covered),
         sum(one.worse_true for one in seen),
         sum(one.worse_false for one in seen),
         sum(one.confounded_true for one in seen),
         float(np.mean(covered)) if covered else None,
         float(np.mean([held for one in seen for held in one.hazards_covered])),
         len(seen),
+        tuple(reliability(said, worse)),
+        tuple(decisions(said, worse)),
     )
 
 
-def _one(shared: tuple[NoiseSampler, bool], cloud: tuple[str, int]) -> Seen:
-    """A cloud, what is told and seen of it, and what is learnt."""
-    (sampler, quick), (name, seed) = deepcopy(shared), cloud
-    cell = CELLS[name]()
-    scenario = msgspec.structs.replace(load(cell.scenario), **cell.changes)
-    if quick:
-        scenario = learning.small(scenario)
-    year = learning.live(scenario, seed, _telling(cell, seed))
-    found = learn(learning.releases(year, cell.epsilon, sampler), year.leases, own_failures(year, cell, seed))
-    return _judged(year, found)
+def _of_year(shared: tuple[NoiseSampler, bool], work: tuple[tuple[str, ...], int]) -> list[tuple[str, Seen]]:
+    """A simulated year, and what is told, seen and learnt of it in each of these cells."""
+    (sampler, quick), (names, seed) = deepcopy(shared), work
+    names = tuple(name for name in names if name not in CORNERS or seed < CORNER_SEEDS)
+    if not names:
+        return []
+    year = learning.live(EVERY[names[0]]().played(quick=quick), seed)
+    return [(name, _judged(year, _found(year, EVERY[name](), seed, sampler))) for name in names]
 
 
-def _telling(cell: Cell, seed: int) -> Telling:
-    """What a tenant writes down as the reason of a failure."""
-    rng = np.random.default_rng((seed, 1))
-    script = next(slug for slug, cause in CAUSES.items() if cause.domain is Domain.SCRIPT)
-
-    def told(tenant: int, reason: str) -> str:
-        domain = CAUSES[reason].domain
-        if cell.misreported and domain is Domain.INFRASTRUCTURE and rng.random() < cell.misreported:
-            return script
-        if cell.careless and tenant == CARELESS and domain is not Domain.INFRASTRUCTURE:
-            return "connection_error"
-        return reason
-
-    return told
+def _found(year: Year, cell: Cell, seed: int, sampler: NoiseSampler) -> Findings:
+    """What is learnt of a year where tenants answer, tell and are seen as the cell says."""
+    told = cell.telling(seed)
+    if cell.answering < 1.0:
+        failures = attendance.failures_by_week(year, told or learning.as_it_was)
+        made = attendance.releases(year, failures, attendance.present(year, cell.answering, seed), sampler)
+    else:
+        made = learning.releases(learning.retold(year, told) if told else year, cell.epsilon, sampler)
+    return learn(made, year.leases, own_failures(year, cell, seed))
 
 
 def own_failures(year: Year, cell: Cell, seed: int) -> list[OwnFailure]:
@@ -210,4 +195,6 @@ def _judged(year: Year, findings: Findings) -> Seen:
         int(planted[confounded].sum()),
         tuple(pair.low <= factor <= pair.high for pair, own in zip(pairs, planted, strict=True) if own),
         tuple(rate.low <= truth[rate.context_level, rate.band] <= rate.high for rate in findings.rates),
+        said,
+        planted & (factor > np.exp(WORSE_FROM)),
     )

@@ -20,7 +20,7 @@ from federation.protocol.noise import NoiseSampler
 from provider_server.learning.bundle import compose
 from provider_server.learning.findings import Findings, learn
 from provider_server.rounds.release import Release
-from simulation.bench.learning import EPSILONS, Year, live, releases, small
+from simulation.bench.learning import EPSILONS, Year, labels_of, live, releases, small
 from simulation.cloud.cloud import Cloud
 from simulation.cloud.scenario import Scenario, load
 from simulation.judge.impact import Impact, impact, on_mismatch
@@ -46,14 +46,7 @@ def trial_of(cloud: Cloud, seed: int) -> Trial:
 
     def labels(row: int) -> Mapping[str, str]:
         workload, context, level = (int(column[row]) for column in (leases.workload, leases.context, leases.level))
-        names = {
-            "subarchetype": f"workload {workload}",
-            "archetype": f"archetype {workload // scenario.versions_per_archetype}",
-            "family": "family",
-            "context": f"context {context}",
-            "context_level": f"context {context} level {level}",
-        }
-        return {key: str(token(name)) for key, name in names.items()}
+        return {key: str(token(name)) for key, name in labels_of(scenario, 0, workload, context, level).items()}
 
     return Trial(cloud, labels, contexts, {str(token(f"context {c} level {n}")): (c, n) for c, n in pairs}, seed)
 
@@ -61,10 +54,11 @@ def trial_of(cloud: Cloud, seed: int) -> Trial:
 def bundles_of(year: Year, made: Sequence[Release]) -> list[Bundle]:
     """The bundles that the provider publishes from these releases, in time for each of the weeks of learning."""
     weeks = learning_weeks(year.cloud.scenario.weeks)
-    return [compose(week, (), made[:week], _with_tokens(learn(made[:week], year.leases))) for week in weeks]
+    return [compose(week, (), made[:week], with_tokens(learn(made[:week], year.leases))) for week in weeks]
 
 
-def _with_tokens(findings: Findings) -> Findings:
+def with_tokens(findings: Findings) -> Findings:
+    """The same findings under the tokens of `trial_of`."""
     pairs = tuple(
         replace(
             pair,
@@ -75,7 +69,7 @@ def _with_tokens(findings: Findings) -> Findings:
         for pair in findings.pairs
     )
     rates = tuple(replace(rate, context_level=str(token(rate.context_level))) for rate in findings.rates)
-    return Findings(pairs, rates)
+    return replace(findings, pairs=pairs, rates=rates)
 
 
 def impacts(engine: Engine, seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tuple[str, Impact]]:

@@ -24,6 +24,7 @@ to more than the noise allows, which is fresh each time. The cloud of a seed is 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from hashlib import sha256
 from types import MappingProxyType
 from typing import TypedDict
@@ -54,7 +55,7 @@ from tenant_client.rounds.counts import build_tables
 EPSILONS: Mapping[str, float | None] = MappingProxyType({"without_privacy": None, "epsilon_1": 1.0, "epsilon_2": 2.0})
 QUICK_WEEKS, QUICK_JOBS = 6, 1500
 SELECTION_KEY = bytes(32)  # which of a job-week's failures counts: in the federation each tenant's secret
-Telling = Callable[[int, str], str]  # what a tenant writes down as the reason of a failure
+Telling = Callable[[int, int, str], str]  # what a tenant writes down as the reason of a failure of a workload
 NO_TRUSTEE = MaskTrustee(1, MaskKey(bytes(32)).public)
 
 
@@ -147,7 +148,7 @@ def settings_for(scenario: Scenario, epsilon: float) -> PlanSettings:
     return settings_of(msgspec.structs.replace(scenario, epsilon=epsilon))
 
 
-def as_it_was(_: int, reason: str) -> str:
+def as_it_was(_: int, __: int, reason: str) -> str:
     """A tenant that knows the reason of every failure."""
     return reason
 
@@ -168,6 +169,16 @@ def live(scenario: Scenario, seed: int, told: Telling = as_it_was) -> Year:
     return Year(cloud, leases, tuple(plans), tuple(slices), tuple(exact))
 
 
+def retold(year: Year, told: Telling) -> Year:
+    """The same year if tenants had told their failures so."""
+    starts = (0, *(plan.end_hour for plan in year.plans))
+    counts = (
+        build_tables(plan, failures(year.cloud, year.leases, since, plan.end_hour, told), SELECTION_KEY)
+        for since, plan in zip(starts, year.plans, strict=False)
+    )
+    return replace(year, exact=tuple(counts))
+
+
 def running(cloud: world.Cloud, start_hour: float, end_hour: float) -> list[int]:
     """The rows of the leases that run at some time within these hours."""
     found: list[int] = np.flatnonzero((cloud.leases.start_h < end_hour) & (cloud.leases.end_h > start_hour)).tolist()
@@ -179,9 +190,10 @@ def _leases(cloud: world.Cloud, weeks_per_epoch: int) -> Iterator[Lease]:
     names = ("tenant", "workload", "context", "level", "nodes", "start_h", "end_h")
     columns = [getattr(cloud.leases, name).tolist() for name in names]
     tenants = [tenant_id(number) for number in range(cloud.scenario.tenants)]
+    labels_of_all = cache(partial(labels_of, cloud.scenario))  # leases of one kind share theirs
     for row, (tenant, workload, context, level, nodes, start_h, end_h) in enumerate(zip(*columns, strict=True)):
         epoch = int(start_h // (weeks_per_epoch * HOURS_PER_WEEK))
-        labels = labels_of(cloud.scenario, epoch, workload, context, level)
+        labels = labels_of_all(epoch, workload, context, level)
         yield Lease(LeaseId(row.to_bytes(LeaseId.length, "big")), tenants[tenant], nodes, start_h, end_h, labels)
 
 
@@ -236,12 +248,11 @@ def _levels(plans: Sequence[Plan]) -> frozenset[str]:
 def failures(
     cloud: world.Cloud, leases: Sequence[Lease], start_hour: int, end_hour: int, told: Telling = as_it_was
 ) -> Iterator[LabelledFailure]:
-    """The failures of the weeks within these hours, as their tenants tell them, with the labels of their leases."""
-    for week in range(start_hour // HOURS_PER_WEEK, end_hour // HOURS_PER_WEEK):
-        for failure in cloud.week(week).failures:
-            row = row_of(failure.lease_id)
-            reason = told(int(cloud.leases.tenant[row]), failure.reason)
-            yield LabelledFailure(Failure(failure.lease_id, failure.at_h, failure.age_h, reason), leases[row].labels)
+    """The failures within these hours, as their tenants tell them, with the labels of their leases."""
+    for failure in cloud.failures_within(start_hour, end_hour):
+        row = row_of(failure.lease_id)
+        reason = told(int(cloud.leases.tenant[row]), int(cloud.leases.workload[row]), failure.reason)
+        yield LabelledFailure(Failure(failure.lease_id, failure.at_h, failure.age_h, reason), leases[row].labels)
 
 
 def row_of(lease: str) -> int:

@@ -3,12 +3,13 @@
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from federation.runtime.console import AsJson, Console, Verb, group
-from federation.runtime.screen import progress as progressing, show, show_json
+from federation.runtime.screen import progress as progressing, say, show, show_json
 from simulation.run import engines
 from simulation.run.engine_options import Address, EngineKind
 from simulation.run.engines import Kind
@@ -94,6 +95,28 @@ def scale(
 
 
 @bench.command(cls=Verb)
+def nodes(
+    count: Annotated[int, typer.Option("--nodes", min=5, help="Number of nodes, each a process with a home.")] = 100,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds while nodes are killed.")] = 30,
+    pace: Annotated[float, typer.Option(min=0, help="Seconds from the start of a round to that of the next.")] = 60.0,
+    kill_every: Annotated[float, typer.Option(min=0.1, help="Seconds from one kill to the next.")] = 15.0,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Real nodes through one SuperLink, a round a minute, some nodes killed and started again all the time."""
+    with _console.failing():
+        from simulation.bench import nodes as bench_nodes
+        from simulation.run.processes import memory_folder
+
+        with TemporaryDirectory(prefix="pharoah-bench-", dir=memory_folder()) as folder:
+            figures = bench_nodes.nodes(Path(folder), count, rounds, pace, kill_every, say)
+    if as_json:
+        show_json(figures)
+    else:
+        show(*(f"{key}: {value:.6g}" for key, value in figures.items() if value is not None))
+
+
+@bench.command(cls=Verb)
 def openings(
     clouds: Annotated[int, typer.Option(min=1, help="Number of clouds, each a year long.")] = 3,
     *,
@@ -142,22 +165,38 @@ def field(
     engine: EngineKind = Kind.PROCESSES,
     address: Address = None,
     *,
+    corners: Annotated[
+        bool, typer.Option("--corners", help="Besides, 12 clouds with several factors changed at once; 3 of each.")
+    ] = False,
+    sizes: Annotated[
+        bool, typer.Option("--sizes", help="Besides, three sizes of cloud with rare failures at several epsilons.")
+    ] = False,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw what is found by size, and decision curves, into this folder.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Accuracy of findings from other clouds than the standard one: rarer failures, smaller effects, bad reports."""
     with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
         from federation.protocol.noise import SystemSampler
-        from simulation.bench import field as bench_field
+        from simulation.bench import field as bench_field, field_cells
 
-        names = _chosen(only, bench_field.CELLS)
+        names = _chosen(only, field_cells.EVERY) if only else tuple(field_cells.CELLS)
+        more = (*(field_cells.CORNERS if corners else ()), *(field_cells.SIZED if sizes else ()))
+        names = tuple(dict.fromkeys((*names, *more)))
         steps = bench_field.field(side_by_side, names, seeds, SystemSampler(), quick=quick)
-        seen = list(progress.track(steps, total=seeds * len(names), description="clouds"))
+        seen = list(progress.track(steps, total=bench_field.clouds(names, seeds), description="clouds"))
         rows = bench_field.summary(names, seen)
     if as_json:
         show_json(rows)
     else:
         show(*bench_field.lines(rows))
+    if picture is not None:  # at last, so that nothing which it lacks costs the figures
+        with _console.failing():
+            from simulation.bench import field_pictures
+
+            field_pictures.draw(rows, picture)
 
 
 @bench.command(cls=Verb)
@@ -233,6 +272,32 @@ def check(
         show_json(figures)
     else:
         show(*(f"{key}: {value:.6g}" for key, value in figures.items()))
+
+
+@bench.command(name="check-history", cls=Verb)
+def check_history(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 20,
+    visible: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the failures that the provider sees itself.")
+    ] = 0.0,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Precision of checks by a tenant's own history, by the bundle, and by both, after 13 and 26 weeks."""
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
+        from simulation.bench import check_history as bench_check_history
+
+        steps = bench_check_history.check_history(side_by_side, seeds, visible, quick=quick)
+        total = seeds * len(bench_check_history.weeks_of(quick=quick))
+        found = list(progress.track(steps, total=total, description="checks"))
+        rows = bench_check_history.summary(found, visible)
+    if as_json:
+        show_json(rows)
+    else:
+        show(*bench_check_history.lines(rows))
 
 
 @bench.command(name="impact", cls=Verb)

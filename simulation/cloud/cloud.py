@@ -132,8 +132,12 @@ class Cloud:
             raise IndexError(f"week {week} of a scenario of {self.scenario.weeks} weeks")
         begin, end = week * HOURS_PER_WEEK, (week + 1) * HOURS_PER_WEEK
         running = np.flatnonzero((self.leases.start_h < end) & (self.leases.end_h > begin))
-        first, last = np.searchsorted(self.failures.at_h, (begin, end))
-        return Week(_lease_rows(self.leases, running), _failure_rows(self.failures, np.arange(first, last)))
+        return Week(_lease_rows(self.leases, running), self.failures_within(begin, end))
+
+    def failures_within(self, start_h: float, end_h: float) -> tuple[Failure, ...]:
+        """The failures in [start_h, end_h), by time."""
+        first, last = np.searchsorted(self.failures.at_h, (start_h, end_h))
+        return _failure_rows(self.failures, np.arange(first, last))
 
 
 def build_cloud(scenario: Scenario, rng: Generator) -> Cloud:

@@ -28,10 +28,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from rich.filesize import decimal
 
+from federation.protocol.judgement import LIKELY
 from federation.protocol.life_table import Floats
 from federation.runtime.visible import visible
 from federation.runtime.web.html import renderer
-from provider_server.learning.verdicts import LIKELY
 from provider_server.pages.hazards import KNOWN_WITHIN, UNKNOWN
 
 Row = Mapping[str, Any]

@@ -45,21 +45,23 @@ class Grounds:
     tenant_seeds: tuple[bytes, ...]
 
     @classmethod
-    def founded(cls, root: Path, tenants: int) -> "Grounds":
-        """A provider's store with tenants and a bundle, and a certificate."""
+    def founded(
+        cls, root: Path, tenants: int, *, provider_seed: bytes | None = None, database: str | None = None
+    ) -> "Grounds":
+        """A provider's store with tenants and a bundle, below `root` or at a URL, and a certificate."""
         from provider_server.store.store import Store
         from simulation.run.federation import founding_entry, make_group_key, unattended_seats
 
         made = make_certificate([HOST], datetime.now(UTC))
         seeds = tuple(os.urandom(32) for _ in range(tenants))
-        grounds = cls(root, made.certificate_pem, made.key_pem, os.urandom(32), seeds)
+        grounds = cls(root, made.certificate_pem, made.key_pem, provider_seed or os.urandom(32), seeds)
         signing_key = SigningKey(grounds.provider_seed)
         members = [Member.of(SigningKey(seed), MaskKey.generate(os.urandom), 0) for seed in seeds]
         shares, group = make_group_key()
         entry = founding_entry(
             signing_key.public, group, unattended_seats(shares, group), _settings().weeks_per_epoch, members
         )
-        with closing(Store(root / "provider.db")) as store:
+        with closing(Store(database or root / "provider.db")) as store:
             store.add_entry(0, signing_key.sign(entry))
             store.add_bundle(1, signing_key.sign(a_bundle()))
         return grounds
@@ -79,9 +81,9 @@ class Grounds:
 
 
 def _settings() -> "PlanSettings":
-    from provider_server.rounds.planning import PlanSettings
+    from provider_server.settings import PlanTable
 
-    return PlanSettings(epsilon=1.0, delta=1e-8, cohort_minimum=10, noise_shares=9)
+    return PlanTable().settings
 
 
 def a_bundle() -> Bundle:

@@ -174,7 +174,9 @@ class Player:
         for began_lease in began:
             given = granted[began_lease.lease_id]
             started[began_lease.tenant].append(
-                StartedLease(given.lease, given.start_h, given.labels, self._workloads[began_lease.workload])
+                StartedLease(
+                    given.lease, given.start_h, given.labels, self._workloads[began_lease.workload], given.nodes
+                )
             )
         for failure in week.failures:
             lease = self._leases[failure.lease_id]

@@ -11,9 +11,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice, product
 from pathlib import Path
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
 
@@ -27,6 +28,7 @@ from tenant_client.workload.descriptor import Descriptor
 
 START_S, VERB_S = 240.0, 300.0  # on a machine that has much else to do
 STOP_S = 20.0
+AT_ONCE = 16
 POLL_S = 0.1
 WORKLOADS, CONTEXTS, LEASES_EACH = 2, 2, 12
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_PROXY": "*", "no_proxy": "*"}
@@ -179,35 +181,37 @@ def enrol(places: Places, ports: Sequence[int]) -> None:
         tenant_toml.write_text(tenant_toml.read_text().partition("[node]")[0] + TENANT_TOML)
 
 
-def happen(places: Places, start_hour: int) -> None:
-    """Leases in the week from `start_hour`, on the provider's books and in the tenants' journals, and some failures."""
-    books = []
-    for number, home in enumerate(places.tenant_homes, start=1):
-        with closing(open_database(home / "tenant.db")) as connection:
-            journal = Journal(connection)
-            for lease in range(LEASES_EACH):
-                name = LeaseId(hashlib.sha256(f"{home}/{start_hour}/{lease}".encode()).digest()[: LeaseId.length])
-                began = float(start_hour + lease)
-                unit = Unit(str(name), began, {})
-                failures = [Failure(str(name), began + 20.0, 20.0, "nvlink_error")] if lease % 4 == number % 4 else []
-                journal.add([unit], failures)
-                journal.describe(str(name), began * 3600, workload(lease % WORKLOADS))
-                books.append((home, name, began, lease // WORKLOADS % CONTEXTS))
-    lines = places.root / "leases.jsonl"
-    names = tenant_names(places)
+def happen(places: Places, *start_hours: int, leases: int = LEASES_EACH) -> None:
+    """So many leases of each tenant in each of the weeks that begin then, and some failures.
+
+    Leases are on the provider's books and in the tenants' journals.
+    """
+    names, lines = tenant_names(places), places.root / "leases.jsonl"
     with lines.open("w") as file:
-        for home, name, began, context in books:
-            told = {
-                "lease": str(name),
-                "tenant": names[home],
-                "nodes": 2,
-                "start_h": began,
-                "end_h": began + 100.0,
-                "context": f"rack {context}",
-                "level": 0,
-            }
-            file.write(json.dumps(told) + "\n")
+        for number, home in enumerate(places.tenant_homes, start=1):
+            with closing(open_database(home / "tenant.db")) as connection:
+                journal = Journal(connection)
+                for start_hour, lease in product(start_hours, range(leases)):
+                    booked = _lease(journal, home, number, start_hour, lease)
+                    file.write(json.dumps({"tenant": names[home], **booked}) + "\n")
     provider(places, "lease", str(lines))
+
+
+def _lease(journal: Journal, home: Path, number: int, start_hour: int, lease: int) -> dict[str, object]:
+    """One lease of tenant `number`, in its journal; as the provider books it."""
+    name = LeaseId(hashlib.sha256(f"{home}/{start_hour}/{lease}".encode()).digest()[: LeaseId.length])
+    began = float(start_hour + lease)
+    failures = [Failure(str(name), began + 20.0, 20.0, "nvlink_error")] if lease % 4 == number % 4 else []
+    journal.add([Unit(str(name), began, {})], failures)
+    journal.describe(str(name), began * 3600, workload(lease % WORKLOADS))
+    return {
+        "lease": str(name),
+        "nodes": 2,
+        "start_h": began,
+        "end_h": began + 100.0,
+        "context": f"rack {lease // WORKLOADS % CONTEXTS}",
+        "level": 0,
+    }
 
 
 def tenant_names(places: Places) -> dict[Path, str]:
@@ -229,6 +233,12 @@ def workload(number: int) -> Descriptor:
         (("torch", "2.4"),),
         frozenset({"sm90_gemm"}),
     )
+
+
+def memory_folder() -> Path | None:
+    """Where files live in memory, if this system has such a place; whoever writes there uses a directory of its own."""
+    memory = Path("/dev/shm")  # noqa: S108 - directories below it have random names and mode 0700
+    return memory if memory.is_dir() else None
 
 
 def last_week() -> int:
@@ -304,8 +314,15 @@ def run(*command: str) -> str:
     return together([list(command)])[0]
 
 
-def together(commands: "Iterator[list[str]] | list[list[str]]") -> list[str]:
-    """What several programs print that run side by side."""
+def together(commands: Iterable[list[str]]) -> list[str]:
+    """What several programs print that run side by side, some at a time."""
+    todo, printed = iter(commands), list[str]()
+    while some := list(islice(todo, AT_ONCE)):
+        printed += _together(some)
+    return printed
+
+
+def _together(commands: Sequence[list[str]]) -> list[str]:
     started = [
         subprocess.Popen(
             [sys.executable, "-m", *command],

@@ -18,11 +18,13 @@ from federation.protocol.service_messages import CheckVerdict, Hint
 from federation.runtime.key_files import HomeError
 from federation.runtime.sqlite import reporting
 from tenant_client.advice.hints import HintLog, action_of, episodes, reason_of
+from tenant_client.advice.own_history import own_history
 from tenant_client.disclosure import owner_view
 from tenant_client.disclosure.happened import Happened, what_happened
 from tenant_client.disclosure.owner_view import Budget, Sent
 from tenant_client.home import open_tenant
 from tenant_client.records.attempts import Attempt
+from tenant_client.records.bundle_log import BundleLog
 from tenant_client.records.database import open_database
 from tenant_client.rounds.tenant import Tenant
 
@@ -97,13 +99,13 @@ def house(home: Path, now_h: float) -> House:
         with closing(open_database(home / "tenant.db")) as connection:
             happened = what_happened(connection)
             hints = _hints(HintLog(connection).hints(), now_h)
+            bundle = BundleLog(connection).newest_bundle()
+            checker = Checker(own_history(connection, bundle, now_h).bundle) if bundle else None
         try:
             tenant = opened(home)
         except PharoahError as error:
             return _told(happened, hints, None, error.what, None, None)
         with closing(tenant):
-            bundle = tenant.bundle()
-            checker = Checker(bundle) if bundle else None
             return _told(happened, hints, checker, "", owner_view.budget(tenant), owner_view.sent(tenant))
 
 

@@ -150,6 +150,15 @@ class Journal:
         if any(told[name] != unit.labels.get(name) for name in TOKEN_DIMENSIONS & told.keys()):
             raise GrantChanged(f"lease {unit.unit} was granted before with other tokens")
 
+    def size(self, nodes: Iterable[tuple[str, int]]) -> None:
+        """Keeps how many nodes units have; the first number of a unit stays."""
+        with transaction(self._connection):
+            self._connection.executemany("INSERT OR IGNORE INTO sizes VALUES (?, ?)", nodes)
+
+    def nodes(self) -> dict[str, int]:
+        """How many nodes units have, as far as it is known."""
+        return dict(self._connection.execute("SELECT unit, nodes FROM sizes"))
+
     def describe(self, unit: str, described_at_s: float, descriptor: Descriptor) -> None:
         """Keeps what a unit's workload is, in place of what was known before; IntegrityError for an unknown unit."""
         with transaction(self._connection):

@@ -55,12 +55,13 @@ from tenant_client.workload.descriptor import Descriptor, rungs
 
 @dataclass(frozen=True)
 class StartedLease:
-    """A lease that began: its context tokens (`context`, `context_level`) and what runs on it."""
+    """A lease that began: its context tokens (`context`, `context_level`) and what runs on it; 0 nodes: unknown."""
 
     lease: LeaseId
     start_h: float
     contexts: Mapping[str, str]
     descriptor: Descriptor
+    nodes: int = 0
 
 
 class Tenant:
@@ -128,6 +129,7 @@ class Tenant:
         self.journal.label(
             Unit(str(lease.lease), lease.start_h, dict(lease.contexts) | kept[lease.lease].labels) for lease in leases
         )
+        self.journal.size((str(lease.lease), lease.nodes) for lease in leases if lease.nodes)
 
     def lease_request(self, start_hour: int, end_hour: int) -> bytes:
         """The signed question for the own leases that began in [start_hour, end_hour)."""
@@ -147,7 +149,7 @@ class Tenant:
         started = [lease for lease in fixed if str(lease.lease) in known]
         for epoch in sorted({lease.epoch for lease in started}):
             leases = [
-                StartedLease(lease.lease, lease.start_h, lease.labels, known[str(lease.lease)])
+                StartedLease(lease.lease, lease.start_h, lease.labels, known[str(lease.lease)], lease.nodes)
                 for lease in started
                 if lease.epoch == epoch
             ]

@@ -1,7 +1,8 @@
 """Verbs for use before a job starts: `check` and `changes`."""
 
+import os
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from federation.protocol.bundle import HazardEntry, MismatchEntry
     from federation.protocol.check import Check
     from tenant_client.advice.incompatibilities import Known
+    from tenant_client.advice.own_history import OwnPair
     from tenant_client.sources.software import Software
     from tenant_client.workload.descriptor import Descriptor
 
@@ -74,6 +76,18 @@ class KnownObject(TypedDict):
     source: str
 
 
+class OwnObject(TypedDict):
+    """The tenant's own history of the workload on the context, which the evidence includes.
+
+    `share` is what the tenant had of the pair's expected failures in the contributions behind the bundle.
+    """
+
+    leases: int
+    failures: float
+    expected: float
+    share: float
+
+
 class CheckObject(TypedDict):
     """A verdict, which is the exit code too, and its evidence, null without any; a name is empty if it is unknown.
 
@@ -89,6 +103,7 @@ class CheckObject(TypedDict):
     context_name: str
     better_context_name: str
     known: list[KnownObject]
+    own: OwnObject | None
 
 
 Versions = Annotated[
@@ -119,9 +134,19 @@ def check(
     online: Annotated[
         bool, typer.Option("--online", help="Ask the provider instead of the local bundle; it sees the tokens.")
     ] = False,
+    gate: Annotated[
+        bool,
+        typer.Option(
+            "--gate",
+            help="For a script that starts, holds or moves jobs by the exit code: leave your own failures out, since"
+            " the provider sees what it does. Unless tenant.toml has `own_history = true` under `[decisions]`.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check whether a workload fits its lease, before the job starts. Without --online, nothing is sent.
+
+    Your own leases and how they ended count beside the bundle, on this machine; never with --online.
 
     Versions that are known to fail are named, with the source; that needs no federation, and with --versions or --here
     no lease.
@@ -138,14 +163,32 @@ def check(
     software = _software(versions or (), here=here)
     # An error is not a mismatch: a script that starts jobs by this exit code must not refuse one for it.
     with failing(CheckVerdict.UNKNOWN):
-        result, descriptor = _by_versions(software) if alone else _by_lease(home, lease, like, software, online=online)
+        ways = _Ways(online=online, gate=gate)
+        result, descriptor, own = _by_versions(software) if alone else _by_lease(home, lease, like, software, ways)
     known = against(job_of(software, descriptor))
     result = _with(result, known)
     if as_json:
-        show_json(_object_of(result, known))
+        show_json(_object_of(result, known, own))
     else:
-        _show(result, known)
+        _show(result, known, own)
     raise typer.Exit(int(result.verdict))
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """How the bundle is asked."""
+
+    online: bool
+    gate: bool
+
+    def own_history(self, home: Path) -> bool:
+        """Whether own outcomes may count."""
+        from federation.runtime.settings import load
+        from tenant_client.settings import TenantSettings
+
+        if self.online:
+            return False
+        return not self.gate or load(TenantSettings, home / "tenant.toml", os.environ).decisions.own_history
 
 
 def _software(files: "Sequence[Path]", *, here: bool) -> "Software":
@@ -156,7 +199,7 @@ def _software(files: "Sequence[Path]", *, here: bool) -> "Software":
     return software_in(files) | (installed() if here else Software())
 
 
-def _by_versions(software: "Software") -> "tuple[Check, None]":
+def _by_versions(software: "Software") -> "tuple[Check, None, None]":
     """The answer about versions alone: fits, until something known applies."""
     from federation.protocol.check import Check
     from federation.protocol.service_messages import CheckVerdict
@@ -164,17 +207,19 @@ def _by_versions(software: "Software") -> "tuple[Check, None]":
     if not software.versions:
         raise NoVersions("no version of a known component is named there")
     named = ", ".join(f"{name} {version}" for name in sorted(software.versions) for version in software.versions[name])
-    return Check(CheckVerdict.OK, f"nothing that applies is known of {named}", None, None, ()), None
+    return Check(CheckVerdict.OK, f"nothing that applies is known of {named}", None, None, ()), None, None
 
 
 def _by_lease(
-    home: Path, lease: str, like: str, software: "Software", *, online: bool
-) -> "tuple[Check, Descriptor | None]":
-    """The answer about a lease, and the description of its workload; without a federation, only the latter."""
+    home: Path, lease: str, like: str, software: "Software", ways: _Ways
+) -> "tuple[Check, Descriptor | None, OwnPair | None]":
+    """The answer about a lease, the description of its workload, and own history; without a federation, the second."""
     from federation.protocol import check as checking
     from federation.protocol.round_messages import LADDER_LABELS
     from federation.protocol.service_messages import CheckVerdict
+    from federation.runtime.clock import now_hour
     from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
+    from tenant_client.advice.own_history import own_history
     from tenant_client.records.bundle_log import BundleLog
     from tenant_client.records.journal import Journal
 
@@ -183,18 +228,21 @@ def _by_lease(
         pinned, unit = is_pinned(connection), journal.find(lease)
         descriptors = journal.descriptors()
         descriptor = descriptors.get(unit) or descriptors.get(journal.find(like) if like else "")
-        if not pinned and (online or not (descriptor or software.versions)):
+        if not pinned and (ways.online or not (descriptor or software.versions)):
             raise NotEnrolled(NOT_JOINED)
         if not pinned:
             reason = "this home has not joined a federation: only the versions were checked"
-            return checking.Check(CheckVerdict.UNKNOWN, reason, None, None, ()), descriptor
+            return checking.Check(CheckVerdict.UNKNOWN, reason, None, None, ()), descriptor, None
         labels = journal.labels(unit)
         if like:
             ladder = journal.labels(journal.find(like))
             labels |= {rung: ladder[rung] for rung in LADDER_LABELS if rung in ladder}
-        bundle = BundleLog(connection).newest_bundle()
-        result = _asked(home, labels) if online else checking.check(bundle, labels)
-        return (result.named(bundle.names, labels.get("context", "")) if bundle else result), descriptor
+        bundle, own = BundleLog(connection).newest_bundle(), None
+        if bundle and ways.own_history(home):
+            with_own = own_history(connection, bundle, now_hour())
+            bundle, own = with_own.bundle, with_own.of(labels)
+        result = _asked(home, labels) if ways.online else checking.check(bundle, labels)
+        return (result.named(bundle.names, labels.get("context", "")) if bundle else result), descriptor, own
 
 
 def _with(result: "Check", known: "Sequence[Known]") -> "Check":
@@ -209,10 +257,12 @@ def _with(result: "Check", known: "Sequence[Known]") -> "Check":
     return replace(result, verdict=CheckVerdict.WARNING, reason=reason, weak_evidence=False)
 
 
-def _show(result: "Check", known: "Sequence[Known]") -> None:
+def _show(result: "Check", known: "Sequence[Known]", own: "OwnPair | None") -> None:
     from tenant_client.advice.incompatibilities import Fit
 
     show(f"{result.word}: {result.reason}")
+    if own is not None:
+        show(f"of these, yours: {own.words}")
     if result.context_name:
         show(f"this context: {result.context_name}")
     if result.better_context:
@@ -227,7 +277,7 @@ def _show(result: "Check", known: "Sequence[Known]") -> None:
 _MOST_THAT_MAY = 3
 
 
-def _object_of(result: "Check", known: "Sequence[Known]") -> CheckObject:
+def _object_of(result: "Check", known: "Sequence[Known]", own: "OwnPair | None") -> CheckObject:
     return {
         "verdict": int(result.verdict),
         "reason": result.reason,
@@ -238,6 +288,16 @@ def _object_of(result: "Check", known: "Sequence[Known]") -> CheckObject:
         "context_name": result.context_name,
         "better_context_name": result.better_context_name,
         "known": [_known(one) for one in known],
+        "own": None if own is None else _own(own),
+    }
+
+
+def _own(own: "OwnPair") -> OwnObject:
+    return {
+        "leases": len(own.failures),
+        "failures": float(own.failures.sum()),
+        "expected": float(own.expected.sum()),
+        "share": own.share,
     }
 
 

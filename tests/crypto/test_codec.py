@@ -85,6 +85,7 @@ from federation.protocol.bundle import (
 from federation.protocol.causes import Domain
 from federation.protocol.directory import DirectoryEntry, Member
 from federation.protocol.enrolment import SEALED_BYTES
+from federation.protocol.evidence import LEVELS, Evidence, PairEvidence
 from federation.protocol.plan import (
     LARGEST_NOISE_SCALE,
     LONGEST_HORIZON,
@@ -292,6 +293,30 @@ def mismatches(draw: st.DrawFn) -> MismatchEntry:
 
 
 @st.composite
+def bundles(draw: st.DrawFn) -> Bundle:
+    """Evidence is of as many pairs and hazards as there are findings."""
+    drawn: dict[str, Any] = {
+        field.name: draw(SHAPED.get((Bundle, field.name), lambda hint=field.type: from_hint(hint))())
+        for field in fields(Bundle)
+        if field.name != "evidence"
+    }
+    rates = draw(exactly(len(drawn["hazards"]), NOT_NEGATIVE))
+    pairs = draw(exactly(len(drawn["mismatches"]), pairs_evidence()))
+    prior, rounds = draw(exactly(LEVELS, SCALARS[float])), draw(exactly(2, from_hint(RoundId)))
+    known = Evidence(rounds, prior, draw(NOT_NEGATIVE), rates, pairs)
+    return Bundle(**drawn, evidence=draw(st.sampled_from([None, known])))
+
+
+def exactly(number: int, each: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(each, min_size=number, max_size=number).map(tuple)
+
+
+def pairs_evidence() -> st.SearchStrategy[PairEvidence]:
+    positive = st.floats(0, exclude_min=True, allow_infinity=False)
+    return st.builds(PairEvidence, positive, NOT_NEGATIVE, NOT_NEGATIVE, st.binary(min_size=LEVELS, max_size=LEVELS))
+
+
+@st.composite
 def factors(draw: st.DrawFn) -> FactorEntry:
     low, middle, high = draw(intervals())
     return FactorEntry(draw(SCALARS[str]), draw(SCALARS[str]), middle, low, high)
@@ -481,6 +506,7 @@ COMPOSED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
     Seats: lambda: seats(),
     custody.Deposit: lambda: deposits(),
     Reseating: lambda: reseatings(),
+    Bundle: lambda: bundles(),
     MismatchEntry: lambda: mismatches(),
     HazardEntry: lambda: hazards(),
     FactorEntry: lambda: factors(),
@@ -508,6 +534,8 @@ def field_hints(kind: type) -> list[tuple[str, Any]]:
 
 
 IN_RANGE: dict[tuple[type, str], Any] = {
+    (PairEvidence, "below"): bytes(LEVELS),
+    (Evidence, "log_prior"): (2.5,) * LEVELS,
     (DirectoryEntry, "threshold"): 1,
     (Series, "openings"): (1, 4),
     (Series, "position"): 1,

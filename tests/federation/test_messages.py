@@ -27,12 +27,14 @@ from crypto.ids import (
 from crypto.signing import SigningKey
 from federation.protocol.bundle import (
     SKETCH_BYTES,
+    Bundle,
     CatalogueEntry,
     HazardEntry,
     MismatchEntry,
     PairJudgement,
     Statement,
 )
+from federation.protocol.evidence import LEVELS, Evidence, PairEvidence
 from federation.protocol.round_messages import (
     LADDER_LABELS,
     Contribution,
@@ -234,17 +236,19 @@ def test_tokens_that_are_owned_are_a_sorted_set_of_a_window() -> None:
 def test_a_lease_is_granted_with_its_context_tokens_and_no_others() -> None:
     context, level = (Token(bytes([n] * 16)) for n in (1, 2))
     labels = {"context": str(context), "context_level": str(level)}
-    granted = GrantedLease.of(LeaseId(bytes(16)), 3, 1.5, {**labels, "family": "ab" * 16})
-    assert granted == GrantedLease(LeaseId(bytes(16)), 3, 1.5, context, level)
+    granted = GrantedLease.of(LeaseId(bytes(16)), 3, 1.5, {**labels, "family": "ab" * 16}, 4)
+    assert granted == GrantedLease(LeaseId(bytes(16)), 3, 1.5, context, level, 4)
     assert granted.labels == labels
     with pytest.raises(KeyError, match="context_level"):
-        GrantedLease.of(LeaseId(bytes(16)), 3, 1.5, {"context": str(context)})
+        GrantedLease.of(LeaseId(bytes(16)), 3, 1.5, {"context": str(context)}, 4)
 
 
 # ---- findings ------------------------------------------------------------------------------------------------------
 
 MISMATCH = MismatchEntry(Token(bytes(16)), Token(bytes(16)), 1.0, 2.0, 2.0, 2.0, 0.0, PairJudgement.WORSE, ())
 HAZARD = HazardEntry(Token(bytes(16)), "0", 0.0, 0.0, 0.0)
+BEHIND = PairEvidence(1.0, 0.0, 0.0, bytes(LEVELS))
+EVIDENCE = Evidence((), (0.0,) * LEVELS, 0.0, (1.0,), (BEHIND,))
 STATEMENT = Statement(1.0, 0.0, "discrete_laplace", 1, 3)
 HINT = Hint(
     1, 0.0, LeaseId(bytes(16)), HintState.RAISED, Suspicion.MEMORY, 2.0, 2.0, 2.0, 0.0, 24.0, Action.MOVE, 1
@@ -269,6 +273,16 @@ OUTCOME = Outcome(b"", 1, LeaseId(bytes(16)), Suspicion.MEMORY, confirmed=True, 
         (HAZARD, "rate", 0.1),
         (HAZARD, "rate_low", -0.1),
         (HAZARD, "rate_high", math.inf),
+        (BEHIND, "usual", 0.0),
+        (BEHIND, "usual", math.nan),
+        (BEHIND, "usual_log_sd", -1e-9),
+        (BEHIND, "usual_rate", -1e-9),
+        (BEHIND, "below", bytes(LEVELS + 1)),
+        (EVIDENCE, "log_prior", (0.0,) * (LEVELS - 1)),
+        (EVIDENCE, "lease_shape", -1e-9),
+        (EVIDENCE, "hazards", (-1e-9,)),
+        (Bundle(1, 0, 168, (), (MISMATCH,), (HAZARD,), None), "evidence", replace(EVIDENCE, pairs=())),
+        (Bundle(1, 0, 168, (), (MISMATCH,), (HAZARD,), None), "evidence", replace(EVIDENCE, hazards=())),
         (STATEMENT, "epsilon", 0.0),
         (STATEMENT, "epsilon", math.nan),
         (STATEMENT, "delta", 1.0),
@@ -283,7 +297,7 @@ OUTCOME = Outcome(b"", 1, LeaseId(bytes(16)), Suspicion.MEMORY, confirmed=True, 
         (OUTCOME, "shortfall_percent", 100.0000001),
     ],
 )
-def test_findings_out_of_range_are_none(entry: Any, field: str, value: float) -> None:
+def test_findings_out_of_range_are_none(entry: Any, field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field.split("_")[0]):
         replace(entry, **{field: value})
 
@@ -294,6 +308,8 @@ def test_findings_out_of_range_are_none(entry: Any, field: str, value: float) ->
         (MISMATCH, "probability_worse", 0.0),
         (MISMATCH, "risk_ratio_low", 0.0),
         (HAZARD, "rate_high", 1e300),
+        (BEHIND, "usual", 1e-300),
+        (Bundle(1, 0, 168, (), (MISMATCH,), (HAZARD,), None), "evidence", EVIDENCE),
         (STATEMENT, "epsilon", 1e-300),
         (STATEMENT, "delta", math.nextafter(1.0, 0.0)),
         (HINT, "ratio_low", 0.0),
@@ -302,7 +318,7 @@ def test_findings_out_of_range_are_none(entry: Any, field: str, value: float) ->
         (OUTCOME, "shortfall_percent", 100.0),
     ],
 )
-def test_findings_at_the_end_of_their_range_are_some(entry: Any, field: str, value: float) -> None:
+def test_findings_at_the_end_of_their_range_are_some(entry: Any, field: str, value: Any) -> None:
     assert getattr(replace(entry, **{field: value}), field) == value
 
 

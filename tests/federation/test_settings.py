@@ -43,8 +43,13 @@ def test_a_file_that_is_not_there_counts_as_empty(kind: type[msgspec.Struct], tm
 def test_every_key_can_come_from_the_environment(kind: type[msgspec.Struct], tmp_path: Path) -> None:
     table = msgspec.json.decode(msgspec.json.encode(kind()))
     values = {(section, key): value for section, keys in table.items() for key, value in keys.items()}
-    environ = {f"PHAROAH_{section}_{key}".upper(): str(value) for (section, key), value in values.items()}
+    environ = {f"PHAROAH_{section}_{key}".upper(): _written(value) for (section, key), value in values.items()}
     assert load(kind, tmp_path / "none.toml", environ | {"PHAROAH_HOME": "elsewhere", "PATH": "x"}) == kind()
+
+
+def _written(value: object) -> str:
+    """As in the file."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @pytest.mark.parametrize(("text", "named"), [("[rounds]\nevry = 1\n", "evry"), ("[roundz]\nevery = 1\n", "roundz")])

@@ -28,10 +28,11 @@ from federation.protocol.round_messages import (
 )
 from provider_server.rounds.release import Release
 from provider_server.rounds.round import Round
+from simulation.judge.exactness import exact
 from simulation.run.federation import Federation
 from tenant_client.records.outbox import Outbox
 from tests.support.changing import replace
-from tests.support.federations import WEEKS, Answerer, Grounds, exact, hold, is_exact
+from tests.support.federations import WEEKS, Answerer, Grounds, hold, is_exact
 
 TENANTS = 4
 LATE = 2  # whose answers do not arrive
@@ -248,4 +249,4 @@ def test_what_is_exact_knows_late_contributions(federation: Federation) -> None:
     release, _ = hold(federation, WEEKS[1])
     assert is_exact(federation, release)
     assert not is_exact(federation, changed(release, late=()))
-    assert sum(table.sum() for table in exact(federation, release)) > 0
+    assert sum(table.sum() for table in exact(federation.tenants, release)) > 0

@@ -1,22 +1,26 @@
-"""Several processes of the online service over one store, behind a balancer: hints reach all, and one may be killed.
+"""Several processes of the online service and of the page over one store, behind a balancer: one may be killed.
 
-The processes are real (`pharoah-provider online`), the store is SQLite or PostgreSQL, and what `serve` would write to
-it is written here.
+The processes are real (`pharoah-provider online` and `page`), the store is SQLite or PostgreSQL, and what `serve` would
+write to it is written here. The balancer is nginx with the sample configurations of `ops/nginx` or, for the online
+service, one of these tests' own where there is no nginx.
 """
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
 from crypto.ids import LeaseId, TenantId
@@ -27,20 +31,25 @@ from federation.protocol.directory import Member
 from federation.runtime.key_files import read_key
 from federation.transport.client import Peer
 from provider_server import home as homes
+from provider_server.pages.login import set_password
 from provider_server.settings import ProviderSettings
 from provider_server.store.hint_store import HintStore
 from provider_server.store.store import Store
 from simulation.run.federation import founding_entry, make_group_key, unattended_seats
 from simulation.run.online_service import CONTEXTS, WORKLOADS, a_bundle, labels
 from tenant_client.network.provider_service import Online
+from tests import needs
 from tests.support.balancer import balancing
 from tests.support.hinting_provider import draft
+from tests.support.nginx import nginx
 from tests.support.postgres import Server
 from tests.support.waiting import until
 
 TENANTS = 4
 BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))]
-HINTS = 40
+HINTS, PAGES = 40, 40
+PASSWORD = "correct horse battery"
+Balancing = Callable[[Sequence[int]], AbstractContextManager[int]]
 PROGRAM = "from provider_server.cli import app; app()"
 
 
@@ -82,13 +91,24 @@ class Place:
     @contextmanager
     def process(self, port: int) -> Iterator[subprocess.Popen[bytes]]:
         """One more process of the online service, which listens there."""
-        command = [sys.executable, "-c", PROGRAM, "online", "--home", str(self.home), "--listen", f"127.0.0.1:{port}"]
+        with self._running("online", "--listen", f"127.0.0.1:{port}", ready=b'"serving"') as process:
+            yield process
+
+    @contextmanager
+    def page(self, port: int) -> Iterator[subprocess.Popen[bytes]]:
+        """One more process of the page, which listens there."""
+        with self._running("page", "--port", str(port), ready=b"the page is at") as process:
+            yield process
+
+    @contextmanager
+    def _running(self, verb: str, *options: str, ready: bytes) -> Iterator[subprocess.Popen[bytes]]:
+        command = [sys.executable, "-c", PROGRAM, verb, "--home", str(self.home), *options]
         environment = os.environ | {"PHAROAH_DATABASE": self.url}
         with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
             assert process.stderr is not None
             try:
                 for line in process.stderr:
-                    if b'"serving"' in line:
+                    if ready in line:
                         break
                 drain = threading.Thread(target=process.stderr.read, daemon=True)
                 drain.start()
@@ -139,8 +159,17 @@ class Worker:
             raise self._error
 
 
+@contextmanager
+def through_nginx(ports: Sequence[int]) -> Iterator[int]:
+    """nginx, as operators are shown it, before the processes at these ports; yields its own."""
+    (own,) = free_ports(1)
+    with nginx("online.conf", dict(zip((8544, 8545, 8444), (*ports, own), strict=True))):
+        yield own
+
+
 @pytest.mark.nightly
-def test_one_of_two_processes_is_killed_under_load_and_no_caller_notices(place: Place) -> None:
+@pytest.mark.parametrize("balancing", [through_nginx, balancing])
+def test_one_of_two_processes_is_killed_under_load_and_no_caller_notices(place: Place, balancing: Balancing) -> None:
     """Checks are answered all the time, and each hint comes once, whichever process a watch was at."""
     ports, over, checks = free_ports(2), threading.Event(), [0] * TENANTS
     tenants = [tenant_id(key.public) for key in place.tenants]
@@ -183,6 +212,43 @@ def test_one_of_two_processes_is_killed_under_load_and_no_caller_notices(place: 
         assert processes[0].wait() == -signal.SIGKILL
         assert processes[1].poll() is None
     assert heard == [list(range(1, HINTS + 1))] * TENANTS
+
+
+@pytest.mark.nightly
+def test_one_of_two_pages_is_killed_and_its_visitors_stay_logged_in(place: Place) -> None:
+    """Each question is asked once, with no second try of its own: nginx has one."""
+    set_password(place.home, PASSWORD, bytes(16))
+    *ports, own = free_ports(3)
+    statuses: list[int] = []
+    with ExitStack() as stack:
+        pages = [stack.enter_context(place.page(port)) for port in ports]
+        stack.enter_context(nginx("page.conf", dict(zip((8446, 8447, 8448), (*ports, own), strict=True))))
+        visitor = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{own}", trust_env=False, timeout=60))
+        (token,) = re.findall(r'name="csrf" value="([0-9a-f]{64})"', visitor.get("/login").text)
+        assert visitor.post("/login", data={"csrf": token, "password": PASSWORD}).headers["location"] == "/"
+        for number in range(PAGES):
+            if number == PAGES // 2:
+                pages[0].send_signal(signal.SIGKILL)
+            statuses.append(visitor.get("/api/overview").status_code)
+        assert pages[0].wait() == -signal.SIGKILL
+        assert pages[1].poll() is None
+        assert statuses == [200] * PAGES
+        pages[1].send_signal(signal.SIGKILL)
+        assert visitor.get("/api/overview").status_code == 502  # it was they who answered
+
+
+@pytest.mark.nightly
+@pytest.mark.xdist_group("postgresql")
+def test_the_benchmark_spreads_checks_over_both_processes(postgresql: Server) -> None:
+    needs.program("nginx")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.online_processes", "--small"], capture_output=True, check=True
+    )
+    one, two = map(json.loads, done.stdout.splitlines())
+    assert (one["processes"], one["cpu_shares"]) == (1, [1.0])
+    assert len(two["cpu_shares"]) == two["processes"] == 2
+    assert min(two["cpu_shares"]) > 0.2
+    assert one["requests_per_second"] > 10
 
 
 def test_a_store_tells_of_hints_that_another_one_of_it_has_appended(place: Place) -> None:

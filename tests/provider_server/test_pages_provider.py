@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -35,8 +36,6 @@ from provider_server.pages.html import renderer
 from provider_server.pages.login import (
     ATTEMPTS,
     FILE,
-    IDLE_S,
-    LONGEST_S,
     REFILL_S,
     Door,
     NoPassword,
@@ -47,6 +46,7 @@ from provider_server.pages.login import (
     verifier,
 )
 from provider_server.pages.serving import PageInTheClear, listening
+from provider_server.pages.sessions import IDLE_S, LONGEST_S, MOST_SESSIONS, Sessions
 from provider_server.pages.snapshot import Reader, Snapshot, context_names
 from provider_server.pages.views import View, view
 from provider_server.store.round_store import RoundState
@@ -153,9 +153,8 @@ def more_said(seen: Snapshot) -> Snapshot:
 def test_sizes_seasons_and_software_are_shown_as_the_bundle_has_them(seen: Snapshot) -> None:
     more = view(more_said(seen), NOW, 24, PLANS)
     assert more.factors == more_said(seen).bundles[-1].factors
-    door = Door(lambda: b"", lambda size: bytes(size), lambda: 0.0)
     page = renderer()
-    given = {"view": more, "csrf": door.form_token("x"), "shown": (), "judgement": "", "text": "", "judgements": ()}
+    given = {"view": more, "csrf": "x", "shown": (), "judgement": "", "text": "", "judgements": ()}
     given |= {"order": "", "orders": ()}
     hazards, findings = (page(name, at=f"/{name}", **given) for name in ("hazards", "findings"))
     assert "August" in hazards
@@ -359,10 +358,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def door(clock: Clock) -> Door:
+def door(clock: Clock, tmp_path: Path) -> Iterator[Door]:
     numbers = iter(range(1, 1000))
     line = verifier(PASSWORD, bytes(16))
-    return Door(lambda: line, lambda size: next(numbers).to_bytes(size, "big"), clock)
+    with closing(Sessions(tmp_path / "sessions")) as sessions:
+        yield Door(lambda: line, sessions, lambda size: next(numbers).to_bytes(size, "big"), clock)
 
 
 def test_wrong_passwords_cost_time_and_the_right_one_too_late_as_well(door: Door, clock: Clock) -> None:
@@ -396,21 +396,55 @@ def test_sessions_end_when_nobody_is_there_and_in_the_end(door: Door, clock: Clo
     assert not door.is_in(left)
 
 
-def test_a_new_password_ends_all_sessions() -> None:
+def test_a_new_password_ends_all_sessions(tmp_path: Path) -> None:
     lines = [verifier(PASSWORD, bytes(16))]
-    door = Door(lambda: lines[0], lambda size: bytes(size), lambda: 0.0)
-    name = door.enter("a", PASSWORD)
-    assert door.is_in(name)
-    lines[0] = verifier("another password", bytes(16))
-    assert not door.is_in(name)
+    with closing(Sessions(tmp_path / "sessions")) as sessions:
+        door = Door(lambda: lines[0], sessions, lambda size: bytes(size), lambda: 0.0)
+        name = door.enter("a", PASSWORD)
+        assert door.is_in(name)
+        lines[0] = verifier("another password", bytes(16))
+        assert not door.is_in(name)
 
 
-def test_a_form_belongs_to_one_cookie_of_one_process(door: Door, clock: Clock) -> None:
+def test_a_session_is_one_at_each_process_and_the_file_names_none(clock: Clock, tmp_path: Path) -> None:
+    line = verifier(PASSWORD, bytes(16))
+    with closing(Sessions(tmp_path / FILE)) as own, closing(Sessions(tmp_path / FILE)) as others:
+        door, other = (Door(lambda: line, sessions, os.urandom, clock) for sessions in (own, others))
+        name, gone = door.enter("a", PASSWORD), door.enter("b", PASSWORD)
+        assert other.is_in(name)
+        assert other.is_form_of(name, door.form_token(name))
+        clock.now_s = IDLE_S - 1
+        assert other.is_in(name)  # seen there
+        clock.now_s = IDLE_S + 1
+        assert door.is_in(name)
+        assert not other.is_in(gone)
+        other.leave(name)
+        assert not door.is_in(name)
+        name = door.enter("a", PASSWORD)
+        written = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+        assert name.encode() not in written
+        assert bytes.fromhex(name) not in written
+        assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
+        clock.now_s -= 1  # set back before the session: nobody can say how old it is
+        assert not door.is_in(name)
+
+
+def test_the_oldest_sessions_make_way(tmp_path: Path) -> None:
+    with closing(Sessions(tmp_path / "sessions")) as sessions:
+        for number in range(MOST_SESSIONS + 2):
+            sessions.begin(str(number), b"", float(number))
+        found = [sessions.is_open(str(number), b"", 100.0) for number in range(MOST_SESSIONS + 2)]
+        assert found == [False] * 2 + [True] * MOST_SESSIONS
+
+
+def test_a_form_belongs_to_one_cookie_of_one_password(door: Door, clock: Clock, tmp_path: Path) -> None:
     one, other = door.new_name(), door.new_name()
     assert door.is_form_of(one, door.form_token(one))
     assert not door.is_form_of(one, door.form_token(other))
     assert not door.is_form_of("", door.form_token(""))
-    assert not Door(lambda: b"", lambda size: bytes(size), clock).is_form_of(one, door.form_token(one))
+    with closing(Sessions(tmp_path / "sessions")) as sessions:
+        changed = Door(lambda: b"", sessions, lambda size: bytes(size), clock)
+        assert not changed.is_form_of(one, door.form_token(one))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import socket
+import sqlite3
 import ssl
 import stat
 import subprocess
@@ -42,7 +43,15 @@ from federation.runtime.web.guard import Receive, Scope, Send
 from provider_server.network.flower_app import server_app
 from provider_server.network.grid_tenants import GridTenants, Silence, Why
 from provider_server.network.listeners import FLEET, PASSED, PUSH_OBJECT, SMALL_BODY, STRANGERS_BODY, CannotListen
-from provider_server.network.superlink import SuperLink, UnusableNodeKey, _client, bundle, round_bundle, run_server_app
+from provider_server.network.superlink import (
+    RunFailed,
+    SuperLink,
+    UnusableNodeKey,
+    _client,
+    bundle,
+    round_bundle,
+    run_server_app,
+)
 from provider_server.week import Tenants
 from simulation.run.processes import free_ports
 from tenant_client.network.flower_node import Link, NodeKey, NodeSettings, _ahead_s, make_node_key, until_tick
@@ -450,6 +459,18 @@ link.run(server_app(run, wanted=2))
 
 
 @pytest.mark.nightly
+@pytest.mark.nightly  # Flower waits five seconds for a lock
+def test_a_database_that_stays_locked_fails_a_run_and_ends_no_program(pem: Certificates, tmp_path: Path) -> None:
+    state = tmp_path / "link.sqlite"
+    app = server_app(lambda tenants: None, wanted=0)
+    with SuperLink(pem.settings(state)) as link, closing(sqlite3.connect(state, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(RunFailed, match="500"):
+            link.run(app)
+        other.execute("ROLLBACK")
+        link.run(app)
+
+
 def test_nodes_come_back_after_the_provider_was_killed_in_the_middle_of_a_run(
     pem: Certificates, tmp_path: Path, port: int
 ) -> None:

@@ -193,6 +193,26 @@ def test_what_does_not_count_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.nightly
+def test_files_that_are_said_to_be_in_order_of_time_give_the_same_and_others_say_what_they_lost(tmp_path: Path) -> None:
+    (tmp_path / "provider.toml").touch()
+    failed = np.random.default_rng(3).random((12, WARM_UP_H + 24)) < 0.02
+    file = write(tmp_path / "telemetry.parquet", np.zeros(failed.shape), failed)
+    window = "--start", START, "--end", START + 24
+    (plain,) = told("hazard", "--home", tmp_path, "--file", file, *window)
+    (ordered,) = told("hazard", "--home", tmp_path, "--file", file, *window, "--sorted")
+    assert ordered == plain
+    assert "late" not in call("hazard", "--home", tmp_path, "--file", file, *window, "--sorted").stderr
+    backwards = tmp_path / "backwards.parquet"
+    days = [pl.read_parquet(file).filter(pl.col("time_s") // 86_400 == day) for day in range(FIRST // 24, END // 24)]
+    parts = [backwards.with_stem(f"part {number}") for number in range(len(days))]
+    for part, day in zip(parts, reversed(days), strict=True):
+        day.write_parquet(part)
+    files = [word for part in parts for word in ("--file", part)]
+    result = call("hazard", "--home", tmp_path, *files, *window, "--sorted")
+    assert "late" in result.stderr
+
+
 def test_without_failures_or_hours_nothing_is_made_up(tmp_path: Path) -> None:
     (tmp_path / "provider.toml").touch()
     still = np.zeros((10, WARM_UP_H + HOURS))

@@ -6,18 +6,12 @@ import numpy as np
 import pytest
 
 from federation.protocol.bundle import PairJudgement
+from federation.protocol.judgement import FALSE_SHARE, HARMFUL_RATIO, surest, suspected
 from federation.protocol.life_table import Dimension, Floats, LifeTable
+from provider_server.analysis.cap_correction import capped_mean
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.learning.verdicts import (
-    FALSE_SHARE,
-    HARMFUL_RATIO,
-    PairFinding,
-    affordable,
-    judge_pairs,
-    surest,
-    suspected,
-    within_budget,
-)
+from provider_server.analysis.noisy_counts import LOG_FACTOR
+from provider_server.learning.verdicts import PairFinding, affordable, judge_pairs, within_budget
 from tests.support.changing import replace
 
 WORKLOADS, CONTEXTS = 20, 10
@@ -86,6 +80,27 @@ def test_without_a_control_a_pair_can_still_be_accused_and_says_so() -> None:
     (worse,) = (one for one in found if one.judgement is PairJudgement.WORSE)
     assert (worse.workload, worse.context) == ("w3", "c4")
     assert "too few script errors to check" in worse.reason
+
+
+UNITS = 40  # job-weeks of a pair, each of which counts one failure at most
+
+
+@pytest.mark.parametrize("of_a_cap", [True, False])
+def test_what_is_misreported_confounds_no_pair_if_the_cap_is_known(of_a_cap: bool) -> None:  # noqa: FBT001
+    """A fifth of the hardware failures is told as script errors; most of a bad pair's hide under the cap."""
+    rng, ratio = np.random.default_rng(11), np.ones((WORKLOADS, CONTEXTS))
+    for pair in PLANTED:
+        ratio[pair] = 8.0
+    expected = 0.5 * ratio[:, :, None] * np.ones(UNITS)
+    explained = 0.5 * UNITS * np.ones(ratio.shape)
+    told, mistaken = (rng.poisson(share * expected) for share in (0.8, 0.2))
+    counted = replace(counts(rng, explained, 0.0), events=np.minimum(told, 1).sum(axis=2).astype(np.float64))
+    scripts = counts(rng, 4.0 * np.ones(ratio.shape), 0.0, explained)
+    scripts = replace(scripts, events=scripts.events + np.minimum(mistaken, 1).sum(axis=2))
+    by_factor = capped_mean(explained[..., None] / UNITS * np.exp(LOG_FACTOR), 1) * UNITS
+    misreported = capped_mean(0.15 * 0.8 * expected, 1).sum(axis=2) if of_a_cap else None
+    found = judge_pairs(find_mismatches(counted, by_factor), counted, scripts, 100.0 * explained, misreported)
+    assert accused(found, PairJudgement.WORSE if of_a_cap else PairJudgement.CONFOUNDED) == PLANTED
 
 
 def test_nothing_is_acquitted_for_want_of_data() -> None:
@@ -170,6 +185,9 @@ def judged(
         spread=0.1,
         scale=1.0,
         shape=np.inf,
+        log_prior=nothing[0],
+        log_likelihood=nothing,
+        log_sd=nothing[0],
     )
     return judge_pairs(found, counted, counted, hours)
 

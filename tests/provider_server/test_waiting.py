@@ -19,8 +19,9 @@ from federation.protocol.round_messages import UnmaskCall
 from provider_server.rounds.provider import RoundUnderWay, WeekHeld
 from provider_server.store.round_store import Answer, RoundState
 from provider_server.week import MaskHolder
+from simulation.judge.exactness import exact
 from simulation.run.federation import Federation
-from tests.support.federations import NEWCOMER, WEEKS, Grounds, exact, hold, is_exact
+from tests.support.federations import NEWCOMER, WEEKS, Grounds, hold, is_exact
 
 AWAY = 4
 TENANTS = 4
@@ -102,7 +103,7 @@ def test_weeks_are_collected_while_a_trustee_is_away_and_opened_in_order_once_it
             assert (release.plan.start_hour, release.plan.position) == (window[0], at)
             assert release.contributors == TENANTS
             assert is_exact(federation, release)
-            assert sum(table.sum() for table in exact(federation, release)) >= TENANTS
+            assert sum(table.sum() for table in exact(federation.tenants, release)) >= TENANTS
         assert states(federation) == [RoundState.RELEASED] * len(WEEKS)
         assert weeks_charged(federation) == [list(WEEKS)] * TENANTS
         series = {release.plan.series and release.plan.series.name for release in federation.provider.releases()}

@@ -7,14 +7,13 @@ from typer.testing import CliRunner
 from federation.protocol.causes import CAUSES, Domain
 from provider_server.analysis import mismatch
 from provider_server.learning import findings, verdicts
-from simulation.bench.field import CELLS
-from simulation.bench.learning import small
+from simulation.bench.field_cells import CELLS, CORNERS, EVERY, MISREPORTED, RARE
+from simulation.bench.learning import live, retold, small
 from simulation.cli import app
 from simulation.cloud.cloud import build_cloud
 from simulation.cloud.scenario import load, names
 from simulation.cloud.visibility import visible
 from tests.support import schemas
-from tests.support.changing import replace
 
 ASKED = {
     *("standard", "x3", "x1_5", "any_exposure", "frailty", "rate_6_5", "hyperscale", "hyperscale_x3"),
@@ -40,10 +39,41 @@ def test_an_unknown_kind_of_cloud_is_refused_with_those_that_there_are() -> None
 
 def test_every_kind_of_cloud_has_a_scenario_that_can_be_played() -> None:
     assert set(CELLS) >= ASKED
-    for name in CELLS:
-        cell = CELLS[name]()
+    for cell in (cell() for cell in EVERY.values()):
         assert cell.scenario in names()
-        replace(load(cell.scenario), **cell.changes)
+        assert cell.played(quick=False).openings
+
+
+def test_each_factor_is_changed_in_half_of_the_corners_and_each_two_together_in_a_quarter() -> None:
+    corners = [cell() for cell in CORNERS.values()]
+    rare = RARE * 12_577
+    changed = np.array(
+        [
+            [
+                "mismatch_factor" in corner.changes,
+                corner.played(quick=False).failures_per_week[Domain.INFRASTRUCTURE] == rare,
+                "mismatch_exposure" in corner.changes,
+                "lease_frailty" in corner.changes,
+                corner.answering < 1.0,
+                corner.misreported == MISREPORTED,
+                corner.visible == 0.0,
+            ]
+            for corner in corners
+        ]
+    ).astype(int)
+    np.testing.assert_array_equal(changed.T @ changed, 3 + 3 * np.eye(7))
+
+
+@pytest.mark.nightly
+def test_a_year_that_is_told_otherwise_is_the_one_that_was_lived_so() -> None:
+    cell = EVERY["misreported_by_tenant"]()
+    scenario, told, again = cell.played(quick=True), cell.telling(1), cell.telling(1)
+    assert told is not None
+    assert again is not None
+    as_it_was, lived = live(scenario, 1), live(scenario, 1, told)
+    for one, other, plain in zip(retold(as_it_was, again).exact, lived.exact, as_it_was.exact, strict=True):
+        assert all(np.array_equal(*tables) for tables in zip(one, other, strict=True))
+        assert not all(np.array_equal(*tables) for tables in zip(one, plain, strict=True))
 
 
 def test_the_share_that_is_seen_is_what_was_asked_for_and_of_infrastructure_alone() -> None:
@@ -60,8 +90,8 @@ def test_what_is_assumed_is_not_what_is_planted() -> None:
     """A prior that knows the generator's numbers would make the figures of this benchmark worthless."""
     share = mismatch.SHARE_PRIOR[0] / sum(mismatch.SHARE_PRIOR)
     effects = {mismatch.SPREAD_PRIOR[0], *mismatch.TAIL_PRIOR, mismatch.MAIN_EFFECT_SD, mismatch.SEEN_EFFECT_SD}
-    for cell in (cell() for cell in CELLS.values()):
-        scenario = replace(load(cell.scenario), **cell.changes)
+    for cell in (cell() for cell in EVERY.values()):
+        scenario = cell.played(quick=False)
         factor = float(scenario.mismatch_factor)
         assert scenario.mismatch_share != share
         assert effects.isdisjoint({factor, float(np.log(factor)), scenario.lease_frailty})

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from crypto.codec import decode
-from crypto.ids import LeaseId, TenantId
+from crypto.ids import LeaseId
 from crypto.masking import MaskKey
 from crypto.signing import SigningKey, open_signed, reopened
 from federation.protocol.bundle import Bundle
@@ -40,6 +40,7 @@ from provider_server.rounds.provider import Provider
 from provider_server.rounds.release import Release
 from provider_server.store.store import Store
 from provider_server.week import MaskHolder, federated_week, publish
+from simulation.judge.exactness import differences, same_series
 from simulation.run.federation import Federation, found
 from simulation.run.local_grid import Deliver, LocalGrid, local_task
 from tenant_client.home import open_tenant
@@ -339,28 +340,7 @@ def _about_bundles(federation: Federation) -> Iterator[str]:
 
 def is_exact(federation: Federation, release: Release) -> bool:
     """Whether a release shows the exact counts of those who answered, in all its weeks, up to the whisper."""
-    kept = (made for made in federation.provider.releases() if _same_series(made.plan, release.plan))
+    kept = (made for made in federation.provider.releases() if same_series(made.plan, release.plan))
     before = [made for made in kept if made.plan.position < release.plan.position]
-    sums = [exact(federation, made) for made in (*before, release)]
-    expected = [np.sum(tables, axis=0) for tables in zip(*sums, strict=True)]
-    pairs = zip(release.tables, expected, strict=True)
-    return all(bool(np.all(np.abs(table.events - counts) < 0.25)) for table, counts in pairs)
-
-
-def exact(federation: Federation, release: Release) -> list[Integers]:
-    """The sum of the exact tables of those who answered one round."""
-    by_id: dict[TenantId, Tenant] = {tenant.id: tenant for tenant in federation.tenants}
-    counts = [by_id[answer.tenant].counts(release.plan) for answer in release.answered]
-    for late in release.late:
-        own = by_id[late.tenant]
-        answered = (plan for plan in own.plans() if _same_series(plan, release.plan))
-        (plan,) = (plan for plan in answered if (own.begins(plan), plan.end_hour) == (late.start_hour, late.end_hour))
-        assert [one.levels for one in plan.dimensions] == [one.levels for one in release.plan.dimensions]
-        counts.append(own.counts(plan))
-    return [np.sum(column, axis=0) for column in zip(*counts, strict=True)]
-
-
-def _same_series(one: Plan, other: Plan) -> bool:
-    if one.series is None or other.series is None:
-        return one.round_id == other.round_id
-    return one.series.name == other.series.name
+    *_, (_, difference) = differences(federation.tenants, [*before, release])
+    return difference < 0.25

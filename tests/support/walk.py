@@ -20,7 +20,7 @@ epoch and its second one may lose weeks.
 import os
 import random
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -41,6 +41,7 @@ from provider_server.rounds.provider import Provider
 from provider_server.rounds.release import Release
 from provider_server.store.round_store import RoundState
 from provider_server.week import federated_week
+from simulation.judge.exactness import weeks_counted
 from simulation.run.federation import Federation
 from simulation.run.local_grid import LocalGrid, local_task
 from tenant_client.home import create, pin
@@ -415,11 +416,7 @@ class Walk:
         But for the weeks of an epoch whose last opening and second one it missed.
         """
         releases = self.provider.releases()
-        counted: dict[TenantId, set[int]] = defaultdict(set)
-        for release in releases:
-            spans = [(one.tenant, one.start_hour, release.plan.end_hour) for one in release.answered]
-            for who, start, end in [*spans, *((one.tenant, one.start_hour, one.end_hour) for one in release.late)]:
-                counted[who] |= set(range(start // HOURS_PER_WEEK, end // HOURS_PER_WEEK))
+        counted = weeks_counted(releases)
         failures = 0
         for number, tenant in self.tenants.items():
             weeks = counted[tenant.id]

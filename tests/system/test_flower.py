@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -341,6 +342,26 @@ def test_replies_that_cannot_be_inflated_cost_one_pull_and_not_the_round(caplog:
     assert answers == [str(PULL_AT_ONCE + 2).encode()]
     assert [silence.why for silence in silences] == [Why.LATE] * PULL_AT_ONCE
     assert SECRET not in caplog.text
+
+
+def test_a_superlink_that_cannot_answer_for_a_moment_is_asked_again() -> None:
+    class Locked(LocalGrid):
+        failures = 1
+        status = 500
+
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            if self.failures:
+                self.failures -= 1
+                httpx.Response(self.status, request=httpx.Request("POST", "http://superlink")).raise_for_status()
+            return super().pull_messages(message_ids)
+
+    grid = Locked(numbered(2))
+    with local_task():
+        assert list(GridTenants(grid, PATIENCE_S, 0.01).ask(Query.CONTRIBUTION, b"")) == [b"2", b"3"]
+    refused = Locked(numbered(2))
+    refused.status = 401
+    with local_task(), pytest.raises(httpx.HTTPStatusError):
+        list(GridTenants(refused, PATIENCE_S, 0.01).ask(Query.CONTRIBUTION, b""))
 
 
 @pytest.mark.parametrize(

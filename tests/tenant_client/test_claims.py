@@ -101,7 +101,7 @@ def resigned(place: Place, claim: dict[str, Any]) -> dict[str, Any]:
 
 
 def grant(place: Place, lease: LeaseId, tenant: TenantId | None = None) -> None:
-    granted = LeaseGrants(tenant or place.anchoring.tenant, (GrantedLease.of(lease, 0, BEGAN_H, labels()),))
+    granted = LeaseGrants(tenant or place.anchoring.tenant, (GrantedLease.of(lease, 0, BEGAN_H, labels(), 4),))
     GrantLog(place.connection).keep(keys().provider.sign(granted), granted)
 
 

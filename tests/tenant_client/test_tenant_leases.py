@@ -22,7 +22,7 @@ LEASES = [lease_id(0, number) for number in range(3)]
 
 
 def a_grant(number: int = 0, tenant: int = 0, **changes: Any) -> GrantedLease:
-    lease = GrantedLease(lease_id(tenant, number), 0, 1.0 + number, token("context"), token("context level"))
+    lease = GrantedLease(lease_id(tenant, number), 0, 1.0 + number, token("context"), token("context level"), 4)
     return replace(lease, **changes)
 
 

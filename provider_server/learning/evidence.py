@@ -1,0 +1,28 @@
+"""What tenants need to join the findings with their own history (`federation.protocol.evidence`)."""
+
+import numpy as np
+
+from federation.protocol.evidence import LOG_RATIOS, Evidence, PairEvidence, below
+from federation.protocol.life_table import PER_NODE_HOURS, Floats
+from provider_server.analysis.mismatch import Mismatches
+from provider_server.analysis.ratio_grid import LOG_RATIO
+
+
+def evidence_of(found: Mismatches, explained: Floats, node_hours: Floats, hazards: Floats) -> Evidence:
+    """Of pairs with `node_hours` (P,), for which hazards explain (P,) failures; `hazards` (H,) are per node-hour.
+
+    The rounds are not named yet.
+    """
+    prior = np.interp(LOG_RATIOS, LOG_RATIO, found.log_prior)
+    usual_rate = PER_NODE_HOURS * found.expected / node_hours
+    columns = (column.tolist() for column in (found.expected / explained, found.log_sd, usual_rate))
+    return Evidence(
+        rounds=(),
+        log_prior=tuple((prior - prior.max()).tolist()),
+        lease_shape=0.0 if np.isinf(found.shape) else found.shape,
+        hazards=tuple((PER_NODE_HOURS * hazards).tolist()),
+        pairs=tuple(
+            PairEvidence(usual, log_sd, rate, below(np.interp(LOG_RATIOS, LOG_RATIO, log_likelihood)))
+            for usual, log_sd, rate, log_likelihood in zip(*columns, found.log_likelihood, strict=True)
+        ),
+    )
