@@ -33,7 +33,7 @@ from federation.protocol import anchors
 from provider_server.operations import admin, overview as provider_overview, preflight
 from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
-from provider_server.verbs import learning, seats, server, store, telemetry
+from provider_server.verbs import learning, own_failures, seats, server, store, telemetry
 from simulation.bench import (
     aggregation,
     attendance as bench_attendance,
@@ -123,6 +123,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider hazard": list[hazard_text.HazardRow],
     "pharoah-provider hazard --events": list[outage_text.OutagesRow],
     "pharoah-provider repaired": list[telemetry.RepairedRow],
+    "pharoah-provider own-failures": list[own_failures.OwnFailuresRow],
     "pharoah-provider release": list[store.ReleaseRow],
     "pharoah-provider release ROUND_ID": list[store.CellRow],
     "pharoah-provider ledger": list[store.LedgerRow],

@@ -1,7 +1,7 @@
 """`pharoah-provider`: the provider's command line, one function per verb in `verbs/`."""
 
 from federation.runtime.console import CommandLine
-from provider_server.verbs import keys, learning, online, page, seats, server, status, store, telemetry
+from provider_server.verbs import keys, learning, online, own_failures, page, seats, server, status, store, telemetry
 
 FEDERATION, FLEET, RELEASES, STORE = "Federation", "Fleet", "Releases and findings", "Store"
 
@@ -12,6 +12,7 @@ app = CommandLine(
 app.add(FEDERATION, server.init, server.enrol, server.revoke, seats.reseat, server.renew_certificate)
 app.add(FEDERATION, server.serve, online.online, status.status, server.round_, page.page, keys.keys)
 app.add(FLEET, server.lease, telemetry.contexts, telemetry.hazard, telemetry.repaired)
+app.add(FLEET, own_failures.own_failures)
 app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain)
 app.add(RELEASES, learning.publish, learning.catalogue, store.findings)
 app.add(STORE, store.backup, store.restore)

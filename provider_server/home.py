@@ -109,7 +109,8 @@ def open_provider(home: Path, database: str | None, settings: ProviderSettings) 
 
 def open_publisher(home: Path, store: Store) -> Publisher:
     """The publisher that lives in `home`, on the store of its provider."""
-    context_key, public = read_key(home / "context.key"), settings_of(home).names.contexts
+    settings = settings_of(home)
+    context_key, public = read_key(home / "context.key"), settings.names.contexts
 
     def named(epoch: int) -> list[ContextName]:
         tokens = {name: context_tokens(context_key, epoch, name, 0)["context"] for name in public}
@@ -122,7 +123,8 @@ def open_publisher(home: Path, store: Store) -> Publisher:
         own = (hardware.label_of(one.number) for one in kept.contexts.contexts) if kept else ()
         return context_links(context_key, before, now, {*public, *own}, hardware.levels_of(kept))
 
-    return Publisher(store, SigningKey(read_key(home / "signing.key")), namer=named, contexts=linked)
+    own_epsilon, signing_key = settings.publish.epsilon or None, SigningKey(read_key(home / "signing.key"))
+    return Publisher(store, signing_key, namer=named, contexts=linked, own_epsilon=own_epsilon)
 
 
 def invitation(home: Path, provider: Provider, settings: ProviderSettings) -> bytes:

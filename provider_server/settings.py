@@ -109,6 +109,15 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     contexts: dict[str, PublicName] = {}
 
 
+class Publish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What bundles tell of failures that the provider saw itself; see docs/privacy.md.
+
+    `epsilon` is of noise on them, in each job-week; 0: none, exact ones in rows with enough owners.
+    """
+
+    epsilon: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
 class Alerts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Receiver of alerts, in the format of Alertmanager's v2 API. Empty: none."""
 
@@ -124,4 +133,9 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     telemetry: Telemetry = Telemetry()
     live: Live = Live()
     names: Names = Names()
+    publish: Publish = Publish()
     alerts: Alerts = Alerts()
+
+    def __post_init__(self) -> None:
+        if self.publish.epsilon > 0 and self.plan.delta <= 0:
+            raise ValueError("publish.epsilon adds Gaussian noise, which needs a [plan] delta above 0")

@@ -1,7 +1,8 @@
 """The bundle: the signed, versioned message in which the provider publishes its findings to all tenants.
 
 - A check against a bundle runs on the tenant's machine, so the provider learns nothing of it.
-- Its content is computed only from releases (sums with noise) and from the provider's own records.
+- Its content is computed only from releases (sums with noise) and from the provider's own records. What it tells of the
+  failures among these, which are exact, its statement says.
 """
 
 import math
@@ -134,17 +135,25 @@ class ContextName(Record, frozen=True):
 
 
 class Statement(Record, frozen=True):
-    """The privacy of the releases behind a bundle: per job-week, with the numbers of rounds and contributions."""
+    """The privacy of what is behind a bundle: per job-week, with the numbers of rounds and contributions.
+
+    Of failures that the provider saw itself, a row holds exact ones of `own_owners` owners or more at a time, or all of
+    them under noise at `own_epsilon` per job-week; 0: not so. Both 0: none.
+    """
 
     epsilon: Number
     delta: Number
     mechanism: Text
     rounds: Count
     contributions_fewest: Count
+    own_owners: Count = 0
+    own_epsilon: Number = 0.0
 
     def __post_init__(self) -> None:
         if not (0 < self.epsilon < math.inf and 0 <= self.delta < 1):
             raise ValueError("epsilon must be positive and finite, delta in [0, 1)")
+        if not 0 <= self.own_epsilon < math.inf:
+            raise ValueError("own_epsilon must be finite and not negative")
 
 
 class Bundle(Message, frozen=True, tag="pharoah/bundle/3"):

@@ -35,7 +35,6 @@ from scipy.special import logsumexp
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
 from provider_server.analysis.noisy_counts import NoisyCounts
-from provider_server.analysis.own_failures import Leases, OwnFailures
 from provider_server.analysis.ratio_grid import LOG_RATIO
 
 Places = NDArray[np.intp]
@@ -60,7 +59,8 @@ class Mismatches:
     central 95% interval; `probability_worse` is that of θ > 2, beside those of θ > 1.5 and θ > 4. `ratio_if_expected`
     and `ratio_if_worse` are θ's posterior means given which of the two it is; `relative_variance` is its variance over
     its squared mean. `share_worse`, `spread` and `scale` are of the prior; `shape` is how leases differ (infinite:
-    not at all), `seen_rate` the rate of what the provider sees itself, over what its hazards explain.
+    not at all), `told_rate` and `seen_rate` the rates of what tenants count and of what the provider sees itself, over
+    what its hazards explain.
 
     `log_prior` (grid,) and `log_likelihood` (P, grid) of θ are those behind all this; `log_sd` is that of `expected`.
     """
@@ -68,6 +68,7 @@ class Mismatches:
     workload: Places
     context: Places
     expected: Floats
+    told_rate: Floats
     seen_rate: Floats
     probability_worse: Floats
     probability_half_more: Floats
@@ -159,6 +160,13 @@ class _Witness(Protocol):
         """Counts and the variance of their noise, both (P,), to start from."""
 
 
+class OwnSight(Protocol):
+    """What the provider saw itself of all pairs."""
+
+    def witness(self, chosen: Places, pairs: int) -> _Witness:
+        """What it says of the pairs at the flat positions `chosen`, of so many."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Baseline:
     """The rate that main effects explain (P,); what the other pairs say of its logarithm (P,); the effects."""
@@ -196,19 +204,19 @@ class _Heard:
         return replace(self, witness=witness, base=base, says=_marginal(witness, base))
 
 
-def find_mismatches(table: LifeTable, counted: Floats | None = None, own: Leases | None = None) -> Mismatches:
+def find_mismatches(table: LifeTable, counted: Floats | None = None, own: OwnSight | None = None) -> Mismatches:
     """Fits the model to a released table over (workload, context); pairs without exposure get no verdict.
 
     `counted` (workloads, contexts, factors) is how many failures are expected to count where λκθ is exp(`LOG_FACTOR`);
-    without it all do, λκθ times exposure. `own` are the leases on which the provider looked itself, by flat pair; what
-    it saw there is not in the table's counts. Unsettled where main effects do not come to rest.
+    without it all do, λκθ times exposure. `own` is what the provider saw itself, lease by lease or under noise; that is
+    not in the table's counts. Unsettled where main effects do not come to rest.
     """
     pairs = (*np.nonzero(table.exposure_node_hours > 0),)
     counts, variance, exposure = table.events[pairs], table.noise_variance[pairs], table.exposure_node_hours[pairs]
     told = NoisyCounts.of(counts, variance, exposure, None if counted is None else counted[pairs])
     heard = [_Heard.first(told, table, pairs, MAIN_EFFECT_SD)]
     if own is not None:
-        seen = OwnFailures.of(own, np.ravel_multi_index(pairs, table.shape), table.events.size)
+        seen = own.witness(np.ravel_multi_index(pairs, table.shape), table.events.size)
         heard.append(_Heard.first(seen, table, pairs, SEEN_EFFECT_SD))
     prior, posterior = _empirical_bayes(_together(heard), _Prior())
     for _ in range(REFITS):
@@ -221,6 +229,7 @@ def find_mismatches(table: LifeTable, counted: Floats | None = None, own: Leases
         workload=pairs[0],
         context=pairs[1],
         expected=expected.sum(axis=0),
+        told_rate=heard[0].base.rate * posterior.quantile(0.5),
         seen_rate=sum((one.base.rate * posterior.quantile(0.5) for one in heard[1:]), np.zeros(len(pairs[0]))),
         probability_worse=posterior.above(WORSE_FROM),
         probability_half_more=posterior.above(HALF_MORE),

@@ -10,15 +10,36 @@ a concave function of x; that function is given. The likelihood is exact: one gr
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from federation.protocol.life_table import Floats
 from provider_server.analysis.ratio_grid import LOG_RATIO, read_rows
 
+Places = NDArray[np.intp]
+
+LEAST_EXPOSURE = 1e-6  # failures expected: less says nothing under any noise
 GRID_STEP = 0.02  # of the log mean
 LOG_FACTOR = np.linspace(-4.0, 5.0, 19)  # of the rate: where a cap's effect is worked out
 LEAST_SHARE = 1e-3  # of a pair's failures that may count; less says nothing under any noise
 MOST_COUNTS, FAINTEST = 3000.0, 1e-290  # where the normal law takes over: many failures, and underflow
+
+
+@dataclass(frozen=True, eq=False)
+class NoisySight:
+    """Own failures of all pairs under noise: counts, its variance, exposure, all flat, and `counted` as below."""
+
+    counts: Floats
+    variance: Floats
+    exposure: Floats
+    counted: Floats
+
+    def witness(self, chosen: Places, pairs: int) -> "NoisyCounts":
+        """What they say of the pairs at the flat positions `chosen`, of so many; nothing where nobody looked."""
+        exposure = np.maximum(self.exposure, LEAST_EXPOSURE)
+        columns = (column.reshape(pairs, -1)[chosen] for column in (self.counts, self.variance, exposure, self.counted))
+        counts, variance, looked, counted = columns
+        return NoisyCounts.of(counts[:, 0], variance[:, 0], looked[:, 0], counted)
 
 
 @dataclass(frozen=True, eq=False)

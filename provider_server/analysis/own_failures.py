@@ -6,7 +6,8 @@ for a lease that expects e failures at a rate of one, in a pair of rate x. So a 
 many of them in one lease say less of its pair than as many in several. `shape` k is estimated from all leases
 (maximum likelihood; infinite where leases differ no more than by chance).
 
-A pair's likelihood is the product over its leases, on the grid of log rates `LOG_RATE` around its crude rate.
+A pair's likelihood is the product over its leases, on the grid of log rates `LOG_RATE` around its crude rate. Of pairs
+about which less may be told, it is that of how few owners failed there (`analysis.few_owners`).
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gammaln
 
 from federation.protocol.life_table import Floats
+from provider_server.analysis.few_owners import FewOwners
 from provider_server.analysis.ratio_grid import LOG_RATIO, read_rows
 
 Places = NDArray[np.intp]
@@ -31,12 +33,23 @@ FEWEST = 1e-9  # failures expected: leases with less say nothing
 class Leases:
     """Failures that the provider saw itself on each of L leases, and what its hazards explain there; all (L,).
 
-    `pair` is the flat position of each lease's pair in the table of pairs.
+    `pair` is the flat position of each lease's pair in the table of pairs. `few` are owners of whose failures only
+    their number may be told.
     """
 
     failures: Floats
     explained: Floats
     pair: Places
+    few: FewOwners | None = None
+
+    def exposure(self, pairs: int) -> Floats:
+        """What is explained by pair (pairs,), on these leases and of those few."""
+        own = self.by_pair(self.explained, pairs)
+        return own if self.few is None else own + self.few.by_pair(pairs)
+
+    def witness(self, chosen: Places, pairs: int) -> "OwnFailures":
+        """What they say of the pairs at the flat positions `chosen`, of so many."""
+        return OwnFailures.of(self, chosen, pairs)
 
     def by_pair(self, weight: Floats, pairs: int) -> Floats:
         """The sum of `weight` (L,) by pair (pairs,)."""
@@ -58,9 +71,11 @@ class OwnFailures:
     @classmethod
     def of(cls, leases: Leases, chosen: Places, pairs: int, shape: float = np.inf) -> "OwnFailures":
         """Of some of `pairs` pairs."""
-        exposure = np.maximum(leases.by_pair(leases.explained, pairs), FEWEST)
-        log_crude = float(np.log(max(leases.failures.sum(), 1.0) / max(leases.explained.sum(), FEWEST)))
+        exposure = np.maximum(leases.exposure(pairs), FEWEST)
+        log_crude = float(np.log(max(leases.failures.sum(), 1.0) / exposure.sum()))
         values = _by_rate(leases, pairs, shape, log_crude)[chosen]
+        if leases.few is not None:
+            values += leases.few.log_likelihood(pairs, np.exp(log_crude + LOG_RATE))[chosen]
         values -= values.max(axis=1, keepdims=True)
         return cls(leases, chosen, pairs, shape, exposure[chosen], log_crude, values)
 
@@ -81,7 +96,9 @@ class OwnFailures:
             self.leases.by_pair(weight, self.pairs)[self.chosen]
             for weight in (self.leases.failures, self.leases.explained**2)
         )
-        return counts, squares * np.exp(2.0 * self.log_crude) / self.shape
+        few = np.zeros(self.pairs) if self.leases.few is None else self.leases.few.by_pair(self.pairs)
+        guessed = few[self.chosen] * np.exp(self.log_crude)
+        return counts + guessed, squares * np.exp(2.0 * self.log_crude) / self.shape + guessed + guessed**2
 
 
 def _by_rate(leases: Leases, pairs: int, shape: float, log_crude: float) -> Floats:

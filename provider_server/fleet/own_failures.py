@@ -2,7 +2,8 @@
 
 An own failure is one that ended or hit a job and left a trace in the provider's own half: a hardware Xid, an
 uncorrectable memory error, a lost link or node, a failed health check. Where it comes from is an adapter's business.
-What tenants report contains these failures; they are never added to it.
+Several nodes of a lease that fail in one hour are one failure of its job. What tenants report contains these failures;
+they are never added to it.
 
 >>> lease = LeaseId(bytes(16))
 >>> EventsOfLeases.of([OwnFailure(lease, 5.0), OwnFailure(lease, 7.5)]).between(lease, 5.0, 7.5)
@@ -21,6 +22,9 @@ import numpy as np
 from crypto.ids import LeaseId
 from federation.protocol.life_table import Floats
 from provider_server.fleet.leases import Slices
+
+Hours = tuple[float, float]
+ALWAYS: Sequence[Hours] = ((float("-inf"), float("inf")),)
 
 
 class OwnFailure(NamedTuple):
@@ -57,3 +61,34 @@ class EventsOfLeases:
         """How many there were on a lease in [start_h, end_h)."""
         hours = self.hours.get(lease, ())
         return bisect_left(hours, end_h) - bisect_left(hours, start_h)
+
+
+@dataclass(frozen=True)
+class OwnRecord:
+    """Own failures, and where the provider looked: in the hours `looked`, on the leases `placed` (None: on all)."""
+
+    events: EventsOfLeases
+    looked: tuple[Hours, ...]
+    placed: frozenset[LeaseId] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        failures: Iterable[OwnFailure],
+        looked: Iterable[Hours] = ALWAYS,
+        placed: frozenset[LeaseId] | None = None,
+    ) -> "OwnRecord":
+        """From failures and hours in any order; hours that touch or overlap are joined."""
+        joined: list[Hours] = []
+        for start, end in sorted(looked):
+            if joined and start <= joined[-1][1]:
+                joined[-1] = joined[-1][0], max(end, joined[-1][1])
+            else:
+                joined.append((start, end))
+        return cls(EventsOfLeases.of(failures), tuple(joined), placed)
+
+    def looks_at(self, lease: LeaseId, start_h: float, end_h: float) -> bool:
+        """Whether the provider looked at a lease in all of [start_h, end_h)."""
+        if self.placed is not None and lease not in self.placed:
+            return False
+        return any(start <= start_h and end_h <= end for start, end in self.looked)

@@ -25,14 +25,14 @@ from provider_server.analysis.capped_hazard import JobWeeks, fit_capped
 from provider_server.analysis.factors import Factor
 from provider_server.analysis.hazard import Estimate
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.analysis.noisy_counts import LOG_FACTOR
+from provider_server.analysis.noisy_counts import LOG_FACTOR, NoisySight
 from provider_server.analysis.own_hazard import seen_share
 from provider_server.analysis.ratio_grid import read_rows
 from provider_server.analysis.rules import Rule
 from provider_server.analysis.versions import PairPrior, Partition, partitions
 from provider_server.fleet.leases import Lease
-from provider_server.fleet.own_failures import OwnFailure
 from provider_server.learning.evidence import evidence_of
+from provider_server.learning.own_sight import Noisy, OwnSight
 from provider_server.learning.seen import Places, Seen
 from provider_server.learning.verdicts import MISREPORTED, PairFinding, judge_pairs
 from provider_server.rounds.release import Release
@@ -40,6 +40,7 @@ from provider_server.rounds.release import Release
 CORRECTIONS = 1
 UNREPORTED = 0.1  # of what the provider saw, tenants may not have counted about so much
 LEAST_HIDDEN = 0.05  # of any failures that are expected: what the provider sees is never all of a kind
+UNLOOKED = 1e12  # variance of a count that nobody made
 CONTEXT_SD = 1.0  # of the log hazard between contexts and build-up levels, and between bands: factors, not decades
 
 
@@ -70,10 +71,10 @@ class Findings:
     evidence: Evidence | None = None
 
 
-def learn(releases: Sequence[Release], leases: Sequence[Lease], own: Sequence[OwnFailure] | None = None) -> Findings:
+def learn(releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None = None) -> Findings:
     """Findings from all `releases` so far; `leases` are those of their windows. Unsettled where a fit has no answer.
 
-    `own` are all failures that the provider saw itself in these windows; None where it does not look.
+    `own` are failures that the provider saw itself in these windows, as far as they may be told; None: none.
     """
     seen = Seen.of(releases, leases, own)
     hazards = _fit_hazards(seen, _Risk.none(len(seen.node_hours)))
@@ -194,9 +195,17 @@ class _Pairs:
     @cached_property
     def seen_rate(self) -> Floats:
         """What the provider sees of each pair over what it would of an average one: flat, 0 where there is no row."""
-        rate = np.zeros(self.table.events.size + 1)
-        rate[np.ravel_multi_index((self.found.workload, self.found.context), self.table.shape)] = self.found.seen_rate
-        return rate
+        return self._flat(self.found.seen_rate)
+
+    @cached_property
+    def told_rate(self) -> Floats:
+        """The same of what tenants count beyond it."""
+        return self._flat(self.found.told_rate)
+
+    def _flat(self, of_pairs: Floats) -> Floats:
+        flat = np.zeros(self.table.events.size + 1)
+        flat[np.ravel_multi_index((self.found.workload, self.found.context), self.table.shape)] = of_pairs
+        return flat
 
     def risk(self, seen: Seen) -> _Risk:
         """The factors of each job-week's pair over what the hazards explain; average ones where it has no row."""
@@ -239,11 +248,32 @@ def _fit_pairs(seen: Seen, hazards: _Hazards, before: _Pairs | None = None) -> _
     table = replace(seen.pairs, exposure_node_hours=seen.by_pair(explained))
     by_factor = _by_factor(seen, explained, seen.most, shape)
     counted = seen.by_pair(capped_mean(explained, seen.most, shape))
-    if seen.visible is None:
+    if seen.own is None:
         return _Pairs(table, find_mismatches(table, by_factor), counted, by_factor)
-    sight = _Sight.of(seen, hazards, seen.visible, before)
+    if isinstance(seen.own, Noisy):
+        noisy, left = _under_noise(seen, table, explained, seen.own.table)
+        return _Pairs(table, find_mismatches(left, by_factor, noisy), counted, by_factor)
+    sight = _Sight.of(seen, hazards, before)
     unseen = _unseen(seen, table, sight, before)
-    return _Pairs(table, find_mismatches(*unseen, seen.own(sight.visible, sight.in_sight)), counted, by_factor)
+    return _Pairs(table, find_mismatches(*unseen, seen.leases(sight.in_sight)), counted, by_factor)
+
+
+def _under_noise(seen: Seen, table: LifeTable, explained: Floats, own: LifeTable) -> tuple[NoisySight, LifeTable]:
+    """Own failures under noise, and tenants' counts without the share of them that makes both independent.
+
+    y − cṼ and Ṽ = V + noise are uncorrelated for c = Var V / (Var V + σ²): all is taken out where V is exact, nothing
+    where noise hides it. One c serves all pairs, so that main effects explain what is left.
+    """
+    own = own.aligned(table.dimensions)
+    known = own.noise_variance > 0.0
+    total = max(float(own.events[known].sum()), 0.0)
+    share = total / max(total + float(own.noise_variance.sum()), np.finfo(float).tiny)
+    looked = np.where(seen.watched, explained, 0.0)
+    counted = _by_factor(seen, looked, seen.most, ALIKE)
+    variance = np.where(known, own.noise_variance, UNLOOKED)
+    columns = own.events.ravel(), variance.ravel(), seen.by_pair(looked).ravel(), counted.reshape(-1, len(LOG_FACTOR))
+    noise = table.noise_variance + share**2 * own.noise_variance
+    return NoisySight(*columns), replace(table, events=table.events - share * own.events, noise_variance=noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,13 +288,14 @@ class _Sight:
     hidden: Floats
 
     @classmethod
-    def of(cls, seen: Seen, hazards: _Hazards, visible: Floats, before: "_Pairs | None") -> "_Sight":
-        """`before` are the pairs found so far, `visible` has shape (J, bands)."""
+    def of(cls, seen: Seen, hazards: _Hazards, before: "_Pairs | None") -> "_Sight":
+        """From what entered; `before` are the pairs found so far."""
+        visible, entered = seen.visible, seen.entered[:, None]
         explained, risk, rate = hazards.by_band(seen), np.ones((len(visible), 1)), np.ones((len(visible), 1))
         if before is not None:
             risk, rate = before.risk(seen).mean[:, None], before.seen_rate[seen.pair][:, None]
-        in_sight = explained * seen_share(explained * rate, visible, seen.level, seen.size)
-        part = visible.sum() / max(float((explained * risk).sum()), np.finfo(float).tiny)
+        in_sight = explained * seen_share(explained * rate * entered, visible, seen.level, seen.size)
+        part = visible.sum() / max(float((explained * risk * entered).sum()), np.finfo(float).tiny)
         hidden = np.maximum(explained - part * in_sight, LEAST_HIDDEN * explained)
         return cls(visible.sum(axis=1), in_sight.sum(axis=1), hidden.sum(axis=1))
 
@@ -282,15 +313,26 @@ def _unseen(seen: Seen, table: LifeTable, sight: _Sight, before: "_Pairs | None"
     expected is a bad one, and has more of the others, too: its gamma law has the shape k + V and the mean
     (k + V) / (k + what was expected to be seen).
     """
+    hidden = np.where(seen.entered, sight.hidden, _all_failures(seen, sight, before))
     known = seen.by_pair(np.minimum(sight.visible, seen.most))
-    told = replace(table, events=table.events - known, noise_variance=table.noise_variance + UNREPORTED * known)
+    exposure = np.maximum(table.exposure_node_hours, seen.by_pair(hidden))
+    noise = table.noise_variance + UNREPORTED * known
+    told = replace(table, events=table.events - known, exposure_node_hours=exposure, noise_variance=noise)
     left = np.maximum(seen.most - sight.visible, 0).astype(np.intp)
     if before is None or np.isinf(before.found.shape):
-        return told, _by_factor(seen, sight.hidden, left, ALIKE)
-    expected = sight.in_sight * before.seen_rate[seen.pair]
+        return told, _by_factor(seen, hidden, left, ALIKE)
+    expected = np.where(seen.entered, sight.in_sight * before.seen_rate[seen.pair], 0.0)
     failures, expected = (_by_lease(seen, weight) for weight in (sight.visible, expected))
     shape = before.found.shape + failures
-    return told, _by_factor(seen, sight.hidden * shape / (before.found.shape + expected), left, shape)
+    return told, _by_factor(seen, hidden * shape / (before.found.shape + expected), left, shape)
+
+
+def _all_failures(seen: Seen, sight: _Sight, before: "_Pairs | None") -> Floats:
+    """What hazards explain of all failures of job-weeks (J,), in the measure of hidden ones: own ones not taken out."""
+    if before is None:
+        return sight.hidden + sight.in_sight
+    rate = before.seen_rate / np.where(before.told_rate > 0.0, before.told_rate, 1.0)
+    return np.asarray(sight.hidden + sight.in_sight * rate[seen.cell], np.float64)
 
 
 def _by_lease(seen: Seen, weight: Floats) -> Floats:

@@ -11,19 +11,24 @@ from msgspec.structs import replace
 from crypto.ids import RoundId
 from crypto.signing import SigningKey, open_signed
 from federation.protocol.bundle import Bundle, CatalogueEntry, ContextName
+from federation.protocol.noise import NoiseSampler, SystemSampler
 from provider_server.analysis.prediction import Comparison
 from provider_server.fleet.leases import Lease
+from provider_server.fleet.own_failures import OwnRecord
 from provider_server.learning import findings as learning, publication_gate
 from provider_server.learning.bundle import charges, compose
 from provider_server.learning.factors import add_factors
 from provider_server.learning.findings import Findings
 from provider_server.learning.links import Names, agreed, renamed
+from provider_server.learning.own_noise import noisy
+from provider_server.learning.own_sight import Exact, OwnSight, enough
+from provider_server.learning.small_changes import with_small_changes_left_out
 from provider_server.learning.verdicts import within_budget
 from provider_server.rounds import release as gate
 from provider_server.rounds.release import Release
 from provider_server.store.store import Store
 
-Learner = Callable[[Sequence[Release], Sequence[Lease]], Findings]
+Learner = Callable[[Sequence[Release], Sequence[Lease], OwnSight | None], Findings]
 Namer = Callable[[int], Sequence[ContextName]]
 ContextLinks = Callable[[int, int], Names]
 
@@ -42,7 +47,8 @@ class Publisher:
     """Publishes under the signing key, which it never shows.
 
     `learner` turns releases and leases into findings; `namer` gives the public names of contexts in an epoch, and
-    `contexts` their tokens in an older epoch (first) beside those in a newer one.
+    `contexts` their tokens in an older epoch (first) beside those in a newer one. Own failures enter with noise for
+    `own_epsilon` in each job-week, drawn by `sampler`; without it exactly, in rows with enough owners.
     """
 
     def __init__(
@@ -52,13 +58,17 @@ class Publisher:
         learner: Learner = learning.learn,
         namer: Namer = nothing_named,
         contexts: ContextLinks = nothing_linked,
+        own_epsilon: float | None = None,
+        sampler: NoiseSampler | None = None,
     ) -> None:
         self._store = store
         self._signing_key = signing_key
         self._learner = learner
         self._namer = namer
         self._contexts = contexts
-        self._last: tuple[list[tuple[RoundId, bytes]], list[Lease], Findings] | None = None
+        self._own_epsilon = own_epsilon
+        self._sampler = sampler or SystemSampler()
+        self._last: tuple[list[tuple[RoundId, bytes]], list[Lease], OwnRecord | None, Findings] | None = None
 
     def releases(self) -> list[Release]:
         """All releases, oldest first."""
@@ -67,8 +77,9 @@ class Publisher:
     def learn(self, releases: Sequence[Release]) -> Findings:
         """The findings from `releases` and the provider's own exposure; earlier bundles limit new accusations."""
         charged = charges(map(self._open, self._store.bundles()), releases[-1].plan)
-        releases, leases = renamed(releases, self._leases(releases), self._names(releases))
-        findings = self._findings(releases, leases)
+        names = self._names(releases)
+        releases, leases = renamed(releases, self._leases(releases), names)
+        findings = self._findings(releases, leases, names)
         findings = dataclasses.replace(findings, pairs=tuple(within_budget(findings.pairs, charged)))
         return add_factors(findings, releases, leases)
 
@@ -80,7 +91,7 @@ class Publisher:
         names = self._names(releases)
 
         def candidate(before: Sequence[Release]) -> Findings:
-            return self._findings(*renamed(before, self._leases(before), names))
+            return self._findings(*renamed(before, self._leases(before), names), names)
 
         releases, leases = renamed(releases, self._store.leases(0, releases[-1].plan.end_hour), names)
         return publication_gate.review(releases, leases, in_force, candidate)
@@ -93,10 +104,12 @@ class Publisher:
     def publish(self, releases: Sequence[Release], findings: Findings) -> bytes:
         """Signs, stores and returns the next bundle."""
         before, names = self.newest(), self._namer(releases[-1].plan.epoch)
+        own = self._own_statement(releases)
         if before is None:
-            return self.issue(compose(0, (), releases, findings, names=names))
+            return self.issue(compose(0, (), releases, findings, names=names, own=own))
         number, catalogue = before.number + 1, before.catalogue
-        return self.issue(compose(number, catalogue, releases, findings, rules=before.rules, names=names))
+        bundle = compose(number, catalogue, releases, findings, rules=before.rules, names=names, own=own)
+        return self.issue(with_small_changes_left_out(before, bundle) if any(own) else bundle)
 
     def publish_catalogue(self, catalogue: Sequence[CatalogueEntry]) -> bytes:
         """The bundle in force with another catalogue, or bundle 0: a catalogue and no findings."""
@@ -132,12 +145,31 @@ class Publisher:
             names |= self._contexts(epoch, newest.epoch)
         return names
 
-    def _findings(self, releases: Sequence[Release], leases: list[Lease]) -> Findings:
+    def _findings(self, releases: Sequence[Release], leases: list[Lease], names: Names) -> Findings:
         """The last ones are kept: what was learnt for one week's bundle is what the next week's review asks for."""
         rounds = [(made.plan.round_id, made.observed.tobytes()) for made in releases]
-        if self._last is None or self._last[:2] != (rounds, leases):
-            self._last = rounds, leases, self._learner(releases, leases)
-        return self._last[2]
+        record = self._store.own.record()
+        if self._last is None or self._last[:3] != (rounds, leases, record):
+            own = self._own(releases, leases, names, record)
+            self._last = rounds, leases, record, self._learner(releases, leases, own)
+        return self._last[3]
+
+    def _own(
+        self, releases: Sequence[Release], leases: Sequence[Lease], names: Names, record: OwnRecord | None
+    ) -> OwnSight | None:
+        """What was seen in the windows of `releases`, as far as a bundle may tell it; None where nobody ever looked."""
+        if record is None:
+            return None
+        if self._own_epsilon is None:
+            return Exact(record, releases[-1].plan.owners_minimum)
+        return noisy(self._store.own, record, releases, leases, names, self._own_epsilon, self._sampler)
+
+    def _own_statement(self, releases: Sequence[Release]) -> tuple[int, float]:
+        """Owners of a batch of exact own failures, and epsilon of noisy ones: one of both, 0 where none enter."""
+        if self._store.own.record() is None:
+            return 0, 0.0
+        exact = 0 if self._own_epsilon else enough(releases[-1].plan.owners_minimum)
+        return exact, self._own_epsilon or 0.0
 
     def _leases(self, releases: Sequence[Release]) -> list[Lease]:
         return self._store.leases(min(made.plan.first_hour for made in releases), releases[-1].plan.end_hour)

@@ -1,7 +1,7 @@
 """What learning starts from: the sums of all releases, the job-weeks behind them, and what the provider saw itself.
 
 Releases add up cell by cell, and so do their noise variances; the last release of a series covers the whole series.
-Own failures are mapped to the tenants' unit: the job-weeks of leases whose tenants answered.
+Own failures are mapped to the tenants' unit: the job-weeks of leases whose tenants answered, where the provider looked.
 """
 
 import operator
@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 from crypto.ids import RoundId
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.round_messages import finest_row
+from provider_server.analysis.few_owners import FewOwners
 from provider_server.analysis.own_failures import Leases
 from provider_server.fleet.leases import Lease
-from provider_server.fleet.own_failures import EventsOfLeases, OwnFailure
+from provider_server.fleet.own_failures import OwnRecord
+from provider_server.learning.own_sight import Batches, Exact, Mask, OwnSight, enough
 from provider_server.rounds.release import Release
 
 Places = NDArray[np.intp]
+NOBODY = OwnRecord.of((), looked=())
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +32,10 @@ class Seen:
 
     `node_hours` has shape (J, bands), all else (J,). `level` (context and build-up) and `cell` (pairs, flat) are the
     rows that counted a job-week; `pair` is the one that its workload and context have by now, perhaps a finer one; -1
-    where there is none. `most` is F, `lease` the place of its lease, `size` the doublings of its nodes; `visible`
-    (J, bands) is the number of its own failures, None where the provider does not look. `control` counts script errors
-    by pair, its exposure in job-weeks.
+    where there is none. `most` is F, `lease` the place of its lease, `size` the doublings of its nodes, `owner` the
+    place of its tenant, `opening` that of the release that counted it. `watched` says whether the provider looked,
+    `visible` (J, bands) how many failures it saw, 0 where they have not `entered`. `control` counts script errors by
+    pair, its exposure in job-weeks; `own` is what may be told.
     """
 
     hazard: LifeTable
@@ -44,18 +48,29 @@ class Seen:
     most: Places
     lease: Places
     size: Places
-    visible: Floats | None
+    owner: Places
+    opening: Places
+    watched: Mask
+    visible: Floats
+    entered: Mask
+    few: Mask
+    own: OwnSight | None
 
     @classmethod
-    def of(cls, releases: Sequence[Release], leases: Sequence[Lease], own: Sequence[OwnFailure] | None) -> "Seen":
-        """Of all releases so far, the leases of their windows, and own failures there (None: nobody looked)."""
+    def of(cls, releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None) -> "Seen":
+        """Of all releases so far, the leases of their windows, and what was seen there (None: nobody looked)."""
         last = {made.plan.series.name: made.plan.round_id for made in releases if made.plan.series}
         counted = [made for made in releases if _is_last(made, last)]
         hazard, pairs = (_sum(made.table(name) for made in counted) for name in ("hazard", "pairs"))
-        columns = zip(*_job_weeks(releases, leases, hazard, pairs, own or ()), strict=True)
-        hours, level, cell, pair, most, lease, size, visible = (np.concatenate(column) for column in columns)
-        seen = None if own is None else visible
-        return cls(hazard, pairs, _control(counted, pairs), hours, level, cell, pair, most, lease, size, seen)
+        columns = zip(*_job_weeks(releases, leases, hazard, pairs, own.record if own else NOBODY), strict=True)
+        hours, level, cell, pair, most, lease, size, owner, opening, watched, seen = map(np.concatenate, columns)
+        bound = own.owners_minimum if isinstance(own, Exact) else None
+        row = pair if isinstance(own, Exact) and bound is None else cell
+        batches = Batches.of(np.where(watched, row, -1), owner, opening, seen.sum(axis=1), bound)
+        of_leases = hours, level, cell, pair, most, lease, size, owner, opening, watched
+        visible = np.where(batches.entered[:, None], seen, 0.0)
+        control = _control(counted, pairs)
+        return cls(hazard, pairs, control, *of_leases, visible, batches.entered, batches.few, own)
 
     def by_level(self, weight: Floats) -> Floats:
         """Node-hours times `weight`, which is broadcast to (J, bands), by context level and band."""
@@ -70,12 +85,25 @@ class Seen:
         total = np.bincount(self.cell[known], weight[known], self.pairs.events.size)
         return total.astype(np.float64).reshape(self.pairs.shape)
 
-    def own(self, visible: Floats, explained: Floats) -> Leases:
-        """What the provider saw on each lease beside what its hazards explain; both of each job-week (J,)."""
-        known = np.flatnonzero(self.pair >= 0)
-        _, first, lease = np.unique(self.lease[known], return_index=True, return_inverse=True)
-        failures, expected = (np.bincount(lease, weight[known], len(first)) for weight in (visible, explained))
-        return Leases(failures.astype(np.float64), expected.astype(np.float64), self.pair[known][first])
+    def leases(self, explained: Floats) -> Leases:
+        """What entered of each lease beside what hazards explain of its job-weeks (J,), and of whom it did not."""
+        row = self.pair if isinstance(self.own, Exact) and self.own.owners_minimum is None else self.cell
+        known = np.flatnonzero(self.entered)
+        group = self.lease[known] * self.pairs.events.size + row[known]
+        _, first, lease = np.unique(group, return_index=True, return_inverse=True)
+        failures, expected = (
+            np.bincount(lease, weight[known], len(first)) for weight in (self.visible.sum(axis=1), explained)
+        )
+        few = self._few(explained)
+        return Leases(failures.astype(np.float64), expected.astype(np.float64), row[known][first], few)
+
+    def _few(self, explained: Floats) -> FewOwners | None:
+        if not isinstance(self.own, Exact) or self.own.owners_minimum is None:
+            return None
+        owners, few = int(self.owner.max(initial=0)) + 1, np.flatnonzero(self.few)
+        group, of = np.unique(self.cell[few] * owners + self.owner[few], return_inverse=True)
+        expected = np.bincount(of, explained[few], len(group)).astype(np.float64)
+        return FewOwners(expected, group // owners, enough(self.own.owners_minimum))
 
 
 def _control(counted: Iterable[Release], pairs: LifeTable) -> LifeTable:
@@ -95,32 +123,41 @@ def _job_weeks(
     leases: Sequence[Lease],
     hazard: LifeTable,
     pairs: LifeTable,
-    own: Sequence[OwnFailure],
-) -> Iterator[tuple[Floats | Places, ...]]:
+    own: OwnRecord,
+) -> Iterator[tuple[Floats | Places | Mask, ...]]:
     """The arrays of `Seen`, release by release."""
     place_of = {lease.lease: place for place, lease in enumerate(leases)}
-    events = EventsOfLeases.of(own)
+    number_of = {tenant: number for number, tenant in enumerate(dict.fromkeys(lease.tenant for lease in leases))}
     start, end, nodes = (np.array([getattr(lease, name) for lease in leases]) for name in ("start_h", "end_h", "nodes"))
     doublings = np.log2(np.maximum(nodes, 1)).astype(np.intp)
-    for made in releases:
+    for opening, made in enumerate(releases):
         near = np.flatnonzero((start < made.plan.end_hour) & (end > made.first_hour))
         slices = made.slices([leases[place] for place in near.tolist()])
         place = np.array([place_of[lease.lease] for lease in slices.leases], np.intp)
+        seen = zip(slices.leases, slices.spans.tolist(), strict=True)
         labels = [lease.labels for lease in slices.leases]
         counted = made.table("pairs")
         yield (
             slices.node_hours,
             _rows(labels, "context_level", made.table("hazard"), hazard),
-            _cells(labels, counted, pairs),
-            _cells(labels, pairs, pairs),
+            pair_cells(labels, counted, pairs),
+            pair_cells(labels, pairs, pairs),
             np.full(len(labels), made.plan.failures_per_unit, np.intp),
             place,
             doublings[place],
-            events.by_band(slices, made.plan.band_edges_hours),
+            np.array([number_of[lease.tenant] for lease in slices.leases], np.intp),
+            np.full(len(labels), opening, np.intp),
+            np.array([looked_at(own, one, *span) for one, span in seen], np.bool_),
+            own.events.by_band(slices, made.plan.band_edges_hours),
         )
 
 
-def _cells(labels: Sequence[Mapping[str, str]], counted: LifeTable, total: LifeTable) -> Places:
+def looked_at(own: OwnRecord, lease: Lease, start_h: float, end_h: float) -> bool:
+    """Whether the provider looked at a lease as long as it ran within these hours."""
+    return own.looks_at(lease.lease, max(start_h, lease.start_h), min(end_h, lease.end_h))
+
+
+def pair_cells(labels: Sequence[Mapping[str, str]], counted: LifeTable, total: LifeTable) -> Places:
     """Flat rows of pairs in `total`, of those that `counted` has; -1 where it has none."""
     workload, context = (_rows(labels, name, counted, total) for name in ("workload", "context"))
     return np.where((workload >= 0) & (context >= 0), workload * len(total.levels("context")) + context, -1)

@@ -31,6 +31,7 @@ from provider_server.fleet.leases import Lease
 from provider_server.store import tables
 from provider_server.store.hint_store import HintStore, begin_above
 from provider_server.store.migrations.upgrade import upgrade
+from provider_server.store.own_store import OwnStore
 from provider_server.store.revocations import Revocations, revoke
 from provider_server.store.round_store import RoundStore
 
@@ -84,6 +85,7 @@ class Store:
         self.rounds = RoundStore(self._engine)
         self.hints = HintStore(self._engine)
         self.revocations = Revocations(self._engine)
+        self.own = OwnStore(self._engine)
 
     def close(self) -> None:
         """Releases the connections."""
@@ -109,13 +111,13 @@ class Store:
                 if places:
                     connection.execute(sa.insert(tables.placements), places)
 
-    def placed(self, hour: float) -> list[tuple[Lease, tuple[str, ...]]]:
-        """Leases of this moment whose nodes are known by name, in order of start, and those names."""
+    def placed(self, hour: float, until_hour: float | None = None) -> list[tuple[Lease, tuple[str, ...]]]:
+        """Leases of this moment, or up to that hour, whose nodes are known by name, in order of start; and names."""
         column = tables.leases.c
         query = (
             sa.select(tables.leases, tables.placements.c.node_names)
             .join(tables.placements, tables.placements.c.lease == column.lease)
-            .where(column.start_h <= hour, column.end_h > hour)
+            .where(column.start_h <= (hour if until_hour is None else until_hour), column.end_h > hour)
             .order_by(column.start_h, column.lease)
         )
         with self._engine.connect() as connection:

@@ -128,3 +128,21 @@ links = sa.Table(
     sa.Column("token_before", sa.LargeBinary, primary_key=True),
     sa.Column("token_now", sa.LargeBinary, nullable=False),
 )
+own_failures = sa.Table(
+    "own_failures",
+    metadata,
+    sa.Column("lease", sa.LargeBinary, primary_key=True),
+    sa.Column("at_h", sa.Float, primary_key=True),
+)
+own_hours = sa.Table(
+    "own_hours",
+    metadata,
+    sa.Column("start_hour", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("end_hour", sa.Integer, nullable=False),
+)
+own_counts = sa.Table(
+    "own_counts",
+    metadata,
+    sa.Column("round_id", sa.LargeBinary, primary_key=True),
+    sa.Column("counts", sa.LargeBinary, nullable=False),
+)

@@ -47,15 +47,18 @@ NONE_SEEN = 3.69  # a Poisson count of this mean is 0 in one of forty draws
 
 
 @dataclass(frozen=True)
-class _Feed:
+class Feed:
+    """Telemetry of a window, and the inventory beside it."""
+
     source: "Source"
     window: "Window"
     inventory: "Inventory"
 
 
-def _feed(
+def open_feed(
     home: Path, files: Sequence[Path], inventory: Path | None, start: int | None, end: int | None, *, in_order: bool
-) -> _Feed:
+) -> Feed:
+    """From files or else from the Prometheus of the settings; by default over the last week."""
     import time
 
     from provider_server import home as homes
@@ -64,12 +67,17 @@ def _feed(
 
     settings = homes.settings_of(home).telemetry
     listed = inventory or (Path(settings.inventory) if settings.inventory else None)
+    known, window = load(listed) if listed else Inventory(), Window(*hours_asked(start, end), time.time())
+    return Feed(_source(files, settings, in_order=in_order), window, known)
+
+
+def hours_asked(start: int | None, end: int | None) -> tuple[int, int]:
+    """The hours of a window, by default the last week."""
     last = int(now_hour()) if end is None else end
     first = last - HOURS if start is None else start
     if not 0 <= first < last:
         raise typer.BadParameter(f"--start {first} must be before --end {last}, and not negative")
-    known = load(listed) if listed else Inventory()
-    return _Feed(_source(files, settings, in_order=in_order), Window(first, last, time.time()), known)
+    return first, last
 
 
 def _source(files: Sequence[Path], settings: "Telemetry", *, in_order: bool) -> "Source":
@@ -88,7 +96,8 @@ def _source(files: Sequence[Path], settings: "Telemetry", *, in_order: bool) -> 
     return PrometheusSource(PrometheusSettings(settings.prometheus_url, bearer_token_file=token))
 
 
-def _say_quality(quality: "Quality", doubts: Mapping[str, int]) -> None:
+def say_quality(quality: "Quality", doubts: Mapping[str, int]) -> None:
+    """Tells what of the telemetry could not be used."""
     say(*quality.lines(), *(f"  doubt    {doubt}: {count}" for doubt, count in sorted(doubts.items())))
 
 
@@ -139,14 +148,14 @@ def contexts(
 
     place = required(home)
     with failing():
-        feed = _feed(place, file or (), inventory, start, end, in_order=in_order)
+        feed = open_feed(place, file or (), inventory, start, end, in_order=in_order)
         repairs = hardware.load_repairs(place)
         before = hardware.load(place)
         found = hardware.observe(feed.source, feed.window, feed.inventory, before, feature or (), repairs)
         hardware.keep(place, found.kept)
         if out:
             _draw_contexts(found, out, force=force)
-    _say_quality(found.quality, found.doubts)
+    say_quality(found.quality, found.doubts)
     say(_selection_line(found))
     print_rows(
         [_context_row(found, number) for number in range(len(found.kept.contexts.contexts))],
@@ -243,9 +252,9 @@ def hazard(
 
     place = required(home)
     with failing():
-        feed, kept = _feed(place, file or (), inventory, start, end, in_order=in_order), hardware.load(place)
-        seen = _with_levels(feed, kept, hardware.load_repairs(place))
-    _say_quality(seen.quality, seen.doubts)
+        feed, kept = open_feed(place, file or (), inventory, start, end, in_order=in_order), hardware.load(place)
+        seen = with_levels(feed, kept, hardware.load_repairs(place))
+    say_quality(seen.quality, seen.doubts)
     known, first, names = kept.contexts if kept else None, feed.window.start_hour, seen.hours.nodes
     probation = on_probation.load(place)
     repaired = since_repair(names, feed.window.end_hour, probation.back_h, probation.model.edges_h)
@@ -263,7 +272,7 @@ def hazard(
     print_rows([row], hazard_lines, as_json=as_json)
 
 
-def _with_levels(feed: _Feed, kept: "Kept | None", repairs: "Sequence[Repair]") -> "Followed":
+def with_levels(feed: Feed, kept: "Kept | None", repairs: "Sequence[Repair]") -> "Followed":
     """Events and levels of the window and `WARM_UP_H` before it; contexts as stored, levels computed anew."""
     from dataclasses import replace
 

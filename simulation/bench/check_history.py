@@ -26,8 +26,10 @@ from federation.protocol.check import Checker
 from federation.protocol.evidence import LOG_RATIOS
 from federation.protocol.judgement import HARMFUL_RATIO
 from federation.protocol.plan import HOURS_PER_WEEK
+from provider_server.fleet.own_failures import OwnRecord
 from provider_server.learning.bundle import compose
 from provider_server.learning.findings import learn
+from provider_server.learning.own_sight import Exact
 from provider_server.rounds.release import Release
 from simulation.bench import field, learning
 from simulation.bench.attendance import InsecureRepeatable
@@ -113,7 +115,7 @@ def _bundle(year: learning.Year, made: Sequence[Release], weeks: int, visible: f
     end = weeks * HOURS_PER_WEEK
     known, past = [lease for lease in year.leases if lease.start_h < end], [m for m in made if m.plan.end_hour <= end]
     seen = field.own_failures(year, Cell({}, visible=visible), seed) if visible else None
-    own = None if seen is None else [failure for failure in seen if failure.at_h < end]
+    own = None if seen is None else Exact(OwnRecord.of(failure for failure in seen if failure.at_h < end))
     return compose(weeks, (), past, with_tokens(learn(past, known, own)))
 
 
@@ -122,9 +124,10 @@ def _precision(trial: Trial, histories: Histories, bundle: Bundle) -> Precision:
     cloud, hour = trial.cloud, float(bundle.until_hour)
     failures, of_all = histories.failures(hour), Checker(bundle)
     planted, weights, said = [], [], []
+    by_itself, joined = alone(bundle), with_bundle(bundle)
     for tenant, jobs in _jobs(trial, hour).items():
         own = histories.until(tenant, hour, failures)
-        checkers = Checker(alone(bundle, own).bundle), of_all, Checker(with_bundle(bundle, own).bundle)
+        checkers = Checker(by_itself(own).bundle), of_all, Checker(joined(own).bundle)
         for (workload, context), (row, node_hours) in jobs.items():
             labels = trial.labels(row)
             said.append([_probability(checker, bundle, labels) for checker in checkers])

@@ -11,12 +11,15 @@ Means over seeds, counts of all seeds together.
 `coverage_planted`           share of the 95% intervals of planted ratios that hold the planted factor
 `coverage_hazards`           the same of hazards
 
-Generator and learner share no constant: what a cell plants is in the scenario and here.
+What of the provider's own failures is learnt from is one of three: `exact`, all of them, as only the provider may see
+it; `batches`, those of enough owners, and `noise`, all under noise at an epsilon: both as bundles may tell it
+(docs/privacy.md). Generator and learner share no constant: what a cell plants is in the scenario and here.
 """
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import groupby
 
 import msgspec
@@ -27,8 +30,11 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.noise import NoiseSampler
 from provider_server.analysis.mismatch import WORSE_FROM
-from provider_server.fleet.own_failures import OwnFailure
+from provider_server.fleet.own_failures import OwnFailure, OwnRecord
 from provider_server.learning.findings import Findings, learn
+from provider_server.learning.own_noise import open_missing, told
+from provider_server.learning.own_sight import Exact, OwnSight
+from provider_server.rounds.release import Release
 from simulation.bench import attendance, learning
 from simulation.bench.decisions import Decision, Reliability, decisions, reliability
 from simulation.bench.field_cells import CORNERS, EVERY, Cell
@@ -41,12 +47,30 @@ TWICE = 3  # every third workload is seen twice as often
 CORNER_SEEDS = 3
 
 
+class Told(StrEnum):
+    """What of own failures is learnt from."""
+
+    EXACT = "exact"
+    BATCHES = "batches"
+    NOISE = "noise"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What of own failures is learnt from; `epsilon` is that of their noise."""
+
+    told: Told = Told.EXACT
+    epsilon: float = 1.0
+
+
 class FieldRow(msgspec.Struct, frozen=True):
     """One cell; AUROC and average precision are absent where nothing is planted, epsilon where there is no noise."""
 
     name: str
     epsilon: float | None
     visible: float
+    own: str
+    own_epsilon: float | None
     auroc: float | None
     average_precision: float | None
     planted: int
@@ -84,7 +108,7 @@ class Seen:
 
 
 def field(
-    engine: Engine, names: Sequence[str], seeds: int, sampler: NoiseSampler, *, quick: bool
+    engine: Engine, names: Sequence[str], seeds: int, sampler: NoiseSampler, bound: Bound, *, quick: bool
 ) -> Iterator[tuple[str, Seen]]:
     """One cloud after another, seed by seed; cells that differ only in what is told and seen share the simulated year.
 
@@ -95,7 +119,7 @@ def field(
     for _, alike in groupby(sorted(cells, key=_year_of), key=_year_of):
         groups.append([name for name, _ in alike])
     years = [(tuple(group), seed) for seed in range(seeds) for group in groups]
-    for of_year in engine.map(_of_year, (sampler, quick), years):
+    for of_year in engine.map(_of_year, (sampler, bound, quick), years):
         yield from of_year
 
 
@@ -110,9 +134,9 @@ def _year_of(named: tuple[str, Cell]) -> str:
     return f"{cell.scenario} {sorted((name, str(value)) for name, value in cell.changes.items())}"
 
 
-def summary(names: Sequence[str], seen: Sequence[tuple[str, Seen]]) -> FieldRows:
+def summary(names: Sequence[str], seen: Sequence[tuple[str, Seen]], bound: Bound) -> FieldRows:
     """A row for each cell."""
-    return FieldRows(tuple(_row(name, [one for of, one in seen if of == name]) for name in names))
+    return FieldRows(tuple(_row(name, [one for of, one in seen if of == name], bound) for name in names))
 
 
 def lines(rows: FieldRows) -> Iterator[str]:
@@ -120,10 +144,10 @@ def lines(rows: FieldRows) -> Iterator[str]:
     for row in rows.rows:
         scores = "" if row.auroc is None else f"AUROC {row.auroc:.3f}, AP {row.average_precision:.3f}, "
         found = f"worse {row.worse_true} true and {row.worse_false} false, confounded {row.confounded_true}"
-        yield f"{row.name} (visible {row.visible:g}): {scores}{found}; {row.seeds} seeds"
+        yield f"{row.name} (visible {row.visible:g}, {row.own}): {scores}{found}; {row.seeds} seeds"
 
 
-def _row(name: str, seen: Sequence[Seen]) -> FieldRow:
+def _row(name: str, seen: Sequence[Seen], bound: Bound) -> FieldRow:
     cell = EVERY[name]()
     scores = [one.scores for one in seen if one.scores is not None]
     covered = [held for one in seen for held in one.covered]
@@ -132,6 +156,8 @@ def _row(name: str, seen: Sequence[Seen]) -> FieldRow:
         name,
         cell.epsilon,
         cell.visible,
+        bound.told,
+        bound.epsilon if bound.told is Told.NOISE else None,
         float(np.mean([auroc for auroc, _ in scores])) if scores else None,
         float(np.mean([precision for _, precision in scores])) if scores else None,
         len(covered),
@@ -146,25 +172,34 @@ def _row(name: str, seen: Sequence[Seen]) -> FieldRow:
     )
 
 
-def _of_year(shared: tuple[NoiseSampler, bool], work: tuple[tuple[str, ...], int]) -> list[tuple[str, Seen]]:
+def _of_year(shared: tuple[NoiseSampler, Bound, bool], work: tuple[tuple[str, ...], int]) -> list[tuple[str, Seen]]:
     """A simulated year, and what is told, seen and learnt of it in each of these cells."""
-    (sampler, quick), (names, seed) = deepcopy(shared), work
+    (sampler, bound, quick), (names, seed) = deepcopy(shared), work
     names = tuple(name for name in names if name not in CORNERS or seed < CORNER_SEEDS)
     if not names:
         return []
     year = learning.live(EVERY[names[0]]().played(quick=quick), seed)
-    return [(name, _judged(year, _found(year, EVERY[name](), seed, sampler))) for name in names]
+    return [(name, _judged(year, _found(year, EVERY[name](), seed, sampler, bound))) for name in names]
 
 
-def _found(year: Year, cell: Cell, seed: int, sampler: NoiseSampler) -> Findings:
+def _found(year: Year, cell: Cell, seed: int, sampler: NoiseSampler, bound: Bound) -> Findings:
     """What is learnt of a year where tenants answer, tell and are seen as the cell says."""
-    told = cell.telling(seed)
+    telling = cell.telling(seed)
     if cell.answering < 1.0:
-        failures = attendance.failures_by_week(year, told or learning.as_it_was)
+        failures = attendance.failures_by_week(year, telling or learning.as_it_was)
         made = attendance.releases(year, failures, attendance.present(year, cell.answering, seed), sampler)
     else:
-        made = learning.releases(learning.retold(year, told) if told else year, cell.epsilon, sampler)
-    return learn(made, year.leases, own_failures(year, cell, seed))
+        made = learning.releases(learning.retold(year, telling) if telling else year, cell.epsilon, sampler)
+    seen = OwnRecord.of(own_failures(year, cell, seed))
+    return learn(made, year.leases, _sight(bound, year, made, seen, sampler))
+
+
+def _sight(bound: Bound, year: Year, made: Sequence[Release], seen: OwnRecord, sampler: NoiseSampler) -> OwnSight:
+    """What of own failures is learnt from."""
+    if bound.told is not Told.NOISE:
+        return Exact(seen, year.cloud.scenario.owners_minimum if bound.told is Told.BATCHES else None)
+    opened = {one.plan.round_id: one for one in open_missing({}, seen, made, year.leases, bound.epsilon, sampler)}
+    return told(opened, seen, made)
 
 
 def own_failures(year: Year, cell: Cell, seed: int) -> list[OwnFailure]:

@@ -23,12 +23,20 @@ from provider_server.rounds.release import Release
 from simulation.bench.learning import EPSILONS, Year, labels_of, live, releases, small
 from simulation.cloud.cloud import Cloud
 from simulation.cloud.scenario import Scenario, load
-from simulation.judge.impact import Impact, impact, on_mismatch
-from simulation.judge.user_loop import Trial, learning_weeks, world_of
+from simulation.judge.histories import Histories, alone, with_bundle
+from simulation.judge.impact import Impact, OwnHistory, impact, on_mismatch
+from simulation.judge.user_loop import Costs, Trial, learning_weeks, world_of
 from simulation.run.engines import Engine
 
-STRICT = "_on_mismatch_only"
-LEVELS = (*(f"{name}{way}" for name in EPSILONS for way in ("", STRICT)), "without_pharoah")
+STRICT, OWN, NO_ROOM = "_on_mismatch_only", "_with_own_history", "_with_own_history_little_room"
+LITTLE_ROOM = Costs(room_share=0.05)
+JOINED = "epsilon_1"  # at this level of privacy tenants join their own history, too
+LEVELS = (
+    *(f"{name}{way}" for name in EPSILONS for way in ("", STRICT)),
+    *(f"{JOINED}{way}" for way in (OWN, NO_ROOM)),
+    "own_history",
+    "without_pharoah",
+)
 KEYS = tuple(field.name for field in fields(Impact))
 
 
@@ -85,11 +93,16 @@ def _work(shared: tuple[NoiseSampler, bool], seed: int) -> list[tuple[str, Impac
 
 def _of_seed(scenario: Scenario, seed: int, sampler: NoiseSampler) -> Iterator[tuple[str, Impact]]:
     year = live(scenario, seed)
-    world = world_of(trial_of(year.cloud, seed))
+    trial = trial_of(year.cloud, seed)
+    world, histories = world_of(trial), Histories(trial)
     for name, epsilon in EPSILONS.items():
         bundles = bundles_of(year, releases(year, epsilon, sampler))
         yield name, impact(world, bundles)
         yield f"{name}{STRICT}", impact(world, bundles, on_mismatch)
+        if name == JOINED:
+            yield f"{name}{OWN}", impact(world, bundles, own=OwnHistory(histories, with_bundle))
+            yield f"{name}{NO_ROOM}", impact(world, bundles, costs=LITTLE_ROOM, own=OwnHistory(histories, with_bundle))
+            yield "own_history", impact(world, bundles, own=OwnHistory(histories, alone))
     yield "without_pharoah", impact(world, [None] * len(learning_weeks(scenario.weeks)))
 
 

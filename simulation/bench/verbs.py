@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -162,6 +162,11 @@ def epochs(
 def field(
     seeds: Annotated[int, typer.Option(min=1, help="Number of clouds of each kind, each with fresh noise.")] = 20,
     only: Annotated[list[str] | None, typer.Option("--only", help="A kind of cloud; may be repeated.")] = None,
+    own: Annotated[
+        Literal["exact", "batches", "noise"],
+        typer.Option(help="Own failures: all, as only the provider may see it, or as bundles tell them."),
+    ] = "exact",
+    own_epsilon: Annotated[float, typer.Option(min=0.01, help="Of their noise, with --own noise.")] = 1.0,
     engine: EngineKind = Kind.PROCESSES,
     address: Address = None,
     *,
@@ -185,9 +190,10 @@ def field(
         names = _chosen(only, field_cells.EVERY) if only else tuple(field_cells.CELLS)
         more = (*(field_cells.CORNERS if corners else ()), *(field_cells.SIZED if sizes else ()))
         names = tuple(dict.fromkeys((*names, *more)))
-        steps = bench_field.field(side_by_side, names, seeds, SystemSampler(), quick=quick)
+        bound = bench_field.Bound(bench_field.Told(own), own_epsilon)
+        steps = bench_field.field(side_by_side, names, seeds, SystemSampler(), bound, quick=quick)
         seen = list(progress.track(steps, total=bench_field.clouds(names, seeds), description="clouds"))
-        rows = bench_field.summary(names, seen)
+        rows = bench_field.summary(names, seen, bound)
     if as_json:
         show_json(rows)
     else:

@@ -4,7 +4,7 @@
 expects of each of its leases the rate of all of them, and has the same prior as the provider, which is generous.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +16,7 @@ from federation.protocol.evidence import Evidence
 from federation.protocol.life_table import PER_NODE_HOURS
 from simulation.cloud.profiles import Floats
 from simulation.judge.user_loop import Trial
-from tenant_client.advice.own_history import Joined, join
+from tenant_client.advice.own_history import Joined, Joiner, join
 from tenant_client.records.own_leases import OwnLease
 
 FOREVER_H = 1e6
@@ -56,13 +56,18 @@ class Histories:
         ]
 
 
-def with_bundle(bundle: Bundle, leases: Sequence[OwnLease]) -> Joined:
-    """The bundle with own leases; the tenant has answered all rounds behind it."""
-    return join(bundle, leases, [(0.0, float(bundle.until_hour))])
+def with_bundle(bundle: Bundle) -> Callable[[Sequence[OwnLease]], Joined]:
+    """Joins the bundle with own leases of tenants that have answered all rounds behind it."""
+    joiner = Joiner(bundle)
+    return lambda leases: joiner.join(leases, [(0.0, float(bundle.until_hour))])
 
 
-def alone(bundle: Bundle, leases: Sequence[OwnLease]) -> Joined:
-    """Own leases, and nothing of the bundle but its prior."""
+def alone(bundle: Bundle) -> Callable[[Sequence[OwnLease]], Joined]:
+    """Makes findings of own leases, and of nothing of the bundle but its prior."""
+    return lambda leases: _alone(bundle, leases)
+
+
+def _alone(bundle: Bundle, leases: Sequence[OwnLease]) -> Joined:
     hours = sum(lease.nodes * (lease.end_h - lease.start_h) for lease in leases)
     rate = PER_NODE_HOURS * (sum(lease.failures for lease in leases) + 0.5) / max(hours, 1.0)
     level = HazardEntry(Token(bytes(Token.length)), "0", rate, rate, rate)

@@ -32,8 +32,16 @@ class Costs:
     checkpoint_takes_h: float = 0.05
     notice_h: float = 1.0 / 6.0  # until anybody notices a failure: the default timeout of PyTorch's collectives
     restart_h: float = 0.25  # to get nodes, to load, to warm up: after a failure and after a move
+    queue_h: float = 0.5  # assumed: until another context has room for the job
+    data_h: float = 0.25  # assumed: until data and checkpoints are there
+    room_share: float | None = None  # of a context's node-hours, what more it can take; None: all that comes
     gpus_per_node: int = 8
     dollars_per_gpu_hour: float = 2.5  # an H100 on demand in 2026 is 2 to 3.5
+
+    @property
+    def refusal_h(self) -> float:
+        """Until a job that was refused runs elsewhere."""
+        return self.queue_h + self.data_h + self.restart_h
 
     @property
     def recovery_h(self) -> float:

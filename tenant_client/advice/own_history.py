@@ -41,13 +41,12 @@ Pair = tuple[str, str]
 class OwnPair:
     """All own leases of a workload on a context: failures and what was expected, each (leases,).
 
-    `told` is what was expected in contributions that are behind the bundle, `share` that of all tenants' there.
+    `share` is what of all tenants' expected failures was its own, in contributions that are behind the bundle.
     """
 
     failures: Floats
     expected: Floats
     node_hours: float
-    told: float
     share: float
 
     @property
@@ -77,64 +76,77 @@ def own_history(connection: Connection, bundle: Bundle, now_h: float) -> Joined:
 
 
 def join(bundle: Bundle, leases: Iterable[OwnLease], answered: Sequence[Hours]) -> Joined:
-    """The bundle with own leases joined; `answered` are the hours that own contributions behind it count.
+    """The bundle with own leases joined; `answered` are the hours that own contributions behind it count."""
+    return Joiner(bundle).join(leases, answered)
 
-    Without evidence in the bundle, or without own leases under its tokens, it is as it was.
-    """
-    known = bundle.evidence
-    own = _own_pairs(bundle, known, leases, answered) if known and bundle.band_edges_hours else {}
-    if known is None or not own:
-        return Joined(bundle, {})
-    found = {(str(entry.workload), str(entry.context)): entry for entry in bundle.mismatches}
-    evidence = dict(zip(found, known.pairs, strict=True))
-    posteriors = [_posterior(known, evidence.get(pair, _NOTHING), one) for pair, one in own.items()]
-    hours = np.array([one.node_hours for one in own.values()])
-    probability = np.array([_worse(mass) for mass in posteriors])
-    sure, doubted = set(surest(probability).tolist()), suspected(probability, hours)
-    for place, (pair, one) in enumerate(own.items()):
-        before = found.get(pair)
-        entry = _entry(pair, before, one, posteriors[place])
-        if before is not None and before.judgement is PairJudgement.CONFOUNDED and probability[place] >= LIKELY:
-            judgement = PairJudgement.CONFOUNDED
-        elif doubted[place]:
-            judgement = PairJudgement.WORSE if place in sure else PairJudgement.SUSPECTED
-        else:
-            judgement = _unsuspected(known, before, one, entry)
-        found[pair] = replace(entry, judgement=judgement)
-    usual = {pair: one.usual_rate for pair, one in evidence.items()}
-    entries = tuple(_with_alternatives(pair, found, usual) if pair in own else found[pair] for pair in found)
-    return Joined(replace(bundle, mismatches=entries, evidence=None), own)
+
+class Joiner:
+    """A bundle indexed for histories: each is joined without a walk through all of it but one."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._known = bundle.evidence if bundle.band_edges_hours else None
+        entries = [((str(entry.workload), str(entry.context)), entry) for entry in bundle.mismatches]
+        self._found = dict(entries)
+        self._rows = {workload for workload, _ in self._found}
+        behind = self._known.pairs if self._known else ()
+        self._evidence = {pair: one for (pair, _), one in zip(entries, behind, strict=False)}
+        self._rates = _Rates.of(bundle, self._known) if self._known else None
+
+    def join(self, leases: Iterable[OwnLease], answered: Sequence[Hours]) -> Joined:
+        """The bundle with these; without evidence in it, or without own leases under its tokens, it is as it was."""
+        known, own = self._known, self._own_pairs(leases, answered)
+        if known is None or not own:
+            return Joined(self._bundle, {})
+        posteriors = [_posterior(known, self._evidence.get(pair, _NOTHING), one) for pair, one in own.items()]
+        probability, hours = np.array(list(map(_worse, posteriors))), np.array([one.node_hours for one in own.values()])
+        sure, doubted = set(surest(probability).tolist()), suspected(probability, hours)
+        found = dict(self._found)
+        for place, (pair, one) in enumerate(own.items()):
+            before = found.get(pair)
+            entry = _entry(pair, before, one, posteriors[place])
+            if before is not None and before.judgement is PairJudgement.CONFOUNDED and probability[place] >= LIKELY:
+                judgement = PairJudgement.CONFOUNDED
+            elif doubted[place]:
+                judgement = PairJudgement.WORSE if place in sure else PairJudgement.SUSPECTED
+            else:
+                judgement = _unsuspected(known, before, one, entry)
+            found[pair] = replace(entry, judgement=judgement)
+        usual = {pair: one.usual_rate for pair, one in self._evidence.items()}
+        entries = tuple(_with_alternatives(pair, found, usual) if pair in own else found[pair] for pair in found)
+        return Joined(replace(self._bundle, mismatches=entries, evidence=None), own)
+
+    def _own_pairs(self, leases: Iterable[OwnLease], answered: Sequence[Hours]) -> dict[Pair, OwnPair]:
+        """Own leases by the rows of the bundle, in order; leases without tokens are left out."""
+        failures, expected, hours, told = (defaultdict[Pair, list[float]](list) for _ in range(4))
+        for lease in leases if self._rates else ():
+            labels = lease.labels
+            pair = finest_row(labels, self._rows) or labels.get("subarchetype", ""), labels.get("context", "")
+            if all(pair):
+                mean = self._expected(pair, lease)
+                failures[pair].append(float(lease.failures))
+                expected[pair].append(mean)
+                hours[pair].append(lease.nodes * (lease.end_h - lease.start_h))
+                told[pair].append(mean * _overlap((lease.start_h, lease.end_h), answered))
+        return {
+            pair: OwnPair(
+                np.array(failures[pair]), np.array(expected[pair]), sum(hours[pair]), self._share(pair, sum(told[pair]))
+            )
+            for pair in failures
+        }
+
+    def _expected(self, pair: Pair, lease: OwnLease) -> float:
+        """The failures of a lease, as workload and context alone explain them."""
+        rates, evidence = self._rates, self._evidence.get(pair)
+        return (evidence.usual if evidence else rates.usual) * rates.expected(lease) if rates else 0.0
+
+    def _share(self, pair: Pair, told: float) -> float:
+        """The share of a pair's expected failures that the tenant has told of."""
+        of_all = self._found[pair].expected_failures if pair in self._found else 0.0
+        return told / of_all if of_all > told else float(of_all > 0.0)
 
 
 # ---- what was expected ---------------------------------------------------------------------------------------------
-
-
-def _own_pairs(
-    bundle: Bundle, known: Evidence, leases: Iterable[OwnLease], answered: Sequence[Hours]
-) -> dict[Pair, OwnPair]:
-    """Own leases by the rows of the bundle, in order; leases without tokens are left out."""
-    rows = {str(entry.workload) for entry in bundle.mismatches}
-    pairs = {(str(e.workload), str(e.context)): (e, one) for e, one in zip(bundle.mismatches, known.pairs, strict=True)}
-    rates = _Rates.of(bundle, known)
-    failures, expected, hours, told = (defaultdict[Pair, list[float]](list) for _ in range(4))
-    for lease in leases:
-        labels = lease.labels
-        pair = finest_row(labels, rows) or labels.get("subarchetype", ""), labels.get("context", "")
-        if not all(pair):
-            continue
-        usual = pairs[pair][1].usual if pair in pairs else rates.usual
-        mean = usual * rates.expected(lease)
-        failures[pair].append(float(lease.failures))
-        expected[pair].append(mean)
-        hours[pair].append(lease.nodes * (lease.end_h - lease.start_h))
-        told[pair].append(mean * _overlap((lease.start_h, lease.end_h), answered))
-    found = {}
-    for pair in failures:
-        of_all = pairs[pair][0].expected_failures if pair in pairs else 0.0
-        mine = sum(told[pair])
-        share = mine / of_all if of_all > mine else float(of_all > 0.0)
-        found[pair] = OwnPair(np.array(failures[pair]), np.array(expected[pair]), sum(hours[pair]), mine, share)
-    return found
 
 
 def _overlap(hours: Hours, answered: Sequence[Hours]) -> float:

@@ -27,6 +27,7 @@ from federation.protocol.noise import from_ring
 from federation.protocol.round_messages import RegisteredWorkload, Registration, TokenLink
 from federation.protocol.service_messages import Action, HintState, Outcome as Answered, Suspicion
 from provider_server.cli import app
+from provider_server.fleet.own_failures import OwnFailure
 from provider_server.rounds.round import Past, Round
 from provider_server.store import backup as backups
 from provider_server.store.backup import BadBackup, backup, restore, verify
@@ -753,6 +754,8 @@ def a_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         store.add_entry(0, b"entry")
         store.add_node_key(keys().tenant_id(0), "key")
         store.revocations.add([keys().tenant_id(0)], 1_800_000_000.0)
+        store.own.add(0, 24, [OwnFailure(lease_id(0, 1), 2.0)])
+        store.own.add_counts(ROUND, b"counts")
         store.rounds.add(ROUND_UNDER_WAY, RoundState.COLLECTING, b"plan")
         store.rounds.add_contribution(ROUND_UNDER_WAY, keys().tenant_id(0), b"said")
         store.rounds.add_answer(ROUND_UNDER_WAY, Answer.SHARE, 3, b"said")
@@ -885,4 +888,4 @@ def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
 
 def test_refusals_of_a_database_are_refusals() -> None:
     assert all(issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, StoreNotEmpty))
-    assert newest_version() == "0010"
+    assert newest_version() == "0011"

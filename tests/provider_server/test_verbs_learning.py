@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from crypto.ids import LeaseId
 from crypto.signing import open_signed
 from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
 from federation.runtime.catalogue_file import write_catalogue
@@ -19,6 +20,7 @@ from provider_server import home as homes
 from provider_server.analysis.buildup import BuildUp
 from provider_server.analysis.contexts import Context
 from provider_server.cli import app
+from provider_server.fleet.leases import Lease
 from provider_server.learning.hardware import keep, load
 from tests.support import schemas
 from tests.support.changing import replace
@@ -362,3 +364,45 @@ def test_before_the_first_release_there_is_nothing_to_learn(tmp_path: Path) -> N
     for verb in ("learn", "publish"):
         result = call(verb, "--home", root / "provider")
         assert (result.exit_code, result.stdout) == (3, ""), result.stderr
+
+
+# ---- own failures ----------------------------------------------------------------------------------------------------
+
+
+def with_lease(held: Path, tmp_path: Path, start_h: float, node: str) -> Path:
+    """A home with a lease of 72 hours on a node with a name."""
+    home = shutil.copytree(held, tmp_path / "provider")
+    with closing(homes.open_provider(home, None, homes.settings_of(home))) as provider:
+        tenant = provider.directory.members[0].tenant
+        lease = Lease(LeaseId(b"o" * LeaseId.length), tenant, 1, start_h, start_h + HOURS, {})
+        provider.record_leases([lease], {lease.lease: [node]})
+    return home
+
+
+def recorded(home: Path) -> list[float]:
+    with closing(homes.open_provider(home, None, homes.settings_of(home))) as provider:
+        record = provider.store.own.record()
+        assert record is not None
+        return [hour for hours in record.events.hours.values() for hour in hours]
+
+
+def test_own_failures_of_outages_are_recorded_once_and_not_in_released_hours(held: Path, tmp_path: Path) -> None:
+    released = WEEKS[1][1]
+    home = with_lease(held, tmp_path, released + 10.0, "n1")
+    hours = {"n1": [released - 9, released + 20, released + 30], "n2": [released + 20]}
+    rows = [f"{node},{hour},{hour + 1},gpu" for node, of in hours.items() for hour in of]
+    (tmp_path / "outages.csv").write_text("\n".join(["node,start,end,kind", *rows]))
+    words = "own-failures", "--home", home, "--events", tmp_path / "outages.csv", "--start", 0, "--end"
+    (row,) = told(*words, released + 25)
+    assert row == {"start_hour": released, "end_hour": released + 25, "failures": 2, "on_leases": 1, "leases": 1}
+    again = call(*words, released + 25)
+    assert (again.exit_code, "recorded or released already" in again.stderr) == (2, True)
+    assert told(*words, released + 100)[0]["start_hour"] == released + 25
+    assert recorded(home) == [released + 20, released + 30]
+
+
+def test_own_failures_are_read_from_telemetry(held: Path, tmp_path: Path) -> None:
+    home = with_lease(held, tmp_path, float(START), "n1")
+    file = telemetry(tmp_path / "telemetry.parquet")
+    (row,) = told("own-failures", "--home", home, "--file", file, "--start", START, "--end", START + HOURS)
+    assert row["failures"] > row["on_leases"] == len(recorded(home)) >= 2

@@ -171,6 +171,7 @@ def judged(
         workload=places * 0,
         context=places,
         expected=hours[0] / 100.0,
+        told_rate=nothing[0],
         seen_rate=nothing[0],
         probability_worse=np.array(probability_worse),
         probability_half_more=nothing[0],

@@ -45,7 +45,7 @@ def test_who_is_alone_sees_what_fails_more_often_than_the_rest_of_its_own() -> N
     bundle = Bundle(1, 0, 168, (), (), (), None, evidence=Evidence((), tuple(prior.tolist()), 0.0, (), ()))
     labels = [{"subarchetype": n * 32, "context": "c" * 32, "context_level": "d" * 32} for n in "ab"]
     fails, holds = (OwnLease(one, 10, 0.0, 100.0, count) for one, count in zip(labels, (40, 1), strict=True))
-    joined = alone(bundle, [fails, *[holds] * 39]).bundle
+    joined = alone(bundle)([fails, *[holds] * 39]).bundle
     assert [check(joined, one).verdict for one in labels] == [CheckVerdict.MISMATCH, CheckVerdict.OK]
 
 

@@ -47,7 +47,7 @@ def test_pictures_show_every_size_and_what_was_not_run(tmp_path: Path) -> None:
     curves = tuple(reliability(said, worse)), tuple(decisions(said, worse))
     names = [name for name in SIZED if not name.startswith("hyperscale_x3")]
     rows = [row(name, found=9 * place % 37) for place, name in enumerate(names)]
-    standard = FieldRow("standard", 1.0, 0.5, 0.9, 0.8, 36, 30, 0, 0, 0.95, 0.95, 1, *curves)
+    standard = FieldRow("standard", 1.0, 0.5, "exact", None, 0.9, 0.8, 36, 30, 0, 0, 0.95, 0.95, 1, *curves)
     drawn = field_pictures.draw(FieldRows((*rows, standard)), tmp_path)
     assert [path.name for path in drawn] == ["found_by_size.svg", "decisions_standard.svg"]
     by_size = drawn[0].read_text(encoding="utf-8")
@@ -57,4 +57,4 @@ def test_pictures_show_every_size_and_what_was_not_run(tmp_path: Path) -> None:
 
 
 def row(name: str, found: int) -> FieldRow:
-    return FieldRow(name, SIZED[name]().epsilon, 0.5, 0.9, 0.8, 36, found, 0, 0, 0.95, 0.95, 1, (), ())
+    return FieldRow(name, SIZED[name]().epsilon, 0.5, "exact", None, 0.9, 0.8, 36, found, 0, 0, 0.95, 0.95, 1, (), ())

@@ -1,6 +1,6 @@
 """The users' loop against planted truth: what is known is avoided and foreseen, what is not known gains nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
 
@@ -33,8 +33,11 @@ from simulation.cloud.degradation import (
 )
 from simulation.cloud.scenario import load
 from simulation.judge.hint_evaluation import is_warned, saved_h, watch
-from simulation.judge.impact import Impact, check_all, gained_by_checks, impact, on_mismatch, on_warning
+from simulation.judge.histories import Histories
+from simulation.judge.impact import Impact, OwnHistory, check_all, gained_by_checks, impact, on_mismatch, on_warning
 from simulation.judge.user_loop import Costs, World, learning_weeks, world_of
+from tenant_client.advice.own_history import Joined
+from tenant_client.records.own_leases import OwnLease
 from tests.support import schemas
 from tests.support.changing import replace
 
@@ -103,12 +106,14 @@ def with_truth() -> Impact:
 def test_who_knows_the_truth_avoids_all_and_refuses_nobody_else() -> None:
     assert with_truth().mismatch_gpu_hours_avoided_share == 1.0
     assert with_truth().false_refusal_share == 0.0
+    assert (with_truth().first_bundle_avoided_share, with_truth().right_refusal_share) == (1.0, 1.0)
     assert with_truth().gpu_hours_saved_by_checks > 100.0
     assert with_truth().dollars_saved == pytest.approx(2.5 * with_truth().gpu_hours_saved)
 
 
 def test_without_pharoah_nothing_is_saved_and_nobody_is_bothered() -> None:
     nothing = asdict(impact(world(), [None] * PERIODS))
+    assert nothing.pop("right_refusal_share") is None
     assert {value for key, value in nothing.items()} == {0.0}
 
 
@@ -156,6 +161,39 @@ def test_a_job_goes_to_the_proposal_and_else_where_its_tenant_runs_most() -> Non
     untold = check_all(world(), [base] * PERIODS, on_mismatch)
     assert set(untold.context[of_pair].tolist()) <= set(healthy)
     assert np.array_equal(told.context[~told.refused], leases.context[rows][~told.refused])
+
+
+def test_a_refusal_costs_the_gpus_of_the_job_until_it_runs_elsewhere() -> None:
+    placed = check_all(world(), bundles(cloud().mismatched), on_warning)
+    nodes = cloud().leases.nodes[world().rows][placed.refused].sum()
+    slow = impact(world(), bundles(cloud().mismatched), costs=Costs(queue_h=2.0, data_h=1.0, restart_h=0.5))
+    assert slow.refusal_gpu_hours == pytest.approx(8 * nodes * 3.5)
+    assert with_truth().refusal_gpu_hours == pytest.approx(8 * nodes * 1.0)
+
+
+def test_nobody_goes_where_there_is_no_room() -> None:
+    moved = []
+    for room in (0.0, 0.02, 1.0):
+        placed = check_all(world(), bundles(cloud().mismatched), on_mismatch, Costs(room_share=room))
+        node_hours = cloud().leases.nodes[world().rows] * world().hours
+        moved.append(float(node_hours[placed.refused].sum()))
+        assert moved[-1] <= room * float(node_hours.sum())
+    assert moved[0] == 0.0 < moved[1] < moved[2]
+
+
+def test_a_tenant_that_remembers_avoids_what_the_bundle_does_not_know() -> None:
+    """Who has run a job before knows the truth; the first jobs of a tenant do not."""
+    ignorant, knowing = bundle_that_says(frozenset()), bundle_that_says(cloud().mismatched)
+
+    def joiner(bundle: Bundle) -> Callable[[Sequence[OwnLease]], Joined]:
+        return lambda leases: Joined(knowing if leases else bundle, {})
+
+    own = OwnHistory(Histories(world().trial), joiner)
+    remembering = impact(world(), [ignorant] * PERIODS, own=own)
+    assert impact(world(), [ignorant] * PERIODS).mismatch_gpu_hours_avoided_share == 0.0
+    assert remembering.mismatch_gpu_hours_avoided_share is not None
+    assert remembering.mismatch_gpu_hours_avoided_share > 0.9
+    assert remembering.right_refusal_share == 1.0
 
 
 # ---- degradation -----------------------------------------------------------------------------------------------------

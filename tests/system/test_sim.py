@@ -45,7 +45,10 @@ KEYS = {
 }
 IMPACT_KEYS = {
     "mismatch_gpu_hours_avoided_share",
+    "first_bundle_avoided_share",
     "false_refusal_share",
+    "right_refusal_share",
+    "refusal_gpu_hours",
     "warned_30min_share",
     "false_hints_per_1000_lease_hours",
     "gpu_hours_saved",

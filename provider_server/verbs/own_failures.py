@@ -1,0 +1,125 @@
+"""`pharoah-provider own-failures`: records which leases the provider saw hardware fail on, for the next bundle."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+import typer
+
+from federation.runtime.console import InputFile
+from federation.runtime.visible import counted_as
+from provider_server.verbs.console import AsRows, Database, Home, failing, print_rows, required
+from provider_server.verbs.telemetry import (
+    End,
+    Files,
+    Sorted,
+    Start,
+    Stock,
+    hours_asked,
+    open_feed,
+    say_quality,
+    with_levels,
+)
+
+if TYPE_CHECKING:
+    from provider_server.rounds.provider import Provider
+
+Outages = Annotated[
+    Path | None,
+    typer.Option(
+        click_type=InputFile(), help="Outages (node, start, end, kind), instead of telemetry.", show_default=False
+    ),
+]
+
+
+class OwnFailuresRow(TypedDict):
+    """The hours that were recorded, the failures seen in them, those on leases, and leases whose nodes are known."""
+
+    start_hour: int
+    end_hour: int
+    failures: int
+    on_leases: int
+    leases: int
+
+
+def own_failures(
+    home: Home = None,
+    database: Database = None,
+    file: Files = None,
+    inventory: Stock = None,
+    start: Start = None,
+    end: End = None,
+    events: Outages = None,
+    *,
+    in_order: Sorted = False,
+    as_json: AsRows = False,
+) -> None:
+    """Record hardware failures that the provider saw on leases, from telemetry or outages, for the next bundle.
+
+    Hours count once: those that were recorded before, or that a release covers, are left out. Run it every day, at most
+    `settle_hours` after a week has ended. docs/privacy.md says what a bundle then tells other tenants.
+    """
+    from contextlib import closing
+
+    from provider_server import home as homes
+    from provider_server.learning.own_events import on_leases
+
+    place = required(home)
+    with failing():
+        asked, last = hours_asked(start, end)
+        with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
+            first = _first_open(provider, asked, last)
+            seen = (
+                _outages(events)
+                if events
+                else _telemetry(place, file or (), inventory, (first, last), in_order=in_order)
+            )
+            inside = [(node, hour) for node, hour in seen if first <= hour < last]
+            placed = provider.store.placed(first - 1.0, float(last))
+            found, idle = on_leases(inside, placed)
+            provider.store.own.add(first, last, found)
+    row: OwnFailuresRow = {
+        "start_hour": first,
+        "end_hour": last,
+        "failures": len(inside),
+        "on_leases": len(inside) - idle,
+        "leases": len(placed),
+    }
+    print_rows([row], _line, as_json=as_json)
+
+
+def _first_open(provider: "Provider", start_hour: int, end_hour: int) -> int:
+    """The first of these hours that is neither recorded nor released; HoursClosed without any."""
+    from provider_server.store.own_store import HoursClosed
+
+    first = max(start_hour, provider.store.own.looked_until(), provider.last_end_hour() or 0)
+    if first >= end_hour:
+        raise HoursClosed(f"all hours from {start_hour} to {end_hour} are recorded or released already")
+    return first
+
+
+def _telemetry(
+    home: Path, files: Sequence[Path], inventory: Path | None, hours: tuple[int, int], *, in_order: bool
+) -> Iterator[tuple[str, int]]:
+    """Nodes and hours of the failures that build-up levels are judged by (`analysis.fleet_events`)."""
+    import polars as pl
+
+    from provider_server.learning import hardware
+
+    feed = open_feed(home, files, inventory, *hours, in_order=in_order)
+    seen = with_levels(feed, hardware.load(home), hardware.load_repairs(home))
+    say_quality(seen.quality, seen.doubts)
+    for part in seen.at_risk(hours[0]):
+        yield from part.filter(pl.col("kind").is_not_null()).select("node", "hour").iter_rows()
+
+
+def _outages(file: Path) -> Sequence[tuple[str, int]]:
+    from provider_server.fleet.outage_files import read_outages
+
+    return [(node, int(start_h)) for node, start_h in read_outages(file).rows.select("node", "start_h").iter_rows()]
+
+
+def _line(row: OwnFailuresRow) -> str:
+    leases = counted_as(row["leases"], "lease")
+    seen = f"{counted_as(row['failures'], 'failure')}, {row['on_leases']} of them on one of {leases}"
+    return f"hours {row['start_hour']}–{row['end_hour']}: {seen}"
