@@ -24,7 +24,8 @@ import numpy as np
 from crypto.errors import PharoahError
 from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.rules import Records, Rule, find_rules
+from provider_server.analysis.conditions import Records
+from provider_server.analysis.rules import Rule, find_rules
 
 OK = "ok"
 NOT_SET = "not set"

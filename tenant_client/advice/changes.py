@@ -2,8 +2,9 @@
 
 - Changes are relations: a newer version, an operator with doubled sizes, a collective over twice the ranks, another
   context. Operators that changed by the same factor share a line.
-- The order is hardware, software, spread over nodes, model: the most frequent explanations of failures first.
-- A version that brought a known incompatibility names it. It comes first of all where that explains the failure.
+- A version that brought a known incompatibility names it.
+- Without a failure the order is hardware, software, spread over nodes, model. Of a failed run it is that of
+  `tenant_client.advice.culprits`: what is known of a version, what the provider's bundle says, and how own runs went.
 
 Not promised: a cause. Two runs that differ in one thing may fail because of another.
 
@@ -11,114 +12,53 @@ Not promised: a cause. Two runs that differ in one thing may fail because of ano
     ['aten::mm: 2 sizes × 2']
 """
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from crypto.errors import PharoahError
-from federation.runtime.visible import counted_as
-from tenant_client.advice.incompatibilities import Fit, Known, against, explains, job_of
-from tenant_client.records.attempts import Attempt, AttemptState
-from tenant_client.records.journal import Journal
+from tenant_client.advice.incompatibilities import Fit, Known, against, job_of
+from tenant_client.advice.moved import Moved
+from tenant_client.advice.own_runs import NothingToCompare, Run, Went
 from tenant_client.sources.software import Software, component_of
 from tenant_client.workload.descriptor import Descriptor
 
 Sizes = set[tuple[int, ...]]
 
 
-class NothingToCompare(PharoahError):
-    """There is no clean run before this one, or nothing is known of what both ran."""
-
-    default_hint = "pass a run that worked with --from; `pharoah-tenant run` describes workloads automatically"
-
-
-@dataclass(frozen=True)
-class Run:
-    """A lease with its labels and, if known, its workload."""
-
-    unit: str
-    labels: Mapping[str, str]
-    descriptor: Descriptor | None
-
-
 @dataclass(frozen=True)
 class Change:
     """One difference; `kind` is context, version, parallelism, precision, collective or operator.
 
-    `known` is what is known against the new version and was not against the old one.
+    `name` is of the library, or of the label that tells the context; `known` is what is known against the new version
+    and was not against the old one; `told` is what the provider's bundle says against it, and `went` how own runs went.
     """
 
     kind: str
     text: str
     known: tuple[Known, ...] = ()
+    name: str = ""
+    told: str = ""
+    went: Went | None = None
 
 
 @dataclass(frozen=True)
 class Changes:
     """What differs between the run that worked and the other, most likely explanations first.
 
-    `unknown` says what could not be compared, and why.
+    `moved` says which operators came or went with which versions; `unknown` what could not be compared, and why.
     """
 
     before: str
     after: str
     changes: tuple[Change, ...]
+    moved: tuple[Moved, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
-def last_that_worked(attempts: Sequence[Attempt], runs: Mapping[str, Run], unit: str) -> Run:
-    """The newest clean run that ended before the newest attempt of `unit` did, preferably of the same structure.
-
-    Clean is a run that succeeded, and without a hang, slow rank, NaN loss or loss spike that still held at its end.
-    NothingToCompare says why there is none.
-    """
-    until_s = max((one.ended_at_s or math.inf for one in attempts if one.unit == unit), default=math.inf)
-    worked = [one for one in attempts if one.state is AttemptState.SUCCEEDED and one.unit != unit and one.unit in runs]
-    earlier = [one for one in worked if (one.ended_at_s or 0.0) <= until_s]
-    clean = [one.unit for one in sorted(earlier, key=lambda one: one.ended_at_s or 0.0) if _is_clean(one)]
-    own = runs[unit].descriptor
-    alike = [one for one in clean if own and _structure(runs[one]) == own.structure]
-    if not clean:
-        raise NothingToCompare(f"no clean run before {unit}: {_why_none(worked, earlier)}")
-    return runs[(alike or clean)[-1]]
-
-
-def reason_of(attempts: Sequence[Attempt], unit: str) -> str:
-    """Why the newest attempt of `unit` failed, "" if it did not."""
-    own = [one for one in attempts if one.unit == unit]
-    newest = max(own, key=lambda one: one.ended_at_s or math.inf, default=None)
-    return newest.cause.reason if newest else ""
-
-
-def _is_clean(attempt: Attempt) -> bool:
-    """Whether it ended well; hints of the provider predict, and show nothing of the run."""
-    return all(finding.get("cleared_at_s") is not None or finding["kind"] == "hint" for finding in attempt.findings)
-
-
-def _why_none(worked: Sequence[Attempt], earlier: Sequence[Attempt]) -> str:
-    if not worked:
-        return "no other run succeeded"
-    if not earlier:
-        return f"{counted_as(len(worked), 'successful run')} ended later"
-    kinds = sorted({finding["kind"] for one in earlier for finding in one.findings})
-    return f"{counted_as(len(earlier), 'successful run')} ended with {', '.join(kinds)}"
-
-
-def _structure(run: Run) -> object:
-    return run.descriptor.structure if run.descriptor else None
-
-
-def runs_of(journal: Journal) -> dict[str, Run]:
-    """Every unit of a journal by its name."""
-    known = journal.descriptors()
-    return {unit.unit: Run(unit.unit, unit.labels, known.get(unit.unit)) for unit in journal.units()}
-
-
-def changes(before: Run, after: Run, reason: str = "") -> tuple[Change, ...]:
-    """The known differences, most likely explanations first; `reason` is the diagnosis of the run after."""
-    found = [Change("context", text) for text in _contexts(before.labels, after.labels)]
+def changes(before: Run, after: Run) -> tuple[Change, ...]:
+    """The known differences: hardware, software, spread over nodes, model."""
+    found = [Change("context", text, name=name) for name, text in _contexts(before.labels, after.labels)]
     one, other = before.descriptor, after.descriptor
     if one is not None and other is not None:
         found += _version_changes(one, other)
@@ -129,7 +69,7 @@ def changes(before: Run, after: Run, reason: str = "") -> tuple[Change, ...]:
             found += [Change(kind, f"{was or 'unknown'} → {now or 'unknown'}")] if was != now else []
         found += [Change("collective", text) for text in _collectives(one, other)]
         found += [Change("operator", text) for text in _operators(one, other)]
-    return tuple(sorted(found, key=lambda change: not any(explains(known.effect, reason) for known in change.known)))
+    return tuple(found)
 
 
 def _version_changes(one: Descriptor, other: Descriptor) -> list[Change]:
@@ -140,7 +80,8 @@ def _version_changes(one: Descriptor, other: Descriptor) -> list[Change]:
     if one.software and other.software:  # older descriptions have none
         differences += _versions(dict(one.software), dict(other.software))
     found = [
-        Change("version", text, tuple(known for known in new if _is_of(known, name))) for name, text in differences
+        Change("version", text, tuple(known for known in new if _is_of(known, name)), name)
+        for name, text in differences
     ]
     order = (Fit.APPLIES, Fit.MAY_APPLY)
     return sorted(found, key=lambda change: min((order.index(known.fit) for known in change.known), default=2))
@@ -162,13 +103,13 @@ def unknown(before: Run, after: Run) -> tuple[str, ...]:
     return tuple(missing)
 
 
-def _contexts(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+def _contexts(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     known = [name for name in ("context", "context_level") if was.get(name) and now.get(name)]
     different = [name for name in known if was[name] != now[name]]
     if "context" in different:
-        yield f"another hardware context: {was['context'][:8]} → {now['context'][:8]}"
+        yield "context", f"another hardware context: {was['context'][:8]} → {now['context'][:8]}"
     elif different:
-        yield "the same hardware context at another build-up level"
+        yield "context_level", "the same hardware context at another build-up level"
 
 
 def _versions(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -15,10 +15,11 @@ from federation.runtime.visible import counted_as
 from tenant_client.verbs.console import Home, Latest, failing, joined, journalled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from federation.protocol.bundle import HazardEntry, MismatchEntry
     from federation.protocol.check import Check
+    from tenant_client.advice.changes import Changes
     from tenant_client.advice.incompatibilities import Known
     from tenant_client.advice.own_history import OwnPair
     from tenant_client.sources.software import Software
@@ -365,12 +366,16 @@ def changes(
 ) -> None:
     """Show what changed since the last clean run before this one: context, versions, spread over nodes, operators.
 
-    A version that brought a known incompatibility names it, and comes first where that explains the failure.
+    A version that brought a known incompatibility names it. Of a failed run the likeliest culprits come first: by what
+    is known of versions, what the newest bundle says, and how own runs went with each change and without it. Operators
+    that came or went are named with the version that may have moved them.
 
     Local. Exit code 0: no change found. 1: changes found. 2: nothing to compare.
     """
-    from tenant_client.advice import changes as changing
+    from tenant_client.advice.culprits import explained
+    from tenant_client.advice.own_runs import runs_of
     from tenant_client.records.attempts import Attempts
+    from tenant_client.records.bundle_log import BundleLog
     from tenant_client.records.database import open_database
     from tenant_client.records.journal import Journal
 
@@ -378,18 +383,20 @@ def changes(
     with failing(), closing(open_database(journalled(home))) as connection:
         journal, attempts = Journal(connection), Attempts(connection).list()
         lease, before = journal.find(lease), journal.find(before) if before else ""
-        runs = changing.runs_of(journal)
-        baseline = runs[before] if before else changing.last_that_worked(attempts, runs, lease)
-        missing = changing.unknown(baseline, runs[lease])
-        differences = changing.changes(baseline, runs[lease], changing.reason_of(attempts, lease))
+        found = explained(attempts, runs_of(journal), lease, before, BundleLog(connection).newest_bundle())
     if as_json:
-        show_json(changing.Changes(baseline.unit, lease, differences, missing))
+        show_json(found)
     else:
-        show(f"{baseline.unit} → {lease}{'' if differences else ': no change found'}")
-        for change in differences:
-            show(
-                f"  {change.kind}: {change.text}",
-                *(f"    {one.label} {one.words}" for one in change.known[:_MOST_THAT_MAY]),
-            )
-        show(*(f"  not compared: {text}" for text in missing))
-    raise typer.Exit(1 if differences else 0)
+        show(*_lines_of(found))
+    raise typer.Exit(1 if found.changes else 0)
+
+
+def _lines_of(found: "Changes") -> "Iterator[str]":
+    yield f"{found.before} → {found.after}{'' if found.changes else ': no change found'}"
+    for change in found.changes:
+        yield f"  {change.kind}: {change.text}"
+        yield from (f"    {one.label} {one.words}" for one in change.known[:_MOST_THAT_MAY])
+        yield from [f"    bundle: {change.told}"] if change.told else []
+        yield from [f"    {change.went}"] if change.went and change.went.ran > 2 else []  # more than these two runs
+    yield from (f"  {one}" for one in found.moved)
+    yield from (f"  not compared: {text}" for text in found.unknown)

@@ -9,9 +9,10 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.cap_correction import cap_factor, capped_mean
+from provider_server.analysis.conditions import OneOf
 from provider_server.analysis.factors import Factor
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.analysis.rules import OneOf, Rule
+from provider_server.analysis.rules import Rule
 from provider_server.learning.bundle import compose
 from provider_server.learning.factors import add_factors, season
 from provider_server.learning.findings import Findings, learn

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from provider_server.analysis.rules import NumberRange, OneOf, Records, Rule, VersionRange, find_rules, version
+from federation.protocol.version_ranges import VersionRange, parse, version
+from provider_server.analysis.conditions import NumberRange, OneOf, Records
+from provider_server.analysis.rules import Rule, find_rules
 from tests.support.changing import replace
 
 NCCL = ["2.17.1", "2.18.1", "2.18.6", "2.19.3", "2.20.5", "2.21.5"]
@@ -72,6 +74,16 @@ def test_conditions_say_what_they_mean() -> None:
     assert str(NumberRange("ranks", 8.0, np.inf)) == "ranks > 8"
     assert str(NumberRange("ranks", -np.inf, 8.0)) == "ranks <= 8"
     assert str(NumberRange("ranks", 2.0, 8.0)) == "ranks > 2 and <= 8"
+
+
+@pytest.mark.parametrize("words", ["nccl in [2.18, 2.20)", "driver < 535", "transformer-engine >= 1.7"])
+def test_what_a_rule_says_is_read_again_word_for_word(words: str) -> None:
+    assert str(parse(words)) == words
+
+
+@pytest.mark.parametrize("words", ["fabric = roce", "ranks > 2 and <= 8", "ranks <= 8", "nccl", "nccl >= new"])
+def test_what_is_no_range_of_versions_is_not_read_as_one(words: str) -> None:
+    assert parse(words) is None
 
 
 def test_intervals_that_touch_become_one_and_others_do_not() -> None:

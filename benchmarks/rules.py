@@ -1,0 +1,136 @@
+"""How often a planted rule on versions comes back exactly, from noisy counts of eight weeks, and how often a false one.
+
+    python -m benchmarks.rules [named FIGURE]
+
+60 stacks of five components (15 archetypes, four versions each) run on 20 contexts of three features in the share that
+the `standard` scenario has: 934 counted failures a week, rates that differ by archetype and context, exposure with a
+heavy tail. Components are dated: a stack is of a time, and each component a few releases older or newer. The rule is of
+an entry of the shipped table, drawn among those whose ranges cover 5 to 40% of the exposure, of one or two components,
+in half of the clouds on contexts with one feature alone. Noise is that of the pairs at ε = 1: after eight weeks of a
+series of 52 its standard deviation is 13.3 per pair of stack and context, after a year 15.5
+(`crypto.continual_counting`).
+
+That a provider knows the versions of a row is an assumption: it does of what its own benchmark jobs ran.
+
+`exact`: share of clouds where a rule is found that holds for the very records that the planted one holds for; `false`:
+share where another one is found, beside it or in its place.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.random import Generator
+from packaging.specifiers import SpecifierSet
+
+from benchmarks.figures import Figure, main
+from benchmarks.upgrades import VERSIONS
+from provider_server.analysis.conditions import Records
+from provider_server.analysis.rules import find_rules
+from tenant_client.advice.incompatibilities import TABLE
+
+COMPONENTS = ("cuda", "cudnn", "nccl", "torch", "triton")
+FEATURES = {"gpu": ("A100", "H100", "H200"), "fabric": ("hdr", "ndr", "roce"), "firmware": ("f1", "f2")}
+ARCHETYPES, OF_EACH, CONTEXTS, WEEKS, FAILURES_PER_WEEK = 15, 4, 20, 8, 934
+NOISE_SD, CLOUDS, SEED = 13.3, 100, 14
+
+
+def cloud(seed: int, lift: float, noise_sd: float, weeks: int) -> tuple[Records, np.ndarray]:
+    """What is released of one cloud, and which of its records the planted rule holds for."""
+    rng = np.random.default_rng([SEED, seed])
+    stacks, contexts = ARCHETYPES * OF_EACH, CONTEXTS
+    stack, context = (grid.ravel() for grid in np.meshgrid(range(stacks), range(contexts), indexing="ij"))
+    versions = [_stack(rng) for _ in range(stacks)]
+    features = [{name: str(rng.choice(levels)) for name, levels in FEATURES.items()} for _ in range(contexts)]
+    exposure = rng.lognormal(0.0, 1.0, stacks)[stack] * rng.lognormal(0.0, 0.7, contexts)[context]
+    exposure *= rng.lognormal(0.0, 0.8, len(stack))
+    rate = rng.lognormal(0.0, 0.4, ARCHETYPES)[stack // OF_EACH] * rng.lognormal(0.0, 0.4, contexts)[context]
+    records = Records(
+        strata=(stack // OF_EACH) * contexts + context,
+        events=np.zeros(len(stack)),
+        exposure_node_hours=exposure,
+        noise_variance=np.full(len(stack), noise_sd**2),
+        versions={name: [versions[one][name] for one in stack] for name in COMPONENTS},
+        settings={name: [features[one][name] for one in context] for name in FEATURES},
+    )
+    inside = _planted(rng, records)
+    mean = exposure * rate * np.where(inside, lift, 1.0)
+    mean *= FAILURES_PER_WEEK * weeks / (exposure * rate).sum()
+    return replace(records, events=rng.poisson(mean) + rng.normal(0.0, noise_sd, len(mean))), inside
+
+
+def _stack(rng: Generator) -> dict[str, str]:
+    at = rng.uniform(0.0, 1.0)
+    places = {name: at + rng.normal(0.0, 0.2) for name in COMPONENTS}
+    return {
+        name: VERSIONS[name][int(np.clip(place, 0.0, 0.999) * len(VERSIONS[name]))] for name, place in places.items()
+    }
+
+
+def _planted(rng: Generator, records: Records) -> np.ndarray:
+    entries = [one for one in TABLE.values() if one.versions.keys() <= set(COMPONENTS) and len(one.versions) < 3]
+    while True:
+        entry = entries[int(rng.integers(0, len(entries)))]
+        ranges = {name: SpecifierSet(text) for name, text in entry.versions.items()}
+        inside = np.array(
+            [
+                all((records.versions[name][at] or "") in within for name, within in ranges.items())
+                for at in range(len(records.events))
+            ]
+        )
+        if rng.random() < 0.5:
+            name = str(rng.choice(list(FEATURES)))
+            inside &= np.array(records.settings[name]) == rng.choice(FEATURES[name])
+        if 0.05 <= records.exposure_node_hours[inside].sum() / records.exposure_node_hours.sum() <= 0.4:
+            return inside
+
+
+def _scored(lift: float, noise_sd: float = NOISE_SD, weeks: int = WEEKS) -> Figure:
+    exact, beside = [], []
+    for seed in range(CLOUDS):
+        records, inside = cloud(seed, lift, noise_sd, weeks)
+        rules = find_rules(records, np.random.default_rng(seed))
+        same = [bool(np.array_equal(records.inside(rule.conditions), inside)) for rule in rules]
+        exact.append(any(same))
+        beside.append(len(same) > sum(same))
+    return {
+        "lift": lift,
+        "noise_sd": noise_sd,
+        "weeks": weeks,
+        "clouds": CLOUDS,
+        "exact": float(np.mean(exact)),
+        "false": float(np.mean(beside)),
+    }
+
+
+def times_8() -> Figure:
+    """Eight times as often, as the standard scenario's pairs."""
+    return _scored(8.0)
+
+
+def times_5() -> Figure:
+    """Five times."""
+    return _scored(5.0)
+
+
+def times_3() -> Figure:
+    """Three times."""
+    return _scored(3.0)
+
+
+def times_3_half_a_year() -> Figure:
+    """Three times, after 26 weeks; noise grows from 13.3 to 14.7."""
+    return _scored(3.0, 14.7, 26)
+
+
+def times_3_without_noise() -> Figure:
+    """Three times, and no privacy."""
+    return _scored(3.0, 0.0)
+
+
+def nothing() -> Figure:
+    """No rule holds."""
+    return _scored(1.0)
+
+
+if __name__ == "__main__":
+    main(times_8, times_5, times_3, times_3_half_a_year, times_3_without_noise, nothing)
