@@ -1,6 +1,6 @@
 """A statistical audit of the whole path, from a tenant's counts through masks and trustees to releases.
 
-    python benchmarks/audit.py [--quick] [--json] [--seconds S] [--runs N]
+    python benchmarks/audit.py [--quick] [--series] [--json] [--seconds S] [--runs N]
 
 Half of many job-weeks fail, by coin: each is a canary in cells of its own, in every marginal. The attacker is the
 provider with every mask trustee but one and as many of the ten tenants as a row says; it sees single contributions and
@@ -57,12 +57,11 @@ _FAST, _SMALL = 5 * 2**14, 2**12  # tables that are drawn by inversion, and by O
 
 def cases(parties: Parties, *, quick: bool) -> list[Case]:
     """The lines of the report, in order."""
-    chosen = [
+    return [
         *of_rounds(parties, quick=quick),
         *of_series(parties, quick=quick),
         *of_attendances(quick=quick),
     ]
-    return [case for case in chosen if case.runs]
 
 
 def of_rounds(parties: Parties, *, quick: bool) -> list[Case]:
@@ -112,8 +111,10 @@ def of_series(parties: Parties, *, quick: bool) -> list[Case]:
     )
     old = partial(seen_under_the_old_derivation, spelling=with_top_bit)
     return [
-        OfReleases("series of 13 rounds", *releases, 1 if quick else 50),
+        OfReleases(f"series of {plans[0].horizon} rounds, as shipped", *releases, 1 if quick else 50),
+        OfReleases("  nobody colludes", *releases, 0 if quick else 50, colluding=0),
         OfReleases("  noise halved", *releases, 1 if quick else 7, 0.5, expected=CONVICTED),
+        OfOne("one contribution, no trustee colludes", *one, partial(seen_by_accomplices, accomplices=0)),
         OfOne("one contribution, 2 of 3 trustees collude", *one, partial(seen_by_accomplices, accomplices=2)),
         *aliases,
         OfOne("  alias, masks of the old derivation", *one, old, CONVICTED),
@@ -123,6 +124,7 @@ def of_series(parties: Parties, *, quick: bool) -> list[Case]:
 
 def audit(chosen: Sequence[Case], risk: float, seconds: float = math.inf, runs: int | None = None) -> list[Row]:
     """All rows. Each case has one run; of its other runs there are as many as fit into `seconds` of processor time."""
+    chosen = [case for case in chosen if case.runs]
     wanted = [min(case.runs, runs or case.runs) for case in chosen]
     costs, tallies = [], []
     for case in chosen:
@@ -174,12 +176,14 @@ def main() -> int:
     """Prints the report; progress goes to stderr."""
     options = argparse.ArgumentParser(description="A statistical audit of the whole path.")
     options.add_argument("--quick", action="store_true", help="a few runs of the cases that few runs decide")
+    options.add_argument("--series", action="store_true", help="only the series as shipped, and contributions to it")
     options.add_argument("--json", action="store_true", dest="as_json", help="one JSON object per row")
     options.add_argument("--seconds", type=float, default=SECONDS, help="of processor time (default: %(default)s)")
     options.add_argument("--runs", type=int, help="of each case at most")
     chosen = options.parse_args()
     risk = QUICK_RISK if chosen.quick else RISK
-    rows = audit(cases(make_parties(), quick=chosen.quick), risk, chosen.seconds, chosen.runs)
+    which = of_series if chosen.series else cases
+    rows = audit(which(make_parties(), quick=chosen.quick), risk, chosen.seconds, chosen.runs)
     print("\n".join(json.dumps(asdict(row)) for row in rows) if chosen.as_json else table(rows))
     return int(any(is_wrong(row) for row in rows))
 

@@ -75,7 +75,7 @@ def _seen(parties: Parties, plan: Plan, coins: Coins, known: dict[int, MaskKey])
     named, nonce = name_of(parties.provider.sign(plan)), Nonce(os.urandom(Nonce.length))
     sent = contributed(plan, named, parties.tenants[0], nonce, canary_counts(plan, coins), SystemSampler())
     masks = [known[of.trustee].mask(of, plan.words) for of in sent.streams if of.trustee in known]
-    return (sent.cells - add_words(masks))[: len(coins)]
+    return (sent.cells - add_words([np.zeros(plan.words, np.uint64), *masks]))[: len(coins)]
 
 
 def seen_under_the_old_derivation(_parties: Parties, plan: Plan, coins: Coins, spelling: Spelling) -> Words:

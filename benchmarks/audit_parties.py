@@ -115,6 +115,8 @@ def make_plans(parties: Parties, settings: PlanSettings, cells: int) -> list[Pla
 def _next(earlier: Plan, settings: PlanSettings) -> Plan:
     end_hour, name = next_opening(settings, earlier, earlier.end_hour), _round_id()
     window = end_hour - HOURS_PER_WEEK, end_hour
+    if earlier.series and len(set(earlier.series.openings)) == earlier.position + 1 < earlier.horizon:
+        window = earlier.window  # the last week is opened a second time
     series = next_series(settings, name, window, earlier)
     return replace(earlier, round_id=name, start_hour=window[0], end_hour=window[1], series=series)
 

@@ -101,7 +101,8 @@ def seen_of_series(
     for plan in plans:
         sent = _sent(parties, plan, coins, sampler)
         made = provider.released(plan, sent, [trustee.share(plan, sent) for trustee in trustees])
-        theirs = known.opened(plan, add_words(one.own for one in sent[len(sent) - colluding :]), len(sent))
+        own = [one.own for one in sent[len(sent) - colluding :]]
+        theirs = known.opened(plan, add_words([np.zeros(plan.words, np.uint64), *own]), len(sent))
         yield made.observed - np.concatenate([table.reshape(-1) for table in from_ring(plan, theirs)])
 
 

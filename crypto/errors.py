@@ -91,6 +91,15 @@ class OutOfOrder(Refusal):
     default_hint = "finish the previous round first; a trustee that was away can still answer it"
 
 
+class NotInCustody(PharoahError):
+    """Mask keys of a new epoch are not left with a trustee: the round waits until they are, and nothing is lost."""
+
+    default_hint = (
+        "their owners run `pharoah-trustee deposit`, and this trustee's owner `pharoah-trustee keep-deposit`; then the"
+        " round goes on by itself"
+    )
+
+
 class TooFewOwners(Refusal):
     """Fewer tenants signed that they own a row of the plan than the plan guarantees."""
 

@@ -1,12 +1,11 @@
 """The settings in provider.toml: every key with its default. See docs/operate.md."""
 
-from itertools import pairwise
 from typing import Annotated, Literal
 
 import msgspec
 
 from federation.protocol.bundle import LONGEST_NAME
-from federation.protocol.plan import LONGEST_HORIZON, Mechanism
+from federation.protocol.plan import LONGEST_HORIZON, Mechanism, are_in_order
 from provider_server.rounds.planning import PlanSettings
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -49,8 +48,9 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failures_per_unit: Positive = 1
     weeks_per_epoch: Positive = 52
     horizon_weeks: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_HORIZON)] = 52
-    openings: tuple[Positive, ...] = (1, 4, 13, 26, 39, 52)
+    openings: tuple[Positive, ...] = (1, 4, 13, 26, 39, 52, 52)
     groups: Positive = 1
+    new_mask_keys: Literal["required", "optional"] = "required"
 
     def __post_init__(self) -> None:
         if self.noise_shares > self.cohort_minimum:
@@ -59,8 +59,8 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("honest_minimum is smaller than noise_shares: lower noise_shares to as many")
         if self.mechanism is not Mechanism.DISCRETE_GAUSSIAN and self.horizon_weeks > 1:
             raise ValueError("only Gaussian noise is correlated over weeks: set horizon_weeks to 1")
-        if not all(earlier < later for earlier, later in pairwise(self.openings)):
-            raise ValueError("openings are weeks of a series in order, each once")
+        if not are_in_order(self.openings):
+            raise ValueError("openings are weeks of a series in order, each once; the last one may be named twice")
         if self.mechanism is Mechanism.DISCRETE_GAUSSIAN and self.delta <= 0:
             raise ValueError("Gaussian noise needs a delta above 0")
 
@@ -80,6 +80,7 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             openings=self.openings,
             groups=self.groups,
             honest_minimum=self.honest_minimum,
+            new_mask_keys=self.new_mask_keys == "required",
         )
 
 

@@ -75,6 +75,7 @@ def federated_week(
     While a trustee is away, so that the oldest round waits, the round over `window` is collected and waits behind it;
     the trustee's error propagates. Without a `publisher` the week ends with the release, and no bundle is published.
     Refusals of the whole round (too few contributions, nothing to count) propagate; a single tenant's fault does not.
+    The first round of a new series comes after a second opening of the one before, for the weeks that members missed.
     `announce` is called as each stage begins.
     """
     announce(Stage.DIRECTORY)
@@ -82,12 +83,15 @@ def federated_week(
     for _receipt in tenants.ask(Query.DIRECTORY, provider.directory_update()):
         pass
 
-    round_ = provider.unfinished()
-    if round_ is None:
-        round_ = begin_round(provider, tenants, window, announce)
+    unfinished = provider.unfinished()
+    round_ = unfinished or begin_round(provider, tenants, window, announce)
 
     try:
         release = federated_round(provider, tenants, trustees, round_, announce)
+        if unfinished is None and release.plan.is_second:
+            logger.info("round %s: opened a second time, for what missed it", release.plan.round_id)
+            round_ = begin_round(provider, tenants, window, announce)
+            release = federated_round(provider, tenants, trustees, round_, announce)
     except Refusal:
         raise
     except PharoahError:  # a trustee is away
@@ -102,7 +106,13 @@ def federated_week(
 def begin_round(
     provider: Provider, tenants: Tenants, window: Window, announce: Callable[[Stage], None] = lambda stage: None
 ) -> Round:
-    """Asks every tenant what runs on its leases, and opens the round over `window` for contributions."""
+    """Asks every tenant what runs on its leases, and opens the round over `window` for contributions.
+
+    Before a round of a later window, the last one is opened a second time if its series says so and members missed it.
+    """
+    unheard = provider.unheard_weeks()
+    if unheard is not None and unheard < window:
+        window = unheard
     announce(Stage.REGISTER)
     for answer in tenants.ask(Query.REGISTRATIONS, provider.registration_request(window)):
         provider.register(answer)

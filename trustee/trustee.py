@@ -22,7 +22,7 @@ which opaque tokens, since it counts the owners of rows.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from pathlib import Path
@@ -70,6 +70,7 @@ from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.pinned_directory import pin
 from federation.runtime.sqlite import Connection, reporting, transaction
 from trustee import anchors, kept_sums, places
+from trustee.new_epochs import check_new_epoch
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS directory (number INTEGER PRIMARY KEY, entry BLOB NOT NULL);
@@ -106,12 +107,14 @@ class TrusteeLimits:
     - Members that joined in this epoch or the previous one have `evaluations_floor` each (enough for one busy tenant),
       and share the rest of one older member's quota. So invented members give the provider only their floor, and no
       new member is locked out.
+    - With `deposits`, which tells what mask trustees left here, a new epoch needs new mask keys that are left here.
     """
 
     evaluations_per_epoch: int = 10_000
     evaluations_floor: int = 1_000
     cohort_minimum: int = 2
     now_hour: Callable[[], float] | None = None
+    deposits: Callable[[], Sequence[bytes]] | None = None
 
 
 class _OpenedRound(NamedTuple):
@@ -209,7 +212,8 @@ class Trustee:
 
         Raises CohortTooSmall below the plan's or this trustee's own minimum, TooFewOwners for a row that too few
         tenants own, MemberRefused for a contribution that cannot be unmasked, OutOfOrder within a series, PlanRefused,
-        and AlreadyAnswered for a second set of the round or of its place in its series.
+        NotInCustody where a new epoch lacks deposits, and AlreadyAnswered for a second set of the round or of its place
+        in its series.
         """
         asked, plan = self._open(request)
         if self._requested(plan.round_id) is None:
@@ -355,6 +359,8 @@ class Trustee:
         for signed in chain.from_iterable(asked.groups):
             self._check_contribution(signed, plan, directory)
         _check_owners(asked, plan, directory)
+        if self._limits.deposits is not None:
+            check_new_epoch(plan, self._endorsed_plans(), directory, self.index, self._limits.deposits())
         if self._masks_in(plan):  # who does not opens nothing, and knows no order
             self._check_order(asked, plan)
             self._check_late(asked, plan)
@@ -453,6 +459,10 @@ class Trustee:
             raise AlreadyAnswered(
                 f"trustee {self.index} endorsed another set for round {plan.round_id}, or at its place in its series"
             )
+
+    def _endorsed_plans(self) -> Iterator[Plan]:
+        for (request,) in self._connection.execute("SELECT request FROM endorsed"):
+            yield _OpenedRound.of(bytes(request)).plan
 
     def _requested(self, round_id: RoundId) -> bytes | None:
         row = self._connection.execute("SELECT request FROM endorsed WHERE round_id = ?", (bytes(round_id),)).fetchone()

@@ -48,6 +48,15 @@ class Deposit(Message, frozen=True, tag="pharoah/mask-deposit/1"):
             raise ValueError(f"a deposit has commitments, and shares of {SEALED_BYTES} bytes")
 
 
+def admits_deposits(threshold: int, trustees: int) -> bool:
+    """Whether so many shares are more than the mask trustees less one have, who may collude anyway.
+
+    >>> admits_deposits(3, 5), admits_deposits(2, 3)
+    (True, False)
+    """
+    return threshold > min(MASK_SEATS, trustees) - 1
+
+
 def make_deposit(
     signing_key: SigningKey,
     mask_key: MaskKey,
@@ -66,7 +75,7 @@ def make_deposit(
         raise CeremonyRefused(
             f"trustee {record.index} does not mask under this key", hint="deposits are for the last seats"
         )
-    if committee.threshold <= masking - 1:
+    if not admits_deposits(committee.threshold, trustees):
         raise CeremonyRefused(
             f"a threshold of {committee.threshold} is not above {masking - 1}, the mask trustees less one",
             hint="mask trustees that collude could open the last one's key: have five trustees, three to sign",

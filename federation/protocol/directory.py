@@ -294,7 +294,8 @@ def _stepped(before: Directory | None, entry: DirectoryEntry) -> Directory:
         by_id[member.tenant] = member
     if len({member.mask_key for member in by_id.values()}) != len(by_id):
         raise Fork(f"after entry {entry.number} two members have one mask key")
-    return Directory(digest(encode(entry)), entry.number, *entry.settled, by_id, left)
+    kept = before.kept_mask_keys if before else frozenset[MaskTrusteeKey]()
+    return Directory(digest(encode(entry)), entry.number, *entry.settled, by_id, left, kept)
 
 
 def _check_return(

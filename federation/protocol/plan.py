@@ -100,12 +100,23 @@ class PublishedBundle(Record, frozen=True):
     signed: Digest
 
 
+def are_in_order(openings: Sequence[int]) -> bool:
+    """Whether these are weeks of a series, from 1 on, each once but for the last, which may be there twice.
+
+    >>> are_in_order((1, 4, 13)), are_in_order((1, 4, 4)), are_in_order((4, 4, 13)), are_in_order((0, 4))
+    (True, True, False, False)
+    """
+    once = openings[:-1] if len(openings) > 1 and openings[-1] == openings[-2] else openings
+    return all(earlier < later for earlier, later in pairwise((0, *once)))
+
+
 class Series(Record, frozen=True):
     """The rounds whose noise is correlated: one for each of `openings`, of which this is the one at `position`, from 0.
 
     `openings` are the weeks since `start_hour`, counted from 1, at whose end the series is opened: in order, the last
     one is its horizon. A round may come later than its week, never earlier. A tenant answers for all of its weeks since
-    `start_hour` for which it has not answered yet.
+    `start_hour` for which it has not answered yet. Where the last week is named twice, the series is opened a second
+    time after it, over the same window, for what missed it.
     """
 
     name: RoundId
@@ -114,10 +125,10 @@ class Series(Record, frozen=True):
     position: Count
 
     def __post_init__(self) -> None:
-        weeks = (0, *self.openings)
-        if not self.openings or not all(earlier < later for earlier, later in pairwise(weeks)):
-            raise ValueError("the openings of a series are weeks from 1 on, in order, and at least one")
-        if weeks[-1] > LONGEST_HORIZON:
+        if not self.openings or not are_in_order(self.openings):
+            rule = "weeks from 1 on, in order, and at least one; only the last may be named twice"
+            raise ValueError(f"the openings of a series are {rule}")
+        if self.openings[-1] > LONGEST_HORIZON:
             raise ValueError(f"the horizon of a series has at most {LONGEST_HORIZON} weeks")
         if self.position >= len(self.openings):
             raise ValueError("the position of a round must be that of one of the openings of its series")
@@ -126,6 +137,11 @@ class Series(Record, frozen=True):
     def opens_hour(self) -> int:
         """The end of the week in which this round is due: no earlier window belongs to it."""
         return self.start_hour + HOURS_PER_WEEK * self.openings[self.position]
+
+    @property
+    def is_second(self) -> bool:
+        """Whether this is the second opening of the last week, for answers that missed the first."""
+        return self.openings[self.position] in self.openings[: self.position]
 
 
 class NoiseLayers(Record, frozen=True):
@@ -246,6 +262,16 @@ class Plan(Message, frozen=True, tag="pharoah/plan/5", dict=True):
         return self.series.position if self.series else 0
 
     @property
+    def is_second(self) -> bool:
+        """Whether it opens the last week of its series a second time: then an answer may have nothing left to count."""
+        return self.series is not None and self.series.is_second
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """[start_hour, end_hour)."""
+        return self.start_hour, self.end_hour
+
+    @property
     def first_hour(self) -> int:
         """The first hour from which a tenant counts what it has not answered for yet."""
         return self.series.start_hour if self.series else self.start_hour
@@ -310,10 +336,16 @@ def check_continues(earlier: Plan, later: Plan) -> None:
     changed += [name for name in ("name", "start_hour", "openings") if getattr(before, name) != getattr(after, name)]
     if changed:
         raise PlanRefused(f"plan {later.round_id} refused: within its series it changes {', '.join(changed)}")
-    if after.position < before.position or later.start_hour < earlier.end_hour:
+    if after.position < before.position or not _comes_after(earlier, later):
         raise PlanRefused(f"plan {later.round_id} refused: its round does not come after the one before")
     if not _only_appends(earlier.dimensions, later.dimensions):
         raise PlanRefused(f"plan {later.round_id} refused: it removes or moves rows of its series")
+
+
+def _comes_after(earlier: Plan, later: Plan) -> bool:
+    """Windows of a series are apart; only the second opening of its last week has the window of the first."""
+    repeats = later.is_second and not earlier.is_second and later.window == earlier.window
+    return later.start_hour >= earlier.end_hour or repeats
 
 
 def _only_appends(earlier: Sequence[PlanDimension], later: Sequence[PlanDimension]) -> bool:

@@ -5,7 +5,7 @@ heard and asks for it. What comes after its round was over is stored, and the ne
 its own plan: its counts are opened with those of that round, its noise never.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 
@@ -44,7 +44,7 @@ def late_rounds(store: RoundStore, plan: Plan) -> tuple[LateRound, ...]:
     found = [
         LateRound(kept.signed_plan, earlier, tuple(sorted(store.contributors(kept.round_id))))
         for kept, earlier in _series(store, plan)
-        if is_over(kept) and earlier.end_hour <= plan.start_hour
+        if is_over(kept) and (earlier.end_hour <= plan.start_hour or earlier.position < plan.position)
     ]
     return tuple(sorted((late for late in found if late.tenants), key=lambda late: late.plan.round_id))
 
@@ -54,7 +54,7 @@ def unheard(store: RoundStore, plan: Plan) -> frozenset[Digest]:
 
     Everything is here that a request names or that is stored.
     """
-    present = store.contributors(plan.round_id)
+    present = _answered(store, plan)
     heard, named = set(), set()
     for kept, _ in _series(store, plan):
         for signed in _headers(store, kept):
@@ -63,6 +63,27 @@ def unheard(store: RoundStore, plan: Plan) -> frozenset[Digest]:
             if header.after is not None and header.tenant in present:
                 named.add(header.after)
     return frozenset(named - heard)
+
+
+def is_opened_again(store: RoundStore, last: Plan, members: Set[TenantId]) -> bool:
+    """Whether the series of `last` has a second opening of its last week to come, and an answer is still missing.
+
+    That is one of `members` to `last`, or of anybody to a round before it. False once it was held or given up.
+    """
+    if last.series is None or last.series.openings[last.position + 1 :] != last.series.openings[-1:]:
+        return False
+    if last.series.openings[last.position] != last.series.openings[-1]:
+        return False
+    if any(plan.position > last.position for _, plan in _series(store, last)):
+        return False
+    answered, arrived = _answered(store, last), store.contributors(last.round_id)
+    return bool(members - answered or arrived - answered or unheard(store, last))
+
+
+def _answered(store: RoundStore, plan: Plan) -> set[TenantId]:
+    """Who is in the set of a round, or will be once it is fixed."""
+    request = store.get(plan.round_id).request
+    return set(reopened(UnmaskRequest, request).contributors) if request else store.contributors(plan.round_id)
 
 
 # ---- what they count -------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ enough owners. Owners are counted only among those left, so that a coarse row ne
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -35,6 +35,23 @@ from federation.protocol.round_messages import LADDER_LABELS
 from provider_server.fleet.leases import Lease
 
 LEAST_SCALE = 3.0  # of a part of a tenant's Gaussian noise: sums of smaller ones are not priced as one Gaussian
+
+
+class MaskKeysServed(Refusal):
+    """A new epoch would begin under mask keys of an earlier one: who got them now could open what was sent then."""
+
+    default_hint = (
+        "no tenant was asked; each mask trustee runs `pharoah-trustee renew-mask-key`, all hand over, and `deposit`;"
+        " then `pharoah-provider reseat`"
+    )
+
+
+def check_mask_keys(plan: Plan, before: Iterable[Plan]) -> None:
+    """MaskKeysServed where `plan` begins a series under mask keys of rounds of an earlier epoch."""
+    served = {masking.mask_key for earlier in before if earlier.epoch < plan.epoch for masking in earlier.trustees}
+    old = [one.index for one in plan.trustees if one.mask_key in served]
+    if old and not plan.position:
+        raise MaskKeysServed(f"epoch {plan.epoch} would begin under mask keys of an earlier one, of trustees {old}")
 
 
 class NothingToCount(Refusal):
@@ -73,7 +90,9 @@ class PlanSettings:
     The noise of larger rounds follows the number that answers, of at most `honest_minimum` honest ones if that is not
     0: tenants refuse plans that rely on more than they know. With a `horizon` above 1, the rounds of so many weeks of
     an epoch share correlated noise: one at the end of each week that `openings` names, and of the last one; of every
-    week if it names none. `groups` is how many groups of contributions are opened apart, if there are enough.
+    week if it names none. If it names its last week twice, the last one is opened a second time for what missed it.
+    `groups` is how many groups of contributions are opened apart, if there are enough.
+    With `new_mask_keys` no epoch begins under mask keys of an earlier one.
     """
 
     epsilon: float
@@ -89,6 +108,7 @@ class PlanSettings:
     openings: tuple[int, ...] = ()
     groups: int = 1
     honest_minimum: int = 0
+    new_mask_keys: bool = False
     marginals: tuple[MarginalSpec, ...] = MARGINALS
 
     def scales(self, rounds: int | None = None) -> tuple[float, ...]:
@@ -105,10 +125,13 @@ class PlanSettings:
         >>> settings = PlanSettings(1.0, 1e-8, 10, 9, horizon=52, openings=(1, 4, 13, 26, 39, 52))
         >>> settings.opening_weeks(52), settings.opening_weeks(20), settings.opening_weeks(30, first=9)
         ((1, 4, 13, 26, 39, 52), (1, 4, 13, 20), (9, 12, 21, 30))
+        >>> replace(settings, openings=(1, 4, 13, 26, 39, 52, 52)).opening_weeks(20)
+        (1, 4, 13, 20, 20)
         """
         named, last = self.openings or tuple(range(1, self.horizon + 1)), min(self.horizon, left)
         later = max(0, first - named[0])
-        return (*(week + later for week in named if week + later < last), last)
+        twice = len(set(named)) < len(named)
+        return (*(week + later for week in named if week + later < last), last, *([last] if twice else []))
 
 
 def make_plan(
@@ -223,13 +246,16 @@ def next_series(
     """The place of the next round: in the series of `earlier` while its openings and epoch last, or in a new one.
 
     A new one begins where no round has counted yet, within the epoch, and so leaves out no week. The last week of an
-    epoch is always an opening, since tokens change and a series ends with it.
+    epoch is always an opening, since tokens change and a series ends with it. A second opening of that week is the next
+    round only over the window of the first.
     """
     if settings.horizon == 1:
         return None
     before = earlier.series if earlier and earlier.epoch == _epoch(settings, window[0]) else None
-    if before is not None and before.position + 1 < len(before.openings) and _is_as_set(settings, before):
-        return Series(before.name, before.start_hour, before.openings, before.position + 1)
+    if earlier and before is not None and before.position + 1 < len(before.openings) and _is_as_set(settings, before):
+        following = Series(before.name, before.start_hour, before.openings, before.position + 1)
+        if not following.is_second or window == earlier.window:
+            return following
     start = _series_start(settings, window, uncounted_since)
     return Series(round_id, start, _openings(settings, start, -(-(window[1] - start) // HOURS_PER_WEEK)), 0)
 

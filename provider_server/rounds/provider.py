@@ -46,9 +46,24 @@ from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
 from provider_server.rounds.ceilings import GroupSum, job_weeks
 from provider_server.rounds.grouping import GroupJudgement, TenantScores, accepted, assign, judge
-from provider_server.rounds.late import ceiling_of, is_over, late_answers, unheard, with_exposure_of
+from provider_server.rounds.late import (
+    ceiling_of,
+    is_opened_again,
+    is_over,
+    late_answers,
+    unheard,
+    with_exposure_of,
+)
 from provider_server.rounds.owners import as_owned, evidence, with_held_links
-from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, make_plan, most_excess, next_opening, next_series
+from provider_server.rounds.planning import (
+    MOST_EXCESS,
+    PlanSettings,
+    check_mask_keys,
+    make_plan,
+    most_excess,
+    next_opening,
+    next_series,
+)
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of, past_rounds
 from provider_server.rounds.schedule import BadWindow, Window
 from provider_server.store.hint_store import HintStore
@@ -235,18 +250,30 @@ class Provider:
         """The plan for a window, with the rows that the epoch's leases support; RoundUnderWay while one collects.
 
         BadWindow for one that ends before the series is opened next. Rounds that wait for a trustee do not stand in its
-        way: the next one is collected behind them.
+        way: the next one is collected behind them. Over the window of `unheard_weeks` it is the second opening.
         """
         waiting = self.waiting()
         for open_ in waiting:
             if open_.state is RoundState.COLLECTING:
                 raise RoundUnderWay(f"round {open_.plan.round_id} is still {open_.state}")
         covered = [*(release.plan for release in self.releases()), *(open_.plan for open_ in waiting)]
-        if any(plan.start_hour < window[1] and window[0] < plan.end_hour for plan in covered):
+        held = any(plan.start_hour < window[1] and window[0] < plan.end_hour for plan in covered)
+        if held and window != self.unheard_weeks():
             raise WeekHeld(f"a round already covers hours {window[0]}–{window[1]}")
         earlier = self._goes_on_from()
         plan = self._plan(window, earlier)
         return plan if earlier is None or _may_follow(earlier, plan) else self._plan(window, None)
+
+    def unheard_weeks(self) -> Window | None:
+        """The window of the last round, where its series is opened a second time and members missed the first.
+
+        None once that was held or given up.
+        """
+        last = self._goes_on_from()
+        if last is None:
+            return None
+        members = self.chain.at(last.directory).by_id.keys() & self.directory.by_id.keys()
+        return last.window if is_opened_again(self.store.rounds, last, members) else None
 
     def _plan(self, window: Window, earlier: Plan | None) -> Plan:
         round_id = self.new_round_id()
@@ -274,6 +301,8 @@ class Provider:
             uncounted_since=since,
             bundle=self._published(),
         )
+        if self.settings.new_mask_keys:
+            check_mask_keys(plan, (reopened(Plan, kept.signed_plan) for kept in self.store.rounds.rounds()))
         self._warn_of_noise(plan)
         return plan
 

@@ -131,7 +131,8 @@ class Round:
                 f"tenant {tenant.hex()[:12]}… sent {len(contribution.cells)} bytes, not {8 * self.plan.words}",
                 hint="it may run another version of Pharoah; tell its operator",
             )
-        if not self.plan.first_hour <= header.start_hour < self.plan.end_hour:
+        latest = self.plan.end_hour if self.plan.is_second else self.plan.end_hour - 1
+        if not self.plan.first_hour <= header.start_hour <= latest:
             raise PeerFault(
                 f"tenant {tenant.hex()[:12]}… counts from hour {header.start_hour}, outside of the plan",
                 hint="it may run another version of Pharoah; tell its operator",

@@ -16,7 +16,8 @@ def spent_by_week(plans: Iterable[Plan]) -> Mapping[int, tuple[int, PrivacyLoss]
     counted_until: dict[RoundId, int] = {}
     for plan in plans:
         series = plan.series.name if plan.series else plan.round_id
-        since, until = min(counted_until.get(series, plan.first_hour), plan.start_hour), plan.end_hour
+        latest, until = plan.end_hour if plan.is_second else plan.start_hour, plan.end_hour
+        since = min(counted_until.get(series, plan.first_hour), latest)
         counted_until[series] = until
         for week in range(since // HOURS_PER_WEEK, -(-until // HOURS_PER_WEEK)):
             rounds, loss = paid.get(week, (0, NO_LOSS))

@@ -22,7 +22,7 @@ import msgspec
 from crypto.codec import Number
 from crypto.errors import PharoahError
 from federation.protocol.causes import Domain
-from federation.protocol.plan import Mechanism
+from federation.protocol.plan import Mechanism, are_in_order
 from federation.protocol.toml_tables import convert, loads
 
 _FOLDER = resources.files(__package__) / "scenarios"
@@ -111,9 +111,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         edges = self.age_band_edges_h
         rising = edges[:1] == (0.0,) and all(low < high for low, high in pairwise(edges))
         self._require("age_band_edges_h", "must start at 0 and rise", holds=rising)
-        weeks = (0, *self.openings)
-        in_order = all(earlier < later for earlier, later in pairwise(weeks))
-        self._require("openings", "must be weeks from 1 on, in order", holds=in_order)
+        self._require("openings", "must be weeks from 1 on, in order", holds=are_in_order(self.openings))
         gaussian = self.horizon_weeks == 1 or self.mechanism is Mechanism.DISCRETE_GAUSSIAN
         self._require("horizon_weeks", "must be 1 unless noise is Gaussian", holds=gaussian)
         self._require("largest_job_nodes", "must be a power of two", holds=log2(self.largest_job_nodes).is_integer())

@@ -25,7 +25,8 @@ def exact(tenants: Iterable[Tenant], release: Release) -> list[Integers]:
     counts = [by_id[answer.tenant].counts(release.plan) for answer in release.answered]
     for late in release.late:
         own = by_id[late.tenant]
-        (plan,) = (plan for plan in own.plans() if plan.end_hour == late.end_hour and same_series(plan, release.plan))
+        answered = (plan for plan in own.plans() if same_series(plan, release.plan))
+        (plan,) = (plan for plan in answered if (own.begins(plan), plan.end_hour) == (late.start_hour, late.end_hour))
         if [one.levels for one in plan.dimensions] != [one.levels for one in release.plan.dimensions]:
             raise ValueError("a late answer has the levels of another plan")
         counts.append(own.counts(plan))

@@ -92,6 +92,8 @@ class Ledger:
     def spent(self, start_h: int, end_h: int) -> PrivacyLoss:
         """The most that any job-week that [start_h, end_h) touches has paid, in epsilon and in rho."""
         asked, charges = weeks_of(start_h, end_h), self.charges()
+        if not asked:
+            return NO_LOSS
         rises = {asked.start, *(charge.weeks.start for charge in charges if charge.weeks.start in asked)}
         paid = [sum((charge.loss for charge in charges if week in charge.weeks), NO_LOSS) for week in rises]
         return PrivacyLoss(max(loss.epsilon for loss in paid), max(loss.rho for loss in paid))

@@ -66,7 +66,7 @@ class Outbox:
         """The answer that counts the latest hours of a series; None before the first."""
         row = self._connection.execute(
             "SELECT message FROM outbox JOIN charges USING (round_id) JOIN series USING (round_id) WHERE series = ?"
-            " ORDER BY end_h DESC LIMIT 1",
+            " ORDER BY end_h DESC, start_h DESC LIMIT 1",
             (bytes(series),),
         ).fetchone()
         return None if row is None else bytes(row[0])

@@ -2,7 +2,8 @@
 
     check the plan against the policy → charge the ledger, durably → count → draw noise → mask → sign → keep → send
 
-- In a series a tenant answers for every week that it has not answered for yet, missed weeks included.
+- In a series a tenant answers for every week that it has not answered for yet, missed weeks included. Its answer to the
+  second opening of the last week may count nothing, and then costs nothing.
 - A plan is answered once; repeated queries return the same stored bytes, from any thread or process.
 - A process that is killed before the charge has done nothing; killed after it, it answers on restart without a second
   charge. Noise that was drawn and not stored has never left.
@@ -292,7 +293,7 @@ class Tenant:
         """What a job-week pays for was settled by the first round of a series; a later one may not change it."""
         if plan.series is None:
             return
-        if self.begins(plan) >= plan.end_hour:
+        if self.begins(plan) >= plan.end_hour and not plan.is_second:
             raise PlanRefused(
                 f"plan {plan.round_id} refused: its weeks were already answered in another round of its series",
                 hint="no action: the earlier answer counts, and a job-week is counted once",

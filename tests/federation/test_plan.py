@@ -169,7 +169,9 @@ def test_a_plan_that_would_need_all_memory_is_refused_before_it_takes_any() -> N
     [
         ({"openings": (1,)}, {"openings": ()}, "openings of a series are weeks from 1 on, in order, and at least one"),
         ({"openings": (1, 5)}, {"openings": (0, 5)}, "weeks from 1 on, in order"),
-        ({"openings": (4, 5)}, {"openings": (5, 5)}, "weeks from 1 on, in order"),
+        ({"openings": (4, 5)}, {"openings": (5, 4)}, "weeks from 1 on, in order"),
+        ({"openings": (4, 5, 5)}, {"openings": (4, 4, 5)}, "only the last may be named twice"),
+        ({"openings": (5, 5)}, {"openings": (5, 5, 5)}, "only the last may be named twice"),
         ({"openings": (LONGEST_HORIZON,)}, {"openings": (LONGEST_HORIZON + 1,)}, "the horizon of a series has at most"),
         ({"position": 3}, {"position": 4}, "the position of a round must be that of one of the openings"),
     ],

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -84,9 +85,12 @@ class Grounds:
 
     @classmethod
     def founded(
-        cls, root: Path, tenants: int, *, horizon: int = 1, cohort: int = COHORT, large: bool = False
+        cls, root: Path, tenants: int, *, horizon: int = 1, cohort: int = COHORT, large: bool = False, **plan: Any
     ) -> "Grounds":
-        """A new federation below `root`, closed. Few cells are enough unless messages shall be `large`."""
+        """A new federation below `root`, closed. Few cells are enough unless messages shall be `large`.
+
+        `plan` are further settings of its rounds.
+        """
         settings = PlanSettings(
             epsilon=1.0,
             delta=1e-8,
@@ -96,6 +100,7 @@ class Grounds:
             horizon=horizon,
             marginals=MARGINALS if large else MARGINALS[:2],
             band_edges_hours=(*(float(hour) for hour in range(250 if large else 2)), 100_000.0),
+            **plan,
         )
         policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0}
         sampler = InsecureWhisper()
@@ -104,9 +109,9 @@ class Grounds:
         return cls(federation, sampler)
 
     @classmethod
-    def of_failures(cls, root: Path, tenants: int, horizon: int) -> "Grounds":
+    def of_failures(cls, root: Path, tenants: int, horizon: int, **plan: Any) -> "Grounds":
         """The same, with leases of all tenants that fail once in each week."""
-        grounds = cls.founded(root, tenants, horizon=horizon)
+        grounds = cls.founded(root, tenants, horizon=horizon, **plan)
         with grounds.opened(root) as federation:
             for number in range(tenants):
                 begin(federation, number)
@@ -337,6 +342,6 @@ def _about_bundles(federation: Federation) -> Iterator[str]:
 def is_exact(federation: Federation, release: Release) -> bool:
     """Whether a release shows the exact counts of those who answered, in all its weeks, up to the whisper."""
     kept = (made for made in federation.provider.releases() if same_series(made.plan, release.plan))
-    before = [made for made in kept if made.plan.end_hour < release.plan.end_hour]
+    before = [made for made in kept if made.plan.position < release.plan.position]
     *_, (_, difference) = differences(federation.tenants, [*before, release])
     return difference < 0.25

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +15,10 @@ from crypto.ids import RoundId
 from crypto.masking import MaskKey
 from crypto.ristretto import Scalar
 from crypto.signing import SigningKey, name_of, reopened
-from crypto.threshold import KeyShare, TrusteeFault
+from crypto.threshold import TrusteeFault
 from federation.protocol import custody, succession
 from federation.protocol.ceremony import CeremonyRefused, Committee
-from federation.protocol.directory import Chain, Directory, reseating
-from federation.protocol.enrolment import SealingKey, TrusteeCard
+from federation.protocol.directory import Chain, reseating
 from federation.protocol.plan import Plan, Series
 from federation.protocol.round_messages import UnmaskCall, UnmaskRequest
 from federation.protocol.seats import Handover, ReturnedShare, Seats
@@ -28,89 +27,10 @@ from simulation.run.federation import Federation
 from tenant_client.rounds.tenant import Tenant
 from tests.support.changing import replace
 from tests.support.federations import COHORT, WEEKS, Grounds, begin, fail, hold, is_exact
+from tests.support.seats import Custody, Holder, Succeeded, succeed
 from trustee.trustee import Trustee, TrusteeLimits
 
 LOST = 5
-
-
-@dataclass(frozen=True)
-class Holder:
-    """The keys of whoever holds a seat."""
-
-    signing: SigningKey
-    mask: MaskKey
-    sealing: SealingKey
-    address: str
-
-    @classmethod
-    def new(cls) -> "Holder":
-        return cls(
-            SigningKey.generate(os.urandom), MaskKey.generate(os.urandom), SealingKey(os.urandom(32)), "s.example:1"
-        )
-
-    @property
-    def card(self) -> TrusteeCard:
-        return TrusteeCard.of(self.signing, self.mask, self.sealing.public, made_hour=0, address=self.address)
-
-
-class Custody:
-    """The trustees of a federation with what the ceremony gave them, and what mask trustees left with each other."""
-
-    def __init__(self, grounds: Grounds) -> None:
-        self.trustees = grounds.federation.trustees
-        self.holders = [
-            Holder(one._signing_key, one._mask_key, SealingKey(os.urandom(32)), f"t{one.index}.example:1")
-            for one in self.trustees
-        ]
-        self.committee = committee_of(grounds.federation.provider.directory)
-        self.deposits = [self.deposit(index) for index in (3, 4, 5)]
-
-    def cards(self, successor: Holder | None = None) -> list[TrusteeCard]:
-        held = [*self.holders[: LOST - 1], successor] if successor else self.holders
-        return [holder.card for holder in held]
-
-    def deposit(self, index: int) -> bytes:
-        own = self.holders[index - 1]
-        return custody.make_deposit(own.signing, own.mask, self.committee, self.cards(), os.urandom)
-
-    def handovers(self, cards: Sequence[TrusteeCard], dealers: Iterable[int], *, returning: bool = True) -> list[bytes]:
-        made = []
-        for dealer in dealers:
-            own, share = self.holders[dealer - 1], self.trustees[dealer - 1]._share
-            deposits = self.deposits if returning else []
-            returned = custody.returned_shares(self.committee, cards, deposits, dealer, own.sealing)
-            made.append(succession.hand_over(own.signing, share, self.committee, cards, os.urandom, returned))
-        return made
-
-
-def committee_of(directory: Directory) -> Committee:
-    return Committee(directory.threshold, directory.group_key, directory.trustees)
-
-
-@dataclass(frozen=True)
-class Succeeded:
-    """The successor's keys, the shares of all seats after the handover, and the mask key that came back."""
-
-    holder: Holder
-    shares: dict[int, KeyShare]
-    recovered: MaskKey | None
-
-
-def succeed(of: Custody, federation: Federation, *, returning: bool = True) -> Succeeded:
-    """The ceremony by which a successor takes the seat of the one that is lost, and the entry that tells it."""
-    successor = Holder.new()
-    cards = of.cards(successor)
-    handovers = of.handovers(cards, (1, 3, 4), returning=returning)
-    after = succession.succeeded(of.committee, cards, handovers)
-    holders = [*of.holders[: LOST - 1], successor]
-    shares = [
-        succession.own_new_share(of.committee, cards, handovers, one.signing.public, one.sealing) for one in holders
-    ]
-    deposits = of.deposits if returning else []
-    own = successor.signing.public, successor.sealing
-    recovered = custody.recovered_key(of.committee, cards, handovers, deposits, *own)
-    federation.provider.reseat(after.trustees, handovers)
-    return Succeeded(successor, {share.index: share for share in shares}, recovered)
 
 
 @contextmanager
@@ -153,7 +73,7 @@ def started(tmp_path: Path, horizon: int = 4) -> Grounds:
 def test_a_series_goes_on_after_one_of_its_mask_trustees_is_lost(tmp_path: Path, lost_at: str) -> None:
     """It is lost in the second week, before or after it has endorsed; that week and the third are exact."""
     grounds = started(tmp_path)
-    of = Custody(grounds)
+    of = Custody.founded(grounds.federation)
     with grounds.opened(tmp_path) as federation:
         first, _ = hold(federation, WEEKS[0])
         own = list(federation.trustees)
@@ -165,7 +85,7 @@ def test_a_series_goes_on_after_one_of_its_mask_trustees_is_lost(tmp_path: Path,
         waiting = federation.provider.unfinished()
         assert waiting is not None
         assert waiting.state is RoundState(lost_at)
-        state = succeed(of, federation)
+        state = succeed(of, federation.provider, LOST)
         assert state.recovered is not None
         assert state.recovered.public == own[-1]._mask_key.public
         for trustee in own[:-1]:
@@ -203,11 +123,11 @@ def assert_old_key_begins_nothing(federation: Federation, tenant: Tenant, plan: 
 @pytest.mark.nightly
 def test_without_deposits_a_new_series_begins_with_the_successor(tmp_path: Path) -> None:
     grounds = started(tmp_path)
-    of = Custody(grounds)
+    of = Custody.founded(grounds.federation)
     with grounds.opened(tmp_path) as federation:
         first, _ = hold(federation, WEEKS[0])
         own = list(federation.trustees)
-        state = succeed(of, federation, returning=False)
+        state = succeed(of, federation.provider, LOST, returning=False)
         assert state.recovered is None
         with as_successor(tmp_path, state, federation) as successor:
             second, _ = hold(federation, WEEKS[1], trustees=[*own[:-1], successor])
@@ -221,11 +141,11 @@ def test_without_deposits_a_new_series_begins_with_the_successor(tmp_path: Path)
 def test_a_recovered_key_is_forgotten_when_its_series_is_over(tmp_path: Path) -> None:
     """The next series is under the successor's own key; what is left of the old one is no key."""
     grounds = started(tmp_path, horizon=2)
-    of = Custody(grounds)
+    of = Custody.founded(grounds.federation)
     with grounds.opened(tmp_path) as federation:
         first, _ = hold(federation, WEEKS[0])
         own = list(federation.trustees)
-        state = succeed(of, federation)
+        state = succeed(of, federation.provider, LOST)
         with as_successor(tmp_path, state, federation) as successor:
             trustees = [*own[:-1], successor]
             second, _ = hold(federation, WEEKS[1], trustees=trustees)
@@ -244,7 +164,7 @@ def test_a_recovered_key_is_forgotten_when_its_series_is_over(tmp_path: Path) ->
 def test_a_mask_key_that_is_renewed_serves_from_the_next_series_on_and_the_old_one_is_forgotten(tmp_path: Path) -> None:
     """Trustee 4 stays in its seat, under a new card. The series that it is in goes on under the key of before."""
     grounds = started(tmp_path, horizon=2)
-    of = Custody(grounds)
+    of = Custody.founded(grounds.federation)
     new = MaskKey.generate(os.urandom)
     holders = [dataclasses.replace(one, mask=new) if at == 4 else one for at, one in enumerate(of.holders, 1)]
     cards = [holder.card for holder in holders]
@@ -277,11 +197,11 @@ def test_a_mask_key_that_is_renewed_serves_from_the_next_series_on_and_the_old_o
 def test_a_successor_opens_nothing_but_what_was_opened(tmp_path: Path) -> None:
     """It has the key of masks, and no memory: a second set of an old week finds no quorum, whatever it endorses."""
     grounds = started(tmp_path)
-    of = Custody(grounds)
+    of = Custody.founded(grounds.federation)
     with grounds.opened(tmp_path) as federation:
         first, _ = hold(federation, WEEKS[0])
         provider = federation.provider
-        state = succeed(of, federation)
+        state = succeed(of, federation.provider, LOST)
         (old,) = provider.store.rounds.rounds()
         asked = provider.store.rounds.answers(old.round_id, Answer.ENDORSEMENT)
         assert old.request is not None
@@ -328,13 +248,13 @@ def succession_request(federation: Federation, request: bytes) -> TwoSets:
 
 @pytest.fixture(scope="module")
 def of(tmp_path_factory: pytest.TempPathFactory) -> Custody:
-    return Custody(Grounds.founded(tmp_path_factory.mktemp("custody"), 2))
+    return Custody.founded(Grounds.founded(tmp_path_factory.mktemp("custody"), 2).federation)
 
 
 def test_two_trustees_cannot_open_the_key_of_a_third_and_three_can(of: Custody) -> None:
     """Two collude, both of them masking: with the third one's shares they have what anybody has."""
     successor = Holder.new()
-    cards = of.cards(successor)
+    cards = of.cards(LOST, successor)
     own = successor.signing.public, successor.sealing
     for dealers in ((3, 4), (1, 2)):
         handovers = of.handovers(cards, dealers)
@@ -351,13 +271,13 @@ def test_a_share_comes_back_for_who_loses_its_seat_and_for_nobody_else(of: Custo
     own = of.holders[0]
     renewal = custody.returned_shares(of.committee, of.cards(), of.deposits, 1, own.sealing)
     assert renewal == ()
-    replaced = custody.returned_shares(of.committee, of.cards(Holder.new()), of.deposits, 1, own.sealing)
+    replaced = custody.returned_shares(of.committee, of.cards(LOST, Holder.new()), of.deposits, 1, own.sealing)
     assert [share.seat for share in replaced] == [LOST]
 
 
 def test_a_returned_share_opens_for_the_successor_alone(of: Custody) -> None:
     successor, thief = Holder.new(), Holder.new()
-    cards = of.cards(successor)
+    cards = of.cards(LOST, successor)
     handovers = of.handovers(cards, (1, 2, 4))
     with pytest.raises(PeerFault, match="0 shares of the mask key"):
         custody.recovered_key(of.committee, cards, handovers, of.deposits, successor.signing.public, thief.sealing)
@@ -365,7 +285,7 @@ def test_a_returned_share_opens_for_the_successor_alone(of: Custody) -> None:
 
 def test_a_wrong_share_is_passed_over_where_three_others_are_right(of: Custody) -> None:
     successor = Holder.new()
-    cards = of.cards(successor)
+    cards = of.cards(LOST, successor)
     own = successor.signing.public, successor.sealing
     good = of.handovers(cards, (1, 2, 3, 4))
     liar = of.holders[0]
@@ -417,7 +337,7 @@ def test_a_key_of_before_serves_only_a_series_that_goes_on_and_only_if_it_came_b
     """Else a provider with a key that was stolen from a former holder could plan new rounds under it."""
     provider = SigningKey.generate(os.urandom)
     chain = Chain.begin(provider.sign(of.committee.founding_entry(provider.public, 13, ())), provider.public)
-    cards = of.cards(Holder.new())
+    cards = of.cards(LOST, Holder.new())
     handovers = of.handovers(cards, dealers) + of.handovers(cards, {1, 2, 4} - {*dealers}, returning=False)
     after = succession.succeeded(of.committee, cards, handovers)
     seats = chain.extended([provider.sign(reseating(chain.directory, after.trustees, handovers))]).directory

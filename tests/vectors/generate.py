@@ -30,6 +30,7 @@ from tests.support.changing import replace
 from tests.support.plans import cells_plan
 from tests.vectors.hostile_entries import bad_entries, bad_founding, bad_returns
 from tests.vectors.hostile_keys import bad_exchange_keys, bad_possession, bad_verify_keys
+from tests.vectors.seats import reseatings
 
 Document = dict[str, object]
 
@@ -336,6 +337,7 @@ VECTORS: dict[str, Callable[[], Document]] = {
     "directory.json": directory,
     "keys.json": keys,
     "masking.json": masking,
+    "reseating.json": lambda: reseatings(InsecureStream("reseating")),
     "threshold_voprf.json": threshold_voprf,
 }
 
