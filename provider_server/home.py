@@ -27,9 +27,13 @@ from federation.runtime.key_files import HomeError, new_key, read, read_key, rep
 from federation.runtime.settings import BadSettings, load
 from federation.runtime.visible import short
 from federation.transport.certificates import Certificate, hosts_of, issue
-from provider_server.fleet.leases import context_links, context_tokens
+from provider_server.fleet.leases import Lease, context_links, context_tokens
+from provider_server.learning.findings import Findings, learn
+from provider_server.learning.kin import Features, features_of
+from provider_server.learning.own_sight import OwnSight
 from provider_server.learning.publisher import Publisher
 from provider_server.rounds.provider import Provider
+from provider_server.rounds.release import Release
 from provider_server.settings import ProviderSettings
 from provider_server.store.store import Store, StoreNotEmpty
 
@@ -123,8 +127,20 @@ def open_publisher(home: Path, store: Store) -> Publisher:
         own = (hardware.label_of(one.number) for one in kept.contexts.contexts) if kept else ()
         return context_links(context_key, before, now, {*public, *own}, hardware.levels_of(kept))
 
+    def learner(releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None) -> Findings:
+        return learn(releases, leases, own, _features(home, context_key, releases[-1].plan.epoch))
+
     own_epsilon, signing_key = settings.publish.epsilon or None, SigningKey(read_key(home / "signing.key"))
-    return Publisher(store, signing_key, namer=named, contexts=linked, own_epsilon=own_epsilon)
+    return Publisher(store, signing_key, learner, named, linked, own_epsilon)
+
+
+def _features(home: Path, context_key: bytes, epoch: int) -> Features:
+    """Features of the contexts that telemetry knows, by their tokens in an epoch."""
+    from provider_server.learning import hardware
+
+    known = hardware.load(home)
+    of = features_of(known.contexts) if known else {}
+    return {context_tokens(context_key, epoch, hardware.label_of(one), 0)["context"]: own for one, own in of.items()}
 
 
 def invitation(home: Path, provider: Provider, settings: ProviderSettings) -> bytes:

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from federation.protocol.life_table import Floats, LifeTable
+from provider_server.analysis.blocks import lent
 from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
 from provider_server.analysis.noisy_counts import NoisyCounts
 from provider_server.analysis.ratio_grid import LOG_RATIO
@@ -48,6 +49,7 @@ EM_STEPS = 10
 SHARE_PRIOR = (2.0, 48.0)  # pseudo-counts of worse and other pairs: four per cent, worth fifty pairs
 SPREAD_PRIOR = (0.2, 10.0)  # standard deviation of log θ among the expected, worth ten pairs
 TAIL_PRIOR = (1.4, 0.9, 1.0)  # mean and variance of log θ among the worse, worth one pair
+LOG_TINY = float(np.log(np.finfo(float).tiny))
 FORMS = (1.0, 20.0)  # of the gamma law of log θ among the worse: from exponential to nearly one ratio
 
 
@@ -62,7 +64,8 @@ class Mismatches:
     not at all), `told_rate` and `seen_rate` the rates of what tenants count and of what the provider sees itself, over
     what its hazards explain.
 
-    `log_prior` (grid,) and `log_likelihood` (P, grid) of θ are those behind all this; `log_sd` is that of `expected`.
+    `log_prior` (grid,) and `log_likelihood` (P, grid) of θ are those behind all this, the second with what other pairs
+    lend; `log_sd` is that of `expected`.
     """
 
     workload: Places
@@ -103,6 +106,12 @@ class _Prior:
         log_worse = (self.form - 1.0) * np.log(above) - self.form * above / self.scale
         worse = np.where(LOG_RATIO > 0.0, np.exp(log_worse - log_worse.max()), 0.0)
         return np.stack([(1.0 - self.share_worse) * expected / expected.sum(), self.share_worse * worse / worse.sum()])
+
+    @property
+    def log_worse(self) -> Floats:
+        """Of one that is worse (grid,), one in all: the law of those, where a ratio counts as worse."""
+        worse = np.where(LOG_RATIO > WORSE_FROM, self.mass[1], 0.0)
+        return np.asarray(np.log(np.maximum(worse / worse.sum(), np.finfo(float).tiny)), np.float64)
 
     @property
     def log_mass(self) -> Floats:
@@ -204,12 +213,15 @@ class _Heard:
         return replace(self, witness=witness, base=base, says=_marginal(witness, base))
 
 
-def find_mismatches(table: LifeTable, counted: Floats | None = None, own: OwnSight | None = None) -> Mismatches:
+def find_mismatches(
+    table: LifeTable, counted: Floats | None = None, own: OwnSight | None = None, groups: Sequence[Places] = ()
+) -> Mismatches:
     """Fits the model to a released table over (workload, context); pairs without exposure get no verdict.
 
     `counted` (workloads, contexts, factors) is how many failures are expected to count where λκθ is exp(`LOG_FACTOR`);
     without it all do, λκθ times exposure. `own` is what the provider saw itself, lease by lease or under noise; that is
-    not in the table's counts. Unsettled where main effects do not come to rest.
+    not in the table's counts. `groups` of flat pairs may have a defect in common (`analysis.blocks`). Unsettled where
+    main effects do not come to rest.
     """
     pairs = (*np.nonzero(table.exposure_node_hours > 0),)
     counts, variance, exposure = table.events[pairs], table.noise_variance[pairs], table.exposure_node_hours[pairs]
@@ -218,12 +230,13 @@ def find_mismatches(table: LifeTable, counted: Floats | None = None, own: OwnSig
     if own is not None:
         seen = own.witness(np.ravel_multi_index(pairs, table.shape), table.events.size)
         heard.append(_Heard.first(seen, table, pairs, SEEN_EFFECT_SD))
-    prior, posterior = _empirical_bayes(_together(heard), _Prior())
+    kin = _placed(groups, np.ravel_multi_index(pairs, table.shape), table.events.size)
+    prior, log_prior, posterior = _empirical_bayes(_together(heard), _Prior(), kin)
     for _ in range(REFITS):
         others = [sum((one.says for one in heard if one is not own), np.zeros(1)) for own in heard]
         ratio = posterior.quantile(0.5)
-        heard = [one.again(pairs, prior.log_mass + says, ratio) for one, says in zip(heard, others, strict=True)]
-        prior, posterior = _empirical_bayes(_together(heard), prior)
+        heard = [one.again(pairs, log_prior + says, ratio) for one, says in zip(heard, others, strict=True)]
+        prior, log_prior, posterior = _empirical_bayes(_together(heard), prior, kin)
     expected = np.array([one.base.rate * one.witness.exposure for one in heard])
     return Mismatches(
         workload=pairs[0],
@@ -245,7 +258,7 @@ def find_mismatches(table: LifeTable, counted: Floats | None = None, own: OwnSig
         scale=prior.scale,
         shape=min(one.witness.shape for one in heard),
         log_prior=prior.log_mass,
-        log_likelihood=np.log(np.maximum(_together(heard), np.finfo(float).tiny)),
+        log_likelihood=np.maximum(_together(heard) + log_prior - prior.log_mass, LOG_TINY),
         log_sd=np.linalg.norm(expected * [one.base.log_sd for one in heard], axis=0) / expected.sum(axis=0),
     )
 
@@ -296,13 +309,24 @@ def _marginal(witness: _Witness, base: _Baseline) -> Floats:
 
 
 def _together(heard: Sequence[_Heard]) -> Floats:
-    """What all witnesses say of θ: p (P, grid), up to a factor per pair."""
+    """What all witnesses say of θ: log p (P, grid), up to a term per pair."""
     total = np.sum([one.says for one in heard], axis=0)
-    return np.asarray(np.exp(total - total.max(axis=1, keepdims=True)), np.float64)
+    return np.asarray(total - total.max(axis=1, keepdims=True), np.float64)
 
 
-def _empirical_bayes(likelihood: Floats, prior: _Prior) -> tuple[_Prior, _Posterior]:
-    """EM over the share of the worse, their law and the spread of the expected, then the posterior of every pair."""
+def _placed(groups: Sequence[Places], pairs: Places, cells: int) -> list[Places]:
+    """The places among `pairs` (flat) of those that each group of flat cells has."""
+    place = np.full(cells, -1)
+    place[pairs] = np.arange(len(pairs))
+    return [known[known >= 0] for known in (place[group] for group in groups)]
+
+
+def _empirical_bayes(log_likelihood: Floats, prior: _Prior, kin: Sequence[Places]) -> tuple[_Prior, Floats, _Posterior]:
+    """EM over the share of the worse, their law and the spread of the expected; then what each pair's kin lends it.
+
+    The prior of all pairs, the log prior of each (P, grid), and its posterior.
+    """
+    likelihood = np.exp(log_likelihood)
     for _ in range(EM_STEPS):
         mass = _by_component(likelihood, prior)
         expected, worse = mass.sum(axis=(1, 2))
@@ -318,7 +342,9 @@ def _empirical_bayes(likelihood: Floats, prior: _Prior) -> tuple[_Prior, _Poster
             float(scale),
             float(np.clip(scale**2 / around, *FORMS)),
         )
-    return prior, _Posterior(_by_component(likelihood, prior).sum(axis=0))
+    log_prior = lent(log_likelihood, prior.log_mass, prior.log_worse, kin)
+    mass = likelihood * np.exp(log_prior)
+    return prior, log_prior, _Posterior(mass / np.maximum(mass.sum(axis=1, keepdims=True), np.finfo(float).tiny))
 
 
 def _by_component(likelihood: Floats, prior: _Prior) -> Floats:

@@ -32,6 +32,7 @@ from provider_server.analysis.rules import Rule
 from provider_server.analysis.versions import PairPrior, Partition, partitions
 from provider_server.fleet.leases import Lease
 from provider_server.learning.evidence import evidence_of
+from provider_server.learning.kin import NO_FEATURES, Features, groups
 from provider_server.learning.own_sight import Noisy, OwnSight
 from provider_server.learning.seen import Places, Seen
 from provider_server.learning.verdicts import MISREPORTED, PairFinding, judge_pairs
@@ -71,17 +72,24 @@ class Findings:
     evidence: Evidence | None = None
 
 
-def learn(releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None = None) -> Findings:
+def learn(
+    releases: Sequence[Release],
+    leases: Sequence[Lease],
+    own: OwnSight | None = None,
+    features: Features | None = NO_FEATURES,
+) -> Findings:
     """Findings from all `releases` so far; `leases` are those of their windows. Unsettled where a fit has no answer.
 
-    `own` are failures that the provider saw itself in these windows, as far as they may be told; None: none.
+    `own` are failures that the provider saw itself in these windows, as far as they may be told; None: none. Pairs may
+    share a defect with others of their archetype, and of contexts of the same `features`; with None they do not.
     """
     seen = Seen.of(releases, leases, own)
     hazards = _fit_hazards(seen, _Risk.none(len(seen.node_hours)))
-    pairs = _fit_pairs(seen, hazards)
+    kin = [] if features is None else groups(seen.pairs, _archetypes(leases), features)
+    pairs = _fit_pairs(seen, hazards, kin)
     for _ in range(CORRECTIONS):
         hazards = _fit_hazards(seen, pairs.risk(seen), pairs.found.shape)
-        pairs = _fit_pairs(seen, hazards, pairs)
+        pairs = _fit_pairs(seen, hazards, kin, pairs)
     node_hours = seen.by_pair(seen.node_hours.sum(axis=1))[pairs.found.workload, pairs.found.context]
     evidence = evidence_of(pairs.found, pairs.explained, node_hours, hazards.base[hazards.known])
     return Findings(pairs.findings(seen), hazards.findings(), pairs.versions(leases), evidence=evidence)
@@ -239,23 +247,23 @@ class _Pairs:
         return partitions(self.table, _archetypes(leases), counted=self.by_factor, pairs=prior)
 
 
-def _fit_pairs(seen: Seen, hazards: _Hazards, before: _Pairs | None = None) -> _Pairs:
+def _fit_pairs(seen: Seen, hazards: _Hazards, kin: Sequence[Places], before: _Pairs | None = None) -> _Pairs:
     """Which pairs fail more often than the hazards of context, build-up and age, and the workload itself, explain.
 
-    `before` are those found so far, which say how leases differ.
+    `kin` are groups of pairs that may share a defect; `before` are the pairs found so far, which say how leases differ.
     """
     explained, shape = hazards.explained(seen), before.found.shape if before else ALIKE
     table = replace(seen.pairs, exposure_node_hours=seen.by_pair(explained))
     by_factor = _by_factor(seen, explained, seen.most, shape)
     counted = seen.by_pair(capped_mean(explained, seen.most, shape))
     if seen.own is None:
-        return _Pairs(table, find_mismatches(table, by_factor), counted, by_factor)
+        return _Pairs(table, find_mismatches(table, by_factor, groups=kin), counted, by_factor)
     if isinstance(seen.own, Noisy):
         noisy, left = _under_noise(seen, table, explained, seen.own.table)
-        return _Pairs(table, find_mismatches(left, by_factor, noisy), counted, by_factor)
+        return _Pairs(table, find_mismatches(left, by_factor, noisy, kin), counted, by_factor)
     sight = _Sight.of(seen, hazards, before)
     unseen = _unseen(seen, table, sight, before)
-    return _Pairs(table, find_mismatches(*unseen, seen.leases(sight.in_sight)), counted, by_factor)
+    return _Pairs(table, find_mismatches(*unseen, seen.leases(sight.in_sight), kin), counted, by_factor)
 
 
 def _under_noise(seen: Seen, table: LifeTable, explained: Floats, own: LifeTable) -> tuple[NoisySight, LifeTable]:

@@ -1,6 +1,8 @@
 """What learning starts from: the sums of all releases, the job-weeks behind them, and what the provider saw itself.
 
 Releases add up cell by cell, and so do their noise variances; the last release of a series covers the whole series.
+Without own failures, a pair keeps the total of the release that tells most of it: what is heeded runs no more, and
+later totals add noise alone.
 Own failures are mapped to the tenants' unit: the job-weeks of leases whose tenants answered, where the provider looked.
 """
 
@@ -25,14 +27,16 @@ from provider_server.rounds.release import Release
 Places = NDArray[np.intp]
 NOBODY = OwnRecord.of((), looked=())
 
+NEWEST = 1.1  # an older total has to tell so much more to be preferred to the newest
+
 
 @dataclass(frozen=True, eq=False)
 class Seen:
     """The sums of the releases, and the J job-weeks behind them.
 
     `node_hours` has shape (J, bands), all else (J,). `level` (context and build-up) and `cell` (pairs, flat) are the
-    rows that counted a job-week; `pair` is the one that its workload and context have by now, perhaps a finer one; -1
-    where there is none. `most` is F, `lease` the place of its lease, `size` the doublings of its nodes, `owner` the
+    rows whose total holds a job-week; `pair` is the one that its workload and context have by now, perhaps a finer one;
+    -1 where there is none. `most` is F, `lease` the place of its lease, `size` the doublings of its nodes, `owner` the
     place of its tenant, `opening` that of the release that counted it. `watched` says whether the provider looked,
     `visible` (J, bands) how many failures it saw, 0 where they have not `entered`. `control` counts script errors by
     pair, its exposure in job-weeks; `own` is what may be told.
@@ -62,7 +66,10 @@ class Seen:
         last = {made.plan.series.name: made.plan.round_id for made in releases if made.plan.series}
         counted = [made for made in releases if _is_last(made, last)]
         hazard, pairs = (_sum(made.table(name) for made in counted) for name in ("hazard", "pairs"))
-        columns = zip(*_job_weeks(releases, leases, hazard, pairs, own.record if own else NOBODY), strict=True)
+        held = np.ones((len(releases), pairs.events.size), np.bool_)
+        if own is None:
+            pairs, held = _remembered(releases, pairs)
+        columns = zip(*_job_weeks(releases, leases, hazard, pairs, held, own.record if own else NOBODY), strict=True)
         hours, level, cell, pair, most, lease, size, owner, opening, watched, seen = map(np.concatenate, columns)
         bound = own.owners_minimum if isinstance(own, Exact) else None
         row = pair if isinstance(own, Exact) and bound is None else cell
@@ -106,6 +113,30 @@ class Seen:
         return FewOwners(expected, group // owners, enough(self.own.owners_minimum))
 
 
+def _remembered(releases: Sequence[Release], total: LifeTable) -> tuple[LifeTable, NDArray[np.bool_]]:
+    """`total` with each pair as of the release of its series that tells most of it; whether it holds each release.
+
+    The second has shape (releases, pairs). A total of variance v in which e failures are expected tells as much as
+    e² / (e + v) failures without noise. Which one is taken follows from exposure alone, not from what was counted.
+    """
+    rate = max(float(total.events.sum()), 1.0) / max(float(total.exposure_node_hours.sum()), np.finfo(float).tiny)
+    series: dict[RoundId, list[int]] = {}
+    for place, made in enumerate(releases):
+        series.setdefault(made.plan.series.name if made.plan.series else made.plan.round_id, []).append(place)
+    remembered, held = [], np.zeros((len(releases), *total.shape), np.bool_)
+    for places in series.values():
+        tables = [releases[place].table("pairs").aligned(total.dimensions) for place in places]
+        expected = rate * np.stack([table.exposure_node_hours for table in tables])
+        told = expected**2 / np.maximum(expected + [table.noise_variance for table in tables], np.finfo(float).tiny)
+        told[-1] *= NEWEST
+        best = len(tables) - 1 - np.argmax(told[::-1], axis=0)
+        names = ("events", "exposure_node_hours", "at_risk", "noise_variance")
+        columns = (np.stack([getattr(table, name) for table in tables]) for name in names)
+        remembered.append(LifeTable(total.dimensions, *(np.take_along_axis(one, best[None], 0)[0] for one in columns)))
+        held[places] = np.arange(len(places))[:, None, None] <= best
+    return _sum(remembered), held.reshape(len(releases), -1)
+
+
 def _control(counted: Iterable[Release], pairs: LifeTable) -> LifeTable:
     """Script errors over the cells of `pairs`, a job-week of exposure for each at risk; none in releases without."""
     has_control = (made for made in counted if any(marginal.name == "control" for marginal in made.plan.marginals))
@@ -123,24 +154,25 @@ def _job_weeks(
     leases: Sequence[Lease],
     hazard: LifeTable,
     pairs: LifeTable,
+    held: NDArray[np.bool_],
     own: OwnRecord,
 ) -> Iterator[tuple[Floats | Places | Mask, ...]]:
-    """The arrays of `Seen`, release by release."""
+    """The arrays of `Seen`, release by release; `held` (releases, pairs) says whether a pair's total holds one."""
     place_of = {lease.lease: place for place, lease in enumerate(leases)}
     number_of = {tenant: number for number, tenant in enumerate(dict.fromkeys(lease.tenant for lease in leases))}
     start, end, nodes = (np.array([getattr(lease, name) for lease in leases]) for name in ("start_h", "end_h", "nodes"))
     doublings = np.log2(np.maximum(nodes, 1)).astype(np.intp)
-    for opening, made in enumerate(releases):
+    for opening, (made, holding) in enumerate(zip(releases, held, strict=True)):
         near = np.flatnonzero((start < made.plan.end_hour) & (end > made.first_hour))
         slices = made.slices([leases[place] for place in near.tolist()])
         place = np.array([place_of[lease.lease] for lease in slices.leases], np.intp)
         seen = zip(slices.leases, slices.spans.tolist(), strict=True)
         labels = [lease.labels for lease in slices.leases]
-        counted = made.table("pairs")
+        cell = pair_cells(labels, made.table("pairs"), pairs)
         yield (
             slices.node_hours,
             _rows(labels, "context_level", made.table("hazard"), hazard),
-            pair_cells(labels, counted, pairs),
+            np.where(holding[cell], cell, -1),
             pair_cells(labels, pairs, pairs),
             np.full(len(labels), made.plan.failures_per_unit, np.intp),
             place,

@@ -191,7 +191,8 @@ def _found(year: Year, cell: Cell, seed: int, sampler: NoiseSampler, bound: Boun
     else:
         made = learning.releases(learning.retold(year, telling) if telling else year, cell.epsilon, sampler)
     seen = OwnRecord.of(own_failures(year, cell, seed))
-    return learn(made, year.leases, _sight(bound, year, made, seen, sampler))
+    features = learning.features(year.cloud.scenario) if cell.shared else None
+    return learn(made, year.leases, _sight(bound, year, made, seen, sampler), features)
 
 
 def _sight(bound: Bound, year: Year, made: Sequence[Release], seen: OwnRecord, sampler: NoiseSampler) -> OwnSight:

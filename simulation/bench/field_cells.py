@@ -33,7 +33,8 @@ class Cell:
     """A kind of cloud: what its scenario changes, who answers and tells what, how much is seen, at which epsilon.
 
     With `half_twice`, every other tenant misreports twice as much as the others; with `poor_logs`, most reasons are
-    unknown of one workload; with `unevenly_visible`, every third workload is seen twice as often.
+    unknown of one workload; with `unevenly_visible`, every third workload is seen twice as often. Pairs borrow
+    from others that may share their defect, unless not `shared`.
     """
 
     changes: Mapping[str, object]
@@ -46,6 +47,7 @@ class Cell:
     careless: bool = False
     poor_logs: bool = False
     unevenly_visible: bool = False
+    shared: bool = True
 
     def played(self, *, quick: bool) -> Scenario:
         """Its scenario, small if `quick`."""
@@ -79,6 +81,7 @@ def _at_rate(scenario: str, per_node_day: float) -> Mapping[str, object]:
 X3: Mapping[str, object] = MappingProxyType({"mismatch_factor": 3.0})
 EFFECTS: Mapping[str, Mapping[str, object]] = MappingProxyType({"x8": MappingProxyType({}), "x3": X3})
 ANYWHERE: Mapping[str, object] = MappingProxyType({"mismatch_exposure": (0.0, 1e9)})
+BLOCKS: Mapping[str, object] = MappingProxyType({**X3, "mismatch_blocks": 6, "mismatch_share": 0.005})
 FRAIL: Mapping[str, object] = MappingProxyType({"lease_frailty": 1 / 0.3})
 
 CELLS: Mapping[str, Callable[[], Cell]] = MappingProxyType(
@@ -100,6 +103,8 @@ CELLS: Mapping[str, Callable[[], Cell]] = MappingProxyType(
         "visible_30": lambda: Cell({}, visible=0.3),
         "x3_visible_0": lambda: Cell(X3, visible=0.0),
         "null": lambda: Cell({"mismatch_share": 0.0, "mismatch_minimum": 0}),
+        "blocks": lambda: Cell(BLOCKS, visible=0.0),
+        "blocks_alone": lambda: Cell(BLOCKS, visible=0.0, shared=False),
         "regional": lambda: Cell({}, "regional"),
         "hyperscale": lambda: Cell({}, "hyperscale"),
         "hyperscale_x3": lambda: Cell(X3, "hyperscale"),

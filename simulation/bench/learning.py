@@ -47,6 +47,7 @@ from provider_server.rounds.planning import PlanSettings, make_plan, next_openin
 from provider_server.rounds.release import Answered, Release, release
 from simulation.cloud import cloud as world
 from simulation.cloud.scenario import Scenario, load
+from simulation.cloud.truth import context_features
 from simulation.run.engines import Engine
 from simulation.run.play import settings_of
 from tenant_client.records.journal import Failure, LabelledFailure
@@ -155,18 +156,35 @@ def as_it_was(_: int, __: int, reason: str) -> str:
 
 def live(scenario: Scenario, seed: int, told: Telling = as_it_was) -> Year:
     """The cloud of a seed with its plans, exposure and exact tables of what tenants told; everything but noise."""
-    cloud = world.build_cloud(scenario, np.random.default_rng(seed))
-    leases = tuple(_leases(cloud, settings_of(scenario).weeks_per_epoch))
-    settings, plans, since = settings_of(scenario), list[Plan](), 0
-    slices, exact = [], []
-    while (end := next_opening(settings, plans[-1] if plans else None, since)) <= scenario.weeks * HOURS_PER_WEEK:
-        plans.append(_plan(cloud, leases, (end - HOURS_PER_WEEK, end), plans))
-        own = [leases[row] for row in running(cloud, since, end)]
-        starts = dict.fromkeys((lease.tenant for lease in own), float(since))
-        slices.append(Slices.by_week(starts, own, end, plans[-1].band_edges_hours))
-        exact.append(build_tables(plans[-1], failures(cloud, leases, since, end, told), SELECTION_KEY))
-        since = end
-    return Year(cloud, leases, tuple(plans), tuple(slices), tuple(exact))
+    year = begun(world.build_cloud(scenario, np.random.default_rng(seed)))
+    while (later := with_next_round(year, told)) is not None:
+        year = later
+    return year
+
+
+def begun(cloud: world.Cloud) -> Year:
+    """A cloud before its first round."""
+    return Year(cloud, tuple(_leases(cloud, settings_of(cloud.scenario).weeks_per_epoch)), (), (), ())
+
+
+def relocated(year: Year, cloud: world.Cloud) -> Year:
+    """The year with its leases where that cloud has them; rounds so far stay as they are."""
+    return replace(begun(cloud), plans=year.plans, slices=year.slices, exact=year.exact)
+
+
+def with_next_round(year: Year, told: Telling = as_it_was) -> Year | None:
+    """The year with one more round; None where the scenario's weeks are over."""
+    cloud, leases, plans = year.cloud, year.leases, year.plans
+    since = plans[-1].end_hour if plans else 0
+    end = next_opening(settings_of(cloud.scenario), plans[-1] if plans else None, since)
+    if end > cloud.scenario.weeks * HOURS_PER_WEEK:
+        return None
+    plan = _plan(cloud, leases, (end - HOURS_PER_WEEK, end), plans)
+    own = [leases[row] for row in running(cloud, since, end)]
+    starts = dict.fromkeys((lease.tenant for lease in own), float(since))
+    slices = Slices.by_week(starts, own, end, plan.band_edges_hours)
+    exact = build_tables(plan, failures(cloud, leases, since, end, told), SELECTION_KEY)
+    return replace(year, plans=(*plans, plan), slices=(*year.slices, slices), exact=(*year.exact, exact))
 
 
 def retold(year: Year, told: Telling) -> Year:
@@ -208,6 +226,11 @@ def labels_of(scenario: Scenario, epoch: int, workload: int, context: int, level
         "context": f"context {place}",
         "context_level": f"context {place} level {level}",
     }
+
+
+def features(scenario: Scenario) -> dict[str, tuple[str, ...]]:
+    """The features of the contexts of the first epoch, by their tokens."""
+    return {f"context {number}": own for number, own in enumerate(context_features(scenario.contexts))}
 
 
 def tenant_id(number: int) -> TenantId:
@@ -265,23 +288,26 @@ def row_of(lease: str) -> int:
 
 def releases(year: Year, epsilon: float | None, sampler: NoiseSampler) -> list[Release]:
     """The year's releases at an epsilon; for None those of the scenario's with exact totals."""
-    tenants = year.cloud.scenario.tenants
     settings = settings_for(year.cloud.scenario, epsilon or year.cloud.scenario.epsilon)
     plans = [_at(plan, settings) for plan in year.plans]
-    fresh = _noise(plans, tenants, sampler)
+    fresh = _noise(plans, year.cloud.scenario.tenants, sampler)
     made: list[Release] = []
-    past: list[Words] = []
-    since = 0
-    for plan, counts, drawn, slices in zip(plans, year.exact, fresh, year.slices, strict=True):
-        series = made[len(made) - plan.position :]
-        past = [life_table.embed(series[-1].plan.tables, plan.tables, week) for week in past[: plan.position]]
-        own = np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64)
-        total = continual_counting.combine([*past, own], plan.horizon) + drawn
-        answered = [Answered(tenant_id(number), since) for number in range(tenants)]
-        made.append(release(plan, total, answered, expose(plan, slices), series))
-        past.append(own)
-        since = plan.end_hour
+    for plan, drawn in zip(plans, fresh, strict=True):
+        made.append(opened(year, plan, drawn, made))
     return made if epsilon else without_privacy(year, made)
+
+
+def opened(year: Year, plan: Plan, drawn: Words, before: Sequence[Release]) -> Release:
+    """The release of the round after those `before`, when all tenants answer; `drawn` is the noise of all."""
+    series, number = before[len(before) - plan.position :], len(before)
+    flat = [np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64) for counts in year.exact]
+    first = number - plan.position
+    past = zip(series, flat[first:number], strict=True)
+    counts = [*(life_table.embed(made.plan.tables, plan.tables, week) for made, week in past), flat[number]]
+    total = continual_counting.combine(counts, plan.horizon) + drawn
+    since = before[-1].plan.end_hour if before else 0
+    answered = [Answered(tenant_id(one), since) for one in range(year.cloud.scenario.tenants)]
+    return release(plan, total, answered, expose(plan, year.slices[number]), series)
 
 
 def without_privacy(year: Year, noisy: Sequence[Release]) -> list[Release]:

@@ -231,10 +231,34 @@ def looks(
         show(*bench_looks.lines(rows))
 
 
+@bench.command(cls=Verb)
+def closed_loop(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each a year long.")] = 1,
+    only: Annotated[list[str] | None, typer.Option("--only", help="A way to heed; may be repeated.")] = None,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What remains known of mismatches when tenants heed bundles and leave them, and what a share that stays costs."""
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
+        from simulation.bench import closed_loop as bench_loop
+
+        names = _chosen(only, bench_loop.WAYS)
+        steps = bench_loop.loops(side_by_side, names, seeds, quick=quick)
+        total = seeds * len(names)
+        rows = bench_loop.summary(list(progress.track(steps, total=total, description="years")))
+    if as_json:
+        show_json(rows)
+    else:
+        show(*bench_loop.lines(rows))
+
+
 def _chosen(only: list[str] | None, cells: Collection[str]) -> tuple[str, ...]:
-    """The kinds of cloud that were asked for, or all of them."""
+    """Those that were asked for, or all of them."""
     if unknown := [name for name in only or () if name not in cells]:
-        raise typer.BadParameter(f"no kind of cloud {unknown[0]!r}; there are {', '.join(cells)}")
+        raise typer.BadParameter(f"{unknown[0]!r} is unknown; there are {', '.join(cells)}")
     return tuple(only or cells)
 
 

@@ -151,6 +151,26 @@ def build_cloud(scenario: Scenario, rng: Generator) -> Cloud:
     return Cloud(scenario, clients, workloads, hazard, leases, failures)
 
 
+def moved(cloud: Cloud, context: Ints, rng: Generator) -> Cloud:
+    """The same cloud with its leases on these contexts; infrastructure failures of those that moved are drawn anew.
+
+    `context` has an entry per lease. Levels stay, and contexts are as in weeks without bursts or drift.
+    """
+    leases, own = replace(cloud.leases, context=context), cloud.failures
+    changed = context != cloud.leases.context
+    hours = _observed_hours(leases, cloud.scenario.weeks)
+    kept = ~changed[own.lease] | (leases.end_h[own.lease] <= own.at_h)  # what ended a lease still does
+    struck = np.repeat(np.arange(len(hours)), rng.poisson(_expected(leases, cloud.hazard, hours) * changed))
+    age = cloud.hazard.age_h(rng.random(len(struck)) * cloud.hazard.effective_hours(hours[struck]))
+    domain, cost = np.zeros(len(struck), np.int64), leases.nodes[struck] * age
+    reason = _draw_reasons(domain, cost, rng, acme_mix=cloud.scenario.acme_mix)
+    at = np.minimum(leases.start_h[struck] + age, leases.end_h[struck])
+    pairs = ((own.lease, struck), (own.age_h, age), (own.at_h, at), (own.reason, reason))
+    columns = [np.concatenate([old[kept], new]) for old, new in pairs]
+    order = np.argsort(columns[2], kind="stable")
+    return replace(cloud, leases=leases, failures=Failures(*(column[order] for column in columns)))
+
+
 def _calibrated(scenario: Scenario, draft: Draft, hazard: Hazard) -> tuple[Leases, Hazard]:
     """Leases and hazard that meet the scenario's failures a week and, with `acme_mix`, Acme's shares of lost time.
 

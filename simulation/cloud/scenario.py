@@ -44,7 +44,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `failures_per_job_week`, for framework and script the leases that end by one. `age_band_edges_h` are lower edges,
     the last band is open. `mismatch_share` of all pairs (workload, context), but at least `mismatch_minimum`, fail
     `mismatch_factor` times as often as their parts explain; they are planted where a pair has between the two
-    `mismatch_exposure` times its even share of all jobs. Leases differ by a gamma factor of mean 1 and variance
+    `mismatch_exposure` times its even share of all jobs. `mismatch_blocks` more defects are shared by pairs
+    that are alike (`truth.plant_blocks`). Leases differ by a gamma factor of mean 1 and variance
     `lease_frailty`, 0 for not at all. `context_drift` is the standard deviation by which the logarithm of a context's
     hazard wanders over all weeks; in a share of its weeks, the first of `context_bursts`, leases that start on it fail
     as many times as often as the second says. `late_versions` of each archetype, the newest, begin half-way.
@@ -88,6 +89,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     context_drift: Number = 0.0
     context_bursts: tuple[Number, Number] = (0.0, 1.0)
     late_versions: int = 0
+    mismatch_blocks: int = 0
 
     def __post_init__(self) -> None:
         for key, (lowest, highest) in _RANGES.items():
@@ -159,6 +161,7 @@ _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "lease_frailty": (0, 20),
         "context_drift": (0, 2),
         "late_versions": (0, 99),
+        "mismatch_blocks": (0, 100),
         "failures_per_job_week": (1, 100),
         "epsilon": (0.001, 100),
         "delta": (1e-15, 1e-3),

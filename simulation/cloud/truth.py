@@ -22,6 +22,7 @@ from simulation.cloud.scenario import Scenario, ScenarioError
 
 _ARCHETYPE_SIGMA, _VERSION_SIGMA, _CONTEXT_SIGMA = 0.25, 0.25, 0.25
 _VERSION_AS_BEFORE = 0.5
+_DRIVERS, _FIRMWARES, _IN_HALL = 4, 5, 5  # kinds of each, and contexts in a hall
 _FOREVER_H = 1e6  # beyond every age: where the open band ends
 
 
@@ -71,7 +72,7 @@ def draw_hazard(scenario: Scenario, clients: Sequence[ClientProfile], rng: Gener
         workload=(archetype * version).ravel(),
         context=rng.lognormal(0.0, _CONTEXT_SIGMA, scenario.contexts),
         level=np.array(scenario.buildup_factors),
-        mismatch=_mismatch(scenario, clients, rng),
+        mismatch=plant_blocks(scenario, _mismatch(scenario, clients, rng), rng),
         band=np.array(scenario.age_band_factors),
         edges_h=np.array(scenario.age_band_edges_h),
     )
@@ -104,6 +105,37 @@ def _mismatch(scenario: Scenario, clients: Sequence[ClientProfile], rng: Generat
             f"{scenario.name}: {scenario.mismatches} mismatched pairs do not fit, {len(candidates)} could be planted",
             hint="ask for more tenants, a lower owners_minimum or fewer pairs",
         )
+    return factors
+
+
+def context_features(contexts: int) -> tuple[tuple[str, ...], ...]:
+    """Driver, firmware and hall of each context: features that its inventory shows, crossed with one another."""
+    return tuple(
+        (
+            f"driver {number % _DRIVERS}",
+            f"firmware {number // 2 % _FIRMWARES}",
+            f"hall {3 * number % contexts // _IN_HALL}",
+        )
+        for number in range(contexts)
+    )
+
+
+def plant_blocks(scenario: Scenario, factors: Floats, rng: Generator) -> Floats:
+    """The factors (workloads, contexts) with those of shared defects.
+
+    In turn of an archetype and a driver, of an archetype and one context (a batch), and of one workload and a hall.
+    """
+    features = np.array(context_features(scenario.contexts))
+    versions = np.arange(scenario.workloads) // scenario.versions_per_archetype
+    for number in range(scenario.mismatch_blocks):
+        workload, context = rng.integers(scenario.workloads), rng.integers(scenario.contexts)
+        alike, own = versions == versions[workload], np.arange(scenario.workloads) == workload
+        rows, columns = (
+            (alike, features[:, 0] == features[context, 0]),
+            (alike, np.arange(scenario.contexts) == context),
+            (own, features[:, 2] == features[context, 2]),
+        )[number % 3]
+        factors = np.where(np.outer(rows, columns), scenario.mismatch_factor, factors)
     return factors
 
 

@@ -1,0 +1,95 @@
+"""Pairs borrow from others that may share their defect: so blocks are found that no pair shows by itself."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score
+
+from federation.protocol.life_table import LifeTable
+from provider_server.analysis.blocks import ALIKE_SHARE, BLOCK_SHARE, lent
+from provider_server.analysis.contexts import Context, ContextMap, Look
+from provider_server.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.learning.kin import NO_FEATURES, features_of, groups
+from simulation.bench.field_cells import BLOCKS
+from simulation.cloud.scenario import load
+from simulation.cloud.truth import context_features, plant_blocks
+from tests.provider_server.test_learning import a_cloud, noisy
+from tests.support.changing import replace
+
+FEATURES = {str(context): own for context, own in enumerate(context_features(20))}
+ARCHETYPES = {str(workload): f"of {workload // 4}" for workload in range(60)}
+THREEFOLD = replace(load("standard"), **{**BLOCKS, "mismatch_factor": 3.0})
+Flags = NDArray[np.bool_]
+
+
+def with_blocks(seed: int) -> tuple[LifeTable, Flags]:
+    """Half a per cent of single pairs that fail eight times as often, six blocks that fail three times, and noise."""
+    rng = np.random.default_rng(seed + 50)
+    table, single = a_cloud(seed, planted_share=0.005)
+    factors = plant_blocks(THREEFOLD, np.ones(table.shape), rng)
+    block = (factors > 1.0) & (single == 0.0)
+    more = rng.poisson(np.where(block, 2.0 * table.events, 0.0))
+    return noisy(replace(table, events=table.events + more), 10.0, seed), (single > 0.0) | (factors > 1.0)
+
+
+def precision(found: Mismatches, planted: Flags) -> float:
+    return float(average_precision_score(planted[found.workload, found.context], found.probability_worse))
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
+def test_blocks_are_found_by_what_their_pairs_say_together(seed: int) -> None:
+    table, planted = with_blocks(seed)
+    alone, together = (find_mismatches(table, groups=kin) for kin in ((), groups(table, ARCHETYPES, FEATURES)))
+    assert precision(together, planted) > precision(alone, planted) + 0.15
+    called = together.probability_worse > 0.8
+    assert called.sum() > 2 * (alone.probability_worse > 0.8).sum()
+    assert (~planted[together.workload, together.context])[called].mean() < 0.1
+
+
+@pytest.mark.parametrize("planted_share", [0.0, 0.03])
+def test_where_no_block_is_planted_nothing_changes(planted_share: float) -> None:
+    table, planted = a_cloud(3, planted_share=planted_share)
+    released = noisy(table, 10.0, 3)
+    alone, together = (find_mismatches(released, groups=kin) for kin in ((), groups(released, ARCHETYPES, FEATURES)))
+    assert np.abs(together.probability_worse - alone.probability_worse).max() < 0.05
+    if planted.any():
+        assert precision(together, planted > 0) > precision(alone, planted > 0) - 0.01
+
+
+def test_what_is_lent_is_what_the_others_say() -> None:
+    """Three pairs on a grid of two ratios: odds of the block as the formula has them, from the other two pairs."""
+    likelihood = np.log(np.array([[0.1, 0.9], [0.2, 0.8], [0.05, 0.95]]))
+    prior, worse = np.log([0.999, 0.001]), np.array([-np.inf, 0.0])
+    (first, *_), nothing = lent(likelihood, prior, worse, [np.arange(3)]), lent(likelihood, prior, worse, [])
+    assert np.allclose(nothing, prior)
+
+    def ratio(pair: int) -> float:
+        told = np.exp(likelihood[pair])
+        return float(ALIKE_SHARE * told[1] / (told @ np.exp(prior)) + 1.0 - ALIKE_SHARE)
+
+    odds = BLOCK_SHARE / (1.0 - BLOCK_SHARE) * ratio(1) * ratio(2)
+    within = ALIKE_SHARE + (1.0 - ALIKE_SHARE) * 0.001
+    assert np.exp(first[1]) == pytest.approx((0.001 + odds * within) / (1.0 + odds))
+    assert np.exp(first).sum() == pytest.approx(1.0)
+
+
+def test_groups_are_of_the_ladder_and_of_features_and_each_is_there_once() -> None:
+    table, _ = a_cloud(0)
+    ladder, all_of_them = groups(table, ARCHETYPES, NO_FEATURES), groups(table, ARCHETYPES, FEATURES)
+    assert len(ladder) == 15 * 20  # each archetype on each context
+    assert {tuple(group.tolist()) for group in ladder} < {tuple(group.tolist()) for group in all_of_them}
+    assert len({tuple(group.tolist()) for group in all_of_them}) == len(all_of_them)
+    driver_0 = [context for context in range(20) if "driver 0" in FEATURES[str(context)]]
+    wanted = [workload * 20 + context for workload in range(4) for context in driver_0]
+    assert wanted in [sorted(group.tolist()) for group in all_of_them]
+
+
+def test_a_feature_is_one_in_which_all_nodes_of_a_context_agree() -> None:
+    looks = (
+        Look("driver", told=True, levels=("550",), low=None, high=None),
+        Look("hall", told=False, levels=("a", "b"), low=None, high=None),
+        Look("degrees", told=True, levels=(), low=60.0, high=70.0),
+        Look("rack", told=False, levels=("",), low=None, high=None),
+    )
+    known = ContextMap(("driver",), (Context(7, "driver 550", ("n1",), 1.0, 0.5, 2.0),), 8, (looks,), (1.0,), (0.0,))
+    assert features_of(known) == {7: ("driver 550",)}
