@@ -108,9 +108,9 @@ def measure(entry: Entry, runs: int) -> None:
 
 
 def found(said: Any, key: str) -> Any:
-    """What stands at a path."""
+    """What stands at a path; numbers are places in a list."""
     for part in key.split("/"):
-        said = said[part]
+        said = said[int(part)] if isinstance(said, list) else said[part]
     return said
 
 

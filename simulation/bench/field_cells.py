@@ -106,6 +106,7 @@ CELLS: Mapping[str, Callable[[], Cell]] = MappingProxyType(
         "blocks": lambda: Cell(BLOCKS, visible=0.0),
         "blocks_alone": lambda: Cell(BLOCKS, visible=0.0, shared=False),
         "regional": lambda: Cell({}, "regional"),
+        "regional_visible_0": lambda: Cell({}, "regional", visible=0.0),
         "hyperscale": lambda: Cell({}, "hyperscale"),
         "hyperscale_x3": lambda: Cell(X3, "hyperscale"),
     }
