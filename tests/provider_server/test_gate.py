@@ -80,7 +80,9 @@ def test_a_bundle_that_has_seen_the_week_is_no_judge_of_it(history: History) -> 
     assert publication_gate.review(releases, leases, bundle(releases, leases), learner(leases)) is None
     assert publication_gate.review(releases[:1], leases, bundle(releases[:1], leases), learner(leases)) is None
     assert (
-        publication_gate.review(releases, leases, replace(bundle(releases[:1], leases), hazards=()), learner(leases))
+        publication_gate.review(
+            releases, leases, replace(bundle(releases[:1], leases), hazards=(), evidence=None), learner(leases)
+        )
         is None
     )
 
