@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from crypto.ids import TenantId
+from federation.protocol.life_table import Floats
 from federation.protocol.noise import Integers
 from federation.protocol.plan import HOURS_PER_WEEK, Plan
 from provider_server.rounds.release import Release
@@ -33,14 +34,14 @@ def exact(tenants: Iterable[Tenant], release: Release) -> list[Integers]:
     return [np.sum(column, axis=0) for column in zip(*counts, strict=True)]
 
 
-def differences(tenants: Sequence[Tenant], releases: Iterable[Release]) -> Iterator[tuple[Release, float]]:
-    """The releases of one series, oldest first, each with the largest difference of a cell from its exact count."""
+def differences(tenants: Sequence[Tenant], releases: Iterable[Release]) -> Iterator[tuple[Release, list[Floats]]]:
+    """The releases of one series, oldest first, each with the differences of its tables from the exact counts."""
     so_far: list[Integers] = []
     for release in releases:
         own = exact(tenants, release)
         so_far = [past + new for past, new in zip(so_far, own, strict=True)] if so_far else own
         pairs = zip(release.tables, so_far, strict=True)
-        yield release, max(float(np.abs(table.events - counts).max()) for table, counts in pairs)
+        yield release, [table.events - counts for table, counts in pairs]
 
 
 def weeks_counted(releases: Iterable[Release]) -> Mapping[TenantId, set[int]]:

@@ -343,5 +343,5 @@ def is_exact(federation: Federation, release: Release) -> bool:
     """Whether a release shows the exact counts of those who answered, in all its weeks, up to the whisper."""
     kept = (made for made in federation.provider.releases() if same_series(made.plan, release.plan))
     before = [made for made in kept if made.plan.position < release.plan.position]
-    *_, (_, difference) = differences(federation.tenants, [*before, release])
-    return difference < 0.25
+    *_, (_, tables) = differences(federation.tenants, [*before, release])
+    return all(bool(np.all(np.abs(table) < 0.25)) for table in tables)
