@@ -16,7 +16,8 @@ from pathlib import Path
 from crypto.errors import PharoahError
 from crypto.signing import SigningKey, reopened
 from federation.protocol.noise import SystemSampler
-from federation.protocol.queries import Query
+from federation.protocol.plan import Plan
+from federation.protocol.queries import Answer, Query
 from federation.protocol.round_messages import RegistrationRequest
 from federation.protocol.services import ProviderMethod
 from federation.runtime.clock import SECONDS_PER_HOUR
@@ -57,14 +58,6 @@ def connected(home: Path, settings: TenantSettings) -> Iterator[tuple[Tenant, Pe
 def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
     """Answers the provider until `stop` is set."""
     with connected(home, settings) as (tenant, provider):
-
-        def answer(verb: Query, payload: bytes) -> bytes:
-            if verb is Query.REGISTRATIONS:
-                _take_leases(tenant, provider, payload)
-            said = tenant.answer(verb, payload)
-            logger.info("answered %s", verb, extra={"event": "answer", "verb": verb.value, "bytes": len(said)})
-            return said
-
         own = settings.node
         as_node = flower_node.NodeSettings(
             settings.provider.superlink,
@@ -78,7 +71,36 @@ def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
         days = settings.claims.anchor_days
         anchors = anchoring(home, days * 24 * SECONDS_PER_HOUR) if days else nullcontext()
         with listening(home), anchors:
-            flower_node.serve(answer, as_node, stop=stop, heard=_heard)
+            flower_node.serve(answering(tenant, provider), as_node, stop=stop, heard=_heard)
+
+
+def answering(tenant: Tenant, provider: Peer) -> Answer:
+    """Answers the provider's questions, after getting the leases that an answer is about."""
+
+    def answer(verb: Query, payload: bytes) -> bytes:
+        window = _leases_needed(tenant, verb, payload)
+        if window is not None:
+            _take_leases(tenant, provider, *window)
+        said = tenant.answer(verb, payload)
+        logger.info("answered %s", verb, extra={"event": "answer", "verb": verb.value, "bytes": len(said)})
+        return said
+
+    return answer
+
+
+def _leases_needed(tenant: Tenant, verb: Query, payload: bytes) -> tuple[int, int] | None:
+    """Between which hours the leases began that an answer needs.
+
+    A node that was away when it was asked for its leases, and is back for its counts, would count nothing of them.
+    """
+    if verb is Query.REGISTRATIONS:
+        asked = reopened(RegistrationRequest, payload)
+        return asked.start_hour, asked.end_hour
+    if verb is Query.CONTRIBUTION:
+        end_hour = reopened(Plan, payload).end_hour
+        since = tenant.waiting_since(end_hour)
+        return None if since is None else (int(since), end_hour)
+    return None
 
 
 @contextmanager
@@ -105,11 +127,10 @@ def _take_hints(home: Path, online: Online) -> None:
         logger.warning("no hints are received: %s", error, extra={"error": type(error).__name__})
 
 
-def _take_leases(tenant: Tenant, provider: Peer, payload: bytes) -> None:
-    """Gets the leases that the provider asks about into the journal; failures are retried at the next request."""
-    asked = reopened(RegistrationRequest, payload)
+def _take_leases(tenant: Tenant, provider: Peer, start_hour: int, end_hour: int) -> None:
+    """Gets the leases that began between these hours into the journal; failures are retried at the next request."""
     try:
-        request = tenant.lease_request(asked.start_hour, asked.end_hour)
+        request = tenant.lease_request(start_hour, end_hour)
         started = tenant.take_leases(provider.call(ProviderMethod.LEASES, request))
     except PharoahError as error:
         logger.warning("leases could not be taken: %s", error.what, extra={"error": type(error).__name__})

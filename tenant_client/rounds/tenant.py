@@ -135,6 +135,12 @@ class Tenant:
         """The signed question for the own leases that began in [start_hour, end_hour)."""
         return self._signing_key.sign(LeaseRequest(self.id, start_hour, end_hour))
 
+    def waiting_since(self, end_hour: int) -> float | None:
+        """The hour at which the first described lease began that still lacks its tokens, if before `end_hour`."""
+        known = self.journal.descriptors()
+        waiting = (unit.start_h for unit in self.journal.units() if not unit.labels and unit.unit in known)
+        return min((start_h for start_h in waiting if start_h < end_hour), default=None)
+
     def take_leases(self, grants: bytes) -> int:
         """Starts the granted leases whose workload is known by now; how many. PeerFault for another tenant's leases.
 

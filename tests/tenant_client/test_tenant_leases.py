@@ -1,6 +1,7 @@
 """Leases that the provider granted: only those whose workload is known start, only one's own, and only once."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -10,13 +11,16 @@ from crypto.ids import LeaseId
 from crypto.signing import open_signed
 from federation.protocol.bundle import Bundle, CatalogueEntry
 from federation.protocol.plan import Plan
+from federation.protocol.queries import Query
 from federation.protocol.round_messages import LADDER_LABELS, GrantedLease, LeaseGrants, LeaseRequest
+from federation.protocol.services import ProviderMethod
 from provider_server.rounds.planning import MarginalSpec
 from tenant_client.records.journal import Failure, GrantChanged, Unit
 from tenant_client.rounds.tenant import Tenant
+from tenant_client.service import answering
 from tenant_client.workload.descriptor import own_sketch
 from tests.support.changing import replace
-from tests.support.factories import Cast, a_descriptor, a_plan, keys, lease_id, token
+from tests.support.factories import Cast, InsecureSilence, a_descriptor, a_plan, keys, lease_id, signed, token
 
 LEASES = [lease_id(0, number) for number in range(3)]
 
@@ -40,6 +44,32 @@ def describing(tenant: Tenant, *leases: LeaseId) -> Tenant:
     for lease in leases:
         tenant.journal.describe(str(lease), 3600.0, a_descriptor())
     return tenant
+
+
+@dataclass
+class Asked:
+    """The provider's online service, as far as leases go."""
+
+    questions: list[bytes] = field(default_factory=list)
+
+    def call(self, method: ProviderMethod, request: bytes) -> bytes:
+        assert method is ProviderMethod.LEASES
+        self.questions.append(request)
+        return grants()
+
+
+def test_a_node_that_missed_the_question_for_its_leases_counts_them_all_the_same(cast: Cast) -> None:
+    """It was killed when leases were asked for, and is back for the counts."""
+    lease, provider = LEASES[0], Asked()
+    there = describing(cast.tenant(trustees=cast.trustees(), sampler=InsecureSilence()), lease)
+    there.record([Failure(str(lease), 20.0, 19.0, "nvlink_error")])
+    plan = a_plan()
+    assert not there.journal.labels(str(lease))  # so its failures have no place in any table
+    answering(there, provider)(Query.CONTRIBUTION, signed(plan))  # type: ignore[arg-type]
+    assert there.journal.labels(str(lease)).keys() == {"context", "context_level", *LADDER_LABELS}
+    assert [open_signed(LeaseRequest, one, keys().tenants[0][0].public).start_hour for one in provider.questions] == [1]
+    answering(there, provider)(Query.CONTRIBUTION, signed(plan))  # type: ignore[arg-type]
+    assert len(provider.questions) == 1  # nothing waits any more
 
 
 def test_the_request_names_the_tenant_and_is_signed(cast: Cast) -> None:
@@ -142,8 +172,8 @@ def test_the_same_lease_under_another_token_is_refused_and_both_grants_are_kept_
         assert "proof" in fault.value.diagnostics()
         assert again.grants.refused() == [(LEASES[1], first, other)]
         assert (again.journal.units(), held(again)) == (before, word)
-    for signed, tokens in ((first, a_grant(1)), (other, changed(a_grant(1)))):
-        assert tokens in open_signed(LeaseGrants, signed, keys().provider.public).leases
+    for grant, tokens in ((first, a_grant(1)), (other, changed(a_grant(1)))):
+        assert tokens in open_signed(LeaseGrants, grant, keys().provider.public).leases
     assert tenant.take_leases(first) == 3  # the first grant stays
 
 
