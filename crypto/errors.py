@@ -91,7 +91,7 @@ class OutOfOrder(Refusal):
     default_hint = "finish the previous round first; a trustee that was away can still answer it"
 
 
-class NotInCustody(PharoahError):
+class NotInCustody(PeerFault):
     """Mask keys of a new epoch are not left with a trustee: the round waits until they are, and nothing is lost."""
 
     default_hint = (

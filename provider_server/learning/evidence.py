@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from federation.protocol.evidence import LOG_RATIOS, Evidence, PairEvidence, below
+from federation.protocol.evidence import Evidence, PairEvidence
 from federation.protocol.life_table import PER_NODE_HOURS, Floats
+from federation.protocol.ratio_likelihood import LOG_RATIOS, below
 from provider_server.analysis.mismatch import Mismatches
 from provider_server.analysis.ratio_grid import LOG_RATIO
 

@@ -125,7 +125,8 @@ class PlanSettings:
         >>> settings = PlanSettings(1.0, 1e-8, 10, 9, horizon=52, openings=(1, 4, 13, 26, 39, 52))
         >>> settings.opening_weeks(52), settings.opening_weeks(20), settings.opening_weeks(30, first=9)
         ((1, 4, 13, 26, 39, 52), (1, 4, 13, 20), (9, 12, 21, 30))
-        >>> replace(settings, openings=(1, 4, 13, 26, 39, 52, 52)).opening_weeks(20)
+        >>> twice = PlanSettings(1.0, 1e-8, 10, 9, horizon=52, openings=(1, 4, 13, 26, 39, 52, 52))
+        >>> twice.opening_weeks(20)
         (1, 4, 13, 20, 20)
         """
         named, last = self.openings or tuple(range(1, self.horizon + 1)), min(self.horizon, left)

@@ -23,9 +23,9 @@ from sklearn.metrics import average_precision_score
 
 from federation.protocol.bundle import Bundle
 from federation.protocol.check import Checker
-from federation.protocol.evidence import LOG_RATIOS
 from federation.protocol.judgement import HARMFUL_RATIO
 from federation.protocol.plan import HOURS_PER_WEEK
+from federation.protocol.ratio_likelihood import LOG_RATIOS
 from provider_server.fleet.own_failures import OwnRecord
 from provider_server.learning.bundle import compose
 from provider_server.learning.findings import learn

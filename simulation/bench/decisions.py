@@ -9,8 +9,8 @@ over what it saves if the pair is worse: the net benefit is
 1 for who knows, 0 for who moves nothing. Below the best of "move nothing" and "move all", a probability misleads.
 
     >>> said, worse = np.array([0.9, 0.6, 0.1, 0.0]), np.array([True, False, False, False])
-    >>> [round(one.net_benefit, 2) for one in decisions(said, worse)][-1]
-    1.0
+    >>> [round(one.net_benefit, 2) for one in decisions(said, worse)][5:7]  # at costs of .5 and .7
+    [0.0, 1.0]
 """
 
 from collections.abc import Iterator

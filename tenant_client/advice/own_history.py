@@ -21,9 +21,10 @@ from numpy.polynomial.hermite_e import hermegauss
 
 from crypto.ids import Token
 from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
-from federation.protocol.evidence import LOG_RATIOS, Evidence, PairEvidence, below
+from federation.protocol.evidence import Evidence, PairEvidence
 from federation.protocol.judgement import HARMFUL_RATIO, LIKELY, surest, suspected
 from federation.protocol.life_table import PER_NODE_HOURS, Floats
+from federation.protocol.ratio_likelihood import LOG_RATIOS, below, log_likelihood
 from federation.protocol.round_messages import finest_row
 from federation.runtime.sqlite import Connection
 from federation.runtime.visible import counted_as
@@ -197,7 +198,7 @@ _NOTHING = PairEvidence(1.0, NOT_LEARNT_SD, 0.0, below(np.zeros(len(LOG_RATIOS))
 def _posterior(known: Evidence, evidence: PairEvidence, own: OwnPair) -> Floats:
     """The mass of each of `LOG_RATIOS`."""
     others = 0.0 if own.share > MOST_SHARE else 1.0 - own.share
-    log_mass = np.array(known.log_prior) + others * evidence.log_likelihood
+    log_mass = np.array(known.log_prior) + others * log_likelihood(evidence)
     return _mass(log_mass + _log_likelihood(own, evidence.usual_log_sd, known.lease_shape))
 
 

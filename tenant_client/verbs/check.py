@@ -140,7 +140,7 @@ def check(
         typer.Option(
             "--gate",
             help="For a script that starts, holds or moves jobs by the exit code: leave your own failures out, since"
-            " the provider sees what it does. Unless tenant.toml has `own_history = true` under `[decisions]`.",
+            " the provider sees what it does. Unless tenant.toml has `own_history = true` under `decisions`.",
         ),
     ] = False,
     as_json: AsJson = False,

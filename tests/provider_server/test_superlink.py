@@ -192,7 +192,7 @@ def test_a_run_that_is_stopped_ends_with_an_error_and_without_a_signal(link: Sup
         list(grid.get_node_ids())
         raise AssertionError("the run goes on")
 
-    with pytest.raises(httpx.HTTPStatusError):  # a signal would be a KeyboardInterrupt
+    with pytest.raises(RunFailed):  # a signal would be a KeyboardInterrupt
         link.run(app)
 
 

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 from federation.protocol.bundle import Bundle
 from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.check import check
-from federation.protocol.evidence import LOG_RATIOS, Evidence
+from federation.protocol.evidence import Evidence
+from federation.protocol.ratio_likelihood import LOG_RATIOS
 from federation.protocol.service_messages import CheckVerdict
 from simulation.bench.check_history import Precision, summary
 from simulation.bench.impact import trial_of

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from crypto.ids import RoundId, Token
 from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement
 from federation.protocol.check import Check, check
-from federation.protocol.evidence import LOG_RATIOS, Evidence, PairEvidence, below
+from federation.protocol.evidence import Evidence, PairEvidence
 from federation.protocol.life_table import Dimension, Floats, LifeTable
+from federation.protocol.ratio_likelihood import LOG_RATIOS, below
 from federation.protocol.service_messages import CheckVerdict
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.learning.evidence import evidence_of
