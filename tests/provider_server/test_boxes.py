@@ -106,7 +106,7 @@ def test_planted_predicates_of_the_table_come_back_exactly_at_epsilon_1_within_8
         records, inside = cloud(seed, 8.0, NOISE_SD, WEEKS)
         rules = find_rules(records, np.random.default_rng(seed))
         exact += any(np.array_equal(records.inside(rule.conditions), inside) for rule in rules)
-    assert exact >= 25  # 90% of 30, and chance
+    assert exact >= 22  # the benchmark has 86 of 100: fewer than 22 of 30 come with a chance of 2%
 
 
 @pytest.mark.nightly
