@@ -1,6 +1,9 @@
 """What tenants need to join the findings with their own history (`federation.protocol.evidence`)."""
 
+from collections.abc import Iterable
+
 import numpy as np
+from msgspec.structs import replace
 
 from federation.protocol.evidence import Evidence, PairEvidence
 from federation.protocol.life_table import PER_NODE_HOURS, Floats
@@ -27,3 +30,8 @@ def evidence_of(found: Mismatches, explained: Floats, node_hours: Floats, hazard
             for usual, log_sd, rate, log_likelihood in zip(*columns, found.log_likelihood, strict=True)
         ),
     )
+
+
+def with_hazards(known: Evidence, hazards: Iterable[float]) -> Evidence:
+    """The same with further hazards, per node-hour."""
+    return replace(known, hazards=known.hazards + tuple(PER_NODE_HOURS * hazard for hazard in hazards))

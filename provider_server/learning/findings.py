@@ -31,7 +31,7 @@ from provider_server.analysis.ratio_grid import read_rows
 from provider_server.analysis.rules import Rule
 from provider_server.analysis.versions import PairPrior, Partition, partitions
 from provider_server.fleet.leases import Lease
-from provider_server.learning.evidence import evidence_of
+from provider_server.learning.evidence import evidence_of, with_hazards
 from provider_server.learning.kin import NO_FEATURES, Features, groups
 from provider_server.learning.own_sight import Noisy, OwnSight
 from provider_server.learning.seen import Places, Seen
@@ -70,6 +70,11 @@ class Findings:
     factors: tuple[Factor, ...] = ()
     rules: tuple[Rule, ...] | None = None
     evidence: Evidence | None = None
+
+    def with_first_rates(self, first: tuple[RateFinding, ...]) -> "Findings":
+        """With rates of contexts that have none of their own; what runs there is taken for average."""
+        evidence = self.evidence and with_hazards(self.evidence, [one.rate for one in first])
+        return replace(self, rates=self.rates + first, evidence=evidence)
 
 
 def learn(

@@ -208,8 +208,6 @@ def publish(
     as_json: AsRows = False,
 ) -> None:
     """Learn from all releases and publish the next bundle, unless it predicts the held-out newest week worse."""
-    from dataclasses import replace
-
     from crypto.signing import reopened
     from federation.protocol.bundle import Bundle
     from provider_server.learning.publication_gate import check
@@ -220,8 +218,7 @@ def publish(
             check(review)
         findings, newcomers = _benchmarked(required(home), provider, publisher, releases, benchmarks)
         if benchmarks:
-            first = tuple(rate for newcomer in newcomers for rate in newcomer.rates)
-            findings = replace(findings, rates=findings.rates + first)
+            findings = findings.with_first_rates(tuple(rate for newcomer in newcomers for rate in newcomer.rates))
         number = reopened(Bundle, publisher.publish(releases, findings)).number
     row: PublishRow = {
         "bundle": number,

@@ -29,7 +29,7 @@ WRITTEN = {
         *("releases", "masked_counts", "notes", "bundles", "node_keys", "revoked", "links"),
     },
     "tenant": {
-        *("asked", "tokens", "registrations", "units", "failures", "directory", "told"),
+        *("asked", "tokens", "registrations", "units", "sizes", "failures", "directory", "told"),
         *("charges", "secrets", "begun", "outbox", "bundles"),
     },
     "trustee": {"directory", "joined", "evaluations", "evaluated", "endorsed", "opened"},
