@@ -132,6 +132,7 @@ def collect_behind(provider: Provider, tenants: Tenants, window: Window) -> None
             newest = begin_round(provider, tenants, window)
         if newest.state is RoundState.COLLECTING:
             _collect(provider, tenants, newest)
+            _collect_late(provider, tenants, newest)
             newest.collected()
             logger.info("round %s waits for the one before it", newest.plan.round_id, extra={"event": "collected"})
     except PharoahError as error:
@@ -139,9 +140,16 @@ def collect_behind(provider: Provider, tenants: Tenants, window: Window) -> None
 
 
 def _collect(provider: Provider, tenants: Tenants, round_: Round) -> None:
-    """Asks for contributions, and for those to earlier rounds of the series that were charged and did not arrive."""
+    """Asks for contributions."""
     for answer in tenants.ask(Query.CONTRIBUTION, round_.signed_plan):
         provider.receive(round_, answer)
+
+
+def _collect_late(provider: Provider, tenants: Tenants, round_: Round) -> None:
+    """Asks for contributions to earlier rounds of the series that were charged and did not arrive.
+
+    One to a round that waits for a trustee is not taken yet, so a round that was collected behind it asks again.
+    """
     asked: frozenset[Digest] = frozenset()
     while wanted := provider.unheard(round_) - asked:  # one that arrives may name another
         asked |= wanted
@@ -199,6 +207,7 @@ def federated_round(
         _collect(provider, tenants, round_)
 
     if round_.state in (RoundState.COLLECTING, RoundState.COLLECTED):
+        _collect_late(provider, tenants, round_)
         provider.close_round(round_)
 
     if round_.state is RoundState.ENDORSING:

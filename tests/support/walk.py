@@ -147,6 +147,9 @@ class Walk:
     away: set[int] = field(default_factory=set)
     gone: set[TenantId] = field(default_factory=set)
     cut: dict[tuple[str, int], str] = field(default_factory=dict)
+    unheard: set[tuple[int, int]] = field(
+        default_factory=set
+    )  # tenants that a second opening could not ask, and its epoch
     dead: set[tuple[str, int]] = field(default_factory=set)
     done: Counter[Kind] = field(default_factory=Counter)
     met: Counter[Kind] = field(default_factory=Counter)
@@ -295,6 +298,14 @@ class Walk:
 
     def _answering(self, number: int, answer: Callable[[Query, bytes], bytes]) -> Callable[[Query, bytes], bytes]:
         def over_the_link(verb: Query, payload: bytes) -> bytes:
+            try:
+                return reached(verb, payload)
+            except PharoahError:
+                if verb is Query.UNHEARD:
+                    self.unheard |= {(number, one.plan.epoch) for one in self.provider.waiting() if one.plan.is_second}
+                raise
+
+        def reached(verb: Query, payload: bytes) -> bytes:
             lost = Unreachable(f"tenant {number} does not answer")
             if self.cut.get(("tenant", number)) == "question" or ("tenant", number) in self.dead:
                 raise lost
@@ -413,14 +424,17 @@ class Walk:
     def _about_losses(self) -> Iterator[str]:
         """Every week of every member that is here is in a last total, and what it failed in it.
 
-        But for the weeks of an epoch whose last opening and second one it missed.
+        But for the weeks of an epoch whose last opening it missed, and the second one or its question for what is
+        charged.
         """
         releases = self.provider.releases()
         counted = weeks_counted(releases)
         failures = 0
         for number, tenant in self.tenants.items():
             weeks = counted[tenant.id]
+            excused = {epoch for who, epoch in self.unheard if who == number}
             lost = set(range(self.since[number], WEEKS)) - weeks - _missed_twice(releases, tenant.id)
+            lost = {week for week in lost if week // EPOCH not in excused}
             if lost and tenant.id not in self.gone:
                 yield f"the weeks {sorted(lost)} of tenant {number} are lost"
             happened = tenant.journal.failures(0, WEEKS * HOURS_PER_WEEK)

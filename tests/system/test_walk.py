@@ -104,6 +104,12 @@ def test_it_would_be_lost_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         assert walk.ended() == [f"the weeks [{lost}] of tenant {number} are lost" for number in (2, 3)]
 
 
+@pytest.mark.nightly
+def test_an_answer_to_an_opening_that_waited_counts_in_the_second_one() -> None:
+    """The second was collected while the first waited for a trustee, so that what was lost of the first was too early."""
+    gone(scenario(1438809637, 60))
+
+
 @pytest.mark.nightly  # two minutes of processor time
 def test_a_thousand_operations_lose_nothing() -> None:
     seed = int(os.environ.get("PHAROAH_WALK_SEED") or random.SystemRandom().randrange(2**32))
