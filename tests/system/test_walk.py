@@ -106,7 +106,7 @@ def test_it_would_be_lost_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 @pytest.mark.nightly
 def test_an_answer_to_an_opening_that_waited_counts_in_the_second_one() -> None:
-    """The second was collected while the first waited for a trustee, so that what was lost of the first was too early."""
+    """The second was collected while the first waited for a trustee: too early for what was lost of the first."""
     gone(scenario(1438809637, 60))
 
 
