@@ -7,8 +7,8 @@ Python 3.11 and the package `cryptography`, and nothing of Pharoah. What it prin
 - The tenant who signed the claim holds the lease: the provider's own signed grant says so.
 - Hints are the provider's own words about this lease: it signed them.
 - What else is shown is the tenant's word, written down in a journal in which nothing was changed, added or left out
-  since the hour that is printed: a quorum of trustees had seen it by then. What was seen more than eight days after it
-  happened, or before, is refused.
+  since the hour that is printed: a quorum of trustees had seen it by then. What says when it happened (at_s; a job that
+  was interrupted does not) is refused if it was seen before, or more than eight days later.
 
 Exit codes: 0 verified, 1 refused. The formats are in docs/claims.md.
 """
@@ -195,6 +195,6 @@ if __name__ == "__main__":
         lines = verified(*(json.loads(Path(name).read_text(encoding="utf-8")) for name in sys.argv[1:]))
     except Refused as refused:
         sys.exit(f"refused: {refused}")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error) as error:
         sys.exit(f"refused: this is no claim, or these are no keys ({type(error).__name__})")
     print("verified", *(line.encode("unicode_escape").decode() for line in lines), sep="\n")

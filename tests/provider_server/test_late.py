@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace as changed
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -30,9 +29,8 @@ from provider_server.rounds.release import Release
 from provider_server.rounds.round import Round
 from simulation.judge.exactness import exact
 from simulation.run.federation import Federation
-from tenant_client.records.outbox import Outbox
 from tests.support.changing import replace
-from tests.support.federations import WEEKS, Answerer, Grounds, hold, is_exact
+from tests.support.federations import WEEKS, Answerer, Grounds, hold, is_exact, killed_before_it_keeps
 
 TENANTS = 4
 LATE = 2  # whose answers do not arrive
@@ -113,22 +111,8 @@ def test_one_that_was_charged_and_not_made_is_made_for_the_next_round(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It died between its ledger and its outbox: nothing has left, and the plan is not asked about again."""
-
-    def dies(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
     tenant = federation.tenants[LATE]
-
-    def killed(verb: Query, payload: bytes) -> bytes:
-        if verb is not Query.CONTRIBUTION:
-            return tenant.answer(verb, payload)
-        with monkeypatch.context() as patched:
-            patched.setattr(Outbox, "keep", dies)
-            with pytest.raises(KeyboardInterrupt):
-                tenant.answer(verb, payload)
-        return b""
-
-    hold(federation, WEEKS[0], {LATE: killed})
+    hold(federation, WEEKS[0], {LATE: killed_before_it_keeps(tenant, monkeypatch)})
     assert charged(federation) == [WEEKS[0]]
     assert tenant.plans() == []
     release, _ = hold(federation, WEEKS[1])

@@ -6,7 +6,6 @@ Epochs have two weeks here, so the third week is of the next one. The parties ar
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -22,9 +21,8 @@ from provider_server.rounds.spending import spent_by_week
 from provider_server.store.round_store import RoundState
 from simulation.run.federation import Federation
 from tenant_client.records.journal import Failure
-from tenant_client.records.outbox import Outbox
 from tests.support.changing import replace
-from tests.support.federations import WEEKS, Answerer, Grounds, begin, hold, is_exact, lease_id
+from tests.support.federations import WEEKS, Answerer, Grounds, begin, hold, is_exact, killed_before_it_keeps, lease_id
 
 TENANTS = 4
 LATE = 2
@@ -122,20 +120,8 @@ def test_what_was_charged_and_not_made_at_the_last_opening_is_made_at_the_second
 ) -> None:
     tenant = federation.tenants[LATE]
 
-    def dies(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    def killed(verb: Query, payload: bytes) -> bytes:
-        if verb is not Query.CONTRIBUTION:
-            return tenant.answer(verb, payload)
-        with monkeypatch.context() as patched:
-            patched.setattr(Outbox, "keep", dies)
-            with pytest.raises(KeyboardInterrupt):
-                tenant.answer(verb, payload)
-        return b""
-
     hold(federation, WEEKS[0])
-    hold(federation, LAST, {LATE: killed})
+    hold(federation, LAST, {LATE: killed_before_it_keeps(tenant, monkeypatch)})
     hold(federation, NEXT)
     second = second_of(federation)
     assert [(late.start_hour, late.end_hour) for late in second.late] == [LAST]

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+import pytest
 
 from crypto.codec import decode
 from crypto.ids import LeaseId
@@ -47,6 +48,7 @@ from simulation.run.local_grid import Deliver, LocalGrid, local_task
 from tenant_client.home import open_tenant
 from tenant_client.network.flower_app import client_app
 from tenant_client.records.journal import Failure
+from tenant_client.records.outbox import Outbox
 from tenant_client.rounds.tenant import StartedLease, Tenant
 from tests.support.factories import a_descriptor, header_of
 from trustee.trustee import Trustee, TrusteeLimits
@@ -345,3 +347,21 @@ def is_exact(federation: Federation, release: Release) -> bool:
     before = [made for made in kept if made.plan.position < release.plan.position]
     *_, (_, tables) = differences(federation.tenants, [*before, release])
     return all(bool(np.all(np.abs(table) < 0.25)) for table in tables)
+
+
+def killed_before_it_keeps(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Answerer:
+    """A tenant that dies between its ledger and its outbox when it is asked for its counts, and says nothing."""
+
+    def dies(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    def answer(verb: Query, payload: bytes) -> bytes:
+        if verb is not Query.CONTRIBUTION:
+            return tenant.answer(verb, payload)
+        with monkeypatch.context() as patched:
+            patched.setattr(Outbox, "keep", dies)
+            with pytest.raises(KeyboardInterrupt):
+                tenant.answer(verb, payload)
+        return b""
+
+    return answer
