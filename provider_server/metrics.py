@@ -46,6 +46,9 @@ class Metrics:
         )
         self.epsilon = Gauge("pharoah_epsilon", "Privacy budget per job-week of the newest release.", registry=registry)
         self.alarms = Gauge("pharoah_alarms", "Drift alarms raised by the newest week.", registry=registry)
+        self.held_back = Gauge(
+            "pharoah_bundle_held_back", "1 if the newest bundle was held back, else 0.", registry=registry
+        )
         self.suspects = Gauge("pharoah_suspects", "Tenants that may have sent false counts.", registry=registry)
         self.left_out = Gauge(
             "pharoah_contributions_left_out",

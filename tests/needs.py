@@ -18,6 +18,7 @@ PYTHON = {
     "causaldata": "`pip install causaldata==0.1.5` adds it",
 }
 DEBIAN = {
+    "amtool": "prometheus-alertmanager",
     "chromium": "chromium",
     "ip": "iproute2",
     "nginx": "libnginx-mod-stream",

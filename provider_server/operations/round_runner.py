@@ -177,6 +177,7 @@ class Rounds:
         if self._publisher.unpublished() and end != self._held_back_end:
             published = self._over_the_link(lambda tenants: publish(self._publisher, tenants))
             self._held_back_end = None if published else end
+            self._metrics.held_back.set(not published)
         return False
 
     def _week(self, tenants: Tenants, window: Window, clock: "_Clock") -> Release:

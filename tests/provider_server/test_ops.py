@@ -9,15 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client import generate_latest
 
 from provider_server.metrics import Metrics
 from provider_server.network.grid_tenants import Why
-from provider_server.operations.alerts import Kind
+from provider_server.operations.alerts import (
+    Kind,
+    alert,
+    drift,
+    held_back,
+    round_waiting,
+    suspects,
+    trustee_away,
+)
 from provider_server.week import Stage
 from tests import needs
+from tests.support.grafana import objections
 
 ROOT = Path(__file__).resolve().parents[2]
+PROMETHEUS, ALERTMANAGER = ROOT / "ops/prometheus/prometheus.yml", ROOT / "ops/alertmanager/alertmanager.yml"
 RULES, TESTS = ROOT / "ops/prometheus/alerts.yml", ROOT / "ops/prometheus/alerts_test.yml"
 DASHBOARDS = sorted((ROOT / "ops/grafana").glob("*.json"))
 NAME = re.compile(r"\bpharoah_\w+")
@@ -144,6 +155,36 @@ def test_dashboards_can_be_imported_as_they_are(dashboard: Path) -> None:
         taken |= own
 
 
-def test_the_alerts_that_both_ways_send_have_one_name() -> None:
-    assert {Kind.ROUND_WAITING, Kind.TRUSTEE_AWAY, Kind.SUSPECTS} <= set(rules())
-    assert not {Kind.DRIFT, Kind.HELD_BACK} & set(rules())  # which no metric tells
+@pytest.mark.nightly
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+def test_dashboards_are_of_the_types_that_grafana_publishes(dashboard: Path, tmp_path: Path) -> None:
+    text = dashboard.read_text(encoding="utf-8")
+    assert objections(text, tmp_path) == ""
+    for right, wrong in (('"schemaVersion": 39', '"schemaVersion": "39"'), ('"absolute"', '"relative"')):
+        assert "is not assignable" in objections(text.replace(right, wrong, 1), tmp_path)
+
+
+def test_dashboards_are_provisioned_with_the_datasource_that_they_take() -> None:
+    folder = ROOT / "ops/grafana/provisioning"
+    source = yaml.safe_load((folder / "datasources/pharoah.yml").read_text(encoding="utf-8"))["datasources"][0]
+    (given,) = {
+        one["query"] for board in DASHBOARDS for one in json.loads(board.read_text("utf-8"))["templating"]["list"]
+    }
+    assert source["type"] == given
+    provider = yaml.safe_load((folder / "dashboards/pharoah.yml").read_text(encoding="utf-8"))["providers"][0]
+    assert provider["type"] == "file"
+
+
+def test_alertmanager_and_prometheus_take_their_files() -> None:
+    assert "valid prometheus config" in promtool("check", "config", PROMETHEUS)
+    command = [str(needs.program("amtool")), "check-config", str(ALERTMANAGER)]
+    subprocess.run(command, check=True, capture_output=True, timeout=LIMITS)
+
+
+def test_the_alerts_that_both_ways_send_have_the_same_labels() -> None:
+    parsed = {one["alert"]: one for one in yaml.safe_load(RULES.read_text("utf-8"))["groups"][0]["rules"]}
+    for condition in (round_waiting("unmask", "Unreachable"), trustee_away(1), suspects(1), drift(1), held_back()):
+        own = alert(condition, since_s=0.0, until_s=1.0)["labels"]
+        assert own["severity"] == parsed[own["alertname"]]["labels"]["severity"]
+        assert own["job"] == yaml.safe_load(PROMETHEUS.read_text("utf-8"))["scrape_configs"][0]["job_name"]
+    assert set(Kind) <= set(parsed)  # who has Prometheus needs nothing else

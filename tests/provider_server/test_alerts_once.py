@@ -1,0 +1,119 @@
+"""A real Prometheus and a real Alertmanager with the shipped files: each alert arrives once, though two send it."""
+
+import contextlib
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import start_http_server
+
+from provider_server.metrics import Metrics
+from provider_server.operations.alerts import Board, Webhook, suspects
+from simulation.run.processes import free_ports
+from tests import needs
+from tests.support.waiting import until
+
+ROOT = Path(__file__).resolve().parents[2]
+WATCHED_S = 12.0  # longer than several scrapes, evaluations and group intervals of a second
+
+
+@contextlib.contextmanager
+def pager() -> Iterator[tuple[str, list[str]]]:
+    """A webhook: its URL, and the status and name of every alert of every notification that came."""
+    arrived: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # the name that http.server looks for
+            notification = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            arrived.extend(f"{one['status']} {one['labels']['alertname']}" for one in notification["alerts"])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as it is there
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/", arrived
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextlib.contextmanager
+def programs(commands: Sequence[Sequence[str]]) -> Iterator[None]:
+    with contextlib.ExitStack() as running:
+        for command in commands:
+            program = running.enter_context(
+                subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            )
+            running.callback(program.terminate)
+        yield
+
+
+def shipped(folder: Path, ports: Sequence[int], metrics: int, url: str, *, relabelled: bool) -> list[list[str]]:
+    """The two programs over the shipped files, with seconds for minutes and ports of this test."""
+    settings = yaml.safe_load((ROOT / "ops/prometheus/prometheus.yml").read_text("utf-8"))
+    settings["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    settings["rule_files"] = [str(ROOT / "ops/prometheus/alerts.yml")]
+    settings["scrape_configs"][0]["static_configs"][0]["targets"] = [f"127.0.0.1:{metrics}"]
+    settings["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"] = [f"127.0.0.1:{ports[1]}"]
+    if not relabelled:
+        del settings["alerting"]["alert_relabel_configs"]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
+    routes = yaml.safe_load((ROOT / "ops/alertmanager/alertmanager.yml").read_text("utf-8"))
+    routes["route"] |= {"group_wait": "1s", "group_interval": "1s"}
+    routes["receivers"][0]["webhook_configs"][0]["url"] = url
+    (folder / "alertmanager.yml").write_text(yaml.safe_dump(routes))
+    at = f"--web.listen-address=127.0.0.1:{ports[0]}", f"--web.listen-address=127.0.0.1:{ports[1]}"
+    return [
+        [
+            str(needs.program("prometheus")),
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/data",
+            at[0],
+        ],
+        [
+            str(needs.program("prometheus-alertmanager")),
+            f"--config.file={folder}/alertmanager.yml",
+            f"--storage.path={folder}/silences",
+            "--cluster.listen-address=",
+            at[1],
+        ],
+    ]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("relabelled", [True, False], ids=["as shipped", "with instance"])
+def test_an_alert_of_prometheus_and_of_the_provider_arrives_once(tmp_path: Path, relabelled: bool) -> None:  # noqa: FBT001
+    metrics = Metrics()
+    metrics.suspects.set(2)
+    metrics.nodes.labels("online").set(40)
+    metrics.certificate_end_s.set(time.time() + 90 * 86_400)
+    server, thread = start_http_server(0, "127.0.0.1", metrics.registry)
+    with (
+        pager() as (url, arrived),
+        free_ports("127.0.0.1", 2) as ports,
+        programs(shipped(tmp_path, ports, server.server_port, url, relabelled=relabelled)),
+        Webhook(f"http://127.0.0.1:{ports[1]}") as webhook,
+    ):
+        board = Board()
+        until(lambda: arrived, "a first notification")
+        end_s = time.monotonic() + WATCHED_S
+        while time.monotonic() < end_s:
+            webhook.put(board.alerts([suspects(2)], time.time()))
+            time.sleep(1.0)
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    assert set(arrived) == {"firing PharoahSuspects"}
+    assert (len(arrived) == 1) == relabelled, arrived
