@@ -30,10 +30,11 @@ import trustee.overview
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from federation.protocol import anchors
+from provider_server.intake import lease_events, lines
 from provider_server.operations import admin, overview as provider_overview, preflight
 from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
-from provider_server.verbs import learning, own_failures, seats, server, store, telemetry
+from provider_server.verbs import learning, leases, own_failures, seats, server, store, telemetry
 from simulation.bench import (
     aggregation,
     attendance as bench_attendance,
@@ -119,7 +120,8 @@ JSON: dict[str, Any] = {
     "pharoah-provider round": list[admin.HeldRound],
     "pharoah-provider round --give-up": list[admin.GivenUp],
     "pharoah-provider keys": anchors.VerificationKeys,
-    "pharoah-provider lease": list[server.LeaseRow],
+    "pharoah-provider lease": list[leases.LeaseRow],
+    "pharoah-provider lease-events": list[leases.EventsRow],
     "pharoah-provider contexts": list[telemetry.ContextRow],
     "pharoah-provider hazard": list[hazard_text.HazardRow],
     "pharoah-provider hazard --events": list[outage_text.OutagesRow],
@@ -165,6 +167,7 @@ def pages() -> dict[str, str]:
     return {
         "commands.md": "\n".join(["# Commands\n", WRITTEN, *_commands()]),
         "settings.md": "\n".join(["# Settings\n", WRITTEN, *_settings()]),
+        "leases.md": "\n".join(["# Events of leases\n", WRITTEN, *_lease_events()]),
         "json.md": "\n".join(["# JSON of verbs\n", WRITTEN, *_json()]),
         "messages.md": "\n".join(["# Messages\n", WRITTEN, *_messages()]),
     }
@@ -279,6 +282,16 @@ def _json() -> Iterator[str]:
         yield f"```json\n{json.dumps(msgspec.json.schema(kind), indent=2)}\n```\n"
 
 
+# ---- events of leases ----------------------------------------------------------------------------------------------
+
+
+def _lease_events() -> Iterator[str]:
+    yield f"{_first_paragraph(lease_events)} One object a line, for `pharoah-provider lease-events` and the webhook.\n"
+    yield f"```json\n{json.dumps(msgspec.json.schema(lease_events.LeaseEvent), indent=2)}\n```\n"
+    yield "## What the webhook answers\n"
+    yield f"```json\n{json.dumps(msgspec.json.schema(lines.Taken), indent=2)}\n```\n"
+
+
 # ---- messages ------------------------------------------------------------------------------------------------------
 
 
@@ -312,7 +325,7 @@ def _by_module() -> dict[str, list[Any]]:
     return found
 
 
-def _first_paragraph(kind: type) -> str:
+def _first_paragraph(kind: object) -> str:
     return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
 
 

@@ -1,7 +1,19 @@
 """`pharoah-provider`: the provider's command line, one function per verb in `verbs/`."""
 
 from federation.runtime.console import CommandLine
-from provider_server.verbs import keys, learning, online, own_failures, page, seats, server, status, store, telemetry
+from provider_server.verbs import (
+    keys,
+    learning,
+    leases,
+    online,
+    own_failures,
+    page,
+    seats,
+    server,
+    status,
+    store,
+    telemetry,
+)
 
 FEDERATION, FLEET, RELEASES, STORE = "Federation", "Fleet", "Releases and findings", "Store"
 
@@ -11,7 +23,7 @@ app = CommandLine(
 )
 app.add(FEDERATION, server.init, server.enrol, server.revoke, seats.reseat, server.renew_certificate)
 app.add(FEDERATION, server.serve, online.online, status.status, server.round_, page.page, keys.keys)
-app.add(FLEET, server.lease, telemetry.contexts, telemetry.hazard, telemetry.repaired)
+app.add(FLEET, leases.lease, leases.lease_events, telemetry.contexts, telemetry.hazard, telemetry.repaired)
 app.add(FLEET, own_failures.own_failures)
 app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain)
 app.add(RELEASES, learning.publish, learning.catalogue, store.findings)

@@ -23,6 +23,8 @@ from federation.transport.client import Peer
 from federation.transport.introductions import Introducing
 from provider_server.hints.poller import Live, polling
 from provider_server.home import CONTROL, founded_hour, open_publisher
+from provider_server.intake import webhook
+from provider_server.intake.recorder import LeaseRecorder
 from provider_server.metrics import Metrics
 from provider_server.network.connections import ConnectionLimits
 from provider_server.network.listeners import CannotListen, Listener
@@ -76,6 +78,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
         try:
             at = socket.create_server((LOOPBACK, listen.metrics_port))
             stack.enter_context(closing(Listener(watching_app(metrics, not_ready), at, None, WATCHERS)))
+            stack.enter_context(webhook.listening(home, LeaseRecorder(provider, home), settings.leases))
             link = stack.enter_context(SuperLink(link_settings, ours=operator_app(ready)))
             online_port = stack.enter_context(online(home, provider, f"{listen.host}:{listen.online_port}"))
         except OSError as error:

@@ -118,6 +118,16 @@ class Publish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epsilon: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
+class Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where events of leases are taken over HTTP, as host:port; see docs/operate.md. Empty: nowhere.
+
+    Senders show the bearer token that lies in `token_file`.
+    """
+
+    listen: str = ""
+    token_file: str = ""
+
+
 class Alerts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Receiver of alerts, in the format of Alertmanager's v2 API. Empty: none."""
 
@@ -135,6 +145,7 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: Names = Names()
     publish: Publish = Publish()
     alerts: Alerts = Alerts()
+    leases: Leases = Leases()
 
     def __post_init__(self) -> None:
         if self.publish.epsilon > 0 and self.plan.delta <= 0:

@@ -30,6 +30,7 @@ from federation.runtime.sqlite import create_file
 from provider_server.fleet.leases import Lease
 from provider_server.store import tables
 from provider_server.store.hint_store import HintStore, begin_above
+from provider_server.store.lease_ends import LeaseEnds
 from provider_server.store.migrations.upgrade import upgrade
 from provider_server.store.own_store import OwnStore
 from provider_server.store.revocations import Revocations, revoke
@@ -86,6 +87,7 @@ class Store:
         self.hints = HintStore(self._engine)
         self.revocations = Revocations(self._engine)
         self.own = OwnStore(self._engine)
+        self.ends = LeaseEnds(self._engine)
 
     def close(self) -> None:
         """Releases the connections."""
@@ -110,6 +112,13 @@ class Store:
                 connection.execute(sa.insert(tables.leases), rows)
                 if places:
                     connection.execute(sa.insert(tables.placements), places)
+
+    def lease(self, lease: LeaseId) -> Lease | None:
+        """One lease by its name."""
+        query = sa.select(tables.leases).where(tables.leases.c.lease == bytes(lease))
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else _lease(*row)
 
     def placed(self, hour: float, until_hour: float | None = None) -> list[tuple[Lease, tuple[str, ...]]]:
         """Leases of this moment, or up to that hour, whose nodes are known by name, in order of start; and names."""

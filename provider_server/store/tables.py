@@ -146,3 +146,9 @@ own_counts = sa.Table(
     sa.Column("round_id", sa.LargeBinary, primary_key=True),
     sa.Column("counts", sa.LargeBinary, nullable=False),
 )
+endings = sa.Table(
+    "endings",
+    metadata,
+    sa.Column("lease", sa.LargeBinary, primary_key=True),
+    sa.Column("requeued", sa.Boolean, nullable=False),
+)

@@ -14,14 +14,10 @@ from federation.runtime.visible import counted_as, reason
 from provider_server.verbs.console import AsRows, Database, Home, failing, print_rows, required, say_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from crypto.ids import TenantId
-    from provider_server.fleet.leases import Lease
-    from provider_server.learning.hardware import Kept
-    from provider_server.learning.on_probation import OnProbation
     from provider_server.operations.admin import GivenUp, HeldRound
-    from provider_server.rounds.provider import Provider
 
 Files = Annotated[
     list[Path] | None, typer.Argument(click_type=InputFile(), help="Cards of the tenants.", show_default=False)
@@ -231,111 +227,6 @@ def _write(file: Path, data: bytes) -> None:
 
 def _enrol_line(row: EnrolRow) -> str:
     return f"{row['card']}: tenant {row['tenant']} {'enrolled' if row['new'] else 'was enrolled already'}"
-
-
-def _place(kept: "Kept | None", nodes: "Sequence[str]", least: "Mapping[str, int]") -> tuple[str, int]:
-    """Context and level of a job on these nodes, of which some may be on probation."""
-    from provider_server.learning.hardware import label_of
-
-    if kept is None:
-        raise ValueError("nodes have no contexts yet: run `pharoah-provider contexts`")
-    number, level = kept.place(nodes)
-    return label_of(number), max(level, *(least.get(node, 0) for node in nodes))
-
-
-class BadLeases(PharoahError):
-    """A file of leases cannot be recorded."""
-
-    default_hint = "nothing was recorded; correct or remove the line"
-
-
-class LeaseRow(TypedDict):
-    """A file, and how many leases of it were recorded."""
-
-    file: str
-    leases: int
-
-
-def lease(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            click_type=InputFile(), help="JSON lines, one per lease; see docs/operate.md.", show_default=False
-        ),
-    ],
-    home: Home = None,
-    database: Database = None,
-    *,
-    as_json: AsRows = False,
-) -> None:
-    """Record granted leases, each with lease, tenant, start_h, end_h, and node_names or nodes, context and level."""
-    from sqlalchemy.exc import IntegrityError
-
-    from provider_server import home as homes
-    from provider_server.learning import hardware, on_probation
-
-    place = required(home)
-    with failing():
-        provider = homes.open_provider(place, database, homes.settings_of(place))
-        try:
-            granted = list(_leases(provider, file, hardware.load(place), on_probation.load(place)))
-            placed = {one.lease: nodes for one, nodes in granted if nodes}
-            provider.record_leases([one for one, _ in granted], placed)
-        except IntegrityError as error:
-            raise BadLeases(f"a lease is recorded already: {file}") from error
-        finally:
-            provider.close()
-    rows: list[LeaseRow] = [{"file": str(file), "leases": len(granted)}]
-    print_rows(rows, lambda row: f"{row['file']}: {counted_as(row['leases'], 'lease')}", as_json=as_json)
-
-
-def _leases(
-    provider: "Provider", file: Path, kept: "Kept | None", probation: "OnProbation"
-) -> "Iterator[tuple[Lease, tuple[str, ...]]]":
-    """The leases of a file and their nodes; a lease with node names has those of telemetry and repairs."""
-    import math
-
-    import msgspec
-
-    from crypto.ids import LeaseId, TenantId
-    from federation.runtime.key_files import read
-    from provider_server.fleet.leases import Lease
-
-    class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        lease: str
-        tenant: str
-        start_h: Annotated[float, msgspec.Meta(ge=0)]
-        end_h: float
-        nodes: Annotated[int, msgspec.Meta(ge=0)] = 0
-        context: str = ""
-        level: Annotated[int, msgspec.Meta(ge=0)] = 0
-        node_names: tuple[str, ...] = ()
-
-        def __post_init__(self) -> None:
-            if not self.start_h < self.end_h < math.inf:
-                raise ValueError("end_h must be finite and after start_h")
-            if bool(self.node_names) == bool(self.nodes and self.context):
-                raise ValueError("give either node_names, or nodes and context")
-
-    seen = set()
-    for number, line in enumerate(read(file).splitlines(), start=1):
-        try:
-            row = msgspec.json.decode(line, type=Line)
-            ids = LeaseId(bytes.fromhex(row.lease)), TenantId(bytes.fromhex(row.tenant))
-            if ids[0] in seen:
-                raise ValueError("this lease is on an earlier line")
-            if ids[1] not in provider.directory.by_id:
-                raise ValueError("this tenant is not enrolled")
-            context, level = row.context, row.level
-            if row.node_names:
-                least = {node: probation.level(node, row.start_h) for node in row.node_names}
-                context, level = _place(kept, row.node_names, least)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise BadLeases(f"{file}, line {number}: {error}") from error
-        seen.add(ids[0])
-        labels = provider.context_labels(row.start_h, context, level)
-        nodes = row.nodes or len(row.node_names)
-        yield Lease(*ids, nodes, row.start_h, row.end_h, labels), row.node_names
 
 
 def serve(

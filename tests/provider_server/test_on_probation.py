@@ -11,10 +11,10 @@ from provider_server.analysis.buildup import BuildUp
 from provider_server.analysis.contexts import Context, ContextMap
 from provider_server.analysis.probation import Probation, shipped
 from provider_server.hints.node_hazard import NodeState, held_up
+from provider_server.intake.recorder import context_of
 from provider_server.learning import hardware, on_probation
 from provider_server.learning.hardware import Kept, Repair
 from provider_server.learning.on_probation import STATE, OnProbation, keep_model, load, load_model
-from provider_server.verbs.server import _place
 
 MODEL = Probation((10.0, 20.0, 30.0), 1e-4, (9.0, 5.0, 3.0, 2.5), (0.1,) * 4, 1.0, 100.0, 50)
 
@@ -63,7 +63,7 @@ def test_a_new_lease_on_a_repaired_node_is_placed_at_its_level() -> None:
         (99.0, "a", 0),
     ):
         least = {node: known.level(node, start_h) for node in nodes}
-        assert _place(kept(), tuple(nodes), least) == ("context 4", level)
+        assert context_of(kept(), tuple(nodes), least) == ("context 4", level)
 
 
 def test_the_map_of_the_fleet_shows_it_and_build_up_stays_as_it_was() -> None:

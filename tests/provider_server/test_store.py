@@ -756,6 +756,7 @@ def a_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         store.revocations.add([keys().tenant_id(0)], 1_800_000_000.0)
         store.own.add(0, 24, [OwnFailure(lease_id(0, 1), 2.0)])
         store.own.add_counts(ROUND, b"counts")
+        store.ends.end(lease_id(0, 1), 9.0, requeued=True)
         store.rounds.add(ROUND_UNDER_WAY, RoundState.COLLECTING, b"plan")
         store.rounds.add_contribution(ROUND_UNDER_WAY, keys().tenant_id(0), b"said")
         store.rounds.add_answer(ROUND_UNDER_WAY, Answer.SHARE, 3, b"said")
@@ -888,4 +889,4 @@ def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
 
 def test_refusals_of_a_database_are_refusals() -> None:
     assert all(issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, StoreNotEmpty))
-    assert newest_version() == "0011"
+    assert newest_version() == "0012"

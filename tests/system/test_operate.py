@@ -82,7 +82,7 @@ def test_every_error_has_its_line() -> None:
 
 
 def test_every_key_of_a_lease_is_there() -> None:
-    text = (ROOT / "provider_server/verbs/server.py").read_text(encoding="utf-8")
+    text = (ROOT / "provider_server/verbs/leases.py").read_text(encoding="utf-8")
     line = text.split("class Line(")[1].split("def ")[0]
     assert [key for names, _ in rows("Leases") for key in spans(names)] == re.findall(r"^        (\w+): ", line, re.M)
 

@@ -1,0 +1,113 @@
+"""Records what happens to leases in the provider's store, one event at a time.
+
+- The same event may come again, and changes nothing: senders repeat what was not confirmed.
+- Hours that a release has counted stay counted. An end that is told later than that cuts the hours after them only.
+- A lease without a planned end counts as running, for at most `OPEN_H`, until its end is told.
+- A lease that has ended does not go on: a job that is requeued gets a lease with another name.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from sqlalchemy.exc import IntegrityError
+
+from provider_server.fleet.leases import Lease
+from provider_server.intake.lease_events import BadLeases, Begin, Change, End, LeaseEvent, Requeue, hours
+from provider_server.learning import hardware, on_probation
+from provider_server.learning.hardware import Kept, label_of
+from provider_server.rounds.provider import Provider
+
+OPEN_H = 8760.0  # a year
+
+
+class Recorded(StrEnum):
+    """What an event was; `KNOWN` if it had been recorded before."""
+
+    BEGUN = "begun"
+    CHANGED = "changed"
+    ENDED = "ended"
+    REQUEUED = "requeued"
+    KNOWN = "known"
+
+
+class LeaseRecorder:
+    """Takes events for one provider; `home` has the contexts of its nodes. Threads may share it."""
+
+    def __init__(self, provider: Provider, home: Path) -> None:
+        self._provider = provider
+        self._home = home
+
+    def take(self, event: LeaseEvent) -> Recorded:
+        """Records an event; BadLeases, and nothing is recorded, where it contradicts what is known."""
+        if isinstance(event, Begin):
+            return self._begin(event)
+        lease = self._provider.store.lease(event.lease_id)
+        if lease is None:
+            raise BadLeases("no lease of this name has begun")
+        at_h = hours(event.until if isinstance(event, Change) else event.at)
+        if at_h < lease.start_h:
+            raise BadLeases("it would end before it began")
+        counted = min(lease.end_h, self._provider.last_end_hour() or 0)
+        end_h = max(at_h, counted)
+        if isinstance(event, Change):
+            return self._change(lease, end_h)
+        return self._end(lease, end_h, event)
+
+    def _begin(self, event: Begin) -> Recorded:
+        provider, tenant = self._provider, event.tenant_id
+        known = provider.store.lease(event.lease_id)
+        nodes = event.nodes or len(event.node_names)
+        if known is not None:
+            if (known.tenant, known.nodes, known.start_h) != (tenant, nodes, event.at_h):
+                raise BadLeases("a lease of this name began otherwise")
+            return Recorded.KNOWN
+        if tenant not in provider.directory.by_id:
+            raise BadLeases("this tenant is not enrolled")
+        if event.at_h < 0:
+            raise BadLeases("it began before 1970")
+        context, level = event.context, event.level
+        if event.node_names:
+            context, level = place(self._home, event.node_names, event.at_h)
+        labels = provider.context_labels(event.at_h, context, level)
+        end_h = event.at_h + OPEN_H if event.until is None else hours(event.until)
+        lease = Lease(event.lease_id, tenant, nodes, event.at_h, end_h, labels)
+        try:
+            provider.record_leases([lease], {lease.lease: event.node_names} if event.node_names else {})
+        except IntegrityError as error:
+            raise BadLeases("a lease of this name was recorded at the same moment") from error
+        return Recorded.BEGUN
+
+    def _change(self, lease: Lease, end_h: float) -> Recorded:
+        if self._provider.store.ends.came(lease.lease):
+            raise BadLeases("this lease has ended")
+        if end_h == lease.end_h:
+            return Recorded.KNOWN
+        self._provider.store.ends.change(lease.lease, end_h)
+        return Recorded.CHANGED
+
+    def _end(self, lease: Lease, end_h: float, event: End) -> Recorded:
+        if self._provider.store.ends.came(lease.lease):
+            if end_h == lease.end_h:
+                return Recorded.KNOWN
+            raise BadLeases("this lease ended at another time")
+        requeued = isinstance(event, Requeue)
+        self._provider.store.ends.end(lease.lease, end_h, requeued=requeued)
+        return Recorded.REQUEUED if requeued else Recorded.ENDED
+
+
+def place(home: Path, nodes: Sequence[str], at_h: float) -> tuple[str, int]:
+    """Context and level of a job that begins on these nodes; BadLeases for a node that has no context."""
+    probation = on_probation.load(home)
+    return context_of(hardware.load(home), nodes, {node: probation.level(node, at_h) for node in nodes})
+
+
+def context_of(kept: Kept | None, nodes: Sequence[str], least: Mapping[str, int]) -> tuple[str, int]:
+    """The same of contexts that are loaded; some nodes may be on probation, with a least level."""
+    if kept is None:
+        raise BadLeases("nodes have no contexts yet: run `pharoah-provider contexts`")
+    try:
+        number, level = kept.place(nodes)
+    except ValueError as error:
+        raise BadLeases(str(error)) from error
+    return label_of(number), max(level, *(least.get(node, 0) for node in nodes))

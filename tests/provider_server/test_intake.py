@@ -1,0 +1,218 @@
+"""Events of leases: what is recorded, what is refused by its line, and who may send it over HTTP."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from crypto.ids import LeaseId
+from federation.runtime.settings import BadSettings
+from provider_server.analysis.buildup import BuildUp
+from provider_server.analysis.contexts import Context, ContextMap
+from provider_server.cli import app
+from provider_server.intake.lease_events import BadLeases, decoded
+from provider_server.intake.lines import LONGEST_LINE, Taken, take_each, total
+from provider_server.intake.recorder import OPEN_H, LeaseRecorder
+from provider_server.intake.webhook import LONGEST_BODY, listening
+from provider_server.learning.hardware import Kept, keep, label_of
+from provider_server.rounds.provider import Provider
+from provider_server.settings import Leases
+from tests.support import schemas
+from tests.support.federations import WEEKS, Grounds, hold
+
+NAME, OTHER = "0a" * 16, "0b" * 16
+
+
+def at(hour: float) -> str:
+    return datetime.fromtimestamp(hour * 3600, UTC).isoformat()
+
+
+@dataclass
+class Scene:
+    """A provider with one tenant and two nodes of a context, and what is told to it."""
+
+    home: Path
+    provider: Provider
+    tenant: str
+
+    def line(self, event: str, **keys: Any) -> bytes:
+        base: dict[str, Any] = {"event": event, "lease": NAME}
+        if event == "begin":
+            base |= {"tenant": self.tenant, "at": at(10.0), "until": at(50.0), "node_names": ["n1", "n2"]}
+        line = base | keys
+        return json.dumps({key: value for key, value in line.items() if value is not None}).encode()
+
+    def told(self, *lines: bytes) -> Taken:
+        return total(take_each(lines, LeaseRecorder(self.provider, self.home)))
+
+    def end_h(self) -> float:
+        lease = self.provider.store.lease(LeaseId(bytes.fromhex(NAME)))
+        assert lease is not None
+        return lease.end_h
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    grounds = Grounds.founded(tmp_path, 1)
+    known = ContextMap((), (Context(4, "all alike", ("n1", "n2"), 0.1, 0.05, 0.2),), 5, ((),), (), ())
+    home = tmp_path / "provider"
+    keep(home, Kept(0, known, {"n1": 0, "n2": 2}, BuildUp().state()))
+    with closing(grounds.provider(tmp_path)) as provider:
+        yield Scene(home, provider, str(grounds.federation.tenants[0].id))
+
+
+def test_a_lease_begins_changes_its_end_and_ends(scene: Scene) -> None:
+    assert scene.told(scene.line("begin"))["begun"] == 1
+    ((lease, nodes),) = scene.provider.placed(20.0)
+    assert (lease.nodes, lease.start_h, lease.end_h, nodes) == (2, 10.0, 50.0, ("n1", "n2"))
+    assert lease.labels == scene.provider.context_labels(10.0, label_of(4), 2)
+    assert scene.told(scene.line("change", until=at(80.0)))["changed"] == 1
+    assert scene.end_h() == 80.0
+    assert scene.told(scene.line("end", at=at(30.5)))["ended"] == 1
+    assert scene.end_h() == 30.5
+    assert scene.provider.placed(31.0) == []
+
+
+def test_without_a_planned_end_a_lease_runs_until_its_end_is_told(scene: Scene) -> None:
+    scene.told(scene.line("begin", until=None))
+    assert scene.end_h() == 10.0 + OPEN_H
+    assert scene.told(scene.line("requeue", at=at(12.0)))["requeued"] == 1
+    assert scene.end_h() == 12.0
+
+
+def test_the_same_lines_again_change_nothing(scene: Scene) -> None:
+    lines = [scene.line("begin"), scene.line("change", until=at(60.0)), scene.line("end", at=at(40.0))]
+    scene.told(*lines[:2])
+    assert scene.told(*lines[:2])["known"] == 2
+    scene.told(lines[2])
+    again = scene.told(lines[0], lines[2])
+    assert (again["known"], again["refused"]) == (2, [])
+    assert scene.end_h() == 40.0
+
+
+@pytest.mark.parametrize(
+    ("event", "keys", "why"),
+    [
+        ("begin", {"lease": OTHER, "tenant": "00" * 16}, "not enrolled"),
+        ("begin", {"lease": OTHER, "node_names": ["n1", "n9"]}, "n9 has no context"),
+        ("begin", {"lease": OTHER, "node_names": ["n1", "n1"]}, "named twice"),
+        ("begin", {"lease": OTHER, "nodes": 2}, "give either"),
+        ("begin", {"lease": OTHER, "node_names": []}, "give either"),
+        ("begin", {"lease": OTHER, "until": at(10.0)}, "after at"),
+        ("begin", {"lease": OTHER, "at": "1969-12-31T00:00:00Z"}, "before 1970"),
+        ("begin", {"lease": OTHER, "at": "1970-01-01T10:00:00"}, "timezone"),
+        ("begin", {"lease": OTHER, "outcome": "failed"}, "outcome"),
+        ("begin", {"lease": "0A" * 16}, "regex"),
+        ("begin", {"node_names": ["n1"]}, "began otherwise"),
+        ("end", {"lease": OTHER, "at": at(20.0)}, "no lease of this name"),
+        ("end", {"at": at(9.0)}, "before it began"),
+        ("end", {}, "at"),
+        ("change", {"until": at(9.0)}, "before it began"),
+        ("stop", {"at": at(20.0)}, "stop"),
+    ],
+)
+def test_a_bad_line_is_named_and_the_others_are_recorded(
+    event: str, keys: dict[str, Any], why: str, scene: Scene
+) -> None:
+    taken = scene.told(scene.line("begin"), b"", scene.line(event, **keys), scene.line("change", until=at(60.0)))
+    assert (taken["begun"], taken["changed"]) == (1, 1)
+    ((refused),) = taken["refused"]
+    assert refused["line"] == 3
+    assert why in refused["error"]
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]", b"null", b'"begin"', b"\xff", b" " * 10 + b"x" * LONGEST_LINE])
+def test_what_is_no_event_is_refused_and_nothing_else(line: bytes, scene: Scene) -> None:
+    assert [one["line"] for one in scene.told(line)["refused"]] == [1]
+    if len(line) < LONGEST_LINE:
+        with pytest.raises(BadLeases):
+            decoded(line)
+
+
+def test_a_lease_that_ended_does_not_go_on(scene: Scene) -> None:
+    scene.told(scene.line("begin"), scene.line("end", at=at(20.0)))
+    late = scene.told(scene.line("change", until=at(60.0)), scene.line("end", at=at(25.0)))
+    assert ["ended" in one["error"] for one in late["refused"]] == [True, True]
+    assert scene.end_h() == 20.0
+
+
+def test_hours_of_a_release_stay_counted(tmp_path: Path) -> None:
+    grounds = Grounds.of_failures(tmp_path, 3, 1)
+    with grounds.opened(tmp_path) as federation:
+        hold(federation, WEEKS[0])
+        provider, tenant = federation.provider, str(federation.tenants[0].id)
+        scene = Scene(tmp_path / "provider", provider, tenant)
+        counted = {"node_names": None, "nodes": 2, "context": "rack 1"}
+        begin = scene.line("begin", **counted, at=at(100.0), until=at(300.0))
+        scene.told(begin, scene.line("end", at=at(120.0)))
+        assert scene.end_h() == WEEKS[0][1]
+
+
+# ---- the verb --------------------------------------------------------------------------------------------------------
+
+
+def test_the_verb_reads_lines_and_names_bad_ones(scene: Scene, tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b"\n".join([scene.line("begin"), b"{}", scene.line("end", at=at(40.0))]))
+    result = CliRunner().invoke(app, ["lease-events", str(file), "--home", str(scene.home), "--json"])
+    assert result.exit_code == 2
+    assert "events.jsonl, line 2:" in result.stderr
+    (row,) = schemas.held("pharoah-provider lease-events", result.stdout)
+    assert (row["begun"], row["ended"], row["refused"]) == (1, 1, 1)
+    words = ["lease-events", "-", "--home", str(scene.home), "--json"]
+    again = CliRunner().invoke(app, words, input=scene.line("begin") + b"\n")
+    assert (again.exit_code, json.loads(again.stdout)[0]["known"]) == (0, 1)
+
+
+# ---- the webhook -----------------------------------------------------------------------------------------------------
+
+TOKEN = "a token of some length"
+
+
+@pytest.fixture
+def webhook(scene: Scene, tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    settings = Leases(listen="127.0.0.1:0", token_file=str(tmp_path / "token"))
+    with listening(scene.home, LeaseRecorder(scene.provider, scene.home), settings) as address:
+        yield f"http://{address}/pharoah/leases"
+
+
+def post(url: str, body: bytes, token: str = TOKEN) -> httpx.Response:
+    return httpx.post(url, content=body, headers={"Authorization": f"Bearer {token}"}, timeout=30)
+
+
+def test_the_webhook_takes_good_lines_and_names_the_others(scene: Scene, webhook: str) -> None:
+    answer = post(webhook, scene.line("begin") + b"\n" + scene.line("change", until=at(60.0)))
+    assert (answer.status_code, answer.json()["begun"], answer.json()["changed"]) == (200, 1, 1)
+    mixed = post(webhook, b"{}\n" + scene.line("end", at=at(40.0)))
+    assert (mixed.status_code, mixed.json()["ended"]) == (422, 1)
+    assert [one["line"] for one in mixed.json()["refused"]] == [1]
+    assert scene.end_h() == 40.0
+
+
+def test_the_webhook_refuses_strangers_and_long_bodies(scene: Scene, webhook: str) -> None:
+    for token in ("-", "x", TOKEN + "x", TOKEN.upper()):
+        assert post(webhook, scene.line("begin"), token).status_code == 401
+    assert httpx.post(webhook, content=scene.line("begin")).status_code == 401
+    assert post(webhook, b"\n" * (LONGEST_BODY + 1)).status_code == 413
+    assert httpx.get(webhook).status_code == 405
+    assert scene.provider.placed(20.0) == []
+
+
+@pytest.mark.parametrize("listen", ["8447", "localhost:", "localhost:x"])
+def test_the_webhook_needs_an_address_and_a_token(listen: str, scene: Scene, tmp_path: Path) -> None:
+    recorder = LeaseRecorder(scene.provider, scene.home)
+    (tmp_path / "short").write_text("x")
+    settings = [Leases(listen=listen), Leases("127.0.0.1:0"), Leases("127.0.0.1:0", str(tmp_path / "short"))]
+    for table in settings:
+        with pytest.raises(BadSettings), listening(scene.home, recorder, table):
+            pass
+    with listening(scene.home, recorder, Leases()) as address:
+        assert address == ""
