@@ -211,11 +211,16 @@ class Listener:
     """A uvicorn server in a thread of its own, with an event loop and worker threads of its own.
 
     It closes `listening`, also where it cannot be served. `address` is host:port, or the path of a Unix socket, whose
-    file is removed at the end.
+    file is removed at the end. `gone` is told the key of a node whose last connection that node has ended.
     """
 
     def __init__(
-        self, app: Asgi, listening: socket.socket, pem: tuple[Path, Path] | None, limits: ConnectionLimits
+        self,
+        app: Asgi,
+        listening: socket.socket,
+        pem: tuple[Path, Path] | None,
+        limits: ConnectionLimits,
+        gone: Callable[[bytes], None] = lambda key: None,
     ) -> None:
         try:
             tls = _tls(*pem) if pem else None
@@ -224,7 +229,7 @@ class Listener:
             raise
         config = uvicorn.Config(
             app,
-            http=partial(TimedProtocol, places=Places(limits), limits=limits, tls=tls),  # type: ignore[arg-type]
+            http=partial(TimedProtocol, places=Places(limits, gone), limits=limits, tls=tls),  # type: ignore[arg-type]
             ws="none",
             loop="asyncio",  # uvloop's reads from a new connection before its protocol can ask for TLS
             lifespan="off",  # Flower's would start servers that the environment may ask for

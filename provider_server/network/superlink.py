@@ -47,6 +47,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 from fastapi import FastAPI
+from sqlalchemy.exc import SQLAlchemyError
 
 from crypto.errors import PharoahError, Refusal
 from federation.runtime.web.guard import Asgi
@@ -164,7 +165,7 @@ class SuperLink:
     def __init__(self, settings: SuperLinkSettings, *, ours: Asgi | None = None) -> None:
         settings.state.touch(mode=0o600)
         app = _flower_app(settings.state)
-        links = app.state.linkstate_factory.state()
+        links = self._links = app.state.linkstate_factory.state()
         self._one_run = threading.Lock()
         self.control = settings.control
         self._operator = Listener(with_ours(app, ours), private_socket(settings.control), None, OPERATOR)
@@ -175,7 +176,7 @@ class SuperLink:
             )
             files = (settings.certificate, settings.key)
             listening = socket.create_server((settings.host, settings.port))
-            self._tenants = Listener(door, listening, files, settings.limits)
+            self._tenants = Listener(door, listening, files, settings.limits, self._miss)
         except BaseException:
             self._operator.close()
             raise
@@ -220,6 +221,19 @@ class SuperLink:
         """Runs `app` in this thread, as `run_server_app` does, after any other that is running here."""
         with self._one_run, _asking():
             run_server_app(self.control, app)
+
+    def _miss(self, pem: bytes) -> None:
+        """A node has gone without a word, as when it was killed: nobody waits for it, and it may come back at once.
+
+        Flower would take it for connected for two heartbeats, and refuse it as long. A node that is there after all
+        says so with its next heartbeat.
+        """
+        try:
+            node_id = self._links.get_node_id_by_public_key(pem)
+            if node_id is not None:
+                self._links.deactivate_node(node_id)
+        except SQLAlchemyError as error:  # a locked database: then it is missed after two heartbeats
+            logger.warning("a node that has gone is not taken note of: %s", type(error).__name__)
 
     def _stop_what_was_left(self, runs: Iterable[Any]) -> None:
         with closing(_client(ControlHttpClient, self.control)) as control:
