@@ -72,8 +72,9 @@ class Share:
     def __len__(self) -> int:
         return self._count
 
-    def __contains__(self, owner: Hashable) -> bool:
-        return owner in self._held
+    def count(self, owner: Hashable) -> int:
+        """How many places an owner has."""
+        return len(self._held.get(owner, ()))
 
     def take(self, owner: Hashable, connection: "TimedProtocol") -> None:
         """A place for a newcomer; if there was none left, another connection is cut, or itself."""
@@ -154,6 +155,11 @@ class TimedProtocol(H11Protocol):
             self.key = key
             self._places.known.take(key, self)
 
+    @property
+    def is_only_one(self) -> bool:
+        """Whether its key has no other connection."""
+        return self._places.known.count(self.key) == 1
+
     def cut(self) -> None:
         """Ends the connection at once, without a word."""
         self._leave()
@@ -199,7 +205,7 @@ class TimedProtocol(H11Protocol):
         """The other side has gone, or was cut off."""
         has_left = not self._is_gone
         self._leave()
-        if has_left and self.key and self.key not in self._places.known:
+        if has_left and self.key and not self._places.known.count(self.key):
             self.loop.run_in_executor(None, self._places.gone, self.key)
         if self.transport is not None:
             super().connection_lost(exc)

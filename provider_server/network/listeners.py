@@ -45,13 +45,12 @@ from provider_server.network.flower import (
 
 OURS = "/pharoah/"
 FLEET = "/v1/fleet/"
-PUSH_OBJECT, PUSH_MESSAGES = FLEET + "push-object", FLEET + "push-messages"
+ACTIVATE, PUSH_OBJECT, PUSH_MESSAGES = (FLEET + name for name in ("activate-node", "push-object", "push-messages"))
 PASSED = frozenset(
-    {PUSH_OBJECT, PUSH_MESSAGES}
+    {ACTIVATE, PUSH_OBJECT, PUSH_MESSAGES}
     | {
         FLEET + name
         for name in (
-            "activate-node",
             "deactivate-node",
             "send-node-heartbeat",
             "pull-messages",
@@ -82,10 +81,13 @@ def with_ours(flower: Asgi, ours: Asgi | None) -> Asgi:
     return app
 
 
-def fleet_only(flower: Asgi, is_registered: Callable[[bytes], bool], largest_object_bytes: int) -> Asgi:
+def fleet_only(
+    flower: Asgi, is_registered: Callable[[bytes], bool], gone: Callable[[bytes], None], largest_object_bytes: int
+) -> Asgi:
     """Passes what tenants may say. A body is read here, up to the limit, since Flower reads without one.
 
-    `is_registered` tells whether a public key (PEM) is that of a node.
+    `is_registered` tells whether a public key (PEM) is that of a node. `gone` is told one whose node joins by its only
+    connection: what Flower may think to be connected with that key was a program that has ended.
     """
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,6 +103,8 @@ def fleet_only(flower: Asgi, is_registered: Callable[[bytes], bool], largest_obj
         if body is None or (path == PUSH_MESSAGES and not _is_own_reply(body)):
             await _refuse(send, 413 if body is None else 403)
             return
+        if path == ACTIVATE and scope[CONNECTION].is_only_one:
+            await run_in_threadpool(gone, scope[CONNECTION].key)
         waiting = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Event:
@@ -242,6 +246,8 @@ class Listener:
         )
         name = listening.getsockname()
         self._file = Path(name) if listening.family is socket.AF_UNIX else None
+        if self._file is None:  # asyncio does it for sockets that say IPPROTO_TCP, which those of create_server do not
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.address = name if self._file else f"{name[0]}:{name[1]}"
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)

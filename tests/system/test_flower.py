@@ -303,7 +303,7 @@ def test_a_question_is_sent_even_if_nobody_reads_the_answers() -> None:
 
 
 def test_whoever_was_gone_is_asked_again_and_answers_in_the_same_round() -> None:
-    replies = iter([Error(ErrorCode.NODE_UNAVAILABLE, ""), blob(b"back")])
+    replies: Iterator[RecordDict | Error] = iter((Error(ErrorCode.NODE_UNAVAILABLE, ""), blob(b"back")))
     answers, silences = ask_grid(LocalGrid({2: says(lambda: next(replies)), **numbered(2, first=3)}), PATIENCE_S)
     assert answers == [b"3", b"4", b"back"]
     assert silences == ()
@@ -316,7 +316,7 @@ def test_a_node_that_comes_while_answers_are_awaited_is_asked_too() -> None:
         def get_node_ids(self) -> Iterable[int]:
             return [2, 3][: next(self.looks) - 1]
 
-    replies = iter([Error(ErrorCode.NODE_UNAVAILABLE, ""), blob(b"back")])
+    replies: Iterator[RecordDict | Error] = iter((Error(ErrorCode.NODE_UNAVAILABLE, ""), blob(b"back")))
     grid = Growing({2: says(lambda: next(replies)), **numbered(1, first=3)})
     assert ask_grid(grid, PATIENCE_S) == ([b"back", b"3"], ())
 
