@@ -589,6 +589,18 @@ def test_a_node_that_is_killed_while_it_answers_and_started_again_answers_in_the
     assert answers == [b"answer"]
 
 
+def test_a_second_program_with_the_key_of_a_node_that_is_connected_is_refused(
+    link: SuperLink, pem: Certificates
+) -> None:
+    key = make_node_key()
+    with ExitStack() as stack:
+        node_id, _ = joined(stack, link, pem, key)
+        second = stack.enter_context(serving(echo, settings(link, pem, key)))
+        second.wait_for(Link.REFUSED)
+        assert [node.node_id for node in link.nodes() if node.online] == [node_id]
+        assert (Link.CONNECTED, node_id) not in second.heard
+
+
 # ---- pacing
 
 
