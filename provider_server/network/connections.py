@@ -10,13 +10,16 @@ its address, the newcomer is cut, which costs next to nothing. Those who have pr
 own, which strangers cannot take. The handshake and the header have `begin_s`; a body has that and the time that it
 takes at `least_bytes_per_s`. An idle connection ends with uvicorn's keep-alive.
 
+Where the other side ends the last connection of a key, `Places.gone` is told the key, on a thread of its own: a program
+that was killed has gone at once, although it could not say so.
+
 Not promised: a place for a stranger from whose address `of_one_address` others come every `lasts_s`; anything about a
 caller that does not take its answer, beyond the places that it holds.
 """
 
 import asyncio
 import ssl
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -69,6 +72,10 @@ class Share:
     def __len__(self) -> int:
         return self._count
 
+    def count(self, owner: Hashable) -> int:
+        """How many places an owner has."""
+        return len(self._held.get(owner, ()))
+
     def take(self, owner: Hashable, connection: "TimedProtocol") -> None:
         """A place for a newcomer; if there was none left, another connection is cut, or itself."""
         held = self._held.setdefault(owner, {})
@@ -100,9 +107,10 @@ def _oldest(held: "dict[TimedProtocol, None]", newcomer: "TimedProtocol") -> "Ti
 
 
 class Places:
-    """The places of one port."""
+    """The places of one port; `gone` is told whose last connection was ended by its own side."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, gone: Callable[[bytes], None] = lambda key: None) -> None:
+        self.gone = gone
         self.strangers = Share(limits.strangers, limits.of_one_address, limits.lasts_s)
         self.known = Share(limits.known, limits.of_one_key)
 
@@ -147,6 +155,11 @@ class TimedProtocol(H11Protocol):
             self.key = key
             self._places.known.take(key, self)
 
+    @property
+    def is_only_one(self) -> bool:
+        """Whether its key has no other connection."""
+        return self._places.known.count(self.key) == 1
+
     def cut(self) -> None:
         """Ends the connection at once, without a word."""
         self._leave()
@@ -190,9 +203,17 @@ class TimedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The other side has gone, or was cut off."""
+        has_left = not self._is_gone
         self._leave()
+        if has_left and self.key and not self._places.known.count(self.key):
+            self.loop.run_in_executor(None, self._places.gone, self.key)
         if self.transport is not None:
             super().connection_lost(exc)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """It was idle for so long that this side ends it."""
+        self._leave()
+        super().timeout_keep_alive_handler()
 
     def shutdown(self) -> None:
         """The server ends."""

@@ -35,6 +35,7 @@ from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from flwr.supercore.protobuf.client import ProtobufClient, ProtobufClientInterceptor
+from flwr.supercore.routers.runtime.tracing import RuntimeTracingMiddleware
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
@@ -42,6 +43,13 @@ from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
 from flwr.superlink.config_loader import SuperLinkLifespanConfig
 from flwr.superlink.grid import HttpGrid
 from flwr.superlink.main import create_app
+from flwr.superlink.routers.control.middlewares import (
+    ControlAuthenticationMiddleware,
+    ControlEventLogMiddleware,
+    ControlLicenseMiddleware,
+    ControlSensitiveResponseMiddleware,
+)
+from flwr.superlink.routers.fleet.middlewares import FleetEventLogMiddleware
 
 __all__ = [
     "FLEET_HTTP_PUBLIC_KEY_HEADER",
@@ -54,9 +62,14 @@ __all__ = [
     "AcquireTaskRequest",
     "ConfigRecord",
     "Context",
+    "ControlAuthenticationMiddleware",
+    "ControlEventLogMiddleware",
     "ControlHttpClient",
+    "ControlLicenseMiddleware",
+    "ControlSensitiveResponseMiddleware",
     "Error",
     "Fab",
+    "FleetEventLogMiddleware",
     "Grid",
     "HeartbeatSender",
     "HttpGrid",
@@ -72,6 +85,7 @@ __all__ = [
     "RegisterNodeRequest",
     "RuntimeHttpClient",
     "RuntimeTokenHttpInterceptor",
+    "RuntimeTracingMiddleware",
     "RuntimeVersionHttpInterceptor",
     "SendTaskHeartbeatRequest",
     "ServerApp",

@@ -1,9 +1,10 @@
 """The tenants over a Flower grid: put a question to all who are there, take the answers as they come.
 
-For every `ask` each connected node gets one message, at once; each node
-gives at most one answer, whatever is delivered twice, late or out of order; and each node that gave none is named in
-`silences` with what is known of the cause. Of what a node says about its own failure only the name of an error class is
-taken over, and only if it reads like one.
+For every `ask` each connected node gets a message, at once. A node that goes meanwhile is waited for some seconds, and
+whoever comes, or comes back, while answers are awaited is asked then: so a program that is killed and started again
+answers in the same round. Each node gives at most one answer, whatever is delivered twice, late or out of order; and
+each node that gave none is named in `silences` with what is known of the cause. Of what a node says about its own
+failure only the name of an error class is taken over, and only if it reads like one.
 
 Not promised: that a node id is a tenant; the transport says which node answered, and who signed an answer is for its
 reader to check. Nor that hostile nodes cost nothing: an answer that Flower cannot inflate takes those of the same pull
@@ -17,9 +18,10 @@ until Flower gives it up, about three minutes.
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, NewType
@@ -39,6 +41,9 @@ NodeId = NewType("NodeId", int)
 MessageId = NewType("MessageId", str)
 
 PULL_AT_ONCE = 16  # answers in memory at a time, and lost at a time
+RETURN_S = 10.0  # how long a node that has gone is waited for: a program starts again in less
+LOOK_S = 1.0  # from one look at who is connected to the next
+NODE_UNAVAILABLE = 5
 DRAIN_S = 60.0  # how long after the deadline an answer that came in time stays fetchable
 LONGEST_NAME = 64
 UNREADABLE = (ProtobufDecodeError, ValueError, TypeError, LookupError, AttributeError, RecursionError)  # by inflating
@@ -48,7 +53,7 @@ FLOWER_ERRORS = {
     2: "CLIENT_APP_RAISED_EXCEPTION",
     3: "MESSAGE_UNAVAILABLE",
     4: "REPLY_MESSAGE_UNAVAILABLE",
-    5: "NODE_UNAVAILABLE",
+    NODE_UNAVAILABLE: "NODE_UNAVAILABLE",
     6: "MOD_FAILED_PRECONDITION",
     7: "INVALID_FAB",
     8: "CLIENT_APP_CRASHED",
@@ -74,6 +79,18 @@ class Silence:
     detail: str = ""
 
 
+@dataclass(slots=True)
+class _Asked:
+    """One question, to be answered until `end_s` of the monotonic clock."""
+
+    verb: Query
+    payload: bytes
+    end_s: float
+    known: set[NodeId] = field(default_factory=set)  # who need not be asked (again)
+    waiting: dict[MessageId, NodeId] = field(default_factory=dict)
+    gone: dict[NodeId, float] = field(default_factory=dict)  # whom Flower takes for disconnected, since when
+
+
 class GridTenants:
     """`provider_server.week.Tenants` over a Flower grid; needs a Flower task's identity, as every ServerApp has it."""
 
@@ -90,33 +107,55 @@ class GridTenants:
 
     def ask(self, query: Query, payload: bytes) -> Iterator[bytes]:
         """Sends before it returns, and the deadline runs from then; what was there in time is yielded even after it."""
-        end_s = time.monotonic() + self._deadline_s
-        return self._answers(query, self._send(query, payload), end_s)
+        asked = _Asked(query, payload, time.monotonic() + self._deadline_s)
+        self._send(asked)
+        return self._answers(asked)
 
-    def _send(self, verb: Query, payload: bytes) -> dict[MessageId, NodeId]:
-        node_ids = [NodeId(node_id) for node_id in sorted(self._grid.get_node_ids())]
-        questions = _questions(verb, payload, node_ids, ttl_s=self._deadline_s + DRAIN_S)
+    def _send(self, asked: "_Asked") -> None:
+        """Puts the question to all who are connected and have not been asked, or have gone since."""
+        connected = [NodeId(node_id) for node_id in sorted(self._grid.get_node_ids())]
+        node_ids = [node_id for node_id in connected if node_id not in asked.known]
+        if not node_ids:
+            return
+        left_s = max(0.0, asked.end_s - time.monotonic())
+        questions = _questions(asked.verb, asked.payload, node_ids, ttl_s=left_s + DRAIN_S)
         sent = [MessageId(message_id or "") for message_id in self._grid.push_messages(questions)]
         sent = sent if len(sent) == len(node_ids) else [MessageId("")] * len(node_ids)
         for message_id, node_id in zip(sent, node_ids, strict=True):
-            if not message_id:
-                self._leave_out(Silence(verb, node_id, Why.UNSENT))
-        return {message_id: node_id for message_id, node_id in zip(sent, node_ids, strict=True) if message_id}
+            asked.known.add(node_id)
+            asked.gone.pop(node_id, None)
+            if message_id:
+                asked.waiting[message_id] = node_id
+            else:
+                self._leave_out(Silence(asked.verb, node_id, Why.UNSENT))
 
-    def _answers(self, verb: Query, waiting: dict[MessageId, NodeId], end_s: float) -> Iterator[bytes]:
-        while waiting:
-            before = len(waiting)
-            for reply in self._arrived(list(waiting)):
-                if (node_id := waiting.pop(MessageId(reply.metadata.reply_to_message_id), None)) is not None:
-                    yield from self._opened(verb, node_id, reply)
-            if len(waiting) < before:
-                continue
-            left_s = end_s - time.monotonic()
-            if left_s <= 0:
+    def _answers(self, asked: "_Asked") -> Iterator[bytes]:
+        look_s = time.monotonic() + LOOK_S
+        while asked.waiting or asked.gone:
+            before = len(asked.waiting)
+            for reply in self._arrived(list(asked.waiting)):
+                if (node_id := asked.waiting.pop(MessageId(reply.metadata.reply_to_message_id), None)) is not None:
+                    yield from self._opened(asked, node_id, reply)
+            is_idle = len(asked.waiting) == before
+            now_s = time.monotonic()
+            left_s = asked.end_s - now_s
+            if is_idle and left_s <= 0:
                 break
-            time.sleep(min(self._poll_s, left_s))
-        for node_id in waiting.values():
-            self._leave_out(Silence(verb, node_id, Why.LATE))
+            self._give_up(asked, until_s=now_s - RETURN_S)
+            if look_s <= now_s < asked.end_s:
+                look_s = now_s + LOOK_S
+                self._send(asked)
+            if is_idle:
+                time.sleep(min(self._poll_s, left_s))
+        for node_id in asked.waiting.values():
+            self._leave_out(Silence(asked.verb, node_id, Why.LATE))
+        self._give_up(asked, until_s=math.inf)
+
+    def _give_up(self, asked: "_Asked", *, until_s: float) -> None:
+        """Waits no longer for those who have gone before."""
+        for node_id in [node_id for node_id, since_s in asked.gone.items() if since_s <= until_s]:
+            del asked.gone[node_id]
+            self._leave_out(Silence(asked.verb, node_id, Why.FAILED, FLOWER_ERRORS[NODE_UNAVAILABLE]))
 
     def _arrived(self, message_ids: list[MessageId]) -> Iterator["Message"]:
         todo = iter(message_ids)
@@ -134,14 +173,18 @@ class GridTenants:
             logger.warning("answers that Flower cannot give now: %s", error.response.status_code)
         return []
 
-    def _opened(self, verb: Query, node_id: NodeId, reply: "Message") -> Iterator[bytes]:
+    def _opened(self, asked: "_Asked", node_id: NodeId, reply: "Message") -> Iterator[bytes]:
+        if reply.has_error() and reply.error.code == NODE_UNAVAILABLE:
+            asked.gone[node_id] = time.monotonic()
+            asked.known.discard(node_id)
+            return
         if reply.has_error():
-            self._leave_out(Silence(verb, node_id, Why.FAILED, _name(reply.error)))
+            self._leave_out(Silence(asked.verb, node_id, Why.FAILED, _name(reply.error)))
             return
         try:
             blob = unwrap(reply.content)
         except DecodeError as error:
-            self._leave_out(Silence(verb, node_id, Why.MALFORMED, type(error).__name__))
+            self._leave_out(Silence(asked.verb, node_id, Why.MALFORMED, type(error).__name__))
             return
         yield blob
 

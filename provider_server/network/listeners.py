@@ -45,13 +45,12 @@ from provider_server.network.flower import (
 
 OURS = "/pharoah/"
 FLEET = "/v1/fleet/"
-PUSH_OBJECT, PUSH_MESSAGES = FLEET + "push-object", FLEET + "push-messages"
+ACTIVATE, PUSH_OBJECT, PUSH_MESSAGES = (FLEET + name for name in ("activate-node", "push-object", "push-messages"))
 PASSED = frozenset(
-    {PUSH_OBJECT, PUSH_MESSAGES}
+    {ACTIVATE, PUSH_OBJECT, PUSH_MESSAGES}
     | {
         FLEET + name
         for name in (
-            "activate-node",
             "deactivate-node",
             "send-node-heartbeat",
             "pull-messages",
@@ -82,10 +81,13 @@ def with_ours(flower: Asgi, ours: Asgi | None) -> Asgi:
     return app
 
 
-def fleet_only(flower: Asgi, is_registered: Callable[[bytes], bool], largest_object_bytes: int) -> Asgi:
+def fleet_only(
+    flower: Asgi, is_registered: Callable[[bytes], bool], gone: Callable[[bytes], None], largest_object_bytes: int
+) -> Asgi:
     """Passes what tenants may say. A body is read here, up to the limit, since Flower reads without one.
 
-    `is_registered` tells whether a public key (PEM) is that of a node.
+    `is_registered` tells whether a public key (PEM) is that of a node. `gone` is told one whose node joins by its only
+    connection: what Flower may think to be connected with that key was a program that has ended.
     """
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,6 +103,8 @@ def fleet_only(flower: Asgi, is_registered: Callable[[bytes], bool], largest_obj
         if body is None or (path == PUSH_MESSAGES and not _is_own_reply(body)):
             await _refuse(send, 413 if body is None else 403)
             return
+        if path == ACTIVATE and scope[CONNECTION].is_only_one:
+            await run_in_threadpool(gone, scope[CONNECTION].key)
         waiting = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Event:
@@ -211,11 +215,16 @@ class Listener:
     """A uvicorn server in a thread of its own, with an event loop and worker threads of its own.
 
     It closes `listening`, also where it cannot be served. `address` is host:port, or the path of a Unix socket, whose
-    file is removed at the end.
+    file is removed at the end. `gone` is told the key of a node whose last connection that node has ended.
     """
 
     def __init__(
-        self, app: Asgi, listening: socket.socket, pem: tuple[Path, Path] | None, limits: ConnectionLimits
+        self,
+        app: Asgi,
+        listening: socket.socket,
+        pem: tuple[Path, Path] | None,
+        limits: ConnectionLimits,
+        gone: Callable[[bytes], None] = lambda key: None,
     ) -> None:
         try:
             tls = _tls(*pem) if pem else None
@@ -224,7 +233,7 @@ class Listener:
             raise
         config = uvicorn.Config(
             app,
-            http=partial(TimedProtocol, places=Places(limits), limits=limits, tls=tls),  # type: ignore[arg-type]
+            http=partial(TimedProtocol, places=Places(limits, gone), limits=limits, tls=tls),  # type: ignore[arg-type]
             ws="none",
             loop="asyncio",  # uvloop's reads from a new connection before its protocol can ask for TLS
             lifespan="off",  # Flower's would start servers that the environment may ask for
@@ -237,6 +246,8 @@ class Listener:
         )
         name = listening.getsockname()
         self._file = Path(name) if listening.family is socket.AF_UNIX else None
+        if self._file is None:  # asyncio does it for sockets that say IPPROTO_TCP, which those of create_server do not
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.address = name if self._file else f"{name[0]}:{name[1]}"
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)

@@ -60,7 +60,6 @@ ROUNDS_TOML = """
 every = "manual"
 join_s = 5.0
 deadline_s = 40.0
-poll_s = 0.2
 retry_s = 0.5
 
 [plan]

@@ -14,8 +14,8 @@
   time stamp only; TLS protects the rest of the request.
 
 Not promised: that the size of a reply reveals nothing (`answer` pads it), nor that an answer survives this process. A
-node that was killed may wait for twice `heartbeat_s` until the SuperLink drops its old connection. The provider can
-make this process fetch and hold a large query.
+node whose machine was cut off may wait for twice `heartbeat_s` until the SuperLink drops its old connection. The
+provider can make this process fetch and hold a large query.
 
     keys = make_node_key()            # keys.public_openssh goes to the provider, who registers it
     settings = NodeSettings("provider.example:8443", Path("roots.pem"), keys.private_pem, tick_s=60.0)
@@ -93,6 +93,7 @@ LOST = (ObjectPullError, ObjectPushError)  # its run is over, or the SuperLink n
 FIRST_PAUSE_S = 0.5
 SLOWER = 1.25  # from one poll without a question to the next
 REQUEST_TIMEOUT_S = 30.0
+KEEP_ALIVE_S = 20.0  # less than the SuperLink's: it takes a node that ends its last connection for gone
 _random = SystemRandom()
 
 
@@ -286,9 +287,11 @@ def _connected(settings: NodeSettings) -> Iterator[FleetNode]:
         f"https://{settings.address}",
         interceptors=(RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(key, public)),
         verify=context,
-        timeout=REQUEST_TIMEOUT_S,
     )
-    client._client.follow_redirects = False
+    client._client.close()
+    client._client = httpx.Client(
+        verify=context, timeout=REQUEST_TIMEOUT_S, limits=httpx.Limits(keepalive_expiry=KEEP_ALIVE_S)
+    )
     public_pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     with closing(client):
         node = FleetNode(client, public_pem, ROUND_BUNDLE_SHA256, settings.heartbeat_s)

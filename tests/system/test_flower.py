@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -233,11 +234,11 @@ def ask_grid(grid: Grid, deadline_s: float = 0.0) -> tuple[list[bytes], tuple[Si
         return list(tenants.ask(Query.CONTRIBUTION, b"plan")), tenants.silences
 
 
-def numbered(count: int) -> dict[int, ClientApp]:
+def numbered(many: int, first: int = 2) -> dict[int, ClientApp]:
     def app(number: int) -> ClientApp:
         return client_app(lambda _verb, _payload: str(number).encode())
 
-    return {number: app(number) for number in range(2, count + 2)}
+    return {number: app(number) for number in range(first, many + first)}
 
 
 def test_replies_delivered_twice_and_out_of_order_are_yielded_once() -> None:
@@ -299,6 +300,25 @@ def test_a_question_is_sent_even_if_nobody_reads_the_answers() -> None:
     with local_task():
         GridTenants(Recording(numbered(2)), 0.0).ask(Query.BUNDLE, b"bundle")
     assert sent == ["query.bundle", "query.bundle"]
+
+
+def test_whoever_was_gone_is_asked_again_and_answers_in_the_same_round() -> None:
+    replies: Iterator[RecordDict | Error] = iter((Error(ErrorCode.NODE_UNAVAILABLE, ""), blob(b"back")))
+    answers, silences = ask_grid(LocalGrid({2: says(lambda: next(replies)), **numbered(2, first=3)}), PATIENCE_S)
+    assert answers == [b"3", b"4", b"back"]
+    assert silences == ()
+
+
+def test_a_node_that_comes_while_answers_are_awaited_is_asked_too() -> None:
+    class Growing(LocalGrid):
+        looks = count(2)
+
+        def get_node_ids(self) -> Iterable[int]:
+            return [2, 3][: next(self.looks) - 1]
+
+    replies: Iterator[RecordDict | Error] = iter((Error(ErrorCode.NODE_UNAVAILABLE, ""), blob(b"back")))
+    grid = Growing({2: says(lambda: next(replies)), **numbered(1, first=3)})
+    assert ask_grid(grid, PATIENCE_S) == ([b"back", b"3"], ())
 
 
 def test_silences_add_up_over_the_questions_of_a_week() -> None:
