@@ -78,7 +78,9 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
         try:
             at = socket.create_server((LOOPBACK, listen.metrics_port))
             stack.enter_context(closing(Listener(watching_app(metrics, not_ready), at, None, WATCHERS)))
-            stack.enter_context(webhook.listening(home, LeaseRecorder(provider, home), settings.leases))
+            stack.enter_context(
+                webhook.listening(home, LeaseRecorder(provider, home, settings.leases.contexts), settings.leases)
+            )
             link = stack.enter_context(SuperLink(link_settings, ours=operator_app(ready)))
             online_port = stack.enter_context(online(home, provider, f"{listen.host}:{listen.online_port}"))
         except OSError as error:

@@ -4,8 +4,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from crypto.ids import TenantId
 from federation.protocol.bundle import LONGEST_NAME
 from federation.protocol.plan import LONGEST_HORIZON, Mechanism, are_in_order
+from federation.runtime.settings import BadSettings
 from provider_server.rounds.planning import PlanSettings
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -121,11 +123,21 @@ class Publish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where events of leases are taken over HTTP, as host:port; see docs/operate.md. Empty: nowhere.
 
-    Senders show the bearer token that lies in `token_file`.
+    Senders show the bearer token that lies in `token_file`. `contexts` maps a list of hosts to the context that they
+    are, `slurm_accounts` an account of Slurm to the id of a tenant, for `pharoah-provider slurm`.
     """
 
     listen: str = ""
     token_file: str = ""
+    contexts: dict[str, str] = {}
+    slurm_accounts: dict[str, str] = {}
+
+    def tenants(self) -> dict[str, TenantId]:
+        """The tenants by account; BadSettings if one is no id."""
+        try:
+            return {account: TenantId(bytes.fromhex(tenant)) for account, tenant in self.slurm_accounts.items()}
+        except ValueError as error:
+            raise BadSettings(f"[leases] slurm_accounts: {error}", hint="give the ids that `enrol` printed") from error
 
 
 class Alerts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

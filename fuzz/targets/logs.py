@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
+from federation.runtime.hostlist import hostlist
 from fuzz.targets.inputs import LIMITS, REPOSITORY, reader
 from fuzz.targets.target import require, target
 from tenant_client.sources import elastic, job_log, kernel_log, nccl_log, scheduler
@@ -86,6 +87,6 @@ def check_lines(data: bytes) -> None:
 def check_hostlist(data: bytes) -> None:
     """And an environment that holds it a placement."""
     text = data.decode("utf-8", "replace")
-    names = list(scheduler.hostlist(text))
+    names = list(hostlist(text))
     require("names", holds=len(names) <= 1 << 16)
     scheduler.placement(dict.fromkeys(("SLURM_JOB_NODELIST", "RANK", "CUDA_VISIBLE_DEVICES", "PET_NNODES"), text))

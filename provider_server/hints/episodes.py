@@ -188,6 +188,11 @@ class Episodes:
         """The leases with an open episode."""
         return frozenset(lease for lease, course in self._courses.items() if course.open)
 
+    @property
+    def known(self) -> frozenset[LeaseId]:
+        """The leases that were looked at and not forgotten."""
+        return frozenset(self._courses)
+
     def ended(self, leases: Iterable[LeaseId]) -> None:
         """Forgets leases that have ended, with their episodes; no hint is needed then."""
         for lease in leases:

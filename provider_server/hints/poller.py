@@ -20,7 +20,7 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ import msgspec
 import polars as pl
 
 from crypto.errors import DecodeError, PharoahError, Refusal
+from crypto.ids import LeaseId
 from crypto.signing import reopened
 from federation.protocol.bundle import Bundle
 from federation.protocol.plan import HOURS_PER_WEEK
@@ -126,7 +127,7 @@ class Live:
             build_up, states = self._read(kept, state, window)
             states = held_up(states, on_probation.load(self._home).levels(end_hour))
             with reporting():
-                self._look(kept, states, max(0, _hour_of(state)), end_hour)
+                self._look(kept, states, end_hour)
             _write(self._home / STATE, build_up.state())
             self._read_to = end_hour
         self._metrics.telemetry_age_s.set(now_s - HOUR_S * self._read_to)
@@ -159,15 +160,15 @@ class Live:
                 states = node_states(build_up.add(replace(hour, rows=rows)))
         return build_up, states
 
-    def _look(self, kept: Kept, states: dict[str, NodeState], last_hour: int, end_hour: int) -> None:
-        """Judges all leases at the end of an hour and stores new hints; `last_hour` is the hour of the look before."""
+    def _look(self, kept: Kept, states: dict[str, NodeState], end_hour: int) -> None:
+        """Judges all leases at the end of an hour and stores new hints."""
         before = self._provider.hints.state()
         episodes = Episodes.resumed(before) if before is not None else Episodes()
         at_h = float(end_hour)
-        since_then = self._provider.leases(float(last_hour), at_h)
-        episodes.ended(lease.lease for lease in since_then if lease.end_h <= at_h)
+        running = {lease.lease for lease in self._provider.leases(at_h, at_h + 1e-6)}
+        episodes.ended(episodes.known - running)  # a lease may have ended long before its end was told
         placed = self._provider.placed(at_h)
-        drafts = episodes.look(at_h, self._hazards(kept, states, placed, at_h))
+        drafts = episodes.look(at_h, self._hazards(kept, states, placed, running, at_h))
         if (after := episodes.state()) != before:
             tenant_of = {lease.lease: lease.tenant for lease, _ in placed}
             self._provider.hints.append([(tenant_of[draft.lease], draft) for draft in drafts], before, after)
@@ -178,11 +179,11 @@ class Live:
         kept: Kept,
         states: dict[str, NodeState],
         placed: Sequence[tuple[Lease, tuple[str, ...]]],
+        running: Set[LeaseId],
         at_h: float,
     ) -> list[LeaseHazard]:
         counts: Counter[str] = Counter()
-        running = self._provider.leases(at_h, at_h + 1e-6)
-        counts[UNPLACED] = len({lease.lease for lease in running} - {lease.lease for lease, _ in placed})
+        counts[UNPLACED] = len(running - {lease.lease for lease, _ in placed})
         view = View(states, kept.contexts.of, self._rates(), self.settings.live.within_hours)
         found: list[LeaseHazard] = []
         for lease, nodes in placed:

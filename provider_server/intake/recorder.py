@@ -9,9 +9,11 @@
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 
 from sqlalchemy.exc import IntegrityError
 
+from federation.runtime.hostlist import hostlist
 from provider_server.fleet.leases import Lease
 from provider_server.intake.lease_events import BadLeases, Begin, Change, End, LeaseEvent, Requeue, hours
 from provider_server.learning import hardware, on_probation
@@ -19,6 +21,7 @@ from provider_server.learning.hardware import Kept, label_of
 from provider_server.rounds.provider import Provider
 
 OPEN_H = 8760.0  # a year
+NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
 class Recorded(StrEnum):
@@ -32,11 +35,15 @@ class Recorded(StrEnum):
 
 
 class LeaseRecorder:
-    """Takes events for one provider; `home` has the contexts of its nodes. Threads may share it."""
+    """Takes events for one provider; `home` has the contexts of its nodes. Threads may share it.
 
-    def __init__(self, provider: Provider, home: Path) -> None:
+    `contexts` maps lists of hosts to their contexts; a lease all of whose nodes are there has one of these.
+    """
+
+    def __init__(self, provider: Provider, home: Path, contexts: Mapping[str, str] = NOBODY) -> None:
         self._provider = provider
         self._home = home
+        self._named = {node: context for hosts, context in contexts.items() for node in hostlist(hosts)}
 
     def take(self, event: LeaseEvent) -> Recorded:
         """Records an event; BadLeases, and nothing is recorded, where it contradicts what is known."""
@@ -68,7 +75,7 @@ class LeaseRecorder:
             raise BadLeases("it began before 1970")
         context, level = event.context, event.level
         if event.node_names:
-            context, level = place(self._home, event.node_names, event.at_h)
+            context, level = place(self._home, event.node_names, event.at_h, self._named)
         labels = provider.context_labels(event.at_h, context, level)
         end_h = event.at_h + OPEN_H if event.until is None else hours(event.until)
         lease = Lease(event.lease_id, tenant, nodes, event.at_h, end_h, labels)
@@ -96,10 +103,14 @@ class LeaseRecorder:
         return Recorded.REQUEUED if requeued else Recorded.ENDED
 
 
-def place(home: Path, nodes: Sequence[str], at_h: float) -> tuple[str, int]:
+def place(home: Path, nodes: Sequence[str], at_h: float, named: Mapping[str, str]) -> tuple[str, int]:
     """Context and level of a job that begins on these nodes; BadLeases for a node that has no context."""
     probation = on_probation.load(home)
-    return context_of(hardware.load(home), nodes, {node: probation.level(node, at_h) for node in nodes})
+    least = {node: probation.level(node, at_h) for node in nodes}
+    told = [named[node] for node in nodes if node in named]
+    if len(told) < len(nodes):
+        return context_of(hardware.load(home), nodes, least)
+    return max(sorted(set(told)), key=told.count), max(least.values())
 
 
 def context_of(kept: Kept | None, nodes: Sequence[str], least: Mapping[str, int]) -> tuple[str, int]:

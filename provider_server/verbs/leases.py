@@ -146,8 +146,8 @@ def lease_events(
     from provider_server.intake.recorder import LeaseRecorder
 
     place = required(home)
-    with failing(), closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
-        recorder = LeaseRecorder(provider, place)
+    with failing(), closing(homes.open_provider(place, database, settings := homes.settings_of(place))) as provider:
+        recorder = LeaseRecorder(provider, place, settings.leases.contexts)
         with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as lines:
             row = _taken(str(file), lines, recorder)
     print_rows([row], _events_line, as_json=as_json)

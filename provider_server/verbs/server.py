@@ -112,7 +112,7 @@ def enrol(
         provider = homes.open_provider(place, database, settings)
         try:
             welcomed = []
-            if leaving := _named(remove or []):
+            if leaving := named_tenants(remove or []):
                 provider.enrol([], left=leaving)
             for path, card in opened:
                 is_new = provider.welcome(card.member, card.node_key.decode())
@@ -193,7 +193,7 @@ def revoke(
 
     place = required(home)
     with failing():
-        named = _named(tenants)
+        named = named_tenants(tenants)
         provider = homes.open_provider(place, database, homes.settings_of(place))
         try:
             provider.revoke(named)
@@ -207,7 +207,8 @@ def _revoke_line(row: RevokeRow) -> str:
     return f"{row['tenant']}: sessions revoked; a running provider applies this within two seconds"
 
 
-def _named(tenants: "Sequence[str]") -> "list[TenantId]":
+def named_tenants(tenants: "Sequence[str]") -> "list[TenantId]":
+    """Ids of tenants as they were printed; PharoahError for a text that is none."""
     from crypto.ids import TenantId
 
     try:

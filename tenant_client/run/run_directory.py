@@ -30,13 +30,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from crypto.ids import LeaseId
+from federation.protocol.job_leases import lease_of_job
+from federation.runtime.hostlist import hostlist, is_number
+from federation.runtime.key_files import HomeError, read_key
 from tenant_client.sources.scheduler import placement
 
 KEPT_RUNS = 20
 DUMPS = "dumps"
+LEASE_KEY = "lease.key"
 RUN_DIR = "PHAROAH_RUN_DIR"
 _PROBE_BYTES = 4096
 _MOST_LETTERS = 200
+_MOST_COMPONENTS = 128  # of Slurm's MAX_HET_JOB_COMPS
 _AUTOLOAD = Path(__file__).resolve().parent / "hook" / "autoload"
 _AT_ONCE = {"PHAROAH_SAMPLE_FIRST_STEP": "1", "PHAROAH_SAMPLE_LOAD": "inf", "PHAROAH_SAMPLE_JITTER": "inf"}
 _DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -51,9 +57,14 @@ class RunDirectory:
     elastic_dir: Path | None
 
 
-def lease_name(env: Mapping[str, str]) -> str:
-    """The scheduler's job id, the same after a requeue; a random name without a scheduler."""
+def lease_name(env: Mapping[str, str], home: Path | None = None) -> str:
+    """The lease of this job's start, if the home has a lease key and the scheduler is Slurm.
+
+    Else the scheduler's job id, the same after a requeue; a random name without a scheduler.
+    """
     where = placement(env)
+    if home is not None and (granted := lease_of_start(env, home)):
+        return str(granted)
     task = "" if where.array_task is None else str(where.array_task)
     if where.scheduler == "slurm":
         job = where.array_job_id or where.job_id
@@ -62,6 +73,27 @@ def lease_name(env: Mapping[str, str]) -> str:
         job = f"{where.namespace or 'default'}-{where.job_id or where.pod or 'pod'}"
         return _plain(f"k8s-{job}-{task}" if task else f"k8s-{job}")
     return f"local-{os.urandom(8).hex()}"
+
+
+def lease_of_start(env: Mapping[str, str], home: Path) -> LeaseId | None:
+    """The lease of the start of Slurm's job in an environment; None without a job, or without a usable lease key."""
+    job, restarts = _component(env), env.get("SLURM_RESTART_COUNT", "0")
+    if not (is_number(job) and is_number(restarts)):
+        return None
+    try:
+        key = read_key(home / LEASE_KEY)
+    except HomeError:
+        return None
+    return lease_of_job(key, env.get("SLURM_CLUSTER_NAME", ""), int(job), int(restarts))
+
+
+def _component(env: Mapping[str, str]) -> str:
+    """The id of Slurm's job; of a heterogeneous one that of the component on this node."""
+    node, size = env.get("SLURMD_NODENAME", ""), env.get("SLURM_HET_SIZE", "")
+    for group in range(min(int(size), _MOST_COMPONENTS)) if is_number(size) and node else ():
+        if node in hostlist(env.get(f"SLURM_JOB_NODELIST_HET_GROUP_{group}", "")):
+            return env.get(f"SLURM_JOB_ID_HET_GROUP_{group}", "")
+    return env.get("SLURM_JOB_ID", "")
 
 
 def job_name(command: Sequence[str], env: Mapping[str, str]) -> str:

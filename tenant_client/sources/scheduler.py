@@ -7,12 +7,10 @@ What a scheduler says about failures (NODE FAILURE, preemption) stands in the jo
     ('81', 3, ('gpu01', 'gpu02', 'gpu03', 'gpu7'))
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_MOST_NODES = 1 << 16
-_PART = re.compile(r"(?P<prefix>[^,\[\]]*)(?:\[(?P<ranges>[^\[\]]*)\])?(?P<suffix>[^,\[\]]*)")
+from federation.runtime.hostlist import hostlist, is_number
 
 
 @dataclass(frozen=True)
@@ -91,30 +89,6 @@ def placement(environment: Mapping[str, str]) -> Placement:
     )
 
 
-def hostlist(text: str) -> Iterator[str]:
-    """The hosts of Slurm's notation, `node[01-04,7],login`: widths are kept, a broken part is taken as it is."""
-    left = _MOST_NODES
-    for part in re.findall(r"[^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)*", text):
-        for host in _expand(part) if part else ():
-            if left == 0:
-                return
-            left -= 1
-            yield host
-
-
-def _expand(part: str) -> Iterator[str]:
-    found = _PART.fullmatch(part)
-    if not found or found["ranges"] is None:
-        yield part
-        return
-    for piece in found["ranges"].split(","):
-        first, _, last = piece.strip().partition("-")
-        if not _is_number(first) or not _is_number(last or first):
-            continue
-        for number in range(int(first), int(last or first) + 1):
-            yield f"{found['prefix']}{number:0{len(first)}}{found['suffix']}"
-
-
 def _scheduler(environment: Mapping[str, str]) -> str:
     if environment.get("SLURM_JOB_ID"):
         return "slurm"
@@ -138,8 +112,4 @@ def _text(environment: Mapping[str, str], names: Sequence[str], *, but: str = ""
 
 def _number(environment: Mapping[str, str], names: Sequence[str]) -> int | None:
     values = (environment.get(name, "") for name in names)
-    return next((int(value) for value in values if _is_number(value)), None)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 10
+    return next((int(value) for value in values if is_number(value)), None)

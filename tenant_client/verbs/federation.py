@@ -47,6 +47,14 @@ def enrol(
     head: Annotated[
         str, typer.Option(help="The expected fingerprint of the directory's head, from other members.")
     ] = "",
+    lease_key: Annotated[
+        Path | None,
+        typer.Option(
+            click_type=InputFile(),
+            help="Take the key by which jobs find their leases, from a file of the provider's.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     new_node_key: Annotated[
         bool, typer.Option("--new-node-key", help="Replace the node's key and write a new card; other keys stay.")
@@ -57,12 +65,33 @@ def enrol(
 
     The second call pins the directory of members. Signing keys are never replaced.
     """
-    if invitation is None:
+    if lease_key is not None:
+        _take_lease_key(home, lease_key, as_json=as_json)
+    elif invitation is None:
         _make_card(home, card, new_node_key=new_node_key, as_json=as_json)
     elif new_node_key:
         raise typer.BadParameter("--new-node-key takes no invitation: make the card first", param_hint="--new-node-key")
     else:
         _take(home, invitation, head, as_json=as_json)
+
+
+class Keyed(TypedDict):
+    """A home, and the file of its lease key."""
+
+    home: str
+    lease_key: str
+
+
+def _take_lease_key(home: Path, file: Path, *, as_json: bool) -> None:
+    from federation.runtime.key_files import read_key, replace_secret
+    from tenant_client.home import member
+    from tenant_client.run.run_directory import LEASE_KEY
+
+    with failing():
+        member(home)
+        replace_secret(home / LEASE_KEY, read_key(file))
+    taken: Keyed = {"home": str(home), "lease_key": str(home / LEASE_KEY)}
+    _tell(taken, as_json=as_json)
 
 
 def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> None:
@@ -131,7 +160,7 @@ def _write_settings(home: Path, invited: "Invitation") -> None:
         )
 
 
-def _tell(fields: Carded | Joined, *, as_json: bool) -> None:
+def _tell(fields: Carded | Joined | Keyed, *, as_json: bool) -> None:
     if as_json:
         show_json(fields)
         return

@@ -26,7 +26,8 @@ Lease = Annotated[
     str,
     typer.Option(
         envvar="PHAROAH_LEASE",
-        help="The lease that the job runs on; by default the scheduler's job id, else a random name.",
+        help="The lease that the job runs on; by default that of Slurm's job if the home has a lease key, else the"
+        " scheduler's job id, else a random name.",
         show_default=False,
     ),
 ]
@@ -177,7 +178,7 @@ def run(
         command,
         RunSettings(
             home=home.absolute(),
-            lease=lease or lease_name(os.environ),
+            lease=lease or lease_name(os.environ, home),
             job=job_name(command, os.environ),
             program=Path(command[0]).name,
             watch=watch,
@@ -211,7 +212,7 @@ def attach(
     from tenant_client.run.run_directory import lease_name
     from tenant_client.run.settings import RunSettings
 
-    name = lease or lease_name(os.environ)
+    name = lease or lease_name(os.environ, home)
     settings = RunSettings(home.absolute(), name, watch=watch, quiet=quiet, logs=tuple(logs or ()), poll_s=poll_s)
     with failing():
         attached(target, settings)

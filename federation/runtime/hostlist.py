@@ -1,0 +1,40 @@
+"""Slurm's notation for lists of hosts.
+
+>>> list(hostlist("gpu[01-03,7],login"))
+['gpu01', 'gpu02', 'gpu03', 'gpu7', 'login']
+"""
+
+import re
+from collections.abc import Iterator
+
+_MOST_NODES = 1 << 16
+_PART = re.compile(r"(?P<prefix>[^,\[\]]*)(?:\[(?P<ranges>[^\[\]]*)\])?(?P<suffix>[^,\[\]]*)")
+
+
+def hostlist(text: str) -> Iterator[str]:
+    """The hosts of Slurm's notation, `node[01-04,7],login`: widths are kept, a broken part is taken as it is."""
+    left = _MOST_NODES
+    for part in re.findall(r"[^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)*", text):
+        for host in _expand(part) if part else ():
+            if left == 0:
+                return
+            left -= 1
+            yield host
+
+
+def _expand(part: str) -> Iterator[str]:
+    found = _PART.fullmatch(part)
+    if not found or found["ranges"] is None:
+        yield part
+        return
+    for piece in found["ranges"].split(","):
+        first, _, last = piece.strip().partition("-")
+        if not is_number(first) or not is_number(last or first):
+            continue
+        for number in range(int(first), int(last or first) + 1):
+            yield f"{found['prefix']}{number:0{len(first)}}{found['suffix']}"
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number of at most ten ASCII digits."""
+    return text.isascii() and text.isdigit() and len(text) <= 10

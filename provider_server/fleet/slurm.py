@@ -1,0 +1,154 @@
+"""Starts of jobs as Slurm accounts for them: from `sacct --json --duplicates`, or slurmrestd's answer for `/jobs`.
+
+Read are the schemas of Slurm's OpenAPI plugin dbv0.0.38 (Slurm 22.05), where an unknown number is null, and of the
+data parser v0.0.40 (23.11) and later, where it is an object with `set`, `infinite` and `number`, and a state is a list.
+
+Guarantees. A start is a run of a job until it ends or is requeued: each has a record of its own, and the nth of a job's
+records is its start after n - 1 restarts, as SLURM_RESTART_COUNT counts. Records before a resize are part of the start
+that goes on. Tasks of arrays and components of heterogeneous jobs have job ids of their own. Jobs that were never given
+nodes are left out. Names of users, commands and working directories are not read.
+
+Not promised: the right number of restarts where records are missing, as without `--duplicates`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import msgspec
+
+from crypto.errors import PharoahError
+from federation.runtime.hostlist import hostlist
+
+REQUEUED = frozenset({"REQUEUED", "REQUEUE", "SPECIAL_EXIT", "REQUEUE_HOLD", "REQUEUE_FED"})
+_RESIZED = "RESIZING"
+_LIMIT_S = 60
+
+
+class UnusableSlurm(PharoahError):
+    """What Slurm said cannot be read."""
+
+    default_hint = "pass the output of `sacct --json --duplicates`, or set PATH and SLURM_CONF so that sacct answers"
+
+
+@dataclass(frozen=True)
+class JobStart:
+    """One start of a job; times in seconds since 1970. `end_s` None: it runs. `limit_s` None: it has no time limit."""
+
+    cluster: str
+    job: int
+    restarts: int
+    account: str
+    partition: str
+    nodes: tuple[str, ...]
+    start_s: int
+    end_s: int | None
+    limit_s: int | None
+    suspended_s: int
+    state: str
+
+    @property
+    def is_requeued(self) -> bool:
+        """Whether it ended since the job was put back into the queue."""
+        return self.state in REQUEUED
+
+    @property
+    def planned_end_s(self) -> int | None:
+        """When its time limit ends it, which does not run while it is suspended; None without a limit."""
+        return None if self.limit_s is None else self.start_s + self.limit_s + self.suspended_s
+
+
+class _Number(msgspec.Struct, frozen=True):
+    set: bool = False
+    infinite: bool = False
+    number: int = 0
+
+
+_Maybe = int | _Number | None
+
+
+class _Time(msgspec.Struct, frozen=True):
+    start: _Maybe = None
+    end: _Maybe = None
+    limit: _Maybe = None
+    suspended: _Maybe = None
+
+
+class _State(msgspec.Struct, frozen=True):
+    current: str | list[str] = ""
+
+
+class _Job(msgspec.Struct, frozen=True):
+    job_id: int
+    cluster: str
+    state: _State
+    time: _Time
+    nodes: str | None = None
+    account: str | None = None
+    partition: str | None = None
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    jobs: list[_Job]
+    errors: list[msgspec.Raw] = []
+
+
+def read_starts(answer: bytes) -> list[JobStart]:
+    """The starts of jobs in an answer, in order of start; UnusableSlurm where it is none, or reports errors."""
+    try:
+        read = msgspec.json.decode(answer, type=_Answer)
+    except msgspec.MsgspecError as error:
+        raise UnusableSlurm(f"not an answer of Slurm: {error}") from error
+    if read.errors:
+        raise UnusableSlurm(f"Slurm reports {bytes(read.errors[0]).decode(errors='replace')[:200]}")
+    records = sorted(filter(None, map(_record, read.jobs)), key=lambda one: (one.cluster, one.job, one.start_s))
+    starts: list[JobStart] = []
+    for _job, group in groupby(records, key=lambda one: (one.cluster, one.job)):
+        starts += _numbered(list(group))
+    return sorted(starts, key=lambda one: (one.start_s, one.job))
+
+
+def _numbered(records: Sequence[JobStart]) -> Iterator[JobStart]:
+    """The starts of one job from its records in order of start."""
+    restarts, begun_s = 0, None
+    for record in records:
+        start_s = record.start_s if begun_s is None else begun_s
+        if record.state == _RESIZED and record is not records[-1]:
+            begun_s = start_s
+            continue
+        yield replace(record, restarts=restarts, start_s=start_s)
+        restarts, begun_s = restarts + 1, None
+
+
+def _record(job: _Job) -> JobStart | None:
+    """None for a job that has not begun, or was never given nodes."""
+    start_s, end_s, nodes = _number(job.time.start), _number(job.time.end), job.nodes or ""
+    suspended_s = _number(job.time.suspended) or 0
+    if not start_s or nodes in ("", "None assigned") or (end_s and end_s - suspended_s <= start_s):
+        return None
+    limit_min = _number(job.time.limit)
+    states = job.state.current
+    return JobStart(
+        cluster=job.cluster,
+        job=job.job_id,
+        restarts=0,
+        account=job.account or "",
+        partition=job.partition or "",
+        nodes=tuple(hostlist(nodes)),
+        start_s=start_s,
+        end_s=end_s or None,
+        limit_s=None if limit_min is None else _LIMIT_S * limit_min,
+        suspended_s=suspended_s,
+        state=states if isinstance(states, str) else _telling(states),
+    )
+
+
+def _telling(states: Sequence[str]) -> str:
+    """Of the states that newer versions list, the one that says that a job was requeued, else the first."""
+    return next((state for state in states if state in REQUEUED), states[0] if states else "")
+
+
+def _number(value: _Maybe) -> int | None:
+    if isinstance(value, _Number):
+        return value.number if value.set and not value.infinite else None
+    return value
