@@ -26,7 +26,7 @@ Lease = Annotated[
     str,
     typer.Option(
         envvar="PHAROAH_LEASE",
-        help="The lease that the job runs on; by default that of Slurm's job if the home has a lease key, else the"
+        help="The lease that the job runs on; by default that of Slurm's job or Kubernetes' pods if the home has a lease key, else the"
         " scheduler's job id, else a random name.",
         show_default=False,
     ),
