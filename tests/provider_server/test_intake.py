@@ -19,7 +19,7 @@ from provider_server.learning.hardware import label_of
 from provider_server.settings import Leases
 from tests.support import schemas
 from tests.support.federations import WEEKS, Grounds, hold
-from tests.support.leasing import Scene, at, scene as scene
+from tests.support.leasing import Scene, at, founded as founded, scene as scene
 
 OTHER = "0b" * 16
 
@@ -99,6 +99,7 @@ def test_a_lease_that_ended_does_not_go_on(scene: Scene) -> None:
     assert scene.end_h() == 20.0
 
 
+@pytest.mark.nightly
 def test_hours_of_a_release_stay_counted(tmp_path: Path) -> None:
     grounds = Grounds.of_failures(tmp_path, 3, 1)
     with grounds.opened(tmp_path) as federation:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crypto.ids import TenantId
-from federation.protocol.job_leases import lease_key
 from typer.testing import CliRunner
 
 from crypto.errors import DecodeError, Unreachable
+from crypto.ids import TenantId
+from federation.protocol.job_leases import lease_key
 from federation.protocol.pod_leases import Gang, lease_of_gang
 from federation.runtime.key_files import write_secret
 from federation.runtime.settings import BadSettings
@@ -40,7 +40,7 @@ from tenant_client.run.run_directory import LEASE_KEY, lease_of_start
 from tests.support import schemas
 from tests.support.kubernetes_api import FakeApi, Served, served
 from tests.support.kubernetes_schema import violations
-from tests.support.leasing import Scene, scene as scene
+from tests.support.leasing import Scene, founded as founded, scene as scene
 from tests.support.waiting import until
 
 START = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -1,6 +1,7 @@
 """A provider with one tenant whose leases begin and end, and two nodes in a context."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -50,11 +51,20 @@ class Scene:
         return lease.end_h
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    grounds = Grounds.founded(tmp_path, 1)
+@pytest.fixture(scope="module")
+def founded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Grounds]:
+    """A federation of one tenant, and where it lies; founded once, and copied for each test."""
+    root = tmp_path_factory.mktemp("founded")
+    grounds = Grounds.founded(root, 1)
     known = ContextMap((), (Context(4, "all alike", ("n1", "n2"), 0.1, 0.05, 0.2),), 5, ((),), (), ())
-    home = tmp_path / "provider"
-    keep(home, Kept(0, known, {"n1": 0, "n2": 2}, BuildUp().state()))
+    keep(root / "provider", Kept(0, known, {"n1": 0, "n2": 2}, BuildUp().state()))
+    return root, grounds
+
+
+@pytest.fixture
+def scene(founded: tuple[Path, Grounds], tmp_path: Path) -> Iterator[Scene]:
+    """A copy of it, open."""
+    root, grounds = founded
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
     with closing(grounds.provider(tmp_path)) as provider:
-        yield Scene(home, provider, str(grounds.federation.tenants[0].id))
+        yield Scene(tmp_path / "provider", provider, str(grounds.federation.tenants[0].id))
