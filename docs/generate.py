@@ -34,7 +34,7 @@ from provider_server.intake import lease_events, lines
 from provider_server.operations import admin, overview as provider_overview, preflight
 from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
-from provider_server.verbs import learning, leases, own_failures, seats, server, slurm, store, telemetry
+from provider_server.verbs import kubernetes, learning, leases, own_failures, seats, server, slurm, store, telemetry
 from simulation.bench import (
     aggregation,
     attendance as bench_attendance,
@@ -124,6 +124,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider lease-events": list[leases.EventsRow],
     "pharoah-provider slurm": list[slurm.SlurmRow],
     "pharoah-provider lease-key": list[slurm.LeaseKeyRow],
+    "pharoah-provider kubernetes": list[kubernetes.KubernetesRow],
     "pharoah-provider contexts": list[telemetry.ContextRow],
     "pharoah-provider hazard": list[hazard_text.HazardRow],
     "pharoah-provider hazard --events": list[outage_text.OutagesRow],

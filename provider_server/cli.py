@@ -3,6 +3,7 @@
 from federation.runtime.console import CommandLine
 from provider_server.verbs import (
     keys,
+    kubernetes,
     learning,
     leases,
     online,
@@ -24,8 +25,8 @@ app = CommandLine(
 )
 app.add(FEDERATION, server.init, server.enrol, server.revoke, seats.reseat, server.renew_certificate)
 app.add(FEDERATION, server.serve, online.online, status.status, server.round_, page.page, keys.keys)
-app.add(FLEET, leases.lease, leases.lease_events, telemetry.contexts, telemetry.hazard, telemetry.repaired)
-app.add(FLEET, own_failures.own_failures, slurm.slurm, slurm.lease_key)
+app.add(FLEET, leases.lease, leases.lease_events, slurm.slurm, kubernetes.kubernetes, slurm.lease_key)
+app.add(FLEET, telemetry.contexts, telemetry.hazard, telemetry.repaired, own_failures.own_failures)
 app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain)
 app.add(RELEASES, learning.publish, learning.catalogue, store.findings)
 app.add(STORE, store.backup, store.restore)

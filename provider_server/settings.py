@@ -140,6 +140,27 @@ class Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise BadSettings(f"[leases] slurm_accounts: {error}", hint="give the ids that `enrol` printed") from error
 
 
+class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which pods of a cluster are leases, for `pharoah-provider kubernetes`; see docs/kubernetes.md.
+
+    `namespaces` says by its id which tenant a namespace is; `resources` are what leased pods ask for, by how the names
+    begin. Without `server` it is the cluster in which the provider runs; the files are those of a service account.
+    """
+
+    namespaces: dict[str, str] = {}
+    resources: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] = ("nvidia.com/", "amd.com/")
+    server: str = ""
+    token_file: str = ""
+    ca_file: str = ""
+
+    def tenants(self) -> dict[str, TenantId]:
+        """The tenants by namespace; BadSettings for what is no id."""
+        try:
+            return {name: TenantId(bytes.fromhex(tenant)) for name, tenant in self.namespaces.items()}
+        except ValueError as error:
+            raise BadSettings(f"[kubernetes] namespaces: {error}", hint="copy the id that `enrol` printed") from error
+
+
 class Alerts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Receiver of alerts, in the format of Alertmanager's v2 API. Empty: none."""
 
@@ -158,6 +179,7 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     publish: Publish = Publish()
     alerts: Alerts = Alerts()
     leases: Leases = Leases()
+    kubernetes: Kubernetes = Kubernetes()
 
     def __post_init__(self) -> None:
         if self.publish.epsilon > 0 and self.plan.delta <= 0:

@@ -32,9 +32,10 @@ from pathlib import Path
 
 from crypto.ids import LeaseId
 from federation.protocol.job_leases import lease_of_job
+from federation.protocol.pod_leases import lease_of_gang
 from federation.runtime.hostlist import hostlist, is_number
 from federation.runtime.key_files import HomeError, read_key
-from tenant_client.sources.scheduler import placement
+from tenant_client.sources.scheduler import gang_of, placement
 
 KEPT_RUNS = 20
 DUMPS = "dumps"
@@ -58,7 +59,7 @@ class RunDirectory:
 
 
 def lease_name(env: Mapping[str, str], home: Path | None = None) -> str:
-    """The lease of this job's start, if the home has a lease key and the scheduler is Slurm.
+    """The lease of this job's start, if the home has a lease key and a scheduler started it.
 
     Else the scheduler's job id, the same after a requeue; a random name without a scheduler.
     """
@@ -76,15 +77,18 @@ def lease_name(env: Mapping[str, str], home: Path | None = None) -> str:
 
 
 def lease_of_start(env: Mapping[str, str], home: Path) -> LeaseId | None:
-    """The lease of the start of Slurm's job in an environment; None without a job, or without a usable lease key."""
-    job, restarts = _component(env), env.get("SLURM_RESTART_COUNT", "0")
-    if not (is_number(job) and is_number(restarts)):
+    """The lease of the start of Slurm's job or Kubernetes' pods; None without a job, or without a usable lease key."""
+    job, restarts, gang = _component(env), env.get("SLURM_RESTART_COUNT", "0"), gang_of(env)
+    of_slurm = is_number(job) and is_number(restarts)
+    if not (of_slurm or gang):
         return None
     try:
         key = read_key(home / LEASE_KEY)
     except HomeError:
         return None
-    return lease_of_job(key, env.get("SLURM_CLUSTER_NAME", ""), int(job), int(restarts))
+    if of_slurm:
+        return lease_of_job(key, env.get("SLURM_CLUSTER_NAME", ""), int(job), int(restarts))
+    return lease_of_gang(key, gang) if gang else None
 
 
 def _component(env: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ What a scheduler says about failures (NODE FAILURE, preemption) stands in the jo
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from federation.protocol.pod_leases import Gang
 from federation.runtime.hostlist import hostlist, is_number
 
 
@@ -87,6 +88,20 @@ def placement(environment: Mapping[str, str]) -> Placement:
         gpus=_gpus(environment),
         ends_at_s=_number(environment, ("SLURM_JOB_END_TIME",)),
     )
+
+
+def gang_of(environment: Mapping[str, str]) -> Gang | None:
+    """The pods that work together with this one, by what the downward API told it; None outside of a pod.
+
+    `JOBSET_UID` and `JOBSET_RESTART`, `JOB_UID` and `POD_UID` come from the pod's metadata (docs/kubernetes.md);
+    `JOB_COMPLETION_INDEX` is set by Kubernetes itself, in pods of indexed Jobs.
+    """
+    if jobset := environment.get("JOBSET_UID"):
+        return Gang("jobset", jobset, _number(environment, ("JOBSET_RESTART",)) or 0)
+    if (job := environment.get("JOB_UID")) and environment.get("JOB_COMPLETION_INDEX"):
+        return Gang("job", job)
+    pod = environment.get("POD_UID")
+    return Gang("pod", pod) if pod else None
 
 
 def _scheduler(environment: Mapping[str, str]) -> str:

@@ -26,8 +26,8 @@ Lease = Annotated[
     str,
     typer.Option(
         envvar="PHAROAH_LEASE",
-        help="The lease that the job runs on; by default that of Slurm's job if the home has a lease key, else the"
-        " scheduler's job id, else a random name.",
+        help="The lease that the job runs on; by default that of Slurm's job or Kubernetes' pods if the home has a"
+        " lease key, else the scheduler's job id, else a random name.",
         show_default=False,
     ),
 ]

@@ -2,9 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,60 +9,19 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from crypto.ids import LeaseId
 from federation.runtime.settings import BadSettings
-from provider_server.analysis.buildup import BuildUp
-from provider_server.analysis.contexts import Context, ContextMap
 from provider_server.cli import app
 from provider_server.intake.lease_events import BadLeases, decoded
-from provider_server.intake.lines import LONGEST_LINE, Taken, take_each, total
+from provider_server.intake.lines import LONGEST_LINE
 from provider_server.intake.recorder import OPEN_H, LeaseRecorder
 from provider_server.intake.webhook import LONGEST_BODY, listening
-from provider_server.learning.hardware import Kept, keep, label_of
-from provider_server.rounds.provider import Provider
+from provider_server.learning.hardware import label_of
 from provider_server.settings import Leases
 from tests.support import schemas
 from tests.support.federations import WEEKS, Grounds, hold
+from tests.support.leasing import Scene, at, founded as founded, scene as scene
 
-NAME, OTHER = "0a" * 16, "0b" * 16
-
-
-def at(hour: float) -> str:
-    return datetime.fromtimestamp(hour * 3600, UTC).isoformat()
-
-
-@dataclass
-class Scene:
-    """A provider with one tenant and two nodes of a context, and what is told to it."""
-
-    home: Path
-    provider: Provider
-    tenant: str
-
-    def line(self, event: str, **keys: Any) -> bytes:
-        base: dict[str, Any] = {"event": event, "lease": NAME}
-        if event == "begin":
-            base |= {"tenant": self.tenant, "at": at(10.0), "until": at(50.0), "node_names": ["n1", "n2"]}
-        line = base | keys
-        return json.dumps({key: value for key, value in line.items() if value is not None}).encode()
-
-    def told(self, *lines: bytes) -> Taken:
-        return total(take_each(lines, LeaseRecorder(self.provider, self.home)))
-
-    def end_h(self) -> float:
-        lease = self.provider.store.lease(LeaseId(bytes.fromhex(NAME)))
-        assert lease is not None
-        return lease.end_h
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    grounds = Grounds.founded(tmp_path, 1)
-    known = ContextMap((), (Context(4, "all alike", ("n1", "n2"), 0.1, 0.05, 0.2),), 5, ((),), (), ())
-    home = tmp_path / "provider"
-    keep(home, Kept(0, known, {"n1": 0, "n2": 2}, BuildUp().state()))
-    with closing(grounds.provider(tmp_path)) as provider:
-        yield Scene(home, provider, str(grounds.federation.tenants[0].id))
+OTHER = "0b" * 16
 
 
 def test_a_lease_begins_changes_its_end_and_ends(scene: Scene) -> None:
@@ -143,6 +99,7 @@ def test_a_lease_that_ended_does_not_go_on(scene: Scene) -> None:
     assert scene.end_h() == 20.0
 
 
+@pytest.mark.nightly
 def test_hours_of_a_release_stay_counted(tmp_path: Path) -> None:
     grounds = Grounds.of_failures(tmp_path, 3, 1)
     with grounds.opened(tmp_path) as federation:

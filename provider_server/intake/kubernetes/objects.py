@@ -1,0 +1,251 @@
+"""The objects of the Kubernetes API that are watched, with those of their fields that are read.
+
+Sources: Kubernetes API v1.34 (core/v1 Pod, batch/v1 Job), JobSet v1alpha2, LeaderWorkerSet v1, Kueue Workload v1beta2.
+Fields that are not named here are ignored; a field of another type than the published one is an error.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from crypto.errors import DecodeError
+
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
+JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
+JOBSET_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
+GROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key"
+GROUP_SIZE = "leaderworkerset.sigs.k8s.io/size"
+GROUP_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
+
+
+class _Read(msgspec.Struct, frozen=True, rename="camel"):
+    """A part of an object."""
+
+
+class Owner(_Read, frozen=True):
+    """Who owns an object."""
+
+    uid: str
+    kind: str
+
+
+class Metadata(_Read, frozen=True):
+    """The metadata of an object."""
+
+    name: str
+    uid: str
+    namespace: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[Owner, ...] | None = None
+    deletion_timestamp: datetime | None = None
+
+    def label(self, name: str) -> str:
+        """A label, empty where there is none."""
+        return (self.labels or {}).get(name, "")
+
+
+class Resources(_Read, frozen=True):
+    """What a container asks for; quantities are not read."""
+
+    requests: dict[str, str | int] | None = None
+    limits: dict[str, str | int] | None = None
+
+
+class Container(_Read, frozen=True):
+    """A container of a pod."""
+
+    resources: Resources = Resources()
+
+
+class ClaimReference(_Read, frozen=True):
+    """A claim of a pod for devices (dynamic resource allocation)."""
+
+    name: str
+
+
+class PodSpec(_Read, frozen=True):
+    """What a pod shall be."""
+
+    containers: tuple[Container, ...]
+    node_name: str = ""
+    active_deadline_seconds: int | None = None
+    resource_claims: tuple[ClaimReference, ...] | None = None
+
+
+class Terminated(_Read, frozen=True):
+    """When a container ended."""
+
+    finished_at: datetime | None = None
+
+
+class ContainerState(_Read, frozen=True):
+    """The state of a container."""
+
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(_Read, frozen=True):
+    """What a container is."""
+
+    state: ContainerState = ContainerState()
+
+
+class PodStatus(_Read, frozen=True):
+    """What a pod is."""
+
+    phase: str = "Pending"
+    start_time: datetime | None = None
+    container_statuses: tuple[ContainerStatus, ...] | None = None
+
+
+class Pod(_Read, frozen=True):
+    """A pod."""
+
+    metadata: Metadata
+    spec: PodSpec
+    status: PodStatus = PodStatus()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none of its containers runs again."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When the last container ended, or it was deleted; None where nothing tells."""
+        ends = [
+            status.state.terminated.finished_at
+            for status in self.status.container_statuses or ()
+            if status.state.terminated and status.state.terminated.finished_at
+        ]
+        return max(ends, default=self.metadata.deletion_timestamp)
+
+    def asks_for(self, resources: Iterable[str]) -> bool:
+        """Whether a container asks for one of these resources, or the pod claims devices."""
+        asked = {
+            name
+            for container in self.spec.containers
+            for part in (container.resources.requests, container.resources.limits)
+            for name in part or {}
+        }
+        return bool(self.spec.resource_claims) or any(name.startswith(tuple(resources)) for name in asked)
+
+
+class JobSpec(_Read, frozen=True):
+    """What a Job shall be."""
+
+    parallelism: int | None = None
+    active_deadline_seconds: int | None = None
+
+
+class Job(_Read, frozen=True):
+    """A Job."""
+
+    metadata: Metadata
+    spec: JobSpec = JobSpec()
+
+
+class JobTemplate(_Read, frozen=True):
+    """A Job of a JobSet."""
+
+    spec: JobSpec = JobSpec()
+
+
+class ReplicatedJob(_Read, frozen=True):
+    """Jobs of a JobSet that are alike."""
+
+    name: str
+    template: JobTemplate = JobTemplate()
+    replicas: int = 1
+
+
+class JobSetSpec(_Read, frozen=True):
+    """What a JobSet shall be."""
+
+    replicated_jobs: tuple[ReplicatedJob, ...] | None = None
+
+
+class JobSet(_Read, frozen=True):
+    """A JobSet."""
+
+    metadata: Metadata
+    spec: JobSetSpec = JobSetSpec()
+
+
+class GroupTemplate(_Read, frozen=True):
+    """A group of a LeaderWorkerSet."""
+
+    size: int | None = None
+
+
+class LeaderWorkerSetSpec(_Read, frozen=True):
+    """What a LeaderWorkerSet shall be."""
+
+    leader_worker_template: GroupTemplate = GroupTemplate()
+
+
+class LeaderWorkerSet(_Read, frozen=True):
+    """A LeaderWorkerSet."""
+
+    metadata: Metadata
+    spec: LeaderWorkerSetSpec = LeaderWorkerSetSpec()
+
+
+class Condition(_Read, frozen=True):
+    """A condition of an object or a node."""
+
+    type: str
+    status: str
+    reason: str = ""
+    last_transition_time: datetime | None = None
+
+
+class WorkloadSpec(_Read, frozen=True):
+    """What Kueue admits."""
+
+    maximum_execution_time_seconds: int | None = None
+
+
+class WorkloadStatus(_Read, frozen=True):
+    """What became of a workload."""
+
+    conditions: tuple[Condition, ...] | None = None
+
+
+class Workload(_Read, frozen=True):
+    """A Workload of Kueue."""
+
+    metadata: Metadata
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+    @property
+    def is_evicted(self) -> bool:
+        """Whether its pods were taken away, to be admitted again."""
+        return any(one.type == "Evicted" and one.status == "True" for one in self.status.conditions or ())
+
+
+Watched = Pod | Job | JobSet | LeaderWorkerSet | Workload
+Kind = TypeVar("Kind", bound=Watched)
+
+# Where the API has each kind.
+PATHS: Mapping[type[Watched], str] = {
+    Pod: "/api/v1/pods",
+    Job: "/apis/batch/v1/jobs",
+    JobSet: "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
+    LeaderWorkerSet: "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
+    Workload: "/apis/kueue.x-k8s.io/v1beta2/workloads",
+}
+
+
+def read_as(kind: type[Kind], told: msgspec.Raw | bytes) -> Kind:
+    """An object of the API; DecodeError where a field is not of the published type."""
+    try:
+        return msgspec.json.decode(told, type=kind)
+    except msgspec.MsgspecError as error:
+        raise DecodeError(f"no {kind.__name__} of the Kubernetes API: {error}") from error

@@ -1,0 +1,435 @@
+"""Leases of a Kubernetes cluster: a fake API server that takes what the published API allows, and a real follower."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from crypto.errors import DecodeError, Unreachable
+from crypto.ids import TenantId
+from federation.protocol.job_leases import lease_key
+from federation.protocol.pod_leases import Gang, lease_of_gang
+from federation.runtime.key_files import write_secret
+from federation.runtime.settings import BadSettings
+from federation.transport.certificates import make_certificate
+from provider_server.cli import app
+from provider_server.fleet.leases import Lease
+from provider_server.intake.kubernetes.api import Api, ApiRefused, Server, VersionGone
+from provider_server.intake.kubernetes.follow import STATE, Follower, Watches, watching
+from provider_server.intake.kubernetes.gangs import Cluster
+from provider_server.intake.kubernetes.objects import (
+    PATHS,
+    Job,
+    JobSet,
+    LeaderWorkerSet,
+    Pod,
+    Watched,
+    Workload,
+    read_as,
+)
+from provider_server.intake.recorder import LeaseRecorder, Recorded
+from provider_server.settings import Kubernetes
+from tenant_client.run.run_directory import LEASE_KEY, lease_of_start
+from tests.support import schemas
+from tests.support.kubernetes_api import FakeApi, Served, served
+from tests.support.kubernetes_schema import violations
+from tests.support.leasing import Scene, founded as founded, scene as scene
+from tests.support.waiting import until
+
+START = datetime(2026, 11, 23, 12, tzinfo=UTC)
+SECRET = bytes(range(32))
+KINDS: dict[str, type[Watched]] = {kind.__name__: kind for kind in PATHS}
+
+
+def time(hours: float = 0.0) -> str:
+    return (START + timedelta(hours=hours)).isoformat().replace("+00:00", "Z")
+
+
+def a_pod(name: str, node: str = "n1", phase: str = "Running", start_h: float = 0.0, **more: Any) -> dict[str, Any]:
+    """A pod with a GPU; `labels`, `annotations`, `owner`, `end_h`, `resources`, `deadline_s` of it."""
+    meta: dict[str, Any] = {"name": name, "namespace": more.get("namespace", "team"), "uid": f"uid-{name}"}
+    meta |= {key: more[key] for key in ("labels", "annotations") if key in more}
+    if "owner" in more:
+        meta["ownerReferences"] = [{"apiVersion": "v1", "kind": "Owner", "name": "owner", "uid": more["owner"]}]
+    container = {
+        "name": "main",
+        "image": "train",
+        "resources": more.get("resources", {"limits": {"nvidia.com/gpu": "8"}}),
+    }
+    spec: dict[str, Any] = {"containers": [container]} | ({"nodeName": node} if node else {})
+    if "deadline_s" in more:
+        spec["activeDeadlineSeconds"] = more["deadline_s"]
+    status: dict[str, Any] = {"phase": phase} | ({"startTime": time(start_h)} if node else {})
+    if "end_h" in more:
+        state = {"terminated": {"exitCode": 1, "finishedAt": time(more["end_h"])}}
+        one = {"name": "main", "ready": False, "restartCount": 0, "image": "train", "imageID": "", "state": state}
+        status["containerStatuses"] = [one]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec, "status": status}
+
+
+def an_object(kind: str, version: str, uid: str, spec: dict[str, Any], **more: Any) -> dict[str, Any]:
+    meta = {"name": uid, "namespace": "team", "uid": uid, **more.pop("metadata", {})}
+    return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec, **more}
+
+
+TEMPLATE = {"spec": {"containers": [{"name": "main"}], "restartPolicy": "Never"}}
+
+
+def a_job(uid: str, parallelism: int, **spec: Any) -> dict[str, Any]:
+    return an_object("Job", "batch/v1", uid, {"parallelism": parallelism, "template": TEMPLATE, **spec})
+
+
+def a_jobset(uid: str, *sizes: tuple[int, int]) -> dict[str, Any]:
+    jobs = [
+        {"name": f"j{place}", "replicas": replicas, "template": {"spec": {"parallelism": each, "template": TEMPLATE}}}
+        for place, (replicas, each) in enumerate(sizes)
+    ]
+    return an_object("JobSet", "jobset.x-k8s.io/v1alpha2", uid, {"replicatedJobs": jobs})
+
+
+def a_workload(owner: str, *, evicted: bool, limit_s: int | None = None) -> dict[str, Any]:
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "owner", "uid": owner}
+    condition = {"type": "Evicted", "status": str(evicted), "reason": "Preempted", "message": ""}
+    spec: dict[str, Any] = {} if limit_s is None else {"maximumExecutionTimeSeconds": limit_s}
+    return an_object(
+        "Workload",
+        "kueue.x-k8s.io/v1beta2",
+        f"workload-{owner}",
+        spec,
+        metadata={"ownerReferences": [reference]},
+        status={"conditions": [{**condition, "lastTransitionTime": time()}]},
+    )
+
+
+@dataclass
+class Play:
+    """A follower, and a cluster that is handed to it as objects."""
+
+    scene: Scene
+    follower: Follower
+
+    def look(self, *told: dict[str, Any], hours: float = 0.0) -> list[Recorded]:
+        cluster = Cluster()
+        for one in told:
+            assert violations(one) == []
+            kind = KINDS[one["kind"]]
+            cluster.see(kind, read_as(kind, json.dumps(one).encode()), is_gone=False)
+        return self.follower.look(cluster, START + timedelta(hours=hours))
+
+    def lease(self, kind: Any, uid: str, restart: int = 0) -> Lease | None:
+        tenant = self.follower._tenants["team"]
+        return self.scene.provider.store.lease(lease_of_gang(lease_key(SECRET, tenant), Gang(kind, uid, restart)))
+
+    def hours(self, kind: Any, uid: str, restart: int = 0) -> tuple[float, float]:
+        """Start and end of a lease, in hours after `START`."""
+        lease, zero = self.lease(kind, uid, restart), START.timestamp() / 3600
+        assert lease is not None
+        return round(lease.start_h - zero, 6), round(lease.end_h - zero, 6)
+
+
+def follower_of(scene: Scene) -> Follower:
+    settings = Kubernetes(namespaces={"team": scene.tenant})
+    return Follower(LeaseRecorder(scene.provider, scene.home), scene.home, SECRET, settings)
+
+
+@pytest.fixture
+def play(scene: Scene) -> Play:
+    return Play(scene, follower_of(scene))
+
+
+# ---- gangs -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_with_a_gpu_is_a_lease_from_its_start_to_its_end(play: Play) -> None:
+    assert play.look(a_pod("a", "", "Pending")) == []
+    assert play.look(a_pod("a")) == [Recorded.BEGUN]
+    assert play.look(a_pod("a")) == []
+    assert play.look(a_pod("a", phase="Failed", end_h=2.5), hours=3.0) == [Recorded.ENDED]
+    assert play.hours("pod", "uid-a") == (0.0, 2.5)
+    lease = play.lease("pod", "uid-a")
+    assert lease is not None
+    assert play.scene.provider.placed(lease.start_h + 1)[0][1] == ("n1",)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_pod("a", resources={"requests": {"cpu": "8"}}),
+        a_pod("a", resources={}),
+        a_pod("a", namespace="other"),
+    ],
+)
+def test_other_pods_are_no_leases(pod: dict[str, Any], play: Play) -> None:
+    assert play.look(pod) == []
+    assert play.scene.provider.store.leases(0, 1e9) == []
+
+
+def test_a_pod_that_claims_devices_is_a_lease(play: Play) -> None:
+    pod = a_pod("a", resources={})
+    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "eight"}]
+    assert play.look(pod) == [Recorded.BEGUN]
+
+
+def test_an_indexed_job_is_one_lease_once_all_its_pods_run(play: Play) -> None:
+    labels = {"batch.kubernetes.io/controller-uid": "job-1", "batch.kubernetes.io/job-completion-index": "0"}
+    one, two = a_pod("a", "n1", labels=labels), a_pod("b", "n2", start_h=0.5, labels=labels)
+    waiting = a_pod("b", "", "Pending", labels=labels)
+    assert play.look(a_job("job-1", 2), one) == []
+    assert play.look(a_job("job-1", 2), one, waiting) == []
+    assert play.look(a_job("job-1", 2, activeDeadlineSeconds=7200), one, two) == [Recorded.BEGUN]
+    assert play.hours("job", "job-1") == (0.5, 2.5)
+    lease = play.lease("job", "job-1")
+    assert lease is not None
+    assert lease.nodes == 2
+    assert play.look(a_job("job-1", 2, activeDeadlineSeconds=10800), one, two) == [Recorded.CHANGED]
+    done = a_pod("a", "n1", "Succeeded", labels=labels, end_h=1.0)
+    assert play.look(a_job("job-1", 2), done, two) == []
+    both = a_pod("b", "n2", "Succeeded", start_h=0.5, labels=labels, end_h=1.5)
+    assert play.look(a_job("job-1", 2), done, both, hours=1.6) == [Recorded.ENDED]
+    assert play.hours("job", "job-1") == (0.5, 1.5)
+
+
+def test_each_restart_of_a_jobset_is_a_lease(play: Play) -> None:
+    def pods(attempt: int, **more: Any) -> list[dict[str, Any]]:
+        labels = {"jobset.sigs.k8s.io/jobset-uid": "set-1", "jobset.sigs.k8s.io/restart-attempt": str(attempt)}
+        return [a_pod(f"{name}{attempt}", node, labels=labels, **more) for name, node in (("a", "n1"), ("b", "n2"))]
+
+    jobset = a_jobset("set-1", (1, 1), (1, 1))
+    assert play.look(jobset, pods(0)[0]) == []
+    assert play.look(jobset, *pods(0)) == [Recorded.BEGUN]
+    assert play.look(jobset, *pods(1, start_h=2.0), hours=2.0) == [Recorded.BEGUN, Recorded.ENDED]
+    assert play.hours("jobset", "set-1", 0) == (0.0, 0.0)
+    lease = play.lease("jobset", "set-1", 1)
+    assert lease is not None
+    assert lease.nodes == 2
+
+
+def test_a_group_of_a_leader_and_workers_is_the_lease_of_its_leader(play: Play) -> None:
+    def member(name: str, node: str, index: int) -> dict[str, Any]:
+        labels = {"leaderworkerset.sigs.k8s.io/group-key": "g", "leaderworkerset.sigs.k8s.io/worker-index": str(index)}
+        return a_pod(name, node, labels=labels, owner="set")
+
+    template = {"size": 2, "workerTemplate": TEMPLATE}
+    group = an_object("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "set", {"leaderWorkerTemplate": template})
+    assert play.look(group, member("a", "n1", 0)) == []
+    assert play.look(group, member("a", "n1", 0), member("b", "n2", 1)) == [Recorded.BEGUN]
+    lease = play.lease("pod", "uid-a")
+    assert lease is not None
+    assert lease.nodes == 2
+
+
+def test_what_kueue_evicts_is_requeued_and_its_limit_is_the_planned_end(play: Play) -> None:
+    pod = a_pod("a", owner="job-1")
+    admitted = a_workload("job-1", evicted=False, limit_s=3600)
+    assert play.look(pod, admitted) == [Recorded.BEGUN]
+    assert play.hours("pod", "uid-a") == (0.0, 1.0)
+    assert play.look(pod, admitted, hours=0.4) == []
+    assert play.look(a_workload("job-1", evicted=True, limit_s=3600), hours=0.5) == [Recorded.REQUEUED]
+    assert play.hours("pod", "uid-a") == (0.0, 0.4)
+
+
+# ---- breaks ----------------------------------------------------------------------------------------------------------
+
+
+def test_pods_that_went_while_nobody_looked_end_at_the_last_look(play: Play) -> None:
+    play.look(a_pod("a"), a_pod("b", "n2"))
+    play.look(a_pod("a"), a_pod("b", "n2"), hours=1.0)
+    again = Play(play.scene, follower_of(play.scene))
+    assert again.look(a_pod("b", "n2"), hours=9.0) == [Recorded.ENDED]
+    assert again.hours("pod", "uid-a") == (0.0, 1.0)
+    assert again.look(a_pod("b", "n2", "Failed", end_h=9.5), hours=10.0) == [Recorded.ENDED]
+    assert again.hours("pod", "uid-b") == (0.0, 9.5)
+
+
+def test_a_lease_that_nobody_saw_running_is_recorded_whole(play: Play) -> None:
+    assert play.look(a_pod("a", phase="Succeeded", end_h=0.25), hours=1.0) == [Recorded.BEGUN, Recorded.ENDED]
+    assert play.hours("pod", "uid-a") == (0.0, 0.25)
+    again = Play(play.scene, follower_of(play.scene))
+    assert again.look(a_pod("a", phase="Succeeded", end_h=0.25), hours=2.0) == []
+
+
+def test_a_node_without_a_context_is_said_once_and_tried_again(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        assert play.look(a_pod("a", "n9"), a_pod("b", "n2")) in ([Recorded.BEGUN], [])
+    assert [record.message for record in caplog.records if "n9" in record.message] == [
+        "a lease of the cluster is not recorded: node n9 has no context"
+    ]
+    assert play.lease("pod", "uid-a") is None
+
+
+def test_a_damaged_state_is_refused(scene: Scene) -> None:
+    (scene.home / STATE).write_bytes(b"{")
+    with pytest.raises(DecodeError, match=STATE):
+        follower_of(scene)
+
+
+def test_a_namespace_names_a_tenant() -> None:
+    with pytest.raises(BadSettings):
+        Kubernetes(namespaces={"team": "nobody"}).tenants()
+
+
+# ---- the API ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def connected(fake: FakeApi, folder: Path) -> Iterator[tuple[Api, Served]]:
+    with served(fake, folder) as at:
+        api = Api(Server(at.url, at.token_file, at.ca_file))
+        try:
+            yield api, at
+        finally:
+            api.close()
+
+
+def test_lists_come_in_pages_and_lack_kinds_that_the_cluster_lacks(tmp_path: Path) -> None:
+    fake = FakeApi(absent=frozenset({PATHS[JobSet], PATHS[LeaderWorkerSet], PATHS[Workload]}))
+    for number in range(5):
+        fake.put(a_pod(str(number)))
+    with connected(fake, tmp_path) as (api, _):
+        listed = api.list(Pod)
+        assert [one.metadata.name for one in listed.objects] == ["0", "1", "2", "3", "4"]
+        assert listed.version == str(fake.version)
+        assert sum(PATHS[Pod] in path for path in fake.asked) == 3
+        assert api.list(JobSet).version is None
+        assert api.list(Job) == ([], str(fake.version))
+
+
+def test_a_watch_goes_on_from_a_version_and_ends_where_it_is_gone(tmp_path: Path) -> None:
+    fake = FakeApi()
+    with connected(fake, tmp_path) as (api, _):
+        version = api.list(Pod).version
+        assert version is not None
+        fake.put(a_pod("a"))
+        fake.put(a_job("job-1", 1))
+        fake.remove("Pod", "uid-a")
+        seen = api.watch(Pod, version)
+        assert [(one.found and one.found.metadata.name, one.is_gone) for one in (next(seen), next(seen))] == [
+            ("a", False),
+            ("a", True),
+        ]
+        bookmark = next(seen)
+        assert (bookmark.found, bookmark.version) == (None, str(fake.version))
+        fake.expire()
+        with pytest.raises(VersionGone):
+            list(seen)
+        with pytest.raises(VersionGone):
+            list(api.watch(Pod, version))
+
+
+def test_a_replaced_token_is_read_and_a_wrong_one_is_refused_without_being_shown(tmp_path: Path) -> None:
+    fake = FakeApi()
+    with connected(fake, tmp_path) as (api, at):
+        assert api.list(Pod).objects == []
+        fake.token = "second"
+        with pytest.raises(ApiRefused, match="401") as caught:
+            api.list(Pod)
+        assert "first" not in str(caught.value)
+        at.token_file.write_text("second\n")
+        assert api.list(Pod).objects == []
+        at.token_file.unlink()
+        with pytest.raises(Unreachable):
+            api.list(Pod)
+
+
+def test_the_api_is_asked_over_tls_only_and_under_its_own_certificate(tmp_path: Path) -> None:
+    with served(FakeApi(), tmp_path) as at:
+        with pytest.raises(ApiRefused, match="https"):
+            Api(Server(at.url.replace("https", "http"), at.token_file, at.ca_file))
+        foreign = tmp_path / "foreign.crt"
+        foreign.write_bytes(make_certificate(["127.0.0.1"], datetime.now(UTC)).certificate_pem)
+        distrusting = Api(Server(at.url, at.token_file, foreign))
+        with pytest.raises(Unreachable):
+            distrusting.list(Pod)
+    with pytest.raises(Unreachable):
+        Server.inside({})
+    inside = Server.inside({"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"})
+    assert inside.url == "https://[fd00::1]:6443"
+
+
+def test_watches_keep_up_with_a_cluster_whatever_it_forgets(tmp_path: Path) -> None:
+    fake = FakeApi()
+    fake.put(a_pod("a"))
+
+    def names(watches: Watches) -> set[str]:
+        with watches.changed:
+            return {pod.metadata.name for pod in watches.cluster.pods()}
+
+    with connected(fake, tmp_path) as (api, _), watching(api) as watches:
+        until(lambda: watches.is_whole)
+        fake.put(a_pod("b"))
+        until(lambda: names(watches) == {"a", "b"})
+        with fake.changed:
+            fake.objects["Pod"].pop("uid-a")  # goes, and the word of it is lost with the version
+            fake.expire()
+        until(lambda: names(watches) == {"b"})
+        fake.put(a_pod("c"))
+        until(lambda: names(watches) == {"b", "c"})
+
+
+def test_the_verb_records_the_leases_of_a_cluster(scene: Scene, tmp_path: Path) -> None:
+    folder, fake = tmp_path / "cluster", FakeApi()
+    folder.mkdir()
+    fake.put(a_pod("a"))
+    fake.put(a_pod("b", "n2", "Succeeded", end_h=1.0))
+    with served(fake, folder) as at:
+        table = f'[kubernetes]\nserver = "{at.url}"\ntoken_file = "{at.token_file}"\nca_file = "{at.ca_file}"\n'
+        with (scene.home / "provider.toml").open("a") as settings:
+            settings.write(f'\n{table}namespaces = {{ team = "{scene.tenant}" }}\n')
+        words = ["kubernetes", "--once", "--home", str(scene.home), "--log-format", "text", "--json"]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.stderr
+    (row,) = schemas.held("pharoah-provider kubernetes", result.stdout)
+    assert row == {"begun": 2, "changed": 0, "ended": 1, "requeued": 0}
+    assert len(scene.provider.store.leases(0, 1e9)) == 2
+    assert threading.active_count() < 20
+
+
+# ---- the tenant's side -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "gang"),
+    [
+        ({"POD_UID": "u"}, Gang("pod", "u")),
+        ({"POD_UID": "u", "JOB_UID": "j", "JOBSET_UID": ""}, Gang("pod", "u")),
+        ({"POD_UID": "u", "JOB_UID": "j", "JOB_COMPLETION_INDEX": "0"}, Gang("job", "j")),
+        (
+            {"POD_UID": "u", "JOB_UID": "j", "JOB_COMPLETION_INDEX": "3", "JOBSET_UID": "s", "JOBSET_RESTART": "2"},
+            Gang("jobset", "s", 2),
+        ),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),
+    ],
+)
+def test_a_pod_finds_its_lease_by_what_the_downward_api_tells_it(
+    environment: dict[str, str], gang: Gang | None, tmp_path: Path
+) -> None:
+    assert lease_of_start(environment, tmp_path) is None
+    key = lease_key(SECRET, TenantId(bytes(16)))
+    write_secret(tmp_path / LEASE_KEY, key)
+    assert lease_of_start(environment, tmp_path) == (lease_of_gang(key, gang) if gang else None)
+
+
+def test_leases_of_gangs_differ() -> None:
+    keys = [lease_key(SECRET, TenantId(bytes([number]) * 16)) for number in range(2)]
+    gangs = [Gang("pod", "u"), Gang("job", "u"), Gang("jobset", "u"), Gang("jobset", "u", 1), Gang("pod", "v")]
+    assert len({lease_of_gang(key, gang) for key in keys for gang in gangs}) == 10
+
+
+# ---- the published schema --------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_of_the_published_kind_is_refused_by_the_fake_server() -> None:
+    pod = a_pod("a")
+    assert violations(pod) == []
+    assert violations({**pod, "spec": {}}) == ["Pod.spec.containers: missing"]
+    assert violations({**pod, "outcome": 1}) == ["Pod.outcome: unknown"]
+    assert violations({**pod, "status": {"phase": 1}}) == ["Pod.status.phase: int"]
+    assert violations({**pod, "status": {"startTime": "today"}}) == ["Pod.status.startTime: no time"]
+    assert violations({**pod, "kind": "Pods"}) == ["unknown kind 'Pods'"]

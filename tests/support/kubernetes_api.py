@@ -1,0 +1,182 @@
+"""A fake API server of a cluster, over HTTPS: lists in pages, watches with bookmarks, 410 Gone, and a token.
+
+It takes no object that is not of its published kind (`kubernetes_schema`), and no request that the published API does
+not have. `expire` forgets what happened so far: who goes on from before is told 410 Gone.
+"""
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from crypto.signing import SigningKey
+from federation.transport.certificates import issue
+from provider_server.intake.kubernetes.objects import PATHS
+from tests.support.kubernetes_schema import violations
+
+PARAMETERS = {"limit", "continue", "watch", "resourceVersion", "allowWatchBookmarks", "timeoutSeconds"}
+NAMES = {path: kind.__name__ for kind, path in PATHS.items()}
+
+
+@dataclass
+class FakeApi:
+    """The objects of a cluster. `token` is what callers must show; `absent` are paths of kinds that it lacks."""
+
+    token: str = "first"
+    absent: frozenset[str] = frozenset()
+    page: int = 2
+    version: int = 100
+    oldest: int = 0
+    objects: dict[str, dict[str, dict[str, Any]]] = field(default_factory=lambda: {name: {} for name in NAMES.values()})
+    log: list[tuple[int, str, str, dict[str, Any]]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    stopping: bool = False
+
+    def put(self, told: dict[str, Any]) -> None:
+        """Adds or changes an object."""
+        assert violations(told) == []
+        with self.changed:
+            self.version += 1
+            told = {**told, "metadata": {**told["metadata"], "resourceVersion": str(self.version)}}
+            known = self.objects[told["kind"]]
+            kind = "MODIFIED" if told["metadata"]["uid"] in known else "ADDED"
+            known[told["metadata"]["uid"]] = told
+            self.log.append((self.version, told["kind"], kind, told))
+            self.changed.notify_all()
+
+    def remove(self, kind: str, uid: str) -> None:
+        """Removes an object."""
+        with self.changed:
+            self.version += 1
+            gone = self.objects[kind].pop(uid)
+            gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self.version)}}
+            self.log.append((self.version, kind, "DELETED", gone))
+            self.changed.notify_all()
+
+    def expire(self) -> None:
+        """Forgets the log, as a server does after a while, and ends all watches."""
+        with self.changed:
+            self.version += 1
+            self.oldest = self.version
+            self.log.clear()
+            self.changed.notify_all()
+
+    def events(self, kind: str, after: int) -> Iterator[dict[str, Any]]:
+        """What a watch tells: events in order, a bookmark after a pause, and an error at the end of a version."""
+        while not self.stopping:
+            with self.changed:
+                if after < self.oldest:
+                    yield {"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "code": 410}}
+                    return
+                new = [one for one in self.log if one[0] > after and one[1] == kind]
+                if not new:
+                    bookmark = {"kind": kind, "metadata": {"resourceVersion": str(self.version)}}
+                    after = self.version
+                    if not self.changed.wait(0.2):
+                        yield {"type": "BOOKMARK", "object": bookmark}
+                    continue
+            for version, _kind, what, told in new:
+                after = version
+                yield {"type": what, "object": told}
+
+
+def _refused(api: FakeApi, path: str, words: Mapping[str, str], shown: str | None) -> int:
+    """The status of a request that is refused; 0 for one that is answered."""
+    if shown != f"Bearer {api.token}":
+        return 401
+    if path not in NAMES or path in api.absent:
+        return 404
+    return 400 if words.keys() - PARAMETERS else 0
+
+
+def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:  # the name that http.server looks for
+            url = urlsplit(self.path)
+            words = {key: values[0] for key, values in parse_qs(url.query).items()}
+            api.asked.append(self.path)
+            refused = _refused(api, url.path, words, self.headers["authorization"])
+            if refused:
+                self._say(refused, {"kind": "Status", "code": refused})
+            elif words.get("watch") == "true":
+                self._watch(NAMES[url.path], int(words["resourceVersion"]))
+            else:
+                self._list(NAMES[url.path], words)
+
+        def _list(self, kind: str, words: dict[str, str]) -> None:
+            first, size = int(words.get("continue", "0")), min(api.page, int(words["limit"]))
+            with api.changed:
+                items = list(api.objects[kind].values())
+                rest = {"continue": str(first + size)} if first + size < len(items) else {}
+                meta = {"resourceVersion": str(api.version), **rest}
+            self._say(200, {"kind": f"{kind}List", "metadata": meta, "items": items[first : first + size]})
+
+        def _watch(self, kind: str, after: int) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("connection", "close")
+            self.end_headers()
+            try:
+                for event in api.events(kind, after):
+                    self.wfile.write(json.dumps(event).encode() + b"\n")
+                    self.wfile.flush()
+            except OSError:
+                pass  # the caller is gone
+            self.close_connection = True
+
+        def _say(self, status: int, answer: dict[str, Any]) -> None:
+            body = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    return Handler
+
+
+@dataclass(frozen=True)
+class Served:
+    """Where a fake API server is, and the files by which callers sign in."""
+
+    url: str
+    token_file: Path
+    ca_file: Path
+
+
+@contextmanager
+def served(api: FakeApi, folder: Path) -> Iterator[Served]:
+    """The address of the API server while it runs; the files are in the folder."""
+    certificate = issue(SigningKey(bytes(32)), ["127.0.0.1"], datetime.now(UTC))
+    (folder / "ca.crt").write_bytes(certificate.certificate_pem)
+    (folder / "tls.key").write_bytes(certificate.key_pem)
+    (folder / "token").write_text(api.token)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(folder / "ca.crt", folder / "tls.key")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(api))
+    server.daemon_threads = True
+    server.socket = tls.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield Served(f"https://127.0.0.1:{server.server_port}", folder / "token", folder / "ca.crt")
+    finally:
+        api.stopping = True
+        with api.changed:
+            api.changed.notify_all()
+        server.shutdown()
+        server.server_close()
+        thread.join()
