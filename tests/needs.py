@@ -15,6 +15,7 @@ import pytest
 PYTHON = {
     "torch": "`make torch` adds it",
     "ray": "`pip install 'pharoah[ray]'` adds it",
+    "kubernetes_validate": "`pip install kubernetes-validate==1.37.0` adds it, with published schemas",
     "causaldata": "`pip install causaldata==0.1.5` adds it",
 }
 DEBIAN = {

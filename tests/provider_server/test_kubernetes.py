@@ -1,6 +1,7 @@
 """Leases of a Kubernetes cluster: a fake API server that takes what the published API allows, and a real follower."""
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from crypto.errors import DecodeError, Unreachable
@@ -25,6 +27,7 @@ from provider_server.intake.kubernetes.api import Api, ApiRefused, Server, Versi
 from provider_server.intake.kubernetes.follow import STATE, Follower, Watches, watching
 from provider_server.intake.kubernetes.gangs import Cluster
 from provider_server.intake.kubernetes.objects import (
+    GROUP_SIZE,
     PATHS,
     Job,
     JobSet,
@@ -37,9 +40,10 @@ from provider_server.intake.kubernetes.objects import (
 from provider_server.intake.recorder import LeaseRecorder, Recorded
 from provider_server.settings import Kubernetes
 from tenant_client.run.run_directory import LEASE_KEY, lease_of_start
+from tests import needs
 from tests.support import schemas
 from tests.support.kubernetes_api import FakeApi, Served, served
-from tests.support.kubernetes_schema import violations
+from tests.support.kubernetes_schema import PUBLISHED, violations
 from tests.support.leasing import Scene, founded as founded, scene as scene
 from tests.support.waiting import until
 
@@ -433,3 +437,56 @@ def test_what_is_not_of_the_published_kind_is_refused_by_the_fake_server() -> No
     assert violations({**pod, "status": {"phase": 1}}) == ["Pod.status.phase: int"]
     assert violations({**pod, "status": {"startTime": "today"}}) == ["Pod.status.startTime: no time"]
     assert violations({**pod, "kind": "Pods"}) == ["unknown kind 'Pods'"]
+
+
+EVERY = (
+    a_pod("a", labels={"team": "a"}, annotations={GROUP_SIZE: "2"}, owner="o", deadline_s=60, end_h=1.0),
+    a_pod("b", "", "Pending"),
+    a_job("job-1", 2, activeDeadlineSeconds=7200),
+    a_jobset("set-1", (1, 2)),
+    an_object(
+        "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "set", {"leaderWorkerTemplate": {"workerTemplate": TEMPLATE}}
+    ),
+    a_workload("job-1", evicted=True, limit_s=60),
+)
+
+
+@pytest.mark.parametrize("told", EVERY[:3])
+def test_the_whole_published_schema_takes_what_the_fake_server_takes(told: dict[str, Any]) -> None:
+    published = needs.package("kubernetes_validate")
+    published.validate(told, PUBLISHED, strict=True)
+    with pytest.raises(published.ValidationError):
+        published.validate({**told, "status": {"unknown": 1}}, PUBLISHED, strict=True)
+
+
+@pytest.mark.parametrize("told", EVERY[3:])
+def test_the_published_resource_definitions_take_what_the_fake_server_takes(told: dict[str, Any]) -> None:
+    """`PHAROAH_CRDS` is a folder with the definitions of JobSet, LeaderWorkerSet and Kueue, as they publish them."""
+    needs.package("kubernetes_validate")
+    jsonschema = pytest.importorskip("jsonschema")
+    folder = os.environ.get("PHAROAH_CRDS")
+    if not folder:
+        pytest.skip("PHAROAH_CRDS names no folder with resource definitions")
+    group, version = told["apiVersion"].split("/")
+    definitions = [yaml.safe_load(file.read_text()) for file in Path(folder).glob("*.yaml")]
+    (own,) = [
+        one["schema"]["openAPIV3Schema"]
+        for definition in definitions
+        if (definition["spec"]["group"], definition["spec"]["names"]["kind"]) == (group, told["kind"])
+        for one in definition["spec"]["versions"]
+        if one["name"] == version
+    ]
+    strict = jsonschema.Draft7Validator(_without_unknown(own))
+    assert [error.message for error in strict.iter_errors(told)] == []
+    assert list(strict.iter_errors({**told, "spec": {"unknown": 1}}))
+
+
+def _without_unknown(schema: Any) -> Any:
+    """The schema, under which a key that it does not name is an error, as a strict API server says; but in metadata."""
+    if isinstance(schema, list):
+        return [_without_unknown(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: _without_unknown(one) for key, one in schema.items()}
+    closed = isinstance(schema.get("properties"), dict) and "additionalProperties" not in schema
+    return inner | ({"additionalProperties": False} if closed else {})

@@ -1,0 +1,43 @@
+{{- define "pharoah.name" -}}
+{{ .Release.Name }}-{{ .Values.role }}
+{{- end }}
+
+{{- define "pharoah.selector" -}}
+app.kubernetes.io/name: pharoah
+app.kubernetes.io/component: {{ .Values.role }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "pharoah.labels" -}}
+{{ include "pharoah.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
+{{- define "pharoah.follows" -}}
+{{- if and (eq .Values.role "provider") .Values.follow }}yes{{ end }}
+{{- end }}
+
+{{/* What every container has: no privileges, a home, and the settings. */}}
+{{- define "pharoah.container" -}}
+image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: ["ALL"]
+env:
+  - name: FLWR_TELEMETRY_ENABLED
+    value: "0"
+{{- range $name, $value := .Values.settings }}
+  - name: {{ $name }}
+    value: {{ $value | quote }}
+{{- end }}
+{{- if .Values.databaseSecret }}
+  - name: PHAROAH_DATABASE
+    valueFrom:
+      secretKeyRef:
+        name: {{ .Values.databaseSecret }}
+        key: url
+{{- end }}
+{{- end }}
