@@ -81,6 +81,7 @@ def progress() -> "Iterator[Progress]":
         redirect_stdout=False,
         redirect_stderr=False,
         disable=not raw.isatty(),
+        auto_refresh=raw.isatty(),  # else what is done would be told only at the end
     )
     over = threading.Event()
     if not raw.isatty():

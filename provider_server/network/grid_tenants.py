@@ -7,9 +7,7 @@ each node that gave none is named in `silences` with what is known of the cause.
 failure only the name of an error class is taken over, and only if it reads like one.
 
 Not promised: that a node id is a tenant; the transport says which node answered, and who signed an answer is for its
-reader to check. Nor that hostile nodes cost nothing: an answer that Flower cannot inflate takes those of the same pull
-with it (tenants repeat the same bytes when asked again), and one that is announced and never uploaded holds its pull up
-until Flower gives it up, about three minutes.
+reader to check.
 
     tenants = GridTenants(grid, deadline_s=600.0)
     for answer in tenants.ask(Query.CONTRIBUTION, plan):
@@ -81,14 +79,25 @@ class Silence:
 
 @dataclass(slots=True)
 class _Asked:
-    """One question, to be answered until `end_s` of the monotonic clock."""
+    """One question, to be answered until `end_s` of the monotonic clock. A node may have been asked more than once."""
 
     verb: Query
     payload: bytes
     end_s: float
     known: set[NodeId] = field(default_factory=set)  # who need not be asked (again)
     waiting: dict[MessageId, NodeId] = field(default_factory=dict)
-    gone: dict[NodeId, float] = field(default_factory=dict)  # whom Flower takes for disconnected, since when
+    gone: dict[NodeId, float] = field(default_factory=dict)  # who is not connected now, since when
+
+    def lose(self, node_id: NodeId) -> None:
+        """The node is not connected any more."""
+        self.gone.setdefault(node_id, time.monotonic())
+        self.known.discard(node_id)
+
+    def close(self, node_id: NodeId) -> None:
+        """No other answer of the node is waited for."""
+        self.known.add(node_id)
+        self.gone.pop(node_id, None)
+        self.waiting = {message_id: other for message_id, other in self.waiting.items() if other != node_id}
 
 
 class GridTenants:
@@ -111,9 +120,11 @@ class GridTenants:
         self._send(asked)
         return self._answers(asked)
 
-    def _send(self, asked: "_Asked") -> None:
+    def _send(self, asked: _Asked) -> None:
         """Puts the question to all who are connected and have not been asked, or have gone since."""
         connected = [NodeId(node_id) for node_id in sorted(self._grid.get_node_ids())]
+        for node_id in {*asked.waiting.values()} - {*connected}:
+            asked.lose(node_id)
         node_ids = [node_id for node_id in connected if node_id not in asked.known]
         if not node_ids:
             return
@@ -129,14 +140,14 @@ class GridTenants:
             else:
                 self._leave_out(Silence(asked.verb, node_id, Why.UNSENT))
 
-    def _answers(self, asked: "_Asked") -> Iterator[bytes]:
+    def _answers(self, asked: _Asked) -> Iterator[bytes]:
         look_s = time.monotonic() + LOOK_S
         while asked.waiting or asked.gone:
-            before = len(asked.waiting)
+            is_idle = True
             for reply in self._arrived(list(asked.waiting)):
                 if (node_id := asked.waiting.pop(MessageId(reply.metadata.reply_to_message_id), None)) is not None:
+                    is_idle = False
                     yield from self._opened(asked, node_id, reply)
-            is_idle = len(asked.waiting) == before
             now_s = time.monotonic()
             left_s = asked.end_s - now_s
             if is_idle and left_s <= 0:
@@ -147,14 +158,14 @@ class GridTenants:
                 self._send(asked)
             if is_idle:
                 time.sleep(min(self._poll_s, left_s))
-        for node_id in asked.waiting.values():
-            self._leave_out(Silence(asked.verb, node_id, Why.LATE))
         self._give_up(asked, until_s=math.inf)
+        for node_id in dict.fromkeys(asked.waiting.values()):
+            self._leave_out(Silence(asked.verb, node_id, Why.LATE))
 
-    def _give_up(self, asked: "_Asked", *, until_s: float) -> None:
+    def _give_up(self, asked: _Asked, *, until_s: float) -> None:
         """Waits no longer for those who have gone before."""
         for node_id in [node_id for node_id, since_s in asked.gone.items() if since_s <= until_s]:
-            del asked.gone[node_id]
+            asked.close(node_id)
             self._leave_out(Silence(asked.verb, node_id, Why.FAILED, FLOWER_ERRORS[NODE_UNAVAILABLE]))
 
     def _arrived(self, message_ids: list[MessageId]) -> Iterator["Message"]:
@@ -173,11 +184,11 @@ class GridTenants:
             logger.warning("answers that Flower cannot give now: %s", error.response.status_code)
         return []
 
-    def _opened(self, asked: "_Asked", node_id: NodeId, reply: "Message") -> Iterator[bytes]:
+    def _opened(self, asked: _Asked, node_id: NodeId, reply: "Message") -> Iterator[bytes]:
         if reply.has_error() and reply.error.code == NODE_UNAVAILABLE:
-            asked.gone[node_id] = time.monotonic()
-            asked.known.discard(node_id)
+            asked.lose(node_id)
             return
+        asked.close(node_id)
         if reply.has_error():
             self._leave_out(Silence(asked.verb, node_id, Why.FAILED, _name(reply.error)))
             return

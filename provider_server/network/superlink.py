@@ -65,7 +65,6 @@ from provider_server.network.flower import (
     Fab,
     FleetEventLogMiddleware,
     HeartbeatSender,
-    HttpGrid,
     ListNodesRequest,
     NoOpControlAuthnPlugin,
     ProtobufClient,
@@ -94,6 +93,7 @@ from provider_server.network.flower import (
     run_from_proto,
 )
 from provider_server.network.flower_app import task_identity
+from provider_server.network.link_grid import LinkGrid
 from provider_server.network.listeners import Listener, fleet_only, private_socket, with_ours
 
 logger = logging.getLogger(__name__)
@@ -294,8 +294,7 @@ def run_server_app(at: At, app: ServerApp, *, fab: Fab | None = None) -> None:
     `fab` is another bundle than the agreed one, which nodes refuse.
     """
     token = claim_new_run(at, fab or round_bundle())
-    with closing(_runtime(at, token)) as client, closing(HttpGrid(str(at), insecure=True, token=token)) as grid:
-        grid._client = client  # Flower's own would send this process a signal when the run is stopped
+    with closing(_runtime(at, token)) as client, closing(LinkGrid(str(at), token, client)) as grid:
         task = client.PullTaskInput(PullTaskInputRequest())
         grid.set_run(run_from_proto(task.run))
         with _heartbeat(client):

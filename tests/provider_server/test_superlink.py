@@ -54,6 +54,8 @@ from provider_server.network.superlink import (
 )
 from provider_server.week import Tenants
 from simulation.run.processes import free_ports
+from tenant_client.network import flower_node
+from tenant_client.network.flower import push_objects
 from tenant_client.network.flower_node import Link, NodeKey, NodeSettings, _ahead_s, make_node_key, until_tick
 from tests.support.changing import replace
 from tests.support.superlink import (
@@ -587,6 +589,33 @@ def test_a_node_that_is_killed_while_it_answers_and_started_again_answers_in_the
             running.result(PATIENCE_S)
             again.kill()
     assert answers == [b"answer"]
+
+
+def test_an_answer_that_is_announced_and_never_uploaded_holds_up_nobody(
+    link: SuperLink, pem: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def upload(parts: dict[str, Any], *rest: Any, **options: Any) -> None:
+        if not any(b"never" in part.deflate() for part in parts.values()):
+            push_objects(parts, *rest, **options)
+
+    def run(tenants: Tenants) -> None:
+        answers = iter(tenants.ask(Query.CONTRIBUTION, b"plan"))
+        came.append(next(answers))
+        came.extend(answers)
+        assert isinstance(tenants, GridTenants)
+        silences.extend(tenants.silences)
+
+    came: list[bytes] = []
+    silences: list[Silence] = []
+    monkeypatch.setattr(flower_node, "push_objects", upload)
+    with ExitStack() as stack:
+        for answer in (echo, lambda _verb, _payload: b"never"):
+            key = make_node_key()
+            link.register(key.public_openssh)
+            stack.enter_context(serving(answer, settings(link, pem, key))).wait_for(Link.CONNECTED)
+        link.run(server_app(run, wanted=2, deadline_s=5.0))
+    assert came == [b"contribution:plan"]
+    assert [silence.why for silence in silences] == [Why.LATE]
 
 
 def test_a_second_program_with_the_key_of_a_node_that_is_connected_is_refused(

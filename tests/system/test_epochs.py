@@ -58,14 +58,33 @@ def consenting(federation: Federation, tenants: int) -> None:
         tenant.policy = replace(tenant.policy, link_epochs=True)
 
 
+def begin_leases(federation: Federation, week: int, *, weeks: int = 1) -> list[LeaseId]:
+    """Each tenant has a lease of its own that begins this week."""
+    provider, (start, end), leases = federation.provider, WINDOWS[week], []
+    for number, tenant in enumerate(federation.tenants):
+        labels, lease = provider.context_labels(start, CONTEXT, 0), LeaseId(bytes([number, week, weeks]) + bytes(13))
+        provider.record_leases([Lease(lease, tenant.id, 4, start + 1.0, end + 168.0 * (weeks - 1) - 1.0, labels)])
+        tenant.start_leases([StartedLease(lease, start + 1.0, labels, a_descriptor())], provider.epoch(start))
+        leases.append(lease)
+    return leases
+
+
+def fail(federation: Federation, leases: Sequence[LeaseId], week: int) -> None:
+    """Each lease fails once this week."""
+    at = WINDOWS[week][0] + 30.0
+    for tenant, lease in zip(federation.tenants, leases, strict=True):
+        tenant.record([Failure(str(lease), at, 29.0, "nvlink_error")])
+
+
 def a_week(federation: Federation, week: int) -> Release:
     """Each tenant has a lease of its own this week, which fails once."""
+    fail(federation, begin_leases(federation, week), week)
+    return hold(federation, week)
+
+
+def hold(federation: Federation, week: int) -> Release:
+    """The round over a week."""
     provider, (start, end) = federation.provider, WINDOWS[week]
-    for number, tenant in enumerate(federation.tenants):
-        labels, lease = provider.context_labels(start, CONTEXT, 0), LeaseId(bytes([number, week]) + bytes(14))
-        provider.record_leases([Lease(lease, tenant.id, 4, start + 1.0, end - 1.0, labels)])
-        tenant.start_leases([StartedLease(lease, start + 1.0, labels, a_descriptor())], provider.epoch(start))
-        tenant.record([Failure(str(lease), start + 30.0, 29.0, "nvlink_error")])
     apps = {number: client_app(tenant.answer) for number, tenant in enumerate(federation.tenants)}
     with local_task():
         return federated_week(provider, None, GridTenants(LocalGrid(apps), 0.0, 0.0), federation.trustees, (start, end))
@@ -134,6 +153,18 @@ def test_without_consent_of_as_many_as_a_row_needs_each_epoch_begins_anew(federa
     failures = counted(*learnt(federation))
     assert sorted(failures) == sorted(token for release in made for token in workloads(release))
     assert list(failures.values()) == pytest.approx([TENANTS, TENANTS], abs=1.0)
+
+
+def test_a_lease_that_runs_over_a_change_of_epoch_counts_on_neither_side_after_it(federation: Federation) -> None:
+    long = begin_leases(federation, 0, weeks=2)
+    fail(federation, long, 0)
+    hold(federation, 0)
+    fail(federation, long, 1)
+    release = a_week(federation, 1)
+    workloads = release.table("pairs").marginal("workload")
+    assert workloads.events.sum() == pytest.approx(TENANTS, abs=1.0)  # of the leases that began in this epoch
+    assert workloads.exposure_node_hours.sum() == pytest.approx(4 * 166 * TENANTS)
+    assert len(federation.provider.leases(*WINDOWS[1])) == 2 * TENANTS  # though the long ones run, too
 
 
 def registration(federation: Federation, tenant: int, week: int) -> Registration:
