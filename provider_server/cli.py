@@ -6,6 +6,7 @@ from provider_server.verbs import (
     kubernetes,
     learning,
     leases,
+    nodes,
     online,
     own_failures,
     page,
@@ -27,6 +28,7 @@ app.add(FEDERATION, server.init, server.enrol, server.revoke, seats.reseat, serv
 app.add(FEDERATION, server.serve, online.online, status.status, server.round_, page.page, keys.keys)
 app.add(FLEET, leases.lease, leases.lease_events, slurm.slurm, kubernetes.kubernetes, slurm.lease_key)
 app.add(FLEET, telemetry.contexts, telemetry.hazard, telemetry.repaired, own_failures.own_failures)
+app.add(FLEET, nodes.watch_nodes, nodes.node_check, nodes.node_service)
 app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain)
 app.add(RELEASES, learning.publish, learning.catalogue, store.findings)
 app.add(STORE, store.backup, store.restore)

@@ -21,6 +21,7 @@ from federation.runtime.key_files import read, read_key
 from federation.transport.certificates import WARN_EVERY_S, ends, warn_of_end
 from federation.transport.client import Peer
 from federation.transport.introductions import Introducing
+from provider_server.hints.no_tenants import NoTenants
 from provider_server.hints.poller import Live, polling
 from provider_server.home import CONTROL, founded_hour, open_publisher
 from provider_server.intake import webhook
@@ -35,6 +36,7 @@ from provider_server.online.sessions import Sessions, session_key
 from provider_server.operations.admin import operator_app, watching_app
 from provider_server.operations.alerts import Board, Webhook
 from provider_server.operations.round_runner import Rounds, Watched
+from provider_server.outputs.sinks import sinks
 from provider_server.rounds.provider import Provider
 from provider_server.settings import ProviderSettings
 from provider_server.week import tell_directory
@@ -90,7 +92,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
         publisher = open_publisher(home, provider.store)
         rounds = Rounds(provider, publisher, link, trustees, settings, metrics, now_hour, founded_hour(home))
         tell_directory(provider, trustees)
-        live = Live(home, provider, settings, metrics, time.time)
+        live = Live(home, provider, settings, metrics, time.time, sinks(settings.outputs, metrics.registry))
         stack.enter_context(polling(live))
         stack.enter_context(_on_hangup(live.reload))
         yield rounds, link, online_port
@@ -141,6 +143,25 @@ def _on_hangup(reload: Callable[[], None]) -> Iterator[None]:
 
 def _peer(trustee: TrusteeRecord, introducing: Introducing) -> Peer:
     return Peer(trustee.address, root_of(trustee.verify_key), introducing=introducing)
+
+
+@contextmanager
+def watching_nodes(home: Path, settings: ProviderSettings) -> Iterator[int]:
+    """The provider's own nodes and the metrics port alone, without a federation: yields the port."""
+    metrics = Metrics()
+    live = Live(home, NoTenants(), settings, metrics, time.time, sinks(settings.outputs, metrics.registry))
+    try:
+        at = socket.create_server((LOOPBACK, settings.listen.metrics_port))
+    except OSError as error:
+        raise CannotListen(
+            f"the metrics port cannot be opened: {error}", hint="check [listen] metrics_port in provider.toml"
+        ) from error
+    with (
+        closing(Listener(watching_app(metrics, lambda: ""), at, None, WATCHERS)),
+        polling(live),
+        _on_hangup(live.reload),
+    ):
+        yield at.getsockname()[1]
 
 
 def serve(home: Path, rounds: Rounds, settings: ProviderSettings) -> NoReturn:

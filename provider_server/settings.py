@@ -167,6 +167,19 @@ class Alerts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     webhook_url: str = ""
 
 
+class Outputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where reports on the provider's own nodes go; see docs/nodes.md. Empty: nowhere.
+
+    `node_metrics` shows nodes by name at the metrics port. `otlp_headers_file` has a `name: value` on each line.
+    """
+
+    node_metrics: bool = False
+    otlp_url: str = ""
+    otlp_headers_file: str = ""
+    nvsentinel_socket: str = ""
+    nvsentinel_strategy: Literal["STORE_ONLY", "EXECUTE_REMEDIATION"] = "STORE_ONLY"
+
+
 class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of provider.toml."""
 
@@ -180,6 +193,7 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alerts: Alerts = Alerts()
     leases: Leases = Leases()
     kubernetes: Kubernetes = Kubernetes()
+    outputs: Outputs = Outputs()
 
     def __post_init__(self) -> None:
         if self.publish.epsilon > 0 and self.plan.delta <= 0:

@@ -16,6 +16,9 @@ PYTHON = {
     "torch": "`make torch` adds it",
     "ray": "`pip install 'pharoah[ray]'` adds it",
     "kubernetes_validate": "`pip install kubernetes-validate==1.37.0` adds it, with published schemas",
+    "nvidia_resiliency_ext": "`pip install --no-deps nvidia-resiliency-ext defusedxml` adds it",
+    "opentelemetry": "`pip install 'pharoah[otlp]'` adds it",
+    "rotel": "`pip install rotel==0.0.1a15` adds it",
     "causaldata": "`pip install causaldata==0.1.5` adds it",
 }
 DEBIAN = {
@@ -48,7 +51,7 @@ def find(name: str) -> Path | None:
 
 def package(name: str) -> Any:
     """A package of `PYTHON`; without it the test is skipped, or at the head of a module all its tests."""
-    return pytest.importorskip(name, reason=f"there is no {name} here: {PYTHON[name]}")
+    return pytest.importorskip(name, reason=f"there is no {name} here: {PYTHON[name.partition('.')[0]]}")
 
 
 if __name__ == "__main__":

@@ -30,10 +30,11 @@ import msgspec
 import polars as pl
 
 from crypto.errors import DecodeError, PharoahError, Refusal
-from crypto.ids import LeaseId
+from crypto.ids import LeaseId, TenantId
 from crypto.signing import reopened
 from federation.protocol.bundle import Bundle
 from federation.protocol.plan import HOURS_PER_WEEK
+from federation.protocol.service_messages import Hint
 from provider_server.analysis.buildup import BuildUp, signals
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.telemetry.catalogue import METRICS
@@ -42,15 +43,17 @@ from provider_server.fleet.telemetry.prometheus import PrometheusSettings, Prome
 from provider_server.fleet.telemetry.quality import Tally
 from provider_server.fleet.telemetry.samples import HOUR_S, SeriesBook, Window
 from provider_server.fleet.telemetry.summaries import summarise
+from provider_server.hints import node_reports
 from provider_server.hints.episodes import Episodes, LeaseHazard
 from provider_server.hints.node_hazard import NodeState, Rates, Standing, View, held_up, node_states
+from provider_server.hints.node_reports import NodeReport, OutputFailed
 from provider_server.home import settings_of
 from provider_server.learning import hardware, on_probation
 from provider_server.learning.hardware import Kept, label_of
 from provider_server.metrics import Metrics
 from provider_server.rounds.planning import PlanSettings
 from provider_server.settings import ProviderSettings, Telemetry
-from provider_server.store.hint_store import HintStore
+from provider_server.store.hint_store import Draft
 from provider_server.store.store import reporting
 
 logger = logging.getLogger(__name__)
@@ -69,13 +72,30 @@ class NotReady(Refusal):
     default_hint = "hints begin once there are contexts and telemetry"
 
 
+class HintLog(Protocol):
+    """Where hints are kept; see `store.hint_store.HintStore`."""
+
+    def state(self) -> bytes | None:
+        """The state of the newest look."""
+
+    def append(self, drafts: Sequence[tuple[TenantId, Draft]], before: bytes | None, after: bytes) -> list[Hint]:
+        """Stores hints and the state after them."""
+
+
+class Sink(Protocol):
+    """Takes the reports on all nodes after an hour; see `outputs`."""
+
+    def take(self, reports: Sequence[NodeReport]) -> None:
+        """OutputFailed if they could not be handed on."""
+
+
 class Landlord(Protocol):
     """What the poller needs of a provider."""
 
     settings: PlanSettings
 
     @property
-    def hints(self) -> HintStore:
+    def hints(self) -> HintLog:
         """Where hints are kept."""
 
     def placed(self, hour: float) -> list[tuple[Lease, tuple[str, ...]]]:
@@ -95,13 +115,20 @@ class Live:
     """The poller of one provider. `poll` is one step of it; `run` repeats that until told to stop."""
 
     def __init__(
-        self, home: Path, provider: Landlord, settings: ProviderSettings, metrics: Metrics, now_s: Callable[[], float]
+        self,
+        home: Path,
+        provider: Landlord,
+        settings: ProviderSettings,
+        metrics: Metrics,
+        now_s: Callable[[], float],
+        sinks: Sequence[Sink] = (),
     ) -> None:
         self.settings = settings
         self._home = home
         self._provider = provider
         self._metrics = metrics
         self._now_s = now_s
+        self._sinks = sinks
         self._wake = threading.Event()
         self._stopping = False
         self._must_reload = False
@@ -129,6 +156,7 @@ class Live:
             with reporting():
                 self._look(kept, states, end_hour)
             _write(self._home / STATE, build_up.state())
+            self._report(node_reports.reports(kept, states, end_hour))
             self._read_to = end_hour
         self._metrics.telemetry_age_s.set(now_s - HOUR_S * self._read_to)
         return is_new
@@ -212,6 +240,16 @@ class Live:
         if states:
             counted = dict(Counter(states))
             logger.info("hints to tenants: %d", len(states), extra={"event": "hints", "hints": counted})
+
+    def _report(self, reports: Sequence[NodeReport]) -> None:
+        """Keeps the reports and hands them on; a sink that fails is logged, and gets the next ones."""
+        node_reports.keep(self._home, reports)
+        for sink in self._sinks:
+            try:
+                sink.take(reports)
+            except OutputFailed as error:
+                fields = {"event": "output", "error": type(sink).__name__}
+                logger.warning("reports on nodes not handed on: %s", error, extra=fields)
 
     # ---- for as long as the provider runs ----------------------------------------------------------------------------
 

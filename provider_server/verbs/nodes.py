@@ -1,0 +1,103 @@
+"""Verbs on the provider's own nodes, which need no federation: watch-nodes, node-check, node-service."""
+
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from federation.runtime.console import InputFile
+from federation.runtime.logs import Format
+from federation.runtime.screen import show, show_json
+from provider_server.verbs.console import Home, failing, required, say_error
+from provider_server.verbs.server import LogFormat
+
+if TYPE_CHECKING:
+    from provider_server.outputs.node_check import NodeCheck
+
+Reports = Annotated[
+    Path | None,
+    typer.Option(
+        "--file", click_type=InputFile(), help="A copy of nodes.json, instead of the home's.", show_default=False
+    ),
+]
+Url = Annotated[
+    str, typer.Option("--prometheus", help="Ask this Prometheus for the provider's node metrics, instead of a file.")
+]
+Level = Annotated[int, typer.Option(min=1, max=3, help="Least build-up level at which a node is refused.")]
+
+
+def watch_nodes(home: Home = None, log_format: LogFormat = Format.JSON) -> None:
+    """Watch the provider's own nodes without a federation: telemetry, metrics, and what else provider.toml names.
+
+    Needs a folder with provider.toml, and `pharoah-provider contexts` before. `serve` does the same in a federation.
+    """
+    from federation.runtime import logs
+    from provider_server import home as homes, service
+
+    place = required(home)
+    logs.configure(log_format)
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: sys.exit(0))
+    with failing(), service.watching_nodes(place, homes.settings_of(place)) as port:
+        service.logger.info("watching nodes, metrics at port %d", port, extra={"event": "serving"})
+        while True:
+            signal.pause()
+
+
+def node_check(
+    node: Annotated[str, typer.Argument(help="The node's name in telemetry; default: this machine's.")] = "",
+    home: Home = None,
+    file: Reports = None,
+    prometheus: Url = "",
+    level: Level = 2,
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON with stable keys (see docs/reference/json.md).")
+    ] = False,
+) -> None:
+    """Say in one line whether telemetry shows signs of a failure on a node, for NHC, AzNHC and prologs.
+
+    Exit codes: 0 no signs, or unknown; 1 signs at --level or above; 2 wrong usage. Errors of reading exit with 0.
+    """
+    answer = _answer(node or socket.gethostname(), home, file, prometheus, level)
+    if as_json:
+        show_json(answer)
+    else:
+        show(answer["line"])
+    raise typer.Exit(answer["exit_code"])
+
+
+def node_service(
+    at: Annotated[Path, typer.Option("--socket", help="Unix socket to serve.")] = Path("/var/run/nvhcd.sock"),
+    node: Annotated[str, typer.Option(help="The node's name in telemetry; default: this machine's.")] = "",
+    home: Home = None,
+    file: Reports = None,
+    prometheus: Url = "",
+    level: Level = 2,
+) -> None:
+    """Answer NVRx at a Unix socket, until stopped: `ft_launcher --ft-node-health-check-endpoint unix://SOCKET`."""
+    from provider_server.outputs.node_check import served
+
+    name = node or socket.gethostname()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: sys.exit(0))
+    with failing(), served(at, lambda: _answer(name, home, file, prometheus, level)):
+        while True:
+            signal.pause()
+
+
+def _answer(node: str, home: Path | None, file: Path | None, prometheus: str, level: int) -> "NodeCheck":
+    """Fails open: what cannot be read is said on stderr, and the node passes."""
+    from provider_server.hints.node_reports import FILE
+    from provider_server.outputs.node_check import NoReports, check, from_file, from_prometheus
+
+    try:
+        report = from_prometheus(prometheus, node) if prometheus else from_file(file or required(home) / FILE, node)
+    except NoReports as error:
+        say_error(error.what, error.hint)
+        report = None
+    return check(node, report, time.time(), level)

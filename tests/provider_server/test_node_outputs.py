@@ -1,0 +1,374 @@
+"""Reports on the provider's own nodes: what a check answers, and what receivers get, by their published formats."""
+
+import contextlib
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from click.testing import Result
+from prometheus_client import CollectorRegistry, generate_latest
+from typer.testing import CliRunner
+
+from federation.protocol.service_messages import Suspicion
+from federation.runtime.clock import now_hour
+from provider_server.analysis.contexts import Context, ContextMap
+from provider_server.cli import app
+from provider_server.hints.node_hazard import NodeState
+from provider_server.hints.node_reports import FILE, STALE_H, NodeReport, OutputFailed, keep, load, reports
+from provider_server.learning.hardware import Kept
+from provider_server.outputs import nvsentinel
+from provider_server.outputs.changes import Changes
+from provider_server.outputs.node_check import HOUR_S, check, served
+from provider_server.outputs.node_metrics import NodeMetrics
+from provider_server.outputs.nvsentinel import ENUMS, FIELDS, HealthEvents, Nvsentinel, Strategy
+from simulation.run.processes import free_ports
+from tests import needs
+from tests.support import schemas
+from tests.support.waiting import until
+
+HOUR = 490_000
+HEARD = True
+NOW_S = (HOUR + 0.5) * HOUR_S
+QUIET = NodeReport("n1", HOUR, 0, HEARD, "unclear", 4, "H100")
+HOT = NodeReport("n2", HOUR, 2, HEARD, "memory", 4, "H100", 1.5)
+FABRIC = NodeReport("n3", HOUR, 1, HEARD, "interconnect")
+SILENT = NodeReport("n4", HOUR, 3, not HEARD, "memory")
+ALL = [QUIET, HOT, FABRIC, SILENT]
+
+
+def calm(report: NodeReport) -> NodeReport:
+    return NodeReport(report.node, report.hour + 1, 0, HEARD, "unclear")
+
+
+# ---- reports ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_joins_a_node_to_its_context(tmp_path: Path) -> None:
+    contexts = ContextMap((), (Context(4, "H100", ("n1", "n2"), 1.5, 1.0, 2.0),), 5, ((),), (), ())
+    states = {"n9": NodeState(0, Suspicion.UNCLEAR, is_heard=True), "n2": NodeState(2, Suspicion.MEMORY, is_heard=True)}
+    found = reports(Kept(HOUR, contexts, {}, b""), states, HOUR)
+    assert found == [HOT, NodeReport("n9", HOUR, 0, HEARD, "unclear")]
+    assert load(tmp_path / FILE) == []
+    keep(tmp_path, found)
+    assert load(tmp_path / FILE) == found
+
+
+def test_an_event_is_a_change_and_is_repeated_until_it_is_taken() -> None:
+    changes = Changes()
+    assert changes.of(ALL) == [HOT, FABRIC]
+    assert changes.of(ALL) == [HOT, FABRIC]
+    changes.taken(ALL)
+    assert changes.of(ALL) == []
+    silent = NodeReport(HOT.node, HOUR + 1, 0, not HEARD, "unclear")
+    changes.taken([silent])
+    assert changes.of([silent, FABRIC]) == []  # silence is no recovery
+    assert changes.of([calm(HOT)]) == [calm(HOT)]
+
+
+# ---- node-check ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("report", "at_h", "code", "standing"),
+    [
+        (QUIET, HOUR, 0, "ok"),
+        (HOT, HOUR, 1, "raised"),
+        (FABRIC, HOUR, 0, "ok"),  # below the level that is asked for
+        (SILENT, HOUR, 0, "unknown"),
+        (None, HOUR, 0, "unknown"),
+        (HOT, HOUR + STALE_H + 1, 0, "unknown"),
+    ],
+)
+def test_only_a_node_that_is_heard_and_raised_is_refused(
+    report: NodeReport | None, at_h: int, code: int, standing: str
+) -> None:
+    answer = check("n", report, at_h * HOUR_S, 2)
+    assert (answer["exit_code"], answer["standing"]) == (code, standing)
+    assert "\n" not in answer["line"]
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, ["node-check", *map(str, words)])
+
+
+def test_the_verb_answers_in_a_line_or_json_and_fails_open(tmp_path: Path) -> None:
+    now = int(now_hour())
+    file = tmp_path / FILE
+    keep(tmp_path, [NodeReport("n2", now, 2, HEARD, "memory", 4, "H100")])
+    line = run("n2", "--file", file)
+    assert (line.exit_code, line.stdout) == (1, "n2: raised: build-up level 2, suspected: memory (context 4: H100)\n")
+    assert run("n2", "--file", file, "--level", 3).exit_code == 0
+    told = run("n2", "--home", tmp_path, "--json")
+    assert told.exit_code == 1
+    assert schemas.held("pharoah-provider node-check", told.stdout)["hour"] == now
+    assert run("n1", "--home", tmp_path).stdout == "n1: unknown: no report\n"
+    file.write_text("{")
+    damaged = run("n2", "--file", file)
+    assert (damaged.exit_code, damaged.stdout) == (0, "n2: unknown: no report\n")
+    assert "DecodeError" in damaged.stderr
+    away = run("n2", "--prometheus", "http://127.0.0.1:1")
+    assert (away.exit_code, away.stdout) == (0, "n2: unknown: no report\n")
+    assert "ConnectError" in away.stderr
+    assert "not a name" in run('n"} or up{job="', "--prometheus", "http://127.0.0.1:1").stderr
+
+
+def test_nvrx_asks_at_the_socket_and_hears_of_a_raised_node(tmp_path: Path) -> None:
+    health_check = needs.package("nvidia_resiliency_ext.shared_utils.health_check")
+    if not hasattr(health_check, "NodeHealthCheck"):
+        pytest.skip("this nvidia_resiliency_ext has no NodeHealthCheck: 0.6 or newer has it")
+    asked = [HOT]
+    socket = tmp_path / "nvhcd.sock"
+    assert health_check.NodeHealthCheck(socket_path=str(socket))() is True  # not deployed
+    with served(socket, lambda: check("n", asked[0], NOW_S, 2)):
+        ask = health_check.NodeHealthCheck(endpoint=f"unix://{socket}")
+        assert ask() is False
+        asked[0] = QUIET
+        assert ask() is True
+        asked[0] = SILENT
+        assert ask() is True
+
+
+def test_the_socket_answers_in_the_published_fields(tmp_path: Path) -> None:
+    socket = tmp_path / "nvhcd.sock"
+    socket.touch()  # a leftover
+    with served(socket, lambda: check("n2", HOT, NOW_S, 2)), grpc.insecure_channel(f"unix:{socket}") as channel:
+        ask: Callable[..., bytes] = channel.unary_unary("/nvhcd.HealthCheckService/RunHealthCheck")
+        answer = ask(b"\x0a\x01a", timeout=10.0)
+    assert answer.startswith(b"\x10\x01\x1a")  # not success (0 is left out), exit code 1, a text
+    output = json.loads(answer[answer.index(b"{") :])
+    assert output["fail_count"] == 1
+    assert output["failed_checks"] == ["n2: raised: build-up level 2, suspected: memory (context 4: H100)"]
+
+
+# ---- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_show_the_newest_reports_alone() -> None:
+    registry = CollectorRegistry()
+    metrics = NodeMetrics(registry)
+    metrics.take(ALL)
+    metrics.take([calm(HOT), SILENT])
+    shown = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+    assert sorted(shown) == [
+        'pharoah_node_heard{node="n2"} 1.0',
+        'pharoah_node_heard{node="n4"} 0.0',
+        'pharoah_node_level{context="",node="n2",suspicion=""} 0.0',
+        'pharoah_node_level{context="",node="n4",suspicion="memory"} 3.0',
+        f"pharoah_node_report_hour {HOUR + 1}.0",
+    ]
+
+
+# ---- OTLP ------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def collector(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+    """A server that reads OTLP by the published messages: its URL, and the path and message of every request."""
+    logs = needs.package("opentelemetry.proto.collector.logs.v1.logs_service_pb2")
+    metrics = needs.package("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
+    kinds = {"/v1/metrics": metrics.ExportMetricsServiceRequest, "/v1/logs": logs.ExportLogsServiceRequest}
+    taken: list[tuple[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # the name that http.server looks for
+            assert self.headers["content-type"] == "application/x-protobuf"
+            body = self.rfile.read(int(self.headers["content-length"]))
+            if self.headers.get("content-encoding") == "gzip":
+                body = gzip.decompress(body)
+            taken.append((self.headers.get("authorization", ""), kinds[self.path].FromString(body)))
+            self.send_response(status)
+            self.send_header("content-type", "application/x-protobuf")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as it is there
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", taken
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def states(request: Any) -> dict[tuple[str, str, str], int]:
+    """`hw.status` by host, type and state."""
+    found = {}
+    for of_node in request.resource_metrics:
+        host = {one.key: one.value.string_value for one in of_node.resource.attributes}["host.name"]
+        for metric in of_node.scope_metrics[0].metrics:
+            for point in metric.sum.data_points:
+                named = {one.key: one.value.string_value for one in point.attributes}
+                found[host, named["hw.type"], named["hw.state"]] = point.as_int
+    return found
+
+
+def test_a_collector_gets_status_and_one_record_for_each_change(tmp_path: Path) -> None:
+    from provider_server.outputs.otlp import Otlp, headers
+
+    file = tmp_path / "headers"
+    file.write_text("authorization: Bearer secret\n")
+    with collector() as (url, taken):
+        sink = Otlp(url, headers(str(file)))
+        sink.take(ALL)
+        sink.take(ALL)
+    assert {authorization for authorization, _ in taken} == {"Bearer secret"}
+    metrics, logs, again = [message for _, message in taken]
+    assert states(metrics) == states(again)
+    assert {key for key, value in states(metrics).items() if value} == {
+        ("n1", "gpu", "ok"),
+        ("n1", "network", "ok"),
+        ("n2", "gpu", "predicted_failure"),
+        ("n2", "network", "ok"),
+        ("n3", "gpu", "ok"),
+        ("n3", "network", "predicted_failure"),
+    }
+    (record,) = logs.resource_logs[0].scope_logs[0].log_records
+    assert (record.severity_text, record.event_name) == ("WARN", "pharoah.node.raised")
+    assert record.body.string_value == HOT.line(1)
+    assert len(logs.resource_logs) == 2
+
+
+def test_what_a_collector_refuses_is_sent_again() -> None:
+    from provider_server.outputs.otlp import Otlp
+
+    with collector(503) as (url, _taken):
+        sink = Otlp(url, {})
+        with pytest.raises(OutputFailed, match="503"):
+            sink.take(ALL)
+    with collector() as (url, taken):
+        sink._url = url
+        sink.take(ALL)
+    assert len(taken) == 2  # metrics, and the records that were due
+    with pytest.raises(OutputFailed, match="ConnectError"):
+        sink.take(ALL)
+
+
+@pytest.mark.nightly
+def test_a_real_collector_takes_and_forwards_them() -> None:
+    """Rotel, a collector written in Rust, from its Python package."""
+    from provider_server.outputs.otlp import Otlp
+
+    agent = Path(needs.package("rotel").__file__).with_name("rotel-agent")
+    with collector() as (url, taken), free_ports("127.0.0.1", 2) as (http, grpc_port):
+        flags = ["--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint", f"127.0.0.1:{grpc_port}"]
+        onward = [
+            "--exporter",
+            "otlp",
+            "--otlp-exporter-endpoint",
+            url,
+            "--otlp-exporter-protocol",
+            "http",
+            "--otlp-exporter-compression",
+            "none",
+        ]
+        command = [str(agent), "start", *flags, *onward, "--batch-timeout", "200ms"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+            try:
+                sink = Otlp(f"http://127.0.0.1:{http}", {})
+
+                def sent() -> bool:
+                    with contextlib.suppress(OutputFailed):
+                        sink.take(ALL)
+                        return True
+                    return False
+
+                until(sent, "the collector is up")
+                until(lambda: len(taken) >= 2, "both were forwarded")
+            finally:
+                running.terminate()
+    forwarded = [message for _, message in taken]
+    (metrics,) = [one for one in forwarded if hasattr(one, "resource_metrics")]
+    (logs,) = [one for one in forwarded if hasattr(one, "resource_logs")]
+    assert states(metrics)["n2", "gpu", "predicted_failure"] == 1
+    assert {one.scope_logs[0].log_records[0].event_name for one in logs.resource_logs} == {"pharoah.node.raised"}
+
+
+def test_headers_that_are_none_are_refused_and_not_repeated(tmp_path: Path) -> None:
+    from provider_server.outputs.otlp import BadHeaders, headers
+
+    file = tmp_path / "headers"
+    file.write_text("Bearer secret\n")
+    with pytest.raises(BadHeaders) as raised:
+        headers(str(file))
+    assert "secret" not in raised.value.diagnostics()
+
+
+# ---- NVSentinel ------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def connector(socket: Path) -> Iterator[list[Any]]:
+    """A platform connector: the HealthEvents that it was given."""
+    taken: list[Any] = []
+
+    def take(request: Any, _context: object) -> bytes:
+        taken.append(request)
+        return b""
+
+    handler = grpc.unary_unary_rpc_method_handler(take, HealthEvents.FromString, bytes)
+    server = grpc.server(ThreadPoolExecutor(1))
+    service, method = nvsentinel.METHOD.strip("/").split("/")
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+    server.add_insecure_port(f"unix:{socket}")
+    server.start()
+    try:
+        yield taken
+    finally:
+        server.stop(None).wait()
+
+
+def test_nvsentinel_gets_events_to_store_alone(tmp_path: Path) -> None:
+    socket = tmp_path / "nvsentinel.sock"
+    sink = Nvsentinel(str(socket), Strategy.STORE_ONLY)
+    with pytest.raises(OutputFailed, match="UNAVAILABLE"):
+        sink.take(ALL)
+    with connector(socket) as taken:
+        sink.take(ALL)
+        sink.take(ALL)
+        sink.take([calm(HOT), FABRIC])
+    first, second = taken
+    raised, fabric = first.events
+    assert (raised.nodeName, raised.isHealthy, raised.isFatal, raised.componentClass) == ("n2", False, False, "GPU")
+    assert (fabric.nodeName, fabric.componentClass, list(fabric.errorCode)) == ("n3", "NIC", ["LEVEL_1"])
+    assert {event.processingStrategy for event in first.events} == {2}
+    assert raised.generatedTimestamp.seconds == HOUR * 3600
+    (cleared,) = second.events
+    assert (cleared.nodeName, cleared.isHealthy, list(cleared.errorCode)) == ("n2", True, [])
+
+
+def test_the_fields_are_those_that_nvsentinel_publishes() -> None:
+    """Of `data-models/protobufs/health_event.proto` in NVIDIA/NVSentinel."""
+    if "NVSENTINEL_PROTO" not in os.environ:
+        pytest.skip("NVSENTINEL_PROTO names no health_event.proto of NVIDIA/NVSentinel")
+    text = re.sub(r"//.*", "", Path(os.environ["NVSENTINEL_PROTO"]).read_text(encoding="utf-8"))
+    assert "package datamodels;" in text
+    assert "rpc HealthEventOccurredV1(HealthEvents)" in text
+    assert "service PlatformConnector" in text
+    blocks = dict(re.findall(r"(?:message|enum) (\w+) \{([^}]*)\}", text))
+    for message, fields in FIELDS.items():
+        published = re.findall(r"(repeated )?([\w.]+) (\w+) = (\d+);", blocks[message])
+        known = {(name, int(n), "*" * bool(rep) + kind.rsplit(".", 1)[-1]) for rep, kind, name, n in published}
+        assert set(fields) <= known, message
+    for enum, values in ENUMS.items():
+        assert set(values.items()) <= {(k, int(v)) for k, v in re.findall(r"(\w+) = (\d+);", blocks[enum])}, enum
+
+
+def test_the_core_knows_no_opentelemetry() -> None:
+    code = "import sys, provider_server.service; sys.exit(any('opentelemetry' in name for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
