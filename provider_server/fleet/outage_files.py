@@ -4,6 +4,7 @@
 |---|---|
 | CSV with columns `node`, `start`, `end`, `kind` | as it is; `end` is empty while a node is not back |
 | CSV of Los Alamos (`System`, `nodenumz`, `Prob Started`, …) | node "system/number"; kind is the column of its cause |
+| JSON of NVSentinel, or of Kubernetes nodes | `health_events`: what was unhealthy until it was healthy again |
 | JSON of InfiniteHBD (`node_id`, `event_time` in days, `event_type`, `fault_type`) | starts joined to ends |
 
 Guarantees. Every row is an outage, be it short, inside another or still open: nothing is merged or dropped here. A row
@@ -28,6 +29,7 @@ import msgspec
 import polars as pl
 
 from crypto.errors import PharoahError
+from provider_server.fleet.health_events import outages_told
 
 SCHEMA = {"node": pl.String, "start_h": pl.Float64, "end_h": pl.Float64, "kind": pl.String}
 UNKNOWN = "unknown"
@@ -38,6 +40,7 @@ NAIVE = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%
 SHORT_YEAR = "%m/%d/%y %H:%M"
 LANL_CAUSES = ("Facilities", "Hardware", "Human Error", "Network", "Undetermined", "Software")
 ONE_JOB = "a node that runs several jobs at once has one row for them, with one workload"
+NONE = "a fleet without outages has no hazard to estimate"
 PREAMBLE_LINES = 3  # above a header: the file of Los Alamos has a line of titles there
 
 
@@ -57,18 +60,35 @@ class Outages:
 
 
 def read_outages(path: Path) -> Outages:
-    """The outages of a file, plain or gzipped; UnusableOutages where it is neither of the three forms."""
+    """The outages of a file, plain or gzipped; UnusableOutages where it is none of these forms, or has none."""
     content = _content(path)
-    trace = content.lstrip()[:1] == b"["
-    rows = _trace(content, path) if trace else _table(content, path)
+    rows = _rows(content, path)
     if rows.is_empty():
-        raise UnusableOutages(f"{path} has no outages", hint="a fleet without outages has no hazard to estimate")
+        raise UnusableOutages(f"{path} has no outages", hint=NONE)
+    days = pl.concat([rows["start_h"], rows["end_h"].drop_nulls()]).to_numpy() // DAY_H
+    first = 0.0 if _is_trace(content) else float(days.min())
+    return Outages(rows.sort("start_h", "node"), DAY_H * first, DAY_H * float(days.max() + 1.0))
+
+
+def read_starts(path: Path) -> list[tuple[str, int]]:
+    """Nodes and hours in which outages of a file began, in order; none of health that was told where all was well."""
+    rows = _rows(_content(path), path).sort("start_h", "node")
+    return [(node, int(start_h)) for node, start_h in rows.select("node", "start_h").iter_rows()]
+
+
+def _rows(content: bytes, path: Path) -> pl.DataFrame:
+    is_told = content.lstrip()[:1] == b"{"
+    rows = _trace(content, path) if _is_trace(content) else _health(content, path) if is_told else _table(content, path)
+    if rows.is_empty() and not is_told:
+        raise UnusableOutages(f"{path} has no outages", hint=NONE)
     wrong = rows.with_row_index("row").filter(pl.col("end_h") < pl.col("start_h"))
     if not wrong.is_empty():
         raise UnusableOutages(f"{path}, outage {wrong['row'][0] + 1}: it ends before it starts")
-    days = pl.concat([rows["start_h"], rows["end_h"].drop_nulls()]).to_numpy() // DAY_H
-    first = 0.0 if trace else float(days.min())
-    return Outages(rows.sort("start_h", "node"), DAY_H * first, DAY_H * float(days.max() + 1.0))
+    return rows
+
+
+def _is_trace(content: bytes) -> bool:
+    return content.lstrip()[:1] == b"["
 
 
 def read_jobs(path: Path) -> pl.DataFrame:
@@ -131,6 +151,16 @@ def _trace(content: bytes, path: Path) -> pl.DataFrame:
     table = [(node, start, end, f"{fault.level}/{fault.family}") for node, start, end, fault in rows]
     days = pl.DataFrame(table, schema=SCHEMA, orient="row")
     return days.with_columns(pl.col("start_h", "end_h") * DAY_H)
+
+
+# ---- health of nodes as other tools tell it --------------------------------------------------------------------------
+
+
+def _health(content: bytes, path: Path) -> pl.DataFrame:
+    try:
+        return pl.DataFrame(outages_told(content), schema=SCHEMA, orient="row")
+    except msgspec.MsgspecError as error:
+        raise UnusableOutages(f"{path}: {error}", hint="see docs/hazard.md for what is read") from error
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 Outages = Annotated[
     Path | None,
     typer.Option(
-        click_type=InputFile(), help="Outages (node, start, end, kind), instead of telemetry.", show_default=False
+        click_type=InputFile(),
+        help="Outages (node, start, end, kind), or health as NVSentinel or Kubernetes tells it, instead of telemetry.",
+        show_default=False,
     ),
 ]
 
@@ -62,6 +64,7 @@ def own_failures(
     from contextlib import closing
 
     from provider_server import home as homes
+    from provider_server.fleet.outage_files import read_starts
     from provider_server.learning.own_events import on_leases
 
     place = required(home)
@@ -70,7 +73,7 @@ def own_failures(
         with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
             first = _first_open(provider, asked, last)
             seen = (
-                _outages(events)
+                read_starts(events)
                 if events
                 else _telemetry(place, file or (), inventory, (first, last), in_order=in_order)
             )
@@ -111,12 +114,6 @@ def _telemetry(
     say_quality(seen.quality, seen.doubts)
     for part in seen.at_risk(hours[0]):
         yield from part.filter(pl.col("kind").is_not_null()).select("node", "hour").iter_rows()
-
-
-def _outages(file: Path) -> Sequence[tuple[str, int]]:
-    from provider_server.fleet.outage_files import read_outages
-
-    return [(node, int(start_h)) for node, start_h in read_outages(file).rows.select("node", "start_h").iter_rows()]
 
 
 def _line(row: OwnFailuresRow) -> str:
