@@ -55,7 +55,8 @@ class PairJudgement(StrEnum):
 class MismatchEntry(Record, frozen=True):
     """The failure rate of a workload on a hardware context, relative to the expected rate.
 
-    `risk_ratio` is observed over expected failure rate with its 95% interval; `probability_worse` the posterior
+    `risk_ratio` is the failure rate over the expected one, as far as the pair's own failures and those of all pairs
+    say; its 95% interval is that of the pair by itself, which holds at any effect. `probability_worse` is the posterior
     probability that the pair fails systematically more often; `expected_failures` the size of the evidence.
     `alternatives` are contexts where the workload fails less, the most certain first.
     """

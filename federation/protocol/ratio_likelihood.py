@@ -24,5 +24,14 @@ def below(log_likelihood: Floats) -> bytes:
 
 
 def log_likelihood(of: PairEvidence) -> Floats:
-    """Of each of `LOG_RATIOS`, up to a constant."""
-    return -STEP * np.frombuffer(of.below, np.uint8).astype(np.float64)
+    """Of each of `LOG_RATIOS` by the pair's own failures, up to a constant."""
+    return _read(of.below)
+
+
+def log_lent(of: PairEvidence) -> Floats:
+    """What other pairs add to the log prior of each of `LOG_RATIOS`, up to a constant."""
+    return _read(of.lent) if of.lent else np.zeros(LEVELS)
+
+
+def _read(below_largest: bytes) -> Floats:
+    return -STEP * np.frombuffer(below_largest, np.uint8).astype(np.float64)

@@ -147,7 +147,7 @@ def a_bundle_with_evidence(token: Token) -> bundle.Bundle:
     """What a tenant joins with its own history."""
     pair = bundle.MismatchEntry(token, token, 0.9, 4.0, 2.0, 8.0, 12.0, bundle.PairJudgement.WORSE, ())
     hazard = bundle.HazardEntry(token, "0", 1.0, 0.5, 2.0)
-    behind = evidence.PairEvidence(1.5, 0.2, 4.0, bytes(evidence.LEVELS))
+    behind = evidence.PairEvidence(1.5, 0.2, 4.0, bytes(evidence.LEVELS), bytes(evidence.LEVELS))
     known = evidence.Evidence((RoundId(bytes(16)),), (0.0,) * evidence.LEVELS, 0.0, (1.0,), (behind,))
     return bundle.Bundle(1, 0, 168, (), (pair,), (hazard,), None, evidence=known)
 

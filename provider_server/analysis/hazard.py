@@ -31,7 +31,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.linalg import eigh
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
 from scipy.sparse.linalg import splu
 from scipy.stats import norm
 
@@ -309,9 +309,18 @@ def _linearise(design: _Design, seen: _Observed, theta: Floats, crude: Floats, m
         bent = design.cross_table(means * design.gather(weights))
         curvature = information + jacobian.T @ noisy.solve((bent @ loadings)[rows].toarray())
         curvature -= (loadings.T @ bent @ loadings).toarray()
-        bends, along = eigh((curvature + curvature.T) / 2.0, information)
-        step = along @ ((along.T @ score) / np.maximum(np.abs(bends), FLATTEST))
+        step = _newton((curvature + curvature.T) / 2.0, information, score)
     return _Point(step, information, jacobian, sampling)
+
+
+def _newton(curvature: Floats, information: Floats, score: Floats) -> Floats:
+    """Newton's step; where the curvature is not that of a hill, along its axes relative to `information`."""
+    try:
+        cho_factor(curvature - FLATTEST * information)
+        return np.asarray(cho_solve(cho_factor(curvature), score), np.float64)
+    except LinAlgError:
+        bends, along = eigh(curvature, information)
+        return np.asarray(along @ ((along.T @ score) / np.maximum(np.abs(bends), FLATTEST)), np.float64)
 
 
 def fit_hazard(

@@ -18,18 +18,24 @@ def evidence_of(found: Mismatches, explained: Floats, node_hours: Floats, hazard
     The rounds are not named yet.
     """
     prior = np.interp(LOG_RATIOS, LOG_RATIO, found.log_prior)
-    usual_rate = PER_NODE_HOURS * found.expected / node_hours
-    columns = (column.tolist() for column in (found.expected / explained, found.log_sd, usual_rate))
+    usual_rate = PER_NODE_HOURS * found.expected_by_others / node_hours
+    columns = (column.tolist() for column in (found.expected_by_others / explained, found.log_sd, usual_rate))
+    told = map(_below, found.log_likelihood)
+    lent = (_below(one) if one.any() else b"" for one in found.log_lent)
     return Evidence(
         rounds=(),
         log_prior=tuple((prior - prior.max()).tolist()),
         lease_shape=0.0 if np.isinf(found.shape) else found.shape,
         hazards=tuple((PER_NODE_HOURS * hazards).tolist()),
         pairs=tuple(
-            PairEvidence(usual, log_sd, rate, below(np.interp(LOG_RATIOS, LOG_RATIO, log_likelihood)))
-            for usual, log_sd, rate, log_likelihood in zip(*columns, found.log_likelihood, strict=True)
+            PairEvidence(usual, log_sd, rate, own, others)
+            for usual, log_sd, rate, own, others in zip(*columns, told, lent, strict=True)
         ),
     )
+
+
+def _below(log_likelihood: Floats) -> bytes:
+    return below(np.interp(LOG_RATIOS, LOG_RATIO, log_likelihood))
 
 
 def with_hazards(known: Evidence, hazards: Iterable[float]) -> Evidence:

@@ -79,7 +79,8 @@ def chance_of_failure(
     expected = job.nodes * float(_hours(job.age_h, within_h, edges) @ rates)
     of_hazard = max(np.log(one.high / one.low) / 2.0 for one in findings.rates if one.context_level in levels)
     shared = np.hypot(of_hazard, NORMAL_95 * _workload_sd(pair, findings, releases))
-    down, up = (np.hypot(shared, np.log(by)) for by in (pair.risk_ratio / pair.low, pair.high / pair.risk_ratio))
+    steps = pair.risk_ratio / pair.likely_low, pair.likely_high / pair.risk_ratio
+    down, up = (np.hypot(shared, np.log(step)) for step in steps)
     middle, low, high = (-np.expm1(-expected * factor) for factor in (1.0, np.exp(-down), np.exp(up)))
     return Chance(float(middle), float(low), float(high))
 

@@ -44,9 +44,11 @@ Pair = tuple[str, str]  # a workload row and a context
 class PairFinding:
     """A workload row on a context, both as tokens.
 
-    `risk_ratio` is the rate over what workload and context explain, with its 95% interval (`analysis.mismatch`);
-    `rate` and `rate_high` are infrastructure failures per node-hour, and the upper bound; `compared` is the
-    quasi-experiment. `alternatives` are tokens of contexts, the best first, of pairs that are likely worse.
+    `risk_ratio` is the rate over what workload and context explain. `low` to `high` is the 95% interval of the pair by
+    itself, `likely_low` to `likely_high` the central 95% of what is known of it among all pairs (`analysis.mismatch`),
+    by which it is judged. `rate` and `rate_high` are infrastructure failures per node-hour, and the upper bound of what
+    is likely; `compared` is the quasi-experiment. `alternatives` are tokens of contexts, the best first, of pairs that
+    are likely worse.
     """
 
     workload: str
@@ -55,6 +57,8 @@ class PairFinding:
     risk_ratio: float
     low: float
     high: float
+    likely_low: float
+    likely_high: float
     expected_failures: float
     rate: float
     rate_high: float
@@ -139,7 +143,7 @@ def judge_pairs(
     accused[surest(found.probability_worse)] = True
     doubted = suspected(found.probability_worse, node_hours[cells])
     per_hour = found.expected / np.maximum(node_hours[cells], np.finfo(float).tiny)
-    rate, rate_high = found.ratio * per_hour, found.ratio_high * per_hour
+    rate, rate_high = found.ratio * per_hour, found.likely_high * per_hour
     workloads, contexts = counted.levels("workload"), counted.levels("context")
     findings = []
     for place, (workload, context) in enumerate(zip(*cells, strict=True)):
@@ -157,6 +161,8 @@ def judge_pairs(
                 float(found.ratio[place]),
                 float(found.ratio_low[place]),
                 float(found.ratio_high[place]),
+                float(found.likely_low[place]),
+                float(found.likely_high[place]),
                 float(found.expected[place]),
                 float(rate[place]),
                 float(rate_high[place]),
@@ -179,7 +185,7 @@ def _judgement(
         return PairJudgement.WORSE if accused else PairJudgement.SUSPECTED
     if found.probability_worse[place] >= LIKELY:
         return PairJudgement.CONFOUNDED
-    settled = compared.judgement is PairJudgement.NOT_WORSE and found.ratio_high[place] < HARMFUL_RATIO
+    settled = compared.judgement is PairJudgement.NOT_WORSE and found.likely_high[place] < HARMFUL_RATIO
     return PairJudgement.NOT_WORSE if settled else PairJudgement.TOO_LITTLE
 
 

@@ -9,6 +9,8 @@ Means over seeds, counts of all seeds together.
 `planted`                    how many pairs are planted
 `reliability`, `decisions`   whether the probability of being worse can be acted upon (`simulation.bench.decisions`)
 `coverage_planted`           share of the 95% intervals of planted ratios that hold the planted factor
+`coverage_others`            the same of all other pairs, whose ratio is 1
+`width_planted`, `width_others`  how many times the lower end of these intervals is in the upper, the median
 `coverage_hazards`           the same of hazards
 
 What of the provider's own failures is learnt from is one of three: `exact`, all of them, as only the provider may see
@@ -78,6 +80,9 @@ class FieldRow(msgspec.Struct, frozen=True):
     worse_false: int
     confounded_true: int
     coverage_planted: float | None
+    coverage_others: float
+    width_planted: float | None
+    width_others: float
     coverage_hazards: float
     seeds: int
     reliability: tuple[Reliability, ...]
@@ -94,14 +99,17 @@ class FieldRows(msgspec.Struct, frozen=True):
 class Seen:
     """One cloud's findings beside its truth; scores are None where nothing is planted.
 
-    `said` are the probabilities of all pairs, `worse` says which of them are worse than `WORSE_FROM`.
+    Of all pairs are their probabilities, `said`, whether they are `planted`, or `worse` than `WORSE_FROM`, whether
+    their intervals `covered` the truth, and the `widths` of these.
     """
 
     scores: tuple[float, float] | None
     worse_true: int
     worse_false: int
     confounded_true: int
-    covered: tuple[bool, ...]
+    covered: NDArray[np.bool_]
+    widths: Floats
+    planted: NDArray[np.bool_]
     hazards_covered: tuple[bool, ...]
     said: Floats
     worse: NDArray[np.bool_]
@@ -144,14 +152,16 @@ def lines(rows: FieldRows) -> Iterator[str]:
     for row in rows.rows:
         scores = "" if row.auroc is None else f"AUROC {row.auroc:.3f}, AP {row.average_precision:.3f}, "
         found = f"worse {row.worse_true} true and {row.worse_false} false, confounded {row.confounded_true}"
-        yield f"{row.name} (visible {row.visible:g}, {row.own}): {scores}{found}; {row.seeds} seeds"
+        held = "" if row.coverage_planted is None else f"planted {row.coverage_planted:.0%}, "
+        intervals = f"intervals hold {held}others {row.coverage_others:.0%}, hazards {row.coverage_hazards:.0%}"
+        yield f"{row.name} (visible {row.visible:g}, {row.own}): {scores}{found}; {intervals}; {row.seeds} seeds"
 
 
 def _row(name: str, seen: Sequence[Seen], bound: Bound) -> FieldRow:
     cell = EVERY[name]()
     scores = [one.scores for one in seen if one.scores is not None]
-    covered = [held for one in seen for held in one.covered]
-    said, worse = (np.concatenate([getattr(one, name) for one in seen]) for name in ("said", "worse"))
+    columns = ("said", "worse", "planted", "covered", "widths")
+    said, worse, planted, covered, widths = (np.concatenate([getattr(one, name) for one in seen]) for name in columns)
     return FieldRow(
         name,
         cell.epsilon,
@@ -160,11 +170,14 @@ def _row(name: str, seen: Sequence[Seen], bound: Bound) -> FieldRow:
         bound.epsilon if bound.told is Told.NOISE else None,
         float(np.mean([auroc for auroc, _ in scores])) if scores else None,
         float(np.mean([precision for _, precision in scores])) if scores else None,
-        len(covered),
+        int(planted.sum()),
         sum(one.worse_true for one in seen),
         sum(one.worse_false for one in seen),
         sum(one.confounded_true for one in seen),
-        float(np.mean(covered)) if covered else None,
+        float(np.mean(covered[planted])) if planted.any() else None,
+        float(np.mean(covered[~planted])),
+        float(np.median(widths[planted])) if planted.any() else None,
+        float(np.median(widths[~planted])),
         float(np.mean([held for one in seen for held in one.hazards_covered])),
         len(seen),
         tuple(reliability(said, worse)),
@@ -221,6 +234,8 @@ def _judged(year: Year, findings: Findings) -> Seen:
     worse = np.array([pair.judgement is PairJudgement.WORSE for pair in pairs])
     confounded = np.array([pair.judgement is PairJudgement.CONFOUNDED for pair in pairs])
     factor, truth = year.cloud.scenario.mismatch_factor, learning.true_rates(year)
+    low, high = np.array([(pair.low, pair.high) for pair in pairs]).T
+    ratio = np.where(planted, factor, 1.0)
     scores = None
     if planted.any():
         scores = float(roc_auc_score(planted, said)), float(average_precision_score(planted, said))
@@ -229,7 +244,9 @@ def _judged(year: Year, findings: Findings) -> Seen:
         int(planted[worse].sum()),
         int((~planted[worse]).sum()),
         int(planted[confounded].sum()),
-        tuple(pair.low <= factor <= pair.high for pair, own in zip(pairs, planted, strict=True) if own),
+        (low <= ratio) & (ratio <= high),
+        high / low,
+        planted,
         tuple(rate.low <= truth[rate.context_level, rate.band] <= rate.high for rate in findings.rates),
         said,
         planted & (factor > np.exp(WORSE_FROM)),

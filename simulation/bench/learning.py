@@ -12,9 +12,7 @@ ledgers and databases are left out: none of them changes a released number.
 `false_discovery_rate`         share of unplanted pairs among those that are called worse, at nominally 5%, of all seeds
 `interval_coverage`            share of the 95% intervals of hazards that hold the truth: infrastructure failures per
                                node-hour of a context, build-up level and age band, of the leases that really ran there
-`planted_ratio_coverage`       the same of the ratios of planted pairs, whose truth is the planted factor. An interval
-                               of the posterior is right on average over all pairs, not over those that stand out:
-                               under noise it is drawn towards one, and holds the factor less often
+`planted_ratio_coverage`       the same of the ratios of planted pairs, whose truth is the planted factor
 `found_share`                  share of the planted pairs that are called worse
 
 Not promised: that a real cloud has main effects that multiply, as this one does; nor figures that agree from run to run

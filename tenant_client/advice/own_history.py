@@ -1,11 +1,12 @@
 """Joins a bundle with what this tenant knows exactly: its own leases and how they ended. On this machine, at no budget.
 
-    p(θ | all) ~ p(θ) L(θ | contributions)^(1 - share) L(θ | own failures)
+    p(θ | all) ~ p(θ) (lent(θ) L(θ | contributions))^(1 - share) L(θ | own failures)
 
-θ is a pair's failure rate over what workload and context explain. The bundle's evidence has the first two factors, and
-what to expect of a lease; own failures are Poisson, or negative binomial where leases differ, and what is uncertain
+θ is a pair's failure rate over what workload and context explain. The bundle's evidence has all but the last factor,
+and what to expect of a lease; own failures are Poisson, or negative binomial where leases differ, and what is uncertain
 about the expectation is integrated over. `share` is what of the pair's expected failures was the tenant's own in the
 contributions: that much of the evidence is its own again. Above half, the prior and its own failures are all.
+The interval is that of the pair by itself, as in the bundle: of both likelihoods L, under a flat prior of log θ.
 
 What it promises: nothing is counted twice, and nothing leaves. What follows from it may: a decision that the provider
 sees (a job that does not start, a node that is left out) tells of exact outcomes; see docs/privacy.md.
@@ -24,7 +25,7 @@ from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
 from federation.protocol.evidence import Evidence, PairEvidence
 from federation.protocol.judgement import HARMFUL_RATIO, LIKELY, surest, suspected
 from federation.protocol.life_table import PER_NODE_HOURS, Floats
-from federation.protocol.ratio_likelihood import LOG_RATIOS, below, log_likelihood
+from federation.protocol.ratio_likelihood import LOG_RATIOS, below, log_lent, log_likelihood
 from federation.protocol.round_messages import finest_row
 from federation.runtime.sqlite import Connection
 from federation.runtime.visible import counted_as
@@ -99,22 +100,22 @@ class Joiner:
         known, own = self._known, self._own_pairs(leases, answered)
         if known is None or not own:
             return Joined(self._bundle, {})
-        posteriors = [_posterior(known, self._evidence.get(pair, _NOTHING), one) for pair, one in own.items()]
-        probability, hours = np.array(list(map(_worse, posteriors))), np.array([one.node_hours for one in own.values()])
-        sure, doubted = set(surest(probability).tolist()), suspected(probability, hours)
+        learnt = [_Learnt.of(known, self._evidence.get(pair, _NOTHING), one) for pair, one in own.items()]
+        probability, hours = np.array([_worse(one.mass) for one in learnt]), [one.node_hours for one in own.values()]
+        sure, doubted = set(surest(probability).tolist()), suspected(probability, np.array(hours))
         found = dict(self._found)
         for place, (pair, one) in enumerate(own.items()):
             before = found.get(pair)
-            entry = _entry(pair, before, one, posteriors[place])
+            entry = _entry(pair, before, one, learnt[place])
             if before is not None and before.judgement is PairJudgement.CONFOUNDED and probability[place] >= LIKELY:
                 judgement = PairJudgement.CONFOUNDED
             elif doubted[place]:
                 judgement = PairJudgement.WORSE if place in sure else PairJudgement.SUSPECTED
             else:
-                judgement = _unsuspected(known, before, one, entry)
+                judgement = _unsuspected(known, before, one, learnt[place])
             found[pair] = replace(entry, judgement=judgement)
-        usual = {pair: one.usual_rate for pair, one in self._evidence.items()}
-        entries = tuple(_with_alternatives(pair, found, usual) if pair in own else found[pair] for pair in found)
+        likely = dict(zip(own, (one.likely_high for one in learnt), strict=True))
+        entries = tuple(self._with_alternatives(pair, found, likely) if pair in own else found[pair] for pair in found)
         return Joined(replace(self._bundle, mismatches=entries, evidence=None), own)
 
     def _own_pairs(self, leases: Iterable[OwnLease], answered: Sequence[Hours]) -> dict[Pair, OwnPair]:
@@ -145,6 +146,38 @@ class Joiner:
         """The share of a pair's expected failures that the tenant has told of."""
         of_all = self._found[pair].expected_failures if pair in self._found else 0.0
         return told / of_all if of_all > told else float(of_all > 0.0)
+
+    def _with_alternatives(
+        self, pair: Pair, found: Mapping[Pair, MismatchEntry], likely: Mapping[Pair, float]
+    ) -> MismatchEntry:
+        """The entry with contexts that its own history does not speak against, the bundle's first.
+
+        Where the bundle names none: those where the workload fails less, at the upper end of what is `likely` (of
+        pairs with own history), than here; the least first.
+        """
+        entry = found[pair]
+        if entry.judgement not in _SUSPICIOUS:
+            return replace(entry, alternatives=())
+        others = {
+            context: other
+            for (workload, context), other in found.items()
+            if workload == pair[0] and context != pair[1] and other.judgement not in _SUSPICIOUS
+        }
+        named = tuple(token for token in entry.alternatives if str(token) in others)
+        if named or pair not in self._evidence:
+            return replace(entry, alternatives=named)
+        ratio = entry.risk_ratio if entry.probability_worse >= LIKELY else likely[pair]
+        high = {c: self._likely_rate((pair[0], c), likely) for c in others if (pair[0], c) in self._evidence}
+        bound = ratio * self._evidence[pair].usual_rate
+        better = sorted((context for context in high if high[context] < bound), key=lambda c: (high[c], c))
+        return replace(entry, alternatives=tuple(Token.fromhex(context) for context in better[:3]))
+
+    def _likely_rate(self, pair: Pair, likely: Mapping[Pair, float]) -> float:
+        """The upper end of a pair's likely rate: with own history, or as the bundle has it."""
+        evidence = self._evidence[pair]
+        if pair not in likely and self._known:
+            return evidence.usual_rate * _quantile(_mass(_log_known(self._known, evidence, 1.0)), 0.975)
+        return evidence.usual_rate * likely[pair]
 
 
 # ---- what was expected ---------------------------------------------------------------------------------------------
@@ -195,11 +228,29 @@ class _Rates:
 _NOTHING = PairEvidence(1.0, NOT_LEARNT_SD, 0.0, below(np.zeros(len(LOG_RATIOS))))
 
 
-def _posterior(known: Evidence, evidence: PairEvidence, own: OwnPair) -> Floats:
-    """The mass of each of `LOG_RATIOS`."""
-    others = 0.0 if own.share > MOST_SHARE else 1.0 - own.share
-    log_mass = np.array(known.log_prior) + others * log_likelihood(evidence)
-    return _mass(log_mass + _log_likelihood(own, evidence.usual_log_sd, known.lease_shape))
+@dataclass(frozen=True, eq=False)
+class _Learnt:
+    """What is known of a pair with its own history: the mass of each of `LOG_RATIOS`, and by its failures alone."""
+
+    mass: Floats
+    by_itself: Floats
+
+    @classmethod
+    def of(cls, known: Evidence, evidence: PairEvidence, own: OwnPair) -> "_Learnt":
+        others = 0.0 if own.share > MOST_SHARE else 1.0 - own.share
+        of_own = _log_likelihood(own, evidence.usual_log_sd, known.lease_shape)
+        by_itself = _mass(others * log_likelihood(evidence) + of_own)
+        return cls(_mass(_log_known(known, evidence, others) + of_own), by_itself)
+
+    @property
+    def likely_high(self) -> float:
+        """The upper end of the central 95%."""
+        return _quantile(self.mass, 0.975)
+
+
+def _log_known(known: Evidence, evidence: PairEvidence, others: float) -> Floats:
+    """Of each of `LOG_RATIOS`, before own failures; `others` is the share of the evidence that is heard."""
+    return np.array(known.log_prior) + others * (log_likelihood(evidence) + log_lent(evidence))
 
 
 def _mass(log_mass: Floats) -> Floats:
@@ -232,27 +283,28 @@ def _quantile(mass: Floats, share: float) -> float:
 # ---- the entry -------------------------------------------------------------------------------------------------------
 
 
-def _entry(pair: Pair, before: MismatchEntry | None, own: OwnPair, mass: Floats) -> MismatchEntry:
+def _entry(pair: Pair, before: MismatchEntry | None, own: OwnPair, learnt: _Learnt) -> MismatchEntry:
     """The finding about a pair with its own history, not judged yet."""
     of_others = before.expected_failures * (own.share <= MOST_SHARE) * (1.0 - own.share) if before else 0.0
     workload, context = map(Token.fromhex, pair)
-    ratio, low, high = (_quantile(mass, share) for share in (0.5, 0.025, 0.975))
+    ratio = _quantile(learnt.mass, 0.5)
+    low, high = (_quantile(learnt.by_itself, share) for share in (0.025, 0.975))
     return MismatchEntry(
         workload,
         context,
-        probability_worse=_worse(mass),
+        probability_worse=_worse(learnt.mass),
         risk_ratio=ratio,
-        risk_ratio_low=low,
-        risk_ratio_high=high,
+        risk_ratio_low=min(low, ratio),
+        risk_ratio_high=max(high, ratio),
         expected_failures=float(own.expected.sum()) + of_others,
         judgement=PairJudgement.TOO_LITTLE,
         alternatives=before.alternatives if before else (),
     )
 
 
-def _unsuspected(known: Evidence, before: MismatchEntry | None, own: OwnPair, entry: MismatchEntry) -> PairJudgement:
+def _unsuspected(known: Evidence, before: MismatchEntry | None, own: OwnPair, learnt: _Learnt) -> PairJudgement:
     """Not worse only where failures themselves exclude twice the rate, those of the bundle or the tenant's own."""
-    if entry.risk_ratio_high >= HARMFUL_RATIO:
+    if learnt.likely_high >= HARMFUL_RATIO:
         return PairJudgement.TOO_LITTLE
     own_high = _quantile(_mass(_log_likelihood(own, 0.0, known.lease_shape)), 0.975)
     settled = own_high < HARMFUL_RATIO or (before is not None and before.judgement is PairJudgement.NOT_WORSE)
@@ -260,25 +312,3 @@ def _unsuspected(known: Evidence, before: MismatchEntry | None, own: OwnPair, en
 
 
 _SUSPICIOUS = (PairJudgement.WORSE, PairJudgement.SUSPECTED)
-
-
-def _with_alternatives(pair: Pair, found: Mapping[Pair, MismatchEntry], usual: Mapping[Pair, float]) -> MismatchEntry:
-    """The entry with contexts that its own history does not speak against, the bundle's first.
-
-    Where the bundle names none: those where the workload fails less, at the upper end, than here; the least first.
-    """
-    entry = found[pair]
-    if entry.judgement not in _SUSPICIOUS:
-        return replace(entry, alternatives=())
-    others = {
-        context: other
-        for (workload, context), other in found.items()
-        if workload == pair[0] and context != pair[1] and other.judgement not in _SUSPICIOUS
-    }
-    named = tuple(token for token in entry.alternatives if str(token) in others)
-    if named or pair not in usual:
-        return replace(entry, alternatives=named)
-    bound = usual[pair] * (entry.risk_ratio if entry.probability_worse >= LIKELY else entry.risk_ratio_high)
-    high = {c: usual[pair[0], c] * one.risk_ratio_high for c, one in others.items() if (pair[0], c) in usual}
-    better = sorted((context for context in high if high[context] < bound), key=lambda c: (high[c], c))
-    return replace(entry, alternatives=tuple(Token.fromhex(context) for context in better[:3]))

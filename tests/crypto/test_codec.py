@@ -314,7 +314,8 @@ def exactly(number: int, each: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]
 
 def pairs_evidence() -> st.SearchStrategy[PairEvidence]:
     positive = st.floats(0, exclude_min=True, allow_infinity=False)
-    return st.builds(PairEvidence, positive, NOT_NEGATIVE, NOT_NEGATIVE, st.binary(min_size=LEVELS, max_size=LEVELS))
+    levels = st.binary(min_size=LEVELS, max_size=LEVELS)
+    return st.builds(PairEvidence, positive, NOT_NEGATIVE, NOT_NEGATIVE, levels, st.just(b"") | levels)
 
 
 @st.composite
@@ -536,6 +537,7 @@ def field_hints(kind: type) -> list[tuple[str, Any]]:
 
 IN_RANGE: dict[tuple[type, str], Any] = {
     (PairEvidence, "below"): bytes(LEVELS),
+    (PairEvidence, "lent"): bytes(LEVELS),
     (Evidence, "log_prior"): (2.5,) * LEVELS,
     (DirectoryEntry, "threshold"): 1,
     (Series, "openings"): (1, 4),

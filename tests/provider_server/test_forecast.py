@@ -139,7 +139,9 @@ def test_a_wider_interval_of_the_pair_or_of_the_hazards_is_a_wider_one_of_the_pr
     findings, pair, _ = known_rates()
     job = Job(4, 0.0)
     narrow = chance(pair, job, DAYS_3, findings)
-    unsure = chance(replace(pair, high=2.0 * pair.high, low=pair.low / 2.0), job, DAYS_3, findings)
+    unsure = chance(
+        replace(pair, likely_high=2.0 * pair.likely_high, likely_low=pair.likely_low / 2.0), job, DAYS_3, findings
+    )
     vague = replace(
         findings, rates=tuple(replace(one, low=one.low / 3.0, high=one.high * 3.0) for one in findings.rates)
     )

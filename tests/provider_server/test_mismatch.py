@@ -107,7 +107,7 @@ def test_intervals_hold_the_planted_ratio_and_narrower_ones_would_not(
     inside, inside_narrow, inside_others = [], [], []
     for table, planted, found in exact:
         many = (planted.ravel() > 0) & (table.events.ravel() >= 20.0)
-        low, middle, high = (np.log(bound) for bound in (found.ratio_low, found.ratio, found.ratio_high))
+        low, middle, high = (np.log(bound) for bound in (found.likely_low, found.ratio, found.likely_high))
         off = np.log(PLANTED_RATIO) - middle
         inside.append(((low - middle <= off) & (off <= high - middle))[many])
         inside_narrow.append(((0.5 * (low - middle) <= off) & (off <= 0.5 * (high - middle)))[many])

@@ -161,7 +161,7 @@ TWINS = (Dimension("workload", ("w0",)), Dimension("context", ("c0", "c1", "c2")
 
 
 def judged(
-    probability_worse: Sequence[float], ratio_high: Sequence[float], first_hours: float = 1e4
+    probability_worse: Sequence[float], likely_high: Sequence[float], first_hours: float = 1e4
 ) -> list[PairFinding]:
     """Verdicts on one workload that failed once in 100 node-hours on each of three contexts, as was expected."""
     hours, nothing = np.array([[first_hours, 1e4, 1e4]]), np.zeros((1, 3))
@@ -178,7 +178,9 @@ def judged(
         probability_fourfold=nothing[0],
         ratio=ones,
         ratio_low=0.5 * ones,
-        ratio_high=np.array(ratio_high),
+        ratio_high=2.0 * HARMFUL_RATIO * ones,
+        likely_low=0.5 * ones,
+        likely_high=np.array(likely_high),
         ratio_if_expected=ones,
         ratio_if_worse=ones,
         relative_variance=nothing[0],
@@ -188,6 +190,8 @@ def judged(
         shape=np.inf,
         log_prior=nothing[0],
         log_likelihood=nothing,
+        log_lent=nothing,
+        expected_by_others=hours[0] / 100.0,
         log_sd=nothing[0],
     )
     return judge_pairs(found, counted, counted, hours)

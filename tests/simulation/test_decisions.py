@@ -10,7 +10,8 @@ from federation.protocol.life_table import Floats
 from simulation.bench import field_pictures
 from simulation.bench.decisions import COSTS, decisions, reliability
 from simulation.bench.field import FieldRow, FieldRows
-from simulation.bench.field_cells import SIZED
+from simulation.bench.field_cells import EVERY, SIZED
+from tests.support.changing import replace
 
 
 def pairs(seed: int) -> tuple[Floats, NDArray[np.bool_]]:
@@ -44,10 +45,10 @@ def test_who_knows_saves_all_and_right_probabilities_never_cost_more_than_the_be
 
 def test_pictures_show_every_size_and_what_was_not_run(tmp_path: Path) -> None:
     said, worse = pairs(3)
-    curves = tuple(reliability(said, worse)), tuple(decisions(said, worse))
+    reliable, decided = tuple(reliability(said, worse)), tuple(decisions(said, worse))
     names = [name for name in SIZED if not name.startswith("hyperscale_x3")]
     rows = [row(name, found=9 * place % 37) for place, name in enumerate(names)]
-    standard = FieldRow("standard", 1.0, 0.5, "exact", None, 0.9, 0.8, 36, 30, 0, 0, 0.95, 0.95, 1, *curves)
+    standard = replace(row("standard", found=30), reliability=reliable, decisions=decided)
     drawn = field_pictures.draw(FieldRows((*rows, standard)), tmp_path)
     assert [path.name for path in drawn] == ["found_by_size.svg", "decisions_standard.svg"]
     by_size = drawn[0].read_text(encoding="utf-8")
@@ -57,4 +58,5 @@ def test_pictures_show_every_size_and_what_was_not_run(tmp_path: Path) -> None:
 
 
 def row(name: str, found: int) -> FieldRow:
-    return FieldRow(name, SIZED[name]().epsilon, 0.5, "exact", None, 0.9, 0.8, 36, found, 0, 0, 0.95, 0.95, 1, (), ())
+    intervals = 0.95, 0.95, 2.0, 3.0, 0.95
+    return FieldRow(name, EVERY[name]().epsilon, 0.5, "exact", None, 0.9, 0.8, 36, found, 0, 0, *intervals, 1, (), ())

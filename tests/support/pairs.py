@@ -24,4 +24,6 @@ def pair(workload: str, context: str, probability: float, judgement: PairJudgeme
         Control(1.0, 1.0, fires=False, sees=False),
         (),
     )
-    return PairFinding(workload, context, probability, 4.0, 2.0, 8.0, 10.0, 0.01, 0.02, judgement, nothing, ())
+    return PairFinding(
+        workload, context, probability, 4.0, 2.0, 8.0, 2.0, 8.0, 10.0, 0.01, 0.02, judgement, nothing, ()
+    )
