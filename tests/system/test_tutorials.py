@@ -85,7 +85,7 @@ def run(script: str, tools: Path, folder: Path) -> str:
 
 
 def test_there_is_one_for_each_of_the_three_who_use_it_and_for_who_is_alone() -> None:
-    assert [path.stem for path in TUTORIALS] == ["engineer", "operator", "operator-alone", "researcher", "tenant-alone"]
+    assert [path.stem for path in TUTORIALS] == ["engineer", "operator-alone", "operator", "researcher", "tenant-alone"]
 
 
 def test_a_line_that_is_not_printed_is_noticed(tools: Path, tmp_path: Path) -> None:
