@@ -31,11 +31,12 @@ from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from federation.protocol import anchors
 from provider_server.intake import lease_events, lines
+from provider_server.learning import own_events
 from provider_server.operations import admin, overview as provider_overview, preflight
 from provider_server.outputs import node_check
 from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
-from provider_server.verbs import kubernetes, learning, leases, own_failures, seats, server, slurm, store, telemetry
+from provider_server.verbs import kubernetes, learning, leases, seats, server, slurm, store, telemetry
 from simulation.bench import (
     aggregation,
     attendance as bench_attendance,
@@ -131,7 +132,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider hazard --events": list[outage_text.OutagesRow],
     "pharoah-provider repaired": list[telemetry.RepairedRow],
     "pharoah-provider node-check": node_check.NodeCheck,
-    "pharoah-provider own-failures": list[own_failures.OwnFailuresRow],
+    "pharoah-provider own-failures": list[own_events.OwnFailuresRow],
     "pharoah-provider release": list[store.ReleaseRow],
     "pharoah-provider release ROUND_ID": list[store.CellRow],
     "pharoah-provider ledger": list[store.LedgerRow],

@@ -22,6 +22,7 @@ from federation.transport.certificates import WARN_EVERY_S, ends, warn_of_end
 from federation.transport.client import Peer
 from federation.transport.introductions import Introducing
 from provider_server.hints.no_tenants import NoTenants
+from provider_server.hints.own_recorder import OwnRecorder, recording
 from provider_server.hints.poller import Live, polling
 from provider_server.home import CONTROL, founded_hour, open_publisher
 from provider_server.intake import webhook
@@ -95,6 +96,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
         live = Live(home, provider, settings, metrics, time.time, sinks(settings.outputs, metrics.registry))
         stack.enter_context(polling(live))
         stack.enter_context(_on_hangup(live.reload))
+        stack.enter_context(recording(OwnRecorder(provider, home, settings.telemetry), settings.telemetry))
         yield rounds, link, online_port
 
 

@@ -87,11 +87,15 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the provider's own telemetry comes from; see docs/telemetry.md. Empty: not there."""
+    """Where the provider's own telemetry comes from; see docs/telemetry.md. Empty: not there.
+
+    `own_failures_every_h` is how often failures on leases are recorded from it for the next bundle; 0: by hand.
+    """
 
     prometheus_url: str = ""
     token_file: str = ""
     inventory: str = ""
+    own_failures_every_h: Annotated[float, msgspec.Meta(ge=0, le=168)] = 0.0
 
 
 class Live(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

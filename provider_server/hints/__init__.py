@@ -1,1 +1,1 @@
-"""Hazards of running leases: telemetry is read hour by hour, and hints are appended where a hazard rises."""
+"""Telemetry while the provider serves: hints where hazards of running leases rise, and own failures as they come."""

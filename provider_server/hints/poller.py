@@ -177,11 +177,11 @@ class Live:
         build_up, read_hour = BuildUp.resumed(state, kept.peers()), _hour_of(state)
         repairs = hardware.load_repairs(self._home)
         hardware.forget(build_up, repairs, read_hour, math.inf)
-        inventory = _inventory(self.settings.telemetry)
+        inventory = inventory_of(self.settings.telemetry)
         wanted = {signal.metric: METRICS[signal.metric] for signal in signals()}
         book = SeriesBook(Tally(), wanted, devices=inventory.devices(), nodes=inventory.addresses())
         states: dict[str, NodeState] = {}
-        for hour in summarise(_source(self.settings.telemetry), book, window, inventory.names):
+        for hour in summarise(source_of(self.settings.telemetry), book, window, inventory.names):
             if hour.hour > read_hour:
                 gone = [one.node for one in repairs if one.from_hour > hour.hour]
                 rows = hour.rows.filter(~pl.col("node").is_in(gone))
@@ -341,14 +341,16 @@ def _write(file: Path, state: bytes) -> None:
     new.replace(file)
 
 
-def _source(settings: Telemetry) -> PrometheusSource:
+def source_of(settings: Telemetry) -> PrometheusSource:
+    """The Prometheus of the settings; NotReady without one."""
     if not settings.prometheus_url:
         raise NotReady("no telemetry source", hint="set [telemetry] prometheus_url in provider.toml")
     token = Path(settings.token_file) if settings.token_file else None
     return PrometheusSource(PrometheusSettings(settings.prometheus_url, bearer_token_file=token))
 
 
-def _inventory(settings: Telemetry) -> Inventory:
+def inventory_of(settings: Telemetry) -> Inventory:
+    """The inventory of the settings, empty without one."""
     return load_inventory(Path(settings.inventory)) if settings.inventory else Inventory()
 
 

@@ -35,6 +35,7 @@ from provider_server.fleet.telemetry.summaries import HourSummary, per_node, sum
 
 SEED = 0  # of folds and permutations: the same telemetry gives the same contexts
 LEAST_LEVELS = 4
+WARM_UP_H = 72  # hours read before a window, so that levels are known when it begins
 STATE = "contexts.json"
 REPAIRS = "repairs.json"
 
@@ -132,6 +133,14 @@ def follow(
     return Followed(
         recorded.hours(), pl.concat(events), last, totals, going_on.state(), tally.quality(), going_on.doubts
     )
+
+
+def follow_warm(
+    source: Source, window: Window, inventory: Inventory, kept: Kept | None, repairs: Sequence[Repair]
+) -> Followed:
+    """Events and levels of the window and `WARM_UP_H` before it; contexts as stored, levels computed anew."""
+    first = max(0, window.start_hour - WARM_UP_H)
+    return follow(source, replace(window, start_hour=first), inventory, kept.anew(first) if kept else None, repairs)
 
 
 def forget(build_up: BuildUp, repairs: Iterable[Repair], after_hour: int, to_hour: float) -> None:

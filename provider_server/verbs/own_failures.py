@@ -1,8 +1,8 @@
 """`pharoah-provider own-failures`: records which leases the provider saw hardware fail on, for the next bundle."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,7 +22,9 @@ from provider_server.verbs.telemetry import (
 )
 
 if TYPE_CHECKING:
-    from provider_server.rounds.provider import Provider
+    from collections.abc import Iterator
+
+    from provider_server.learning.own_events import OwnFailuresRow
 
 Outages = Annotated[
     Path | None,
@@ -32,16 +34,6 @@ Outages = Annotated[
         show_default=False,
     ),
 ]
-
-
-class OwnFailuresRow(TypedDict):
-    """The hours that were recorded, the failures seen in them, those on leases, and leases whose nodes are known."""
-
-    start_hour: int
-    end_hour: int
-    failures: int
-    on_leases: int
-    leases: int
 
 
 def own_failures(
@@ -65,58 +57,36 @@ def own_failures(
 
     from provider_server import home as homes
     from provider_server.fleet.outage_files import read_starts
-    from provider_server.learning.own_events import on_leases
+    from provider_server.learning.own_events import first_open, record
 
     place = required(home)
     with failing():
         asked, last = hours_asked(start, end)
         with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
-            first = _first_open(provider, asked, last)
+            first = first_open(provider, asked, last)
             seen = (
                 read_starts(events)
                 if events
                 else _telemetry(place, file or (), inventory, (first, last), in_order=in_order)
             )
-            inside = [(node, hour) for node, hour in seen if first <= hour < last]
-            placed = provider.store.placed(first - 1.0, float(last))
-            found, idle = on_leases(inside, placed)
-            provider.store.own.add(first, last, found)
-    row: OwnFailuresRow = {
-        "start_hour": first,
-        "end_hour": last,
-        "failures": len(inside),
-        "on_leases": len(inside) - idle,
-        "leases": len(placed),
-    }
+            row = record(provider, seen, first, last)
     print_rows([row], _line, as_json=as_json)
-
-
-def _first_open(provider: "Provider", start_hour: int, end_hour: int) -> int:
-    """The first of these hours that is neither recorded nor released; HoursClosed without any."""
-    from provider_server.store.own_store import HoursClosed
-
-    first = max(start_hour, provider.store.own.looked_until(), provider.last_end_hour() or 0)
-    if first >= end_hour:
-        raise HoursClosed(f"all hours from {start_hour} to {end_hour} are recorded or released already")
-    return first
 
 
 def _telemetry(
     home: Path, files: Sequence[Path], inventory: Path | None, hours: tuple[int, int], *, in_order: bool
-) -> Iterator[tuple[str, int]]:
-    """Nodes and hours of the failures that build-up levels are judged by (`analysis.fleet_events`)."""
-    import polars as pl
-
+) -> "Iterator[tuple[str, int]]":
+    """Nodes and hours of failures; what of the telemetry could not be used is told."""
     from provider_server.learning import hardware
+    from provider_server.learning.own_events import failures_seen
 
     feed = open_feed(home, files, inventory, *hours, in_order=in_order)
     seen = with_levels(feed, hardware.load(home), hardware.load_repairs(home))
     say_quality(seen.quality, seen.doubts)
-    for part in seen.at_risk(hours[0]):
-        yield from part.filter(pl.col("kind").is_not_null()).select("node", "hour").iter_rows()
+    return failures_seen(seen, hours[0])
 
 
-def _line(row: OwnFailuresRow) -> str:
+def _line(row: "OwnFailuresRow") -> str:
     leases = counted_as(row["leases"], "lease")
     seen = f"{counted_as(row['failures'], 'failure')}, {row['on_leases']} of them on one of {leases}"
     return f"hours {row['start_hour']}–{row['end_hour']}: {seen}"

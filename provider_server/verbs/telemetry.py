@@ -39,7 +39,6 @@ Stock = Annotated[
 Start = Annotated[int | None, typer.Option(help="First hour, in hours since 1970; default: a week ago.")]
 End = Annotated[int | None, typer.Option(help="End, exclusive, in hours since 1970; default: the current hour.")]
 HOURS = 168
-WARM_UP_H = 72  # hours read before the window, so that levels are known when it begins
 NONE_SEEN = 3.69  # a Poisson count of this mean is 0 in one of forty draws
 
 
@@ -273,14 +272,10 @@ def hazard(
 
 
 def with_levels(feed: Feed, kept: "Kept | None", repairs: "Sequence[Repair]") -> "Followed":
-    """Events and levels of the window and `WARM_UP_H` before it; contexts as stored, levels computed anew."""
-    from dataclasses import replace
-
+    """Events and levels of the window; contexts as stored, levels computed anew."""
     from provider_server.learning import hardware
 
-    first = max(0, feed.window.start_hour - WARM_UP_H)
-    before = kept.anew(first) if kept else None
-    return hardware.follow(feed.source, replace(feed.window, start_hour=first), feed.inventory, before, repairs)
+    return hardware.follow_warm(feed.source, feed.window, feed.inventory, kept, repairs)
 
 
 def _without_failure(node_hours: int) -> str:

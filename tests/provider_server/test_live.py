@@ -30,6 +30,7 @@ from provider_server.analysis.contexts import Context, ContextMap
 from provider_server.cli import app
 from provider_server.fleet.leases import Lease
 from provider_server.hints.node_hazard import SUSPICIONS, NodeState, Rates, Standing, View, node_states
+from provider_server.hints.own_recorder import OwnRecorder
 from provider_server.hints.poller import STATE, Live, NotReady, polling
 from provider_server.learning import hardware
 from provider_server.learning.hardware import Kept, label_of
@@ -235,6 +236,32 @@ def test_the_verb_that_records_leases_keeps_where_they_are(scene: Scene) -> None
             ("a" * 32, 2, (HOT, "n04"))
         ]
         assert len(provider.leases(10.0, 11.0)) == 2
+
+
+def test_own_failures_are_recorded_by_the_running_provider_once_and_only_of_hours_that_are_over(scene: Scene) -> None:
+    """A node of a lease falls silent: its lease has a failure in that hour, on which the provider looked every day."""
+
+    def recorder(provider: Provider, **settings: str) -> OwnRecorder:
+        table = Telemetry(prometheus_url=settings.get("url", scene.feed.url), own_failures_every_h=24.0)
+        now_s = lambda: (scene.feed.first_hour + scene.hour) * HOUR_S + 180.0  # noqa: E731
+        return OwnRecorder(provider, scene.home, table, now_s)
+
+    with closing(scene.grounds.provider(scene.root)) as provider:
+        scene.hour = 25.0
+        with pytest.raises(Unreachable):
+            recorder(provider, url="http://127.0.0.1:9").step()
+        assert provider.store.own.looked_until() == 0
+        first = recorder(provider).step()
+        assert first is not None
+        assert (first["end_hour"], first["on_leases"]) == (scene.feed.first_hour + 25, 0)
+        assert recorder(provider).step() is None
+        scene.hour = 49.0
+        second = recorder(provider).step()
+        assert second is not None
+        assert (second["start_hour"], second["on_leases"]) == (first["end_hour"], 1)
+        record = provider.store.own.record()
+        assert record is not None
+        assert record.events.hours == {scene.leases["silent"]: (scene.feed.first_hour + SILENT_FROM,)}
 
 
 def test_a_lease_that_is_over_is_no_longer_looked_at(scene: Scene) -> None:

@@ -22,9 +22,9 @@ from provider_server.fleet.telemetry.inventory import Inventory
 from provider_server.fleet.telemetry.samples import Window
 from provider_server.hints.poller import STATE
 from provider_server.learning import hardware
-from provider_server.learning.hardware import REPAIRS, Repair, load, load_repairs
+from provider_server.learning.hardware import REPAIRS, WARM_UP_H, Repair, load, load_repairs
 from provider_server.reporting.figures.survival import survival_curves
-from provider_server.verbs.telemetry import HOURS, WARM_UP_H
+from provider_server.verbs.telemetry import HOURS
 from tests.provider_server.test_live import HEATING, HOT, Scene, feed, scene
 from tests.support import schemas
 from tests.support.changing import replace
