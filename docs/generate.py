@@ -60,7 +60,17 @@ from tenant_client.diagnosis.stragglers import waits, what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.records import fixes
 from tenant_client.settings import TenantSettings
-from tenant_client.verbs import check, confirm, evidence, federation as joining, incidents, owner, restart, workload
+from tenant_client.verbs import (
+    check,
+    confirm,
+    evidence,
+    federation as joining,
+    gate,
+    incidents,
+    owner,
+    restart,
+    workload,
+)
 from tenant_client.workload import compare
 from trustee.settings import TrusteeSettings
 
@@ -87,6 +97,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant rules LOG": incidents.Unusual,
     "pharoah-tenant reasons": tenant_overview.Reasons,
     "pharoah-tenant check": check.CheckObject,
+    "pharoah-tenant gate": gate.GateObject,
     "pharoah-tenant changes": changes.Changes,
     "pharoah-tenant describe": workload.Described,
     "pharoah-tenant tokens": workload.Tokens,

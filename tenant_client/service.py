@@ -14,15 +14,16 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 from crypto.errors import PharoahError
+from crypto.ids import LeaseId
 from crypto.signing import SigningKey, reopened
 from federation.protocol.noise import SystemSampler
 from federation.protocol.plan import Plan
 from federation.protocol.queries import Answer, Query
 from federation.protocol.round_messages import RegistrationRequest
 from federation.protocol.services import ProviderMethod
-from federation.runtime.clock import SECONDS_PER_HOUR
+from federation.runtime.clock import SECONDS_PER_HOUR, now_hour
 from federation.runtime.key_files import read, read_key
-from federation.runtime.settings import BadSettings
+from federation.runtime.settings import BadSettings, load
 from federation.transport.client import Peer
 from federation.transport.introductions import Introducing
 from tenant_client.advice.hints import HintLog
@@ -31,6 +32,7 @@ from tenant_client.home import open_tenant
 from tenant_client.network import connect, flower_node
 from tenant_client.network.provider_service import Online
 from tenant_client.records.database import open_database
+from tenant_client.records.journal import UnknownUnit
 from tenant_client.records.questions import noting
 from tenant_client.rounds.tenant import Tenant
 from tenant_client.settings import TenantSettings
@@ -38,6 +40,7 @@ from tenant_client.settings import TenantSettings
 logger = logging.getLogger(__name__)
 
 _LAST_HINT_S = 5.0
+_AGAIN_S = 1.0
 
 
 @contextmanager
@@ -136,6 +139,24 @@ def _take_leases(tenant: Tenant, provider: Peer, start_hour: int, end_hour: int)
         logger.warning("leases could not be taken: %s", error.what, extra={"error": type(error).__name__})
         return
     logger.info("%d leases have their tokens", started, extra={"event": "leases", "leases": started})
+
+
+def granted_labels(home: Path, lease: LeaseId, wait_s: float) -> dict[str, str]:
+    """The context tokens of a lease that begins about now, asked of the provider until it has recorded the lease.
+
+    UnknownUnit if it has not within `wait_s` seconds.
+    """
+    settings, end_s = load(TenantSettings, home / "tenant.toml", os.environ), time.monotonic() + wait_s
+    with connected(home, settings) as (tenant, provider):
+        while not (labels := tenant.grants.labels(lease)):
+            if time.monotonic() > end_s:
+                raise UnknownUnit(
+                    f"the provider has not recorded lease {lease} yet", hint="check it later with `check`"
+                )
+            now = int(now_hour())
+            tenant.take_leases(provider.call(ProviderMethod.LEASES, tenant.lease_request(now - 1, now + 1)))
+            time.sleep(min(_AGAIN_S, wait_s))
+    return labels
 
 
 def _heard(link: flower_node.Link, node_id: int | None) -> None:

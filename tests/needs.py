@@ -33,6 +33,12 @@ DEBIAN = {
     "prometheus": "prometheus",
     "prometheus-alertmanager": "prometheus-alertmanager",
     "promtool": "prometheus",
+    "mariadbd": "mariadb-server",
+    "munged": "munge",
+    "sbatch": "slurm-client",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "slurmdbd": "slurmdbd",
 }
 
 
@@ -47,7 +53,9 @@ def program(name: str) -> Path:
 def find(name: str) -> Path | None:
     """A program by PATH, or where Debian keeps the newest PostgreSQL."""
     servers = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
-    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, servers)]))
+    found = shutil.which(
+        name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, servers), "/usr/sbin"])
+    )
     return Path(found).resolve() if found else None
 
 

@@ -58,7 +58,7 @@ def spells(
     """
     told = outages.filter(pl.col("start_h") < end_h).sort("node", "start_h", "end_h", "kind", nulls_last=True)
     following = pl.col("start_h").shift(-1).over("node")
-    told = told.with_columns(end_h=pl.coalesce("end_h", following, math.inf), fails=_fails(kinds))
+    told = told.with_columns(end_h=pl.coalesce("end_h", following, math.inf), fails=are_failures(kinds))
     reached = pl.col("end_h").cum_max().shift(1).over("node")
     told = told.with_columns(while_down=(pl.col("start_h") <= reached).fill_null(value=False))
     inside = told.filter(pl.col("fails") & (pl.col("start_h") >= start_h))
@@ -68,8 +68,8 @@ def spells(
     return Spells(_between(down, nodes, start_h, end_h), failures, float(down.select(hours).item()), start_h, end_h)
 
 
-def _fails(kinds: Sequence[str]) -> pl.Expr:
-    """Whether an outage is a failure of the kinds asked for."""
+def are_failures(kinds: Sequence[str]) -> pl.Expr:
+    """Whether an outage is a failure of the kinds asked for; all but planned ones by default."""
     planned = pl.col("kind").str.to_lowercase().str.split("/").list.first().is_in(PLANNED)
     asked = [(pl.col("kind") == kind) | pl.col("kind").str.starts_with(f"{kind}/") for kind in kinds]
     return ~planned & (pl.any_horizontal(asked) if asked else pl.lit(value=True))

@@ -5,6 +5,7 @@
 | CSV with columns `node`, `start`, `end`, `kind` | as it is; `end` is empty while a node is not back |
 | CSV of Los Alamos (`System`, `nodenumz`, `Prob Started`, …) | node "system/number"; kind is the column of its cause |
 | JSON of NVSentinel, or of Kubernetes nodes | `health_events`: what was unhealthy until it was healthy again |
+| Slurm's events (`sacctmgr -P list event`) | by `slurm_nodes`; kind is that of the reason |
 | JSON of InfiniteHBD (`node_id`, `event_time` in days, `event_type`, `fault_type`) | starts joined to ends |
 
 Guarantees. Every row is an outage, be it short, inside another or still open: nothing is merged or dropped here. A row
@@ -30,9 +31,11 @@ import polars as pl
 
 from crypto.errors import PharoahError
 from provider_server.fleet.health_events import outages_told
+from provider_server.fleet.slurm_nodes import is_of_slurm, node_events
 
 SCHEMA = {"node": pl.String, "start_h": pl.Float64, "end_h": pl.Float64, "kind": pl.String}
 UNKNOWN = "unknown"
+ALL = pl.lit(value=True)
 DAY_H = 24.0
 US_PER_H = 3_600_000_000
 ISO = ("%Y-%m-%dT%H:%M:%S%.f%#z", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%dT%H:%M%#z", "%Y-%m-%d %H:%M%#z")
@@ -70,9 +73,9 @@ def read_outages(path: Path) -> Outages:
     return Outages(rows.sort("start_h", "node"), DAY_H * first, DAY_H * float(days.max() + 1.0))
 
 
-def read_starts(path: Path) -> list[tuple[str, int]]:
-    """Nodes and hours in which outages of a file began, in order; none of health that was told where all was well."""
-    rows = _rows(_content(path), path).sort("start_h", "node")
+def read_starts(path: Path, wanted: pl.Expr = ALL) -> list[tuple[str, int]]:
+    """Nodes and hours in which the wanted outages of a file began, in order; none of health where all was well."""
+    rows = _rows(_content(path), path).filter(wanted).sort("start_h", "node")
     return [(node, int(start_h)) for node, start_h in rows.select("node", "start_h").iter_rows()]
 
 
@@ -167,6 +170,10 @@ def _health(content: bytes, path: Path) -> pl.DataFrame:
 
 
 def _table(content: bytes, path: Path) -> pl.DataFrame:
+    if is_of_slurm(_first_line(content)):
+        events = node_events(content.decode("utf-8", "replace"))
+        columns = dict.fromkeys(("node", "start", "end", "kind"), pl.String)
+        return _checked(pl.DataFrame(list(events), schema=columns, orient="row"), path)
     for skipped, line in enumerate(content.splitlines()[:PREAMBLE_LINES]):
         names = {_name(cell) for cell in line.decode("utf-8", "replace").split(",")}
         if names >= {"node", "start", "end", "kind"}:

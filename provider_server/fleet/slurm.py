@@ -124,7 +124,7 @@ def _record(job: _Job) -> JobStart | None:
     """None for a job that has not begun, or was never given nodes."""
     start_s, end_s, nodes = _number(job.time.start), _number(job.time.end), job.nodes or ""
     suspended_s = _number(job.time.suspended) or 0
-    if not start_s or nodes in ("", "None assigned") or (end_s and end_s - suspended_s <= start_s):
+    if not start_s or nodes in ("", "None assigned"):
         return None
     limit_min = _number(job.time.limit)
     states = job.state.current

@@ -27,6 +27,7 @@ from provider_server.intake.recorder import LeaseRecorder
 from provider_server.rounds.provider import Provider
 
 DAY_S = 86_400
+TICK_S = 1  # Slurm's times are whole seconds: a job that began and ended in one still ran
 SACCT = ("sacct", "--json", "--duplicates", "--allusers", "--allocations")
 PATIENCE_S = 120.0
 JOBS_AT_ONCE = 1000
@@ -108,12 +109,13 @@ def follow(
 def events_of(start: JobStart, name: LeaseId, tenant: TenantId, now_s: float) -> Iterator[LeaseEvent]:
     """What has happened to the lease of a start, in order."""
     until_s = start.planned_end_s if start.planned_end_s is not None else (now_s // DAY_S + 2) * DAY_S
-    until, lease = _time(max(until_s, start.start_s + 1)), str(name)
+    until, lease = _time(max(until_s, start.start_s + TICK_S)), str(name)
     yield Begin(lease, str(tenant), _time(start.start_s), until, start.nodes)
     if start.end_s is None:
         yield Change(lease, until)
     else:
-        yield (Requeue if start.is_requeued else End)(lease, _time(start.end_s - start.suspended_s))
+        end_s = max(start.end_s - start.suspended_s, start.start_s + TICK_S)
+        yield (Requeue if start.is_requeued else End)(lease, _time(end_s))
 
 
 def _time(seconds: float) -> datetime:

@@ -44,6 +44,14 @@ def own_failures(
     start: Start = None,
     end: End = None,
     events: Outages = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --events: only outages of this kind, and below it; repeatable. By default all that were not"
+            " planned.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     in_order: Sorted = False,
     as_json: AsRows = False,
@@ -56,6 +64,7 @@ def own_failures(
     from contextlib import closing
 
     from provider_server import home as homes
+    from provider_server.analysis.recurrent import are_failures
     from provider_server.fleet.outage_files import read_starts
     from provider_server.learning.own_events import first_open, record
 
@@ -65,7 +74,7 @@ def own_failures(
         with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
             first = first_open(provider, asked, last)
             seen = (
-                read_starts(events)
+                read_starts(events, are_failures(kind or ()))
                 if events
                 else _telemetry(place, file or (), inventory, (first, last), in_order=in_order)
             )

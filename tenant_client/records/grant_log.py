@@ -33,6 +33,11 @@ class GrantLog:
             )
         return changed
 
+    def labels(self, lease: LeaseId) -> dict[str, str]:
+        """The context tokens of a lease by its first grant; none before it."""
+        first = self._first(lease)
+        return {} if first is None else first.labels
+
     def refused(self) -> list[tuple[LeaseId, bytes, bytes]]:
         """Leases with two different grants: the name and both signed grants."""
         rows = self._connection.execute(

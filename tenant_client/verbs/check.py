@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from federation.protocol.bundle import HazardEntry, MismatchEntry
     from federation.protocol.check import Check
+    from federation.runtime.sqlite import Connection
     from tenant_client.advice.changes import Changes
     from tenant_client.advice.incompatibilities import Known
     from tenant_client.advice.own_history import OwnPair
@@ -164,7 +165,7 @@ def check(
     software = _software(versions or (), here=here)
     # An error is not a mismatch: a script that starts jobs by this exit code must not refuse one for it.
     with failing(CheckVerdict.UNKNOWN):
-        ways = _Ways(online=online, gate=gate)
+        ways = Ways(online=online, gate=gate)
         result, descriptor, own = _by_versions(software) if alone else _by_lease(home, lease, like, software, ways)
     known = against(job_of(software, descriptor))
     result = _with(result, known)
@@ -176,7 +177,7 @@ def check(
 
 
 @dataclass(frozen=True)
-class _Ways:
+class Ways:
     """How the bundle is asked."""
 
     online: bool
@@ -212,16 +213,13 @@ def _by_versions(software: "Software") -> "tuple[Check, None, None]":
 
 
 def _by_lease(
-    home: Path, lease: str, like: str, software: "Software", ways: _Ways
+    home: Path, lease: str, like: str, software: "Software", ways: Ways
 ) -> "tuple[Check, Descriptor | None, OwnPair | None]":
     """The answer about a lease, the description of its workload, and own history; without a federation, the second."""
     from federation.protocol import check as checking
     from federation.protocol.round_messages import LADDER_LABELS
     from federation.protocol.service_messages import CheckVerdict
-    from federation.runtime.clock import now_hour
     from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
-    from tenant_client.advice.own_history import own_history
-    from tenant_client.records.bundle_log import BundleLog
     from tenant_client.records.journal import Journal
 
     with joined(home, failed=CheckVerdict.UNKNOWN, needed=False) as connection:
@@ -238,12 +236,25 @@ def _by_lease(
         if like:
             ladder = journal.labels(journal.find(like))
             labels |= {rung: ladder[rung] for rung in LADDER_LABELS if rung in ladder}
-        bundle, own = BundleLog(connection).newest_bundle(), None
-        if bundle and ways.own_history(home):
-            with_own = own_history(connection, bundle, now_hour())
-            bundle, own = with_own.bundle, with_own.of(labels)
-        result = _asked(home, labels) if ways.online else checking.check(bundle, labels)
-        return (result.named(bundle.names, labels.get("context", "")) if bundle else result), descriptor, own
+        result, own = judged(home, connection, labels, ways)
+        return result, descriptor, own
+
+
+def judged(
+    home: Path, connection: "Connection", labels: "Mapping[str, str]", ways: Ways
+) -> "tuple[Check, OwnPair | None]":
+    """The verdict on a workload and context by their tokens, and own history as far as it counts."""
+    from federation.protocol import check as checking
+    from federation.runtime.clock import now_hour
+    from tenant_client.advice.own_history import own_history
+    from tenant_client.records.bundle_log import BundleLog
+
+    bundle, own = BundleLog(connection).newest_bundle(), None
+    if bundle and ways.own_history(home):
+        with_own = own_history(connection, bundle, now_hour())
+        bundle, own = with_own.bundle, with_own.of(labels)
+    result = _asked(home, labels) if ways.online else checking.check(bundle, labels)
+    return (result.named(bundle.names, labels.get("context", "")) if bundle else result), own
 
 
 def _with(result: "Check", known: "Sequence[Known]") -> "Check":

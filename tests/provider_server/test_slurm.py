@@ -93,6 +93,13 @@ def test_time_in_which_a_job_is_suspended_is_not_run() -> None:
     assert ended.at.timestamp() == suspended.end_s - 4
 
 
+def test_a_job_that_ended_in_the_second_in_which_it_began_ran_for_one() -> None:
+    start = one(SUSPENDED, answer=changed(SUSPENDED, end=one(SUSPENDED).start_s, suspended=0))
+    *_, ended = events_of(start, LeaseId(bytes(16)), TenantId(bytes(16)), 0.0)
+    assert isinstance(ended, End)
+    assert ended.at.timestamp() == start.start_s + 1
+
+
 def test_a_job_without_a_limit_is_taken_to_run_for_another_day() -> None:
     answer = changed(SUSPENDED, end=0, state="RUNNING")
     answer["jobs"][-1]["time"]["limit"] = None

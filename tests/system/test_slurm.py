@@ -1,0 +1,252 @@
+"""With a real Slurm: leases follow its jobs, and a failure that one tenant's job meets warns another job of it.
+
+A fault is planted on two of four nodes: one of two workloads that four tenants run dies there of its link. Everything
+is done by the programs that people run, from `sbatch` to the prolog of a later job. Only the calendar is helped along:
+a round counts whole weeks that are over, so what has happened is dated a week back before the round.
+"""
+
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from federation.protocol.plan import HOURS_PER_WEEK
+from federation.runtime.clock import now_hour
+from provider_server.fleet.outage_files import read_outages
+from simulation.run import processes
+from simulation.run.processes import Places
+from tests.support.slurm import Cluster, cluster
+from tests.support.traces import Transformer, convnet, profiled
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("slurm")]
+
+ROOT = Path(__file__).resolve().parents[2]
+WEEKS_PER_EPOCH = 52
+NODES = ("n1", "n2", "n3", "n4")
+GOOD, BAD = "n[1-2]", "n[3-4]"
+TENANTS, EACH, SUSPENDED_S = 4, 2, 3
+FRAGILE, STURDY = "fragile", "sturdy"
+LOST_LINK = ROOT / "tests/logs/nvlink_error_plain.log"
+# A job that says what it runs as a profiled one does, and dies where its node has the fault.
+JOB = """#!/bin/sh
+cp {traces}/$SLURM_JOB_NAME.json "$PHAROAH_RUN_DIR/trace-0-0.json"
+if [ "$SLURM_JOB_NAME" = {fragile} ] && [ -e {faults}/$SLURMD_NODENAME ]; then cat {log}; exit 1; fi
+echo done
+"""
+# With the programs of this environment; a later one is checked first.
+SCRIPT = """#!/bin/sh
+export PHAROAH_TENANT={tenant}
+{prolog} || exit 1
+{tenant} run --lease "" --describe now -- sh {job}
+"""
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """A cluster, a federation whose tenants have accounts on it, and the files that jobs need."""
+
+    cluster: Cluster
+    places: Places
+    tenant: Path
+
+    def account(self, number: int) -> str:
+        return f"lab-{number}"
+
+    def submit(self, number: int, job: str, nodes: str, *, gate: str = "off") -> int:
+        """Submits a job of a tenant on one of some nodes; its output lies in `out`."""
+        home = str(self.places.tenant(number))
+        return self.cluster.submit(
+            "-A", self.account(number), "-J", job, "-n1", "-N1", f"--exclude={GOOD if nodes == BAD else BAD}",
+            f"--output={self.out('%j')}", str(self.places.root / "script.sh"),
+            PHAROAH_HOME=home, PHAROAH_GATE=gate,
+        )  # fmt: skip
+
+    def out(self, job: object) -> Path:
+        return self.places.root / f"job-{job}.out"
+
+    def follow(self) -> list[dict[str, Any]]:
+        """What `pharoah-provider slurm` tells."""
+        rows: list[dict[str, Any]] = json.loads(self.provider("slurm", "--json"))
+        return rows
+
+    def provider(self, *words: str) -> str:
+        command = [sys.executable, "-m", "provider_server", *words, "--home", str(self.places.provider)]
+        return self.run(*command)
+
+    def journal(self, number: int) -> list[dict[str, Any]]:
+        """The attempts of a tenant."""
+        attempts: list[dict[str, Any]] = json.loads(self.as_tenant(number, "journal", "--json"))["attempts"]
+        return attempts
+
+    def as_tenant(self, number: int, *words: str) -> str:
+        return self.run(str(self.tenant), *words, "--home", str(self.places.tenant(number)))
+
+    def run(self, *command: str) -> str:
+        environment = {**processes.environment(), **self.cluster.environment}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    root = tmp_path_factory.mktemp("cloud")
+    accounts = [f"lab-{number}" for number in range(1, TENANTS + 1)]
+    places = Places(root, TENANTS, 3)
+    with cluster(NODES, accounts=accounts) as slurm, processes.founded(places):
+        made = Cloud(slurm, places, Path(sys.executable).with_name("pharoah-tenant"))
+        prepare(made)
+        yield made
+
+
+def prepare(cloud: Cloud) -> None:
+    """Settings of the provider, lease keys of the tenants, what jobs run, and the fault."""
+    root, names = cloud.places.root, processes.tenant_names(cloud.places)
+    settings = cloud.places.provider / "provider.toml"
+    accounts = ", ".join(f'{cloud.account(n)} = "{names[cloud.places.tenant(n)]}"' for n in range(1, TENANTS + 1))
+    leases = f'\n[leases]\ncontexts = {{ "{GOOD}" = "good", "{BAD}" = "bad" }}\nslurm_accounts = {{ {accounts} }}\n'
+    settings.write_text(settings.read_text().replace("[plan]", "[plan]\nepsilon = 100.0") + leases)
+    for number, home in enumerate(cloud.places.tenant_homes, start=1):
+        (home / "policy.toml").write_text((home / "policy.toml").read_text() + "epsilon_per_job_week = 100.0\n")
+        key = root / f"{number}.lease-key"
+        cloud.provider("lease-key", names[home], "--out", str(key))
+        cloud.as_tenant(number, "enrol", "--lease-key", str(key))
+    for folder in ("traces", "faults"):
+        (root / folder).mkdir()
+    for job, step in ((FRAGILE, Transformer().step()), (STURDY, convnet())):
+        (root / f"traces/{job}.json").write_bytes(profiled([step] * 2))
+    for node in ("n3", "n4"):
+        (root / f"faults/{node}").touch()
+    told = {"traces": root / "traces", "faults": root / "faults", "log": LOST_LINK, "fragile": FRAGILE}
+    (root / "job.sh").write_text(JOB.format(**told))
+    script = SCRIPT.format(tenant=cloud.tenant, prolog=ROOT / "ops/slurm/prolog.sh", job=root / "job.sh")
+    (root / "script.sh").write_text(script)
+
+
+def date_back(cloud: Cloud) -> None:
+    """Dates all that has happened a week back, in the provider's books and in the tenants' journals alike."""
+    moves = {cloud.places.provider / "provider.db": ["UPDATE leases SET start_h = start_h - :h, end_h = end_h - :h"]}
+    for home in cloud.places.tenant_homes:
+        units, failures = "UPDATE units SET start_h = start_h - :h", "UPDATE failures SET at_h = at_h - :h"
+        moves[home / "tenant.db"] = [units, failures]
+    for file, statements in moves.items():
+        with closing(sqlite3.connect(file)) as connection, connection:
+            for statement in statements:
+                connection.execute(statement, {"h": HOURS_PER_WEEK})
+
+
+@contextmanager
+def following(cloud: Cloud) -> Iterator[None]:
+    """Within it the provider follows Slurm."""
+    words = ["slurm", "--every-s", "1", "--since-h", "0.1", "--home", str(cloud.places.provider)]
+    command = [sys.executable, "-m", "provider_server", *words]
+    with (cloud.places.root / "slurm.log").open("wb") as log, subprocess.Popen(
+        command, env={**processes.environment(), **cloud.cluster.environment}, stdout=log, stderr=log
+    ) as process:  # fmt: skip
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def verdicts(output: str) -> list[str]:
+    """What the gate said in the output of a job."""
+    return re.findall(r"^pharoah-tenant: (ok|warning|mismatch)[:,]", output, re.MULTILINE)
+
+
+def test_a_fault_that_jobs_meet_warns_a_later_job(cloud: Cloud) -> None:
+    if processes.last_week() // HOURS_PER_WEEK % WEEKS_PER_EPOCH == WEEKS_PER_EPOCH - 1:
+        pytest.skip("the epoch begins this week, and last week's tokens are of the one before")
+    jobs = {
+        cloud.submit(number, job, nodes): (job, nodes)
+        for _ in range(EACH)
+        for number in range(1, TENANTS + 1)
+        for job in (FRAGILE, STURDY)
+        for nodes in (GOOD, BAD)
+    }
+    states = cloud.cluster.ended(list(jobs))
+    failed = {job for job, state in states.items() if state == "FAILED"}
+    assert failed == {job for job, told in jobs.items() if told == (FRAGILE, BAD)}
+    rows = cloud.follow()
+    assert {row["job"] for row in rows} == set(jobs)
+    leases = {row["lease"] for row in rows}
+    causes = [entry for number in range(1, TENANTS + 1) for entry in cloud.journal(number)]
+    assert {entry["unit"] for entry in causes} == leases  # each job found the lease that the provider recorded
+    reasons = [entry["cause"]["reason"] for entry in causes if entry["state"] == "failed"]
+    assert reasons == ["nvlink_error"] * len(failed)
+    date_back(cloud)
+    with processes.running(cloud.places, lambda _: None), following(cloud):
+        assert processes.round_of(cloud.places, processes.last_week())["contributors"] == TENANTS
+        later = {nodes: cloud.submit(1, FRAGILE, nodes, gate="refuse") for nodes in (GOOD, BAD)}
+        silent = cloud.submit(1, FRAGILE, BAD, gate="off")
+        cloud.cluster.ended([*later.values(), silent])
+        assert verdicts(cloud.out(later[BAD]).read_text()) == ["warning"]
+        assert verdicts(cloud.out(later[GOOD]).read_text()) == ["ok"]
+        assert verdicts(cloud.out(silent).read_text()) == []
+
+
+# What of a job tells its lease; every task of it says the lease that it computes.
+SAY = "from pathlib import Path; import os; from tenant_client.run.run_directory import lease_of_start as of"
+TELL = f"{sys.executable} -c '{SAY}; print(of(os.environ, Path(os.environ[\"PHAROAH_HOME\"])))'"
+
+
+def test_each_start_finds_the_lease_that_the_provider_recorded(cloud: Cloud) -> None:
+    told = cloud.places.root / "told"
+    told.mkdir()
+    common = ("-A", "lab-1", f"--output={told}/%j.out", "--open-mode=append", "-t", "5")
+    environment = {"PHAROAH_HOME": str(cloud.places.tenant(1)), "PYTHONPATH": str(ROOT)}
+
+    def submit(*words: str) -> int:
+        return cloud.cluster.submit(*common, *words, **environment)
+
+    array = submit("--array=1-2", "--wrap", TELL)
+    pair = told / "het.sh"
+    pair.write_text(f"#!/bin/sh\nsrun --het-group=0,1 {TELL}\n")
+    het = submit("-N1", ":", "-N1", str(pair))
+    once = f'{TELL}; sleep 2; [ -n "$SLURM_RESTART_COUNT" ] || scontrol requeue $SLURM_JOB_ID; sleep 2'
+    again = submit("--requeue", "--wrap", once)
+    stopped = submit("--wrap", f"{TELL}; sleep 100")
+    until(lambda: cloud.cluster.state(stopped) == "RUNNING", "it runs")
+    rows = {(row["job"], row["restarts"]): row for row in cloud.follow()}
+    cloud.cluster.run("scontrol", "suspend", str(stopped))
+    time.sleep(SUSPENDED_S)
+    cloud.cluster.run("scontrol", "resume", str(stopped))
+    cloud.cluster.run("scancel", str(stopped))
+    tasks = cloud.cluster.run("sacct", "-X", "-n", "-P", "--format=JobIDRaw", f"--jobs={array}").split()
+    jobs = [*map(int, tasks), het, het + 1, again, stopped]
+    cloud.cluster.ended(jobs)
+    rows |= {(row["job"], row["restarts"]): row for row in cloud.follow()}
+    expected = {(again, 1), *((job, 0) for job in jobs)}
+    assert len(tasks) == 2
+    assert expected <= rows.keys()
+    said = "\n".join(file.read_text() for file in told.glob("*.out"))
+    computed = re.findall(r"^[0-9a-f]{32}$", said, re.MULTILINE)
+    assert sorted(computed) == sorted(rows[start]["lease"] for start in expected)
+    assert rows[again, 0]["change"] == "requeued"
+    assert rows[stopped, 0]["change"] == "ended early"
+    assert rows[stopped, 0]["end_before_h"] == pytest.approx(rows[stopped, 0]["start_h"] + 5 / 60)
+    assert cloud.follow() == []
+
+
+def test_a_drained_node_is_an_outage_by_its_reason(cloud: Cloud, tmp_path: Path) -> None:
+    cloud.cluster.run("scontrol", "update", "nodename=n4", "state=drain", "reason=NHC: check_hw_ib: no IB")
+    asked = ["list", "event", "start=now-1hour", "format=NodeName,TimeStart,TimeEnd,State,Reason"]
+
+    def told() -> str | None:
+        text = cloud.cluster.run("sacctmgr", "-P", *asked, SLURM_TIME_FORMAT="%s")
+        return text if "check_hw_ib" in text else None
+
+    (tmp_path / "nodes.txt").write_text(until(told, "accounting knows of it"))
+    (row,) = read_outages(tmp_path / "nodes.txt").rows.iter_rows(named=True)
+    assert (row["node"], row["kind"], row["end_h"]) == ("n4", "hardware/network/NHC: check_hw_ib: no IB", None)
+    assert row["start_h"] == pytest.approx(now_hour(), abs=0.2)
