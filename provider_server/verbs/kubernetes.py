@@ -36,7 +36,7 @@ def kubernetes(
     """Record leases of a Kubernetes cluster as pods with GPUs begin and end, until stopped.
 
     It reads pods, Jobs, JobSets, LeaderWorkerSets and Kueue's Workloads by watches, and writes nothing to the cluster.
-    Which namespace is whose is in [kubernetes] of provider.toml.
+    Which namespace is whose is in the section kubernetes of provider.toml.
     """
     from contextlib import closing
 
