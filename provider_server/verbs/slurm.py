@@ -58,7 +58,8 @@ def slurm(
 ) -> None:
     """Record leases of Slurm's jobs as they begin, and follow their ends: early ends, requeues, moved limits.
 
-    slurm_accounts, in the section leases of provider.toml, says which account is which tenant. Repeating it is harmless.
+    slurm_accounts, in the section leases of provider.toml, says which account is which tenant. Repeating it is
+    harmless.
     """
     import time
     from contextlib import closing
