@@ -90,6 +90,15 @@ def settings_of(home: Path) -> ProviderSettings:
     return load(ProviderSettings, home / "provider.toml", os.environ)
 
 
+def settings_to_watch(home: Path) -> ProviderSettings:
+    """The settings of a folder that needs no federation; HomeError where it has none."""
+    if not (home / "provider.toml").exists():
+        raise HomeError(
+            f"no provider.toml in {short(home)}", hint="write one: [telemetry] says where the nodes' telemetry is"
+        )
+    return settings_of(home)
+
+
 def founded_hour(home: Path) -> float:
     """When the home was founded, in hours since 1970: the modification time of signing.key, which is written once."""
     return (home / "signing.key").stat().st_mtime / SECONDS_PER_HOUR

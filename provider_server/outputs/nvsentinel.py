@@ -17,6 +17,7 @@ from provider_server.outputs.changes import LEAST_LEVEL, Changes
 from provider_server.outputs.protobuf_tables import messages
 
 TIMEOUT_S = 10.0
+OWN_BACKOFF = [("grpc.use_local_subchannel_pool", 1)]  # a connector that was away is not avoided for a second
 METHOD = "/datamodels.PlatformConnector/HealthEventOccurredV1"
 CHECK, AGENT = "PharoahBuildUp", "pharoah"
 NICS = ("interconnect",)
@@ -72,7 +73,7 @@ class Nvsentinel:
         self._changes.taken(reports)
 
     def _send(self, events: Any) -> None:
-        with grpc.insecure_channel(self._target) as channel:
+        with grpc.insecure_channel(self._target, options=OWN_BACKOFF) as channel:
             try:
                 channel.unary_unary(METHOD, HealthEvents.SerializeToString, bytes)(events, timeout=TIMEOUT_S)
             except grpc.RpcError as error:

@@ -42,7 +42,7 @@ def watch_nodes(home: Home = None, log_format: LogFormat = Format.JSON) -> None:
     logs.configure(log_format)
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: sys.exit(0))
-    with failing(), service.watching_nodes(place, homes.settings_of(place)) as port:
+    with failing(), service.watching_nodes(place, homes.settings_to_watch(place)) as port:
         service.logger.info("watching nodes, metrics at port %d", port, extra={"event": "serving"})
         while True:
             signal.pause()

@@ -3,10 +3,9 @@
 import contextlib
 import json
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from provider_server.metrics import Metrics
 from provider_server.operations.alerts import Board, Webhook, suspects
 from simulation.run.processes import free_ports
 from tests import needs
+from tests.support.receiver import receiver
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,25 +28,12 @@ def pager() -> Iterator[tuple[str, list[str]]]:
     """A webhook: its URL, and the status and name of every alert of every notification that came."""
     arrived: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # the name that http.server looks for
-            notification = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            arrived.extend(f"{one['status']} {one['labels']['alertname']}" for one in notification["alerts"])
-            self.send_response(200)
-            self.end_headers()
+    def take(_path: str, _header: Message, body: bytes) -> int:
+        arrived.extend(f"{one['status']} {one['labels']['alertname']}" for one in json.loads(body)["alerts"])
+        return 200
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as it is there
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/", arrived
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with receiver(take) as url:
+        yield f"{url}/", arrived
 
 
 @contextlib.contextmanager

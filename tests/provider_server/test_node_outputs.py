@@ -7,10 +7,9 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from provider_server.outputs.nvsentinel import ENUMS, FIELDS, HealthEvents, Nvse
 from simulation.run.processes import free_ports
 from tests import needs
 from tests.support import schemas
+from tests.support.receiver import receiver
 from tests.support.waiting import until
 
 HOUR = 490_000
@@ -180,30 +180,14 @@ def collector(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
     kinds = {"/v1/metrics": metrics.ExportMetricsServiceRequest, "/v1/logs": logs.ExportLogsServiceRequest}
     taken: list[tuple[str, Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # the name that http.server looks for
-            assert self.headers["content-type"] == "application/x-protobuf"
-            body = self.rfile.read(int(self.headers["content-length"]))
-            if self.headers.get("content-encoding") == "gzip":
-                body = gzip.decompress(body)
-            taken.append((self.headers.get("authorization", ""), kinds[self.path].FromString(body)))
-            self.send_response(status)
-            self.send_header("content-type", "application/x-protobuf")
-            self.send_header("content-length", "0")
-            self.end_headers()
+    def take(path: str, header: Message, body: bytes) -> int:
+        assert header["content-type"] == "application/x-protobuf"
+        plain = gzip.decompress(body) if header.get("content-encoding") == "gzip" else body
+        taken.append((header.get("authorization", ""), kinds[path].FromString(plain)))
+        return status
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as it is there
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", taken
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with receiver(take) as url:
+        yield url, taken
 
 
 def states(request: Any) -> dict[tuple[str, str, str], int]:

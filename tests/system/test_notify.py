@@ -4,9 +4,10 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from email.message import Message
 from pathlib import Path
+
+from tests.support.receiver import receiver
 
 ROOT = Path(__file__).resolve().parents[2]
 SAID = "lease 81, attempt 2 failed: gpu_out_of_memory"
@@ -40,20 +41,12 @@ def notify(journal: object, folder: Path, **variables: str) -> "subprocess.Compl
 def test_a_webhook_gets_lease_and_cause_and_no_line_of_a_log(tmp_path: Path) -> None:
     got: list[dict[str, str]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # the name that http.server looks for
-            got.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-            self.send_response(200)
-            self.end_headers()
+    def take(_path: str, _header: Message, body: bytes) -> int:
+        got.append(json.loads(body))
+        return 200
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as it is there
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.handle_request, daemon=True)
-        thread.start()
-        done = notify(FAILED, tmp_path, PHAROAH_WEBHOOK=f"http://127.0.0.1:{server.server_port}/services/secret")
-        thread.join(60)
+    with receiver(take) as url:
+        done = notify(FAILED, tmp_path, PHAROAH_WEBHOOK=f"{url}/services/secret")
     assert (done.returncode, done.stderr) == (0, "")
     assert got == [{"text": SAID}]
     assert not (tmp_path / "mail").exists()
