@@ -21,6 +21,7 @@ from federation.protocol.service_messages import Action, CheckVerdict, Hint, Hin
 from federation.runtime.key_files import HomeError
 from federation.runtime.sqlite import StorageFailed
 from tenant_client.advice.hints import STANDS_H, HintLog
+from tenant_client.advice.own_history import own_history
 from tenant_client.cli import app
 from tenant_client.diagnosis.sureness import Basis, Sureness
 from tenant_client.disclosure import owner_view
@@ -92,10 +93,11 @@ def sent(home: Path) -> Message:
 
 
 def test_leases_are_checked_as_the_verb_checks_them(home: Path, seen: House) -> None:
-    with closing(opened(home)) as tenant:
+    """The verb, too, joins the tenant's own history."""
+    with closing(opened(home)) as tenant, closing(open_database(home / "tenant.db")) as connection:
         bundle = tenant.bundle()
         assert bundle is not None
-        checker = Checker(bundle)
+        checker = Checker(own_history(connection, bundle, NOW_H).bundle)
         units = {unit.unit: checker.check(unit.labels) for unit in tenant.journal.units()}
     assert seen.bundle == bundle.number == WEEKS
     assert len(seen.leases) == len(units) > ROWS_AT_ONCE
