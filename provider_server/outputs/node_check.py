@@ -50,6 +50,12 @@ class NoReports(PharoahError):
     default_hint = "check that the provider reads telemetry and that this source is the right one"
 
 
+class NoSocket(PharoahError):
+    """NVRx cannot be answered at this path."""
+
+    default_hint = "pass --socket with a path that you may write to and where nothing else lies"
+
+
 class NodeCheck(TypedDict):
     """The answer for a node; `hour` is that of the report, in hours since 1970, and null without one."""
 
@@ -136,16 +142,21 @@ def response(answer: NodeCheck) -> object:
 
 @contextmanager
 def served(socket: Path, ask: Callable[[], NodeCheck]) -> Iterator[grpc.Server]:
-    """Answers NVRx at a Unix socket; each question asks anew. A leftover socket is replaced."""
+    """Answers NVRx at a Unix socket; each question asks anew. A leftover socket is replaced, and no other file."""
     handler = grpc.unary_unary_rpc_method_handler(
         lambda _request, _context: response(ask()),
         request_deserializer=HealthCheckRequest.FromString,
         response_serializer=HealthCheckResponse.SerializeToString,
     )
-    socket.unlink(missing_ok=True)
     server = grpc.server(ThreadPoolExecutor(4))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
-    server.add_insecure_port(f"unix:{socket}")
+    try:
+        if socket.exists() and not socket.is_socket():
+            raise NoSocket(f"something else lies there: {socket}")
+        socket.unlink(missing_ok=True)
+        server.add_insecure_port(f"unix:{socket}")
+    except (OSError, RuntimeError) as error:
+        raise NoSocket(f"cannot listen: {socket}") from error
     server.start()
     try:
         yield server

@@ -377,6 +377,17 @@ def test_watches_keep_up_with_a_cluster_whatever_it_forgets(tmp_path: Path) -> N
         until(lambda: names(watches) == {"b", "c"})
 
 
+def test_a_list_that_took_too_long_is_begun_anew(tmp_path: Path) -> None:
+    fake = FakeApi(late=2)
+    for name in "abc":
+        fake.put(a_pod(name))
+    with connected(fake, tmp_path) as (api, _), watching(api) as watches:
+        until(lambda: watches.is_whole)
+        with watches.changed:
+            assert {pod.metadata.name for pod in watches.cluster.pods()} == {"a", "b", "c"}
+    assert fake.late == 0
+
+
 def test_the_verb_records_the_leases_of_a_cluster(scene: Scene, tmp_path: Path) -> None:
     folder, fake = tmp_path / "cluster", FakeApi()
     folder.mkdir()

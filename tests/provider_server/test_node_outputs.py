@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from email.message import Message
 from pathlib import Path
+from socket import AF_UNIX, socket as unix_socket
 from typing import Any
 
 import grpc
@@ -28,7 +29,7 @@ from provider_server.hints.node_reports import FILE, STALE_H, NodeReport, Output
 from provider_server.learning.hardware import Kept
 from provider_server.outputs import nvsentinel
 from provider_server.outputs.changes import Changes
-from provider_server.outputs.node_check import HOUR_S, check, served
+from provider_server.outputs.node_check import HOUR_S, NoSocket, check, served
 from provider_server.outputs.node_metrics import NodeMetrics
 from provider_server.outputs.nvsentinel import ENUMS, FIELDS, HealthEvents, Nvsentinel, Strategy
 from simulation.run.processes import free_ports
@@ -141,7 +142,8 @@ def test_nvrx_asks_at_the_socket_and_hears_of_a_raised_node(tmp_path: Path) -> N
 
 def test_the_socket_answers_in_the_published_fields(tmp_path: Path) -> None:
     socket = tmp_path / "nvhcd.sock"
-    socket.touch()  # a leftover
+    with unix_socket(AF_UNIX) as leftover:
+        leftover.bind(str(socket))
     with served(socket, lambda: check("n2", HOT, NOW_S, 2)), grpc.insecure_channel(f"unix:{socket}") as channel:
         ask: Callable[..., bytes] = channel.unary_unary("/nvhcd.HealthCheckService/RunHealthCheck")
         answer = ask(b"\x0a\x01a", timeout=10.0)
@@ -291,6 +293,16 @@ def test_headers_that_are_none_are_refused_and_not_repeated(tmp_path: Path) -> N
     with pytest.raises(BadHeaders) as raised:
         headers(str(file))
     assert "secret" not in raised.value.diagnostics()
+
+
+def test_a_file_where_the_socket_should_be_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+    file.write_text("mine")
+    with pytest.raises(NoSocket, match="notes"), served(file, lambda: check("n1", None, NOW_S, 2)):
+        pass
+    with pytest.raises(NoSocket), served(tmp_path / "away" / "sock", lambda: check("n1", None, NOW_S, 2)):
+        pass
+    assert file.read_text() == "mine"
 
 
 # ---- NVSentinel ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """A fake API server of a cluster, over HTTPS: lists in pages, watches with bookmarks, 410 Gone, and a token.
 
 It takes no object that is not of its published kind (`kubernetes_schema`), and no request that the published API does
-not have. `expire` forgets what happened so far: who goes on from before is told 410 Gone.
+not have. `expire` forgets what happened so far: who goes on from before is told 410 Gone. `late` lists are told so
+after their first page.
 """
 
 import json
@@ -34,6 +35,7 @@ class FakeApi:
     page: int = 2
     version: int = 100
     oldest: int = 0
+    late: int = 0
     objects: dict[str, dict[str, dict[str, Any]]] = field(default_factory=lambda: {name: {} for name in NAMES.values()})
     log: list[tuple[int, str, str, dict[str, Any]]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
@@ -94,6 +96,9 @@ def _refused(api: FakeApi, path: str, words: Mapping[str, str], shown: str | Non
         return 401
     if path not in NAMES or path in api.absent:
         return 404
+    if "continue" in words and api.late:
+        api.late -= 1
+        return 410
     return 400 if words.keys() - PARAMETERS else 0
 
 

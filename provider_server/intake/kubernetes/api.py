@@ -1,7 +1,7 @@
 """The Kubernetes API over HTTPS: lists and watches, as its documentation describes them ("API concepts").
 
 - A list comes in pages; a watch goes on from its resource version, and bookmarks move that on.
-- 410 Gone, as a status or as an event, means that the version is too old: it is listed anew.
+- 410 Gone, of a list's next page, as a status of a watch or as its event, means that it is too late: it is listed anew.
 - A kind that the cluster does not have (404) is an empty list.
 - The token is read for each request, since a cluster replaces it; it is in no error.
 
@@ -115,7 +115,10 @@ class Api:
         self._client.close()
 
     def list(self, kind: type[Watched]) -> Listed:
-        """All objects of a kind; ApiRefused, Unreachable. One that cannot be read is left out, with a warning."""
+        """All objects of a kind; ApiRefused, Unreachable; VersionGone where it took too long.
+
+        One that cannot be read is left out, with a warning.
+        """
         found: list[Watched] = []
         going_on = ""
         while True:

@@ -161,14 +161,14 @@ class Watches:
 
     def _follow(self, kind: type[Watched]) -> float:
         """One list and the watches that go on from it; seconds to wait before the next."""
-        listed = self._api.list(kind)
-        with self.changed:
-            self.cluster.of[kind] = {one.metadata.uid: one for one in listed.objects}
-            self._note(kind)
-        if listed.version is None:
-            return ABSENT_S
-        version = listed.version
         try:
+            listed = self._api.list(kind)
+            with self.changed:
+                self.cluster.of[kind] = {one.metadata.uid: one for one in listed.objects}
+                self._note(kind)
+            if listed.version is None:
+                return ABSENT_S
+            version = listed.version
             while not self._stopping.is_set():
                 for seen in self._api.watch(kind, version):
                     version = seen.version or version
