@@ -72,7 +72,7 @@ def test_where_script_errors_differ_as_well_hardware_is_not_accused() -> None:
 
 @pytest.mark.parametrize(("filed", "noise_sd"), [(1.0, 0.0), (1.0, 9.0), (0.1, 0.0), (0.1, 9.0)])
 def test_script_errors_that_are_told_as_hardware_failures_accuse_nobody(filed: float, noise_sd: float) -> None:
-    """Of script errors twice as frequent as hardware failures; with a tenth of them the pairs are worse by themselves."""
+    """Of script errors twice as frequent as hardware failures; beside a tenth of them the pairs are worse."""
     rng, explained = np.random.default_rng(12), np.full((WORKLOADS, CONTEXTS), 100.0)
     moved, ratio = np.zeros(explained.shape), np.ones(explained.shape)
     for pair in PLANTED:
