@@ -167,9 +167,7 @@ def _rates(failures: Floats, hours: Floats, usual: Floats) -> Floats:
     return np.asarray((counted + PSEUDO) / (at_risk + PSEUDO / overall), np.float64)
 
 
-def _evidence(
-    failures: Floats, expected: Floats, ran: NDArray[np.bool_], ratios: Floats
-) -> tuple[Floats, Floats]:
+def _evidence(failures: Floats, expected: Floats, ran: NDArray[np.bool_], ratios: Floats) -> tuple[Floats, Floats]:
     """Log likelihoods over that of transient, (nodes, 3), and how likely each workload is affected if the node is gray.
 
     Under a ratio r, a workload with n failures where e were expected weighs r^n exp(−(r − 1) e). Gray is the mean over
