@@ -1,4 +1,4 @@
-"""A careless tenant tells script errors as hardware failures: that pair is not listened to, and no other is left out."""
+"""What a careless tenant tells of a pair is not listened to, and no other pair is left out."""
 
 import numpy as np
 import pytest
