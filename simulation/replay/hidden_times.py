@@ -130,9 +130,12 @@ def _rake(places: NDArray[np.intp], sizes: Sequence[NDArray[np.intp]], counts: S
     odds = np.zeros(places.shape[1])
     for _ in range(SWEEPS):
         for place, size, count in zip(places, sizes, counts, strict=True):
-            odds += (_log_odds(count, size) - _log_odds(np.bincount(place, expit(odds), len(size)), size))[place]
+            reached = np.bincount(place, expit(odds), len(size)).astype(np.float64)
+            odds += (_log_odds(count, size) - _log_odds(reached, size))[place]
     return np.asarray(expit(odds), np.float64)
 
 
-def _log_odds(count: Floats, size: NDArray[np.intp]) -> Floats:
-    return np.asarray(logit(np.clip(count, HALF_A_UNIT, size - HALF_A_UNIT) / size), np.float64)
+def _log_odds(counts: Floats, sizes: NDArray[np.intp]) -> Floats:
+    """Of being there (levels,), where so many of each level are."""
+    kept = np.minimum(np.maximum(counts, HALF_A_UNIT), sizes - HALF_A_UNIT)
+    return np.asarray(logit(kept / sizes), np.float64)

@@ -9,11 +9,11 @@ real tenant would refuse: its policy here allows as many plans as there are seed
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -73,6 +73,18 @@ class Result(Protocol):
     @property
     def json(self) -> Mapping[str, object]:
         """Stable keys."""
+
+
+Finished = TypeVar("Finished", bound=Result)
+
+
+def passed_on(steps: Iterator[Finished | None]) -> Generator[None, None, Finished]:
+    """Yields None for each round of another replay, and returns its result."""
+    for step in steps:
+        if step is not None:
+            return step
+        yield None
+    raise ValueError("a replay ends with its result")
 
 
 class InsecureSilence:

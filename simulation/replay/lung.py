@@ -49,7 +49,7 @@ class LungResult:
     deaths: int
     bands: int
     rmse_survival: float
-    worst_seedrmse_survival: float
+    worst_seed_rmse_survival: float
     rmse_survival_over_days: float
     max_abs_survival_error: float
     rmse_survival_of_bands_alone: float
@@ -114,7 +114,7 @@ def _result(
         deaths=int(died.sum()),
         bands=len(edges) - 1,
         rmse_survival=float(by_seed.mean()),
-        worst_seedrmse_survival=float(by_seed.max()),
+        worst_seed_rmse_survival=float(by_seed.max()),
         rmse_survival_over_days=float(np.mean(by_day)),
         max_abs_survival_error=float(np.abs(errors).max()),
         rmse_survival_of_bands_alone=rms(exact.survival - pooled),

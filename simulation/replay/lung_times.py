@@ -24,7 +24,7 @@ from provider_server.analysis.bands import band_of
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
 from provider_server.rounds.release import Release
 from simulation.replay.hidden_times import DIED, LEFT, hidden, plan_epsilon, survival_at_edges
-from simulation.replay.lives import DELTA, Life, Replay
+from simulation.replay.lives import DELTA, Life, Replay, passed_on
 from simulation.replay.lung import (
     HOURS_PER_DAY,
     NO_PRIVACY_EPSILON,
@@ -73,11 +73,7 @@ class LungTimesResult:
 def replay_lung_times(epsilon: float | None, seeds: int) -> Iterator[LungTimesResult | None]:
     """Yields None after each round, of which a seed has two, then the result."""
     began = time.monotonic()
-    for step in replay_lung(epsilon, seeds):
-        if step is None:
-            yield None
-        else:
-            label = step
+    label = yield from passed_on(replay_lung(epsilon, seeds))
     lives, curves = read_lives(), []
     with tempfile.TemporaryDirectory() as root:
         levels = {"reason": (DIED, LEFT)}

@@ -25,7 +25,7 @@ from provider_server.analysis.hazard import HazardFit
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
 from provider_server.rounds.release import Release
 from simulation.replay.hidden_times import DIED, expected_hours, hidden, plan_epsilon
-from simulation.replay.lives import DELTA, Life, Replay
+from simulation.replay.lives import DELTA, Life, Replay, passed_on
 from simulation.replay.titan import (
     NO_PRIVACY_EPSILON,
     PLACES,
@@ -78,11 +78,7 @@ class TitanTimesResult:
 def replay_titan_times(file: Path, epsilon: float | None, seeds: int) -> Iterator[TitanTimesResult | None]:
     """Yields None after each round, of which a seed has two, then the result. DataError as for label privacy."""
     began = time.monotonic()
-    for step in replay_titan(file, epsilon, seeds):
-        if step is None:
-            yield None
-        else:
-            label = step
+    label = yield from passed_on(replay_titan(file, epsilon, seeds))
     lives, fits = hidden(read_old(file), EDGES[-1]), []
     with tempfile.TemporaryDirectory() as root:
         levels = {**levels_of(PLACES), "reason": (DIED,)}
