@@ -5,8 +5,8 @@ from which exposure is estimated (`simulation.replay.hidden_times`). The figures
 stand beside. Public are the places, the number of GPUs and that nobody is looked at for more than `YEARS` years.
 
 Exits get a quarter of the budget of each place: in a column of 750 GPUs and 200 deaths, one death more moves a ratio
-about three times as far as one exit that moves by the spread of the bands. Bands of a year were chosen with the
-published ratios in view, among bands of a year, half and a quarter. Such a choice is not part of the epsilon.
+about three times as far as one exit that moves by the spread of the bands. That share, bands of a year and odds that
+are a product over places were chosen with the published ratios in view. Such a choice is not part of the epsilon.
 """
 
 import tempfile
