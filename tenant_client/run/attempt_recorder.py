@@ -106,6 +106,12 @@ class Record:
                 self._attempts.name(self._unit, job)
                 self._supersede(lambda before: same_job(jobs.get(before.unit, ""), job))
 
+    def place(self, node_list: str) -> None:
+        """Journals the nodes of the lease, for `exclude`."""
+        with self._ours.guard("cannot write the journal"):
+            if self._journal is not None and node_list:
+                self._journal.place(self._unit, node_list)
+
     def restarted(self, found: dict[int, Path], at_s: float, steps: int, findings: Sequence[WatchFinding]) -> None:
         """Ends the current attempt and begins one for each restart of torchrun."""
         for restart in sorted(number for number in found if number > self.restart):

@@ -25,7 +25,7 @@ from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.health import Health
 from tenant_client.run.hook.checkpoints import ask
 from tenant_client.run.lease_hints import Hinted, asks_to_save
-from tenant_client.run.run_directory import hold, prune
+from tenant_client.run.run_directory import hold, node_list, prune
 from tenant_client.run.settings import RunSettings
 from tenant_client.run.supervise import Ending
 from tenant_client.run.syndromes.reports import Reports
@@ -78,6 +78,7 @@ class Observer:
         )
         self._record.begin(at_s, self._attempt)
         self._record.name(settings.job)
+        self._record.place(node_list(os.environ))
         with self._ours.guard("old run directories"):
             prune(settings.home / "runs")
 
