@@ -20,6 +20,8 @@ PYTHON = {
     "opentelemetry": "`pip install 'pharoah[otlp]'` adds it",
     "rotel": "`pip install rotel==0.0.1a15` adds it",
     "torchft": "`pip install torchft==0.2.0` adds it",
+    "mlflow": "`pip install mlflow-skinny==3.17.2` adds it",
+    "wandb": "`pip install wandb==0.31.0` adds it",
     "accelerate": "`pip install accelerate==1.15.0` adds it",
     "pytorch_lightning": "`pip install pytorch-lightning==2.6.6` adds it",
     "causaldata": "`pip install causaldata==0.1.5` adds it",
