@@ -15,7 +15,6 @@ from tenant_client.verbs.console import Home
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from crypto.ids import LeaseId
     from federation.protocol.check import Check
     from tenant_client.records.journal import Journal
 
@@ -107,7 +106,8 @@ def _judged(home: Path, lease: str, like: str, wait_s: float) -> "tuple[GateObje
     if name is None:
         raise NoLease("this is no job of Slurm, or the home has no lease key")
     with closing(open_database(home / "tenant.db")) as connection:
-        told_like, ladder = _workload(Journal(connection), Attempts(connection).jobs(), name, like)
+        jobs, job = Attempts(connection).jobs(), os.environ.get("SLURM_JOB_NAME", "")
+        told_like, ladder = workload_of(Journal(connection), jobs, job, like, str(name))
         labels = granted_labels(home, name, wait_s) | dict(ladder)
         result, _own = judged(home, connection, labels, Ways(online=False, gate=True))
     return {
@@ -121,19 +121,18 @@ def _judged(home: Path, lease: str, like: str, wait_s: float) -> "tuple[GateObje
     }, result
 
 
-def _workload(
-    journal: "Journal", jobs: "Mapping[str, str]", lease: "LeaseId", like: str
+def workload_of(
+    journal: "Journal", jobs: "Mapping[str, str]", job: str, like: str, *first: str
 ) -> "tuple[str, Mapping[str, str]]":
-    """The lease whose workload it is, and the tokens of that; NoLease where none is known."""
+    """The first lease with tokens, and the tokens of its workload; NoLease where none is known.
+
+    Looks at these leases `first`, then at the lease `like`, or without it at those of this job name, the newest first.
+    """
     from federation.protocol.round_messages import LADDER_LABELS
 
     labels = {unit.unit: unit.labels for unit in journal.units()}
-    if like:
-        candidates = [journal.find(like)]
-    else:
-        job = os.environ.get("SLURM_JOB_NAME", "")
-        candidates = [unit for unit in reversed(labels) if job and jobs.get(unit) == job]
-    for unit in (str(lease), *candidates):
+    named = [journal.find(like)] if like else [unit for unit in reversed(labels) if job and jobs.get(unit) == job]
+    for unit in (*first, *named):
         if ladder := {rung: labels[unit][rung] for rung in LADDER_LABELS if rung in labels.get(unit, {})}:
             return unit, ladder
     raise NoLease(
