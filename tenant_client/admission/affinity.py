@@ -9,9 +9,9 @@ Source: core/v1 NodeAffinity of Kubernetes 1.34. A weight is 1 to 100.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from federation.protocol.node_labels import CONTEXT_LABEL
 from tenant_client.admission.review import PREFERRED, REQUIRED, Affinity, NodeAffinity, Operation, PodSpec, Term
 
-CONTEXT = "pharoah.dev/context"
 MISMATCH_WEIGHT, SUSPECTED_WEIGHT = 100, 10
 _AFFINITY = "/spec/affinity"
 _NODE_AFFINITY = f"{_AFFINITY}/nodeAffinity"
@@ -44,8 +44,8 @@ def names_context(spec: PodSpec) -> bool:
     own = _node_affinity(spec)
     terms = [*((own.required.node_selector_terms or ()) if own.required else ())]
     terms += [one.preference for one in own.preferred or ()]
-    return CONTEXT in (spec.node_selector or {}) or any(
-        one.key == CONTEXT for term in terms for one in term.match_expressions or ()
+    return CONTEXT_LABEL in (spec.node_selector or {}) or any(
+        one.key == CONTEXT_LABEL for term in terms for one in term.match_expressions or ()
     )
 
 
@@ -75,7 +75,7 @@ def _completed(spec: PodSpec, missing: dict[str, Any]) -> list[Operation]:
 
 
 def _not_in(contexts: Sequence[str]) -> Operation:
-    return {"key": CONTEXT, "operator": "NotIn", "values": list(contexts)}
+    return {"key": CONTEXT_LABEL, "operator": "NotIn", "values": list(contexts)}
 
 
 def _add(path: str, value: Any) -> Operation:

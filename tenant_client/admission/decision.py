@@ -18,13 +18,13 @@ from pathlib import Path, PurePath
 from crypto.errors import DecodeError
 from federation.protocol.bundle import Bundle, PairJudgement
 from federation.protocol.check import Checker
+from federation.protocol.node_labels import CONTEXT_LABEL
 from federation.protocol.service_messages import CheckVerdict
 from federation.runtime.clock import now_hour
 from federation.runtime.settings import load
 from federation.runtime.sqlite import Connection
 from federation.runtime.visible import counted_as
 from tenant_client.admission.affinity import (
-    CONTEXT,
     MISMATCH_WEIGHT,
     SUSPECTED_WEIGHT,
     kept_from,
@@ -125,7 +125,7 @@ def _answered(uid: str, pod: Pod, found: Avoided | None, mode: AdmissionMode) ->
 
 def _of_chosen(uid: str, pod: Pod, found: Avoided, mode: AdmissionMode) -> Answer:
     """The answer about a pod that says itself where it runs: nothing is added."""
-    if (pod.spec.node_selector or {}).get(CONTEXT) not in found.mismatched:
+    if (pod.spec.node_selector or {}).get(CONTEXT_LABEL) not in found.mismatched:
         return Answer(uid)
     words = f"pharoah: this workload is known to fail in the context that the pod selects (bundle {found.bundle})"
     return Answer(uid, denial=words) if mode is AdmissionMode.REFUSE else Answer(uid, warnings=[words])

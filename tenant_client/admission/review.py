@@ -137,7 +137,7 @@ class Request(_Read, frozen=True):
     kind: ObjectKind = ObjectKind()
     operation: str = ""
     namespace: str = ""
-    object: msgspec.Raw | None = None
+    object: msgspec.Raw = msgspec.Raw(b"null")
 
     @property
     def makes_pod(self) -> bool:
@@ -146,7 +146,7 @@ class Request(_Read, frozen=True):
 
     def pod(self) -> Pod:
         """The pod; DecodeError where it is none."""
-        return _read(Pod, b"null" if self.object is None else self.object, "no pod in this review")
+        return _read(Pod, self.object, "no pod in this review")
 
 
 class _Review(_Read, frozen=True):
