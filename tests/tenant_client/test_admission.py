@@ -231,7 +231,7 @@ NODES = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(affinity=st.none() | AFFINITIES)
 def test_what_a_pod_asked_for_still_holds_and_only_bad_nodes_are_lost(affinity: dict[str, Any] | None) -> None:
     spec = a_pod()["spec"] | ({} if affinity is None else {"affinity": affinity})
