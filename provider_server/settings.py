@@ -149,8 +149,8 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `namespaces` says by its id which tenant a namespace is; `resources` are what leased pods ask for, by how the names
     begin. Without `server` it is the cluster in which the provider runs; the files are those of a service account.
-    `label_nodes` writes the token of its context to each node. `taint_driver` is the DRA driver whose devices are marked
-    on nodes at build-up level `taint_level` or above; empty: none are.
+    `label_nodes` writes the token of its context to each node. `taint_driver` is the DRA driver whose devices are
+    marked on nodes at build-up level `taint_level` or above; empty: none are.
     """
 
     namespaces: dict[str, str] = {}

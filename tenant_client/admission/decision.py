@@ -69,7 +69,9 @@ class Desk:
             answer = self._answer(request)
         except Exception as error:  # noqa: BLE001 - a bug in Pharoah must not keep a pod from starting
             why = error.what if isinstance(error, DecodeError) else type(error).__name__
-            logger.warning("a pod was not checked: %s", why, extra={"event": "admission", "error": type(error).__name__})
+            logger.warning(
+                "a pod was not checked: %s", why, extra={"event": "admission", "error": type(error).__name__}
+            )
             answer = Answer(request.uid, warnings=["pharoah: not checked"])
         return answer.encoded()
 

@@ -4,9 +4,7 @@ from enum import StrEnum
 
 
 class AdmissionMode(StrEnum):
-    """Off: nothing. Prefer: other nodes where there are any. Require: other nodes only. Refuse: as require, and a pod
-    that selects such nodes itself is denied.
-    """
+    """Prefer: other nodes where there are any. Require: none but those. Refuse: a pod that selects bad ones is denied."""
 
     OFF = "off"
     PREFER = "prefer"

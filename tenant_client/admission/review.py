@@ -11,7 +11,7 @@ b'"response":{"uid":"u","allowed":true}}'
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -27,6 +27,9 @@ Operation = Mapping[str, Any]  # of a JSON Patch: op, path, value
 
 class _Read(msgspec.Struct, frozen=True, rename="camel"):
     """A part of a message."""
+
+
+Part = TypeVar("Part", bound=_Read)
 
 
 class Expression(_Read, frozen=True):
@@ -182,7 +185,7 @@ class Answer:
         return msgspec.json.encode({"apiVersion": VERSION, "kind": KIND, "response": response})
 
 
-def _read(kind: type[Any], told: msgspec.Raw | bytes, otherwise: str) -> Any:
+def _read(kind: type[Part], told: msgspec.Raw | bytes, otherwise: str) -> Part:
     try:
         return msgspec.json.decode(told, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:

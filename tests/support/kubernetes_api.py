@@ -135,7 +135,7 @@ def merged(target: Any, patch: Any) -> Any:
 def has_labels(told: dict[str, Any], selector: str) -> bool:
     """Whether an object has the labels of a selector of equalities."""
     wanted = dict(part.split("=") for part in selector.split(",") if part)
-    return wanted.items() <= told["metadata"].get("labels", {}).items()
+    return all(told["metadata"].get("labels", {}).get(key) == value for key, value in wanted.items())
 
 
 def _refused(api: FakeApi, path: str, words: Mapping[str, str], shown: str | None) -> int:
@@ -150,75 +150,75 @@ def _refused(api: FakeApi, path: str, words: Mapping[str, str], shown: str | Non
     return 400 if words.keys() - PARAMETERS else 0
 
 
-def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Handler(BaseHTTPRequestHandler):
+    """Answers for the cluster of its class."""
 
-        def do_GET(self) -> None:  # the name that http.server looks for
-            url = urlsplit(self.path)
-            words = {key: values[0] for key, values in parse_qs(url.query).items()}
-            api.asked.append(self.path)
-            refused = _refused(api, url.path, words, self.headers["authorization"])
-            if refused:
-                self._say(refused, {"kind": "Status", "code": refused})
-            elif words.get("watch") == "true":
-                self._watch(NAMES[url.path], int(words["resourceVersion"]))
-            else:
-                self._list(NAMES[url.path], words)
+    api: FakeApi
+    protocol_version = "HTTP/1.1"
 
-        def do_POST(self) -> None:
-            self._write(urlsplit(self.path).path, "application/json")
+    def do_GET(self) -> None:  # the name that http.server looks for
+        url = urlsplit(self.path)
+        words = {key: values[0] for key, values in parse_qs(url.query).items()}
+        self.api.asked.append(self.path)
+        refused = _refused(self.api, url.path, words, self.headers["authorization"])
+        if refused:
+            self._say(refused, {"kind": "Status", "code": refused})
+        elif words.get("watch") == "true":
+            self._watch(NAMES[url.path], int(words["resourceVersion"]))
+        else:
+            self._list(NAMES[url.path], words)
 
-        def do_PATCH(self) -> None:
-            self._write(urlsplit(self.path).path.rpartition("/")[0], MERGE)
+    def do_POST(self) -> None:
+        self._write(urlsplit(self.path).path, "application/json")
 
-        def do_DELETE(self) -> None:
-            self._write(urlsplit(self.path).path.rpartition("/")[0], None)
+    def do_PATCH(self) -> None:
+        self._write(urlsplit(self.path).path.rpartition("/")[0], MERGE)
 
-        def _write(self, collection: str, kind_of_body: str | None) -> None:
-            """Makes, changes or removes an object of a collection."""
-            body = self.rfile.read(int(self.headers["content-length"] or 0))
-            status = _refused(api, collection, {}, self.headers["authorization"])
-            if not status and self.headers["content-type"] != kind_of_body:
-                status = 415
-            if not status:
-                status = api.write(self.command, self.path, NAMES[collection], json.loads(body or b"{}"))
-            self._say(status, {"kind": "Status", "code": status})
+    def do_DELETE(self) -> None:
+        self._write(urlsplit(self.path).path.rpartition("/")[0], None)
 
-        def _list(self, kind: str, words: dict[str, str]) -> None:
-            first, size = int(words.get("continue", "0")), min(api.page, int(words["limit"]))
-            with api.changed:
-                chosen = words.get("labelSelector", "")
-                items = [one for one in api.objects[kind].values() if has_labels(one, chosen)]
-                rest = {"continue": str(first + size)} if first + size < len(items) else {}
-                meta = {"resourceVersion": str(api.version), **rest}
-            self._say(200, {"kind": f"{kind}List", "metadata": meta, "items": items[first : first + size]})
+    def _write(self, collection: str, kind_of_body: str | None) -> None:
+        """Makes, changes or removes an object of a collection."""
+        body = self.rfile.read(int(self.headers["content-length"] or 0))
+        status = _refused(self.api, collection, {}, self.headers["authorization"])
+        if not status and self.headers["content-type"] != kind_of_body:
+            status = 415
+        if not status:
+            status = self.api.write(self.command, self.path, NAMES[collection], json.loads(body or b"{}"))
+        self._say(status, {"kind": "Status", "code": status})
 
-        def _watch(self, kind: str, after: int) -> None:
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("connection", "close")
-            self.end_headers()
-            try:
-                for event in api.events(kind, after):
-                    self.wfile.write(json.dumps(event).encode() + b"\n")
-                    self.wfile.flush()
-            except OSError:
-                pass  # the caller is gone
-            self.close_connection = True
+    def _list(self, kind: str, words: dict[str, str]) -> None:
+        first, size = int(words.get("continue", "0")), min(self.api.page, int(words["limit"]))
+        with self.api.changed:
+            chosen = words.get("labelSelector", "")
+            items = [one for one in self.api.objects[kind].values() if has_labels(one, chosen)]
+            rest = {"continue": str(first + size)} if first + size < len(items) else {}
+            meta = {"resourceVersion": str(self.api.version), **rest}
+        self._say(200, {"kind": f"{kind}List", "metadata": meta, "items": items[first : first + size]})
 
-        def _say(self, status: int, answer: dict[str, Any]) -> None:
-            body = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def _watch(self, kind: str, after: int) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("connection", "close")
+        self.end_headers()
+        try:
+            for event in self.api.events(kind, after):
+                self.wfile.write(json.dumps(event).encode() + b"\n")
+                self.wfile.flush()
+        except OSError:
+            pass  # the caller is gone
+        self.close_connection = True
 
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
+    def _say(self, status: int, answer: dict[str, Any]) -> None:
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
-    return Handler
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def served(api: FakeApi, folder: Path) -> Iterator[Served]:
     (folder / "token").write_text(api.token)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(folder / "ca.crt", folder / "tls.key")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(api))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"api": api}))
     server.daemon_threads = True
     server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -162,7 +162,7 @@ def test_a_pod_must_have_such_nodes_only_if_asked(home: Path, mode: str) -> None
 
 @pytest.mark.parametrize(("mode", "is_allowed"), [("prefer", True), ("require", True), ("refuse", False)])
 def test_a_pod_that_selects_the_context_itself_is_denied_only_if_asked(
-    home: Path, mode: str, is_allowed: bool
+    home: Path, mode: str, *, is_allowed: bool
 ) -> None:
     found = asked(home, a_pod(nodeSelector={CONTEXT: BAD}), mode)
     assert (found["allowed"], "patch" in found) == (is_allowed, False)
@@ -235,18 +235,14 @@ NODES = [
 @given(affinity=st.none() | AFFINITIES)
 def test_what_a_pod_asked_for_still_holds_and_only_bad_nodes_are_lost(affinity: dict[str, Any] | None) -> None:
     spec = a_pod()["spec"] | ({} if affinity is None else {"affinity": affinity})
-    review_of = read_review(review({"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}))
-    read: PodSpec = review_of.pod().spec
-    patch = kept_from(read, ["bad"], [(10, ["maybe"])])
-    after = patched({"kind": "Pod", "apiVersion": "v1", "metadata": {}, "spec": spec}, {"patch": encoded(patch)})["spec"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}
+    read: PodSpec = read_review(review(pod)).pod().spec
+    patch = json.dumps(kept_from(read, ["bad"], [(10, ["maybe"])])).encode()
+    after = patched(pod, {"patch": base64.b64encode(patch)})["spec"]
     for node in NODES:
         assert may_run(after, node) == (may_run(spec, node) and node.get(CONTEXT) != "bad")
         assert score(after, node) == score(spec, node) + (0 if node.get(CONTEXT) == "maybe" else 10)
     assert kept_from(read, [], [(10, [])]) == []
-
-
-def encoded(patch: Any) -> str:
-    return base64.b64encode(json.dumps(patch).encode()).decode()
 
 
 # ---- whom it concerns ------------------------------------------------------------------------------------------------

@@ -254,9 +254,7 @@ def admitted(homes: Path, number: int) -> dict[str, Any]:
     return answer
 
 
-def test_the_default_admission_answers_alike_under_two_histories(
-    homes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_admission_answers_alike_under_two_histories(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed, never = (admitted(homes, number) for number in (0, 1))
     assert failed == never == {"uid": "u", "allowed": True}
     monkeypatch.setenv("PHAROAH_DECISIONS_OWN_HISTORY", "true")
