@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class AdmissionMode(StrEnum):
-    """Prefer: other nodes where there are any. Require: none but those. Refuse: a pod that selects bad ones is denied."""
+    """Prefer: other nodes where there are any. Require: no bad ones. Refuse: a pod that selects a bad one is denied."""
 
     OFF = "off"
     PREFER = "prefer"

@@ -5,6 +5,7 @@ import copy
 import json
 import logging
 import os
+import shlex
 import signal
 import socket
 import ssl
@@ -18,6 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from hypothesis import given, settings, strategies as st
 
 from crypto.errors import DecodeError
@@ -447,3 +449,24 @@ def test_the_program_serves_until_it_is_stopped(home: Path) -> None:
         _, said = program.communicate(timeout=60)
     assert program.returncode == 0
     assert b'"event": "admission"' in said or b'"event":"admission"' in said
+
+
+def test_the_certificate_of_the_docs_is_one_for_the_service(home: Path) -> None:
+    needs.program("openssl")
+    text = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
+    (command,) = [line for line in text.splitlines() if line.startswith("openssl req")]
+    subprocess.run(shlex.split(command), cwd=home, check=True, capture_output=True)
+    name = command.rpartition("DNS:")[2]
+    (service,) = [
+        one
+        for one in yaml.safe_load_all((ROOT / "ops/kubernetes/tenant-admission.yaml").read_text(encoding="utf-8"))
+        if one["kind"] == "Service" and "ports" in one["spec"]
+    ]
+    assert name == f"{service['metadata']['name']}.team-a.svc"
+    with served(home, Certificate(home / "tls.crt", home / "tls.key")) as at:
+        trusting = ssl.create_default_context(cafile=str(home / "tls.crt"))
+        with (
+            socket.create_connection(("127.0.0.1", at.port), timeout=30.0) as plain,
+            trusting.wrap_socket(plain, server_hostname=name) as tls,
+        ):
+            assert tls.version() == "TLSv1.3"
