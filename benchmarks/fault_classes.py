@@ -5,8 +5,9 @@
 400 nodes for a year; six workloads take turns on every node, in jobs of hours to weeks; three causes, 6.5 failures per
 1,000 node-days in all, workloads differing up to threefold. Of each cause, 8 nodes are persistent and 8 gray (one to
 three of the six workloads), at a ratio to usual of 10, 30 or 100; one figure has nodes that differ by gamma frailty as
-well. Counted are node and cause pairs with a failure, each called by its most probable class: `right` is their share,
-`persistent`, `gray` and `transient` the share of each kind that is called so.
+well, and `…_known` is how well anybody could do who knew that ratio. Counted are node and cause pairs with a failure,
+each called by its most probable class: `right` is their share, `persistent`, `gray` and `transient` the share of each
+kind that is called so.
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ import polars as pl
 from numpy.random import Generator
 
 from benchmarks.figures import Figure, main
-from provider_server.analysis.fault_classes import classify, exposure
+from provider_server.analysis.fault_classes import RATIOS, classify, exposure
 from provider_server.analysis.recurrent import spells
 
 NODES, HOURS, CAUSES, WORKLOADS, FAULTY = 400, 365 * 24, 3, 6, 8
@@ -22,7 +23,7 @@ RATE_PER_HOUR = 6.5 / 1000 / 24
 CLASSES = ("persistent", "gray", "transient")
 
 
-def one_fleet(seed: int, ratio: float, frailty: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+def one_fleet(seed: int, ratio: float, frailty: float = 0.0, *, known: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Of every pair with a failure, the truth and what it is called, as places in `CLASSES`."""
     rng = np.random.default_rng(seed)
     jobs = pl.concat([_jobs(rng, f"n{node}") for node in range(NODES)])
@@ -43,7 +44,7 @@ def one_fleet(seed: int, ratio: float, frailty: float = 0.0) -> tuple[np.ndarray
             outages += [(name, at, at + 0.2, f"cause {cause}") for at in rng.uniform(start, end, many)]
     schema = {"node": pl.String, "start_h": pl.Float64, "end_h": pl.Float64, "kind": pl.String}
     found = spells(pl.DataFrame(outages, schema, orient="row"), [f"n{node}" for node in range(NODES)], 0.0, HOURS)
-    called = {each.cause: each for each in classify(exposure(found, jobs))}
+    called = {each.cause: each for each in classify(exposure(found, jobs), np.array([ratio]) if known else RATIOS)}
     pairs = []
     for cause in range(CAUSES):
         each = called[f"cause {cause}"]
@@ -62,9 +63,10 @@ def _jobs(rng: Generator, node: str) -> pl.DataFrame:
     return pl.DataFrame({"node": node, "start_h": starts[:many], "end_h": ends[:many], "workload": workload})
 
 
-def _scored(ratio: float, frailty: float = 0.0, seeds: int = 5) -> Figure:
+def _scored(ratio: float, frailty: float = 0.0, *, known: bool = False, seeds: int = 5) -> Figure:
     truth, called = (
-        np.concatenate(each) for each in zip(*(one_fleet(s, ratio, frailty) for s in range(seeds)), strict=True)
+        np.concatenate(each)
+        for each in zip(*(one_fleet(seed, ratio, frailty, known=known) for seed in range(seeds)), strict=True)
     )
     by_class = {name: float((called == place)[truth == place].mean()) for place, name in enumerate(CLASSES)}
     return {"ratio": ratio, "pairs": len(truth), "right": float((truth == called).mean()), **by_class}
@@ -90,5 +92,15 @@ def frailty() -> Figure:
     return _scored(30.0, 1.0)
 
 
+def times_10_known() -> Figure:
+    """Ten times, and the ratio is known."""
+    return _scored(10.0, known=True)
+
+
+def times_30_known() -> Figure:
+    """Thirty times, and the ratio is known."""
+    return _scored(30.0, known=True)
+
+
 if __name__ == "__main__":
-    main(times_10, times_30, times_100, frailty)
+    main(times_10, times_30, times_100, frailty, times_10_known, times_30_known)

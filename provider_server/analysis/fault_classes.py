@@ -139,19 +139,19 @@ def _at_risk_by(rows: pl.DataFrame, jobs: pl.DataFrame, column: str) -> pl.Serie
 # ---- classes ---------------------------------------------------------------------------------------------------------
 
 
-def classify(seen: Exposure) -> list[FaultClasses]:
-    """Of each cause that anything failed of, all nodes."""
-    return [_of_cause(cause, failures, seen) for cause, failures in seen.failures.items()]
+def classify(seen: Exposure, ratios: Floats = RATIOS) -> list[FaultClasses]:
+    """Of each cause that anything failed of, all nodes; a fault has one of these `ratios`, all alike."""
+    return [_of_cause(cause, failures, seen, ratios) for cause, failures in seen.failures.items()]
 
 
-def _of_cause(cause: str, failures: Floats, seen: Exposure) -> FaultClasses:
+def _of_cause(cause: str, failures: Floats, seen: Exposure, ratios: Floats) -> FaultClasses:
     begin, ran = np.array(BEGIN), seen.hours > 0
     shares, usual = begin, np.ones(len(seen.nodes))
     expected, affected = seen.hours, failures
     probability = np.tile(begin, (len(seen.nodes), 1))
     for _ in range(ROUNDS):
         expected = seen.hours * _rates(failures, seen.hours, usual)
-        evidence, affected = _evidence(failures, expected, ran)
+        evidence, affected = _evidence(failures, expected, ran, ratios)
         joint = evidence + np.log(shares)
         probability = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
         usual = probability[:, -1]
@@ -167,23 +167,23 @@ def _rates(failures: Floats, hours: Floats, usual: Floats) -> Floats:
     return np.asarray((counted + PSEUDO) / (at_risk + PSEUDO / overall), np.float64)
 
 
-def _evidence(failures: Floats, expected: Floats, ran: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def _evidence(failures: Floats, expected: Floats, ran: NDArray[np.bool_], ratios: Floats) -> tuple[Floats, Floats]:
     """Log likelihoods over that of transient, (nodes, 3), and how likely each workload is affected if the node is gray.
 
     Under a ratio r, a workload with n failures where e were expected weighs r^n exp(−(r − 1) e). Gray is the mean over
     all subsets but none and all: a product over workloads of half their weight and a half, less these two.
     """
     many = ran.sum(axis=1)[:, None]
-    grid = np.log(RATIOS)[None, None, :]
-    weight = failures[:, :, None] * grid - expected[:, :, None] * (RATIOS - 1.0)  # 0 where nothing ran
+    grid = np.log(ratios)[None, None, :]
+    weight = failures[:, :, None] * grid - expected[:, :, None] * (ratios - 1.0)  # 0 where nothing ran
     every = weight.sum(axis=1)
-    persistent = logsumexp(every, axis=1) - np.log(len(RATIOS))
+    persistent = logsumexp(every, axis=1) - np.log(len(ratios))
     either = np.logaddexp(0.0, weight) - np.log(2.0)
     halves = many * np.log(0.5)
     either_all = np.where(ran[:, :, None], either, 0.0).sum(axis=1)
     two = _less(_less(either_all, every + halves), np.broadcast_to(halves, every.shape))
     proper = np.log1p(-np.minimum(2.0 * np.exp(halves), 1.0 - 1e-12))
-    gray = np.where(many[:, 0] > 1, logsumexp(two - proper, axis=1) - np.log(len(RATIOS)), -np.inf)
+    gray = np.where(many[:, 0] > 1, logsumexp(two - proper, axis=1) - np.log(len(ratios)), -np.inf)
     with_it = either_all[:, None, :] - either + weight - np.log(2.0)
     with_it = _less(with_it, np.broadcast_to((every + halves)[:, None, :], with_it.shape))
     total = logsumexp(two, axis=1)[:, None]

@@ -3,10 +3,10 @@
 The best conjunction of conditions is searched (`analysis.boxes`), what it explains is set aside, and the next one is
 searched, as long as one is worth more than it takes to name it.
 
-A search finds rules in anything. So half of the strata take no part in it: there a candidate's records are compared
+A search finds rules in anything. So a third of the strata take no part in it: there a candidate's records are compared
 with all others of their stratum (`quasi_experiment.mantel_haenszel`), and only what survives Benjamini–Hochberg becomes
-a rule, with the interval found there. Everything is determined by the records and the generator that deals out the
-strata.
+a rule, with the interval found there. Where its bounds lie is then told by all strata: noise moves them where few
+records are near. Everything is determined by the records and the generator that deals out the strata.
 
 Not promised: a cause. What is always installed together cannot be told apart.
 
@@ -15,7 +15,7 @@ Not promised: a cause. What is always installed together cannot be told apart.
     'nccl in [2.18, 2.20)'
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,11 +29,15 @@ from provider_server.analysis.matching import Arm
 from provider_server.analysis.quasi_experiment import mantel_haenszel
 
 MOST_RULES = 6
+SEARCHED = 2 / 3  # of the strata; what is found must hold in the others
+ALIKE = 0.5  # of the exposure that is in either, at least so much is in both: one rule, with other bounds
 
 
 @dataclass(frozen=True)
 class Rule:
-    """All `conditions` hold together. The evidence is that of strata which took no part in finding them.
+    """All `conditions` hold together. The evidence is that of strata which took no part in finding the rule.
+
+    It is that of the rule as it was found, before all strata told where its bounds lie.
 
     `support_node_hours` and `failures` are inside the rule; `lift` is the rate inside over that outside, in the same
     strata, with its 95% interval; `q` is after Benjamini–Hochberg over all candidates.
@@ -64,7 +68,7 @@ def find_rules(
     `rng` deals the strata into those to learn from and those to test on.
     """
     dealt = rng.permutation(np.unique(records.strata))
-    learning = np.isin(records.strata, dealt[: (len(dealt) + 1) // 2])
+    learning = np.isin(records.strata, dealt[: max(1, int(SEARCHED * len(dealt)))])
     if learning.all() or not np.any(records.events > 0.0):
         return ()
     candidates = _candidates(records.at(np.flatnonzero(learning)), max_depth)
@@ -74,7 +78,26 @@ def find_rules(
     corrected = false_discovery_control([rule.q for rule in rules])
     kept = [replace(rule, q=float(q)) for rule, q in zip(rules, corrected, strict=True)]
     kept = [rule for rule in kept if rule.q <= level and rule.low > 1.0]
-    return tuple(sorted(kept, key=lambda rule: (-rule.low, str(rule))))
+    return tuple(sorted(_sharpened(kept, records, max_depth), key=lambda rule: (-rule.low, str(rule))))
+
+
+def _sharpened(rules: Sequence[Rule], records: Records, max_depth: int) -> Iterator[Rule]:
+    """The rules with the bounds that explain all records best, each beside the others; no two are the same then."""
+    inside, told = [records.inside(rule.conditions) for rule in rules], set[Conditions]()
+    for place, rule in enumerate(rules):
+        base = records.exposure_node_hours
+        for other, there in zip(rules, inside, strict=True):
+            if other is not rule and np.isfinite(other.lift):
+                base = base * np.where(there, other.lift, 1.0)
+        box = best_box(records, base, max_depth)
+        if box is not None and box.margin > 0.0:
+            within = records.inside(box.conditions)
+            both, either = (records.exposure_node_hours @ of for of in (inside[place] & within, inside[place] | within))
+            if both >= ALIKE * either:
+                inside[place], rule = within, replace(rule, conditions=box.conditions)
+        if rule.conditions not in told:
+            told.add(rule.conditions)
+            yield rule
 
 
 def _tested(candidates: Sequence[Conditions], records: Records) -> list[Rule]:

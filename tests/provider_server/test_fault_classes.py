@@ -38,7 +38,8 @@ def by_hand(failures: Floats, expected: Floats) -> tuple[float, float, list[floa
     [([0.0, 0.0], [0.1, 0.2]), ([5.0, 0.0, 0.0], [0.2, 0.3, 0.1]), ([3.0, 2.0, 4.0, 1.0], [0.3, 0.2, 0.1, 0.1])],
 )
 def test_the_evidence_is_the_mean_over_all_ratios_and_subsets(failures: list[float], expected: list[float]) -> None:
-    evidence, affected = _evidence(np.array([failures]), np.array([expected]), np.ones((1, len(failures)), bool))
+    ran = np.ones((1, len(failures)), bool)
+    evidence, affected = _evidence(np.array([failures]), np.array([expected]), ran, RATIOS)
     persistent, gray, each = by_hand(np.array(failures), np.array(expected))
     assert np.exp(evidence[0]) == pytest.approx([persistent, gray, 1.0])
     assert affected[0] == pytest.approx(each)
@@ -48,8 +49,8 @@ def test_a_workload_that_never_ran_says_nothing_and_one_alone_is_not_gray() -> N
     ran = np.array([[True, True, False], [True, False, False]])
     expected = np.array([[0.1, 0.2, 0.0], [0.1, 0.0, 0.0]])
     failures = np.array([[4.0, 0.0, 0.0], [4.0, 0.0, 0.0]])
-    evidence, affected = _evidence(failures, expected, ran)
-    two, _ = _evidence(failures[:1, :2], expected[:1, :2], ran[:1, :2])
+    evidence, affected = _evidence(failures, expected, ran, RATIOS)
+    two, _ = _evidence(failures[:1, :2], expected[:1, :2], ran[:1, :2], RATIOS)
     assert evidence[0] == pytest.approx(two[0])
     assert evidence[1, 1] == -math.inf
     assert np.all(affected[1] == 0)

@@ -265,15 +265,29 @@ def test_own_failures_are_recorded_by_the_running_provider_once_and_only_of_hour
 
 
 def test_a_lease_that_is_over_is_no_longer_looked_at(scene: Scene) -> None:
-    end = scene.feed.first_hour + HOT_FROM + 4
     scene.step([5])
     assert str(scene.leases["hot"]).encode() in state_of(scene)
-    with closing(scene.grounds.provider(scene.root)) as provider, provider.store._engine.begin() as connection:
-        connection.execute(sa.update(tables.leases).values(end_h=end))
+    tell_end(scene, HOT_FROM + 4)
     scene.step(range(6, HOT_TO, 3))
     assert scene.hints(0) == []
     assert str(scene.leases["hot"]).encode() not in state_of(scene)
     assert scene.value("pharoah_live_leases", state="watched") == 0
+
+
+def test_a_lease_whose_end_is_told_long_after_it_is_forgotten_at_once(scene: Scene) -> None:
+    scene.step([*QUIET, *HEATING])
+    assert scene.value("pharoah_episodes_open") == 1
+    tell_end(scene, QUIET[0])
+    scene.step([HEATING[-1] + 1])
+    assert scene.value("pharoah_episodes_open") == 0
+    assert [hint.state for hint in scene.hints(0)] == [HintState.RAISED]  # nobody waits for its end
+    assert str(scene.leases["hot"]).encode() not in state_of(scene)
+
+
+def tell_end(scene: Scene, hour: int) -> None:
+    """All leases end at this hour of the feed."""
+    with closing(scene.grounds.provider(scene.root)) as provider, provider.store._engine.begin() as connection:
+        connection.execute(sa.update(tables.leases).values(end_h=scene.feed.first_hour + hour))
 
 
 def state_of(scene: Scene) -> bytes:
