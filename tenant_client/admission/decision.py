@@ -35,6 +35,7 @@ from tenant_client.admission.review import Answer, Pod, Request, read_review
 from tenant_client.advice.own_history import own_history
 from tenant_client.records.bundle_log import BundleLog
 from tenant_client.records.database import open_database
+from tenant_client.records.journal import AmbiguousLease, UnknownUnit
 from tenant_client.records.known_workloads import known_workload
 from tenant_client.run.run_directory import job_name
 from tenant_client.settings import TenantSettings
@@ -93,9 +94,13 @@ class Desk:
         database = self.home / "tenant.db"
         if not database.exists():
             return None
-        with closing(open_database(database)) as connection:
-            known = known_workload(connection, _job(pod), like=like)
-            bundle = _bundle(connection, self.home) if known else None
+        try:
+            with closing(open_database(database)) as connection:
+                known = known_workload(connection, _job(pod), like=like)
+                bundle = _bundle(connection, self.home) if known else None
+        except (UnknownUnit, AmbiguousLease) as error:  # answered as any workload that is not known: names are not told
+            logger.warning("an annotation names no lease", extra={"event": "admission", "error": type(error).__name__})
+            return None
         return avoided(bundle, known[1]) if bundle and known else None
 
 

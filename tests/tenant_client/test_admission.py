@@ -296,26 +296,32 @@ def test_other_requests_and_the_mode_off_change_nothing(home: Path) -> None:
 # ---- what is wrong ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("broken", ["no database", "no home", "no bundle"])
-def test_what_is_not_there_yet_lets_the_pod_start(home: Path, broken: str) -> None:
+@pytest.mark.parametrize("broken", ["no database", "no home", "no bundle", "no such lease", "two such leases"])
+def test_what_is_not_known_lets_the_pod_start(home: Path, caplog: pytest.LogCaptureFixture, broken: str) -> None:
+    pod = a_pod()
     if broken == "no database":
         (home / "tenant.db").unlink()
     if broken == "no bundle":
         with closing(open_database(home / "tenant.db")) as connection:
             connection.execute("DELETE FROM bundles")
-    found = asked(home / "none" if broken == "no home" else home, a_pod(), "refuse")
+    if broken == "no such lease":
+        pod = a_pod(annotations={LIKE: "secret-name"})
+    if broken == "two such leases":
+        with closing(open_database(home / "tenant.db")) as connection:
+            Journal(connection).add([Unit(f"secret-{end}", 1.0, labels(0, 1)) for end in "ab"], [])
+        pod = a_pod(annotations={LIKE: "secret-"})
+    found = asked(home / "none" if broken == "no home" else home, pod, "refuse")
     assert found == {"uid": found["uid"], "allowed": True}
+    assert "secret-" not in caplog.text
 
 
-@pytest.mark.parametrize("broken", ["damaged database", "no such lease", "bad settings", "no pod", "pod of numbers"])
+@pytest.mark.parametrize("broken", ["damaged database", "bad settings", "no pod", "pod of numbers"])
 def test_whatever_is_wrong_lets_the_pod_start_and_says_no_more_than_that(
     home: Path, caplog: pytest.LogCaptureFixture, broken: str
 ) -> None:
     pod: Any = a_pod(nodeSelector={CONTEXT: BAD})
     if broken == "damaged database":
         (home / "tenant.db").write_bytes(b"SQLite format 3\0" + bytes(4096))
-    if broken == "no such lease":
-        pod = a_pod(annotations={LIKE: "secret-name"})
     if broken == "bad settings":
         (home / "tenant.toml").write_text("[decisions]\nown_history = 'secret-name'\n")
     if broken == "no pod":
