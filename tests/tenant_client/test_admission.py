@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shlex
+import shutil
 import signal
 import socket
 import ssl
@@ -457,22 +458,45 @@ def test_the_program_serves_until_it_is_stopped(home: Path) -> None:
     assert b'"event": "admission"' in said or b'"event":"admission"' in said
 
 
-def test_the_certificate_of_the_docs_is_one_for_the_service(home: Path) -> None:
+def certified_as_documented(home: Path) -> tuple[Certificate, str]:
+    """The certificate that the command of the docs makes, and the name that it is for."""
     needs.program("openssl")
     text = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
     (command,) = [line for line in text.splitlines() if line.startswith("openssl req")]
     subprocess.run(shlex.split(command), cwd=home, check=True, capture_output=True)
-    name = command.rpartition("DNS:")[2]
+    return Certificate(home / "tls.crt", home / "tls.key"), command.rpartition("DNS:")[2]
+
+
+def test_the_certificate_of_the_docs_is_one_for_the_service(home: Path) -> None:
+    certificate, name = certified_as_documented(home)
     (service,) = [
         one
         for one in yaml.safe_load_all((ROOT / "ops/kubernetes/tenant-admission.yaml").read_text(encoding="utf-8"))
         if one["kind"] == "Service" and "ports" in one["spec"]
     ]
     assert name == f"{service['metadata']['name']}.team-a.svc"
-    with served(home, Certificate(home / "tls.crt", home / "tls.key")) as at:
+    with served(home, certificate) as at:
         trusting = ssl.create_default_context(cafile=str(home / "tls.crt"))
         with (
             socket.create_connection(("127.0.0.1", at.port), timeout=30.0) as plain,
             trusting.wrap_socket(plain, server_hostname=name) as tls,
         ):
             assert tls.version() == "TLSv1.3"
+
+
+def test_the_client_of_kubernetes_posts_reviews_over_tls(home: Path) -> None:
+    """By kubectl, whose TLS and HTTP are those of an API server."""
+    program = shutil.which("kubectl")
+    if program is None:
+        pytest.skip("there is no kubectl here: it comes from kubernetes.io")
+    certificate, name = certified_as_documented(home)
+    (home / "review.json").write_bytes(review(a_pod()))
+    with served(home, certificate) as at:
+        words = ["--server", f"https://127.0.0.1:{at.port}", "--tls-server-name", name, "--kubeconfig", os.devnull]
+        words += ["--certificate-authority", str(certificate.certificate), "--token", "none"]
+        raw = ["create", "--raw", "/pods", "-f", str(home / "review.json")]
+        answer = subprocess.run([program, *words, *raw], check=True, capture_output=True, timeout=60).stdout
+        assert response(answer) == asked(home, a_pod())
+        words[3] = "another.team-a.svc"
+        distrusting = subprocess.run([program, *words, *raw], check=False, capture_output=True, timeout=60)
+        assert b"failed to verify certificate" in distrusting.stderr
