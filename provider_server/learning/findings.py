@@ -24,6 +24,7 @@ from provider_server.analysis.cap_correction import ALIKE, Shape, capped_mean, c
 from provider_server.analysis.capped_hazard import JobWeeks, fit_capped
 from provider_server.analysis.factors import Factor
 from provider_server.analysis.hazard import Estimate
+from provider_server.analysis.misfiled import misfiled
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.analysis.noisy_counts import LOG_FACTOR, NoisySight
 from provider_server.analysis.own_hazard import seen_share
@@ -41,6 +42,7 @@ from provider_server.rounds.release import Release
 CORRECTIONS = 1
 UNREPORTED = 0.1  # of what the provider saw, tenants may not have counted about so much
 LEAST_HIDDEN = 0.05  # of any failures that are expected: what the provider sees is never all of a kind
+UNHEARD = 10.0  # standard deviation over the count: nothing is left of what it says
 UNLOOKED = 1e12  # variance of a count that nobody made
 CONTEXT_SD = 1.0  # of the log hazard between contexts and build-up levels, and between bands: factors, not decades
 
@@ -258,7 +260,7 @@ def _fit_pairs(seen: Seen, hazards: _Hazards, kin: Sequence[Places], before: _Pa
     `kin` are groups of pairs that may share a defect; `before` are the pairs found so far, which say how leases differ.
     """
     explained, shape = hazards.explained(seen), before.found.shape if before else ALIKE
-    table = replace(seen.pairs, exposure_node_hours=seen.by_pair(explained))
+    table = _without_misfiled(replace(seen.pairs, exposure_node_hours=seen.by_pair(explained)), seen.control)
     by_factor = _by_factor(seen, explained, seen.most, shape)
     counted = seen.by_pair(capped_mean(explained, seen.most, shape))
     if seen.own is None:
@@ -269,6 +271,12 @@ def _fit_pairs(seen: Seen, hazards: _Hazards, kin: Sequence[Places], before: _Pa
     sight = _Sight.of(seen, hazards, before)
     unseen = _unseen(seen, table, sight, before)
     return _Pairs(table, find_mismatches(*unseen, seen.leases(sight.in_sight), kin), counted, by_factor)
+
+
+def _without_misfiled(table: LifeTable, control: LifeTable) -> LifeTable:
+    """With so much noise that nothing is heard of pairs whose hardware failures are other errors in part."""
+    deaf = misfiled(table, control) * (UNHEARD * table.events) ** 2
+    return replace(table, noise_variance=table.noise_variance + deaf)
 
 
 def _under_noise(seen: Seen, table: LifeTable, explained: Floats, own: LifeTable) -> tuple[NoisySight, LifeTable]:

@@ -8,8 +8,7 @@
   frequent, too (`analysis.quasi_experiment`), and by so much that they explain half of the effect or more. Before,
   a seventh of the hardware failures is taken off the script errors, as if tenants had taken so many for them (with the
   cap on both: of a job-week that fails often, one counts as either): where both are more frequent by the same factor,
-  that changes nothing. Or script errors are missing, half as many as there are hardware failures too many or more: as
-  if a careless tenant took them for such. The quasi-experiment compares the workload with
+  that changes nothing. The quasi-experiment compares the workload with
   itself on other contexts, whose hours are weighted by what their hazards explain; its net outcome, sign test and Γ
   are reported as evidence.
 - *Not worse*: only if the pair's own failures exclude twice the expected rate; the model alone would say so of every
@@ -24,7 +23,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.judgement import FALSE_SHARE, HARMFUL_RATIO, LIKELY, surest, suspected
@@ -35,7 +33,6 @@ from provider_server.analysis.mismatch import Mismatches
 CONTROL_LEVEL = 0.01  # share of true mismatches that the negative control calls confounded by chance
 MOST_ALTERNATIVES = 3
 MISREPORTED = 0.15  # of hardware failures, as a share of those that were told as such
-MISSING_LEVEL = 0.001  # two-sided: of true mismatches, so many lack script errors by chance
 EXPLAINS = 0.5  # of the logarithm of a pair's ratio: less is what misreported hardware failures make of script errors
 CRITERIA = quasi_experiment.Criteria(control_level=CONTROL_LEVEL)
 PAIRING_SEED = 0  # which node-hours are paired at random: the same releases give the same verdicts
@@ -85,8 +82,6 @@ class PairFinding:
 
     def _doubt(self) -> str:
         control, gamma = self.compared.control, self.compared.gamma
-        if self.judgement is PairJudgement.CONFOUNDED and control.ratio < 1.0:
-            return ": script errors are missing, as if they were told as hardware failures"
         if self.judgement is PairJudgement.CONFOUNDED:
             return f": script errors differ too, by a factor of {control.ratio:.1f}"
         if self.judgement is not PairJudgement.WORSE:
@@ -136,8 +131,7 @@ def judge_pairs(
     of both. So has `misreported`, how many script errors may be hardware failures; without it, `MISREPORTED` of those
     that counted, which under a cap are fewer than those that failed.
     """
-    cells, filed = (found.workload, found.context), _filed_as_hardware(found, counted, control)
-    control = _without_misreported(control, counted, misreported)
+    cells, control = (found.workload, found.context), _without_misreported(control, counted, misreported)
     scale = node_hours.sum() / max(counted.exposure_node_hours.sum(), np.finfo(float).tiny)
     compared = {
         (one.workload, one.context): one
@@ -172,7 +166,7 @@ def judge_pairs(
                 float(found.expected[place]),
                 float(rate[place]),
                 float(rate_high[place]),
-                _judgement(bool(accused[place]), bool(doubted[place]), found, place, twin, bool(filed[place])),
+                _judgement(bool(accused[place]), bool(doubted[place]), found, place, twin),
                 twin,
                 tuple(contexts[found.context[other]] for other in better[:MOST_ALTERNATIVES]),
             )
@@ -186,9 +180,8 @@ def _judgement(
     found: Mismatches,
     place: int,
     compared: quasi_experiment.PairVerdict,
-    filed: bool,  # noqa: FBT001
 ) -> PairJudgement:
-    if doubted and not filed and not _explained(compared.control, float(found.ratio[place])):
+    if doubted and not _explained(compared.control, float(found.ratio[place])):
         return PairJudgement.WORSE if accused else PairJudgement.SUSPECTED
     if found.probability_worse[place] >= LIKELY:
         return PairJudgement.CONFOUNDED
@@ -199,18 +192,6 @@ def _judgement(
 def _explained(control: quasi_experiment.Control, ratio: float) -> bool:
     """Whether script errors differ so much that whatever does it may well have made the pair's ratio, too."""
     return control.fires and control.ratio > 1.0 and np.log(control.ratio) >= EXPLAINS * np.log(max(ratio, 1.0))
-
-
-def _filed_as_hardware(found: Mismatches, counted: LifeTable, control: LifeTable) -> NDArray[np.bool_]:
-    """Whether pairs (P,) lack script errors, by half of the hardware failures that they have too many or more."""
-    cells = found.workload, found.context
-    _, here, elsewhere = quasi_experiment.arms(control, np.array(cells))
-    fewer = quasi_experiment.mantel_haenszel(here, elsewhere)
-    hours = np.maximum(elsewhere.exposure_node_hours.sum(axis=1), np.finfo(float).tiny)
-    expected = here.exposure_node_hours.sum(axis=1) * elsewhere.events.sum(axis=1) / hours
-    too_many = counted.events[cells] * (1.0 - 1.0 / np.maximum(found.ratio, 1.0))
-    missing = expected - control.events[cells]
-    return np.asarray((fewer.p <= MISSING_LEVEL) & (too_many > 0.0) & (missing >= EXPLAINS * too_many), np.bool_)
 
 
 def _without_misreported(control: LifeTable, counted: LifeTable, misreported: Floats | None) -> LifeTable:

@@ -70,22 +70,6 @@ def test_where_script_errors_differ_as_well_hardware_is_not_accused() -> None:
     }
 
 
-@pytest.mark.parametrize(("filed", "noise_sd"), [(1.0, 0.0), (1.0, 9.0), (0.1, 0.0), (0.1, 9.0)])
-def test_script_errors_that_are_told_as_hardware_failures_accuse_nobody(filed: float, noise_sd: float) -> None:
-    """Of script errors twice as frequent as hardware failures; beside a tenth of them the pairs are worse."""
-    rng, explained = np.random.default_rng(12), np.full((WORKLOADS, CONTEXTS), 100.0)
-    moved, ratio = np.zeros(explained.shape), np.ones(explained.shape)
-    for pair in PLANTED:
-        moved[pair], ratio[pair] = 2.0 * filed, 3.0 - 2.0 * filed
-    counted = replace(counts(rng, explained * (ratio + moved), noise_sd), exposure_node_hours=explained)
-    scripts = counts(rng, explained * (2.0 - moved), noise_sd, 10.0 * explained)
-    found = judge_pairs(find_mismatches(counted), counted, scripts, 100.0 * explained)
-    confounded, worse = (PLANTED, set()) if filed == 1.0 else (set(), PLANTED)
-    assert accused(found, PairJudgement.CONFOUNDED) == confounded
-    assert accused(found, PairJudgement.WORSE) == worse
-    assert all("script errors are missing" in one.reason for one in found if one.judgement is PairJudgement.CONFOUNDED)
-
-
 def test_without_a_control_a_pair_can_still_be_accused_and_says_so() -> None:
     rng = np.random.default_rng(3)
     explained = np.full((WORKLOADS, CONTEXTS), 30.0)
