@@ -29,7 +29,7 @@ import trustee.handover_verbs
 import trustee.overview
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
-from federation.protocol import anchors
+from federation.protocol import anchors, change_rules
 from provider_server.intake import lease_events, lines
 from provider_server.learning import own_events
 from provider_server.operations import admin, overview as provider_overview, preflight
@@ -99,6 +99,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant check": check.CheckObject,
     "pharoah-tenant gate": gate.GateObject,
     "pharoah-tenant changes": changes.Changes,
+    "pharoah-tenant changes --rules": change_rules.Judgement,
     "pharoah-tenant describe": workload.Described,
     "pharoah-tenant tokens": workload.Tokens,
     "pharoah-tenant compare": compare.Comparison,
@@ -142,6 +143,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider hazard": list[hazard_text.HazardRow],
     "pharoah-provider hazard --events": list[outage_text.OutagesRow],
     "pharoah-provider repaired": list[telemetry.RepairedRow],
+    "pharoah-provider changes": change_rules.Judgement,
     "pharoah-provider node-check": node_check.NodeCheck,
     "pharoah-provider own-failures": list[own_events.OwnFailuresRow],
     "pharoah-provider release": list[store.ReleaseRow],

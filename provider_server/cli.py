@@ -13,6 +13,7 @@ from provider_server.verbs import (
     seats,
     server,
     slurm,
+    snapshots,
     status,
     store,
     telemetry,
@@ -28,6 +29,7 @@ app.add(FEDERATION, server.init, server.enrol, server.revoke, seats.reseat, serv
 app.add(FEDERATION, server.serve, online.online, status.status, server.round_, page.page, keys.keys)
 app.add(FLEET, leases.lease, leases.lease_events, slurm.slurm, kubernetes.kubernetes, slurm.lease_key)
 app.add(FLEET, telemetry.contexts, telemetry.hazard, telemetry.repaired, own_failures.own_failures)
+app.add(FLEET, snapshots.snapshot, snapshots.changes)
 app.add(FLEET, nodes.watch_nodes, nodes.node_check, nodes.node_service)
 app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain)
 app.add(RELEASES, learning.publish, learning.catalogue, store.findings)

@@ -3,6 +3,7 @@
 from federation.runtime.console import AskingVerb, CommandLine, Verb
 from tenant_client.verbs import (
     admission,
+    changes,
     check,
     confirm,
     evidence,
@@ -32,7 +33,7 @@ app.add(JOBS, job.diagnose, stragglers.stragglers, restart.restart, status.reaso
 app.add(JOBS, incidents.helped, incidents.rules)
 app.add(BEFORE, check.check, cls=AskingVerb)
 app.add(BEFORE, gate.gate, admission.admission)
-app.add(BEFORE, check.changes, workload.describe, workload.tokens, workload.compare)
+app.add(BEFORE, changes.changes, workload.describe, workload.tokens, workload.compare)
 app.add(BEFORE, workload.catalogue)
 app.command("signature", cls=Verb, hidden=True)(workload.tokens)  # its old name
 app.add_typer(confirm.app, rich_help_panel=BEFORE)

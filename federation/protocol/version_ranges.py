@@ -27,6 +27,12 @@ def version(text: str | None) -> Version:
     return tuple(numbers)
 
 
+def order(version: str) -> tuple[tuple[int, int | str], ...]:
+    """A key by which 2.9 comes before 2.10, and text of a version after its numbers."""
+    parts = re.findall(r"\d+|[A-Za-z]+", version)
+    return tuple((0, int(part)) if part.isdigit() else (1, part) for part in parts)
+
+
 @dataclass(frozen=True)
 class VersionRange:
     """low <= version < before; None where there is no bound."""

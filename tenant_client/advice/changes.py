@@ -12,11 +12,11 @@ Not promised: a cause. Two runs that differ in one thing may fail because of ano
     ['aten::mm: 2 sizes × 2']
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from federation.protocol.version_ranges import order
 from tenant_client.advice.incompatibilities import Fit, Known, against, job_of
 from tenant_client.advice.moved import Moved
 from tenant_client.advice.own_runs import NothingToCompare, Run, Went
@@ -121,14 +121,8 @@ def _versions(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[
         if old is None or new is None:
             yield library, f"{library} {new} is new" if old is None else f"{library} {old} is gone"
             continue
-        direction = "newer" if _ordered(new) > _ordered(old) else "older"
+        direction = "newer" if order(new) > order(old) else "older"
         yield library, f"{library} {old} → {new}, {direction}"
-
-
-def _ordered(version: str) -> tuple[tuple[int, int | str], ...]:
-    """A key by which 2.9 comes before 2.10, and text of a version after its numbers."""
-    parts = re.findall(r"\d+|[A-Za-z]+", version)
-    return tuple((0, int(part)) if part.isdigit() else (1, part) for part in parts)
 
 
 def _collectives(one: Descriptor, other: Descriptor) -> Iterator[str]:

@@ -1,7 +1,6 @@
-"""Verbs for use before a job starts: `check` and `changes`."""
+"""The verb for use before a job starts: `check`."""
 
 import os
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
@@ -12,15 +11,14 @@ from crypto.errors import PharoahError
 from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import show, show_json
 from federation.runtime.visible import counted_as
-from tenant_client.verbs.console import Home, Latest, failing, joined, journalled
+from tenant_client.verbs.console import Home, Latest, failing, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from federation.protocol.bundle import HazardEntry, MismatchEntry
     from federation.protocol.check import Check
     from federation.runtime.sqlite import Connection
-    from tenant_client.advice.changes import Changes
     from tenant_client.advice.incompatibilities import Known
     from tenant_client.advice.own_history import OwnPair
     from tenant_client.sources.software import Software
@@ -161,7 +159,7 @@ def check(
 
     alone = bool(versions or here) and not (lease or latest)
     if not alone:
-        _require(lease, latest=latest)
+        require(lease, latest=latest)
     software = _software(versions or (), here=here)
     # An error is not a mismatch: a script that starts jobs by this exit code must not refuse one for it.
     with failing(CheckVerdict.UNKNOWN):
@@ -281,12 +279,12 @@ def _show(result: "Check", known: "Sequence[Known]", own: "OwnPair | None") -> N
         show(f"better context for this workload: {f'{result.better_context} {result.better_context_name}'.rstrip()}")
     applies = [one for one in known if one.fit is Fit.APPLIES]
     may = [one for one in known if one.fit is Fit.MAY_APPLY]
-    show(*(f"{one.label} {one.words}" for one in (*applies, *may[:_MOST_THAT_MAY])))
-    if len(may) > _MOST_THAT_MAY:
-        show(f"{len(may) - _MOST_THAT_MAY} more may apply, see --json")
+    show(*(f"{one.label} {one.words}" for one in (*applies, *may[:MOST_THAT_MAY])))
+    if len(may) > MOST_THAT_MAY:
+        show(f"{len(may) - MOST_THAT_MAY} more may apply, see --json")
 
 
-_MOST_THAT_MAY = 3
+MOST_THAT_MAY = 3
 
 
 def _object_of(result: "Check", known: "Sequence[Known]", own: "OwnPair | None") -> CheckObject:
@@ -351,7 +349,8 @@ def _hazard(entry: "HazardEntry") -> HazardObject:
     }
 
 
-def _require(lease: str, *, latest: bool) -> None:
+def require(lease: str, *, latest: bool) -> None:
+    """BadParameter unless either a lease is named or the latest is asked for."""
     if bool(lease) == latest:
         raise typer.BadParameter("pass either a lease (or the start of its name) or --latest", param_hint="LEASE")
 
@@ -362,52 +361,3 @@ def _asked(home: Path, labels: "Mapping[str, str]") -> "Check":
 
     with connected(home) as provider:
         return provider.check(labels)
-
-
-def changes(
-    home: Home,
-    lease: Lease = "",
-    before: Annotated[
-        str,
-        typer.Option("--from", help="The lease that worked; by default the newest clean one of the same structure."),
-    ] = "",
-    *,
-    latest: Latest = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show what changed since the last clean run before this one: context, versions, spread over nodes, operators.
-
-    A version that brought a known incompatibility names it. Of a failed run the likeliest culprits come first: by what
-    is known of versions, what the newest bundle says, and how own runs went with each change and without it. Operators
-    that came or went are named with the version that may have moved them.
-
-    Local. Exit code 0: no change found. 1: changes found. 2: nothing to compare.
-    """
-    from tenant_client.advice.culprits import explained
-    from tenant_client.advice.own_runs import runs_of
-    from tenant_client.records.attempts import Attempts
-    from tenant_client.records.bundle_log import BundleLog
-    from tenant_client.records.database import open_database
-    from tenant_client.records.journal import Journal
-
-    _require(lease, latest=latest)
-    with failing(), closing(open_database(journalled(home))) as connection:
-        journal, attempts = Journal(connection), Attempts(connection).list()
-        lease, before = journal.find(lease), journal.find(before) if before else ""
-        found = explained(attempts, runs_of(journal), lease, before, BundleLog(connection).newest_bundle())
-    if as_json:
-        show_json(found)
-    else:
-        show(*_lines_of(found))
-    raise typer.Exit(1 if found.changes else 0)
-
-
-def _lines_of(found: "Changes") -> "Iterator[str]":
-    yield f"{found.before} → {found.after}{'' if found.changes else ': no change found'}"
-    for change in found.changes:
-        yield f"  {change.kind}: {change.text}"
-        yield from (f"    {one.label} {one.words}" for one in change.known[:_MOST_THAT_MAY])
-        yield from [f"    bundle: {change.told}"] if change.told else []
-        yield from [f"    {change.went}"] if change.went and change.went.ran > 2 else []  # more than these two runs
-    yield from (f"  {one}" for one in found.moved)
-    yield from (f"  not compared: {text}" for text in found.unknown)

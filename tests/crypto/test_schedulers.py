@@ -69,35 +69,6 @@ def program(path: Path, line: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("verdict", ["ok", "warning", "mismatch", "unknown"])
-def test_the_prolog_tells_the_job_and_never_stops_it(
-    homes: tuple[Path, Mapping[str, str]], tmp_path: Path, verdict: str
-) -> None:
-    done = executed(str(EXAMPLES / "slurm/task_prolog.sh"), env=environment(homes, verdict, tmp_path))
-    lines = done.stdout.splitlines()
-    assert done.returncode == 0
-    assert lines[0] == f"export PHAROAH_VERDICT={verdict}"
-    assert len(lines) > 1
-    assert all(line.startswith("print pharoah: ") for line in lines[1:])
-    assert any("better context for this workload" in line for line in lines) == (verdict in ("warning", "mismatch"))
-
-
-def test_the_prolog_is_silent_where_it_has_nothing_to_ask(
-    homes: tuple[Path, Mapping[str, str]], tmp_path: Path
-) -> None:
-    script, env = str(EXAMPLES / "slurm/task_prolog.sh"), environment(homes, "mismatch", tmp_path)
-    for changed in ({"PHAROAH_LEASE": ""}, {"SLURM_PROCID": "3"}):
-        done = executed(script, env=env | changed)
-        assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_a_prolog_without_the_program_stops_nobody(homes: tuple[Path, Mapping[str, str]], tmp_path: Path) -> None:
-    env = environment(homes, "mismatch", tmp_path) | {"PATH": "/usr/bin:/bin"}
-    done = executed(str(EXAMPLES / "slurm/task_prolog.sh"), env=env)
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "export PHAROAH_VERDICT=unknown")
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("verdict", "enforced", "called"),
     [

@@ -43,13 +43,16 @@ class InventoryError(PharoahError):
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A machine; `model` is the system's, not its GPUs'.
 
-    `address` is what node_exporter's `instance` says, less the port.
+    `address` is what node_exporter's `instance` says, less the port. `driver` and `firmware` are for snapshots of the
+    fleet: contexts are not found by them.
     """
 
     name: Name
     address: str = ""
     rack: str = ""
     model: str = ""
+    driver: str = ""
+    firmware: str = ""
 
 
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
