@@ -13,7 +13,10 @@ from federation.runtime.screen import show, show_json
 from tenant_client.verbs.console import Home
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from federation.protocol.check import Check
+    from federation.runtime.sqlite import Connection
 
 REFUSED = 4  # a code that no error has, so that a script refuses for nothing else
 
@@ -93,7 +96,6 @@ def _judged(home: Path, lease: str, like: str, wait_s: float) -> "tuple[GateObje
 
     from crypto.ids import LeaseId
     from tenant_client.records.database import open_database
-    from tenant_client.records.known_workloads import known_workload
     from tenant_client.run.run_directory import lease_of_start
     from tenant_client.service import granted_labels
     from tenant_client.verbs.check import Ways, judged
@@ -102,12 +104,7 @@ def _judged(home: Path, lease: str, like: str, wait_s: float) -> "tuple[GateObje
     if name is None:
         raise NoLease("this is no job of Slurm, or the home has no lease key")
     with closing(open_database(home / "tenant.db")) as connection:
-        known = known_workload(connection, os.environ.get("SLURM_JOB_NAME", ""), like=like, lease=str(name))
-        if known is None:
-            raise NoLease(
-                "no lease with this job's workload has its tokens yet", hint="they come with the first round after it"
-            )
-        told_like, ladder = known
+        told_like, ladder = workload_of(connection, os.environ.get("SLURM_JOB_NAME", ""), like, str(name))
         labels = granted_labels(home, name, wait_s) | dict(ladder)
         result, _own = judged(home, connection, labels, Ways(online=False, gate=True))
     return {
@@ -119,6 +116,18 @@ def _judged(home: Path, lease: str, like: str, wait_s: float) -> "tuple[GateObje
         "context_name": result.context_name,
         "better_context_name": result.better_context_name,
     }, result
+
+
+def workload_of(connection: "Connection", job: str, like: str, lease: str = "") -> "tuple[str, Mapping[str, str]]":
+    """A lease with tokens, and the tokens of its workload, as by `known_workload`; NoLease where none is known."""
+    from tenant_client.records.known_workloads import known_workload
+
+    known = known_workload(connection, job, like=like, lease=lease)
+    if known is None:
+        raise NoLease(
+            "no lease with this job's workload has its tokens yet", hint="they come with the first round after it"
+        )
+    return known
 
 
 def _lines(result: "Check") -> list[str]:

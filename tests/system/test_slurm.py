@@ -169,6 +169,29 @@ def verdicts(output: str) -> list[str]:
     return re.findall(r"^pharoah-tenant: (ok|warning|mismatch)[:,]", output, re.MULTILINE)
 
 
+def lands_elsewhere(cloud: Cloud) -> None:
+    """A job that only the node with the fault is free for goes there, and with the list of `exclude` to another."""
+
+    def submit(nodes: str) -> int:
+        return cloud.cluster.submit("-A", cloud.account(1), f"--exclude={nodes}", "-o", "/dev/null", "--wrap", "true")
+
+    def node_of(job: int) -> str:
+        return cloud.cluster.run("sacct", "-X", "-n", "-P", "--format=NodeList", f"--jobs={job}")
+
+    bad = cloud.as_tenant(1, "exclude", "--job", FRAGILE).strip()
+    assert bad == BAD
+    assert cloud.as_tenant(1, "exclude", "--job", STURDY) == ""
+    others = ",".join(node for node in NODES if node != BAD)
+    cloud.cluster.run("scontrol", "update", f"nodename={others}", "state=drain", "reason=test")
+    without = submit("")  # as where the list is empty
+    cloud.cluster.ended([without])
+    with_list = submit(bad)
+    assert node_of(without) == BAD
+    cloud.cluster.run("scontrol", "update", f"nodename={others}", "state=resume")
+    cloud.cluster.ended([with_list])
+    assert node_of(with_list) in others.split(",")
+
+
 def test_a_fault_that_jobs_meet_warns_a_later_job(cloud: Cloud) -> None:
     if processes.last_week() // HOURS_PER_WEEK % WEEKS_PER_EPOCH == WEEKS_PER_EPOCH - 1:
         pytest.skip("the epoch begins this week, and last week's tokens are of the one before")
@@ -198,6 +221,7 @@ def test_a_fault_that_jobs_meet_warns_a_later_job(cloud: Cloud) -> None:
         assert verdicts(cloud.out(later[BAD]).read_text()) == ["warning"], cloud.out(later[BAD]).read_text()
         assert verdicts(cloud.out(later[GOOD]).read_text()) == ["ok"]
         assert verdicts(cloud.out(silent).read_text()) == []
+    lands_elsewhere(cloud)
 
 
 # What of a job tells its lease; every task of it says the lease that it computes.
