@@ -10,7 +10,7 @@ from pathlib import Path
 from tenant_client.run.watchdog import Kind, WatchFinding
 from tenant_client.sources.launcher_events import EventKind, LauncherEvent, read_event, tells
 
-_MOST_EVENTS = 100  # a job whose every step fails fills no journal
+_MOST_EVENTS, _MOST_FINDINGS = 10_000, 100  # a job whose every step fails fills no journal
 
 
 class Launcher:
@@ -49,7 +49,8 @@ class Launcher:
 
     def _find(self, text: str, at_s: float) -> None:
         """A finding that is over at once."""
-        self.findings.append(WatchFinding(Kind.LAUNCHER, at_s, 0, (), text, at_s))
+        if len(self.findings) < _MOST_FINDINGS:
+            self.findings.append(WatchFinding(Kind.LAUNCHER, at_s, 0, (), text, at_s))
 
 
 class Output:

@@ -129,8 +129,10 @@ def test_the_first_start_counts_as_none_whatever_its_number(tmp_path: Path) -> N
 def test_a_job_that_says_much_fills_no_journal(tmp_path: Path) -> None:
     launcher = Launcher(tmp_path)
     lines = [TORCHFT[1].replace('"step": 5', f'"step": {step}') for step in range(1000)]
+    lines += [started(number, 8) for number in range(3)]
     (tmp_path / "output.log").write_text("\n".join([*lines, ""]))
     assert len(launcher.read(0.0)) == 100
+    assert launcher.starts == {1: 0.0, 2: 0.0}  # and nothing is missed
 
 
 @pytest.fixture
