@@ -79,16 +79,14 @@ def _found(home: Path, job: str, like: str, most: int) -> "tuple[str, list[Exclu
     from contextlib import closing
 
     from tenant_client.advice.exclude import at_most
-    from tenant_client.records.attempts import Attempts
     from tenant_client.records.database import open_database
-    from tenant_client.records.journal import Journal
     from tenant_client.verbs.check import Ways, bundle_of
 
     if not (home / "tenant.db").exists():
         raise NoLease("the journal is empty", hint="run a job with `pharoah-tenant run`, or pass --home")
     ways = Ways(online=False, gate=True)
     with closing(open_database(home / "tenant.db")) as connection:
-        told, ladder = workload_of(Journal(connection), Attempts(connection).jobs(), job, like)
+        told, ladder = workload_of(connection, job, like)
         bundle, _ = bundle_of(home, connection, ways)
         return told, at_most(_nodes(connection, bundle, ladder, own=ways.own_history(home)), most)
 
