@@ -54,7 +54,7 @@ from simulation.bench import (
     scale as bench_scale,
 )
 from simulation.judge import score
-from simulation.replay import brca, lung, philly, titan
+from simulation.replay import brca, lung, lung_times, philly, titan, titan_times
 from simulation.run import processes
 from tenant_client.advice import changes, hints, told
 from tenant_client.diagnosis.stragglers import waits, what_if
@@ -65,6 +65,7 @@ from tenant_client.verbs import (
     check,
     confirm,
     evidence,
+    exclude,
     federation as joining,
     gate,
     incidents,
@@ -99,6 +100,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant reasons": tenant_overview.Reasons,
     "pharoah-tenant check": check.CheckObject,
     "pharoah-tenant gate": gate.GateObject,
+    "pharoah-tenant exclude": exclude.ExcludeObject,
     "pharoah-tenant changes": changes.Changes,
     "pharoah-tenant changes --rules": change_rules.Judgement,
     "pharoah-tenant describe": workload.Described,
@@ -162,8 +164,10 @@ JSON: dict[str, Any] = {
     "pharoah-sim status": simulation.cli.RunStatus,
     "pharoah-sim replay titan": titan.TitanResult,
     "pharoah-sim replay titan --holdout": titan.HoldoutResult,
+    "pharoah-sim replay titan --hide-times": titan_times.TitanTimesResult,
     "pharoah-sim replay philly": philly.PhillyResult,
     "pharoah-sim replay lung": lung.LungResult,
+    "pharoah-sim replay lung --hide-times": lung_times.LungTimesResult,
     "pharoah-sim replay brca": brca.BrcaResult,
     "pharoah-sim bench aggregation": aggregation.Rows,
     "pharoah-sim bench attendance": bench_attendance.AttendanceFigures,

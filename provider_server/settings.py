@@ -149,6 +149,8 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `namespaces` says by its id which tenant a namespace is; `resources` are what leased pods ask for, by how the names
     begin. Without `server` it is the cluster in which the provider runs; the files are those of a service account.
+    `label_nodes` writes the token of its context to each node. `taint_driver` is the DRA driver whose devices are
+    marked on nodes at build-up level `taint_level` or above; empty: none are.
     """
 
     namespaces: dict[str, str] = {}
@@ -156,6 +158,9 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: str = ""
     token_file: str = ""
     ca_file: str = ""
+    label_nodes: bool = False
+    taint_driver: str = ""
+    taint_level: Annotated[int, msgspec.Meta(ge=1, le=3)] = 2
 
     def tenants(self) -> dict[str, TenantId]:
         """The tenants by namespace; BadSettings for what is no id."""

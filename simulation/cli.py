@@ -48,6 +48,7 @@ DataFolder = Annotated[
     Path, typer.Argument(exists=True, file_okay=False, help="Folder with the data set.", show_default=False)
 ]
 Holdout = Annotated[Literal["column"] | None, typer.Option(help="Predict failures in columns held out from the fit.")]
+HideTimes = Annotated[bool, typer.Option(help="Hide the times of leaving as well, beside hiding who failed.")]
 DataFile = Annotated[
     Path, typer.Argument(click_type=InputFile(exists=True), help="The data set's file.", show_default=False)
 ]
@@ -260,14 +261,26 @@ def status(
 
 @replay.command(cls=Verb)
 def titan(
-    file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, holdout: Holdout = None, *, as_json: AsJson = False
+    file: DataFile,
+    epsilon: Epsilon = "1",
+    seeds: Seeds = 1,
+    holdout: Holdout = None,
+    *,
+    hide_times: HideTimes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Titan's GPU lifetimes: cabinet columns as tenants, 43 hazard ratios compared with the published ones."""
     with _console.failing():
         from simulation.replay.titan import replay_titan, replay_titan_holdout
+        from simulation.replay.titan_times import replay_titan_times
 
-        play = replay_titan if holdout is None else replay_titan_holdout
-        _replay(play(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
+        if hide_times and holdout is not None:
+            raise typer.BadParameter("no replay does both: leave out --holdout", param_hint="--hide-times")
+        if hide_times:
+            _replay(replay_titan_times(file, _epsilon(epsilon), seeds), 2 * seeds, as_json=as_json)
+        else:
+            play = replay_titan if holdout is None else replay_titan_holdout
+            _replay(play(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
 
 
 @replay.command(cls=Verb)
@@ -280,12 +293,14 @@ def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json:
 
 
 @replay.command(cls=Verb)
-def lung(epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
+def lung(epsilon: Epsilon = "1", seeds: Seeds = 1, *, hide_times: HideTimes = False, as_json: AsJson = False) -> None:
     """NCCTG's lung cancer data (shipped with lifelines): institutions as tenants, one survival curve."""
     with _console.failing():
         from simulation.replay.lung import replay_lung
+        from simulation.replay.lung_times import replay_lung_times
 
-        _replay(replay_lung(_epsilon(epsilon), seeds), seeds, as_json=as_json)
+        play, rounds = (replay_lung_times, 2 * seeds) if hide_times else (replay_lung, seeds)
+        _replay(play(_epsilon(epsilon), seeds), rounds, as_json=as_json)
 
 
 @replay.command(cls=Verb)
@@ -303,10 +318,10 @@ def brca(
         _replay(replay_brca(folder, epsilon, seeds), seeds, as_json=as_json)
 
 
-def _replay(steps: Iterator["Result | None"], seeds: int, *, as_json: bool) -> None:
-    """Runs a replay, which yields None after each seed and then its result, and prints the result."""
+def _replay(steps: Iterator["Result | None"], rounds: int, *, as_json: bool) -> None:
+    """Runs a replay, which yields None after each of its rounds and then its result, and prints the result."""
     with progressing() as progress:
-        (result,) = [step for step in progress.track(steps, total=seeds + 1, description="rounds") if step is not None]
+        (result,) = [step for step in progress.track(steps, total=rounds + 1, description="rounds") if step is not None]
     if as_json:
         show_json(result.json)
     else:

@@ -2,10 +2,12 @@
 
 from federation.runtime.console import AskingVerb, CommandLine, Verb
 from tenant_client.verbs import (
+    admission,
     changes,
     check,
     confirm,
     evidence,
+    exclude,
     federation,
     gate,
     hints,
@@ -31,7 +33,7 @@ app.add_typer(owner.journal, rich_help_panel=JOBS)
 app.add(JOBS, job.diagnose, stragglers.stragglers, restart.restart, status.reasons, job.teach)
 app.add(JOBS, incidents.helped, incidents.rules)
 app.add(BEFORE, check.check, cls=AskingVerb)
-app.add(BEFORE, gate.gate)
+app.add(BEFORE, gate.gate, exclude.exclude, admission.admission)
 app.add(BEFORE, changes.changes, workload.describe, workload.tokens, workload.compare)
 app.add(BEFORE, workload.catalogue)
 app.command("signature", cls=Verb, hidden=True)(workload.tokens)  # its old name

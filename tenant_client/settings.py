@@ -31,7 +31,7 @@ class ClaimsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DecisionsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What decisions that reach the provider rest on: `check --gate` in a prolog, a job script or an admission check.
+    """What decisions that reach the provider rest on: `check --gate`, `gate`, `exclude`, in prologs and job scripts.
 
     With `own_history`, the provider sees of a job that does not start, or of a node that is left out, a function of
     exact outcomes of yours, without noise and outside of the budget. Without, decisions rest on the bundle alone.

@@ -35,8 +35,9 @@ def kubernetes(
 ) -> None:
     """Record leases of a Kubernetes cluster as pods with GPUs begin and end, until stopped.
 
-    It reads pods, Jobs, JobSets, LeaderWorkerSets and Kueue's Workloads by watches, and writes nothing to the cluster.
-    Which namespace is whose is in the section kubernetes of provider.toml.
+    It reads pods, Jobs, JobSets, LeaderWorkerSets and Kueue's Workloads by watches. Which namespace is whose is in the
+    section kubernetes of provider.toml, and whether nodes are labelled or their devices marked; else nothing is written
+    to the cluster.
     """
     from contextlib import closing
 
@@ -45,6 +46,7 @@ def kubernetes(
     from provider_server import home as homes
     from provider_server.intake.kubernetes.follow import Follower, follow, watching
     from provider_server.intake.recorder import LeaseRecorder, Recorded
+    from provider_server.outputs.node_marks import Marks, marking
 
     place = required(home)
     logs.configure(log_format)
@@ -63,9 +65,11 @@ def kubernetes(
         settings = homes.settings_of(place)
         api = _api(settings.kubernetes)
         with closing(homes.open_provider(place, database, settings)) as provider, watching(api) as watches:
+            marks = Marks(api, place, lambda hour, name: provider.context_labels(hour, name, 0)["context"], settings)
             recorder = LeaseRecorder(provider, place, settings.leases.contexts)
             follower = Follower(recorder, place, read_key(place / "context.key"), settings.kubernetes)
-            follow(watches, follower, told, once=once)
+            with marking(marks, once=once):
+                follow(watches, follower, told, once=once)
 
 
 def _api(settings: "Kubernetes") -> "Api":

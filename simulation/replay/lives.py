@@ -9,11 +9,11 @@ real tenant would refuse: its policy here allows as many plans as there are seed
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -43,18 +43,28 @@ class DataError(PharoahError):
 
 @dataclass(frozen=True)
 class Life:
-    """One unit under observation for `hours`; `reason` is why it failed at their end, None if it did not."""
+    """One unit under observation for `hours`; `reason` is why it failed at their end, None if it did not.
+
+    `hours` are the provider's knowledge. `secret_hours` is the age at the failure where that is not their end.
+    """
 
     owner: str
     unit: str
     hours: float
     reason: str | None
     labels: Mapping[str, str]
+    secret_hours: float | None = None
 
     @property
     def lease(self) -> LeaseId:
         """The name under which the provider knows it."""
         return LeaseId(hashlib.sha256(self.unit.encode()).digest()[: LeaseId.length])
+
+    @property
+    def failure(self) -> Failure | None:
+        """What its owner journals."""
+        age_h = self.hours if self.secret_hours is None else self.secret_hours
+        return None if self.reason is None else Failure(str(self.lease), age_h, age_h, self.reason)
 
 
 class Result(Protocol):
@@ -63,6 +73,18 @@ class Result(Protocol):
     @property
     def json(self) -> Mapping[str, object]:
         """Stable keys."""
+
+
+Finished = TypeVar("Finished", bound=Result)
+
+
+def passed_on(steps: Iterator[Finished | None]) -> Generator[None, None, Finished]:
+    """Yields None for each round of another replay, and returns its result."""
+    for step in steps:
+        if step is not None:
+            return step
+        yield None
+    raise ValueError("a replay ends with its result")
 
 
 class InsecureSilence:
@@ -152,9 +174,7 @@ def _deal_out(federation: Federation, owners: Sequence[str], lives: Sequence[Lif
     for owner, tenant in zip(owners, federation.tenants, strict=True):
         own = [life for life in lives if life.owner == owner]
         units = [Unit(str(life.lease), 0.0, life.labels) for life in own]
-        failures = [
-            Failure(str(life.lease), life.hours, life.hours, life.reason) for life in own if life.reason is not None
-        ]
+        failures = [life.failure for life in own if life.failure is not None]
         tenant.journal.add(units, failures)
         leases += [Lease(life.lease, tenant.id, 1, 0.0, life.hours, life.labels) for life in own]
     return leases

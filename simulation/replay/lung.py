@@ -65,7 +65,7 @@ class LungResult:
 def replay_lung(epsilon: float | None, seeds: int) -> Iterator[LungResult | None]:
     """Yields None after each seed, for progress, then the result."""
     began = time.monotonic()
-    lives = _lives()
+    lives = read_lives()
     hours = np.array([life.hours for life in lives])
     edges = quantile_bands(hours, BANDS)
     settings = PlanSettings(
@@ -99,10 +99,10 @@ def _result(
     hours = np.array([life.hours for life in lives])
     died = np.array([life.reason is not None for life in lives])
     times, days = curves[0].times, np.arange(1.0, hours.max() / HOURS_PER_DAY + 1.0) * HOURS_PER_DAY
-    pooled, daily = (_kaplan_meier(hours, died, grid) for grid in (times, days))
+    pooled, daily = (kaplan_meier(hours, died, grid) for grid in (times, days))
     errors = np.array([curve.survival - pooled for curve in curves])
     by_seed = np.sqrt(np.mean(errors**2, axis=1))
-    by_day = [_rms(curve.at(days) - daily) for curve in curves]
+    by_day = [rms(curve.at(days) - daily) for curve in curves]
     deaths = np.bincount(band_of(hours[died], edges), minlength=len(edges) - 1).astype(np.float64)
     exact = survival_curve(hours, edges, deaths, np.zeros(len(deaths)))
     inside = [np.mean((curve.low <= pooled) & (pooled <= curve.high)) for curve in curves]
@@ -117,24 +117,25 @@ def _result(
         worst_seed_rmse_survival=float(by_seed.max()),
         rmse_survival_over_days=float(np.mean(by_day)),
         max_abs_survival_error=float(np.abs(errors).max()),
-        rmse_survival_of_bands_alone=_rms(exact.survival - pooled),
+        rmse_survival_of_bands_alone=rms(exact.survival - pooled),
         interval_coverage=float(np.mean(inside)),
         seconds=seconds,
     )
 
 
-def _rms(errors: Floats) -> float:
+def rms(errors: Floats) -> float:
+    """Root mean square of `errors`."""
     return float(np.sqrt(np.mean(errors**2)))
 
 
-def _kaplan_meier(hours: Floats, died: NDArray[np.bool_], grid: Floats) -> Floats:
+def kaplan_meier(hours: Floats, died: NDArray[np.bool_], grid: Floats) -> Floats:
     """lifelines' estimate on the pooled patients, at the times `grid`."""
     from lifelines import KaplanMeierFitter
 
     return np.asarray(KaplanMeierFitter().fit(hours, died).survival_function_at_times(grid), np.float64)
 
 
-def _lives() -> list[Life]:
+def read_lives() -> list[Life]:
     """One life per patient; those whose institution is not known share one tenant."""
     from lifelines.datasets import load_lung
 

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -29,12 +29,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from federation.protocol.life_table import Dimension, Floats
+from federation.protocol.life_table import Dimension, Floats, LifeTable
 from federation.protocol.plan import Mechanism
 from federation.runtime.clock import SECONDS_PER_HOUR
-from provider_server.analysis.bands import bands_from_departures
+from provider_server.analysis.bands import band_of, bands_from_departures
 from provider_server.analysis.hazard import Cells, HazardFit, Kind, Model, fit_hazard, predict
-from provider_server.fleet.leases import Slices
+from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
 from provider_server.rounds.release import Release
 from simulation.replay.lives import DELTA, DataError, Life, Replay
@@ -47,19 +47,23 @@ HOURS_PER_DAY = 24.0
 WEIGHTS = {"col": 0.5, "row": 0.15, "cage": 0.05, "slot": 0.15, "node": 0.1, "band": 0.05}
 PUBLISHED = "published_hazard_ratios.csv"
 NEW, OLD = "0", "1"
-EVERYBODY = np.bool_(1)
 FOLDS = 5
 COVARIATES = {"cage": 3, "row": 8, "slot": 8, "node": 4, "batch": 2}
 HOLDOUT_BANDS = 8
-HOLDOUT_TERMS = (("cage",), ("row",), ("slot",), ("node",), ("batch",), ("band",), ("cage", "node"), ("cage", "slot"))
+INTERACTIONS = (("cage", "node"), ("cage", "slot"))
+HOLDOUT_TERMS = (("cage",), ("row",), ("slot",), ("node",), ("batch",), ("band",), *INTERACTIONS)
 HOLDOUT_PRIOR_SD = 0.5
 HOLDOUT_WEIGHTS = {("cage", "node"): 0.25, ("cage", "slot"): 0.35, ("row",): 0.2, ("batch",): 0.1, ("band",): 0.1}
+Published = Mapping[tuple[str, str], float]
 NO_PRIVACY_EPSILON = 1.0  # stands in the plan when noise is switched off; nothing depends on it
 
 
 @dataclass(frozen=True)
 class TitanResult:
-    """Errors of 43 log hazard ratios; over several seeds, the worst maximum and the mean of the others."""
+    """Errors of 43 log hazard ratios; over several seeds, the worst maximum and the mean of the others.
+
+    `guessed_` is of the ratios that departure times alone give, with no budget: who left at a time of its own died.
+    """
 
     data: Literal["titan"] = field(default="titan", init=False)
     epsilon: float | None
@@ -70,6 +74,9 @@ class TitanResult:
     mean_abs_log_hr_error: float
     interval_coverage: float
     population_interval_coverage: float
+    guessed_deaths: int
+    guessed_max_abs_log_hr_error: float
+    guessed_mean_abs_log_hr_error: float
     seconds: float
 
     @property
@@ -94,6 +101,8 @@ class HoldoutResult:
     mean_fold_concordance: float
     lifelines_cox_concordance: float
     lifelines_cox_mean_fold_concordance: float
+    lifelines_cox_interactions_concordance: float
+    lifelines_cox_interactions_mean_fold_concordance: float
     seconds: float
 
     @property
@@ -105,8 +114,8 @@ class HoldoutResult:
 def replay_titan(file: Path, epsilon: float | None, seeds: int) -> Iterator[TitanResult | None]:
     """Yields None after each seed, for progress, then the result. DataError for a file that is not Titan's."""
     began = time.monotonic()
-    lives = [life for life in _read_lives(file) if life.labels["batch"] == OLD]
-    published = _read_published(file.parent / PUBLISHED)
+    lives = read_old(file)
+    published = read_published(file.parent / PUBLISHED)
     edges = bands_from_departures(np.array([life.hours for life in lives]), MAX_BANDS, day=HOURS_PER_DAY)
     settings = PlanSettings(
         epsilon=NO_PRIVACY_EPSILON if epsilon is None else epsilon,
@@ -116,15 +125,36 @@ def replay_titan(file: Path, epsilon: float | None, seeds: int) -> Iterator[Tita
         band_edges_hours=tuple(map(float, edges)),
         marginals=tuple(MarginalSpec(name, (name,), (), weight) for name, weight in WEIGHTS.items()),
     )
-    levels = {name: tuple(str(level) for level in range(count)) for name, count in PLACES.items()}
+    levels = levels_of(PLACES)
     with tempfile.TemporaryDirectory() as root:
         replay = Replay(Path(root), lives, settings, levels, private=epsilon is not None, rounds=seeds)
-        cells, fits = _cells(replay.slices, levels), []
+        cells, fits = cells_of(replay.slices.leases, replay.slices.node_hours, levels), []
         with closing(replay):
             for _ in range(seeds):
-                fits.append(_fit(cells, replay.round()))
+                fits.append(fit_ratios(cells, replay.round().tables))
                 yield None
-    yield _result(fits, published, epsilon, len(edges) - 1, time.monotonic() - began)
+    guessed = guessed_deaths(np.array([life.hours for life in lives]))
+    attack = fit_ratios(cells, _one_way(cells, lives, edges, guessed))
+    yield _result(fits, published, epsilon, (attack, int(guessed.sum())), len(edges) - 1, time.monotonic() - began)
+
+
+def levels_of(counts: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+    """The levels' names by dimension."""
+    return {name: tuple(str(level) for level in range(count)) for name, count in counts.items()}
+
+
+def guessed_deaths(hours: Floats) -> NDArray[np.bool_]:
+    """Whether each unit left at a time of its own (n,), from its public `hours` (n,): units taken out share theirs."""
+    _, own, counts = np.unique(hours, return_inverse=True, return_counts=True)
+    return np.asarray(counts[own] == 1, np.bool_)
+
+
+def _one_way(cells: Cells, lives: Sequence[Life], edges: Floats, died: NDArray[np.bool_]) -> list[LifeTable]:
+    """Exact deaths along each dimension of the cells, if those of `died` (lives,) are the deaths."""
+    hours = np.array([life.hours for life in lives])
+    places = {name: _labels(lives, name) for name in PLACES} | {"band": band_of(hours, edges)}
+    counts = {of: np.bincount(places[of.name][died], minlength=len(of)) for of in cells.dimensions}
+    return [replace(LifeTable.zeros((of,)), events=count.astype(np.float64)) for of, count in counts.items()]
 
 
 def replay_titan_holdout(file: Path, epsilon: float | None, seeds: int) -> Iterator[HoldoutResult | None]:
@@ -143,7 +173,7 @@ def replay_titan_holdout(file: Path, epsilon: float | None, seeds: int) -> Itera
             MarginalSpec("_".join(term), ("fold", *term), (), weight) for term, weight in HOLDOUT_WEIGHTS.items()
         ),
     )
-    levels = {name: tuple(str(level) for level in range(count)) for name, count in COVARIATES.items()}
+    levels = levels_of(COVARIATES)
     scores = []
     with tempfile.TemporaryDirectory() as root:
         public = {"fold": tuple(str(fold) for fold in range(FOLDS)), **levels}
@@ -164,7 +194,9 @@ def _held_out_scores(
     scores = np.zeros(len(lives))
     own = np.array([int(life.labels["fold"]) for life in slices.leases], np.intp)
     for number in range(FOLDS):
-        cells = _cells(slices, levels, own != number)
+        kept = own != number
+        leases = [lease for lease, of in zip(slices.leases, kept, strict=True) if of]
+        cells = cells_of(leases, slices.node_hours[kept], levels)
         others = [str(other) for other in range(FOLDS) if other != number]
         tables = [reduce(add, (table.at("fold", other) for other in others)) for table in release.tables]
         fit = fit_hazard(cells, tables, Model(HOLDOUT_TERMS, prior_sd=HOLDOUT_PRIOR_SD))
@@ -177,7 +209,8 @@ def _held_out_result(
     lives: Sequence[Life], scores: Sequence[Floats], epsilon: float | None, began: float
 ) -> HoldoutResult:
     ours = np.array([_concordances(lives, score) for score in scores])
-    cox = _concordances(lives, _cox_scores(lives))
+    cox = _concordances(lives, _cox_scores(lives, ()))
+    crossed = _concordances(lives, _cox_scores(lives, INTERACTIONS))
     return HoldoutResult(
         epsilon=epsilon,
         seeds=len(scores),
@@ -189,6 +222,8 @@ def _held_out_result(
         mean_fold_concordance=float(ours[:, 1].mean()),
         lifelines_cox_concordance=cox[0],
         lifelines_cox_mean_fold_concordance=cox[1],
+        lifelines_cox_interactions_concordance=crossed[0],
+        lifelines_cox_interactions_mean_fold_concordance=crossed[1],
         seconds=time.monotonic() - began,
     )
 
@@ -205,13 +240,17 @@ def _concordances(lives: Sequence[Life], scores: Floats) -> tuple[float, float]:
     return float(whole), float(np.mean(each))
 
 
-def _cox_scores(lives: Sequence[Life]) -> Floats:
-    """lifelines' Cox model of the same covariates, without privacy, fitted to the pooled rows of the other folds."""
+def _cox_scores(lives: Sequence[Life], interactions: Sequence[tuple[str, str]]) -> Floats:
+    """lifelines' Cox model, without privacy, fitted to the pooled rows of the other folds.
+
+    It has our covariates, and those of our interactions that are asked for.
+    """
     import pandas as pd
     from lifelines import CoxPHFitter
 
-    columns = [(_labels(lives, name) == level) * 1.0 for name, k in COVARIATES.items() for level in range(1, k)]
-    frame = pd.DataFrame(np.array(columns).T)
+    single = {name: [(_labels(lives, name) == level) * 1.0 for level in range(1, k)] for name, k in COVARIATES.items()}
+    crossed = [one * other for first, second in interactions for one in single[first] for other in single[second]]
+    frame = pd.DataFrame(np.array([*(column for columns in single.values() for column in columns), *crossed]).T)
     hours, died = [life.hours for life in lives], [life.reason is not None for life in lives]
     fold, scores = _labels(lives, "fold"), np.zeros(len(lives))
     for number in range(FOLDS):
@@ -225,30 +264,37 @@ def _labels(lives: Sequence[Life], name: str) -> NDArray[np.intp]:
     return np.array([int(life.labels[name]) for life in lives], np.intp)
 
 
-def _fit(cells: Cells, release: Release) -> HazardFit:
-    """Without noise there is nothing that a prior would have to hold in check."""
-    quiet = not any(table.noise_variance.any() for table in release.tables)
+def fit_ratios(cells: Cells, tables: Sequence[LifeTable]) -> HazardFit:
+    """The published model on tables of deaths. Without noise a prior would have nothing to hold in check."""
+    quiet = not any(table.noise_variance.any() for table in tables)
     terms = tuple((name,) for name in WEIGHTS)
-    return fit_hazard(cells, release.tables, Model(terms, prior_sd=np.inf) if quiet else Model(terms))
+    return fit_hazard(cells, tables, Model(terms, prior_sd=np.inf) if quiet else Model(terms))
 
 
-def _cells(
-    slices: Slices, levels: Mapping[str, tuple[str, ...]], kept: NDArray[np.bool_] | np.bool_ = EVERYBODY
-) -> Cells:
-    """One cell per GPU and band with exposure: the provider's own knowledge, in full resolution."""
-    lease, band = np.nonzero((slices.node_hours > 0) & np.reshape(kept, (-1, 1)))
+def cells_of(units: Sequence[Lease | Life], hours: Floats, levels: Mapping[str, tuple[str, ...]]) -> Cells:
+    """One cell per GPU and band with exposure: the provider's own knowledge, in full resolution.
+
+    `hours` (units, bands) is how long each unit was there; `levels` those of each label.
+    """
+    unit, band = np.nonzero(hours > 0)
     dimensions = [Dimension(name, of) for name, of in levels.items()]
-    dimensions.append(Dimension("band", tuple(str(number) for number in range(slices.node_hours.shape[1]))))
-    places = [np.array([int(life.labels[name]) for life in slices.leases], np.intp)[lease] for name in levels]
-    return Cells(tuple(dimensions), np.array([*places, band.astype(np.intp)]), slices.node_hours[lease, band])
+    dimensions.append(Dimension("band", tuple(str(number) for number in range(hours.shape[1]))))
+    places = [np.array([int(one.labels[name]) for one in units], np.intp)[unit] for name in levels]
+    return Cells(tuple(dimensions), np.array([*places, band.astype(np.intp)]), hours[unit, band])
 
 
 def _result(
-    fits: list[HazardFit], published: Mapping[tuple[str, str], float], epsilon: float | None, bands: int, seconds: float
+    fits: list[HazardFit],
+    published: Published,
+    epsilon: float | None,
+    attack: tuple[HazardFit, int],
+    bands: int,
+    seconds: float,
 ) -> TitanResult:
-    errors = np.array([_errors(fit, published, "noise") for fit in fits])
-    population = np.array([_errors(fit, published, "population") for fit in fits])
+    errors = np.array([errors_of(fit, published, "noise") for fit in fits])
+    population = np.array([errors_of(fit, published, "population") for fit in fits])
     wide = float(population[..., 1].mean())
+    guessed = errors_of(attack[0], published, "population")[:, 0]
     return TitanResult(
         epsilon=epsilon,
         delta=None if epsilon is None else DELTA,
@@ -258,11 +304,14 @@ def _result(
         mean_abs_log_hr_error=float(errors[..., 0].mean()),
         interval_coverage=wide if epsilon is None else float(errors[..., 1].mean()),
         population_interval_coverage=wide,
+        guessed_deaths=attack[1],
+        guessed_max_abs_log_hr_error=float(guessed.max()),
+        guessed_mean_abs_log_hr_error=float(guessed.mean()),
         seconds=seconds,
     )
 
 
-def _errors(fit: HazardFit, published: Mapping[tuple[str, str], float], kind: Kind) -> Floats:
+def errors_of(fit: HazardFit, published: Published, kind: Kind) -> Floats:
     """Absolute error of each log hazard ratio and whether its interval covers the published one; shape (43, 2)."""
     rows = []
     for place in PLACES:
@@ -272,6 +321,11 @@ def _errors(fit: HazardFit, published: Mapping[tuple[str, str], float], kind: Ki
             truth = published[place, level]
             rows.append((abs(np.log(ratio) - np.log(truth)), float(below <= truth <= above)))
     return np.array(rows)
+
+
+def read_old(file: Path) -> list[Life]:
+    """The old batch's lives, of which the published model is. DataError for a file that is not Titan's."""
+    return [life for life in _read_lives(file) if life.labels["batch"] == OLD]
 
 
 def _read_lives(file: Path) -> list[Life]:
@@ -298,7 +352,8 @@ def _life(row: Mapping[str, str], number: int) -> Life:
     )
 
 
-def _read_published(file: Path) -> dict[tuple[str, str], float]:
+def read_published(file: Path) -> dict[tuple[str, str], float]:
+    """The published hazard ratios beside the lifetimes, by place and level. DataError where they are missing."""
     if not file.exists():
         raise DataError(f"{file} is missing: it holds the published hazard ratios", hint="keep it beside the lifetimes")
     with file.open(newline="") as text:

@@ -2,8 +2,6 @@
 
 import os
 import socket
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -13,10 +11,10 @@ import uvicorn
 
 from crypto.errors import PharoahError, Refusal
 from federation.runtime.clock import now_hour
+from federation.runtime.web.serving import serving
 from tenant_client.pages.app import page_app
 from tenant_client.pages.key import Key
 
-START_S = 30.0
 MOST_CONNECTIONS = 32
 
 
@@ -55,7 +53,7 @@ def listening(home: Path, host: str, port: int) -> Iterator[str]:
         opened = socket.create_server((host, port), family=family)
     except OSError as error:
         raise PageNotServed(f"the page cannot listen at port {port}: {error.strerror}") from error
-    with opened, _running(uvicorn.Server(config), opened):
+    with opened, serving(config, opened):
         shown = f"[{host}]" if ":" in host else host
         yield f"http://{shown}:{opened.getsockname()[1]}/?token={token}"
 
@@ -65,20 +63,3 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-@contextmanager
-def _running(server: uvicorn.Server, at: socket.socket) -> Iterator[None]:
-    """The server in a thread of its own."""
-    thread = threading.Thread(target=server.run, args=([at],), daemon=True)
-    thread.start()
-    end_s = time.monotonic() + START_S
-    try:
-        while not server.started:
-            if time.monotonic() > end_s or not thread.is_alive():
-                raise PageNotServed("the page's server did not start", hint="start it again")
-            time.sleep(0.01)
-        yield
-    finally:
-        server.should_exit = True
-        thread.join()

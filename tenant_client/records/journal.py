@@ -159,6 +159,14 @@ class Journal:
         """How many nodes units have, as far as it is known."""
         return dict(self._connection.execute("SELECT unit, nodes FROM sizes"))
 
+    def place(self, unit: str, node_list: str) -> None:
+        """Keeps the nodes of a unit in Slurm's notation, replacing earlier ones; IntegrityError for an unknown unit."""
+        self._connection.execute("INSERT OR REPLACE INTO node_lists VALUES (?, ?)", (unit, node_list))
+
+    def node_lists(self) -> dict[str, str]:
+        """The nodes of units in Slurm's notation, as far as they are known. They leave in no message."""
+        return dict(self._connection.execute("SELECT unit, nodes FROM node_lists"))
+
     def describe(self, unit: str, described_at_s: float, descriptor: Descriptor) -> None:
         """Keeps what a unit's workload is, in place of what was known before; IntegrityError for an unknown unit."""
         with transaction(self._connection):

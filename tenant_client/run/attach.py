@@ -67,7 +67,7 @@ def attach_directory(log_dir: Path, settings: RunSettings) -> None:
     record.restart = first
     record.begin(found[first].stat().st_mtime, 1)
     ended_s = max(path.stat().st_mtime for path in found[last].rglob("*"))
-    record.restarted(found, ended_s, 0, ())
+    record.restarted(found, {}, ended_s, 0, ())
     if any(found[last].glob("*/error.json")):
         record.ended(Ending(None), Asked(ended_s), ended_s, 0, (), found)
     else:

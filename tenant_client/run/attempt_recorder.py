@@ -5,7 +5,7 @@ A restart by torchrun ends an attempt and begins the next one of the same lease.
 
 import json
 import os
-from collections.abc import Callable, Sequence, Set as AbstractSet
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
@@ -106,13 +106,31 @@ class Record:
                 self._attempts.name(self._unit, job)
                 self._supersede(lambda before: same_job(jobs.get(before.unit, ""), job))
 
-    def restarted(self, found: dict[int, Path], at_s: float, steps: int, findings: Sequence[WatchFinding]) -> None:
-        """Ends the current attempt and begins one for each restart of torchrun."""
-        for restart in sorted(number for number in found if number > self.restart):
+    def place(self, node_list: str) -> None:
+        """Journals the nodes of the lease, for `exclude`."""
+        with self._ours.guard("cannot write the journal"):
+            if self._journal is not None and node_list:
+                self._journal.place(self._unit, node_list)
+
+    def restarted(
+        self,
+        found: dict[int, Path],
+        said: Mapping[int, float],
+        at_s: float,
+        steps: int,
+        findings: Sequence[WatchFinding],
+    ) -> None:
+        """Ends the current attempt and begins one for each restart of the workers.
+
+        `found` has torchrun's directories, `said` when restarts began by what the launcher said.
+        """
+        for restart in sorted(number for number in found.keys() | said.keys() if number > self.restart):
             before = found.get(restart - 1)
-            began_s = found[restart].stat().st_mtime
+            began_s = found[restart].stat().st_mtime if restart in found else said[restart]
             self._end(AttemptState.FAILED, min(began_s, at_s), None, steps, findings)
             paths = _of_restart(self._run_dir, restart - 1, before)
+            if restart not in found and self.restart == 0:  # all output so far is of the first start
+                paths = diagnose_attempt.files_of(self._run_dir, self._logs)
             self._explain(self._cause(paths, findings, None) if paths else Explained(), counted=True)
             self.restart = restart
             self.begin(min(began_s, at_s), self.number + 1)

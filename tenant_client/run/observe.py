@@ -25,8 +25,9 @@ from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.failure_rate import FailureRate
 from tenant_client.run.health import Health
 from tenant_client.run.hook.checkpoints import ask
+from tenant_client.run.launcher import Launcher
 from tenant_client.run.lease_hints import Hinted, asks_to_save
-from tenant_client.run.run_directory import hold, prune
+from tenant_client.run.run_directory import hold, node_list, prune
 from tenant_client.run.settings import RunSettings
 from tenant_client.run.supervise import Ending
 from tenant_client.run.syndromes.reports import Reports
@@ -55,6 +56,7 @@ class Observer:
         self._health = Health()
         self._hinted = Hinted(settings.home, settings.lease)
         self._failure_rate = FailureRate(settings.home, settings.lease, self._run_dir)
+        self._launcher = Launcher(self._run_dir)
         self._record: Record | None = None
         self._workload = RunWorkload(self._run_dir, sampled=settings.sample)
         self._why_not = ""
@@ -80,6 +82,7 @@ class Observer:
         )
         self._record.begin(at_s, self._attempt)
         self._record.name(settings.job)
+        self._record.place(node_list(os.environ))
         with self._ours.guard("old run directories"):
             prune(settings.home / "runs")
 
@@ -104,11 +107,13 @@ class Observer:
                 self._say(self._syndromes.poll(now_s, self._watch.steps), now_s)
         with self._ours.guard("cannot look for traces"):
             self._describe(self._workload.complete_traces(now_s), now_s)
+        with self._ours.guard("cannot read what the launcher says"):
+            self._say(self._launcher.read(now_s), now_s)
         with self._ours.guard("cannot follow restarts"):
-            found = self._found()
-            if self._record is not None and any(number > self._record.restart for number in found):
+            found, said = self._found(), self._launcher.starts
+            if self._record is not None and any(number > self._record.restart for number in (*found, *said)):
                 restarts.keep_errors(found, self._run_dir)
-                self._record.restarted(found, now_s, self._watch.steps, self._findings(now_s))
+                self._record.restarted(found, said, now_s, self._watch.steps, self._findings(now_s))
 
     def _say(self, findings: Sequence[WatchFinding], now_s: float) -> None:
         for finding in findings:
@@ -117,7 +122,7 @@ class Observer:
     def _findings(self, now_s: float) -> Sequence[WatchFinding]:
         own = [*self._watch.findings, *(self._syndromes.findings if self._syndromes is not None else ())]
         with self._ours.guard("cannot read the provider's hints"):
-            return [*self._hinted.findings(own, now_s), *self._health.findings]
+            return [*self._hinted.findings(own, now_s), *self._health.findings, *self._launcher.findings]
         return own
 
     def _describe(self, traces: Sequence[Path], now_s: float) -> None:

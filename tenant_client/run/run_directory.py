@@ -79,7 +79,8 @@ def lease_name(env: Mapping[str, str], home: Path | None = None) -> str:
 
 def lease_of_start(env: Mapping[str, str], home: Path) -> LeaseId | None:
     """The lease of the start of Slurm's job or Kubernetes' pods; None without a job, or without a usable lease key."""
-    job, restarts, gang = _component(env), env.get("SLURM_RESTART_COUNT", "0"), gang_of(env)
+    job = env.get(f"SLURM_JOB_ID{_component(env)}", "")
+    restarts, gang = env.get("SLURM_RESTART_COUNT", "0"), gang_of(env)
     of_slurm = is_number(job) and is_number(restarts)
     if not (of_slurm or gang):
         return None
@@ -92,13 +93,18 @@ def lease_of_start(env: Mapping[str, str], home: Path) -> LeaseId | None:
     return lease_of_gang(key, gang) if gang else None
 
 
+def node_list(env: Mapping[str, str]) -> str:
+    """The nodes of the lease of Slurm's job, in Slurm's notation; "" without a job."""
+    return env.get(f"SLURM_JOB_NODELIST{_component(env)}", "")
+
+
 def _component(env: Mapping[str, str]) -> str:
-    """The id of Slurm's job; of a heterogeneous one that of the component on this node."""
+    """How variables end that are about the component of a heterogeneous job on this node; "" of other jobs."""
     node, size = env.get("SLURMD_NODENAME", ""), env.get("SLURM_HET_SIZE", "")
     for group in range(min(int(size), _MOST_COMPONENTS)) if is_number(size) and node else ():
         if node in hostlist(env.get(f"SLURM_JOB_NODELIST_HET_GROUP_{group}", "")):
-            return env.get(f"SLURM_JOB_ID_HET_GROUP_{group}", "")
-    return env.get("SLURM_JOB_ID", "")
+            return f"_HET_GROUP_{group}"
+    return ""
 
 
 def job_name(command: Sequence[str], env: Mapping[str, str]) -> str:

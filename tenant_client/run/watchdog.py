@@ -42,6 +42,7 @@ class Kind(StrEnum):
     NON_COMMUNICATION_SLOW = "non_communication_slow"
     COMMUNICATION_SLOW = "communication_slow"
     UNDECIDED = "undecided"
+    LAUNCHER = "launcher"  # what the launcher said: see `tenant_client.run.launcher`
 
 
 @dataclass(frozen=True)

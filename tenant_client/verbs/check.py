@@ -16,11 +16,11 @@ from tenant_client.verbs.console import Home, Latest, failing, joined
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from federation.protocol.bundle import HazardEntry, MismatchEntry
+    from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry
     from federation.protocol.check import Check
     from federation.runtime.sqlite import Connection
     from tenant_client.advice.incompatibilities import Known
-    from tenant_client.advice.own_history import OwnPair
+    from tenant_client.advice.own_history import Joined, OwnPair
     from tenant_client.sources.software import Software
     from tenant_client.workload.descriptor import Descriptor
 
@@ -243,16 +243,24 @@ def judged(
 ) -> "tuple[Check, OwnPair | None]":
     """The verdict on a workload and context by their tokens, and own history as far as it counts."""
     from federation.protocol import check as checking
+
+    bundle, joined = bundle_of(home, connection, ways)
+    result = _asked(home, labels) if ways.online else checking.check(bundle, labels)
+    own = joined.of(labels) if joined else None
+    return (result.named(bundle.names, labels.get("context", "")) if bundle else result), own
+
+
+def bundle_of(home: Path, connection: "Connection", ways: Ways) -> "tuple[Bundle | None, Joined | None]":
+    """The newest bundle, joined with own history as far as that counts; the second is None where it does not."""
     from federation.runtime.clock import now_hour
     from tenant_client.advice.own_history import own_history
     from tenant_client.records.bundle_log import BundleLog
 
-    bundle, own = BundleLog(connection).newest_bundle(), None
-    if bundle and ways.own_history(home):
-        with_own = own_history(connection, bundle, now_hour())
-        bundle, own = with_own.bundle, with_own.of(labels)
-    result = _asked(home, labels) if ways.online else checking.check(bundle, labels)
-    return (result.named(bundle.names, labels.get("context", "")) if bundle else result), own
+    bundle = BundleLog(connection).newest_bundle()
+    if bundle is None or not ways.own_history(home):
+        return bundle, None
+    joined = own_history(connection, bundle, now_hour())
+    return joined.bundle, joined
 
 
 def _with(result: "Check", known: "Sequence[Known]") -> "Check":

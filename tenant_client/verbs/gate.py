@@ -15,9 +15,8 @@ from tenant_client.verbs.console import Home
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from crypto.ids import LeaseId
     from federation.protocol.check import Check
-    from tenant_client.records.journal import Journal
+    from federation.runtime.sqlite import Connection
 
 REFUSED = 4  # a code that no error has, so that a script refuses for nothing else
 
@@ -96,9 +95,7 @@ def _judged(home: Path, lease: str, like: str, wait_s: float) -> "tuple[GateObje
     from contextlib import closing
 
     from crypto.ids import LeaseId
-    from tenant_client.records.attempts import Attempts
     from tenant_client.records.database import open_database
-    from tenant_client.records.journal import Journal
     from tenant_client.run.run_directory import lease_of_start
     from tenant_client.service import granted_labels
     from tenant_client.verbs.check import Ways, judged
@@ -107,7 +104,7 @@ def _judged(home: Path, lease: str, like: str, wait_s: float) -> "tuple[GateObje
     if name is None:
         raise NoLease("this is no job of Slurm, or the home has no lease key")
     with closing(open_database(home / "tenant.db")) as connection:
-        told_like, ladder = _workload(Journal(connection), Attempts(connection).jobs(), name, like)
+        told_like, ladder = workload_of(connection, os.environ.get("SLURM_JOB_NAME", ""), like, str(name))
         labels = granted_labels(home, name, wait_s) | dict(ladder)
         result, _own = judged(home, connection, labels, Ways(online=False, gate=True))
     return {
@@ -121,24 +118,16 @@ def _judged(home: Path, lease: str, like: str, wait_s: float) -> "tuple[GateObje
     }, result
 
 
-def _workload(
-    journal: "Journal", jobs: "Mapping[str, str]", lease: "LeaseId", like: str
-) -> "tuple[str, Mapping[str, str]]":
-    """The lease whose workload it is, and the tokens of that; NoLease where none is known."""
-    from federation.protocol.round_messages import LADDER_LABELS
+def workload_of(connection: "Connection", job: str, like: str, lease: str = "") -> "tuple[str, Mapping[str, str]]":
+    """A lease with tokens, and the tokens of its workload, as by `known_workload`; NoLease where none is known."""
+    from tenant_client.records.known_workloads import known_workload
 
-    labels = {unit.unit: unit.labels for unit in journal.units()}
-    if like:
-        candidates = [journal.find(like)]
-    else:
-        job = os.environ.get("SLURM_JOB_NAME", "")
-        candidates = [unit for unit in reversed(labels) if job and jobs.get(unit) == job]
-    for unit in (str(lease), *candidates):
-        if ladder := {rung: labels[unit][rung] for rung in LADDER_LABELS if rung in labels.get(unit, {})}:
-            return unit, ladder
-    raise NoLease(
-        "no lease with this job's workload has its tokens yet", hint="they come with the first round after it"
-    )
+    known = known_workload(connection, job, like=like, lease=lease)
+    if known is None:
+        raise NoLease(
+            "no lease with this job's workload has its tokens yet", hint="they come with the first round after it"
+        )
+    return known
 
 
 def _lines(result: "Check") -> list[str]:

@@ -12,13 +12,14 @@ from simulation.replay.brca import (
     FLOWER_DP_ROUNDS,
     RIDGE,
     BrcaResult,
+    bootstrap_concordances,
     concordance,
     federated,
     noise_multiplier,
     read,
     replay_brca,
 )
-from simulation.replay.federated_newton import PiecewiseExponential, fit
+from simulation.replay.federated_newton import PiecewiseExponential, Rows, fit
 from simulation.replay.lives import DataError
 from simulation.replay.lung import LungResult, replay_lung
 from simulation.replay.titan import HoldoutResult, replay_titan_holdout
@@ -67,6 +68,24 @@ def test_six_centres_rank_the_pooled_test_patients_in_eight_exact_rounds() -> No
     assert result.pooled_test_concordance > result.flower_fedavg_dp_concordance
     assert result.flower_fedavg_concordance > 0.8, "a baseline that did not learn would be no peer"
     assert result.published_concordance["FedAdam100"] == pytest.approx(0.8421, abs=1e-4)
+    assert result.pooled_test_concordance_low < 0.79 < 0.89 < result.pooled_test_concordance_high < 0.91
+    assert result.concordance_above_cox_low < 0.0 < result.concordance_above_cox < result.concordance_above_cox_high
+    paired = result.concordance_above_cox_high - result.concordance_above_cox_low
+    alone = result.pooled_test_concordance_high - result.pooled_test_concordance_low
+    assert paired < alone / 4, "models that are judged on the same patients differ by less than patients do"
+
+
+def test_a_resamples_concordance_is_lifelines_of_the_patients_drawn() -> None:
+    from lifelines.utils import concordance_index
+
+    rng, n, resamples = np.random.default_rng(2), 40, 5
+    test = Rows(rng.integers(1, 12, n).astype(float), rng.random(n) < 0.5, np.zeros((n, 1)))
+    scores = np.array([rng.integers(0, 9, n), rng.normal(size=n)], np.float64)
+    got = bootstrap_concordances(test, scores, resamples, np.random.default_rng(7))
+    drawn = np.random.default_rng(7).multinomial(n, np.full(n, 1.0 / n), size=resamples)
+    rows = [np.repeat(np.arange(n), counts) for counts in drawn]
+    expected = [[concordance_index(test.time[of], -score[of], test.failed[of]) for score in scores] for of in rows]
+    assert got == pytest.approx(np.array(expected), abs=1e-12)
 
 
 @needs_brca
@@ -120,4 +139,5 @@ def test_at_epsilon_one_columns_that_were_held_out_are_ranked_better_than_by_cox
     result = held_out(1.0, 1)
     assert (result.folds, result.gpus, result.deaths) == (5, 30_207, 5_089)
     assert result.concordance > result.lifelines_cox_concordance > 0.79
+    assert result.lifelines_cox_interactions_concordance > result.lifelines_cox_concordance
     assert 0.8014 - 0.01 < result.concordance < 0.8014 + 0.002, "near the answer without noise"

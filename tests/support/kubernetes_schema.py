@@ -2,7 +2,9 @@
 
 Written down from these specifications, field by field, and without their texts:
 
-- kubernetes/kubernetes v1.34, api/openapi-spec/swagger.json: Pod, Job (and the role of the chart);
+- kubernetes/kubernetes v1.34, api/openapi-spec/swagger.json: Pod, Job, Node (and the role of the chart);
+- kubernetes/kubernetes v1.37, the same: DeviceTaintRule, as v1alpha3 (1.35), v1beta2 (1.36) and v1 (1.37) have it;
+- kubernetes/kubernetes v1.34, staging/src/k8s.io/api/admission/v1/types.go: AdmissionReview, which has no schema;
 - kubernetes-sigs/jobset v0.13.0-devel (08dfbdfd), config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml;
 - kubernetes-sigs/lws 060ab4d, config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml;
 - kubernetes-sigs/kueue v0.20.0-devel (ff69552e79), config/components/crd/bases/kueue.x-k8s.io_workloads.yaml, v1beta2.
@@ -33,12 +35,23 @@ CONDITION = {"type!": str, "status!": str, "reason!": str, "message!": str, "las
 CONTAINER = {
     "name!": str,
     "image": str,
+    "command": [str],
+    "args": [str],
     "resources": {"requests": {str: (str, int)}, "limits": {str: (str, int)}},
     "env": [{"name!": str, "value": str, "valueFrom": {"fieldRef": {"fieldPath!": str}}}],
 }
+EXPRESSION = {"key!": str, "operator!": {"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"}, "values": [str]}
+TERM = {"matchExpressions": [EXPRESSION], "matchFields": [EXPRESSION]}
+NODE_AFFINITY = {
+    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms!": [TERM]},
+    "preferredDuringSchedulingIgnoredDuringExecution": [{"weight!": int, "preference!": TERM}],
+}
 POD_SPEC = {
     "containers!": [CONTAINER],
+    "initContainers": [CONTAINER],
     "nodeName": str,
+    "nodeSelector": {str: str},
+    "affinity": {"nodeAffinity": NODE_AFFINITY, "podAffinity": {str: object}},
     "restartPolicy": str,
     "activeDeadlineSeconds": int,
     "resourceClaims": [{"name!": str, "resourceClaimName": str, "resourceClaimTemplateName": str}],
@@ -94,6 +107,44 @@ KINDS: dict[str, dict[str, Any]] = {
         },
         {"conditions": [CONDITION]},
     ),
+    "Node": _kind("v1", "Node", {"unschedulable": bool, "podCIDR": str}, {"phase": str}),
+    "DeviceTaintRule": {
+        "apiVersion!": {f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1alpha3")},
+        "kind!": {"DeviceTaintRule"},
+        "metadata!": META,
+        "spec!": {
+            "deviceSelector": {"driver": str, "pool": str, "device": str},
+            "taint!": {"key!": str, "value": str, "effect!": {"None", "NoSchedule", "NoExecute"}, "timeAdded": TIME},
+        },
+    },
+    "AdmissionReview": {
+        "apiVersion!": {"admission.k8s.io/v1"},
+        "kind!": {"AdmissionReview"},
+        "request": {
+            "uid!": str,
+            "kind!": {"group!": str, "version!": str, "kind!": str},
+            "resource!": {"group!": str, "version!": str, "resource!": str},
+            "requestKind": {"group!": str, "version!": str, "kind!": str},
+            "requestResource": {"group!": str, "version!": str, "resource!": str},
+            "name": str,
+            "namespace": str,
+            "operation!": {"CREATE", "UPDATE", "DELETE", "CONNECT"},
+            "userInfo!": {"username": str, "uid": str, "groups": [str]},
+            "object": object,
+            "oldObject": object,
+            "dryRun": bool,
+            "options": object,
+        },
+        "response": {
+            "uid!": str,
+            "allowed!": bool,
+            "status": {"code": int, "message": str},
+            "patch": str,
+            "patchType": {"JSONPatch"},
+            "auditAnnotations": {str: str},
+            "warnings": [str],
+        },
+    },
 }
 
 

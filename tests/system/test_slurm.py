@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WEEKS_PER_EPOCH = 52
 NODES = ("n1", "n2", "n3", "n4")
 GOOD, BAD = "n1", "n4"
-TENANTS, EACH, SUSPENDED_S = 4, 3, 3
+TENANTS, EACH, SUSPENDED_S = 4, 4, 3
 FRAGILE, STURDY = "fragile", "sturdy"
 CARELESS = "lab-4"
 LOST_LINK = ROOT / "tests/logs/nvlink_error_plain.log"
@@ -55,6 +55,11 @@ export PHAROAH_TENANT={tenant}
 {prolog} || exit 1
 {tenant} run --lease "" --describe now -- sh {job}
 """
+# A step that Slurm itself runs the prolog for.
+STEP = """#!/bin/sh
+export PHAROAH_TENANT={tenant}
+srun --task-prolog={prolog} true
+"""
 
 
 @dataclass(frozen=True)
@@ -68,12 +73,12 @@ class Cloud:
     def account(self, number: int) -> str:
         return f"lab-{number}"
 
-    def submit(self, number: int, job: str, node: str, *, gate: str = "off") -> int:
+    def submit(self, number: int, job: str, node: str, *, gate: str = "off", script: str = "script.sh") -> int:
         """Submits a job of a tenant to a node; its output lies in `out`."""
         home = str(self.places.tenant(number))
         return self.cluster.submit(
             "-A", self.account(number), "-J", job, "-n1", "-w", node, f"--output={self.out('%j')}",
-            str(self.places.root / "script.sh"), PHAROAH_HOME=home, PHAROAH_GATE=gate,
+            str(self.places.root / script), PHAROAH_HOME=home, PHAROAH_GATE=gate,
         )  # fmt: skip
 
     def out(self, job: object) -> Path:
@@ -134,8 +139,9 @@ def prepare(cloud: Cloud) -> None:
     (root / f"faults/{BAD}").touch()
     told = {"traces": root / "traces", "faults": root / "faults", "log": LOST_LINK}
     (root / "job.sh").write_text(JOB.format(fragile=FRAGILE, careless=CARELESS, **told))
-    script = SCRIPT.format(tenant=cloud.tenant, prolog=ROOT / "ops/slurm/prolog.sh", job=root / "job.sh")
-    (root / "script.sh").write_text(script)
+    told |= {"tenant": cloud.tenant, "prolog": ROOT / "ops/slurm/prolog.sh", "job": root / "job.sh"}
+    (root / "script.sh").write_text(SCRIPT.format(**told))
+    (root / "step.sh").write_text(STEP.format(**told))
 
 
 def date_back(cloud: Cloud) -> None:
@@ -169,6 +175,29 @@ def verdicts(output: str) -> list[str]:
     return re.findall(r"^pharoah-tenant: (ok|warning|mismatch)[:,]", output, re.MULTILINE)
 
 
+def lands_elsewhere(cloud: Cloud) -> None:
+    """A job that only the node with the fault is free for goes there, and with the list of `exclude` to another."""
+
+    def submit(nodes: str) -> int:
+        return cloud.cluster.submit("-A", cloud.account(1), f"--exclude={nodes}", "-o", "/dev/null", "--wrap", "true")
+
+    def node_of(job: int) -> str:
+        return cloud.cluster.run("sacct", "-X", "-n", "-P", "--format=NodeList", f"--jobs={job}")
+
+    bad = cloud.as_tenant(1, "exclude", "--job", FRAGILE).strip()
+    assert bad == BAD
+    assert cloud.as_tenant(1, "exclude", "--job", STURDY) == ""
+    others = ",".join(node for node in NODES if node != BAD)
+    cloud.cluster.run("scontrol", "update", f"nodename={others}", "state=drain", "reason=test")
+    without = submit("")  # as where the list is empty
+    cloud.cluster.ended([without])
+    with_list = submit(bad)
+    assert node_of(without) == BAD
+    cloud.cluster.run("scontrol", "update", f"nodename={others}", "state=resume")
+    cloud.cluster.ended([with_list])
+    assert node_of(with_list) in others.split(",")
+
+
 def test_a_fault_that_jobs_meet_warns_a_later_job(cloud: Cloud) -> None:
     if processes.last_week() // HOURS_PER_WEEK % WEEKS_PER_EPOCH == WEEKS_PER_EPOCH - 1:
         pytest.skip("the epoch begins this week, and last week's tokens are of the one before")
@@ -194,10 +223,13 @@ def test_a_fault_that_jobs_meet_warns_a_later_job(cloud: Cloud) -> None:
         assert processes.round_of(cloud.places, processes.last_week())["contributors"] == TENANTS
         later = {node: cloud.submit(1, FRAGILE, node, gate="refuse") for node in (GOOD, BAD)}
         silent = cloud.submit(1, FRAGILE, BAD, gate="off")
-        cloud.cluster.ended([*later.values(), silent])
+        step = cloud.submit(1, FRAGILE, BAD, gate="refuse", script="step.sh")
+        cloud.cluster.ended([*later.values(), silent, step])
         assert verdicts(cloud.out(later[BAD]).read_text()) == ["warning"], cloud.out(later[BAD]).read_text()
         assert verdicts(cloud.out(later[GOOD]).read_text()) == ["ok"]
         assert verdicts(cloud.out(silent).read_text()) == []
+        assert verdicts(cloud.out(step).read_text()) == ["warning"]
+    lands_elsewhere(cloud)
 
 
 # What of a job tells its lease; every task of it says the lease that it computes.

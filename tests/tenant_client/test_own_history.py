@@ -1,9 +1,11 @@
 """A bundle joined with a tenant's own history: calibrated, nothing twice, and unchanged where nothing is known."""
 
 import hashlib
+import json
 from contextlib import closing
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,8 @@ from federation.protocol.ratio_likelihood import LOG_RATIOS, below
 from federation.protocol.service_messages import CheckVerdict
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.learning.evidence import evidence_of
+from tenant_client.admission.decision import Desk
+from tenant_client.admission.mode import AdmissionMode
 from tenant_client.advice.own_history import Joined, join
 from tenant_client.cli import app
 from tenant_client.records.attempts import Attempts, AttemptState
@@ -235,6 +239,28 @@ def test_the_default_gate_answers_alike_under_two_histories(homes: Path) -> None
     assert failed[0] == never[0] == CheckVerdict.OK
     assert failed[1] == never[1].replace("bundle 1", "bundle 0")
     assert asked(homes, 0)[0] != asked(homes, 1)[0]  # what the gate does not tell
+
+
+def admitted(homes: Path, number: int) -> dict[str, Any]:
+    """What the webhook answers about a pod that will run the workload of a tenant's first lease."""
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": 8}}}
+    meta = {"annotations": {"pharoah.dev/like": str(lease_id(number, WEEKS[0], 0))}}
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    pod = {"metadata": meta, "spec": {"containers": [container]}}
+    request = {"uid": "u", "kind": kind, "operation": "CREATE", "object": pod}
+    told = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    desk = Desk(homes / f"{number:03d}", AdmissionMode.REQUIRE, ("nvidia.com/",))
+    answer: dict[str, Any] = json.loads(desk.answer(json.dumps(told).encode()))["response"]
+    return answer
+
+
+def test_the_default_admission_answers_alike_under_two_histories(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed, never = (admitted(homes, number) for number in (0, 1))
+    assert failed == never == {"uid": "u", "allowed": True}
+    monkeypatch.setenv("PHAROAH_DECISIONS_OWN_HISTORY", "true")
+    failed, never = (admitted(homes, number) for number in (0, 1))
+    assert "patch" in failed  # what the default does not tell
+    assert never == {"uid": "u", "allowed": True}
 
 
 def test_an_owner_can_let_own_history_into_the_gate(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,10 @@
-"""The Kubernetes API over HTTPS: lists and watches, as its documentation describes them ("API concepts").
+"""The Kubernetes API over HTTPS: lists, watches and changes, as its documentation describes them ("API concepts").
 
 - A list comes in pages; a watch goes on from its resource version, and bookmarks move that on.
 - 410 Gone, of a list's next page, as a status of a watch or as its event, means that it is too late: it is listed anew.
 - A kind that the cluster does not have (404) is an empty list.
 - The token is read for each request, since a cluster replaces it; it is in no error.
-
-Nothing is written to the API.
+- A change of an object is a JSON merge patch (RFC 7386).
 """
 
 import logging
@@ -20,7 +19,7 @@ import httpx
 import msgspec
 
 from crypto.errors import DecodeError, PharoahError, Unreachable
-from provider_server.intake.kubernetes.objects import PATHS, Watched, read_as
+from provider_server.intake.kubernetes.objects import PATHS, Kind, Watched, read_as
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +28,14 @@ PAGE = 500
 WATCH_S = 300
 TIMEOUT = httpx.Timeout(30.0, read=WATCH_S + 30.0)
 GONE = 410
+MERGE = "application/merge-patch+json"
 Part = TypeVar("Part", bound=msgspec.Struct)
 
 
 class ApiRefused(PharoahError):
     """The Kubernetes API refused a request."""
 
-    default_hint = "check the role of the service account: get, list and watch of the kinds in docs/kubernetes.md"
+    default_hint = "check the role of the service account: what it may do with which kinds is in docs/kubernetes.md"
 
 
 class VersionGone(Exception):
@@ -114,39 +114,68 @@ class Api:
         """Ends all connections, and the watches on them."""
         self._client.close()
 
-    def list(self, kind: type[Watched]) -> Listed:
-        """All objects of a kind; ApiRefused, Unreachable; VersionGone where it took too long.
-
-        One that cannot be read is left out, with a warning.
-        """
-        found: list[Watched] = []
+    def objects(self, path: str, kind: type[Kind], labels: str = "") -> tuple[list[Kind], str | None]:
+        """The objects at a path, with these labels (a selector) if there are any, and the version; as `list` says."""
+        found: list[Kind] = []
+        words = {"limit": str(PAGE)} | ({"labelSelector": labels} if labels else {})
         going_on = ""
         while True:
-            with self._asked(kind, {"limit": str(PAGE)} | ({"continue": going_on} if going_on else {})) as answer:
+            with self._asked("GET", path, words | ({"continue": going_on} if going_on else {})) as answer:
                 if answer.status_code == httpx.codes.NOT_FOUND:
-                    return Listed([], None)
+                    return [], None
                 _check(answer)
                 page = _read(_Page, answer.read())
             found += [one for raw in page.items or () if (one := _readable(kind, raw)) is not None]
             going_on = page.metadata.continue_
             if not going_on:
-                return Listed(found, page.metadata.resource_version)
+                return found, page.metadata.resource_version
+
+    def list(self, kind: type[Watched]) -> Listed:
+        """All objects of a kind; ApiRefused, Unreachable; VersionGone where it took too long.
+
+        One that cannot be read is left out, with a warning.
+        """
+        found, version = self.objects(PATHS[kind], kind)
+        return Listed(list(found), version)
 
     def watch(self, kind: type[Watched], version: str) -> Iterator[Seen]:
         """What happens after a version, until the API ends the watch; VersionGone where it must be listed anew."""
         words = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
-        with self._asked(kind, words | {"timeoutSeconds": str(WATCH_S)}) as answer:
+        with self._asked("GET", PATHS[kind], words | {"timeoutSeconds": str(WATCH_S)}) as answer:
             _check(answer)
             for line in answer.iter_lines():
                 if line:
                     yield from _seen(kind, _read(_Event, line.encode()))
 
+    def create(self, path: str, made: Mapping[str, object]) -> None:
+        """Makes an object; ApiRefused, Unreachable. One of that name may be there already."""
+        with self._asked("POST", path, {}, made) as answer:
+            if answer.status_code != httpx.codes.CONFLICT:
+                _check(answer)
+
+    def change(self, path: str, change: Mapping[str, object]) -> None:
+        """Merges a change into an object; ApiRefused, Unreachable. The object may be gone."""
+        with self._asked("PATCH", path, {}, change) as answer:
+            if answer.status_code != httpx.codes.NOT_FOUND:
+                _check(answer)
+
+    def delete(self, path: str) -> None:
+        """Removes an object; ApiRefused, Unreachable. It may be gone."""
+        with self._asked("DELETE", path, {}) as answer:
+            if answer.status_code != httpx.codes.NOT_FOUND:
+                _check(answer)
+
     @contextmanager
-    def _asked(self, kind: type[Watched], words: Mapping[str, str]) -> Iterator[httpx.Response]:
+    def _asked(
+        self, method: str, path: str, words: Mapping[str, str], body: Mapping[str, object] | None = None
+    ) -> Iterator[httpx.Response]:
         try:
             token = self._server.token_file.read_text(encoding="ascii").strip()
             headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-            with self._client.stream("GET", PATHS[kind], params=dict(words), headers=headers) as answer:
+            if body is not None:
+                headers["Content-Type"] = MERGE if method == "PATCH" else "application/json"
+            content = None if body is None else msgspec.json.encode(body)
+            with self._client.stream(method, path, params=dict(words), headers=headers, content=content) as answer:
                 yield answer
         except httpx.HTTPError as error:
             raise Unreachable(f"the Kubernetes API does not answer: {type(error).__name__}: {error}") from error
@@ -170,11 +199,11 @@ def _seen(kind: type[Watched], event: _Event) -> Iterator[Seen]:
 def _check(answer: httpx.Response) -> None:
     if answer.status_code == GONE:
         raise VersionGone
-    if answer.status_code != httpx.codes.OK:
+    if not answer.is_success:
         raise ApiRefused(f"the Kubernetes API answers {answer.status_code} to {answer.request.url.path}")
 
 
-def _readable(kind: type[Watched], raw: msgspec.Raw) -> Watched | None:
+def _readable(kind: type[Kind], raw: msgspec.Raw) -> Kind | None:
     try:
         return read_as(kind, raw)
     except DecodeError as error:

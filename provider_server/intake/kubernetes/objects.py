@@ -1,6 +1,7 @@
-"""The objects of the Kubernetes API that are watched, with those of their fields that are read.
+"""The objects of the Kubernetes API that are watched or marked, with those of their fields that are read.
 
-Sources: Kubernetes API v1.34 (core/v1 Pod, batch/v1 Job), JobSet v1alpha2, LeaderWorkerSet v1, Kueue Workload v1beta2.
+Sources: Kubernetes API v1.34 (core/v1 Pod and Node, batch/v1 Job) and v1.37 (resource.k8s.io DeviceTaintRule), JobSet
+v1alpha2, LeaderWorkerSet v1, Kueue Workload v1beta2.
 Fields that are not named here are ignored; a field of another type than the published one is an error.
 """
 
@@ -230,8 +231,43 @@ class Workload(_Read, frozen=True):
         return any(one.type == "Evicted" and one.status == "True" for one in self.status.conditions or ())
 
 
+class Node(_Read, frozen=True):
+    """A node, of which labels are read."""
+
+    metadata: Metadata
+
+
+class DeviceTaint(_Read, frozen=True):
+    """A mark of devices."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+
+class DeviceSelector(_Read, frozen=True):
+    """Which devices a rule marks: those of a driver in a pool."""
+
+    driver: str = ""
+    pool: str = ""
+
+
+class DeviceTaintRuleSpec(_Read, frozen=True):
+    """A mark, and what it is on."""
+
+    taint: DeviceTaint
+    device_selector: DeviceSelector | None = None
+
+
+class DeviceTaintRule(_Read, frozen=True):
+    """A rule by which devices are marked (resource.k8s.io v1alpha3, v1beta2, v1)."""
+
+    metadata: Metadata
+    spec: DeviceTaintRuleSpec
+
+
 Watched = Pod | Job | JobSet | LeaderWorkerSet | Workload
-Kind = TypeVar("Kind", bound=Watched)
+Kind = TypeVar("Kind", bound=_Read)
 
 # Where the API has each kind.
 PATHS: Mapping[type[Watched], str] = {

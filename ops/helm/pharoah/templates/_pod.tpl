@@ -17,6 +17,23 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- if and (eq .Values.role "provider") .Values.follow }}yes{{ end }}
 {{- end }}
 
+{{- define "pharoah.labelsNodes" -}}
+{{- if and (include "pharoah.follows" .) .Values.nodes.label }}yes{{ end }}
+{{- end }}
+
+{{- define "pharoah.taintsDevices" -}}
+{{- if and (include "pharoah.follows" .) .Values.nodes.taint }}yes{{ end }}
+{{- end }}
+
+{{- define "pharoah.admits" -}}
+{{- if and (eq .Values.role "tenant") .Values.admission.enabled }}yes{{ end }}
+{{- end }}
+
+{{/* Kubernetes' name of the service account, as requests have it. */}}
+{{- define "pharoah.username" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "pharoah.name" . }}
+{{- end }}
+
 {{/* What every container has: no privileges, a home, and the settings. */}}
 {{- define "pharoah.container" -}}
 image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
@@ -32,6 +49,14 @@ env:
 {{- range $name, $value := .Values.settings }}
   - name: {{ $name }}
     value: {{ $value | quote }}
+{{- end }}
+{{- if include "pharoah.labelsNodes" . }}
+  - name: PHAROAH_KUBERNETES_LABEL_NODES
+    value: "true"
+{{- end }}
+{{- if include "pharoah.taintsDevices" . }}
+  - name: PHAROAH_KUBERNETES_TAINT_DRIVER
+    value: {{ .Values.nodes.taint | quote }}
 {{- end }}
 {{- if .Values.databaseSecret }}
   - name: PHAROAH_DATABASE

@@ -1,0 +1,202 @@
+"""What the provider tells a cluster of its nodes: the context that each is in, and devices that show signs of failure.
+
+    contexts of nodes, tokens of this epoch ─▶ label pharoah.dev/context of nodes         [kubernetes] label_nodes
+    nodes.json, raised nodes ─▶ DeviceTaintRule, effect None, on devices of the node      [kubernetes] taint_driver
+
+- Both are off by default. A mark goes once it no longer holds; a node that is silent, or whose newest report is old,
+  is not marked.
+- Effect None schedules nothing and evicts nothing; what somebody else made of an effect, or of other rules, stays.
+- A failure is logged, and tried again at the next look; leases go on.
+
+A rule is on the pool that has the node's name, as drivers of devices within nodes name theirs. Effect None is known to
+Kubernetes from 1.35 on (resource.k8s.io v1alpha3; v1beta2 from 1.36, v1 from 1.37).
+"""
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from crypto.errors import PharoahError
+from federation.protocol.node_labels import CONTEXT_LABEL
+from federation.runtime.hostlist import hostlist
+from provider_server.hints import node_reports
+from provider_server.hints.node_reports import STALE_H, NodeReport, NodeStanding
+from provider_server.intake.kubernetes.api import Api, VersionGone
+from provider_server.intake.kubernetes.objects import DeviceTaintRule, Node
+from provider_server.learning import hardware
+from provider_server.learning.hardware import Kept, label_of
+from provider_server.settings import ProviderSettings
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 60.0
+STOP_S = 5.0
+HOUR_S = 3600.0
+NODES = "/api/v1/nodes"
+GROUP, VERSIONS = "resource.k8s.io", ("v1", "v1beta2", "v1alpha3")
+TAINT, EFFECT = "pharoah.dev/build-up-level", "None"
+OURS = {"app.kubernetes.io/managed-by": "pharoah"}
+NAME = "pharoah-{}"
+NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,240}[a-z0-9])?")  # no other is one of Kubernetes
+
+TokenOf = Callable[[str], str]
+
+
+class Rule(NamedTuple):
+    """A mark on the devices of a driver that a node has."""
+
+    node: str
+    driver: str
+    level: int
+
+    @property
+    def spec(self) -> dict[str, dict[str, str]]:
+        """The rule without its effect."""
+        return {
+            "deviceSelector": {"driver": self.driver, "pool": self.node},
+            "taint": {"key": TAINT, "value": str(self.level)},
+        }
+
+    def made(self, version: str) -> dict[str, object]:
+        """The rule, new."""
+        return {
+            "apiVersion": f"{GROUP}/{version}",
+            "kind": "DeviceTaintRule",
+            "metadata": {"name": NAME.format(self.node), "labels": OURS},
+            "spec": {**self.spec, "taint": {**self.spec["taint"], "effect": EFFECT}},
+        }
+
+    def is_said_by(self, known: DeviceTaintRule) -> bool:
+        """Whether the rule in the cluster is this one, whatever its effect."""
+        at, taint = known.spec.device_selector, known.spec.taint
+        return at is not None and (at.driver, at.pool, taint.key, taint.value) == (
+            self.driver,
+            self.node,
+            TAINT,
+            str(self.level),
+        )
+
+
+def rules(reports: Iterable[NodeReport], now_s: float, driver: str, least_level: int) -> dict[str, Rule]:
+    """The rules for raised nodes, by name."""
+    return {
+        NAME.format(one.node): Rule(one.node, driver, one.level)
+        for one in reports
+        if one.standing(least_level) is NodeStanding.RAISED
+        and now_s / HOUR_S - one.hour <= STALE_H
+        and NODE_NAME.fullmatch(one.node)
+    }
+
+
+def labels(nodes: Iterable[str], named: Mapping[str, str], kept: Kept | None, token: TokenOf) -> dict[str, str]:
+    """The label of each node by the context of which leases on it are; empty for one without context."""
+    found = {}
+    for node in nodes:
+        number = kept.contexts.of(node) if kept else None
+        context = named.get(node) or (None if number is None else label_of(number))
+        found[node] = token(context) if context else ""
+    return found
+
+
+class Marks:
+    """Marks the nodes of a cluster for the provider of a home; `token` is of a context at an hour."""
+
+    def __init__(self, api: Api, home: Path, token: Callable[[float, str], str], settings: ProviderSettings) -> None:
+        self._api = api
+        self._home = home
+        self._token = token
+        self._settings = settings.kubernetes
+        self._named = {node: context for hosts, context in settings.leases.contexts.items() for node in hostlist(hosts)}
+        self._said: dict[str, str] = {}
+
+    def look(self, now_s: float) -> None:
+        """Writes what the cluster does not say yet, and takes back what no longer holds.
+
+        Failures are logged, each once until it goes well.
+        """
+        if self._settings.label_nodes:
+            self._tried("nodes are not labelled", self._label, now_s)
+        if self._settings.taint_driver:
+            self._tried("devices are not marked", self._taint, now_s)
+
+    def _tried(self, otherwise: str, step: Callable[[float], None], now_s: float) -> None:
+        what = ""
+        try:
+            step(now_s)
+        except (PharoahError, VersionGone, OSError) as error:
+            what = error.what if isinstance(error, PharoahError) else type(error).__name__
+            if what != self._said.get(otherwise):
+                hint = error.hint if isinstance(error, PharoahError) else ""
+                fields = {"event": "kubernetes", "error": type(error).__name__, "hint": hint}
+                logger.warning("%s: %s", otherwise, what, extra=fields)
+        self._said[otherwise] = what
+
+    def _label(self, now_s: float) -> None:
+        listed, _ = self._api.objects(NODES, Node)
+        of = {one.metadata.name: one.metadata.label(CONTEXT_LABEL) for one in listed}
+        wanted = labels(of, self._named, hardware.load(self._home), lambda one: self._token(now_s / HOUR_S, one))
+        for node in sorted(wanted):
+            if wanted[node] != of[node]:
+                change = {"metadata": {"labels": {CONTEXT_LABEL: wanted[node] or None}}}
+                self._api.change(f"{NODES}/{node}", change)
+
+    def _taint(self, now_s: float) -> None:
+        wanted = rules(
+            node_reports.load(self._home / node_reports.FILE),
+            now_s,
+            self._settings.taint_driver,
+            self._settings.taint_level,
+        )
+        version, known = self._rules()
+        path = f"/apis/{GROUP}/{version}/devicetaintrules"
+        for rule in known:
+            of_node = wanted.pop(rule.metadata.name, None)
+            if of_node is None:
+                self._api.delete(f"{path}/{rule.metadata.name}")
+            elif not of_node.is_said_by(rule):
+                self._api.change(f"{path}/{rule.metadata.name}", {"spec": of_node.spec})
+        for name in sorted(wanted):
+            self._api.create(path, wanted[name].made(version))
+
+    def _rules(self) -> tuple[str, Sequence[DeviceTaintRule]]:
+        """The newest version of the API that the cluster has, and our rules."""
+        chosen = ",".join(f"{key}={value}" for key, value in OURS.items())
+        for version in VERSIONS:
+            known, at = self._api.objects(f"/apis/{GROUP}/{version}/devicetaintrules", DeviceTaintRule, chosen)
+            if at is not None:
+                return version, known
+        raise NoDeviceTaints("the cluster has no DeviceTaintRule")
+
+
+class NoDeviceTaints(PharoahError):
+    """Devices cannot be marked in this cluster."""
+
+    default_hint = "they need Kubernetes 1.35 or later with DRADeviceTaintRules, or an empty [kubernetes] taint_driver"
+
+
+@contextmanager
+def marking(marks: Marks, *, once: bool) -> Iterator[None]:
+    """Within it a thread looks every minute; with `once`, one look is taken and no more."""
+    if once:
+        marks.look(time.time())
+        yield
+        return
+    stop = threading.Event()
+    thread = threading.Thread(target=_run, args=(marks, stop), name="pharoah-marks", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(STOP_S)
+
+
+def _run(marks: Marks, stop: threading.Event) -> None:
+    while not stop.is_set():
+        marks.look(time.time())
+        stop.wait(LOOK_S)
