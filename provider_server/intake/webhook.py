@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 
+from crypto.errors import PharoahError
 from federation.runtime.key_files import read
 from federation.runtime.settings import BadSettings
 from provider_server.intake.lines import take_each, total
@@ -28,6 +29,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 LIMITS = ConnectionLimits(strangers=64, of_one_address=32)
 LONGEST_BODY = 4 << 20
 FEWEST_LETTERS = 16
+HIGHEST_PORT = 65_535
 
 
 @contextmanager
@@ -37,7 +39,7 @@ def listening(home: Path, recorder: LeaseRecorder, settings: Leases) -> Iterator
         yield ""
         return
     host, _, port = settings.listen.rpartition(":")
-    if not (host and port.isdigit()):
+    if not (host and port.isdecimal() and int(port) <= HIGHEST_PORT):
         raise BadSettings("[leases] listen is no host:port")
     token_of(settings)
     pem = None if host in LOOPBACK else (home / "tls.pem", home / "tls.key")
@@ -61,7 +63,11 @@ def webhook_app(recorder: LeaseRecorder, settings: Leases) -> FastAPI:
     @app.post("/pharoah/leases")
     async def leases(request: Request) -> Response:
         shown = request.headers.get("authorization", "").encode("latin-1")
-        if not hmac.compare_digest(shown, b"Bearer " + token_of(settings)):
+        try:
+            token = token_of(settings)
+        except PharoahError as error:  # the file is being replaced, or is gone
+            return PlainTextResponse(f"{type(error).__name__}: try again later\n", 503)
+        if not hmac.compare_digest(shown, b"Bearer " + token):
             return PlainTextResponse("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"})
         body = b""
         async for part in request.stream():

@@ -129,7 +129,7 @@ def _query(client: httpx.Client, url: str, query: str) -> list[_Series]:
     try:
         answer = client.get(f"{url.rstrip('/')}/api/v1/query", params={"query": query}).raise_for_status()
         return msgspec.json.decode(answer.content, type=_Answer).data.result
-    except (httpx.HTTPError, msgspec.MsgspecError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, msgspec.MsgspecError) as error:
         raise NoReports(f"Prometheus gave no answer: {type(error).__name__}") from error
 
 

@@ -80,7 +80,7 @@ class Otlp:
         try:
             with httpx.Client(trust_env=False, timeout=TIMEOUT_S) as client:
                 answer = client.post(f"{self._url}/v1/{signal}", content=body, headers=self._headers)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise OutputFailed(f"the OTLP collector did not answer: {type(error).__name__}") from error
         if answer.status_code != httpx.codes.OK:
             raise OutputFailed(f"the OTLP collector answered {answer.status_code} to {signal}")

@@ -163,7 +163,18 @@ def test_the_webhook_refuses_strangers_and_long_bodies(scene: Scene, webhook: st
     assert scene.provider.placed(20.0) == []
 
 
-@pytest.mark.parametrize("listen", ["8447", "localhost:", "localhost:x"])
+def test_a_token_that_is_gone_lets_nobody_in_and_is_read_again(scene: Scene, webhook: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("")
+    for token in (TOKEN, "-"):
+        assert post(webhook, scene.line("begin"), token).status_code == 503
+    (tmp_path / "token").unlink()
+    assert post(webhook, scene.line("begin")).status_code == 503
+    (tmp_path / "token").write_text(TOKEN[::-1])
+    assert post(webhook, scene.line("begin")).status_code == 401
+    assert post(webhook, scene.line("begin"), TOKEN[::-1]).status_code == 200
+
+
+@pytest.mark.parametrize("listen", ["8447", "localhost:", "localhost:x", "localhost:65536", "localhost:²"])
 def test_the_webhook_needs_an_address_and_a_token(listen: str, scene: Scene, tmp_path: Path) -> None:
     recorder = LeaseRecorder(scene.provider, scene.home)
     (tmp_path / "short").write_text("x")

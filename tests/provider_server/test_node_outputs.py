@@ -243,6 +243,8 @@ def test_what_a_collector_refuses_is_sent_again() -> None:
     assert len(taken) == 2  # metrics, and the records that were due
     with pytest.raises(OutputFailed, match="ConnectError"):
         sink.take(ALL)
+    with pytest.raises(OutputFailed, match="InvalidURL"):
+        Otlp("http://127.0.0.1:port", {}).take(ALL)
 
 
 @pytest.mark.nightly
