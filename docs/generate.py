@@ -42,6 +42,7 @@ from simulation.bench import (
     attendance as bench_attendance,
     check as bench_check,
     check_history as bench_check_history,
+    checkpoints as bench_checkpoints,
     closed_loop as bench_closed_loop,
     epochs as bench_epochs,
     field as bench_field,
@@ -180,6 +181,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim bench scale": bench_scale.ScaleFigures,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,
+    "pharoah-sim bench checkpoints": dict[str, bench_checkpoints.Summary],
     "pharoah-sim bench impact": dict[str, dict[str, impact.Range | None]],
 }
 WRITTEN = "Written by `make reference` from the code; do not edit.\n"

@@ -353,6 +353,29 @@ def bench_impact(
         show(*bench_impact.lines(summary))
 
 
+@bench.command(cls=Verb)
+def checkpoints(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 3,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Time wasted by when jobs save: at intervals by their own hazard, by bundles and hints, and at fixed ones."""
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
+        from federation.protocol.noise import SystemSampler
+        from simulation.bench import checkpoints as bench_checkpoints
+
+        steps = bench_checkpoints.checkpoints(side_by_side, seeds, SystemSampler(), quick=quick)
+        total = seeds * len(bench_checkpoints.WAYS)
+        found = bench_checkpoints.summary(list(progress.track(steps, total=total, description="clouds")))
+    if as_json:
+        show_json(found)
+    else:
+        show(*bench_checkpoints.lines(found))
+
+
 def _timed(rows: list["Row"]) -> Iterator[str]:
     """A line per figure, with an empty line between rounds; figures that were not measured are left out."""
     for number, row in enumerate(rows):

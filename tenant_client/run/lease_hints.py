@@ -46,6 +46,10 @@ class Hinted:
         self._hints += new
         return new
 
+    def standing(self, now_s: float) -> list[Episode]:
+        """The episodes that are open."""
+        return _standing(self._hints, now_s)
+
     def word_of(self, hint: Hint, own: Sequence[WatchFinding]) -> str:
         """The text for a new hint, joined with the watchdog's findings so far."""
         for finding in own:

@@ -22,6 +22,7 @@ from tenant_client.run import restarts
 from tenant_client.run.attempt_recorder import Record
 from tenant_client.run.ended import Asked, within_grace
 from tenant_client.run.fail_open import FailOpen
+from tenant_client.run.failure_rate import FailureRate
 from tenant_client.run.health import Health
 from tenant_client.run.hook.checkpoints import ask
 from tenant_client.run.launcher import Launcher
@@ -54,6 +55,7 @@ class Observer:
         self._watch = Watch(settings.limits, 0.0)
         self._health = Health()
         self._hinted = Hinted(settings.home, settings.lease)
+        self._failure_rate = FailureRate(settings.home, settings.lease, self._run_dir)
         self._launcher = Launcher(self._run_dir)
         self._record: Record | None = None
         self._workload = RunWorkload(self._run_dir, sampled=settings.sample)
@@ -91,6 +93,8 @@ class Observer:
                 if asks_to_save(hint):
                     ask(self._run_dir)
                 self._ours.say(self._hinted.word_of(hint, self._watch.findings))
+        with self._ours.guard("cannot tell how often the lease fails"):
+            self._failure_rate.tell(now_s, self._hinted.standing(now_s))
         if self._settings.watch:
             ranks: list[Progress] = []
             with self._ours.guard("watching"):

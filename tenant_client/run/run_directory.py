@@ -9,6 +9,7 @@ A run directory is `<home>/runs/<lease>-<attempt>`, readable by its owner only:
     pattern-<rank>.json     what each rank's functions took in the last seconds, from the hook too
     readings-<rank>   its losses, gradient norms and checkpoints, for `restart`
     save-now          there, and new, when a hint asks for a checkpoint
+    failures-per-hour how often the lease fails, for `should_checkpoint`, if the home knows it
     trace-<rank>-<n>.json   traces of a few steps, from the hook too; removed after they are described
     sampling-<rank>   why a rank has no trace yet, in words
     described         there once the workload is described, so that no further trace is made

@@ -93,10 +93,11 @@ class Hook:
         """
         self._save_now = answer
 
-    def should_checkpoint(self, failures_per_hour: float = 0.0) -> bool:
+    def should_checkpoint(self, failures_per_hour: float | None = None) -> bool:
         """Whether to save now: the interval for this rate of failures is over, or a hint asks for it.
 
-        Ranks may differ in this: let one decide, and tell the others. What a checkpoint takes is measured by
+        None is the rate of the lease by the newest bundle and by hints; where nothing is known, no interval is ever
+        over. Ranks may differ in this: let one decide, and tell the others. What a checkpoint takes is measured by
         `phase("checkpoint")`.
         """
         if self._checkpoints is None or self._idle:
