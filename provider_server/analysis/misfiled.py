@@ -24,7 +24,8 @@ def misfiled(counted: LifeTable, control: LifeTable) -> NDArray[np.bool_]:
     """
     pairs, here, elsewhere = arms(control)
     cells = tuple(pairs)
-    rate = elsewhere.events.sum(axis=1) / np.maximum(elsewhere.exposure_node_hours.sum(axis=1), np.finfo(float).tiny)
+    events, hours = elsewhere.events.sum(axis=1), elsewhere.exposure_node_hours.sum(axis=1)
+    rate = np.divide(events, hours, out=np.zeros(len(events)), where=hours > 0.0)
     free = 1.0 - np.clip(counted.events[cells] / np.maximum(counted.at_risk[cells], 1.0), 0.0, 1.0)
     asked = free * here.exposure_node_hours.sum(axis=1) * rate
     found = np.zeros(counted.shape, np.bool_)
