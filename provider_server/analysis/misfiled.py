@@ -3,8 +3,12 @@
 A workload's script errors do not depend on the hardware. Where most of them are missing on one context, somebody told
 them as something else.
 
-A hardware failure that comes first hides a script error under the cap. At worst each one hides as many as its job-week
-would have had: of those expected, only the share of job-weeks without a hardware failure is asked for.
+A hardware failure that comes first hides a script error under the cap: of those expected, only the share of job-weeks
+without a hardware failure is asked for, and half of that. This is no bound, since large job-weeks have more of both; a
+pair that is eight times worse is kept where their sizes have a standard deviation of 2 in the logarithm (tests).
+
+Not promised: that hardware was what they were told as. A tenant alone on a pair whose errors have no known reason is
+not listened to either, and its mismatch is found by what the provider sees, or not at all.
 """
 
 import numpy as np

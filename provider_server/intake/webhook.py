@@ -6,7 +6,6 @@ another address than a loopback one it speaks TLS under the provider's certifica
 """
 
 import hmac
-import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 
 from crypto.errors import PharoahError
+from federation.runtime.addresses import host_and_port, listening_socket
 from federation.runtime.key_files import read
 from federation.runtime.settings import BadSettings
 from provider_server.intake.lines import take_each, total
@@ -25,11 +25,10 @@ from provider_server.network.listeners import Listener
 from provider_server.settings import Leases
 from provider_server.store.store import StoreFailed, reporting
 
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LIMITS = ConnectionLimits(strangers=64, of_one_address=32)
 LONGEST_BODY = 4 << 20
 FEWEST_LETTERS = 16
-HIGHEST_PORT = 65_535
 
 
 @contextmanager
@@ -38,12 +37,12 @@ def listening(home: Path, recorder: LeaseRecorder, settings: Leases) -> Iterator
     if not settings.listen:
         yield ""
         return
-    host, _, port = settings.listen.rpartition(":")
-    if not (host and port.isdecimal() and int(port) <= HIGHEST_PORT):
+    address = host_and_port(settings.listen)
+    if address is None:
         raise BadSettings("[leases] listen is no host:port")
     token_of(settings)
-    pem = None if host in LOOPBACK else (home / "tls.pem", home / "tls.key")
-    at = socket.create_server((host.strip("[]"), int(port)), family=_family(host))
+    pem = None if address[0] in LOOPBACK else (home / "tls.pem", home / "tls.key")
+    at = listening_socket(*address)
     with closing(Listener(webhook_app(recorder, settings), at, pem, LIMITS)) as listener:
         yield listener.address
 
@@ -86,7 +85,3 @@ def _answer(body: bytes, recorder: LeaseRecorder) -> Response:
     except StoreFailed as error:  # what was recorded so far is known when the sender repeats all
         return PlainTextResponse(f"{error.what}\n", 503)
     return JSONResponse(taken, 422 if taken["refused"] else 200)
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if host.startswith("[") else socket.AF_INET

@@ -1,7 +1,6 @@
 """Checks what `serve` needs, without starting it: settings, keys, certificate, database, ports."""
 
 import os
-import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -10,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from crypto.errors import PharoahError
+from federation.runtime.addresses import listening_socket
 from federation.runtime.key_files import HomeError, read, read_key
 from federation.runtime.visible import reason
 from federation.transport.certificates import EXPIRES_SOON_D, days_left, ends
@@ -103,8 +103,7 @@ def _database(home: Path, database: str | None, settings: ProviderSettings) -> s
 
 def _port(host: str, port: int) -> str:
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.create_server((host, port), family=family).close()
+        listening_socket(host, port).close()
     except OSError as error:
         cause = os.strerror(error.errno).lower() if error.errno else str(error)
         raise HomeError(f"{cause}: {host}:{port}", hint="see [listen] in provider.toml") from error

@@ -7,7 +7,6 @@ server then goes on without an answer. The certificate is read again when its fi
 
 import asyncio
 import logging
-import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 
 from crypto.errors import DecodeError, PharoahError
+from federation.runtime.addresses import host_and_port, listening_socket
 from federation.runtime.settings import BadSettings
 from federation.runtime.web.serving import serving
 
@@ -103,8 +103,8 @@ def admission_app(answer: Callable[[bytes], bytes]) -> FastAPI:
 @contextmanager
 def listening(answer: Callable[[bytes], bytes], listen: str, certificate: Certificate) -> Iterator[Listening]:
     """The webhook while it is served at host:port; BadSettings, AdmissionNotServed."""
-    host, _, port = listen.rpartition(":")
-    if not (host and port.isdigit()):
+    address = host_and_port(listen)
+    if address is None:
         raise BadSettings("--listen is no host:port", hint="for example 0.0.0.0:8446")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     loaded = certificate.changed()
@@ -123,8 +123,8 @@ def listening(answer: Callable[[bytes], bytes], listen: str, certificate: Certif
         ssl_context_factory=lambda _config, _default: tls,
     )
     try:
-        at = socket.create_server((host.strip("[]"), int(port)), family=_family(host))
-    except (OSError, OverflowError) as error:
+        at = listening_socket(*address)
+    except OSError as error:
         raise AdmissionNotServed(f"cannot listen at {listen}") from error
     with at, serving(config, at):
         yield Listening(at.getsockname()[1], tls, certificate, loaded)
@@ -143,7 +143,3 @@ async def _body(request: Request) -> bytes:
 def _no_password() -> bytes:
     """Without this a key under a password would ask for it at the terminal."""
     raise ValueError("the key is under a password")
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if host.startswith("[") else socket.AF_INET

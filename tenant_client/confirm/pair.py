@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from federation.protocol.service_messages import Suspicion
+from federation.runtime.addresses import host_and_port
 from tenant_client.confirm.cpu import rate
 from tenant_client.confirm.sample import Benchmark, CannotMeasure, Once, WrongResult
 
@@ -169,10 +170,10 @@ def _connected(address: str) -> Iterator[socket.socket]:
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal():
+    address = host_and_port(text)
+    if address is None:
         raise CannotMeasure(f"{text!r} is not host:port", hint="write it like 10.0.0.7:7300")
-    return host.strip("[]"), int(port)
+    return address
 
 
 def _prepare(connection: socket.socket) -> None:

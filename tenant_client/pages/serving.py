@@ -1,7 +1,6 @@
 """Serves the tenant's page on a loopback address."""
 
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -10,6 +9,7 @@ from pathlib import Path
 import uvicorn
 
 from crypto.errors import PharoahError, Refusal
+from federation.runtime.addresses import listening_socket
 from federation.runtime.clock import now_hour
 from federation.runtime.web.serving import serving
 from tenant_client.pages.app import page_app
@@ -49,8 +49,7 @@ def listening(home: Path, host: str, port: int) -> Iterator[str]:
         timeout_graceful_shutdown=2,
     )
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        opened = socket.create_server((host, port), family=family)
+        opened = listening_socket(host, port)
     except OSError as error:
         raise PageNotServed(f"the page cannot listen at port {port}: {error.strerror}") from error
     with opened, serving(config, opened):

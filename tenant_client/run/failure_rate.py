@@ -40,6 +40,8 @@ class FailureRate:
             self._read_at_s = now_s
             self._read()
         rate = self.per_hour(now_s / SECONDS_PER_HOUR, standing)
+        if rate is None and self._told is not None:  # what was told was a hint's, which is over
+            rate = 0.0
         if rate is not None and rate != self._told:
             tell_rate(self._run_dir, rate)
             self._told = rate

@@ -7,6 +7,7 @@ from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.misfiled import misfiled
 from provider_server.analysis.mismatch import WORSE_FROM, find_mismatches
 from provider_server.learning.findings import _without_misfiled
+from tests.support.changing import replace
 
 WORKLOADS, CONTEXTS, JOB_WEEKS = 20, 10, 1000.0
 CARELESS, BAD = (5, 6), (9, 2)
@@ -51,6 +52,26 @@ def test_script_errors_that_hide_behind_hardware_failures_are_not_missed(hardwar
     assert left < 0.8
     assert hardware < 0.5 or left < 0.5
     assert not misfiled(counted, control).any()
+
+
+@pytest.mark.parametrize("scatter", [1.0, 2.0])
+@pytest.mark.parametrize("hardware", [0.3, 0.6])
+def test_a_pair_that_is_worse_is_heard_where_large_job_weeks_have_most_of_its_failures(
+    scatter: float, hardware: float
+) -> None:
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        size = rng.lognormal(-(scatter**2) / 2.0, scatter, (WORKLOADS, CONTEXTS, int(JOB_WEEKS)))
+        by_hardware = rng.gamma(0.3, 1.0 / 0.3, size.shape) * hardware  # leases differ besides
+        by_hardware[BAD] *= 8.0
+        fails = rng.random(size.shape) < 1.0 - np.exp(-size * (by_hardware + 0.2))
+        told = fails & (rng.random(size.shape) < by_hardware / (by_hardware + 0.2))
+        counted, control = (
+            replace(released(rng, counts.sum(axis=2), 0.0), exposure_node_hours=size.sum(axis=2))
+            for counts in (told, fails & ~told)
+        )
+        assert not misfiled(counted, control)[BAD]
+        assert control.events[BAD] < 0.8 * control.events[np.arange(WORKLOADS) != BAD[0]].mean()
 
 
 def test_noise_alone_is_rarely_taken_for_carelessness() -> None:

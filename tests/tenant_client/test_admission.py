@@ -419,8 +419,9 @@ def test_a_new_certificate_is_taken_and_a_damaged_one_is_not(home: Path, caplog:
 
 def test_what_cannot_be_served_is_said(home: Path) -> None:
     certificate = certified(home)
-    with pytest.raises(BadSettings), listening(bytes, "8446", certificate):
-        pass
+    for listen in ("8446", "localhost:²", "localhost:65536", f"localhost:{'1' * 5000}"):
+        with pytest.raises(BadSettings), listening(bytes, listen, certificate):
+            pass
     with pytest.raises(AdmissionNotServed), served(home, Certificate(home / "none.crt", certificate.key)):
         pass
     with pytest.raises(AdmissionNotServed), served(home, Certificate(certificate.certificate, home / "tenant.db")):

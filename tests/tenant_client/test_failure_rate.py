@@ -108,6 +108,15 @@ def test_a_hint_of_less_than_is_known_lowers_nothing(home: Path, tmp_path: Path)
     assert told(tmp_path) == pytest.approx(0.048)
 
 
+def test_a_hint_that_is_over_leaves_nothing_behind_where_nothing_else_is_known(tmp_path: Path) -> None:
+    rate, now_s = FailureRate(tmp_path / "elsewhere", str(LEASE), tmp_path), 3600.0 * START_H
+    first = replace(raised(at_h=START_H), probability=0.9)
+    rate.tell(now_s, [Episode(first, first)])
+    assert Checkpoints(tmp_path, began_s=0.0).due(1e9, None)
+    rate.tell(now_s, [])
+    assert not Checkpoints(tmp_path, began_s=0.0).due(1e9, None)
+
+
 def test_where_nothing_is_known_nothing_is_told(home: Path, tmp_path: Path) -> None:
     for place, lease in ((home / "elsewhere", str(LEASE)), (home, "no lease")):
         FailureRate(place, lease, tmp_path).tell(3600.0 * START_H, [])
