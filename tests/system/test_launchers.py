@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from simulation.run.processes import free_ports
 from tests import needs
 from tests.support.waiting import until
 
@@ -136,16 +137,14 @@ def test_a_smaller_world_is_a_finding(tmp_path: Path) -> None:
     script = tmp_path / "agents.sh"
     elastic = "--nnodes=1:2 --nproc-per-node=1 --max-restarts=2 --monitor-interval=1 --rdzv-id=81 --rdzv-backend=c10d"
     conf = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=3"
-    agent = f"{' '.join(TORCHRUN)} {elastic} --rdzv-endpoint=127.0.0.1:0 --rdzv-conf={conf} {job} {ready}"
-    shared = agent.replace("127.0.0.1:0", '"$(cat endpoint)"')
-    script.write_text(
-        'python3 -c \'import socket; s = socket.create_server(("127.0.0.1", 0)); print("127.0.0.1:%d" %'
-        f" s.getsockname()[1])' > endpoint\n{shared} &\nfirst=$!\n{shared} &\nwait $first\n"
-    )
+    with free_ports("127.0.0.1", 1) as (port,):
+        agent = f"{' '.join(TORCHRUN)} {elastic} --rdzv-endpoint=127.0.0.1:{port} --rdzv-conf={conf}"
+    hosts, joins = (f"{agent},is_host={here} {job} {ready} &" for here in (1, 0))  # else who comes first has the store
+    script.write_text(f"{hosts}\nfirst=$!\n{joins}\nwait $first\n")
     command = ours(tmp_path / "home", "sh", str(script))
     with subprocess.Popen(command, env=environment(), cwd=tmp_path, stderr=subprocess.PIPE, text=True) as job_run:
         until(lambda: len(list(ready.iterdir())) == 2, "both ranks are there")
-        # The store is the first agent's: the other one dies.
+        # The first agent has the store: the other one dies.
         parents = sorted((int(path.name.partition(".")[0]), int(path.suffix[1:])) for path in ready.iterdir())
         for process in parents[1]:
             os.kill(process, signal.SIGKILL)

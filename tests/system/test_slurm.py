@@ -277,7 +277,7 @@ def test_each_start_finds_the_lease_that_the_provider_recorded(cloud: Cloud) -> 
 
 def test_a_drained_node_is_an_outage_by_its_reason(cloud: Cloud, tmp_path: Path) -> None:
     cloud.cluster.run("scontrol", "update", "nodename=n4", "state=drain", "reason=NHC: check_hw_ib: no IB")
-    asked = ["list", "event", "start=now-1hour", "format=NodeName,TimeStart,TimeEnd,State,Reason"]
+    asked = ["list", "event", "nodes=n4", "start=now-1hour", "format=NodeName,TimeStart,TimeEnd,State,Reason"]
 
     def told() -> str | None:
         text = cloud.cluster.run("sacctmgr", "-P", *asked, SLURM_TIME_FORMAT="%s")
