@@ -77,7 +77,7 @@ def lines(route: Route) -> Iterator[str]:
 _WIDTH, _STEP, _LINE, _LEFT = 380, 34, 14, 26  # points: the sheet, a hop, a line of notes, and where words begin
 _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#1c2228}.soft{fill:#56616c;font-size:11px}.fault{fill:#b5400f}"
-    ".doubt{fill:#b26a00}.clear{fill:#1b7f5c}.unknown{fill:none;stroke:#56616c}.way{stroke:#8b949e}"
+    ".title{font-weight:bold}.doubt{fill:#b26a00}.clear{fill:#1b7f5c}.unknown{fill:none;stroke:#56616c}.way{stroke:#8b949e}"
     ".gap{stroke:#8b949e;stroke-dasharray:3 4}.sheet{fill:#ffffff}"
     "@media (prefers-color-scheme:dark){text{fill:#e7eaee}.soft{fill:#a4afba}.fault{fill:#ff9d5c}.doubt{fill:#eab14a}"
     ".clear{fill:#5fcfa4}.unknown{stroke:#a4afba}.sheet{fill:#1a1f25}}"
@@ -109,7 +109,7 @@ def _draw(route: Route, down: int, parts: list[str]) -> int:
     """Adds what draws a route from `down` on, and returns where it ends."""
     for row in wrap(route.title, 52):
         down += 18
-        parts.append(f'<text x="8" y="{down}" font-weight="bold">{_text(row)}</text>')
+        parts.append(f'<text class="title" x="8" y="{down}">{_text(row)}</text>')
     down += 10
     before: int | None = None
     for hop in route.hops:
@@ -118,7 +118,11 @@ def _draw(route: Route, down: int, parts: list[str]) -> int:
             kind = "way" if hop.name else "gap"
             parts.append(f'<line class="{kind}" x1="12" x2="12" y1="{before + 7}" y2="{middle - 7}"/>')
         parts.append(_MARKS[hop.health].format(y=middle + 6, top=middle - 6, middle=middle))
-        name = f"{hop.kind} {hop.name}" if hop.name and not hop.name.startswith(hop.kind) else hop.name or hop.kind
+        name = (
+            f"{hop.kind} {hop.name}"
+            if hop.name and not hop.name.casefold().startswith(hop.kind)
+            else hop.name or hop.kind
+        )
         parts.append(f'<text x="{_LEFT}" y="{middle + 4}">{_text(name)}: {hop.health}</text>')
         notes = wrap("; ".join(hop.notes), 62)
         for place, row in enumerate(notes, 1):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def path(
     lease: Annotated[str, typer.Argument(help="The lease, or the start of its name.")],
     home: Home,
-    start: Annotated[int, typer.Option("--from", min=0, help="The rank where the path begins.")],
-    end: Annotated[int, typer.Option("--to", min=0, help="The rank where it ends.")],
+    start_rank: Annotated[int, typer.Option("--from", min=0, help="The rank where the path begins.")],
+    end_rank: Annotated[int, typer.Option("--to", min=0, help="The rank where it ends.")],
     log: Annotated[
         list[Path] | None,
         typer.Option(
@@ -41,13 +41,14 @@ def path(
 
     Exit code 0: nothing speaks against a hop. 1: something does. 3: no log or dump names one of the ranks.
     """
+    from federation.runtime.sqlite import reporting
     from tenant_client.advice.path_health import marks_of
     from tenant_client.diagnosis.diagnose import files_in, gather
     from tenant_client.diagnosis.rank_graph import graph_of, routes
     from tenant_client.sources.flight_recorder import rank_in_name, read_dumps
     from tenant_client.sources.nccl_topology import read_topology
 
-    with failing():
+    with failing(), reporting():
         check_new(out, force=force)
         files = [*_run_files(home, lease), *(file for one in log or () for file, _ in files_in(one))]
         dumps = [file for file in files if rank_in_name(file.name) is not None]
@@ -55,14 +56,14 @@ def path(
         read = (dump for file in dumps for dump in read_dumps(file, refused=lambda error: warn(str(error))))
         graph, gathered = graph_of(topology, read), gather(files)
         findings, hints = _journalled(home, lease)
-    for rank in (start, end):
+    for rank in (start_rank, end_rank):
         if not graph.knows(rank):
             known = f"of {graph.size}" if graph.size else "at all"
             say_error(f"no log or dump names rank {rank} {known}", "run the job with NCCL_DEBUG=INFO, or pass --log")
             raise typer.Exit(UNKNOWN)
     if graph.placed < graph.links:
         say(f"pharoah-tenant: of {graph.links:,} connections in the logs, {graph.placed:,} could be placed")
-    found = routes(graph, start, end, marks_of(graph, gathered.evidence, findings, hints))
+    found = routes(graph, start_rank, end_rank, marks_of(graph, gathered.evidence, findings, hints))
     with failing():
         code = show_routes(found, out, as_json=as_json)
     raise typer.Exit(code)
