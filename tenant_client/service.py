@@ -20,7 +20,7 @@ from federation.protocol.noise import SystemSampler
 from federation.protocol.plan import Plan
 from federation.protocol.queries import Answer, Query
 from federation.protocol.round_messages import RegistrationRequest
-from federation.protocol.service_messages import Hint
+from federation.protocol.service_messages import Hint, Notice
 from federation.protocol.services import ProviderMethod
 from federation.runtime.clock import SECONDS_PER_HOUR, now_hour
 from federation.runtime.key_files import read, read_key
@@ -127,10 +127,17 @@ def _take_hints(home: Path, online: Online) -> None:
             log = HintLog(connection)
             for notice, signature in online.watch(log.cursor()):
                 lease_ends.take(home, log, notice, time.time(), signature)
-                kind = "hint" if isinstance(notice, Hint) else "lease_end"
-                logger.info("%s %d", kind, notice.number, extra={"event": kind, "number": notice.number})
+                _log(notice)
     except (PharoahError, sqlite3.Error) as error:
         logger.warning("no hints are received: %s", error, extra={"error": type(error).__name__})
+
+
+def _log(notice: Notice) -> None:
+    if isinstance(notice, Hint):
+        logger.info("hint %d", notice.number, extra={"event": "hint", "number": notice.number})
+    else:
+        fields = {"event": "lease_end", "number": notice.number, "change": notice.change.value}
+        logger.info("end of lease %s: %s", notice.lease, notice.change.value, extra=fields)
 
 
 def _take_leases(tenant: Tenant, provider: Peer, start_hour: int, end_hour: int) -> None:

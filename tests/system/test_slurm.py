@@ -26,7 +26,9 @@ from federation.runtime.key_files import read_key
 from provider_server.fleet.outage_files import read_outages
 from simulation.run import processes
 from simulation.run.processes import Places
+from tenant_client.records.attempts import Attempt, AttemptState
 from tenant_client.run.run_directory import LEASE_KEY
+from tests.jobs.wrapped import attempts as attempts_of
 from tests.support.slurm import CLUSTER, Cluster, cluster
 from tests.support.traces import Transformer, convnet, profiled
 from tests.support.waiting import until
@@ -288,10 +290,10 @@ ENDLESS = """#!/bin/sh
 def test_a_lease_that_was_ended_is_told_with_its_attempt(cloud: Cloud) -> None:
     """By the programs alone: Slurm, the provider that follows it, and the tenant's node."""
     (cloud.places.root / "endless.sh").write_text(ENDLESS.format(tenant=cloud.tenant))
-    names = {}
+    names: dict[str, str] = {}
 
-    def attempts() -> dict[str, dict[str, Any]]:
-        return {names[one["unit"]]: one for one in cloud.journal(2) if one["unit"] in names}
+    def attempts() -> dict[str, Attempt]:
+        return {names[one.unit]: one for one in attempts_of(cloud.places.tenant(2)) if one.unit in names}
 
     with processes.running(cloud.places, lambda _: None), following(cloud):
         jobs = {
@@ -303,28 +305,29 @@ def test_a_lease_that_was_ended_is_told_with_its_attempt(cloud: Cloud) -> None:
         }  # fmt: skip
         key = read_key(cloud.places.tenant(2) / LEASE_KEY)
         names |= {str(lease_of_job(key, CLUSTER, job, 0)): word for job, word in jobs.items()}
-        until(lambda: [one["state"] for one in attempts().values()] == ["running"] * 2, "both run")
+        until(lambda: [one.state for one in attempts().values()] == [AttemptState.RUNNING] * 2, "both run")
         for job, word in jobs.items():
             cloud.cluster.run(*(["scontrol", "requeue"] if word == "requeue" else ["scancel"]), str(job))
 
-        def told() -> dict[str, dict[str, Any]] | None:
+        def told() -> dict[str, Attempt] | None:
             found = attempts()
             return found if all("lease_end" in kinds(one) for one in found.values()) else None
 
         ended = until(told, "the tenant is told of both ends")
-        assert {word: (one["state"], one["cause"]["reason"]) for word, one in ended.items()} == {
-            "requeue": ("stopped", "preempted"),
-            "cancel": ("stopped", "cancelled"),
+        assert {word: (one.state, one.cause.reason) for word, one in ended.items()} == {
+            "requeue": (AttemptState.STOPPED, "preempted"),
+            "cancel": (AttemptState.STOPPED, "cancelled"),
         }
-        assert "(requeued)" in ended["requeue"]["findings"][-1]["text"]
-        assert "ended early at" in ended["cancel"]["cause"]["sentence"]
+        assert "(requeued)" in ended["requeue"].findings[-1]["text"]
+        assert "ended early at" in ended["cancel"].cause.sentence
         cloud.cluster.ended(list(jobs))
-    (shown,) = json.loads(cloud.as_tenant(2, "evidence", next(iter(names)), "--json"))["entries"][-1:]
-    assert shown
+    for lease in names:
+        shown = json.loads(cloud.as_tenant(2, "evidence", lease, "--json"))["entries"]
+        assert [one["shown"] for one in shown if one["kind"] == "end"] == [True]
 
 
-def kinds(attempt: dict[str, Any]) -> list[str]:
-    return [finding["kind"] for finding in attempt["findings"]]
+def kinds(attempt: Attempt) -> list[str]:
+    return [finding["kind"] for finding in attempt.findings]
 
 
 def test_a_drained_node_is_an_outage_by_its_reason(cloud: Cloud, tmp_path: Path) -> None:
