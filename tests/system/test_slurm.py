@@ -24,12 +24,14 @@ from federation.protocol.plan import HOURS_PER_WEEK
 from federation.runtime.clock import now_hour
 from federation.runtime.key_files import read_key
 from provider_server.fleet.outage_files import read_outages
+from provider_server.fleet.slurm import read_starts
+from provider_server.intake.slurm import SACCT
 from simulation.run import processes
 from simulation.run.processes import Places
 from tenant_client.records.attempts import Attempt, AttemptState
 from tenant_client.run.run_directory import LEASE_KEY
 from tests.jobs.wrapped import attempts as attempts_of
-from tests.support.slurm import CLUSTER, Cluster, cluster
+from tests.support.slurm import CLUSTER, Cluster, cluster, rest_answer
 from tests.support.traces import Transformer, convnet, profiled
 from tests.support.waiting import until
 
@@ -342,3 +344,13 @@ def test_a_drained_node_is_an_outage_by_its_reason(cloud: Cloud, tmp_path: Path)
     (row,) = read_outages(tmp_path / "nodes.txt").rows.iter_rows(named=True)
     assert (row["node"], row["kind"], row["end_h"]) == ("n4", "hardware/network/NHC: check_hw_ib: no IB", None)
     assert row["start_h"] == pytest.approx(now_hour(), abs=0.2)
+
+
+def test_slurmrestd_tells_the_same_starts_as_sacct(cloud: Cloud) -> None:
+    again = '[ -n "$SLURM_RESTART_COUNT" ] || scontrol requeue $SLURM_JOB_ID'
+    job = cloud.cluster.submit("-A", "lab-1", "--requeue", "-o", "/dev/null", "--wrap", again)
+    cloud.cluster.ended([job])
+    by_sacct = cloud.cluster.run(*SACCT, "--starttime=now-60minutes").encode()
+    by_rest = rest_answer(cloud.cluster, "/slurmdb/v0.0.38/jobs?start_time=now-60minutes")
+    assert read_starts(by_rest) == read_starts(by_sacct)
+    assert [start.restarts for start in read_starts(by_rest) if start.job == job] == [0, 1]
