@@ -150,13 +150,22 @@ def test_each_part_of_the_fitted_fleet_is_needed(without: dict[str, float], miss
 
 
 @needs_trace
+def test_nodes_fail_after_repairs_as_in_the_half_that_was_not_fitted() -> None:
+    of_nodes = {"node_gap_shape", "ratio_7_days", "ratio_30_days", "ks_node_gaps"}
+    rows = {row.name: row for row in world.compared(TRACE, "second", list(world.steps("second", 60, 0, 7_000))).rows}
+    assert not of_nodes & set(rows["fitted"].off)
+    assert of_nodes <= set(rows["exponential"].off)
+
+
+@needs_trace
 @pytest.mark.nightly
-def test_the_shipped_cloud_lacks_recency_and_bursts_and_has_them_with_histories() -> None:
-    drawn = list(world.steps("second", 200, 3, 9_000))
+def test_the_shipped_cloud_lacks_recency_and_has_it_with_histories_and_reasons_are_those_of_acme() -> None:
+    of_nodes = {"node_gap_shape", "ratio_7_days", "ratio_30_days"}
+    drawn = [each for each in world.steps("second", 1, 4, 9_000) if each[0].startswith("regional")]
     rows = {row.name: row for row in world.compared(TRACE, "second", drawn).rows}
-    assert {"ratio_7_days", "node_gap_shape", "ks_node_gaps"} <= set(rows["regional"].off)
-    assert "reasons_from_acme" not in rows["regional"].off
-    assert "lost_time_from_acme" not in rows["regional"].off
+    assert of_nodes <= set(rows["regional"].off)
+    assert not of_nodes & set(rows["regional_histories"].off)
+    assert not {"reasons_from_acme", "lost_time_from_acme", "classes_from_trace"} & set(rows["regional"].off)
 
 
 @needs_trace
