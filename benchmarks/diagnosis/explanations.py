@@ -6,9 +6,9 @@ A case is a line of `explanations/cases.jsonl`; README.md there says what it has
 logs are, so that part is the tool's own work; findings, hints, own runs, tests and the bundle's verdict come in as the
 case has them. The halves are split by a hash of the case's name: weights were set on the seen one.
 
-`--half folders` scores the cases of `two_sided/` instead, which others wrote: the tenant's half is diagnosed, and of what
-a diagnosis of the provider's half says about hosts of the job a hint is made, 10 times the usual hazard, half an hour
-before the end.
+`--half folders` scores the cases of `two_sided/` instead, which others wrote: the tenant's half is diagnosed, and of
+what a diagnosis of the provider's half says about hosts of the job a hint is made, 10 times the usual hazard, half an
+hour before the end.
 """
 
 import argparse

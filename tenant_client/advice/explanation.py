@@ -34,7 +34,8 @@ from tenant_client.sources.reasons import REASONS, UNKNOWN, somebody_ended
 _TEXT = 200
 UNDECIDED_WEIGHT = 1.6  # what a cause must weigh to be named
 CLOSE = 0.4  # two causes of different sides that differ less are not told apart
-_SCRIPT, _FRAMEWORK, _ENDED = 5.0, 4.0, 9.0
+_OF_DOMAIN: Mapping[Domain | None, float] = MappingProxyType({Domain.SCRIPT: 5.0, Domain.FRAMEWORK: 4.0})
+_ENDED = 9.0
 _STOPPED = 2.0
 _MOST_OF_A_HINT, _ESCALATED, _CLEARED = 3.5, 0.3, 0.15
 _LATE = ((0.0, 1.0), (1.0, 0.8), (6.0, 0.3))  # hours after the end up to which a hint still counts, and how much
@@ -124,7 +125,7 @@ class HintFact:
 
 @dataclass(frozen=True)
 class RunCounts:
-    """Own runs of the same structure, this one left out: failed for the same reason or worked, on its context or not."""
+    """Own runs of the same structure, this one too: failed for the same reason or worked, on its context or away."""
 
     here_failed: int = 0
     here_worked: int = 0
@@ -278,7 +279,7 @@ def _weights_of(reason: str) -> Weights:
         return {}
     if known.parent in table and known.domain is None:
         return table[known.parent]
-    return {"code": {Domain.SCRIPT: _SCRIPT, Domain.FRAMEWORK: _FRAMEWORK}.get(known.domain or "", 0.0)}
+    return {"code": _OF_DOMAIN[known.domain]} if known.domain in _OF_DOMAIN else {}
 
 
 def _of_words(table: Sequence[_Words], text: str, who: str) -> Iterator[Clue]:
