@@ -132,7 +132,7 @@ class Scene:
 
     def hints(self, number: int) -> Sequence[Hint]:
         with closing(self.grounds.provider(self.root)) as provider:
-            return provider.hints.after(self.tenant(number), 0)
+            return [hint for hint in provider.hints.after(self.tenant(number), 0) if isinstance(hint, Hint)]
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(name, labels)
