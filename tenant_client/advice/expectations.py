@@ -10,8 +10,8 @@
 | hang_free | time without a reported hang | time that was watched |
 | restarts | restarts within the target | restarts |
 
-- Steps are kept if their attempt succeeded or still runs, or if a checkpoint had them. A checkpoint that the hook did
-  not see counts as none.
+- Steps are kept if their attempt succeeded or still runs, or if a checkpoint had them. Where the hook saw no checkpoint
+  of an attempt, what was lost is not known: goodput is then an upper bound, and says so.
 - The usual step time is the median of slices, weighted by steps: a lease that is slow throughout is measured against
   itself.
 """
@@ -32,11 +32,12 @@ _KEEPS = (AttemptState.SUCCEEDED, AttemptState.RUNNING)
 NO_STEPS = "no step of a PyTorch optimiser was seen, or it ran before steps were kept"
 NOT_WATCHED = "it was not watched (--no-watch), or ran before this was kept"
 NO_RESTART = "nothing was restarted"
+AT_MOST = "goodput at most: no checkpoint was seen, so what a failure lost is not known"
 
 
 @dataclass(frozen=True)
 class Indicator:
-    """An objective of a lease: the share that was good, and whether that meets the target; else `why` it is unknown."""
+    """An objective of a lease: the share that was good, whether that meets the target, and `why` what is not known."""
 
     objective: Objective
     share: float | None
@@ -50,7 +51,7 @@ class LeaseExpectations:
     """A lease: its hours, its four indicators, and what they rest on.
 
     `step_s` is the usual step time; `step_variation` the coefficient of variation of step times (standard deviation
-    over mean); `restart_s` the median time from an end to the first step after it.
+    over mean); `restart_s` the median time from an end to the first step after it. `lost_steps` None: not known.
     """
 
     lease: str
@@ -61,7 +62,7 @@ class LeaseExpectations:
     step_variation: float | None
     hang_free_hours: float | None
     restart_s: float | None
-    lost_steps: int
+    lost_steps: int | None
 
 
 @dataclass(frozen=True)
@@ -132,24 +133,27 @@ def _lease(
     variance = max(0.0, sum(one.squares for one in paced) / timed - mean_s * mean_s) if timed else 0.0
     watched_s = sum(one.observed_s for one in paced)
     begin_s, end_s = _span(own, slices, now_s)
-    lost = sum(attempt_steps - kept for attempt_steps, kept in (_kept(one, slices) for one in own))
+    lost = [_lost(one, slices) for one in own]
+    known = None if None in lost else sum(one for one in lost if one is not None)
     return LeaseExpectations(
         lease=own[0].unit,
         job=job,
         hours=(end_s - begin_s) / HOUR_S,
-        indicators=tuple(_indicator(objective, cells, targets) for objective in Objective),
+        indicators=tuple(_indicator(one, cells, targets, AT_MOST if known is None else "") for one in Objective),
         step_s=_usual_s(paced),
         step_variation=math.sqrt(variance) / mean_s if mean_s else None,
         hang_free_hours=(watched_s - sum(one.hang_s for one in paced)) / HOUR_S if watched_s else None,
         restart_s=median(one.took_s for one in restarts) if restarts else None,
-        lost_steps=lost,
+        lost_steps=known,
     )
 
 
-def _indicator(objective: Objective, cells: Iterable[Cell], targets: Targets) -> Indicator:
+def _indicator(objective: Objective, cells: Iterable[Cell], targets: Targets, at_most: str) -> Indicator:
     share, target = share_of(cells, objective), targets.shares[objective]
-    why = {Objective.HANG_FREE: NOT_WATCHED, Objective.RESTARTS: NO_RESTART}.get(objective, NO_STEPS)
-    return Indicator(objective, share, target, None if share is None else share >= target, why if share is None else "")
+    if share is None:
+        why = {Objective.HANG_FREE: NOT_WATCHED, Objective.RESTARTS: NO_RESTART}.get(objective, NO_STEPS)
+        return Indicator(objective, None, target, None, why)
+    return Indicator(objective, share, target, share >= target, at_most if objective is Objective.GOODPUT else "")
 
 
 def _cells(
@@ -193,18 +197,19 @@ def _usual_s(paced: Iterable[Slice]) -> float | None:
     return None
 
 
-def _kept(attempt: Attempt, slices: Slices) -> tuple[int, int]:
-    """Steps that were done, and how many of them were kept."""
+def _lost(attempt: Attempt, slices: Slices) -> int | None:
+    """Steps that were done and not kept; None where no checkpoint was seen that tells."""
     own = slices.get((attempt.unit, attempt.attempt), ())
-    done = sum(one.steps for one in own)
-    if attempt.state in _KEEPS:
-        return done, done
-    return done, min(done, max((one.saved for one in own if one.saved is not None), default=0))
+    done, saved = sum(one.steps for one in own), [one.saved for one in own if one.saved is not None]
+    if attempt.state in _KEEPS or not done:
+        return 0
+    return max(0, done - max(saved)) if saved else None
 
 
 def _kept_by_slice(attempt: Attempt, slices: Slices) -> Iterable[tuple[int, int]]:
-    left = _kept(attempt, slices)[1]
-    for one in slices.get((attempt.unit, attempt.attempt), ()):
+    own = slices.get((attempt.unit, attempt.attempt), ())
+    left = sum(one.steps for one in own) - (_lost(attempt, slices) or 0)
+    for one in own:
         yield one.at_s, min(left, one.steps)
         left -= min(left, one.steps)
 

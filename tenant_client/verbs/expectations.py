@@ -12,7 +12,8 @@ from tenant_client.verbs.console import Home, failing, journalled
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tenant_client.advice.expectations import Budget, LeaseExpectations, Report
+    from tenant_client.advice.error_budget import Budget
+    from tenant_client.advice.expectations import LeaseExpectations, Report
 
 
 def expectations(
@@ -63,7 +64,8 @@ def _of_lease(one: "LeaseExpectations") -> "Iterator[str]":
             yield f"{name} unknown: {indicator.why}"
             continue
         met = "" if indicator.met else ", missed"
-        more = f"; {details[indicator.objective]}" if details[indicator.objective] else ""
+        known = indicator.why or details[indicator.objective]
+        more = f"; {known}" if known else ""
         yield f"{name} {indicator.share:6.1%} (target {indicator.target:.1%}{met}){more}"
 
 

@@ -10,7 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from tenant_client.advice.error_budget import DAY_S, HOUR_S, Alert, Budget, Cell, Objective, Targets, budget_of
-from tenant_client.advice.expectations import NO_RESTART, NO_STEPS, NOT_WATCHED, LeaseExpectations, Report, report
+from tenant_client.advice.expectations import (
+    AT_MOST,
+    NO_RESTART,
+    NO_STEPS,
+    NOT_WATCHED,
+    LeaseExpectations,
+    Report,
+    report,
+)
 from tenant_client.cli import app
 from tenant_client.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
@@ -73,18 +81,20 @@ def test_a_lease_that_only_steps_delivers_all() -> None:
     [
         (SUCCEEDED, None, 1.0, 0),
         (RUNNING, None, 1.0, 0),
-        (FAILED, None, 0.0, 1200),
+        (FAILED, None, 1.0, None),
         (FAILED, 900, 0.75, 300),
         (STOPPED, 1200, 1.0, 0),
         (INTERRUPTED, 600, 0.5, 600),
     ],
 )
 def test_steps_that_no_checkpoint_had_are_lost_where_an_attempt_did_not_succeed(
-    state: AttemptState, saved: int | None, share: float, lost: int
+    state: AttemptState, saved: int | None, share: float, lost: int | None
 ) -> None:
+    """Where none was seen, the share is an upper bound, and says so."""
     end = None if state is RUNNING else 2
     (lease,) = of([attempt(1, state, 0, end)], [full(0), full(1, saved=saved)], now=2).leases
     assert (shares(lease)["goodput"], lease.lost_steps) == (share, lost)
+    assert lease.indicators[0].why == (AT_MOST if lost is None else "")
 
 
 def test_slow_steps_checkpoints_and_the_time_between_attempts_are_not_productive() -> None:
@@ -133,8 +143,8 @@ def test_a_lease_whose_end_nobody_saw_ended_with_its_last_slice() -> None:
 
 def test_only_the_leases_that_were_asked_for_count() -> None:
     both = [attempt(1, SUCCEEDED, 0, 1, "aa"), attempt(1, FAILED, 0, 1, "bb")]
-    assert [lease.lease for lease in of(both, [full(0)], [full(0)]).leases] == ["bb", "aa"]
-    seen = of(both, [full(0)], [full(0)], lease="b")
+    assert [lease.lease for lease in of(both, [full(0)], [full(0, saved=0)]).leases] == ["bb", "aa"]
+    seen = of(both, [full(0)], [full(0, saved=0)], lease="b")
     assert [lease.lease for lease in seen.leases] == ["bb"]
     assert budget(seen, Objective.GOODPUT).share == 0.0
     assert not seen.is_met
