@@ -9,6 +9,7 @@ from tenant_client.verbs import (
     evidence,
     exclude,
     expectations,
+    explain,
     federation,
     gate,
     hints,
@@ -33,7 +34,9 @@ app.add(JOBS, job.run, cls=job.JobCommand, context_settings={"allow_interspersed
 app.add(JOBS, job.attach, hints.watch, status.status, status.leases)
 app.add_typer(owner.journal, rich_help_panel=JOBS)
 app.add(JOBS, expectations.expectations)
-app.add(JOBS, job.diagnose, path.path, stragglers.stragglers, restart.restart, status.reasons, job.teach)
+app.add(
+    JOBS, job.diagnose, explain.explain, path.path, stragglers.stragglers, restart.restart, status.reasons, job.teach
+)
 app.add(JOBS, incidents.helped, incidents.rules)
 app.add(BEFORE, check.check, cls=AskingVerb)
 app.add(BEFORE, gate.gate, exclude.exclude, admission.admission)

@@ -20,7 +20,7 @@ from federation.runtime.sqlite import reporting
 from tenant_client.advice.hints import HintLog, action_of, end_of, episodes, reason_of
 from tenant_client.advice.own_history import own_history
 from tenant_client.disclosure import owner_view
-from tenant_client.disclosure.happened import Happened, what_happened
+from tenant_client.disclosure.happened import ExplainedAttempt, Happened, what_happened
 from tenant_client.disclosure.owner_view import Budget, Sent
 from tenant_client.home import open_tenant
 from tenant_client.records.attempts import Attempt
@@ -77,7 +77,8 @@ class House:
     """Everything but the bytes; `bundle` is the number of the newest one.
 
     `away` says why there is no federation to speak of. `leases` begin with the worst verdicts, `attempts` and `hints`
-    with the newest. `incidents` are lines about failures, by lease and attempt: how sure, what helped, what it is like.
+    with the newest. `incidents` are lines about failures, by lease and attempt: how sure, what helped, what it is like;
+    `explanations` what both sides together tell of them.
     """
 
     away: str
@@ -86,6 +87,7 @@ class House:
     verdicts: tuple[tuple[str, int], ...]
     attempts: tuple[Attempt, ...]
     incidents: Mapping[tuple[str, int], tuple[str, ...]]
+    explanations: Mapping[tuple[str, int], ExplainedAttempt]
     failures: tuple[tuple[str, int], ...]
     hints: tuple[HintView, ...]
     budget: Budget | None
@@ -139,6 +141,7 @@ def _told(
         verdicts=tuple((_said(one), verdicts[_said(one)]) for one in _WORST_FIRST),
         attempts=happened.attempts[::-1],
         incidents={(one.lease, one.attempt): one.words for one in happened.incidents},
+        explanations={(one.lease, one.attempt): one for one in happened.explanations},
         failures=tuple(Counter(one.failure.reason for one in happened.failures).most_common()),
         hints=hints,
         budget=budget,
