@@ -96,10 +96,8 @@ class House:
 
 def house(home: Path, now_h: float) -> House:
     """As things are now; HomeError where nothing is journalled, StorageFailed where the disk does not answer."""
-    if not (home / "tenant.db").exists():
-        raise HomeError(f"the journal is empty: {home}", hint="run a job with `pharoah-tenant run`, or pass --home")
     with reporting():
-        with closing(open_database(home / "tenant.db")) as connection:
+        with closing(open_database(journal(home))) as connection:
             happened = what_happened(connection)
             log = HintLog(connection)
             hints, ends = _hints(log, now_h), {str(lease): end_of(end) for lease, end in log.ends().items()}
@@ -111,6 +109,13 @@ def house(home: Path, now_h: float) -> House:
             return _told(happened, hints, ends, None, error.what, None, None)
         with closing(tenant):
             return _told(happened, hints, ends, checker, "", owner_view.budget(tenant), owner_view.sent(tenant))
+
+
+def journal(home: Path) -> Path:
+    """The home's database; HomeError where there is none."""
+    if not (home / "tenant.db").exists():
+        raise HomeError(f"the journal is empty: {home}", hint="run a job with `pharoah-tenant run`, or pass --home")
+    return home / "tenant.db"
 
 
 def opened(home: Path) -> Tenant:
