@@ -22,7 +22,8 @@ from typing import Any
 
 from benchmarks.diagnosis import two_sided
 from benchmarks.diagnosis.answers import Answer
-from tenant_client.advice.explanation import Explanation, FailureFacts, FindingFact, HintFact, RunCounts, explain
+from tenant_client.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts
+from tenant_client.advice.explanation import Explanation, explain
 from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, gather
 from tenant_client.sources import exit_status
 

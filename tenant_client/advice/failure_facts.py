@@ -13,7 +13,8 @@ from federation.protocol.check import check
 from federation.protocol.service_messages import Hint, HintState
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.sqlite import Connection
-from tenant_client.advice.explanation import Explanation, FailureFacts, FindingFact, HintFact, RunCounts, explain
+from tenant_client.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts
+from tenant_client.advice.explanation import Explanation, explain
 from tenant_client.advice.hints import Episode, HintLog, episodes
 from tenant_client.advice.own_runs import Run, own_runs, runs_of
 from tenant_client.records import outcomes

@@ -13,16 +13,8 @@ from benchmarks.diagnosis import explanations as bench
 from crypto.ids import LeaseId
 from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
 from federation.protocol.service_messages import HintState, Suspicion
-from tenant_client.advice.explanation import (
-    SIDES,
-    FailureCause,
-    FailureFacts,
-    FailureSide,
-    FindingFact,
-    HintFact,
-    RunCounts,
-    explain,
-)
+from tenant_client.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts
+from tenant_client.advice.explanation import SIDES, FailureCause, FailureSide, explain
 from tenant_client.advice.failure_facts import Known, explanations, facts_of, newest
 from tenant_client.advice.hints import HintLog
 from tenant_client.advice.own_runs import Run
