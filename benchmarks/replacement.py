@@ -97,7 +97,7 @@ def judged(
 
 
 def _is_kept(steps: Sequence[dict[str, Any]], hang_s: float, resumed_at: int, done: int) -> bool:
-    """Whether the steps since the checkpoint are trained again, each with its loss on each rank, and none is left out."""
+    """Whether each step since the checkpoint is trained again on each rank, with its loss of the first time."""
     before = {(one["step"], one["rank"]): one["loss"] for one in steps if one["at_s"] < hang_s}
     after = {(one["step"], one["rank"]): one["loss"] for one in steps if one["at_s"] > hang_s}
     again = [key for key in before if key[0] > resumed_at]

@@ -2,7 +2,7 @@
 
     python nodes.py FOLDER STEPS
 
-- `--nnodes=2:3` lets the job go on with two nodes if no spare comes.
+- `--nnodes=2:3` lets the job go on with two nodes if no spare comes within 20 s (`last_call_timeout`).
 - The store is in this process, beside the agents, so any node may be lost.
 - The standby has torch loaded and joins when `join` is in the folder. It is no fourth agent from the start: torch keeps
   one in a redundancy list, and once that agent is in the waiting list instead, every start of all ranks is the last
@@ -23,7 +23,7 @@ from pathlib import Path
 from torch.distributed import TCPStore, run as torchrun
 
 NODES, SPARE, STANDBY = ("node-a", "node-b", "node-c"), "node-d", "standby"
-CONF = "is_host=0,keep_alive_interval=1,keep_alive_max_attempt=4,last_call_timeout=5"
+CONF = "is_host=0,keep_alive_interval=1,keep_alive_max_attempt=4,last_call_timeout=20"
 JOB = Path(__file__).with_name("train.py")
 
 

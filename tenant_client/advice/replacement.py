@@ -145,9 +145,9 @@ def _isolate(finding: FindingFact | None, hazard: HazardFact, nodes: Nodes) -> R
     group = ", ".join(dict.fromkeys(map(nodes.of, ranks))) or ", ".join(nodes.names) or "all nodes of the lease"
     why = "; ".join(_reasons(finding, hazard))
     steps = (
-        f"isolate: save a checkpoint if ranks still move, end the job on {group}, and start nothing else there",
-        f"test: `pharoah-tenant confirm pairs` over {group}, or the micro-benchmark that a hint names",
-        "return: what passes goes back to the job or becomes a spare; what fails stays out and is told to the provider",
+        f"isolate {group}: save a checkpoint if ranks still move, end the job there, and start nothing else",
+        f"test {group}: each pair by `pharoah-tenant confirm interconnect --partner`, each node by `confirm`",
+        "return what passes to the job or the spares; keep out what fails, and tell the provider: `confirm --tell`",
         "if all pass: restart from the last checkpoint; another such verdict replaces the whole group",
     )
     return ReplacementPlan(Decision.ISOLATE, "", "", f"undecided: {why}", 0.0, 0.0, tuple(ranks), steps)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FINE, REPLACE, ISOLATE = 0, 1, 3
 
 
-def replacement(  # noqa: PLR0913 -- the options of the verb
+def replacement(
     home: Home,
     lease: Lease,
     spare: Annotated[
