@@ -76,9 +76,7 @@ def spares(
     print_rows([row], _lines, as_json=as_json)
 
 
-def _seen(
-    outages: "Outages", nodes: int, window: tuple[float, float], availability: float
-) -> "tuple[Floats, int]":
+def _seen(outages: "Outages", nodes: int, window: tuple[float, float], availability: float) -> "tuple[Floats, int]":
     """The share of the window in which each node was down, and how many were down at once."""
     import numpy as np
 

@@ -104,7 +104,7 @@ def test_the_verb_by_rates_and_by_outages(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not TRACE.exists(), reason=f"../shared/data/infinitehbd/{TRACE.name} is missing")
 def test_the_published_trace_is_no_pool_of_nodes_that_fail_by_themselves() -> None:
-    """With its own half's shares the count is 1 off in the second half, and 12 in the first, where faults come together."""
+    """By its own shares the count is 1 off in the second half, and 12 in the first, where faults come together."""
     first = asked("--nodes", 400, "--events", TRACE, "--end", 4188)
     second = asked("--nodes", 400, "--events", TRACE, "--start", 4188)
     assert [(row["spares"], row["peak"]) for row in (first, second)] == [(20, 32), (12, 13)]
