@@ -2,11 +2,11 @@
 
     python benchmarks/placement.py [judged] [less_short_work] [developed]
 
-The second half (days 174 to 348) of 400 GPU servers (InfiniteHBD, SIGCOMM '25): a node goes down when the trace says so,
-whatever runs on it, and interrupts the job that it meets. Long jobs have a quota of nodes, as pretraining has in Acme,
-and there is always another one waiting; short jobs take of the rest when they come. A job takes whole nodes. While a
-long one within its quota waits for nodes, nothing shorter starts. An interrupted job goes back to the head of the queue
-with what is left to do, and up to an hour of it again. All ways meet the same jobs, outages and capacity.
+The second half (days 174 to 348) of 400 GPU servers (InfiniteHBD, SIGCOMM '25): a node goes down when the trace says
+so, whatever runs on it, and interrupts the job that it meets. Long jobs have a quota of nodes, as pretraining has in
+Acme, and there is always another one waiting; short jobs take of the rest when they come. A job takes whole nodes.
+While a long one within its quota waits for nodes, nothing shorter starts. An interrupted job goes back to the head of
+the queue with what is left to do, and up to an hour of it again. All ways meet the same jobs, outages and capacity.
 
 | way | takes of the free nodes |
 |---|---|
@@ -15,11 +15,11 @@ with what is left to do, and up to an hour of it again. All ways meet the same j
 | `by_hazard` | long jobs the healthiest, short ones the riskiest (`provider_server.analysis.placement.choose`) |
 | `none_with_history` | long jobs avoid nodes that ever went down, at random otherwise: the simplest rule |
 
-The hazard of a node is that of `provider_server/analysis/probation.toml`, learnt from days 0 to 174, and of the node's own
-outages before that hour (`standing`), looked up every six hours. Jobs are drawn: long ones of 4 to 32 nodes and a median
-of two days, with 65% of the nodes, short ones of 1 or 2 nodes and a median of three hours, which ask for 20% of the nodes'
-hours (`less_short_work`: 75% and 10%). `developed` is the same on the first half, on which the model was learnt; all of
-this was set there.
+The hazard of a node is that of `provider_server/analysis/probation.toml`, learnt from days 0 to 174, and of the node's
+own outages before that hour (`standing`), looked up every six hours. Jobs are drawn: long ones of 4 to 32 nodes and a
+median of two days, with 65% of the nodes, short ones of 1 or 2 nodes and a median of three hours, which ask for 20% of
+the nodes' hours (`less_short_work`: 75% and 10%). `developed` is the same on the first half, on which the model was
+learnt; all of this was set there.
 """
 
 import heapq
@@ -43,7 +43,7 @@ SEEDS = 20
 LONG_NODES, LONG_MEDIAN_H, LONG_SD = (4, 8, 16, 32), 48.0, 0.6
 SHORT_NODES, SHORT_MEDIAN_H, SHORT_SD = (1, 2), 3.0, 0.7
 AGAIN_H = 1.0  # at most lost by an interruption, with the restart
-Picks = Callable[["Fleet", NDArray[np.int64], int, bool], NDArray[np.int64]]
+Picks = Callable[["Fleet", NDArray[np.int64], "Job"], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,24 +108,27 @@ class Fleet:
         return int((self.now_h - self.of.begin_h) // LOOK_H)
 
 
-def by_hazard(fleet: Fleet, free: NDArray[np.int64], count: int, is_long: bool) -> NDArray[np.int64]:
-    """Of nodes that came back since the last look the hazard is that of any node that just came back: the highest."""
+def by_hazard(fleet: Fleet, free: NDArray[np.int64], job: Job) -> NDArray[np.int64]:
+    """Of a node that came back since the last look the hazard is taken for the highest."""
     free = fleet.rng.permutation(free)  # of those alike any
     rates = np.nan_to_num(fleet.of.rates[fleet.look(), free], nan=np.inf)
-    return free[choose(rates, count, is_long=is_long)]
+    return free[choose(rates, job.count, is_long=job.is_long)]
 
 
-def at_random(fleet: Fleet, free: NDArray[np.int64], count: int, _is_long: bool) -> NDArray[np.int64]:
-    return fleet.rng.choice(free, count, replace=False)
+def at_random(fleet: Fleet, free: NDArray[np.int64], job: Job) -> NDArray[np.int64]:
+    """Any of the free nodes."""
+    return fleet.rng.choice(free, job.count, replace=False)
 
 
-def by_name(_fleet: Fleet, free: NDArray[np.int64], count: int, _is_long: bool) -> NDArray[np.int64]:
-    return free[:count]
+def by_name(_fleet: Fleet, free: NDArray[np.int64], job: Job) -> NDArray[np.int64]:
+    """The first ones."""
+    return free[: job.count]
 
 
-def none_with_history(fleet: Fleet, free: NDArray[np.int64], count: int, is_long: bool) -> NDArray[np.int64]:
+def none_with_history(fleet: Fleet, free: NDArray[np.int64], job: Job) -> NDArray[np.int64]:
+    """Long jobs on nodes that never went down, where there are enough; others on those that did."""
     marks = fleet.of.has_history[fleet.look(), free] + 0.5 * fleet.rng.random(len(free))
-    return free[choose(marks, count, is_long=is_long)]
+    return free[choose(marks, job.count, is_long=job.is_long)]
 
 
 WAYS: dict[str, Picks] = {
@@ -149,64 +152,70 @@ def jobs(of: Trace, load: tuple[float, float], rng: np.random.Generator) -> list
     return [Job(place, is_long, count, hours, at) for place, (at, is_long, count, hours) in enumerate(sorted(found))]
 
 
-def replay(of: Trace, pick: Picks, load: tuple[float, float], seed: int) -> dict[str, float]:
-    """Interruptions, waits and node-hours done of one way."""
-    asked = jobs(of, load, np.random.default_rng([seed, 0]))
-    rng = np.random.default_rng([seed, 1])
-    fleet = Fleet(of, rng)
-    up, taken = of.up.copy(), np.full(NODES, -1)
-    waiting: dict[bool, deque[Job]] = {True: deque(), False: deque()}
-    events: list[tuple[float, int, int, int]] = [(job.asked_h, 0, job.number, 0) for job in asked]
-    events += [(at, 1, place, 0) for place, (at, *_) in enumerate(of.changes)]
-    heapq.heapify(events)
-    totals = dict.fromkeys(("hardware_long", "all_long", "hardware_short", "done_long", "done_short"), 0.0)
-    in_quota, waits = np.array([*(job.is_long for job in asked), False]), list[float]()  # the last: of a free node
+class Replay:
+    """One way on one draw of jobs."""
 
-    def stop(job: Job, *, is_done: bool) -> None:
-        ran_h = fleet.now_h - job.began_h
-        totals["done_long" if job.is_long else "done_short"] += job.count * ran_h
-        job.left_h = 0.0 if is_done else job.left_h - ran_h + min(AGAIN_H, ran_h)
-        taken[job.on], job.run = -1, job.run + 1
+    def __init__(self, of: Trace, pick: Picks, load: tuple[float, float], seed: int) -> None:
+        self.of, self.pick, self.quota = of, pick, load[0] * NODES
+        self.jobs = jobs(of, load, np.random.default_rng([seed, 0]))
+        self.fleet = Fleet(of, np.random.default_rng([seed, 1]))
+        self.up, self.taken = of.up.copy(), np.full(NODES, -1)
+        self.in_quota = np.array([*(job.is_long for job in self.jobs), False])  # the last: of a free node
+        self.waiting: dict[bool, deque[Job]] = {True: deque(), False: deque()}
+        self.events = [(job.asked_h, 0, job.number, 0) for job in self.jobs]
+        self.events += [(at, 1, place, 0) for place, (at, *_) in enumerate(of.changes)]
+        heapq.heapify(self.events)
+        self.totals = dict.fromkeys(("hardware_long", "all_long", "hardware_short", "done_long", "done_short"), 0.0)
+        self.waits: list[float] = []
 
-    def start() -> None:
+    def run(self) -> dict[str, float]:
+        """Interruptions, node-hours done, and the mean wait of short jobs."""
+        while self.events and self.events[0][0] < self.of.end_h:
+            self.fleet.now_h, kind, number, run = heapq.heappop(self.events)
+            if kind == 0:
+                self.waiting[self.jobs[number].is_long].append(self.jobs[number])
+            elif kind == 1:
+                self._change(*self.of.changes[number][1:])
+            elif self.jobs[number].run == run:  # it was not interrupted
+                self._stop(self.jobs[number], is_done=True)
+            self._start()
+        return {**self.totals, "wait_short_h": float(np.mean(self.waits))}
+
+    def _start(self) -> None:
         for is_long in (True, False):
-            queue = waiting[is_long]
-            while queue and not (is_long and in_quota[taken].sum() + queue[0].count > load[0] * NODES):
-                free = np.flatnonzero(up & (taken < 0))
+            queue = self.waiting[is_long]
+            while queue and not (is_long and self.in_quota[self.taken].sum() + queue[0].count > self.quota):
+                free = np.flatnonzero(self.up & (self.taken < 0))
                 if len(free) < queue[0].count:
                     return
                 job = queue.popleft()
-                job.on, job.began_h = pick(fleet, free, job.count, is_long).tolist(), fleet.now_h
-                taken[job.on] = job.number
+                job.on, job.began_h = self.pick(self.fleet, free, job).tolist(), self.fleet.now_h
+                self.taken[job.on] = job.number
                 if not (is_long or job.run):
-                    waits.append(fleet.now_h - job.asked_h)
-                heapq.heappush(events, (fleet.now_h + job.left_h, 2, job.number, job.run))
+                    self.waits.append(self.fleet.now_h - job.asked_h)
+                heapq.heappush(self.events, (self.fleet.now_h + job.left_h, 2, job.number, job.run))
 
-    while events and events[0][0] < of.end_h:
-        fleet.now_h, kind, number, run = heapq.heappop(events)
-        if kind == 0:
-            waiting[asked[number].is_long].append(asked[number])
-        elif kind == 2:
-            if asked[number].run != run:
-                continue  # it was interrupted
-            stop(asked[number], is_done=True)
-        else:
-            _, node, is_up, failed = of.changes[number]
-            up[node] = is_up
-            if not is_up and taken[node] >= 0:
-                job = asked[int(taken[node])]
-                stop(job, is_done=False)
-                waiting[job.is_long].appendleft(job)
-                totals["all_long"] += job.is_long
-                totals["hardware_long" if job.is_long else "hardware_short"] += failed
-        start()
-    return {**totals, "wait_short_h": float(np.mean(waits))}
+    def _change(self, node: int, is_up: bool, failed: bool) -> None:  # noqa: FBT001 - a row of the trace
+        self.up[node] = is_up
+        if is_up or self.taken[node] < 0:
+            return
+        job = self.jobs[int(self.taken[node])]
+        self._stop(job, is_done=False)
+        self.waiting[job.is_long].appendleft(job)
+        self.totals["all_long"] += job.is_long
+        self.totals["hardware_long" if job.is_long else "hardware_short"] += failed
+
+    def _stop(self, job: Job, *, is_done: bool) -> None:
+        ran_h = self.fleet.now_h - job.began_h
+        self.totals["done_long" if job.is_long else "done_short"] += job.count * ran_h
+        job.left_h = 0.0 if is_done else job.left_h - ran_h + min(AGAIN_H, ran_h)
+        self.taken[job.on], job.run = -1, job.run + 1
 
 
 def compared(begin_h: float, end_h: float, load: tuple[float, float]) -> Figure:
     """Each way's totals, means over the drawn jobs, and changes against `random` with least and most."""
     of = trace(begin_h, end_h)
-    found = {name: [replay(of, pick, load, seed) for seed in range(SEEDS)] for name, pick in WAYS.items()}
+    found = {name: [Replay(of, pick, load, seed).run() for seed in range(SEEDS)] for name, pick in WAYS.items()}
     figure: Figure = {"seeds": SEEDS}
     for name, runs in found.items():
         means = {key: round(float(np.mean([run[key] for run in runs])), 2) for key in runs[0]}

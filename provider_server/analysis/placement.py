@@ -1,4 +1,4 @@
-"""Placement by hazard: long jobs on healthy nodes, short trials and evaluations on risky ones. Advice; nothing is moved.
+"""Placement by hazard: long jobs on healthy nodes, short trials and evaluations on risky ones. Nothing is moved.
 
 A failure interrupts the job that it meets. Where jobs are alike but for their hours, the expected interruptions of long
 jobs are least if the longest has the lowest hazard: hazard × remaining hours, summed, is least when one rises as the

@@ -64,7 +64,7 @@ def placed(trial: Trial, bundles: Sequence[Bundle]) -> Iterator[tuple[str, Place
         for each in np.unique(week):
             here = np.flatnonzero(week == each)
             takes = (hours * leases.nodes[rows])[here]
-            capacity = np.bincount(own[here], takes, len(true))
+            capacity = np.bincount(own[here], takes, len(true)).astype(np.float64)
             place[here] = matched(hours[here], takes, rates[period[here[0]]], capacity)
         yield name, _expected(cloud, rows, place, own, week)
 
