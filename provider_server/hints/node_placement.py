@@ -57,9 +57,8 @@ def _row(one: NodeReport, probation: OnProbation, at_h: float, usual: float) -> 
     back_h = max((hour for hour in probation.back_h.get(one.node, ()) if hour <= at_h), default=None)
     repaired = 1.0 if back_h is None else probation.model.ratio(at_h - back_h)
     drifted = LEVEL_RATIOS[one.level - 1] if one.level else 1.0
-    rate = one.failures_per_1000_node_hours
-    row["times_usual"] = max(repaired, drifted)
-    row["failures_per_1000_node_hours"] = row["times_usual"] * (usual if rate is None else rate)
+    rate, times = one.failures_per_1000_node_hours, max(repaired, drifted)
+    row["times_usual"], row["failures_per_1000_node_hours"] = times, times * (usual if rate is None else rate)
     context = one.description or "no context"
     if drifted > 1.0 and drifted >= repaired:
         row["reason"] = f"build-up level {one.level}, suspected: {one.suspicion} ({context})"
