@@ -25,7 +25,10 @@ OF_FAILURE = ("domain", "reason")
 
 @dataclass(frozen=True)
 class Lease:
-    """Hours count from the federation's start; `end_h` is what is known of the end so far."""
+    """Hours count from the federation's start; `end_h` is what is known of the end so far.
+
+    `parts` are the tokens of the parts of the fabric that its nodes hang on, where the provider gives any.
+    """
 
     lease: LeaseId
     tenant: TenantId
@@ -33,6 +36,13 @@ class Lease:
     start_h: float
     end_h: float
     labels: Mapping[str, str]
+    parts: tuple[str, ...] = ()
+
+    def tokens(self, dimension: str) -> tuple[str, ...]:
+        """Its levels along a dimension of tokens: one, none, or several parts."""
+        if dimension == "part":
+            return self.parts
+        return (self.labels[dimension],) if dimension in self.labels else ()
 
 
 def context_tokens(secret: bytes, epoch: int, context: str, level: int) -> dict[str, str]:
