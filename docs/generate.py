@@ -30,6 +30,7 @@ import trustee.overview
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from federation.protocol import anchors, change_rules
+from federation.runtime import route
 from provider_server.intake import lease_events, lines
 from provider_server.learning import own_events
 from provider_server.operations import admin, overview as provider_overview, preflight
@@ -92,6 +93,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant journal show": happened.Happened,
     "pharoah-tenant journal fix": fixes.Fixed,
     "pharoah-tenant diagnose": told.Told,
+    "pharoah-tenant path": route.Routes,
     "pharoah-tenant stragglers": what_if.WhatIf,
     "pharoah-tenant stragglers LOGS": waits.Waits,
     "pharoah-tenant restart": restart.Restart,
@@ -147,6 +149,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider hazard --events": list[outage_text.OutagesRow],
     "pharoah-provider repaired": list[telemetry.RepairedRow],
     "pharoah-provider changes": change_rules.Judgement,
+    "pharoah-provider path": route.Routes,
     "pharoah-provider node-check": node_check.NodeCheck,
     "pharoah-provider own-failures": list[own_events.OwnFailuresRow],
     "pharoah-provider release": list[store.ReleaseRow],

@@ -15,6 +15,7 @@ from tenant_client.verbs import (
     job,
     owner,
     page,
+    path,
     restart,
     status,
     stragglers,
@@ -30,7 +31,7 @@ app = CommandLine(
 app.add(JOBS, job.run, cls=job.JobCommand, context_settings={"allow_interspersed_args": False})
 app.add(JOBS, job.attach, hints.watch, status.status, status.leases)
 app.add_typer(owner.journal, rich_help_panel=JOBS)
-app.add(JOBS, job.diagnose, stragglers.stragglers, restart.restart, status.reasons, job.teach)
+app.add(JOBS, job.diagnose, path.path, stragglers.stragglers, restart.restart, status.reasons, job.teach)
 app.add(JOBS, incidents.helped, incidents.rules)
 app.add(BEFORE, check.check, cls=AskingVerb)
 app.add(BEFORE, gate.gate, exclude.exclude, admission.admission)

@@ -20,6 +20,7 @@ from federation.protocol.noise import SystemSampler
 from federation.protocol.plan import Plan
 from federation.protocol.queries import Answer, Query
 from federation.protocol.round_messages import RegistrationRequest
+from federation.protocol.service_messages import Hint, Notice
 from federation.protocol.services import ProviderMethod
 from federation.runtime.clock import SECONDS_PER_HOUR, now_hour
 from federation.runtime.key_files import read, read_key
@@ -35,6 +36,7 @@ from tenant_client.records.database import open_database
 from tenant_client.records.journal import UnknownUnit
 from tenant_client.records.questions import noting
 from tenant_client.rounds.tenant import Tenant
+from tenant_client.run import lease_ends
 from tenant_client.settings import TenantSettings
 
 logger = logging.getLogger(__name__)
@@ -108,7 +110,7 @@ def _leases_needed(tenant: Tenant, verb: Query, payload: bytes) -> tuple[int, in
 
 @contextmanager
 def listening(home: Path) -> Iterator[None]:
-    """Stores the provider's hints meanwhile, in a thread, so that they reach running jobs without `watch`."""
+    """Stores the provider's hints and ends of leases meanwhile, in a thread, so that running jobs need no `watch`."""
     with connect.connected(home) as online:
         thread = threading.Thread(target=_take_hints, args=(home, online), name="hints", daemon=True)
         thread.start()
@@ -123,11 +125,19 @@ def _take_hints(home: Path, online: Online) -> None:
     try:
         with closing(open_database(home / "tenant.db")) as connection:
             log = HintLog(connection)
-            for hint, signature in online.watch(log.cursor()):
-                log.take(hint, time.time(), signature)
-                logger.info("hint %d", hint.number, extra={"event": "hint", "number": hint.number})
+            for notice, signature in online.watch(log.cursor()):
+                lease_ends.take(home, log, notice, time.time(), signature)
+                _log(notice)
     except (PharoahError, sqlite3.Error) as error:
         logger.warning("no hints are received: %s", error, extra={"error": type(error).__name__})
+
+
+def _log(notice: Notice) -> None:
+    if isinstance(notice, Hint):
+        logger.info("hint %d", notice.number, extra={"event": "hint", "number": notice.number})
+    else:
+        fields = {"event": "lease_end", "number": notice.number, "change": notice.change.value}
+        logger.info("end of lease %s: %s", notice.lease, notice.change.value, extra=fields)
 
 
 def _take_leases(tenant: Tenant, provider: Peer, start_hour: int, end_hour: int) -> None:

@@ -43,6 +43,7 @@ DEBIAN = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
     "slurmdbd": "slurmdbd",
+    "slurmrestd": "slurmrestd",
 }
 
 

@@ -3,21 +3,23 @@
 tenant → provider   Signed(SignIn)      who asks; the answer is a Session
 provider → tenant   Session             a bearer token for the calls below, for a while
 tenant → provider   CheckRequest        tokens of a workload and of a context; the answer is a CheckAnswer
-tenant → provider   WatchRequest        hints after this number, for as long as the tenant listens
+tenant → provider   WatchRequest        hints and ends after this number, for as long as the tenant listens
 provider → tenant   Signed(Hint)        the failure risk of one of the tenant's leases is raised, or normal again
+provider → tenant   Signed(LeaseEnd)    one of the tenant's leases ended, or its planned end is another one
 tenant → provider   Outcome             what a test confirmed; sent only if the tenant has opted in
 caller → server     Signed(Introduction)   who calls, in the metadata of a call (`federation.transport.introductions`)
 
 - A hint names a lease, and no device, node, serial number or other tenant. Its suspicion is a kind of hardware.
-- Hints of one tenant are numbered 1, 2, 3, …, with a gap only after a restore of the provider from a backup. No number
-  is used twice, so a tenant that stores the last number misses no hint.
+- Hints and ends of one tenant are numbered together, 1, 2, 3, …, with a gap only after a restore of the provider from
+  a backup. No number is used twice, so a tenant that stores the last number misses none.
+- An end says when, and whether the lease's job waits for another lease: no outcome, which is the tenant's.
 - The provider signs each, so that a tenant can show others what it was told (`tenant_client.evidence`).
 """
 
 import math
 from enum import IntEnum, StrEnum
 
-from crypto.codec import Count, Few, Many, Message, Number, Secret
+from crypto.codec import Bytes, Count, Few, Many, Message, Number, Secret, is_labelled
 from crypto.ids import Digest, LeaseId, TenantId, Token, VerifyKey
 from federation.protocol.bundle import HazardEntry, MismatchEntry
 
@@ -101,8 +103,8 @@ class CheckAnswer(Message, frozen=True, tag="pharoah/check-answer/1"):
         CheckVerdict(self.verdict)
 
 
-class WatchRequest(Secret, frozen=True, tag="pharoah/watch-request/1"):
-    """Every hint of mine after number `after`; 0 for all that are kept."""
+class WatchRequest(Secret, frozen=True, tag="pharoah/watch-request/2"):
+    """Every hint and end of mine after number `after`; 0 for all that are kept."""
 
     session: bytes
     after: Count
@@ -139,6 +141,41 @@ class Hint(Message, frozen=True, tag="pharoah/hint/1"):
             raise ValueError("ratio must be finite, not negative and within its interval")
         if not 0 <= self.probability <= 1:
             raise ValueError("probability must lie in [0, 1]")
+
+
+class LeaseChange(StrEnum):
+    """What became of a lease's end. `MOVED`: another one is planned. `REQUEUED`: its job waits for another lease."""
+
+    MOVED = "moved"
+    ENDED = "ended"
+    ENDED_EARLY = "ended_early"
+    REQUEUED = "requeued"
+
+
+class LeaseEnd(Message, frozen=True, tag="pharoah/lease-end/1"):
+    """The end of a lease, as the provider follows it: said at hour `at_h`, at hour `end_h`, planned before `planned_h`.
+
+    `planned_h` is None where no end was planned. It does not say who ended the lease: a lease ends with its job, too.
+    """
+
+    number: Count
+    at_h: Number
+    lease: LeaseId
+    change: LeaseChange
+    end_h: Number
+    planned_h: Number | None
+
+    def __post_init__(self) -> None:
+        if self.number < 1:
+            raise ValueError("ends are numbered from 1 on")
+
+
+Notice = Hint | LeaseEnd
+
+
+def kind_of_notice(body: Bytes) -> type[Hint] | type[LeaseEnd]:
+    """The kind that the bytes of a notice are labelled as; `Hint` for what is neither, which does not decode."""
+    return LeaseEnd if is_labelled(LeaseEnd, body) else Hint
 
 
 class Outcome(Secret, frozen=True, tag="pharoah/outcome/1"):

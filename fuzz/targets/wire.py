@@ -163,6 +163,7 @@ def some_online_messages(tenant: TenantId, token: Token) -> Iterator[Any]:
     yield service_messages.WatchRequest(session, 0)
     suspected = service_messages.HintState.RAISED, service_messages.Suspicion.MEMORY, 4.0, 2.0, 8.0, 0.3, 72.0
     yield service_messages.Hint(1, 500_000.5, lease, *suspected, service_messages.Action.CONFIRM, 1)
+    yield service_messages.LeaseEnd(2, 500_000.5, lease, service_messages.LeaseChange.REQUEUED, 500_000.0, 500_024.0)
     yield service_messages.Outcome(session, 1, lease, service_messages.Suspicion.MEMORY, True, 12.5)  # noqa: FBT003  # a field
 
 

@@ -47,6 +47,10 @@ SUSPICIONS: Mapping[str, Suspicion] = MappingProxyType(
         "thermal_violation": Suspicion.COMPUTE,
         "power_violation": Suspicion.COMPUTE,
         "gpu_temperature": Suspicion.COMPUTE,
+        "edac_corrected": Suspicion.HOST,
+        "cpu_throttles": Suspicion.HOST,
+        "disk_media_errors": Suspicion.STORAGE,
+        "nfs_retransmissions": Suspicion.STORAGE,
     }
 )
 

@@ -4,6 +4,7 @@
 - Hours that a release has counted stay counted. An end that is told later than that cuts the hours after them only.
 - A lease without a planned end counts as running, for at most `OPEN_H`, until its end is told.
 - A lease that has ended does not go on: a job that is requeued gets a lease with another name.
+- Its tenant is told of every end, with the hints: when it came, and whether that was earlier than planned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +14,17 @@ from types import MappingProxyType
 
 from sqlalchemy.exc import IntegrityError
 
+from federation.protocol.service_messages import LeaseChange
 from federation.runtime.hostlist import hostlist
 from provider_server.fleet.leases import Lease
 from provider_server.intake.lease_events import BadLeases, Begin, Change, End, LeaseEvent, Requeue, hours
 from provider_server.learning import hardware, on_probation
 from provider_server.learning.hardware import Kept, label_of
 from provider_server.rounds.provider import Provider
+from provider_server.store.hint_store import EndDraft
 
 OPEN_H = 8760.0  # a year
+SAME_H = 1e-6
 NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -45,8 +49,12 @@ class LeaseRecorder:
         self._home = home
         self._named = {node: context for hosts, context in contexts.items() for node in hostlist(hosts)}
 
-    def take(self, event: LeaseEvent) -> Recorded:
-        """Records an event; BadLeases, and nothing is recorded, where it contradicts what is known."""
+    def take(self, event: LeaseEvent, *, limited: bool = True, suspended_h: float = 0.0) -> Recorded:
+        """Records an event; BadLeases, and nothing is recorded, where it contradicts what is known.
+
+        The planned end of a lease that is not `limited` is assumed: nobody is told of it. Hours `suspended_h` were
+        taken off an end, to which they belong in what is told.
+        """
         if isinstance(event, Begin):
             return self._begin(event)
         lease = self._provider.store.lease(event.lease_id)
@@ -57,9 +65,16 @@ class LeaseRecorder:
             raise BadLeases("it would end before it began")
         counted = min(lease.end_h, self._provider.last_end_hour() or 0)
         end_h = max(at_h, counted)
+        planned_h = lease.end_h if limited and lease.end_h < lease.start_h + OPEN_H else None
         if isinstance(event, Change):
-            return self._change(lease, end_h)
-        return self._end(lease, end_h, event)
+            told = self._told(lease, LeaseChange.MOVED, at_h, planned_h)
+            return self._change(lease, end_h, told if limited else None)
+        ended_h = at_h + suspended_h
+        told = self._told(lease, _change_of(event, ended_h, planned_h), ended_h, planned_h)
+        return self._end(lease, end_h, event, told)
+
+    def _told(self, lease: Lease, change: LeaseChange, end_h: float, planned_h: float | None) -> EndDraft:
+        return EndDraft(self._provider.now_h(), lease.lease, change, end_h, planned_h)
 
     def _begin(self, event: Begin) -> Recorded:
         provider, tenant = self._provider, event.tenant_id
@@ -85,22 +100,29 @@ class LeaseRecorder:
             raise BadLeases("a lease of this name was recorded at the same moment") from error
         return Recorded.BEGUN
 
-    def _change(self, lease: Lease, end_h: float) -> Recorded:
+    def _change(self, lease: Lease, end_h: float, told: EndDraft | None) -> Recorded:
         if self._provider.store.ends.came(lease.lease):
             raise BadLeases("this lease has ended")
         if end_h == lease.end_h:
             return Recorded.KNOWN
-        self._provider.store.ends.change(lease.lease, end_h)
+        self._provider.store.ends.change(lease.lease, end_h, told)
         return Recorded.CHANGED
 
-    def _end(self, lease: Lease, end_h: float, event: End) -> Recorded:
+    def _end(self, lease: Lease, end_h: float, event: End, told: EndDraft) -> Recorded:
         if self._provider.store.ends.came(lease.lease):
             if end_h == lease.end_h:
                 return Recorded.KNOWN
             raise BadLeases("this lease ended at another time")
         requeued = isinstance(event, Requeue)
-        self._provider.store.ends.end(lease.lease, end_h, requeued=requeued)
+        self._provider.store.ends.end(lease.lease, end_h, requeued=requeued, told=told)
         return Recorded.REQUEUED if requeued else Recorded.ENDED
+
+
+def _change_of(event: End, ended_h: float, planned_h: float | None) -> LeaseChange:
+    if isinstance(event, Requeue):
+        return LeaseChange.REQUEUED
+    is_early = planned_h is not None and ended_h < planned_h - SAME_H
+    return LeaseChange.ENDED_EARLY if is_early else LeaseChange.ENDED
 
 
 def place(home: Path, nodes: Sequence[str], at_h: float, named: Mapping[str, str]) -> tuple[str, int]:

@@ -23,7 +23,7 @@ from federation.runtime.clock import SECONDS_PER_HOUR
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.slurm import JobStart, UnusableSlurm, read_starts
 from provider_server.intake.lease_events import BadLeases, Begin, Change, End, LeaseEvent, Requeue
-from provider_server.intake.recorder import LeaseRecorder
+from provider_server.intake.recorder import SAME_H, LeaseRecorder
 from provider_server.rounds.provider import Provider
 
 DAY_S = 86_400
@@ -31,7 +31,6 @@ TICK_S = 1  # Slurm's times are whole seconds: a job that began and ended in one
 SACCT = ("sacct", "--json", "--duplicates", "--allusers", "--allocations")
 PATIENCE_S = 120.0
 JOBS_AT_ONCE = 1000
-_SAME_H = 1e-6
 
 
 class Turn(StrEnum):
@@ -127,9 +126,10 @@ def _take(
 ) -> Iterator[Followed]:
     before = provider.store.lease(name)
     for event in events:
-        recorder.take(event)
+        suspended_h = start.suspended_s / SECONDS_PER_HOUR if isinstance(event, End) else 0.0
+        recorder.take(event, limited=start.planned_end_s is not None, suspended_h=suspended_h)
     lease = provider.store.lease(name)
-    if lease is not None and (before is None or abs(lease.end_h - before.end_h) > _SAME_H):
+    if lease is not None and (before is None or abs(lease.end_h - before.end_h) > SAME_H):
         yield Followed(_turn(lease, before, start), lease, start, None if before is None else before.end_h)
 
 
@@ -139,4 +139,4 @@ def _turn(lease: Lease, before: Lease | None, start: JobStart) -> Turn:
     if start.is_requeued:
         return Turn.REQUEUED
     planned_h = None if start.planned_end_s is None else start.planned_end_s / SECONDS_PER_HOUR
-    return Turn.EARLY if planned_h is None or lease.end_h < planned_h - _SAME_H else Turn.ENDED
+    return Turn.EARLY if planned_h is None or lease.end_h < planned_h - SAME_H else Turn.ENDED

@@ -137,8 +137,8 @@ def rules_from(
 ) -> tuple[Rule, ...]:
     """Readable rules: with which versions and settings jobs fail more often than others of their context and archetype.
 
-    See `analysis.rules`: half of the strata (context × archetype, dealt out by `rng`) learn, the others test, so jobs
-    in one stratum alone give no rule. ValueError where a version and a setting have one name.
+    See `analysis.rules`: two thirds of the strata (context × archetype, dealt out by `rng`) learn, the others test, so
+    jobs in one stratum alone give no rule. ValueError where a version and a setting have one name.
     """
     return find_rules(records(jobs, domain), rng, max_depth=max_depth) if jobs else ()
 

@@ -29,7 +29,7 @@ from crypto.errors import DecodeError, NothingPublished, NotSignedIn, NotYours, 
 from crypto.ids import Digest, TenantId, VerifyKey
 from crypto.signing import open_signed_by
 from federation.protocol.round_messages import LADDER_LABELS, LeaseRequest
-from federation.protocol.service_messages import CheckRequest, Hint, Outcome, SignIn, WatchRequest
+from federation.protocol.service_messages import CheckRequest, Hint, Notice, Outcome, SignIn, WatchRequest
 from federation.protocol.services import PROVIDER, ProviderMethod
 from federation.transport.admission import ServerLimits
 from federation.transport.introductions import parties
@@ -49,14 +49,14 @@ TakeOutcome = Callable[[TenantId, Outcome], None]
 class HintSource(Protocol):
     """Where hints come from. Threads share it."""
 
-    def after(self, tenant: TenantId, number: int) -> Sequence[Hint]:
-        """The hints of `tenant` beyond `number`, in order; it may block for a moment."""
+    def after(self, tenant: TenantId, number: int) -> Sequence[Notice]:
+        """The hints and ends of `tenant` beyond `number`, in order; it may block for a moment."""
 
     def subscribe(self, callback: Callable[[TenantId], None]) -> None:
-        """Calls `callback`, from any thread, whenever there is a new hint for a tenant."""
+        """Calls `callback`, from any thread, whenever there is a new one for a tenant."""
 
     def look(self) -> None:
-        """Calls it for the hints that other processes have made since the last look."""
+        """Calls it for those that other processes have made since the last look."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class OnlineService:
         return published.answer(_labels(asked))
 
     async def watch(self, request: bytes) -> AsyncGenerator[bytes, None]:
-        """WatchRequest in; the tenant's own hints, one by one, as they come."""
+        """WatchRequest in; the tenant's own hints and the ends of its leases, one by one, as they come."""
         asked = decode(WatchRequest, request)
         tenant, number = self._caller(asked.session), asked.after
         left_s, until_s = self._sessions.left_s(asked.session), self._sessions.until_s(asked.session)
@@ -200,9 +200,9 @@ class OnlineService:
         del request, asked
         try:
             while not self._is_over(tenant, bell):
-                for hint in await self._hints_after(tenant, number):
-                    yield self._provider.signed_hint(hint)
-                    number = hint.number
+                for notice in await self._notices_after(tenant, number):
+                    yield self._provider.signed_notice(notice)
+                    number = notice.number
                 await bell.rung()
         except StoreFailed as error:
             logger.warning("a watch ended; its tenant will resume it: %s", error.what)
@@ -214,8 +214,8 @@ class OnlineService:
             return True
         return asyncio.get_running_loop().time() >= bell.end_s
 
-    async def _hints_after(self, tenant: TenantId, number: int) -> Sequence[Hint]:
-        def look() -> Sequence[Hint]:
+    async def _notices_after(self, tenant: TenantId, number: int) -> Sequence[Notice]:
+        def look() -> Sequence[Notice]:
             with reporting():
                 return self._hints.after(tenant, number)
 
@@ -226,7 +226,7 @@ class OnlineService:
         said = decode(Outcome, request)
         tenant = self._caller(said.session)
         sent = self._hints.after(tenant, said.hint - 1)[:1]
-        if [(hint.number, hint.lease) for hint in sent] != [(said.hint, said.lease)]:
+        if [(one.number, one.lease) for one in sent if isinstance(one, Hint)] != [(said.hint, said.lease)]:
             raise NotYours(f"hint {said.hint} of this lease was not sent to you")
         self._take_outcome(tenant, msgspec.structs.replace(said, session=b""))
         return b""

@@ -40,7 +40,8 @@ from federation.protocol.round_messages import (
     UnmaskRequest,
 )
 from federation.protocol.seats import MASK_SEATS, TrusteeRecord
-from federation.protocol.service_messages import Hint
+from federation.protocol.service_messages import Notice
+from federation.runtime.clock import SECONDS_PER_HOUR
 from provider_server.fleet import leases as exposure
 from provider_server.fleet.leases import Lease, Slices
 from provider_server.rounds import release as gate
@@ -115,6 +116,10 @@ class Provider:
         self.chain = Chain.begin(founding, signing_key.public).extended(later)
         if self.directory.weeks_per_epoch != settings.weeks_per_epoch:
             raise ValueError(f"the directory fixes {self.directory.weeks_per_epoch} weeks per epoch")
+
+    def now_h(self) -> float:
+        """Hours since 1970, by this provider's clock."""
+        return self._now_s() / SECONDS_PER_HOUR
 
     def close(self) -> None:
         """Closes the store."""
@@ -221,9 +226,9 @@ class Provider:
         )
         return self._signing_key.sign(LeaseGrants(asked.tenant, tuple(granted)))
 
-    def signed_hint(self, hint: Hint) -> bytes:
-        """A hint as its tenant gets it, and may show to others."""
-        return self._signing_key.sign(hint)
+    def signed_notice(self, notice: Notice) -> bytes:
+        """A hint, or the end of a lease, as its tenant gets it, and may show to others."""
+        return self._signing_key.sign(notice)
 
     def registration_request(self, window: Window) -> bytes:
         """The signed request for the tokens of leases from the start of the epoch to the end of the window.

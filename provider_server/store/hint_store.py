@@ -1,6 +1,7 @@
-"""Hints in SQL: numbered, appended together with the state that they came from, and kept for thirteen weeks.
+"""Hints in SQL, and word of ends of leases: numbered together, and kept for thirteen weeks.
 
     Draft × tenant ─ append ─▶ Hint 1, 2, 3, … of each tenant ─ after ─▶ whoever watches
+    an end ─ LeaseEnds ─ add_end ─▶ LeaseEnd, numbered among the tenant's hints
     a backup ─ Store.fill ─▶ `begin_above`: the next hint of each tenant has a number that none had before
 
 Guarantees. The hints of a look and the state of the episodes after it are committed in one transaction: a provider that
@@ -8,8 +9,8 @@ is killed at any moment goes on from a state whose hints are all there, and so n
 Numbers increase, and have a gap only where a store was restored, since the newest hint of a tenant is never removed. A
 second provider on the same store cannot append beside the first one: its state is no longer the one that is there
 (`LostStep`). A restored store has forgotten the hints made since its backup, and how far their numbers went. It goes on
-above the seconds since 1970: no tenant was given more than one hint a second, so no number is given twice, however old
-the backup is and however often it is restored, and a tenant that acted on what was forgotten misses none of the rest.
+above the seconds since 1970: no number is given twice while a tenant has, between two restores, fewer than one hint or
+end a second on average, however old the backup is. A tenant that acted on what was forgotten misses none of the rest.
 
 Not promised: the same of a provider whose clock, at the restore, is behind the one of the restore before it.
 """
@@ -26,12 +27,23 @@ import sqlalchemy as sa
 from crypto.codec import decode, encode
 from crypto.errors import NotYours
 from crypto.ids import LeaseId, TenantId
-from federation.protocol.service_messages import Action, Hint, HintState, Outcome, Suspicion
+from federation.protocol.service_messages import (
+    Action,
+    Hint,
+    HintState,
+    LeaseChange,
+    LeaseEnd,
+    Notice,
+    Outcome,
+    Suspicion,
+    kind_of_notice,
+)
 from provider_server.store import tables
 from provider_server.store.round_store import LostStep
 
 KEPT_H = 13 * 168.0
 EPISODES = "episodes"
+ENDS = "lease_ends"  # the note that changes with each end that is kept
 NUMBERS = "numbers"  # the note of the number above which a restored store goes on
 
 
@@ -52,6 +64,18 @@ class Draft:
     times: int
 
 
+@dataclass(frozen=True)
+class EndDraft:
+    """A `LeaseEnd` without its number: the fields are those of `federation.protocol.service_messages.LeaseEnd`."""
+
+    at_h: float
+    lease: LeaseId
+    change: LeaseChange
+    end_h: float
+    planned_h: float | None
+
+
+Marks = tuple[bytes | None, str | None]  # what changes with new hints, and with new ends
 _FIELDS = tuple(field.name for field in fields(Draft))
 
 
@@ -62,14 +86,14 @@ class HintStore:
         self._engine = engine
         self._lock = Lock()
         self._callbacks: list[Callable[[TenantId], None]] = []
-        self._seen: tuple[bytes | None, dict[TenantId, int]] | None = None
+        self._seen: tuple[Marks, dict[TenantId, int]] | None = None
 
-    def after(self, tenant: TenantId, number: int) -> Sequence[Hint]:
-        """A tenant's hints after `number`, in order: all but those that are kept no longer, or lost by a restore."""
+    def after(self, tenant: TenantId, number: int) -> Sequence[Notice]:
+        """A tenant's hints and ends after `number`, in order: all that are still kept, and not lost by a restore."""
         column = tables.hints.c
         query = sa.select(column.hint).where(column.tenant == bytes(tenant), column.number > number)
         with self._engine.connect() as connection:
-            return [decode(Hint, row.hint) for row in connection.execute(query.order_by(column.number))]
+            return [_notice(row.hint) for row in connection.execute(query.order_by(column.number))]
 
     def subscribe(self, callback: Callable[[TenantId], None]) -> None:
         """Calls `callback` with each tenant that has new hints, from the thread that appended them."""
@@ -79,10 +103,10 @@ class HintStore:
     def look(self) -> None:
         """Tells subscribers of the hints that other processes have appended since the last look; the first tells none.
 
-        What this process appended itself it may tell of twice. A look without news reads one row: a hint comes with a
-        new state. The state is read first, so that hints that come in between are told of at the next look.
+        What this process appended itself it may tell of twice. A look without news reads two rows: a hint comes with a
+        new state, an end with a new count. They are read first, so that what comes in between is told at the next look.
         """
-        state = self.state()
+        state = self._marks()
         if self._seen is not None and state == self._seen[0]:
             return
         before, newest = self._seen, self._newest()
@@ -96,6 +120,10 @@ class HintStore:
         with self._engine.connect() as connection:
             return {TenantId(row.tenant): row.newest for row in connection.execute(query)}
 
+    def _marks(self) -> Marks:
+        with self._engine.connect() as connection:
+            return _state(connection), _ends(connection)
+
     def state(self) -> bytes | None:
         """How far the episodes have got; None before the first look."""
         with self._engine.connect() as connection:
@@ -106,13 +134,13 @@ class HintStore:
 
         Hints that are older than thirteen weeks by the newest of `drafts` are removed.
         """
-        with self._alone() as connection:
+        with alone(self._engine) as connection:
             if _state(connection) != before:
                 raise LostStep("another process makes hints from this store")
             connection.execute(sa.delete(tables.episodes).where(tables.episodes.c.name == EPISODES))
             connection.execute(sa.insert(tables.episodes).values(name=EPISODES, state=after))
             floor = _floor(connection) if drafts else 0
-            made = [_add(connection, tenant, draft, floor) for tenant, draft in drafts]
+            made = [_add_hint(connection, tenant, draft, floor) for tenant, draft in drafts]
             if drafts:
                 _remove_old(connection, max(draft.at_h for _, draft in drafts) - KEPT_H)
         self._tell({tenant for tenant, _ in drafts})
@@ -125,10 +153,11 @@ class HintStore:
         """
         column, key = tables.hints.c, {"tenant": bytes(tenant), "number": outcome.hint}
         kept = encode(msgspec.structs.replace(outcome, session=b""))
-        with self._alone() as connection:
+        with alone(self._engine) as connection:
             query = sa.select(column.hint).where(column.tenant == key["tenant"], column.number == key["number"])
-            hint: bytes | None = connection.scalar(query)
-            if hint is None or decode(Hint, hint).lease != outcome.lease:
+            row: bytes | None = connection.scalar(query)
+            hint = None if row is None else _notice(row)
+            if not isinstance(hint, Hint) or hint.lease != outcome.lease:
                 raise NotYours(f"there is no hint {outcome.hint} about lease {outcome.lease}")
             of_hint = sa.and_(tables.outcomes.c.tenant == key["tenant"], tables.outcomes.c.number == key["number"])
             connection.execute(sa.delete(tables.outcomes).where(of_hint))
@@ -147,22 +176,38 @@ class HintStore:
             for callback in callbacks:
                 callback(tenant)
 
-    @contextmanager
-    def _alone(self) -> Iterator[sa.Connection]:
-        """A transaction beside which nobody else writes hints."""
-        with (
-            self._engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection,
-            connection.begin(),
-        ):
-            if connection.dialect.name == "postgresql":
-                connection.execute(sa.text("LOCK TABLE hints, episodes, outcomes IN EXCLUSIVE MODE"))
-            yield connection
+
+@contextmanager
+def alone(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A transaction beside which nobody else writes hints."""
+    with engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection, connection.begin():
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.text("LOCK TABLE hints, episodes, outcomes IN EXCLUSIVE MODE"))
+        yield connection
+
+
+def add_end(connection: sa.Connection, tenant: TenantId, end: EndDraft) -> None:
+    """Numbers and keeps word of a lease's end, within the transaction of the end itself; what is too old is removed."""
+    number = _next_number(connection, tenant, _floor(connection))
+    _add(connection, tenant, LeaseEnd(number, end.at_h, end.lease, end.change, end.end_h, end.planned_h))
+    connection.execute(sa.delete(tables.notes).where(tables.notes.c.name == ENDS))
+    connection.execute(sa.insert(tables.notes).values(name=ENDS, note=f"{tenant} {number}"))
+    _remove_old(connection, end.at_h - KEPT_H)
+
+
+def _notice(row: bytes) -> Notice:
+    return decode(kind_of_notice(row), row)
 
 
 def _state(connection: sa.Connection) -> bytes | None:
     found: bytes | None = connection.scalar(
         sa.select(tables.episodes.c.state).where(tables.episodes.c.name == EPISODES)
     )
+    return found
+
+
+def _ends(connection: sa.Connection) -> str | None:
+    found: str | None = connection.scalar(sa.select(tables.notes.c.note).where(tables.notes.c.name == ENDS))
     return found
 
 
@@ -179,13 +224,22 @@ def _floor(connection: sa.Connection) -> int:
     return 0 if note is None else int(json.loads(note)["floor"])
 
 
-def _add(connection: sa.Connection, tenant: TenantId, draft: Draft, floor: int) -> Hint:
+def _add_hint(connection: sa.Connection, tenant: TenantId, draft: Draft, floor: int) -> Hint:
+    number = _next_number(connection, tenant, floor)
+    hint = Hint(number=number, **{name: getattr(draft, name) for name in _FIELDS})
+    _add(connection, tenant, hint)
+    return hint
+
+
+def _next_number(connection: sa.Connection, tenant: TenantId, floor: int) -> int:
     column = tables.hints.c
     newest = connection.scalar(sa.select(sa.func.max(column.number)).where(column.tenant == bytes(tenant)))
-    hint = Hint(number=max(newest or 0, floor) + 1, **{name: getattr(draft, name) for name in _FIELDS})
-    row = {"tenant": bytes(tenant), "number": hint.number, "at_h": hint.at_h, "hint": encode(hint)}
+    return max(newest or 0, floor) + 1
+
+
+def _add(connection: sa.Connection, tenant: TenantId, notice: Notice) -> None:
+    row = {"tenant": bytes(tenant), "number": notice.number, "at_h": notice.at_h, "hint": encode(notice)}
     connection.execute(sa.insert(tables.hints).values(row))
-    return hint
 
 
 def _remove_old(connection: sa.Connection, before_h: float) -> None:

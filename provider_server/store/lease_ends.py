@@ -1,9 +1,13 @@
-"""Ends of leases in SQL: those that are planned change, those that came stay."""
+"""Ends of leases in SQL: those that are planned change, those that came stay. What is said of them is kept with them.
+
+A `told` goes to the lease's tenant with its hints (`hint_store`), in the transaction of the end itself.
+"""
 
 import sqlalchemy as sa
 
-from crypto.ids import LeaseId
+from crypto.ids import LeaseId, TenantId
 from provider_server.store import tables
+from provider_server.store.hint_store import EndDraft, add_end, alone
 
 
 class LeaseEnds:
@@ -18,17 +22,21 @@ class LeaseEnds:
         with self._engine.connect() as connection:
             return connection.execute(query).first() is not None
 
-    def change(self, lease: LeaseId, end_h: float) -> None:
+    def change(self, lease: LeaseId, end_h: float, told: EndDraft | None = None) -> None:
         """Another planned end."""
-        with self._engine.begin() as connection:
-            _set(connection, lease, end_h)
+        with alone(self._engine) as connection:
+            _set(connection, lease, end_h, told)
 
-    def end(self, lease: LeaseId, end_h: float, *, requeued: bool) -> None:
+    def end(self, lease: LeaseId, end_h: float, *, requeued: bool, told: EndDraft | None = None) -> None:
         """The end that came, and whether the job waits for another lease; IntegrityError for a second one."""
-        with self._engine.begin() as connection:
+        with alone(self._engine) as connection:
             connection.execute(sa.insert(tables.endings).values(lease=bytes(lease), requeued=requeued))
-            _set(connection, lease, end_h)
+            _set(connection, lease, end_h, told)
 
 
-def _set(connection: sa.Connection, lease: LeaseId, end_h: float) -> None:
-    connection.execute(sa.update(tables.leases).where(tables.leases.c.lease == bytes(lease)).values(end_h=end_h))
+def _set(connection: sa.Connection, lease: LeaseId, end_h: float, told: EndDraft | None) -> None:
+    of_lease = tables.leases.c.lease == bytes(lease)
+    connection.execute(sa.update(tables.leases).where(of_lease).values(end_h=end_h))
+    if told is not None:
+        tenant = connection.execute(sa.select(tables.leases.c.tenant).where(of_lease)).scalar_one()
+        add_end(connection, TenantId(tenant), told)

@@ -1,24 +1,34 @@
-"""Stores the provider's hints in the tenant's database, and derives one action per episode.
+"""Stores the provider's hints and ends of leases in the tenant's database, and derives one action per episode.
 
     provider ─ watch ─▶ HintLog.take ─▶ rows 1, 2, 3, … ─ episodes ─▶ Episode, and a line for a person
 
-- A hint is stored before it is shown. `watch` continues after the last stored hint, so none is lost; several may write
-  to one log.
-- An episode is the hints of one lease from `raised` to `cleared`. A hint is open for at most `STANDS_H` hours, since
-  the provider sends nothing if a lease ends during an episode.
+- A hint or an end is stored before it is shown. `watch` continues after the last stored one, so none is lost; several
+  may write to one log.
+- An episode is the hints of one lease from `raised` to `cleared`, or to the end of the lease. A hint is open for at
+  most `STANDS_H` hours: the end of a lease may never be told.
 
 Not promised: that no hint means no risk. The provider hints only at what its telemetry shows.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TypedDict
 
 from crypto.codec import decode, encode
 from crypto.ids import LeaseId, SignatureBytes
 from crypto.signing import reopened
 from federation.protocol.bundle import Bundle
-from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
+from federation.protocol.service_messages import (
+    Action,
+    Hint,
+    HintState,
+    LeaseChange,
+    LeaseEnd,
+    Notice,
+    Suspicion,
+)
+from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.sqlite import Connection, transaction
 from tenant_client.records.bundle_log import BundleLog
 from tenant_client.records.journal import Journal, the_one
@@ -40,21 +50,26 @@ class HintLog:
     """Reads and writes the hints of the tenant's database."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
 
     def cursor(self) -> int:
-        """The number of the last hint that is here, 0 before the first."""
-        (number,) = self._connection.execute("SELECT coalesce(max(number), 0) FROM hints").fetchone()
+        """The number of the last hint or end that is here, 0 before the first."""
+        (number,) = self.connection.execute(
+            "SELECT coalesce(max(number), 0) FROM (SELECT number FROM hints UNION ALL SELECT number FROM lease_ends)"
+        ).fetchone()
         return int(number)
 
-    def take(self, hint: Hint, received_at_s: float, signature: SignatureBytes) -> bool:
-        """Stores a hint with the provider's signature; false if its number is stored already."""
-        row = hint.number, str(hint.lease), received_at_s, encode(hint)
-        with transaction(self._connection):
-            is_new = self._connection.execute("INSERT OR IGNORE INTO hints VALUES (?, ?, ?, ?)", row).rowcount == 1
+    def take(self, notice: Notice, received_at_s: float, signature: SignatureBytes) -> bool:
+        """Stores a hint or an end with the provider's signature; false if its number is stored already."""
+        row = notice.number, str(notice.lease), received_at_s, encode(notice)
+        with transaction(self.connection):
+            if isinstance(notice, LeaseEnd):
+                end = "INSERT OR IGNORE INTO lease_ends VALUES (?, ?, ?, ?, ?)"
+                return self.connection.execute(end, (*row, bytes(signature))).rowcount == 1
+            is_new = self.connection.execute("INSERT OR IGNORE INTO hints VALUES (?, ?, ?, ?)", row).rowcount == 1
             if is_new:
-                signed = hint.number, bytes(signature)
-                self._connection.execute("INSERT OR REPLACE INTO hint_signatures VALUES (?, ?)", signed)
+                signed = notice.number, bytes(signature)
+                self.connection.execute("INSERT OR REPLACE INTO hint_signatures VALUES (?, ?)", signed)
         return is_new
 
     def find(self, beginning: str) -> str:
@@ -62,25 +77,35 @@ class HintLog:
 
         For an empty name it is the newest lease of the journal. Raises UnknownUnit or AmbiguousLease.
         """
-        units = [unit.unit for unit in Journal(self._connection).units()]
+        units = [unit.unit for unit in Journal(self.connection).units()]
         hinted = [str(hint.lease) for hint in self.hints()]
         return the_one([*dict.fromkeys(lease for lease in hinted if lease not in units), *units], beginning)
 
     def context_name(self, lease: LeaseId) -> str:
         """The public name of a lease's context in the newest bundle, or empty."""
-        newest = BundleLog(self._connection).newest()
-        labels = [unit.labels for unit in Journal(self._connection).units() if unit.unit == str(lease)]
+        newest = BundleLog(self.connection).newest()
+        labels = [unit.labels for unit in Journal(self.connection).units() if unit.unit == str(lease)]
         if newest is None or not labels:
             return ""
         return reopened(Bundle, newest).names.get(labels[0].get("context", ""), "")
 
     def hints(self, lease: str = "", after: int = 0) -> list[Hint]:
         """Hints after a number, of leases whose name starts with `lease`, in order."""
-        rows = self._connection.execute(
+        rows = self.connection.execute(
             "SELECT hint FROM hints WHERE number > ? AND substr(lease, 1, ?) = ? ORDER BY number",
             (after, len(lease), lease),
         )
         return [decode(Hint, hint) for (hint,) in rows]
+
+    def ends(self) -> dict[LeaseId, LeaseEnd]:
+        """What was told last of the end of each lease; some ends are only planned."""
+        rows = self.connection.execute("SELECT end FROM lease_ends ORDER BY number")
+        ends = (decode(LeaseEnd, end) for (end,) in rows)
+        return {end.lease: end for end in ends}
+
+    def over(self) -> frozenset[LeaseId]:
+        """Leases that ended by the provider's word."""
+        return frozenset(lease for lease, end in self.ends().items() if end.change is not LeaseChange.MOVED)
 
 
 @dataclass(frozen=True)
@@ -110,9 +135,9 @@ def episodes(hints: Iterable[Hint]) -> list[Episode]:
     return list(found.values())
 
 
-def standing(hints: Iterable[Hint], now_h: float) -> Iterator[Hint]:
-    """The latest hint of each open episode."""
-    return (episode.last for episode in episodes(hints) if episode.stands(now_h))
+def standing(hints: Iterable[Hint], now_h: float, over: Container[LeaseId] = ()) -> Iterator[Hint]:
+    """The latest hint of each open episode of leases that are not `over`."""
+    return (one.last for one in episodes(hints) if one.stands(now_h) and one.lease not in over)
 
 
 # ---- for a person, and for programs ----------------------------------------------------------------------------------
@@ -148,6 +173,20 @@ def said_of(hint: Hint, context_name: str = "") -> str:
     """The lease, its state, the action and the reason; also the context if its name is known."""
     where = f" on {context_name}" if context_name else ""
     return f"lease {hint.lease}{where} {hint.state}: {action_of(hint)}; {reason_of(hint)}"
+
+
+def end_of(end: LeaseEnd) -> str:
+    """What became of a lease's end, without the lease: `ended early at 2026-11-24 14:03 UTC (requeued)`."""
+    at = _minute(end.end_h)
+    if end.change is LeaseChange.MOVED:
+        return f"now ends at {at}" + (f" instead of {_minute(end.planned_h)}" if end.planned_h is not None else "")
+    is_early = end.planned_h is not None and end.end_h < end.planned_h
+    early = f" early at {at}, planned for {_minute(end.planned_h or 0.0)}" if is_early else f" at {at}"
+    return f"ended{early}" + (" (requeued)" if end.change is LeaseChange.REQUEUED else "")
+
+
+def _minute(hour: float) -> str:
+    return f"{datetime.fromtimestamp(hour * SECONDS_PER_HOUR, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 class HintObject(TypedDict):

@@ -4,6 +4,7 @@
     lease     when the lease began                                              yes
     grant     the provider's signed grant of it                                 yes
     hint      the provider's signed hint about it                               yes
+    end       the provider's signed word of when it ended, or ends now          yes
     attempt   how an attempt of its job ended: state, reason, rank, host, GPU   yes
     job       the name of the job                                               no
     sentence  the diagnosis in words, and its place                             no
@@ -26,7 +27,7 @@ from tenant_client.records.attempts import Attempts, AttemptState
 from tenant_client.records.incidents import Incidents
 from tenant_client.records.journal import Journal
 
-SHOWN = frozenset({"lease", "grant", "hint", "attempt"})
+SHOWN = frozenset({"lease", "grant", "hint", "end", "attempt"})
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,10 @@ def _granted(connection: Connection) -> Iterator[Fact]:
 def _hinted(connection: Connection) -> Iterator[Fact]:
     rows = connection.execute("SELECT number, lease, hint, signature FROM hints JOIN hint_signatures USING (number)")
     for number, lease, hint, signature in rows:
-        message = encode(Signed(bytes(signature), memoryview(hint)))
-        yield Fact.of("hint", lease, str(number), number=number, message=_text(message))
+        yield Fact.of("hint", lease, str(number), number=number, message=_signed(signature, hint))
+    rows = connection.execute("SELECT number, lease, end, signature FROM lease_ends ORDER BY number")
+    for number, lease, end, signature in rows:
+        yield Fact.of("end", lease, str(number), number=number, message=_signed(signature, end))
 
 
 def _attempted(connection: Connection) -> Iterator[Fact]:
@@ -101,6 +104,10 @@ def _attempted(connection: Connection) -> Iterator[Fact]:
         for number, line in enumerate(lines.get((one.unit, one.attempt), ())):
             name = f"{one.attempt} {number}"
             yield Fact.of("line", one.unit, name, **of, number=number, text=line, at_s=one.ended_at_s)
+
+
+def _signed(signature: bytes, body: bytes) -> str:
+    return _text(encode(Signed(bytes(signature), memoryview(body))))
 
 
 def _text(message: bytes) -> str:

@@ -5,7 +5,7 @@ CLAIM is the file that a tenant gives, KEYS the keys that the verifier trusts, f
 Python 3.11 and the package `cryptography`, and nothing of Pharoah. What it prints is proven as far as this says:
 
 - The tenant who signed the claim holds the lease: the provider's own signed grant says so.
-- Hints are the provider's own words about this lease: it signed them.
+- Hints, and when the lease ended, are the provider's own words about this lease: it signed them.
 - What else is shown is the tenant's word, written down in a journal in which nothing was changed, added or left out
   since the hour that is printed: a quorum of trustees had seen it by then. What says when it happened (at_s; a job that
   was interrupted does not) is refused if it was seen before, or more than eight days later.
@@ -26,7 +26,6 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 LATE_S, CLOCKS_S = 8 * 24 * 3600, 3600  # a journal is anchored every week; two clocks may differ by an hour
-NEVER_S = 2**62
 
 
 class Refused(Exception):
@@ -50,7 +49,6 @@ def sha256(*parts: bytes) -> bytes:
 
 
 # ---- messages: msgpack, as far as they use it ------------------------------------------------------------------------
-
 NUMBERS = dict(zip(range(0xCA, 0xD4), [">f", ">d", ">B", ">H", ">I", ">Q", ">b", ">h", ">i", ">q"], strict=True))
 CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 SIZES = {0xC4: ">B", 0xC5: ">H", 0xC6: ">I", 0xD9: ">B", 0xDA: ">H", 0xDB: ">I", 0xDC: ">H", 0xDD: ">I"}
@@ -101,8 +99,6 @@ def opened(text: str, key: bytes, label: str) -> tuple[list[Any], bytes]:
 
 
 # ---- what a claim says -----------------------------------------------------------------------------------------------
-
-
 def verified(claim: dict[str, Any], keys: dict[str, Any]) -> list[str]:
     """Lines that say what is proven; Refused if something does not fit."""
     key = bytes.fromhex(claim["tenant"])
@@ -161,8 +157,8 @@ def anchored(anchors: list[Any], heads: list[bytes], tenant: bytes, trustees: li
 
 def seen(number: int, lines: dict[int, list[Any]], quorum: int) -> int:
     """When a quorum had seen an entry, in seconds since 1970."""
-    by_seat = (min((at_s for length, at_s in line if length >= number), default=NEVER_S) for line in lines.values())
-    first = sorted(at_s for at_s in by_seat if at_s < NEVER_S)
+    by_seat = [[at_s for length, at_s in line if length >= number] for line in lines.values()]
+    first = sorted(min(times) for times in by_seat if times)
     require(len(first) >= quorum, f"{len(first)} trustees have seen entry {number}, {quorum} are needed")
     return int(first[quorum - 1])
 
@@ -180,6 +176,10 @@ def told(fact: dict[str, Any], tenant: bytes, provider: bytes) -> str:
         require(lease.hex() == fact["lease"], "a hint is about another lease")
         much = f"{ratio:.3g} times the usual hazard ({low:.3g} to {high:.3g})"
         return f"the provider's hint {number} of {hour(3600 * at_h)}: {state}, {suspicion}, {much}, {action}"
+    if fact["kind"] == "end":
+        (number, at_h, lease, change, end_h, _), _ = opened(fact["message"], provider, "pharoah/lease-end/1")
+        require(lease.hex() == fact["lease"], "an end is about another lease")
+        return f"the provider's word {number} of {hour(3600 * at_h)}: {change.replace('_', ' ')}, {hour(3600 * end_h)}"
     return ", ".join(f"{name} {value}" for name, value in fact.items() if value is not None and name != "lease")
 
 

@@ -174,7 +174,8 @@ def status(home: Path, now_hour: float) -> TenantStatus:
     if (home / "tenant.db").exists():
         with reporting(), closing(open_database(home / "tenant.db")) as connection:
             rows = leases(connection)
-            hints = len(list(standing(HintLog(connection).hints(), now_hour)))
+            log = HintLog(connection)
+            hints = len(list(standing(log.hints(), now_hour, log.over())))
             if is_pinned(connection):
                 federation, spent = _federation(connection), _last_round(connection, policy)
     tried = [row for row in rows if row.attempts]

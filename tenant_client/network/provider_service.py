@@ -2,12 +2,13 @@
 
 - An online check reveals the tokens to the provider; `federation.protocol.check` with a local bundle does not.
 - A verdict that does not follow from its evidence is a PeerFault.
-- `watch` yields every hint once, with the provider's signature. It reconnects after the last hint, with jittered
-  pauses, and raises only errors that a retry cannot fix. A caller that stores the last number can continue later.
+- `watch` yields every hint and end of a lease once, with the provider's signature. It reconnects after the last one,
+  with jittered pauses, and raises only errors that a retry cannot fix. A caller that stores the last number can
+  continue later.
 
     with Online(peer, signing_key, tenant, provider_key, time.time) as online:
         found = online.check(labels)
-        for hint, signature in online.watch(after=last):
+        for notice, signature in online.watch(after=last):
             ...
 """
 
@@ -29,11 +30,13 @@ from federation.protocol.service_messages import (
     CheckAnswer,
     CheckRequest,
     Hint,
+    Notice,
     Outcome,
     Session,
     SignIn,
     Suspicion,
     WatchRequest,
+    kind_of_notice,
 )
 from federation.protocol.services import ProviderMethod
 from federation.transport.client import Answers, Peer
@@ -47,10 +50,10 @@ RENEW_S = 120.0  # before a session ends
 T = TypeVar("T")
 
 
-class SignedHint(NamedTuple):
-    """A hint, and the provider's signature of it, which was verified."""
+class SignedNotice(NamedTuple):
+    """A hint or the end of a lease, and the provider's signature of it, which was verified."""
 
-    hint: Hint
+    notice: Notice
     signature: SignatureBytes
 
 
@@ -124,16 +127,16 @@ class Online:
 
         self._signed_in(tell)
 
-    def watch(self, after: int) -> Iterator[SignedHint]:
-        """Hints beyond number `after`, as they come, until `close`. Blocks its thread between them."""
+    def watch(self, after: int) -> Iterator[SignedNotice]:
+        """Hints and ends beyond number `after`, as they come, until `close`. Blocks its thread between them."""
         failures, refused = 0, False
         while not self._closed.is_set():
             began_s = time.monotonic()
             try:
-                for told in self._hints(after):
+                for told in self._notices(after):
                     failures, refused = 0, False
-                    if told.hint.number > after:
-                        after = told.hint.number
+                    if told.notice.number > after:
+                        after = told.notice.number
                         yield told
             except (Unreachable, TooManyRequests) as error:
                 logger.info("reconnecting to the provider for hints: %s", error.what)
@@ -162,7 +165,7 @@ class Online:
     ) -> None:
         self.close()
 
-    def _hints(self, after: int) -> Iterator[SignedHint]:
+    def _notices(self, after: int) -> Iterator[SignedNotice]:
         request = encode(WatchRequest(self._token(), after))
         with self._listening:
             if self._closed.is_set():
@@ -171,8 +174,9 @@ class Online:
             self._streams.add(stream)
         try:
             for message in stream:
-                hint = open_signed(Hint, message, self._provider)
-                yield SignedHint(hint, decode(Signed, message).signature)
+                signed = decode(Signed, message)
+                notice: Notice = open_signed(kind_of_notice(signed.body), message, self._provider)
+                yield SignedNotice(notice, signed.signature)
         finally:
             stream.cancel()
             with self._listening:

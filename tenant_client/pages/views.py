@@ -14,10 +14,10 @@ from types import MappingProxyType
 from crypto.errors import PharoahError
 from federation.protocol.check import Checker, check
 from federation.protocol.noise import SystemSampler
-from federation.protocol.service_messages import CheckVerdict, Hint
+from federation.protocol.service_messages import CheckVerdict
 from federation.runtime.key_files import HomeError
 from federation.runtime.sqlite import reporting
-from tenant_client.advice.hints import HintLog, action_of, episodes, reason_of
+from tenant_client.advice.hints import HintLog, action_of, end_of, episodes, reason_of
 from tenant_client.advice.own_history import own_history
 from tenant_client.disclosure import owner_view
 from tenant_client.disclosure.happened import Happened, what_happened
@@ -35,7 +35,7 @@ WORST_FIRST = tuple(verdict.name.lower() for verdict in _WORST_FIRST)
 
 @dataclass(frozen=True)
 class LeaseView:
-    """A lease, what the newest bundle says of its workload there, and how its newest attempt stands."""
+    """A lease, what the newest bundle says of its workload there, its newest attempt's state, and its end if told."""
 
     lease: str
     start_h: float
@@ -48,6 +48,7 @@ class LeaseView:
     high: float | None
     better_context: str
     state: str
+    end: str
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,16 @@ def house(home: Path, now_h: float) -> House:
     with reporting():
         with closing(open_database(home / "tenant.db")) as connection:
             happened = what_happened(connection)
-            hints = _hints(HintLog(connection).hints(), now_h)
+            log = HintLog(connection)
+            hints, ends = _hints(log, now_h), {str(lease): end_of(end) for lease, end in log.ends().items()}
             bundle = BundleLog(connection).newest_bundle()
             checker = Checker(own_history(connection, bundle, now_h).bundle) if bundle else None
         try:
             tenant = opened(home)
         except PharoahError as error:
-            return _told(happened, hints, None, error.what, None, None)
+            return _told(happened, hints, ends, None, error.what, None, None)
         with closing(tenant):
-            return _told(happened, hints, checker, "", owner_view.budget(tenant), owner_view.sent(tenant))
+            return _told(happened, hints, ends, checker, "", owner_view.budget(tenant), owner_view.sent(tenant))
 
 
 def opened(home: Path) -> Tenant:
@@ -117,12 +119,13 @@ def opened(home: Path) -> Tenant:
 def _told(
     happened: Happened,
     hints: tuple[HintView, ...],
+    ends: Mapping[str, str],
     checker: Checker | None,
     away: str,
     budget: Budget | None,
     sent: Sent | None,
 ) -> House:
-    leases = _leases(happened, checker)
+    leases = _leases(happened, ends, checker)
     verdicts = Counter(lease.verdict for lease in leases)
     return House(
         away=away,
@@ -138,15 +141,22 @@ def _told(
     )
 
 
-def _hints(hints: Sequence[Hint], now_h: float) -> tuple[HintView, ...]:
+def _hints(log: HintLog, now_h: float) -> tuple[HintView, ...]:
     """One for each episode, the newest first."""
+    over = log.over()
     return tuple(
-        HintView(str(one.lease), one.last.at_h, one.stands(now_h), action_of(one.last), reason_of(one.last))
-        for one in sorted(episodes(hints), key=lambda episode: -episode.last.at_h)
+        HintView(
+            str(one.lease),
+            one.last.at_h,
+            one.stands(now_h) and one.lease not in over,
+            action_of(one.last),
+            reason_of(one.last),
+        )
+        for one in sorted(episodes(log.hints()), key=lambda episode: -episode.last.at_h)
     )
 
 
-def _leases(happened: Happened, checker: Checker | None) -> tuple[LeaseView, ...]:
+def _leases(happened: Happened, ends: Mapping[str, str], checker: Checker | None) -> tuple[LeaseView, ...]:
     """All leases, the worst verdict first and then the newest."""
     workloads = {
         one.lease: ", ".join((one.precision or "precision unknown", one.parallelism)) for one in happened.workloads
@@ -168,6 +178,7 @@ def _leases(happened: Happened, checker: Checker | None) -> tuple[LeaseView, ...
             high=made.evidence.risk_ratio_high if made.evidence else None,
             better_context=_called(names.get(made.better_context or ""), made.better_context or ""),
             state=states.get(unit.unit, ""),
+            end=ends.get(unit.unit, ""),
         )
         for unit, made in checks
     )

@@ -64,6 +64,9 @@ CREATE TABLE IF NOT EXISTS published (number INTEGER PRIMARY KEY, bundle BLOB NO
 CREATE TABLE IF NOT EXISTS hints (
     number INTEGER PRIMARY KEY, lease TEXT NOT NULL, received_at_s REAL NOT NULL, hint BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS hint_signatures (number INTEGER PRIMARY KEY REFERENCES hints, signature BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS lease_ends (
+    number INTEGER PRIMARY KEY, lease TEXT NOT NULL, received_at_s REAL NOT NULL, end BLOB NOT NULL,
+    signature BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS claim_entries (
     number INTEGER PRIMARY KEY, subject TEXT NOT NULL, lease TEXT NOT NULL, salt BLOB NOT NULL, body BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS claim_entries_by_subject ON claim_entries (subject, number);

@@ -62,11 +62,27 @@ def _attempt(connection: Connection, unit: str, number: int | None) -> Attempt:
     return found[-1]
 
 
-def _refuse_counted(connection: Connection, attempt: Attempt) -> None:
+def is_counted(connection: Connection, attempt: Attempt) -> bool:
+    """Whether the week of the attempt's end was counted in a round."""
+    return _counted_hours(connection, attempt) is not None
+
+
+def uncount(connection: Connection, attempt: Attempt) -> None:
+    """Takes an attempt out of the failures to be counted."""
+    window = attempt.unit, *_hours(attempt)
+    connection.execute("DELETE FROM failures WHERE unit = ? AND at_h >= ? AND at_h <= ?", window)
+
+
+def _counted_hours(connection: Connection, attempt: Attempt) -> tuple[int, int] | None:
     ended_h = _hours(attempt)[1]
-    row = connection.execute(
+    row: tuple[int, int] | None = connection.execute(
         "SELECT start_h, end_h FROM charges WHERE start_h <= ? AND ? < end_h", (ended_h, ended_h)
     ).fetchone()
+    return row
+
+
+def _refuse_counted(connection: Connection, attempt: Attempt) -> None:
+    row = _counted_hours(connection, attempt)
     if row is not None:
         raise AlreadyCounted(
             f"attempt {attempt.attempt} of {attempt.unit} was counted already: hours {row[0]}–{row[1]} were answered"
@@ -74,11 +90,10 @@ def _refuse_counted(connection: Connection, attempt: Attempt) -> None:
 
 
 def _recount(connection: Connection, attempt: Attempt, reason: str) -> str:
-    began_h, ended_h = _hours(attempt)
-    window = attempt.unit, began_h, ended_h
-    connection.execute("DELETE FROM failures WHERE unit = ? AND at_h >= ? AND at_h <= ?", window)
+    uncount(connection, attempt)
     if somebody_ended(reason):
         return ""
+    ended_h = _hours(attempt)[1]
     (start_h,) = connection.execute("SELECT start_h FROM units WHERE unit = ?", (attempt.unit,)).fetchone()
     counted = counted_as(reason)
     row = attempt.unit, ended_h, max(0.0, ended_h - start_h), counted

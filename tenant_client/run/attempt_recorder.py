@@ -12,6 +12,7 @@ from pathlib import Path
 from signal import SIGPIPE
 from typing import TYPE_CHECKING
 
+from federation.protocol.service_messages import LeaseEnd
 from federation.runtime.sqlite import Connection
 from federation.runtime.visible import counted_as, short
 from tenant_client.diagnosis.filter_rules import FILE, load_rules
@@ -19,7 +20,7 @@ from tenant_client.records.attempts import INTERRUPTED, Attempt, AttemptCause, A
 from tenant_client.records.database import open_database
 from tenant_client.records.incidents import Incidents
 from tenant_client.records.journal import Journal
-from tenant_client.run import diagnose_attempt, restarts
+from tenant_client.run import diagnose_attempt, lease_ends, restarts
 from tenant_client.run.diagnose_attempt import Explained
 from tenant_client.run.ended import (
     MAY_BE_SUPERSEDED,
@@ -77,7 +78,8 @@ class Record:
         self._was_asked = False
         self._notes = notes
         where = placement(os.environ)
-        self._ends_at_s, self._requeued = where.ends_at_s, where.restarts > 0
+        self._ends_at_s: float | None = where.ends_at_s
+        self._requeued = where.restarts > 0
         # A log directory that is only read, and so gets no notes, may come from any other machine.
         self._only_node = where.only_node if notes else ""
         self._descriptor: Descriptor | None = None
@@ -162,6 +164,16 @@ class Record:
                 requeued = self._requeued and before.unit == self._unit
                 cause = superseded(before.cause, self._unit, after_s, requeued=requeued)
                 self._attempts.explain(before.unit, before.attempt, cause)
+
+    def move_end(self, ends_at_s: float) -> None:
+        """Takes another limit of the job than the one that its scheduler set at the start."""
+        self._ends_at_s = ends_at_s
+
+    def settle(self, end: LeaseEnd) -> None:
+        """Joins what the provider said of the end of the lease to the last attempt, which is over."""
+        with self._ours.guard("cannot write the journal"):
+            if self._connection is not None and (became := lease_ends.settle(self._connection, end)):
+                self._ours.say(became)
 
     def asked(self, asked: Asked) -> None:
         """Journals at once while what somebody ended the job: little time may be left."""

@@ -4,6 +4,7 @@
   job opens a connection.
 - An open hint is joined to a finding of a hang or a slow rank, since both may have one cause; else it is a finding of
   its own.
+- When the lease ends, by the provider's word, no hint about it is open any more.
 - Findings are shown and journalled. A hint that says so asks the job for a checkpoint, by `save-now` in the run
   directory; nothing else is done.
 """
@@ -15,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from crypto.codec import decode
-from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
+from federation.protocol.service_messages import Action, Hint, HintState, LeaseChange, LeaseEnd, Suspicion
 from federation.runtime.clock import SECONDS_PER_HOUR
 from tenant_client.advice.hints import Episode, action_of, episodes, line_of, said_of
 from tenant_client.run.watchdog import Kind, WatchFinding
@@ -26,7 +27,10 @@ _JOINED = (Kind.SLOW_RANK, Kind.HANG)
 
 
 class Hinted:
-    """The hints of one lease: those open when the attempt began, and all later ones."""
+    """The hints of one lease: those open when the attempt began, and all later ones.
+
+    `end` is what the provider said last of the end of the lease.
+    """
 
     def __init__(self, home: Path, lease: str) -> None:
         self._file = home / "tenant.db"
@@ -34,13 +38,14 @@ class Hinted:
         self._hints: list[Hint] = []
         self._cursor: int | None = None
         self._read_at_s = 0.0
+        self.end: LeaseEnd | None = None
 
-    def read(self, now_s: float) -> list[Hint]:
-        """New hints since the last call; the log is read every `EVERY_S`."""
-        if self._cursor is not None and 0 <= now_s - self._read_at_s < EVERY_S:
+    def read(self, now_s: float, *, at_once: bool = False) -> list[Hint]:
+        """New hints since the last call; the log is read every `EVERY_S`, or at once."""
+        if self._cursor is not None and 0 <= now_s - self._read_at_s < EVERY_S and not at_once:
             return []
         self._read_at_s = now_s
-        found = _hints(self._file, self._lease, self._cursor or 0)
+        found, self.end = _read(self._file, self._lease, self._cursor or 0)
         new = found if self._cursor is not None else [one.last for one in _standing(found, now_s)]
         self._cursor = found[-1].number if found else self._cursor or 0
         self._hints += new
@@ -48,7 +53,8 @@ class Hinted:
 
     def standing(self, now_s: float) -> list[Episode]:
         """The episodes that are open."""
-        return _standing(self._hints, now_s)
+        is_over = self.end is not None and self.end.change is not LeaseChange.MOVED
+        return [] if is_over else _standing(self._hints, now_s)
 
     def word_of(self, hint: Hint, own: Sequence[WatchFinding]) -> str:
         """The text for a new hint, joined with the watchdog's findings so far."""
@@ -100,12 +106,16 @@ def _standing(hints: Iterable[Hint], now_s: float) -> list[Episode]:
     return [one for one in episodes(hints) if one.stands(now_s / SECONDS_PER_HOUR)]
 
 
-def _hints(file: Path, lease: str, after: int) -> list[Hint]:
-    """The hints in the log, which is read only and may have an older schema."""
+def _read(file: Path, lease: str, after: int) -> tuple[list[Hint], LeaseEnd | None]:
+    """New hints and the newest end in the log, which is read only and may have an older schema."""
     if not file.exists():
-        return []
+        return [], None
     with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)) as connection:
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'hints'").fetchone():
-            return []
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not {"hints", "lease_ends"} <= tables:
+            return [], None
         query = "SELECT hint FROM hints WHERE lease = ? AND number > ? ORDER BY number"
-        return [decode(Hint, hint) for (hint,) in connection.execute(query, (lease, after))]
+        hints = [decode(Hint, hint) for (hint,) in connection.execute(query, (lease, after))]
+        query = "SELECT end FROM lease_ends WHERE lease = ? ORDER BY number DESC LIMIT 1"
+        end = connection.execute(query, (lease,)).fetchone()
+        return hints, decode(LeaseEnd, end[0]) if end else None

@@ -16,7 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from federation.protocol.service_messages import LeaseChange, LeaseEnd
+from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.screen import guard
+from tenant_client.advice.hints import end_of
 from tenant_client.records.attempts import AttemptState
 from tenant_client.run import restarts
 from tenant_client.run.attempt_recorder import Record
@@ -55,6 +58,7 @@ class Observer:
         self._watch = Watch(settings.limits, 0.0)
         self._health = Health()
         self._hinted = Hinted(settings.home, settings.lease)
+        self._told_end: LeaseEnd | None = None
         self._failure_rate = FailureRate(settings.home, settings.lease, self._run_dir)
         self._launcher = Launcher(self._run_dir)
         self._record: Record | None = None
@@ -93,6 +97,8 @@ class Observer:
                 if asks_to_save(hint):
                     ask(self._run_dir)
                 self._ours.say(self._hinted.word_of(hint, self._watch.findings))
+        with self._ours.guard("cannot tell the end of the lease"):
+            self._tell_end()
         with self._ours.guard("cannot tell how often the lease fails"):
             self._failure_rate.tell(now_s, self._hinted.standing(now_s))
         if self._settings.watch:
@@ -114,6 +120,23 @@ class Observer:
             if self._record is not None and any(number > self._record.restart for number in (*found, *said)):
                 restarts.keep_errors(found, self._run_dir)
                 self._record.restarted(found, said, now_s, self._watch.steps, self._findings(now_s))
+
+    def _tell_end(self) -> None:
+        """Prints what the provider has newly said of the end of the lease."""
+        end = self._hinted.end
+        if end is None or end == self._told_end:
+            return
+        self._told_end = end
+        self._ours.say(f"lease {end.lease} {end_of(end)}")
+        if self._record is not None and end.change is LeaseChange.MOVED:
+            self._record.move_end(end.end_h * SECONDS_PER_HOUR)
+
+    def _settle(self, at_s: float) -> None:
+        """Joins the end of the lease to the attempt, which is over."""
+        self._hinted.read(at_s, at_once=True)
+        self._tell_end()
+        if self._record is not None and self._hinted.end is not None:
+            self._record.settle(self._hinted.end)
 
     def _say(self, findings: Sequence[WatchFinding], now_s: float) -> None:
         for finding in findings:
@@ -175,6 +198,8 @@ class Observer:
                 state = self._record.ended(how, asked, at_s, self._watch.steps, findings, found)
         self._describe(self._workload.traces(), at_s)
         self._say_end(state, at_s)
+        with self._ours.guard("cannot join the end of the lease to the attempt"):
+            self._settle(at_s)
         with self._ours.guard("cannot stop listening to the ranks"):
             if self._syndromes is not None:
                 self._syndromes.close()

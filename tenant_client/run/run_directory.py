@@ -169,6 +169,11 @@ def held(run_dir: Path) -> bool:
     return False
 
 
+def observed(home: Path, lease: str) -> bool:
+    """Whether an observer is running for any attempt on this lease."""
+    return any(held(run_dir) for run_dir in (home / "runs").glob(f"{_plain(lease)}-*"))
+
+
 def prune(runs: Path, keep: int = KEPT_RUNS) -> None:
     """Removes the oldest run directories beyond `keep`, except those of running observers."""
     oldest_first = sorted(filter(Path.is_dir, runs.iterdir()), key=lambda path: path.stat().st_mtime)

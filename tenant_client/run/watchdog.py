@@ -42,6 +42,7 @@ class Kind(StrEnum):
     NON_COMMUNICATION_SLOW = "non_communication_slow"
     COMMUNICATION_SLOW = "communication_slow"
     UNDECIDED = "undecided"
+    LEASE_END = "lease_end"  # what the provider said of the lease's end: see `tenant_client.run.lease_ends`
     LAUNCHER = "launcher"  # what the launcher said: see `tenant_client.run.launcher`
 
 

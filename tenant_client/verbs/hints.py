@@ -11,11 +11,11 @@ from federation.runtime.screen import say, show as show_line, show_json
 from tenant_client.verbs.console import Home, Latest, failing, journalled, warn
 
 if TYPE_CHECKING:
-    from federation.protocol.service_messages import Hint
+    from federation.protocol.service_messages import Hint, Notice
     from tenant_client.advice.hints import HintLog
     from tenant_client.network.provider_service import Online
 
-    Show = Callable[[Hint, HintLog], None]
+    Show = Callable[[Notice, HintLog], None]
 
 Lease = Annotated[
     str,
@@ -43,19 +43,24 @@ def watch(
 ) -> None:
     """Receive the provider's hints about your leases: one line each, with one action. Hints are stored in the home.
 
-    Open hints are shown first. If the provider is away, watch reconnects. It takes no action itself.
+    Ends of leases come with them, as lines; on stderr with --json. Open hints are shown first. If the provider is away,
+    watch reconnects. It takes no action itself.
     Exit codes with --once: 0 no open hint, 1 an open hint, 3 unknown, for example no answer.
     """
-    from tenant_client.advice.hints import line_of, object_of
+    from federation.protocol.service_messages import LeaseEnd
+    from tenant_client.advice.hints import end_of, line_of, object_of
 
-    def show(hint: "Hint", log: "HintLog") -> None:
-        if not str(hint.lease).startswith(lease):
+    def show(notice: "Notice", log: "HintLog") -> None:
+        if not str(notice.lease).startswith(lease):
             return
-        name = log.context_name(hint.lease)
+        if isinstance(notice, LeaseEnd):
+            (say if as_json else show_line)(f"lease {notice.lease} {end_of(notice)}")
+            return
+        name = log.context_name(notice.lease)
         if as_json:
-            show_json(object_of(hint, name))
+            show_json(object_of(notice, name))
         else:
-            show_line(line_of(hint, name))
+            show_line(line_of(notice, name))
 
     with failing(UNKNOWN if once else 2):
         lease = _lease(home, lease, latest=latest)
@@ -66,7 +71,7 @@ def watch(
     _end_quietly_when_told()
     with failing(), _line(home) as (online, log):
         say("waiting for hints; stop with Ctrl-C")
-        _take(online, log, show)
+        _take(home, online, log, show)
 
 
 def _lease(home: Path, beginning: str, *, latest: bool) -> str:
@@ -107,7 +112,7 @@ def _once(home: Path, lease: str, wait_s: float, show: "Show") -> int:
             online.close()
 
         Thread(target=close, daemon=True).start()
-        _take(online, log, show)
+        _take(home, online, log, show)
         if any(_standing(log, lease)):
             return STANDS
         if not online.answered.is_set():
@@ -116,26 +121,28 @@ def _once(home: Path, lease: str, wait_s: float, show: "Show") -> int:
         return FINE
 
 
-def _take(online: "Online", log: "HintLog", show: "Show") -> None:
-    """Shows open hints, then stores and shows new ones until the stream ends."""
+def _take(home: Path, online: "Online", log: "HintLog", show: "Show") -> None:
+    """Shows open hints, then stores and shows new ones, and ends of leases, until the stream ends."""
     import time
+
+    from tenant_client.run.lease_ends import take
 
     last = log.cursor()
     for hint in _standing(log):
         show(hint, log)
-    for hint, signature in online.watch(last):
-        if hint.number > last + 1:
-            warn(f"hints {last + 1} to {hint.number - 1} are lost: the provider no longer stores them")
-        last = hint.number
-        log.take(hint, time.time(), signature)
-        show(hint, log)
+    for notice, signature in online.watch(last):
+        if notice.number > last + 1:
+            warn(f"hints {last + 1} to {notice.number - 1} are lost: the provider no longer stores them")
+        last = notice.number
+        take(home, log, notice, time.time(), signature)
+        show(notice, log)
 
 
 def _standing(log: "HintLog", lease: str = "") -> "Iterator[Hint]":
     from federation.runtime.clock import now_hour
     from tenant_client.advice.hints import standing
 
-    return standing(log.hints(lease), now_hour())
+    return standing(log.hints(lease), now_hour(), log.over())
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def test_each_tenant_counts_its_own_hints_from_one_without_a_gap(hints: HintStor
     first = hints.append([(tenant(0), draft()), (tenant(1), draft(1)), (tenant(0), draft(at_h=5.0))], None, b"one")
     assert [hint.number for hint in first] == [1, 1, 2]
     hints.append([(tenant(1), draft(1, 6.0, HintState.CLEARED))], b"one", b"two")
-    assert [(hint.number, hint.state) for hint in hints.after(tenant(1), 0)] == [
+    assert [(hint.number, hint.state) for hint in hints.after(tenant(1), 0) if isinstance(hint, Hint)] == [
         (1, HintState.RAISED),
         (2, HintState.CLEARED),
     ]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from crypto.errors import NotYours
+from crypto.ids import LeaseId, TenantId
+from federation.protocol.service_messages import LeaseEnd, Outcome, Suspicion
 from federation.runtime.settings import BadSettings
 from provider_server.cli import app
 from provider_server.intake.lease_events import BadLeases, decoded
@@ -17,9 +21,12 @@ from provider_server.intake.recorder import OPEN_H, LeaseRecorder
 from provider_server.intake.webhook import LONGEST_BODY, listening
 from provider_server.learning.hardware import label_of
 from provider_server.settings import Leases
+from provider_server.store.hint_store import KEPT_H
+from provider_server.store.store import Store
 from tests.support import schemas
 from tests.support.federations import WEEKS, Grounds, hold
-from tests.support.leasing import Scene, at, founded as founded, scene as scene
+from tests.support.hinting_provider import draft
+from tests.support.leasing import NAME, Scene, at, founded as founded, scene as scene
 
 OTHER = "0b" * 16
 
@@ -97,6 +104,73 @@ def test_a_lease_that_ended_does_not_go_on(scene: Scene) -> None:
     late = scene.told(scene.line("change", until=at(60.0)), scene.line("end", at=at(25.0)))
     assert ["ended" in one["error"] for one in late["refused"]] == [True, True]
     assert scene.end_h() == 20.0
+
+
+def ends(scene: Scene, number: int = 0) -> list[tuple[str, float, float | None]]:
+    """What the tenant was told after this number: change, end, and the end that was planned before."""
+    notices = scene.provider.hints.after(TenantId(bytes.fromhex(scene.tenant)), number)
+    assert all(isinstance(one, LeaseEnd) and str(one.lease) == NAME for one in notices)
+    assert [one.number for one in notices] == list(range(number + 1, number + 1 + len(notices)))
+    return [(one.change.value, one.end_h, one.planned_h) for one in notices if isinstance(one, LeaseEnd)]
+
+
+def test_the_tenant_is_told_of_each_end_once(scene: Scene) -> None:
+    scene.told(scene.line("begin"))
+    assert ends(scene) == []
+    lines = [scene.line("change", until=at(80.0)), scene.line("end", at=at(30.5))]
+    scene.told(lines[0], lines[0], lines[1])
+    scene.told(lines[1])
+    assert ends(scene) == [("moved", 80.0, 50.0), ("ended_early", 30.5, 80.0)]
+
+
+@pytest.mark.parametrize(
+    ("until", "event", "end", "told"),
+    [
+        (None, "end", 30.0, ("ended", 30.0, None)),
+        (None, "requeue", 30.0, ("requeued", 30.0, None)),
+        (at(50.0), "end", 50.0, ("ended", 50.0, 50.0)),
+        (at(50.0), "requeue", 20.0, ("requeued", 20.0, 50.0)),
+    ],
+)
+def test_an_end_is_early_only_before_a_planned_one(
+    scene: Scene, until: str | None, event: str, end: float, told: tuple[str, float, float | None]
+) -> None:
+    scene.told(scene.line("begin", until=until), scene.line(event, at=at(end)))
+    assert ends(scene) == [told]
+
+
+def test_another_process_hears_of_an_end_and_nobody_else(scene: Scene) -> None:
+    """The follower of a scheduler and the online service are two processes of one store."""
+    heard: list[TenantId] = []
+    with closing(Store(scene.home / "provider.db")) as other:
+        other.hints.subscribe(heard.append)
+        other.hints.look()
+        scene.told(scene.line("begin"), scene.line("end", at=at(20.0)))
+        other.hints.look()
+        other.hints.look()
+    assert heard == [TenantId(bytes.fromhex(scene.tenant))]
+
+
+def test_ends_and_hints_are_numbered_together_and_an_end_is_no_hint(scene: Scene) -> None:
+    tenant = TenantId(bytes.fromhex(scene.tenant))
+    scene.told(scene.line("begin"), scene.line("change", until=at(60.0)))
+    hint = draft(LeaseId(bytes.fromhex(NAME)), 1, scene.provider.now_h())
+    scene.provider.hints.append([(tenant, hint)], None, b"1")
+    scene.told(scene.line("end", at=at(40.0)))
+    kinds = [type(one).__name__ for one in scene.provider.hints.after(tenant, 0)]
+    assert kinds == ["LeaseEnd", "Hint", "LeaseEnd"]
+    about = LeaseId(bytes.fromhex(NAME)), Suspicion.MEMORY, True, 12.5
+    scene.provider.hints.take_outcome(tenant, Outcome(b"", 2, *about))
+    with pytest.raises(NotYours):
+        scene.provider.hints.take_outcome(tenant, Outcome(b"", 1, *about))
+
+
+def test_what_was_told_is_kept_for_thirteen_weeks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for hour, line in ((1e5, scene.line("change", until=at(60.0))), (1e5 + KEPT_H + 1.0, scene.line("end", at=at(40)))):
+        monkeypatch.setattr(scene.provider, "now_h", lambda hour=hour: hour)
+        scene.told(scene.line("begin"), line)
+    assert ends(scene, 1) == [("ended_early", 40.0, 60.0)]
+    assert [one.number for one in scene.provider.hints.after(TenantId(bytes.fromhex(scene.tenant)), 0)] == [2]
 
 
 @pytest.mark.nightly

@@ -132,7 +132,7 @@ class Scene:
 
     def hints(self, number: int) -> Sequence[Hint]:
         with closing(self.grounds.provider(self.root)) as provider:
-            return provider.hints.after(self.tenant(number), 0)
+            return [hint for hint in provider.hints.after(self.tenant(number), 0) if isinstance(hint, Hint)]
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(name, labels)
@@ -400,6 +400,8 @@ def levels(**scores: float | None) -> pl.DataFrame:
         ({"ecc_corrected": 5.0, "gpu_temperature": 4.9}, Suspicion.MEMORY),
         ({"ecc_corrected": 9.0, "gpu_temperature": 9.0}, Suspicion.UNCLEAR),
         ({"ib_link_downed": 9.0, "nvlink_replays": 9.0}, Suspicion.INTERCONNECT),
+        ({"disk_media_errors": 3.0, "gpu_temperature": 2.9}, Suspicion.STORAGE),
+        ({"edac_corrected": 3.0, "cpu_throttles": 3.0, "ecc_corrected": 1.0}, Suspicion.HOST),
         ({"pcie_replays": None, "gpu_temperature": 0.5}, Suspicion.COMPUTE),
         ({"ecc_corrected": 0.0, "gpu_temperature": -1.0}, Suspicion.UNCLEAR),
         ({}, Suspicion.UNCLEAR),

@@ -30,7 +30,7 @@ from crypto.errors import (
     Unreachable,
 )
 from crypto.ids import LeaseId, TenantId, Token
-from crypto.signing import SigningKey, open_signed, reopened
+from crypto.signing import Signed, SigningKey, open_signed, reopened
 from federation.protocol.bundle import (
     SKETCH_BYTES,
     Bundle,
@@ -51,6 +51,9 @@ from federation.protocol.service_messages import (
     CheckVerdict,
     Hint,
     HintState,
+    LeaseChange,
+    LeaseEnd,
+    Notice,
     Outcome,
     Session,
     SignIn,
@@ -90,10 +93,10 @@ def a_hint(number: int, lease: LeaseId) -> Hint:
 class Hints:
     """Hints in memory; they outlive the server."""
 
-    by_tenant: defaultdict[TenantId, list[Hint]] = field(default_factory=lambda: defaultdict(list))
+    by_tenant: defaultdict[TenantId, list[Notice]] = field(default_factory=lambda: defaultdict(list))
     callbacks: list[Callable[[TenantId], None]] = field(default_factory=list)
 
-    def after(self, tenant: TenantId, number: int) -> Sequence[Hint]:
+    def after(self, tenant: TenantId, number: int) -> Sequence[Notice]:
         return [hint for hint in self.by_tenant[tenant] if hint.number > number]
 
     def subscribe(self, callback: Callable[[TenantId], None]) -> None:
@@ -581,6 +584,22 @@ def test_a_tenant_sees_its_own_hints_and_no_others(start: Start) -> None:
     assert [hint.number for hint, _ in islice(place.online(1).watch(after=2), 1)] == [3]
 
 
+def test_ends_of_leases_come_with_the_hints_and_no_outcome_is_about_them(start: Start) -> None:
+    place, lease = start(), lease_id(0, WEEKS[0], 0)
+    hints, tenant = place.served.hints, place.tenant(0)
+    hints.add(tenant, lease)
+    end = LeaseEnd(2, 3.0, lease, LeaseChange.REQUEUED, 2.5, None)
+    hints.by_tenant[tenant].append(end)
+    hints.add(tenant, lease)
+    online = place.online()
+    notices = list(islice(online.watch(after=0), 3))
+    assert [type(told.notice) for told in notices] == [Hint, LeaseEnd, Hint]
+    signed = Signed(notices[1].signature, memoryview(encode(end)))
+    assert open_signed(LeaseEnd, encode(signed), place.federation.provider.directory.provider) == end
+    with pytest.raises(NotYours, match="hint 2 of this lease"):
+        online.outcome(a_hint(2, lease), Suspicion.COMPUTE, confirmed=True, shortfall_percent=1.0)
+
+
 def test_a_hint_arrives_when_it_is_made(start: Start) -> None:
     place = start()
     arrived: list[tuple[int, float]] = []
@@ -610,7 +629,7 @@ def test_a_watch_goes_on_over_restarts_without_loss_or_repeat(learnt: Federation
     (port,) = opened.enter_context(free_ports(HOST, 1))
     peer = opened.enter_context(calling(port))
     online = line(peer, learnt, first_pause_s=0.01, longest_pause_s=0.1)
-    arrived: list[Hint] = []
+    arrived: list[Notice] = []
 
     def listen() -> None:
         arrived.extend(hint for hint, _ in online.watch(after=0))
@@ -670,7 +689,7 @@ def test_a_tenant_has_so_many_watches(start: Start) -> None:
         next(stream)
     with pytest.raises(TooManyRequests, match="already has 2 watches"):
         next(place.peer.stream(ProviderMethod.WATCH, watch))
-    assert next(place.online(1).watch(after=0)).hint.number == 1
+    assert next(place.online(1).watch(after=0)).notice.number == 1
     streams[0].cancel()
 
     def again() -> bool:
@@ -689,6 +708,7 @@ def test_an_outcome_arrives_with_its_tenant_and_without_its_session(start: Start
     place = start()
     place.served.hints.add(place.tenant(0), lease_id(0, WEEKS[0], 0))
     ((hint, _),) = islice(place.online().watch(after=0), 1)
+    assert isinstance(hint, Hint)
     place.online().outcome(hint, Suspicion.COMPUTE, confirmed=True, shortfall_percent=12.5)
     told = Outcome(b"", 1, hint.lease, Suspicion.COMPUTE, True, 12.5)  # noqa: FBT003
     assert place.served.outcomes == [(place.tenant(0), told)]
@@ -734,7 +754,7 @@ def test_hints_that_come_twice_are_given_once(learnt: Federation, opened: ExitSt
 
     async def twice(request: bytes) -> AsyncGenerator[bytes, None]:
         for number in (1, 2, 2, 1, 3):
-            yield learnt.provider.signed_hint(a_hint(number, lease))
+            yield learnt.provider.signed_notice(a_hint(number, lease))
 
     quick: dict[str, Method] = {ProviderMethod.SIGN_IN: lambda _: encode(Session(bytes(SESSION_BYTES), 2**40))}
     pem = tls().certificate_pem, tls().key_pem

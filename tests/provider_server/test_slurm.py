@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.job_leases import lease_key, lease_of_job
+from federation.protocol.service_messages import LeaseChange, LeaseEnd
 from federation.runtime.key_files import read_key
 from federation.runtime.settings import BadSettings
 from provider_server import home as homes
@@ -198,6 +199,10 @@ def lease_of(home: Path, grounds: Grounds, job: int, restarts: int = 0) -> Lease
     return lease_of_job(key, "test", job, restarts)
 
 
+def ends_told(provider: Provider, grounds: Grounds) -> list[LeaseEnd]:
+    return [one for one in provider.hints.after(tenant(grounds), 0) if isinstance(one, LeaseEnd)]
+
+
 def ended(provider: Provider, name: LeaseId) -> float:
     lease = provider.store.lease(name)
     assert lease is not None
@@ -230,6 +235,21 @@ def test_an_end_that_changes_is_followed_and_told(grounds: Grounds, provider: Pr
     assert [(one.turn, one.start.job) for one in early.changes] == [(Turn.EARLY, SUSPENDED)]
     name = lease_of(tmp_path, grounds, SUSPENDED)
     assert ended(provider, name) * 3600 == pytest.approx((one(SUSPENDED).end_s or 0) - 4)
+    told = [end for end in ends_told(provider, grounds) if end.lease == name]
+    assert [end.change for end in told] == [LeaseChange.MOVED, LeaseChange.ENDED_EARLY]
+    assert told[-1].end_h * 3600 == pytest.approx(one(SUSPENDED).end_s or 0)  # suspended or not, it ended then
+
+
+def test_of_a_job_without_a_limit_only_the_end_is_told(grounds: Grounds, provider: Provider, tmp_path: Path) -> None:
+    running, over = changed(SUSPENDED, end=0, state="RUNNING"), changed(SUSPENDED)
+    for answer in (running, over):
+        answer["jobs"][-1]["time"]["limit"] = None
+    for now_h in (5e5, 5e5 + 24.0, 5e5 + 48.0):
+        looked(grounds, provider, tmp_path, running, now_h)
+    looked(grounds, provider, tmp_path, over, 5e5 + 49.0)
+    name = lease_of(tmp_path, grounds, SUSPENDED)
+    told = [(end.change, end.planned_h) for end in ends_told(provider, grounds) if end.lease == name]
+    assert told == [(LeaseChange.ENDED, None)]
 
 
 def test_a_requeue_ends_the_lease_and_the_next_start_is_another(

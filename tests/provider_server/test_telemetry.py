@@ -95,6 +95,22 @@ def test_the_table_knows_both_spellings_of_a_name_and_their_units() -> None:
     assert parse(TABLE)["power"].high == 10
 
 
+def test_each_disk_of_a_node_is_a_stream_of_its_own() -> None:
+    book = a_book()
+    chunks = [
+        chunk(book, {"__name__": name, "instance": f"n1:{port}", "device": disk}, every(60, values))
+        for name, port, disk, values in (
+            ("smartctl_device_media_errors", 9633, "nvme0", [7] * 60),
+            ("smartctl_device_media_errors", 9633, "nvme1", [7] * 30 + [9] * 30),
+            ("node_edac_correctable_errors_total", 9100, "", range(60)),
+        )
+    ]
+    (hour,) = read(book, *chunks)
+    increases = [row(hour, "disk_media_errors", f"device={disk}")["increase"] for disk in ("nvme0", "nvme1")]
+    assert increases == [0, 2]
+    assert row(hour, "edac_corrected", "controller=")["node"] == "n1"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from crypto.ids import LeaseId, TenantId
-from federation.protocol.service_messages import Suspicion
+from federation.protocol.service_messages import Hint, Suspicion
 from provider_server.hints.episodes import Episodes, HintLimits, LeaseHazard
 from provider_server.store.hint_store import Draft
 from provider_server.store.store import Store
@@ -105,7 +105,11 @@ def main() -> None:
             survived = {str(tenant): len(store.hints.after(tenant, 0)) for tenant in TENANTS}
             look_at_all(store)
             hints = {
-                str(tenant): [[hint.number, hint.at_h, hint.state, hint.times] for hint in store.hints.after(tenant, 0)]
+                str(tenant): [
+                    [hint.number, hint.at_h, hint.state, hint.times]
+                    for hint in store.hints.after(tenant, 0)
+                    if isinstance(hint, Hint)
+                ]
                 for tenant in TENANTS
             }
         sys.stdout.write(json.dumps({"points": points, "died": died, "survived": survived, "hints": hints}) + "\n")

@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+
 from simulation.run.processes import free_ports
 from tests import needs
 from tests.support.waiting import until
@@ -127,6 +129,18 @@ def cluster(nodes: Sequence[str], *, accounts: Sequence[str] = (), more: str = "
         idle = ["sinfo", "-h", "-N", "--states=idle", "-o", "%N"]
         until(lambda: _succeeds(made, *idle) and len(made.run(*idle).split()) == len(nodes), "nodes are idle")
         yield made
+
+
+def rest_answer(made: Cluster, path: str) -> bytes:
+    """What a slurmrestd of the cluster answers for a path, at a Unix socket of whom it runs as."""
+    needs.program("slurmrestd")
+    at = made.folder / "rest"
+    own = Cluster(made.folder, {**made.environment, "SLURMRESTD_SECURITY": "disable_user_check"})  # tests may be root's
+    with ExitStack() as stack:
+        _start(own, stack, "slurmrestd", "-s", "openapi/dbv0.0.38", "-a", "rest_auth/local", f"unix:{at}")
+        until(at.exists, "slurmrestd listens")
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(at)), base_url="http://slurm") as client:
+            return client.get(path).raise_for_status().content
 
 
 def _environment(folder: Path) -> dict[str, str]:

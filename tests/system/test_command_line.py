@@ -36,6 +36,7 @@ PROGRAMS = {
 LEASE = "0a" * 16
 TEXT = {"lease": LEASE, "reason": "network_error", "line": "all went dark", "node": "n1", "tenants": "0b" * 32}
 TEXT |= {"named": "a=b", "threshold": "2", "address": "localhost:7100", "listen": "nowhere"}
+TEXT |= {"start_rank": "3", "end_rank": "12"}
 TEXT |= {"target": str(2**31 - 1)}  # no process has this number: `attach` would wait for its end
 QUICK = {"pharoah-tenant confirm test": ["--seconds", "0.1"]}
 MOST_S = 30

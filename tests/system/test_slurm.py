@@ -19,12 +19,19 @@ from typing import Any
 
 import pytest
 
+from federation.protocol.job_leases import lease_of_job
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.runtime.clock import now_hour
+from federation.runtime.key_files import read_key
 from provider_server.fleet.outage_files import read_outages
+from provider_server.fleet.slurm import read_starts
+from provider_server.intake.slurm import SACCT
 from simulation.run import processes
 from simulation.run.processes import Places
-from tests.support.slurm import Cluster, cluster
+from tenant_client.records.attempts import Attempt, AttemptState
+from tenant_client.run.run_directory import LEASE_KEY
+from tests.jobs.wrapped import attempts as attempts_of
+from tests.support.slurm import CLUSTER, Cluster, cluster, rest_answer
 from tests.support.traces import Transformer, convnet, profiled
 from tests.support.waiting import until
 
@@ -275,6 +282,56 @@ def test_each_start_finds_the_lease_that_the_provider_recorded(cloud: Cloud) -> 
     assert cloud.follow() == []
 
 
+# Runs until somebody ends it; what Slurm starts a second time is over at once.
+ENDLESS = """#!/bin/sh
+[ -n "$SLURM_RESTART_COUNT" ] && exit 0
+{tenant} run --lease "" -- sleep 100
+"""
+
+
+def test_a_lease_that_was_ended_is_told_with_its_attempt(cloud: Cloud) -> None:
+    """By the programs alone: Slurm, the provider that follows it, and the tenant's node."""
+    (cloud.places.root / "endless.sh").write_text(ENDLESS.format(tenant=cloud.tenant))
+    names: dict[str, str] = {}
+
+    def attempts() -> dict[str, Attempt]:
+        return {names[one.unit]: one for one in attempts_of(cloud.places.tenant(2)) if one.unit in names}
+
+    with processes.running(cloud.places, lambda _: None), following(cloud):
+        jobs = {
+            cloud.cluster.submit(
+                "-A", cloud.account(2), "-J", word, "-n1", "-t", "5", "--requeue", "--output=/dev/null",
+                str(cloud.places.root / "endless.sh"), PHAROAH_HOME=str(cloud.places.tenant(2)),
+            ): word
+            for word in ("requeue", "cancel")
+        }  # fmt: skip
+        key = read_key(cloud.places.tenant(2) / LEASE_KEY)
+        names |= {str(lease_of_job(key, CLUSTER, job, 0)): word for job, word in jobs.items()}
+        until(lambda: [one.state for one in attempts().values()] == [AttemptState.RUNNING] * 2, "both run")
+        for job, word in jobs.items():
+            cloud.cluster.run(*(["scontrol", "requeue"] if word == "requeue" else ["scancel"]), str(job))
+
+        def told() -> dict[str, Attempt] | None:
+            found = attempts()
+            return found if all("lease_end" in kinds(one) for one in found.values()) else None
+
+        ended = until(told, "the tenant is told of both ends")
+        assert {word: (one.state, one.cause.reason) for word, one in ended.items()} == {
+            "requeue": (AttemptState.STOPPED, "preempted"),
+            "cancel": (AttemptState.STOPPED, "cancelled"),
+        }
+        assert "(requeued)" in ended["requeue"].findings[-1]["text"]
+        assert "ended early at" in ended["cancel"].cause.sentence
+        cloud.cluster.ended(list(jobs))
+    for lease in names:
+        shown = json.loads(cloud.as_tenant(2, "evidence", lease, "--json"))["entries"]
+        assert [one["shown"] for one in shown if one["kind"] == "end"] == [True]
+
+
+def kinds(attempt: Attempt) -> list[str]:
+    return [finding["kind"] for finding in attempt.findings]
+
+
 def test_a_drained_node_is_an_outage_by_its_reason(cloud: Cloud, tmp_path: Path) -> None:
     cloud.cluster.run("scontrol", "update", "nodename=n4", "state=drain", "reason=NHC: check_hw_ib: no IB")
     asked = ["list", "event", "nodes=n4", "start=now-1hour", "format=NodeName,TimeStart,TimeEnd,State,Reason"]
@@ -287,3 +344,13 @@ def test_a_drained_node_is_an_outage_by_its_reason(cloud: Cloud, tmp_path: Path)
     (row,) = read_outages(tmp_path / "nodes.txt").rows.iter_rows(named=True)
     assert (row["node"], row["kind"], row["end_h"]) == ("n4", "hardware/network/NHC: check_hw_ib: no IB", None)
     assert row["start_h"] == pytest.approx(now_hour(), abs=0.2)
+
+
+def test_slurmrestd_tells_the_same_starts_as_sacct(cloud: Cloud) -> None:
+    again = '[ -n "$SLURM_RESTART_COUNT" ] || scontrol requeue $SLURM_JOB_ID'
+    job = cloud.cluster.submit("-A", "lab-1", "--requeue", "-o", "/dev/null", "--wrap", again)
+    cloud.cluster.ended([job])
+    by_sacct = cloud.cluster.run(*SACCT, "--starttime=now-60minutes").encode()
+    by_rest = rest_answer(cloud.cluster, "/slurmdb/v0.0.38/jobs?start_time=now-60minutes")
+    assert read_starts(by_rest) == read_starts(by_sacct)
+    assert [start.restarts for start in read_starts(by_rest) if start.job == job] == [0, 1]

@@ -20,7 +20,7 @@ from crypto.signing import Signed, SigningKey, reopened
 from federation.protocol.anchors import Anchor, AnchorRequest, ClaimDigest, VerificationKeys, verification_keys
 from federation.protocol.directory import Chain
 from federation.protocol.round_messages import GrantedLease, LeaseGrants
-from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
+from federation.protocol.service_messages import Action, Hint, HintState, LeaseChange, LeaseEnd, Suspicion
 from federation.runtime.sqlite import Connection
 from tenant_client.advice.hints import HintLog
 from tenant_client.claims import packet, verify_claim
@@ -112,6 +112,12 @@ def hint(place: Place, lease: LeaseId, number: int, signer: SigningKey | None = 
     HintLog(place.connection).take(one, 0.0, signature)
 
 
+def end(place: Place, lease: LeaseId, number: int, signer: SigningKey | None = None) -> None:
+    one = LeaseEnd(number, BEGAN_H + 5.5, lease, LeaseChange.ENDED_EARLY, BEGAN_H + 5.25, BEGAN_H + 9.0)
+    signature = decode(Signed, (signer or keys().provider).sign(one)).signature
+    HintLog(place.connection).take(one, 0.0, signature)
+
+
 def fail(place: Place, lease: LeaseId, ended_h: float) -> None:
     """An attempt of a job on the lease that ended by a GPU that was lost."""
     attempts, unit = Attempts(place.connection), str(lease)
@@ -136,6 +142,8 @@ def place(cast: Cast, tmp_path: Path) -> Iterator[Place]:
             grant(there, lease)
         hint(there, OWN, 1)
         hint(there, OTHER, 2)
+        end(there, OWN, 3)
+        end(there, OTHER, 4)
         clock.hour = BEGAN_H + 6.0
         assert there.anchor() == len(there.trustees)
         yield there
@@ -149,6 +157,7 @@ def test_whoever_has_the_keys_learns_what_the_owner_chose_and_nothing_else(place
     said = "\n".join(verified(claim))
     for word in ("granted the lease", "hint 1", "memory", "reason gpu_lost", "rank 3", "seen by 2027-01-15 15:30 UTC"):
         assert word in said, (word, said)
+    assert "the provider's word 3 of 2027-01-15 13:30 UTC: ended early, 2027-01-15 13:15 UTC" in said
     text = json.dumps(claim)
     for hidden in ("secret_model", "fallen off the bus", "was lost", str(OTHER), "rank3.log"):
         assert hidden not in text
@@ -321,6 +330,25 @@ def test_a_hint_that_the_provider_did_not_sign_is_refused(place: Place) -> None:
     hint(place, OWN, 3, signer=place.key)
     place.anchor()
     assert "pharoah/hint/1 is not signed" in refused(place.claim())
+
+
+def test_an_end_of_another_lease_is_refused(place: Place) -> None:
+    fact = next(
+        one
+        for one in FactChain(place.connection, place.anchoring.tenant).entries()
+        if one.lease == str(OTHER) and b'"end"' in one.body
+    )
+    renamed = fact.body.replace(str(OTHER).encode(), str(OWN).encode())
+    statement = "INSERT INTO claim_entries (subject, lease, salt, body) VALUES ('end', ?, ?, ?)"
+    place.connection.execute(statement, (str(OWN), bytes(32), renamed))
+    place.anchor()
+    assert "an end is about another lease" in refused(place.claim())
+
+
+def test_an_end_that_the_provider_did_not_sign_is_refused(place: Place) -> None:
+    end(place, OWN, 5, signer=place.key)
+    place.anchor()
+    assert "pharoah/lease-end/1 is not signed" in refused(place.claim())
 
 
 def test_a_lease_of_somebody_else_is_refused(place: Place) -> None:

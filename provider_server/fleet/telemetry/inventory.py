@@ -74,11 +74,13 @@ class NvLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Nic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A network card of a node, and the switch that it is plugged into."""
+    """A network card of a node, the switch and port that it is plugged into, and its rail; see docs/paths.md."""
 
     node: Name
     name: Name
     switch: str = ""
+    port: str = ""
+    rail: Index | None = None
 
 
 class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

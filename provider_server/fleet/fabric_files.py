@@ -1,0 +1,192 @@
+"""Reads a fabric from what operators have: the inventory, `lldpctl -f json`, `ibnetdiscover`, Slurm's topology.conf.
+
+    inventory.toml|csv   cards with `switch`, `port` and `rail`; switches with `above`
+    NODE.json            `lldpctl -f json` or `-f json0` of one node, whose name is the file's
+    *.conf               Slurm's topology/tree: SwitchName=leaf1 Nodes=n[1-4], SwitchName=spine Switches=leaf[1-2]
+    any other            `ibnetdiscover`
+
+Guarantees: a file of another shape ends in FabricError, which names file and line. In `ibnetdiscover` a channel adapter
+is called as its description says, "NODE DEVICE" (as mlx5 drivers set it), or by its GUID; a rail is taken from the
+inventory or else from the number at the end of an InfiniBand device's name.
+
+Sources: lldpd 1.0's lldpcli(8); infiniband-diags' ibnetdiscover(8); Slurm's topology.conf(5).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from crypto.errors import PharoahError
+from federation.runtime.hostlist import hostlist
+from federation.runtime.visible import reason
+from provider_server.fleet.fabric import Cable, CableEnd, Fabric
+from provider_server.fleet.telemetry.inventory import Inventory
+
+_MOST_BYTES = 1 << 28
+_BLOCK = re.compile(r'^(Switch|Ca|Rt)\s+\d+\s+"([SHR]-[0-9a-f]+)"\s*#\s*"([^"]*)"', re.ASCII)
+_PORT = re.compile(r'^\[(\d+)\](?:\([0-9a-f]+\))?\s+"([SHR]-[0-9a-f]+)"\[(\d+)\](?:\([0-9a-f]+\))?', re.ASCII)
+_RAIL = re.compile(r"(?:mlx5|mlx4|hfi1|rdma)\D*(\d{1,3})$", re.ASCII)
+_SETTING = re.compile(r"(\w+)=(\S+)", re.ASCII)
+
+
+class FabricError(PharoahError):
+    """A file about the fabric that cannot be read."""
+
+    default_hint = "docs/paths.md says which files are read, and how to make them"
+
+
+def load_fabric(paths: Iterable[Path], inventory: Inventory) -> Fabric:
+    """All files and the inventory together; in a folder every file."""
+    cables, nodes = list(_of_inventory(inventory)), set(inventory.names)
+    for path in paths:
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            more, named = _read(file)
+            cables += more
+            nodes |= named
+    return Fabric.of(cables, nodes)
+
+
+def _of_inventory(inventory: Inventory) -> Iterator[Cable]:
+    for nic in inventory.nics:
+        if nic.switch:
+            yield Cable(CableEnd(nic.node, nic.name), CableEnd(nic.switch, nic.port), nic.rail)
+    for switch in inventory.switches:
+        if switch.above:
+            yield Cable(CableEnd(switch.name), CableEnd(switch.above))
+
+
+def _read(file: Path) -> tuple[list[Cable], set[str]]:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(_MOST_BYTES + 1)
+        text = data.decode("utf-8")
+    except OSError as error:
+        raise FabricError(f"{reason(error)}: {file}") from error
+    except UnicodeDecodeError as error:
+        raise FabricError(f"{file}: not text: {error.reason} at byte {error.start}") from error
+    if len(data) > _MOST_BYTES:
+        raise FabricError(f"{file}: more than {_MOST_BYTES} bytes")
+    if file.suffix == ".json":
+        return list(_of_lldp(file, text)), {file.stem}
+    return _of_slurm(file, text) if file.suffix == ".conf" else _of_ibnetdiscover(file, text)
+
+
+# ---- lldpctl ---------------------------------------------------------------------------------------------------------
+
+
+def _of_lldp(file: Path, text: str) -> Iterator[Cable]:
+    """A node's interfaces and the ports that they are plugged into."""
+    try:
+        told = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise FabricError(f"{file}: {error}") from error
+    for lldp in _each(told.get("lldp") if isinstance(told, dict) else None):
+        for name, interface in _interfaces(lldp.get("interface")):
+            chassis, port = _chassis(interface.get("chassis")), _port(interface.get("port"))
+            if chassis:
+                yield Cable(CableEnd(file.stem, name), CableEnd(chassis, port), _rail(name))
+    if not isinstance(told, dict) or "lldp" not in told:
+        raise FabricError(f"{file}: no lldp in it", hint="make it by `lldpctl -f json > NODE.json` on each node")
+
+
+def _each(value: object) -> Iterator[dict[str, Any]]:
+    """The objects of a list, or the one that stands for a list of one."""
+    yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict))
+
+
+def _interfaces(value: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    """By name: json has the name as key, json0 as a field."""
+    for one in _each(value):
+        if isinstance(one.get("name"), str):
+            yield one["name"], one
+        else:
+            yield from ((name, inner) for name, inner in one.items() if isinstance(inner, dict))
+
+
+def _chassis(value: object) -> str:
+    """The neighbour's name, or its id where it tells none."""
+    for one in _each(value):
+        if named := _value(one.get("name")):
+            return named
+        names = [name for name, inner in one.items() if isinstance(inner, dict) and "id" in inner]
+        return names[0] if names else _value(one.get("id"))
+    return ""
+
+
+def _port(value: object) -> str:
+    return next((_value(one.get("id")) or _value(one.get("descr")) for one in _each(value)), "")
+
+
+def _value(value: object) -> str:
+    """A text, the `value` of an object, or of the first of a list of such."""
+    if isinstance(value, str):
+        return value
+    return next((str(one["value"]) for one in _each(value) if "value" in one), "")
+
+
+# ---- ibnetdiscover ---------------------------------------------------------------------------------------------------
+
+
+def _of_ibnetdiscover(file: Path, text: str) -> tuple[list[Cable], set[str]]:
+    blocks: list[tuple[str, str, str]] = []
+    ports: list[tuple[str, int, str, int]] = []
+    for line in text.splitlines():
+        if block := _BLOCK.match(line):
+            blocks.append((block[1], block[2], block[3]))
+        elif (port := _PORT.match(line)) and blocks:
+            ports.append((blocks[-1][1], int(port[1]), port[2], int(port[3])))
+    if not blocks:
+        raise FabricError(f"{file}: neither a switch nor an adapter as `ibnetdiscover` writes them")
+    named = {guid: _named(kind, guid, described) for kind, guid, described in blocks}
+    adapters = {guid for kind, guid, _ in blocks if kind == "Ca"}
+    cables = [_cable(named, adapters, *port) for port in ports if port[0] in named and port[2] in named]
+    return cables, {named[guid][0] for guid in adapters}
+
+
+def _named(kind: str, guid: str, described: str) -> tuple[str, str]:
+    """The device, and of an adapter the card: "node1 mlx5_0", or "MF0;leaf1:MQM9700/U1" of a switch."""
+    if kind == "Ca":
+        node, _, card = described.strip().partition(" ")
+        return (node or guid, card or guid)
+    name = described.strip().removeprefix("MF0;")
+    return (name.partition(":")[0] or guid, "")
+
+
+def _cable(
+    named: Mapping[str, tuple[str, str]], adapters: set[str], here: str, port: int, there: str, far_port: int
+) -> Cable:
+    ends, rail = [], None
+    for guid, number in ((here, port), (there, far_port)):
+        device, card = named[guid]
+        ends.append(CableEnd(device, f"{card}:{number}" if guid in adapters else str(number)))
+        rail = _rail(card) if guid in adapters else rail
+    return Cable(ends[0], ends[1], rail)
+
+
+def _rail(card: str) -> int | None:
+    found = _RAIL.match(card)
+    return int(found[1]) if found else None
+
+
+# ---- topology.conf ---------------------------------------------------------------------------------------------------
+
+
+def _of_slurm(file: Path, text: str) -> tuple[list[Cable], set[str]]:
+    cables: list[Cable] = []
+    nodes: set[str] = set()
+    for number, line in enumerate(text.splitlines(), 1):
+        settings = {key.lower(): value for key, value in _SETTING.findall(line.partition("#")[0])}
+        if not settings:
+            continue
+        if "switchname" not in settings:
+            raise FabricError(f"{file}:{number}: no SwitchName", hint="only topology/tree is read")
+        below = list(hostlist(settings.get("nodes", "")))
+        nodes |= set(below)
+        below += hostlist(settings.get("switches", ""))
+        cables += [Cable(CableEnd(name), CableEnd(settings["switchname"])) for name in below]
+    if not cables:
+        raise FabricError(f"{file}: no switch in it", hint="only topology/tree is read")
+    return cables, nodes
