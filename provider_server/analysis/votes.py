@@ -122,7 +122,7 @@ def localise(
     `counts` and `noise_variance` are in votes, shape (rows,); a row that was not released has infinite variance. `own`
     is the provider's own evidence on each part, as the logarithm of a likelihood ratio, if it has any.
     """
-    used = np.flatnonzero(expected.parts.sum(axis=1) > 0)
+    used = np.flatnonzero(expected.parts[:, np.isfinite(noise_variance)].sum(axis=1) > 0)
     named: list[int] = []
     while True:
         score, votes, errors, normal = _scores(expected, named, used.tolist(), counts, noise_variance)

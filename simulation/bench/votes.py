@@ -61,6 +61,7 @@ LEAVES, PAIRS, RAILS, DEMOCRATIC = "leaves", "pairs", "rails", "007"
 SENSITIVITY = {LEAVES: 1 / np.sqrt(2), PAIRS: 1.0, RAILS: 1.0}  # of a job-week's votes, L2
 COMPARED = 0.2
 THRESHOLD = 0.01
+ANY = "any"  # all worlds of a size together
 QUICK = Fabric(units=4, nodes_per_unit=8, rails=2, spines=4)
 
 
@@ -318,23 +319,24 @@ def summary(judged: Sequence[Judged]) -> VotesRows:
     """A row for each way, share, size and kind of fault; means over worlds."""
     groups: dict[tuple[str, float, str, int, int], list[Judged]] = defaultdict(list)
     for one in judged:
-        groups[one.way, one.share, one.faults, one.jobs_per_week, one.weeks].append(one)
-    return VotesRows(tuple(_row(own) for own in groups.values()))
+        for faults in (one.faults, ANY):
+            groups[one.way, one.share, faults, one.jobs_per_week, one.weeks].append(one)
+    return VotesRows(tuple(_row(key[2], own) for key, own in groups.items()))
 
 
-def _row(own: Sequence[Judged]) -> VotesRow:
-    first, planted = own[0], sum(one.planted for one in own)
+def _row(faults: str, own: Sequence[Judged]) -> VotesRow:
+    first, faulty = own[0], [one for one in own if one.planted]
     return VotesRow(
         first.way,
         first.share,
         0.0 if first.way == DEMOCRATIC else sigma(first.share, first.way, first.weeks),
-        first.faults or "none",
+        faults or "none",
         first.jobs_per_week,
         first.weeks,
         float(np.mean([one.job_weeks for one in own])),
         float(np.mean([one.votes for one in own])),
-        float(np.mean([one.top_1 for one in own])) if planted else None,
-        sum(one.found for one in own) / planted if planted else None,
+        float(np.mean([one.top_1 for one in faulty])) if faulty else None,
+        sum(one.found for one in faulty) / sum(one.planted for one in faulty) if faulty else None,
         float(np.mean([one.wrong / max(1, one.right + one.wrong) for one in own])),
         len(own),
     )
