@@ -19,6 +19,7 @@ from tenant_client.verbs import (
     restart,
     status,
     stragglers,
+    vote,
     workload,
 )
 
@@ -32,7 +33,7 @@ app.add(JOBS, job.run, cls=job.JobCommand, context_settings={"allow_interspersed
 app.add(JOBS, job.attach, hints.watch, status.status, status.leases)
 app.add_typer(owner.journal, rich_help_panel=JOBS)
 app.add(JOBS, job.diagnose, path.path, stragglers.stragglers, restart.restart, status.reasons, job.teach)
-app.add(JOBS, incidents.helped, incidents.rules)
+app.add(JOBS, incidents.helped, incidents.rules, vote.vote)
 app.add(BEFORE, check.check, cls=AskingVerb)
 app.add(BEFORE, gate.gate, exclude.exclude, admission.admission)
 app.add(BEFORE, changes.changes, workload.describe, workload.tokens, workload.compare)

@@ -70,7 +70,7 @@ class Patterns:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A part, the votes that it explains with their standard error, its p-value given those named, and if it is named."""
+    """A part, the votes that it explains and their standard error, its p-value given those named; if it is named."""
 
     part: PartName
     votes: float
@@ -92,7 +92,7 @@ def patterns(spreads: Iterable[Spread], units: int, rails: int) -> Patterns:
 
 
 def _add(row: Floats, pairs: Counter[tuple[int, int]] | dict[tuple[int, int], int], weeks: int) -> None:
-    """Adds a vote for each week, for any of the pairs alike: half at each end, at one end alone if both are of one unit."""
+    """Adds a vote for each week, for any of the pairs alike: half at each end, or half in all within one unit."""
     total = sum(pairs.values())
     for pair, many in pairs.items():
         for unit in set(pair):
@@ -115,7 +115,11 @@ def _over_rails(any_pair: Floats, at_leaf: Floats, over_spine: Floats, rails: in
 
 
 def localise(
-    expected: Patterns, counts: Floats, noise_variance: Floats, false_share: float = FALSE_SHARE, own: Floats | None = None
+    expected: Patterns,
+    counts: Floats,
+    noise_variance: Floats,
+    false_share: float = FALSE_SHARE,
+    own: Floats | None = None,
 ) -> tuple[Suspect, ...]:
     """The parts that leases used, most suspect first; those that are named come before all others.
 
@@ -135,14 +139,18 @@ def localise(
         named.append(int(used[np.argmax(np.where(stand, score, -np.inf))]))
     first = [_suspect(expected, part, counts, noise_variance, named) for part in named]
     order = [row for row in np.argsort(p_values) if used[row] not in named]
-    later = [Suspect(expected.names[used[r]], float(votes[r]), float(errors[r]), float(p_values[r]), False) for r in order]
+    later = (
+        Suspect(expected.names[used[row]], float(votes[row]), float(errors[row]), float(p_values[row]), is_named=False)
+        for row in order
+    )
     return (*first, *later)
 
 
 def _with_own(score: Floats, own: Floats) -> Floats:
     """Scores whose likelihood ratio over chance is the product of both."""
     joined = np.sign(score) * score**2 / 2 + own
-    return np.sign(joined) * np.sqrt(2 * np.abs(joined))
+    moved: Floats = np.sign(joined) * np.sqrt(2 * np.abs(joined))
+    return moved
 
 
 def _scores(
@@ -174,9 +182,7 @@ def _as_normal(score: Floats, skewness: Floats) -> Floats:
     return (np.cbrt(stretched) - 1 + skewness**2 / 36) * 6 / skewness
 
 
-def _fitted(
-    expected: Patterns, columns: Floats, counts: Floats, noise_variance: Floats
-) -> tuple[Floats, Floats]:
+def _fitted(expected: Patterns, columns: Floats, counts: Floats, noise_variance: Floats) -> tuple[Floats, Floats]:
     """Votes that the columns explain, and one over the variance of each row.
 
     Its variance is that of the noise, of as many votes, and of how far votes may be from a named part's pattern.
@@ -184,8 +190,9 @@ def _fitted(
     step, chance = expected.step, len(expected.baselines)
     mean = np.full(len(counts), max(float(np.mean(counts)), step))
     of_parts = np.zeros(len(counts))
+    weights = np.zeros(len(counts))
     for _ in range(_ROUNDS):
-        weights: Floats = 1 / (noise_variance + step * np.maximum(mean, step) + (MISFIT * of_parts) ** 2)
+        weights = 1 / (noise_variance + step * np.maximum(mean, step) + (MISFIT * of_parts) ** 2)
         root = np.sqrt(weights)
         fitted, *_ = np.linalg.lstsq((columns * root).T, root * counts, rcond=None)
         fitted = np.maximum(fitted, 0)
@@ -193,10 +200,8 @@ def _fitted(
     return mean, weights
 
 
-def _suspect(
-    expected: Patterns, part: int, counts: Floats, noise_variance: Floats, named: Sequence[int]
-) -> Suspect:
+def _suspect(expected: Patterns, part: int, counts: Floats, noise_variance: Floats, named: Sequence[int]) -> Suspect:
     """A named part, given the others that are."""
     others = [other for other in named if other != part]
     _, votes, errors, normal = _scores(expected, others, [part], counts, noise_variance)
-    return Suspect(expected.names[part], float(votes[0]), float(errors[0]), float(norm.sf(normal[0])), True)
+    return Suspect(expected.names[part], float(votes[0]), float(errors[0]), float(norm.sf(normal[0])), is_named=True)

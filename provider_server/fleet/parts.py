@@ -54,9 +54,7 @@ class FabricParts:
 
     def tokens(self, secret: bytes, epoch: int) -> list[list[str]]:
         """The token of every row: units × (rails, none known), in hexadecimal."""
-        return [
-            [str(part_token(secret, epoch, name)) for name in self.names(unit)] for unit in range(len(self.leaves))
-        ]
+        return [[str(part_token(secret, epoch, name)) for name in self.names(unit)] for unit in range(len(self.leaves))]
 
 
 def _leaves(fabric: Fabric, node: str) -> dict[int, str]:

@@ -1,9 +1,10 @@
 """Ceilings: the most failures that honest members can have contributed, from leases that the provider bills anyway.
 
 A job-week, one lease within one week, counts at most F = `failures_per_unit` failures in each marginal, in a row that
-follows from its labels and in an age band that it reached in that week; of votes, one at each of two of its parts. Along dimensions that describe the failure
-(domain, reason) every level that the marginal counts has the lease's full ceiling, as nobody but the tenant knows which
-it was. So honest counts, before noise, never exceed the ceiling of a cell, nor that of a whole marginal.
+follows from its labels and in an age band that it reached in that week; of votes, one at each of two of its parts.
+Along dimensions that describe the failure (domain, reason) every level that the marginal counts has the lease's full
+ceiling, as nobody but the tenant knows which it was. So honest counts, before noise, never exceed the ceiling of a
+cell, nor that of a whole marginal.
 
 A failure at the very edge of a band, a week or a lease belongs to both sides here, widened by `slack_h` for clocks that
 differ; a ceiling may be too high by that, never too low. The rows are the provider's own record: a tenant that

@@ -213,7 +213,9 @@ class Provider:
 
         Where there is a fabric, leases get the tokens of the parts that their nodes hang on.
         """
-        self.store.add_leases((self._with_parts(lease, node_names.get(lease.lease, ())) for lease in leases), node_names)
+        self.store.add_leases(
+            (self._with_parts(lease, node_names.get(lease.lease, ())) for lease in leases), node_names
+        )
 
     def _with_parts(self, lease: Lease, nodes: Sequence[str]) -> Lease:
         if self._parts is None or not nodes:

@@ -2,7 +2,8 @@
 
 Every cloud is opened at the weeks that provider.toml has as shipped. Corners change seven factors at once, by the
 design of Plackett and Burman (1946) in 12 runs: each factor is changed in six of them, each two together in three.
-Sizes are clouds with failures as rare as Meta reports, at several epsilons.
+Sizes are clouds with failures as rare as Meta reports, at several epsilons. Priced cells are what optional marginals
+leave of an epsilon of 1, such as votes.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ import msgspec
 import numpy as np
 
 from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.privacy_cost import zcdp_epsilon, zcdp_rho
 from provider_server.settings import PlanTable
 from simulation.bench import learning
 from simulation.bench.learning import Telling
@@ -25,6 +27,7 @@ MISREPORTED, SELDOM = 0.2, 0.12
 CARELESS = 3  # the tenant that runs on one context alone
 POOR_LOGS, LOST = 0, 0.6  # the workload whose failures have no known reason, and how many of them
 FEW_ANSWER = 0.6
+DELTA = 1e-8
 EPSILONS = (0.5, 1.0, 2.0, 4.0, None)
 
 
@@ -155,4 +158,18 @@ SIZED: Mapping[str, Callable[[], Cell]] = MappingProxyType(
         for epsilon in EPSILONS
     }
 )
-EVERY: Mapping[str, Callable[[], Cell]] = MappingProxyType({**CELLS, **CORNERS, **SIZED})
+
+
+def _priced(effect: Mapping[str, object], share: float) -> Cell:
+    """What is left for the tables of failures where an optional marginal gets a share of the budget."""
+    return Cell(effect, epsilon=zcdp_epsilon((1 - share) * zcdp_rho(1.0, DELTA), DELTA))
+
+
+PRICED: Mapping[str, Callable[[], Cell]] = MappingProxyType(
+    {
+        f"optional_{share:.0%}".rstrip("%") + suffix: partial(_priced, effect, share)
+        for suffix, effect in (("", EFFECTS["x8"]), ("_x3", X3))
+        for share in (0.1, 0.2, 0.5)
+    }
+)
+EVERY: Mapping[str, Callable[[], Cell]] = MappingProxyType({**CELLS, **CORNERS, **SIZED, **PRICED})

@@ -9,15 +9,16 @@ a fault of each kind. All ways see the same jobs and faults. `way` is what is co
 `007`      every bad flow with its exact path, each link 1/h, Algorithm 1 of Arzani et al. (NSDI 2018) with its
            threshold of 1% of all votes, no privacy: it names links, and a link of the faulty part is right
 
-Pairs and rails are looked at after the last week alone. `share` is the part of the budget that votes get, 0: no privacy. Noise is the mechanism's own: a series opened at the
-weeks as shipped, drawn from the system, decoded to the running total. A row without enough owners is not counted.
+Pairs and rails are looked at after the last week alone. `share` is the part of the budget that votes get, 0: no
+privacy. Noise is the mechanism's own: a series opened at the weeks as shipped, drawn from the system, decoded to the
+running total. A row without enough owners is not counted.
 `top_1` is how often the first suspect is faulty, where there is a fault; `found` the share of faults that are named;
 `fdr` the mean share of false ones among those named; `votes` those that faults caused.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import msgspec
@@ -90,7 +91,7 @@ class VotesRows(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Judged:
-    """One world by one way: what was counted, whether the first suspect is faulty, faults found, right and wrong names."""
+    """One world by one way: what was counted, whether the first suspect is faulty, faults found, and right names."""
 
     way: str
     share: float
@@ -127,12 +128,13 @@ def _worlds(settings: tuple[NoiseSampler, bool], of: tuple[int, int]) -> list[Ju
     jobs_per_week, seed = of
     fabric, weeks = QUICK if quick else Fabric(), evaluated(quick=quick)
     rng = np.random.default_rng((jobs_per_week, seed))
-    sizes = {"sizes": (2, 4, 8), "size_shares": (0.5, 0.3, 0.2)} if quick else {}
-    jobs = list(place(fabric, Demand(jobs_per_week, **sizes), weeks[-1], rng))
+    demand = Demand(jobs_per_week)
+    demand = replace(demand, sizes=(2, 4, 8), size_shares=(0.5, 0.3, 0.2)) if quick else demand
+    jobs = list(place(fabric, demand, weeks[-1], rng))
     seen = [watch(fabric, jobs, Sight(), kinds, weeks[-1], rng) for kinds in WORLDS]
     judged = []
     for until in weeks:
-        layouts = [(LEAVES, _leaves(fabric, jobs, until), SHARES)]
+        layouts: list[tuple[str, Layout, tuple[float, ...]]] = [(LEAVES, _leaves(fabric, jobs, until), SHARES)]
         if until == weeks[-1]:
             fine = _pairs(fabric, jobs, until)
             layouts += [(PAIRS, fine, (COMPARED,)), (RAILS, _rails(fabric, fine), (COMPARED,))]
@@ -209,7 +211,11 @@ def _pairs(fabric: Fabric, jobs: Sequence[Job], until: int) -> Layout:
         shares = Counter({number[pair]: many for pair, many in spread.pairs().items()})
         climbing = {row: many for row, many in shares.items() if pairs[row][0] != pairs[row][1]}
         own = {unit: {row: many for row, many in shares.items() if unit in pairs[row]} for unit in set(spread.units)}
-        for matrix, line, part in ((any_pair, 0, shares), (over_spine, 0, climbing), *((at_leaf, u, own[u]) for u in own)):
+        for matrix, line, part in (
+            (any_pair, 0, shares),
+            (over_spine, 0, climbing),
+            *((at_leaf, u, own[u]) for u in own),
+        ):
             for row, many in part.items():
                 matrix[line, row] += spread.weeks * many / sum(part.values())
     holders: dict[int, set[int]] = defaultdict(set)
@@ -229,7 +235,10 @@ def _over_rails(fabric: Fabric, any_pair: Floats, at_leaf: Floats, over_spine: F
     parts = [np.outer(at_leaf[unit], share[rail]).ravel() for unit in range(fabric.units) for rail in range(rails)]
     parts += [np.outer(over_spine, share[rail]).ravel() for rail in range(rails)]
     names = [PartName(rail, unit) for unit in range(fabric.units) for rail in range(rails)]
-    baselines = [np.outer(any_pair, known[:rails].sum(axis=0) / rails).ravel(), np.outer(any_pair, known[rails]).ravel()]
+    baselines = [
+        np.outer(any_pair, known[:rails].sum(axis=0) / rails).ravel(),
+        np.outer(any_pair, known[rails]).ravel(),
+    ]
     return Patterns((*names, *map(PartName, range(rails))), np.stack(parts), np.stack(baselines), step=1.0)
 
 
@@ -276,9 +285,7 @@ def sigma(share: float, way: str, until: int) -> float:
 Heading = tuple[str, float, str, int, int, int, int]
 
 
-def _judged(
-    expected: Patterns, counted: tuple[Floats, Floats], fabric: Fabric, seen: Seen, heading: Heading
-) -> Judged:
+def _judged(expected: Patterns, counted: tuple[Floats, Floats], fabric: Fabric, seen: Seen, heading: Heading) -> Judged:
     variance, counts = counted
     suspects = localise(expected, counts, variance, FALSE_SHARE)
     truth = {PartName(fault.rail, None if fault.kind is FaultKind.SPINE else fault.unit) for fault in seen.faults}

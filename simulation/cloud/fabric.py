@@ -71,7 +71,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Sight:
-    """What tenants see: shares of hits noticed, pairs and rails named rightly, and job-weeks with a vote for nothing."""
+    """What tenants see: shares of hits noticed, of pairs and rails named, of job-weeks that vote for nothing."""
 
     noticed: float = 0.7
     pair_right: float = 0.75
@@ -199,7 +199,7 @@ def _fault(fabric: Fabric, kind: FaultKind, rng: Generator) -> Fault:
 
 
 def _crossing(fabric: Fabric, fault: Fault, job: Job, rng: Generator) -> Ints:
-    """The job's flows on the fault's rail that cross it, as (edge, spine); hashed once for the job. Shape (flows, 2)."""
+    """The job's flows on the fault's rail that cross it, (flows, 2): edge and spine, hashed once for the job."""
     at_node, at_unit = job.edges == fault.node, job.edges // fabric.nodes_per_unit == fault.unit
     climbs = job.climbs(fabric)
     over = {
@@ -279,7 +279,7 @@ def _placed(free: NDArray[np.bool_], size: int) -> Ints:
 def _edges(nodes: Ints, demand: Demand, rng: Generator) -> Ints:
     """Neighbours in a ring; where everybody talks, as many pairs again as three rings have."""
     ring = np.stack([nodes, np.roll(nodes, -1)], axis=1)
-    ring = ring[:1] if len(nodes) == 2 else ring  # noqa: PLR2004 - two nodes are one pair
+    ring = ring[:1] if len(nodes) == 2 else ring
     if rng.random() >= demand.everybody_talks:
         return ring
     any_pairs = nodes[rng.integers(len(nodes), size=(3 * len(nodes), 2))]

@@ -42,8 +42,8 @@ def build_tables(
 ) -> tuple[Integers, ...]:
     """Counts per marginal of the plan, dtype int64, in plan order.
 
-    `failures` and `observations` are those of the weeks that the answer is for; `selection_key` (32 bytes) decides which
-    count.
+    `failures` and `observations` are those of the weeks that the answer is for; `selection_key` (32 bytes) decides
+    which count.
     """
     granted = [failure for failure in failures if failure.labels]
     ordered = sorted(granted, key=lambda failure: (_is_secondary(failure), _draw(selection_key, plan, failure)))

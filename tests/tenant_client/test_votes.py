@@ -1,4 +1,4 @@
-"""A job-week's votes sum to one at most, and change a table by no more than the norm that its price is computed from."""
+"""A job-week's votes sum to one at most, and change a table by no more than the norm that its price is made of."""
 
 import math
 from pathlib import Path
@@ -55,7 +55,9 @@ def test_the_bound_is_reached_by_one_vote_between_two_leaves() -> None:
 
 
 def test_a_hundred_votes_of_one_job_week_count_as_one_and_those_of_the_next_week_as_another() -> None:
-    votes = [observed("u", at_h, PARTS[at % 4], PARTS[(at + 1) % 4]) for at, at_h in enumerate(np.linspace(0, 300, 100))]
+    votes = [
+        observed("u", at_h, PARTS[at % 4], PARTS[(at + 1) % 4]) for at, at_h in enumerate(np.linspace(0, 300, 100))
+    ]
     (counts,) = build_tables(votes_plan(*PARTS), (), KEY, votes)
     assert counts.sum() == 4  # two ends in each of two weeks
 
