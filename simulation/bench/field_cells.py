@@ -7,7 +7,7 @@ leave of an epsilon of 1, such as votes.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -160,16 +160,16 @@ SIZED: Mapping[str, Callable[[], Cell]] = MappingProxyType(
 )
 
 
-def _priced(effect: Mapping[str, object], share: float) -> Cell:
-    """What is left for the tables of failures where an optional marginal gets a share of the budget."""
-    return Cell(effect, epsilon=zcdp_epsilon((1 - share) * zcdp_rho(1.0, DELTA), DELTA))
+def _priced(name: str, share: float) -> Cell:
+    """What is left for the tables of failures where optional marginals get a share of the budget."""
+    return replace(CELLS[name](), epsilon=zcdp_epsilon((1 - share) * zcdp_rho(1.0, DELTA), DELTA))
 
 
 PRICED: Mapping[str, Callable[[], Cell]] = MappingProxyType(
     {
-        f"optional_{share:.0%}".rstrip("%") + suffix: partial(_priced, effect, share)
-        for suffix, effect in (("", EFFECTS["x8"]), ("_x3", X3))
-        for share in (0.1, 0.2, 0.5)
+        f"{name}_less_{percent}": partial(_priced, name, percent / 100)
+        for name in ("standard", "x3", "x3_visible_0", "regional_visible_0")
+        for percent in (10, 20, 50)
     }
 )
 EVERY: Mapping[str, Callable[[], Cell]] = MappingProxyType({**CELLS, **CORNERS, **SIZED, **PRICED})
