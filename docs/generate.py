@@ -58,7 +58,7 @@ from simulation.bench import (
 from simulation.judge import score
 from simulation.replay import brca, lung, lung_times, philly, titan, titan_times
 from simulation.run import processes
-from tenant_client.advice import changes, hints, told
+from tenant_client.advice import changes, expectations, explanation, hints, told
 from tenant_client.diagnosis.stragglers import waits, what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.records import fixes
@@ -93,7 +93,9 @@ JSON: dict[str, Any] = {
     "pharoah-tenant leases": tenant_overview.Leases,
     "pharoah-tenant journal show": happened.Happened,
     "pharoah-tenant journal fix": fixes.Fixed,
+    "pharoah-tenant expectations": expectations.Report,
     "pharoah-tenant diagnose": told.Told,
+    "pharoah-tenant explain": explanation.Explanation,
     "pharoah-tenant path": route.Routes,
     "pharoah-tenant stragglers": what_if.WhatIf,
     "pharoah-tenant stragglers LOGS": waits.Waits,

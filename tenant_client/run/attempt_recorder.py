@@ -20,6 +20,7 @@ from tenant_client.records.attempts import INTERRUPTED, Attempt, AttemptCause, A
 from tenant_client.records.database import open_database
 from tenant_client.records.incidents import Incidents
 from tenant_client.records.journal import Journal
+from tenant_client.records.paces import Paces, Slice
 from tenant_client.run import diagnose_attempt, lease_ends, restarts
 from tenant_client.run.diagnose_attempt import Explained
 from tenant_client.run.ended import (
@@ -164,6 +165,12 @@ class Record:
                 requeued = self._requeued and before.unit == self._unit
                 cause = superseded(before.cause, self._unit, after_s, requeued=requeued)
                 self._attempts.explain(before.unit, before.attempt, cause)
+
+    def keep_pace(self, attempt: int, slices: Sequence[Slice]) -> None:
+        """Journals how an attempt went so far."""
+        with self._ours.guard("cannot write the journal"):
+            if self._connection is not None:
+                Paces(self._connection).keep(self._unit, attempt, slices)
 
     def move_end(self, ends_at_s: float) -> None:
         """Takes another limit of the job than the one that its scheduler set at the start."""
