@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from federation.protocol.plan import Marginal, Mechanism, Plan, PlanDimension, Subject, norms
+from tenant_client.diagnosis.network_pair import stalled_pair
+from tenant_client.diagnosis.rank_graph import RankSeat
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal, Unit
 from tenant_client.records.votes import NoPair, Vote, Votes, parts_of
 from tenant_client.rounds.counts import Observation, build_tables
+from tenant_client.sources.flight_recorder import CollectiveState
 from tests.support.changing import replace
+from tests.support.clusters import C, R, S, call, cluster, judged, world
 from tests.support.plans import small_plan
 
 KEY = bytes(32)
@@ -93,6 +97,30 @@ def test_a_marginal_of_failures_counts_no_votes() -> None:
 )
 def test_a_vote_names_the_parts_at_both_ends(nodes: tuple[str, str], rail: int | None, parts: tuple[str, ...]) -> None:
     assert parts_of(Vote("u", 1.0, nodes, rail, "test"), TOKENS) == parts
+
+
+@pytest.mark.parametrize(
+    ("hosts", "state", "pair"),
+    [
+        ("aabb", R, ("a", "b")),  # all joined, none completes, on two nodes
+        ("aabc", R, None),  # which link of three nodes it is, nobody says
+        ("aaaa", R, None),
+        ("aab", R, None),  # where rank 3 runs is not known
+        ("aabb", C, None),  # nothing stalled
+    ],
+)
+def test_a_stall_between_two_nodes_that_accuses_no_rank_is_a_vote(
+    hosts: str, state: CollectiveState, pair: tuple[str, str] | None
+) -> None:
+    seats = {rank: RankSeat(host, 0, "") for rank, host in enumerate(hosts)}
+    assert stalled_pair(judged(cluster(4, 1, state)), seats) == pair
+
+
+def test_a_rank_that_did_not_join_is_no_vote() -> None:
+    ranks = cluster(4, 3)
+    for rank in ranks[:3]:
+        rank.add(world(4), 4, call(), S)
+    assert stalled_pair(judged(ranks), {rank: RankSeat("ab"[rank % 2], 0, "") for rank in range(4)}) is None
 
 
 def test_votes_are_kept_once_and_name_two_nodes(tmp_path: Path) -> None:
