@@ -38,7 +38,7 @@ from provider_server.operations import admin, overview as provider_overview, pre
 from provider_server.outputs import node_check
 from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
-from provider_server.verbs import kubernetes, learning, leases, seats, server, slurm, store, telemetry
+from provider_server.verbs import kubernetes, learning, leases, seats, server, slurm, store, telemetry, votes
 from simulation.bench import (
     aggregation,
     attendance as bench_attendance,
@@ -55,6 +55,7 @@ from simulation.bench import (
     openings as bench_openings,
     placement as bench_placement,
     scale as bench_scale,
+    votes as bench_votes,
 )
 from simulation.judge import score
 from simulation.replay import brca, lung, lung_times, philly, titan, titan_times
@@ -164,6 +165,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider explain": list[findings_text.ExplanationRow],
     "pharoah-provider publish": list[learning.PublishRow],
     "pharoah-provider catalogue": list[learning.CatalogueRow],
+    "pharoah-provider votes": votes.SuspectsView,
     "pharoah-provider findings": list[store.FindingRow],
     "pharoah-provider backup": list[store.BackupRow],
     "pharoah-provider restore": list[store.BackupRow],
@@ -186,6 +188,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim bench check-history": bench_check_history.CheckHistoryRows,
     "pharoah-sim bench openings": bench_openings.OpeningsFigures,
     "pharoah-sim bench epochs": bench_epochs.EpochsFigures,
+    "pharoah-sim bench votes": bench_votes.VotesRows,
     "pharoah-sim bench scale": bench_scale.ScaleFigures,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,

@@ -21,6 +21,7 @@ from tenant_client.verbs import (
     restart,
     status,
     stragglers,
+    vote,
     workload,
 )
 
@@ -37,7 +38,7 @@ app.add(JOBS, expectations.expectations)
 app.add(
     JOBS, job.diagnose, explain.explain, path.path, stragglers.stragglers, restart.restart, status.reasons, job.teach
 )
-app.add(JOBS, incidents.helped, incidents.rules)
+app.add(JOBS, incidents.helped, incidents.rules, vote.vote)
 app.add(BEFORE, check.check, cls=AskingVerb)
 app.add(BEFORE, gate.gate, exclude.exclude, admission.admission)
 app.add(BEFORE, changes.changes, workload.describe, workload.tokens, workload.compare)
