@@ -31,13 +31,14 @@ from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from federation.protocol import anchors, change_rules
 from federation.runtime import route
+from provider_server.hints import node_placement, node_probes
 from provider_server.intake import lease_events, lines
 from provider_server.learning import own_events
 from provider_server.operations import admin, overview as provider_overview, preflight
 from provider_server.outputs import node_check
 from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
-from provider_server.verbs import kubernetes, learning, leases, seats, server, slurm, spares, store, telemetry
+from provider_server.verbs import kubernetes, learning, leases, seats, server, slurm, spares, store, telemetry, votes
 from simulation.bench import (
     aggregation,
     attendance as bench_attendance,
@@ -52,7 +53,9 @@ from simulation.bench import (
     looks as bench_looks,
     nodes as bench_nodes,
     openings as bench_openings,
+    placement as bench_placement,
     scale as bench_scale,
+    votes as bench_votes,
 )
 from simulation.judge import score
 from simulation.replay import brca, lung, lung_times, philly, titan, titan_times
@@ -155,6 +158,8 @@ JSON: dict[str, Any] = {
     "pharoah-provider changes": change_rules.Judgement,
     "pharoah-provider path": route.Routes,
     "pharoah-provider node-check": node_check.NodeCheck,
+    "pharoah-provider placement": list[node_placement.PlacedNode],
+    "pharoah-provider probes": list[node_probes.ProbeVisit],
     "pharoah-provider own-failures": list[own_events.OwnFailuresRow],
     "pharoah-provider release": list[store.ReleaseRow],
     "pharoah-provider release ROUND_ID": list[store.CellRow],
@@ -163,6 +168,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider explain": list[findings_text.ExplanationRow],
     "pharoah-provider publish": list[learning.PublishRow],
     "pharoah-provider catalogue": list[learning.CatalogueRow],
+    "pharoah-provider votes": votes.SuspectsView,
     "pharoah-provider findings": list[store.FindingRow],
     "pharoah-provider backup": list[store.BackupRow],
     "pharoah-provider restore": list[store.BackupRow],
@@ -185,10 +191,12 @@ JSON: dict[str, Any] = {
     "pharoah-sim bench check-history": bench_check_history.CheckHistoryRows,
     "pharoah-sim bench openings": bench_openings.OpeningsFigures,
     "pharoah-sim bench epochs": bench_epochs.EpochsFigures,
+    "pharoah-sim bench votes": bench_votes.VotesRows,
     "pharoah-sim bench scale": bench_scale.ScaleFigures,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,
     "pharoah-sim bench checkpoints": dict[str, bench_checkpoints.Summary],
+    "pharoah-sim bench placement": dict[str, bench_placement.Summary],
     "pharoah-sim bench impact": dict[str, dict[str, impact.Range | None]],
 }
 WRITTEN = "Written by `make reference` from the code; do not edit.\n"

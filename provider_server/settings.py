@@ -8,7 +8,7 @@ from crypto.ids import TenantId
 from federation.protocol.bundle import LONGEST_NAME
 from federation.protocol.plan import LONGEST_HORIZON, Mechanism, are_in_order
 from federation.runtime.settings import BadSettings
-from provider_server.rounds.planning import PlanSettings
+from provider_server.rounds.planning import VOTES, PlanSettings, with_optional
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -53,6 +53,7 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     openings: tuple[Positive, ...] = (1, 4, 13, 26, 39, 52, 52)
     groups: Positive = 1
     new_mask_keys: Literal["required", "optional"] = "required"
+    votes_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
 
     def __post_init__(self) -> None:
         if self.noise_shares > self.cohort_minimum:
@@ -83,18 +84,21 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             groups=self.groups,
             honest_minimum=self.honest_minimum,
             new_mask_keys=self.new_mask_keys == "required",
+            marginals=with_optional({VOTES: self.votes_share}),
         )
 
 
 class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the provider's own telemetry comes from; see docs/telemetry.md. Empty: not there.
 
+    `fabric` are files or folders of cables, as `pharoah-provider path` reads them, for `votes_share` in [plan].
     `own_failures_every_h` is how often failures on leases are recorded from it for the next bundle; 0: by hand.
     """
 
     prometheus_url: str = ""
     token_file: str = ""
     inventory: str = ""
+    fabric: tuple[str, ...] = ()
     own_failures_every_h: Annotated[float, msgspec.Meta(ge=0, le=168)] = 0.0
 
 

@@ -22,6 +22,7 @@ from tenant_client.verbs import (
     restart,
     status,
     stragglers,
+    vote,
     workload,
 )
 
@@ -39,7 +40,7 @@ app.add(
     JOBS, job.diagnose, explain.explain, path.path, stragglers.stragglers, restart.restart, status.reasons, job.teach
 )
 app.add(JOBS, replacement.replacement)
-app.add(JOBS, incidents.helped, incidents.rules)
+app.add(JOBS, incidents.helped, incidents.rules, vote.vote)
 app.add(BEFORE, check.check, cls=AskingVerb)
 app.add(BEFORE, gate.gate, exclude.exclude, admission.admission)
 app.add(BEFORE, changes.changes, workload.describe, workload.tokens, workload.compare)

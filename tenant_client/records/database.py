@@ -14,6 +14,9 @@ CREATE TABLE IF NOT EXISTS failures (
     unit TEXT NOT NULL REFERENCES units, at_h REAL NOT NULL, age_h REAL NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS sizes (unit TEXT PRIMARY KEY REFERENCES units, nodes INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS node_lists (unit TEXT PRIMARY KEY REFERENCES units, nodes TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS votes (
+    unit TEXT NOT NULL REFERENCES units, at_h REAL NOT NULL, node_a TEXT NOT NULL, node_b TEXT NOT NULL, rail INTEGER,
+    basis TEXT NOT NULL, UNIQUE (unit, at_h, node_a, node_b));
 CREATE TABLE IF NOT EXISTS attempts (
     unit TEXT NOT NULL REFERENCES units, attempt INTEGER NOT NULL, state TEXT NOT NULL, started_at_s REAL NOT NULL,
     ended_at_s REAL, exit_code INTEGER, signal INTEGER, reason TEXT NOT NULL DEFAULT 'unknown', rank INTEGER,

@@ -138,7 +138,6 @@ def test_a_further_hint_of_an_organ_never_speaks_against_it(facts: FailureFacts,
 # ---- measured --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("half", ["seen", "unseen"])
 def test_both_halves_keep_what_was_measured(half: str) -> None:
     """Targets: .9, .97, .98; on the unseen half .986 each at its only scoring."""
