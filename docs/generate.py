@@ -53,6 +53,7 @@ from simulation.bench import (
     nodes as bench_nodes,
     openings as bench_openings,
     scale as bench_scale,
+    slow as bench_slow,
     votes as bench_votes,
 )
 from simulation.judge import score
@@ -186,6 +187,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim bench openings": bench_openings.OpeningsFigures,
     "pharoah-sim bench epochs": bench_epochs.EpochsFigures,
     "pharoah-sim bench votes": bench_votes.VotesRows,
+    "pharoah-sim bench slow": bench_slow.SlowRows,
     "pharoah-sim bench scale": bench_scale.ScaleFigures,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,
