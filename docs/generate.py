@@ -37,7 +37,7 @@ from provider_server.operations import admin, overview as provider_overview, pre
 from provider_server.outputs import node_check
 from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
-from provider_server.verbs import kubernetes, learning, leases, seats, server, slurm, store, telemetry, votes
+from provider_server.verbs import kubernetes, learning, leases, seats, server, slow, slurm, store, telemetry, votes
 from simulation.bench import (
     aggregation,
     attendance as bench_attendance,
@@ -164,6 +164,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider publish": list[learning.PublishRow],
     "pharoah-provider catalogue": list[learning.CatalogueRow],
     "pharoah-provider votes": votes.SuspectsView,
+    "pharoah-provider slow": slow.PacesView,
     "pharoah-provider findings": list[store.FindingRow],
     "pharoah-provider backup": list[store.BackupRow],
     "pharoah-provider restore": list[store.BackupRow],

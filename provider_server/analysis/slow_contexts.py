@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, norm
 
+from provider_server.analysis.skewness import as_normal
+
 Floats = NDArray[np.float64]
 FALSE_SHARE = 0.1
 _MAD_TO_SIGMA = 1.4826
@@ -45,7 +47,8 @@ def slow_contexts(
     variance = share * (1 - share) * seen + noise_variance * (share**2 + (1 - share) ** 2) + seen**2 * of_share
     score = (slow - share * watched) / np.sqrt(variance)
     score /= max(1.0, _MAD_TO_SIGMA * float(np.median(np.abs(score - np.median(score)))))
-    p_values = norm.sf(score)
+    skewness = share * (1 - share) * (1 - 2 * share) * seen / variance**1.5
+    p_values = norm.sf(as_normal(score, skewness))
     named = false_discovery_control(p_values) <= false_share
     rows = zip(contexts, slow, watched, score, p_values, named, strict=True)
     found = (ContextPace(name, *map(float, numbers), bool(is_named)) for name, *numbers, is_named in rows)
