@@ -31,6 +31,7 @@ from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from federation.protocol import anchors, change_rules
 from federation.runtime import route
+from provider_server.hints import node_placement
 from provider_server.intake import lease_events, lines
 from provider_server.learning import own_events
 from provider_server.operations import admin, overview as provider_overview, preflight
@@ -52,6 +53,7 @@ from simulation.bench import (
     looks as bench_looks,
     nodes as bench_nodes,
     openings as bench_openings,
+    placement as bench_placement,
     scale as bench_scale,
     slow as bench_slow,
     votes as bench_votes,
@@ -155,6 +157,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider changes": change_rules.Judgement,
     "pharoah-provider path": route.Routes,
     "pharoah-provider node-check": node_check.NodeCheck,
+    "pharoah-provider placement": list[node_placement.PlacedNode],
     "pharoah-provider own-failures": list[own_events.OwnFailuresRow],
     "pharoah-provider release": list[store.ReleaseRow],
     "pharoah-provider release ROUND_ID": list[store.CellRow],
@@ -193,6 +196,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,
     "pharoah-sim bench checkpoints": dict[str, bench_checkpoints.Summary],
+    "pharoah-sim bench placement": dict[str, bench_placement.Summary],
     "pharoah-sim bench impact": dict[str, dict[str, impact.Range | None]],
 }
 WRITTEN = "Written by `make reference` from the code; do not edit.\n"

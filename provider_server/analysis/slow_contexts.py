@@ -1,9 +1,9 @@
 """Contexts where jobs are slower than elsewhere, from noisy counts of watched and of slow job-weeks.
 
 Of each context the share of slow job-weeks is held against that of all others. The variance of the score has the noise
-of both counts, that of as many job-weeks, and that of the others' share. Where contexts scatter more than that explains,
-the scale of the median one is taken. Benjamini and Hochberg's procedure names contexts at the false discovery rate
-asked for.
+of both counts, that of as many job-weeks, and that of the others' share. Where contexts scatter more than that
+explains, the scale of the median one is taken. Benjamini and Hochberg's procedure names contexts at the false discovery
+rate asked for.
 
 Not promised: by how much a context is slower; a job-week counts as slow from 10% on, and is weighed alike beyond.
 """
@@ -50,6 +50,6 @@ def slow_contexts(
     skewness = share * (1 - share) * (1 - 2 * share) * seen / variance**1.5
     p_values = norm.sf(as_normal(score, skewness))
     named = false_discovery_control(p_values) <= false_share
-    rows = zip(contexts, slow, watched, score, p_values, named, strict=True)
-    found = (ContextPace(name, *map(float, numbers), bool(is_named)) for name, *numbers, is_named in rows)
+    columns = (values.tolist() for values in (slow, watched, score, p_values, named))
+    found = (ContextPace(*row) for row in zip(contexts, *columns, strict=True))
     return tuple(sorted(found, key=lambda one: -one.score))

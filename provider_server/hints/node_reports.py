@@ -16,12 +16,18 @@ from pathlib import Path
 
 import msgspec
 
-from crypto.errors import DecodeError
+from crypto.errors import DecodeError, PharoahError
 from provider_server.hints.node_hazard import NodeState
 from provider_server.learning.hardware import Kept
 
 FILE = "nodes.json"
 STALE_H = 3  # an older report says nothing of a node
+
+
+class NoNodes(PharoahError):
+    """No hour of telemetry was reported yet."""
+
+    default_hint = "run `pharoah-provider watch-nodes` or `serve`, with telemetry, for an hour"
 
 
 class OutputFailed(Exception):

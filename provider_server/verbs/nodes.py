@@ -1,4 +1,4 @@
-"""Verbs on the provider's own nodes, which need no federation: watch-nodes, node-check, node-service."""
+"""Verbs on the provider's own nodes, which need no federation: watch-nodes, node-check, node-service, placement."""
 
 import signal
 import socket
@@ -12,10 +12,11 @@ import typer
 from federation.runtime.console import InputFile
 from federation.runtime.logs import Format
 from federation.runtime.screen import show, show_json
-from provider_server.verbs.console import Home, failing, required, say_error
+from provider_server.verbs.console import AsRows, Home, failing, print_rows, required, say_error
 from provider_server.verbs.server import LogFormat
 
 if TYPE_CHECKING:
+    from provider_server.hints.node_placement import PlacedNode
     from provider_server.outputs.node_check import NodeCheck
 
 Reports = Annotated[
@@ -88,6 +89,44 @@ def node_service(
     with failing(), served(at, lambda: _answer(name, home, file, prometheus, level)):
         while True:
             signal.pause()
+
+
+def placement(
+    home: Home = None,
+    file: Reports = None,
+    share: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of nodes for trials, evaluations and other short jobs.")
+    ] = 0.2,
+    *,
+    names: Annotated[
+        bool, typer.Option("--names", help="Print only the names of nodes for short jobs, joined by commas.")
+    ] = False,
+    as_json: AsRows = False,
+) -> None:
+    """Advise a scheduler: the riskiest nodes are for short jobs, the others for long ones. Nothing is changed.
+
+    By build-up levels, repairs, and failure rates of contexts. See docs/placement.md for Slurm and Kubernetes.
+    """
+    from federation.runtime.clock import now_hour
+    from provider_server.hints import node_placement, node_reports
+    from provider_server.learning import on_probation
+
+    place = required(home)
+    with failing():
+        reports = node_reports.load(file or place / node_reports.FILE)
+        if not reports:
+            raise node_reports.NoNodes(f"no node is known in {file or place}")
+        rows = node_placement.placed(reports, on_probation.load(place), now_hour(), share)
+    if names:
+        show(",".join(row["node"] for row in rows if row["jobs"] == "short"))
+    else:
+        print_rows(rows, _placed_line, as_json=as_json)
+
+
+def _placed_line(row: "PlacedNode") -> str:
+    rate, times = row["failures_per_1000_node_hours"], row["times_usual"]
+    known = "" if rate is None else f", {rate:.3g} failures per 1,000 node-hours, {times:.3g} times the usual"
+    return f"{row['node']}: for {row['jobs']} jobs{known}: {row['reason']}"
 
 
 def _answer(node: str, home: Path | None, file: Path | None, prometheus: str, level: int) -> "NodeCheck":

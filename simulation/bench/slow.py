@@ -8,7 +8,7 @@ a quarter slower for reasons of its own. `way` is who looks:
 `alone`      a tenant by its own counts, the mean over tenants
 
 A provider alone sees no step times and so nothing of it. Slow job-weeks are counted as tenants count them
-(`tenant_client.rounds.speeds`), contexts judged as the provider does. Noise is the mechanism's own, as in `bench votes`.
+(`tenant_client.rounds.speeds`), contexts judged as the provider does. Noise is the mechanism's own, as for votes.
 `auroc` is of contexts by their score, `found` the share of slow ones named, `fdr` the mean false share of the named.
 """
 
@@ -161,8 +161,9 @@ def _row(own: Sequence[Looked]) -> SlowRow:
             PlanTable().openings.index(first.weeks) + 1,
         )
         sigma = scale * float(np.sqrt(running_variance([WEIGHT_ONE**2] * opened, np.zeros(1, np.int64))[0]))
-    means = (float(np.mean([getattr(one, name) for one in own])) for name in ("watched", "auroc", "found", "fdr"))
-    return SlowRow(first.way, first.share, sigma, first.tenants, first.weeks, *means, len(own))
+    numbers = np.array([(one.watched, one.auroc, one.found, one.fdr) for one in own])
+    watched, auroc, found, fdr = numbers.mean(axis=0).tolist()
+    return SlowRow(first.way, first.share, sigma, first.tenants, first.weeks, watched, auroc, found, fdr, len(own))
 
 
 def lines(rows: SlowRows) -> Iterator[str]:

@@ -428,6 +428,29 @@ def slow(
         show(*bench_slow.lines(rows))
 
 
+@bench.command(cls=Verb)
+def placement(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 3,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Interruptions of long jobs that placement by hazard spares over a year of the standard scenario."""
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
+        from federation.protocol.noise import SystemSampler
+        from simulation.bench import placement as bench_placement
+
+        steps = bench_placement.placement(side_by_side, seeds, SystemSampler(), quick=quick)
+        total = seeds * len(bench_placement.WAYS)
+        found = bench_placement.summary(list(progress.track(steps, total=total, description="clouds")))
+    if as_json:
+        show_json(found)
+    else:
+        show(*bench_placement.lines(found))
+
+
 def _timed(rows: list["Row"]) -> Iterator[str]:
     """A line per figure, with an empty line between rounds; figures that were not measured are left out."""
     for number, row in enumerate(rows):
