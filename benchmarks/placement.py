@@ -59,8 +59,8 @@ class Trace:
 
 
 @cache
-def trace(begin_h: float, end_h: float) -> Trace:
-    """The trace of a half."""
+def trace(begin_h: float, end_h: float, look_h: float = LOOK_H) -> Trace:
+    """The trace of a half, with hazards looked up every so many hours."""
     found, model = trace_until(end_h), shipped()
     named = np.random.default_rng(1).permutation(sorted(set(found.spells["node"])))  # names say who never fails
     place = {node: number for number, node in enumerate(named.tolist())}
@@ -72,7 +72,7 @@ def trace(begin_h: float, end_h: float) -> Trace:
             changes.append((start_h, place[node], True, False))
         if begin_h < stop_h < end_h:
             changes.append((stop_h, place[node], False, bool(failed)))
-    looks = np.arange(begin_h, end_h, LOOK_H)
+    looks = np.arange(begin_h, end_h, look_h)
     rates, history = np.full((len(looks), NODES), np.nan), np.zeros((len(looks), NODES), np.bool_)
     for look, at_h in enumerate(looks.tolist()):
         now = standing(model, found, max(at_h, 1e-6)).select("node", "rate", back=pl.col("since_h").is_not_null())

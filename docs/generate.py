@@ -31,7 +31,7 @@ from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from federation.protocol import anchors, change_rules
 from federation.runtime import route
-from provider_server.hints import node_placement
+from provider_server.hints import node_placement, node_probes
 from provider_server.intake import lease_events, lines
 from provider_server.learning import own_events
 from provider_server.operations import admin, overview as provider_overview, preflight
@@ -157,6 +157,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider path": route.Routes,
     "pharoah-provider node-check": node_check.NodeCheck,
     "pharoah-provider placement": list[node_placement.PlacedNode],
+    "pharoah-provider probes": list[node_probes.ProbeVisit],
     "pharoah-provider own-failures": list[own_events.OwnFailuresRow],
     "pharoah-provider release": list[store.ReleaseRow],
     "pharoah-provider release ROUND_ID": list[store.CellRow],

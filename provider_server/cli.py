@@ -32,7 +32,7 @@ app.add(FEDERATION, server.serve, online.online, status.status, server.round_, p
 app.add(FLEET, leases.lease, leases.lease_events, slurm.slurm, kubernetes.kubernetes, slurm.lease_key)
 app.add(FLEET, telemetry.contexts, telemetry.hazard, telemetry.repaired, own_failures.own_failures)
 app.add(FLEET, snapshots.snapshot, snapshots.changes)
-app.add(FLEET, nodes.watch_nodes, nodes.node_check, nodes.node_service, nodes.placement, path.path)
+app.add(FLEET, nodes.watch_nodes, nodes.node_check, nodes.node_service, nodes.placement, nodes.probes, path.path)
 app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain, votes.votes)
 app.add(RELEASES, learning.publish, learning.catalogue, store.findings)
 app.add(STORE, store.backup, store.restore)

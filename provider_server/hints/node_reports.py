@@ -104,3 +104,11 @@ def load(file: Path) -> list[NodeReport]:
         return []
     except msgspec.MsgspecError as error:
         raise DecodeError(f"{error}: {file}", hint="delete it; it is written after the next hour") from error
+
+
+def known(file: Path) -> list[NodeReport]:
+    """The newest reports; NoNodes where there are none yet."""
+    found = load(file)
+    if not found:
+        raise NoNodes(f"no node is known in {file}")
+    return found
