@@ -38,7 +38,7 @@ from provider_server.operations import admin, overview as provider_overview, pre
 from provider_server.outputs import node_check
 from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
-from provider_server.verbs import kubernetes, learning, leases, seats, server, slurm, store, telemetry, votes
+from provider_server.verbs import kubernetes, learning, leases, seats, server, slow, slurm, store, telemetry, votes
 from simulation.bench import (
     aggregation,
     attendance as bench_attendance,
@@ -55,6 +55,7 @@ from simulation.bench import (
     openings as bench_openings,
     placement as bench_placement,
     scale as bench_scale,
+    slow as bench_slow,
     votes as bench_votes,
 )
 from simulation.judge import score
@@ -168,6 +169,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider publish": list[learning.PublishRow],
     "pharoah-provider catalogue": list[learning.CatalogueRow],
     "pharoah-provider votes": votes.SuspectsView,
+    "pharoah-provider slow": slow.PacesView,
     "pharoah-provider findings": list[store.FindingRow],
     "pharoah-provider backup": list[store.BackupRow],
     "pharoah-provider restore": list[store.BackupRow],
@@ -191,6 +193,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim bench openings": bench_openings.OpeningsFigures,
     "pharoah-sim bench epochs": bench_epochs.EpochsFigures,
     "pharoah-sim bench votes": bench_votes.VotesRows,
+    "pharoah-sim bench slow": bench_slow.SlowRows,
     "pharoah-sim bench scale": bench_scale.ScaleFigures,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,
