@@ -239,7 +239,7 @@ def pairs(
     nodes: Annotated[str, typer.Argument(help="The nodes, as Slurm writes them: n[1-8],login.", show_default=False)],
     command: Annotated[
         list[str],
-        typer.Argument(help="What tests a pair, as: srun -N2 -w {one},{other} COMMAND.", show_default=False),
+        typer.Argument(help="What tests a pair, after --, as: srun -N2 -w {one},{other} COMMAND.", show_default=False),
     ],
     timeout_s: Annotated[
         float, typer.Option("--timeout-s", min=0.1, help="A pair that takes longer than this fails.")
