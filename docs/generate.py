@@ -123,6 +123,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant sent --round": owner.SentParts,
     "pharoah-tenant confirm test": confirm.Confirmed,
     "pharoah-tenant confirm learn": confirm.Learnt,
+    "pharoah-tenant confirm pairs": confirm.PairsObject,
     "pharoah-trustee init": trustee.cli.Card,
     "pharoah-trustee renew-certificate": trustee.cli.Certificate,
     "pharoah-trustee deal": trustee.cli.Dealt,
