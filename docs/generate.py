@@ -38,7 +38,19 @@ from provider_server.operations import admin, overview as provider_overview, pre
 from provider_server.outputs import node_check
 from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
-from provider_server.verbs import kubernetes, learning, leases, seats, server, slurm, spares, store, telemetry, votes
+from provider_server.verbs import (
+    kubernetes,
+    learning,
+    leases,
+    seats,
+    server,
+    slow,
+    slurm,
+    spares,
+    store,
+    telemetry,
+    votes,
+)
 from simulation.bench import (
     aggregation,
     attendance as bench_attendance,
@@ -55,6 +67,7 @@ from simulation.bench import (
     openings as bench_openings,
     placement as bench_placement,
     scale as bench_scale,
+    slow as bench_slow,
     votes as bench_votes,
 )
 from simulation.judge import score
@@ -123,6 +136,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant sent --round": owner.SentParts,
     "pharoah-tenant confirm test": confirm.Confirmed,
     "pharoah-tenant confirm learn": confirm.Learnt,
+    "pharoah-tenant confirm pairs": confirm.PairsObject,
     "pharoah-trustee init": trustee.cli.Card,
     "pharoah-trustee renew-certificate": trustee.cli.Certificate,
     "pharoah-trustee deal": trustee.cli.Dealt,
@@ -169,6 +183,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider publish": list[learning.PublishRow],
     "pharoah-provider catalogue": list[learning.CatalogueRow],
     "pharoah-provider votes": votes.SuspectsView,
+    "pharoah-provider slow": slow.PacesView,
     "pharoah-provider findings": list[store.FindingRow],
     "pharoah-provider backup": list[store.BackupRow],
     "pharoah-provider restore": list[store.BackupRow],
@@ -192,6 +207,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim bench openings": bench_openings.OpeningsFigures,
     "pharoah-sim bench epochs": bench_epochs.EpochsFigures,
     "pharoah-sim bench votes": bench_votes.VotesRows,
+    "pharoah-sim bench slow": bench_slow.SlowRows,
     "pharoah-sim bench scale": bench_scale.ScaleFigures,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,

@@ -13,6 +13,7 @@ from provider_server.verbs import (
     path,
     seats,
     server,
+    slow,
     slurm,
     snapshots,
     spares,
@@ -35,6 +36,6 @@ app.add(FLEET, telemetry.contexts, telemetry.hazard, telemetry.repaired, own_fai
 app.add(FLEET, snapshots.snapshot, snapshots.changes)
 app.add(FLEET, nodes.watch_nodes, nodes.node_check, nodes.node_service, nodes.placement, nodes.probes, path.path)
 app.add(FLEET, spares.spares)
-app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain, votes.votes)
+app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain, votes.votes, slow.slow)
 app.add(RELEASES, learning.publish, learning.catalogue, store.findings)
 app.add(STORE, store.backup, store.restore)

@@ -49,9 +49,13 @@ class Subject(StrEnum):
 
     FAILURES = "failures"
     VOTES = "votes"  # ends of a pair of nodes between which a collective was slow or hung; half a vote each
+    SPEED = "speed"  # job-weeks whose steps were watched, by whether they were slow
 
 
-CELLS_OF = MappingProxyType({Subject.VOTES: 2})  # to how many cells a job-week adds one, at most
+SLOW_PACE, USUAL_PACE = "slow", "usual"
+# In how many cells a job-week changes the count by one, at most: its own, and those of others that are held against it.
+CELLS_OF = MappingProxyType({Subject.VOTES: 2, Subject.SPEED: 3})
+DIMENSIONS_OF = MappingProxyType({Subject.VOTES: ("part",), Subject.SPEED: ("context", "pace")})
 
 
 class PlanDimension(Record, frozen=True):
@@ -94,6 +98,8 @@ class Marginal(Record, frozen=True):
             raise ValueError(f"marginal {self.name!r} needs a positive noise scale")
         if self.counts is not Subject.FAILURES and self.domains:
             raise ValueError(f"marginal {self.name!r} counts {self.counts}, which have no failure domains")
+        if self.dimensions != DIMENSIONS_OF.get(self.counts, self.dimensions):
+            raise ValueError(f"marginal {self.name!r} counts {self.counts} by {', '.join(DIMENSIONS_OF[self.counts])}")
 
 
 def most_added(counts: Subject, failures_per_unit: int) -> tuple[int, int]:

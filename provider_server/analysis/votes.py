@@ -25,6 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from provider_server.analysis.skewness import as_normal
+
 Floats = NDArray[np.float64]
 FALSE_SHARE = 0.1
 RAIL_KNOWN = 2 / 3  # of votes, roughly; a pattern that is off by a fifth costs a tenth of its power
@@ -158,7 +160,7 @@ def _scores(
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Each part's z-score given those named, the votes that it would explain, and the standard error of these.
 
-    Also its p-value: few votes are skewed, and a score of them is less than it seems (Wilson & Hilferty 1931).
+    Also its p-value: few votes are skewed, and a score of them is less than it seems.
     """
     columns = np.stack([*expected.baselines, *expected.parts[list(named)]])
     mean, weights = _fitted(expected, columns, counts, noise_variance)
@@ -173,13 +175,7 @@ def _scores(
     skewness = (apart**3) @ (root**3 * expected.step**2 * mean) / length**3
     totals = expected.parts[list(parts)].sum(axis=1)
     votes, errors = score * scale / length * totals, scale / length * totals
-    return score, votes, errors, _as_normal(score, np.maximum(skewness, 1e-3))
-
-
-def _as_normal(score: Floats, skewness: Floats) -> Floats:
-    """The scores that a normal variable would have for the same p-values, by a gamma variable's skewness."""
-    stretched = np.maximum(1 + skewness * score / 2, 0.0)
-    return (np.cbrt(stretched) - 1 + skewness**2 / 36) * 6 / skewness
+    return score, votes, errors, as_normal(score, skewness)
 
 
 def _fitted(expected: Patterns, columns: Floats, counts: Floats, noise_variance: Floats) -> tuple[Floats, Floats]:

@@ -20,7 +20,7 @@ from federation.protocol.life_table import Dimension, Floats, LifeTable
 from federation.protocol.plan import HOURS_PER_WEEK, Plan
 from federation.protocol.round_messages import UnitParts, finest_row
 
-OF_FAILURE = ("domain", "reason")
+OF_FAILURE = ("domain", "reason", "pace")
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,12 @@ from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.directory import NOTHING_BEFORE
 from federation.protocol.noise import gaussian_scale
 from federation.protocol.plan import (
+    DIMENSIONS_OF,
     HOURS_PER_WEEK,
     MAX_WORDS,
+    SLOW_PACE,
     TOKEN_DIMENSIONS,
+    USUAL_PACE,
     Marginal,
     MaskTrustee,
     Mechanism,
@@ -84,7 +87,8 @@ MARGINALS = (
     MarginalSpec("control", ("workload", "context"), (Domain.SCRIPT,), 0.08),
     MarginalSpec("reasons", ("workload", "reason"), (), 0.04),
 )
-VOTES = MarginalSpec("votes", ("part",), (), 0.0, Subject.VOTES)
+VOTES = MarginalSpec("votes", DIMENSIONS_OF[Subject.VOTES], (), 0.0, Subject.VOTES)
+SPEED = MarginalSpec("speed", DIMENSIONS_OF[Subject.SPEED], (), 0.0, Subject.SPEED)
 
 
 def with_optional(share_of: Mapping[MarginalSpec, float]) -> tuple[MarginalSpec, ...]:
@@ -375,5 +379,6 @@ def _public_levels(name: str, settings: PlanSettings) -> tuple[str, ...]:
         "band": tuple(str(band) for band in range(len(settings.band_edges_hours) - 1)),
         "domain": tuple(Domain),
         "reason": tuple(CAUSES),
+        "pace": (SLOW_PACE, USUAL_PACE),
     }
     return levels[name]

@@ -46,10 +46,12 @@ from tenant_client.records.ledger import Charge, Ledger
 from tenant_client.records.local_secrets import selection_key
 from tenant_client.records.outbox import Outbox
 from tenant_client.records.outcomes import SentOutcome, noted
+from tenant_client.records.paces import Paces
 from tenant_client.records.questions import SentQuestions, noted as noted_questions
 from tenant_client.records.votes import Votes, parts_of
 from tenant_client.rounds.counts import Observation, build_tables
 from tenant_client.rounds.policy import Policy, check_plan
+from tenant_client.rounds.speeds import speeds, weeks_of
 from tenant_client.rounds.tokens import TokenSource, TrusteeService
 from tenant_client.workload.descriptor import Descriptor, rungs
 
@@ -204,7 +206,10 @@ class Tenant:
             parts = parts_of(vote, self.grants.parts(vote.unit))
             if parts:
                 found.append(Observation(Subject.VOTES, vote.unit, vote.at_h, tuple((part,) for part in parts)))
-        return found
+        contexts = {unit.unit: unit.labels["context"] for unit in self.journal.units() if "context" in unit.labels}
+        workloads = {str(lease): str(ladder.exact) for lease, _, _, ladder in self.journal.told()}
+        watched = speeds(weeks_of(Paces(self._connection).all(), contexts, workloads))
+        return found + [one for one in watched if start_h <= one.at_h < end_h]
 
     def contribute(self, signed_plan: bytes) -> bytes:
         """The signed contribution to a plan: the kept one if there is one, else a new one, charged and kept."""

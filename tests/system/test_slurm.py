@@ -373,3 +373,15 @@ def test_placement_steers_jobs_by_weight_and_by_preference(cloud: Cloud, tmp_pat
     cloud.cluster.run("scontrol", "update", f"NodeName={names}", "Weight=100", "AvailableFeatures=short")
     assert node_of() == "n2"
     assert node_of("--prefer=short") == "n1"
+
+
+def test_pairs_of_nodes_are_tested_by_slurm(cloud: Cloud, tmp_path: Path) -> None:
+    script = tmp_path / "pair.sh"
+    script.write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" != {BAD} ] && echo 1.0\n')
+    script.chmod(0o755)
+    srun = ["srun", "-A", cloud.account(1), "-N2", "-n2", "-w", "{one},{other}", str(script)]
+    command = [sys.executable, "-m", "tenant_client", "confirm", "pairs", "--json", ",".join(NODES), *srun]
+    environment = {**processes.environment(), **cloud.cluster.environment}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1, done.stderr
+    assert [one["node"] for one in json.loads(done.stdout)["nodes"]] == [BAD]
