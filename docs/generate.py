@@ -38,7 +38,19 @@ from provider_server.operations import admin, overview as provider_overview, pre
 from provider_server.outputs import node_check
 from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
-from provider_server.verbs import kubernetes, learning, leases, seats, server, slow, slurm, store, telemetry, votes
+from provider_server.verbs import (
+    kubernetes,
+    learning,
+    leases,
+    seats,
+    server,
+    slow,
+    slurm,
+    spares,
+    store,
+    telemetry,
+    votes,
+)
 from simulation.bench import (
     aggregation,
     attendance as bench_attendance,
@@ -61,7 +73,7 @@ from simulation.bench import (
 from simulation.judge import score
 from simulation.replay import brca, lung, lung_times, philly, titan, titan_times
 from simulation.run import processes
-from tenant_client.advice import changes, expectations, explanation, hints, told
+from tenant_client.advice import changes, expectations, explanation, hints, replacement, told
 from tenant_client.diagnosis.stragglers import waits, what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.records import fixes
@@ -100,6 +112,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant diagnose": told.Told,
     "pharoah-tenant explain": explanation.Explanation,
     "pharoah-tenant path": route.Routes,
+    "pharoah-tenant replacement": replacement.ReplacementPlan,
     "pharoah-tenant stragglers": what_if.WhatIf,
     "pharoah-tenant stragglers LOGS": waits.Waits,
     "pharoah-tenant restart": restart.Restart,
@@ -152,6 +165,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider lease-key": list[slurm.LeaseKeyRow],
     "pharoah-provider kubernetes": list[kubernetes.KubernetesRow],
     "pharoah-provider contexts": list[telemetry.ContextRow],
+    "pharoah-provider spares": list[spares.SparesObject],
     "pharoah-provider hazard": list[hazard_text.HazardRow],
     "pharoah-provider hazard --events": list[outage_text.OutagesRow],
     "pharoah-provider repaired": list[telemetry.RepairedRow],

@@ -16,6 +16,7 @@ from provider_server.verbs import (
     slow,
     slurm,
     snapshots,
+    spares,
     status,
     store,
     telemetry,
@@ -34,6 +35,7 @@ app.add(FLEET, leases.lease, leases.lease_events, slurm.slurm, kubernetes.kubern
 app.add(FLEET, telemetry.contexts, telemetry.hazard, telemetry.repaired, own_failures.own_failures)
 app.add(FLEET, snapshots.snapshot, snapshots.changes)
 app.add(FLEET, nodes.watch_nodes, nodes.node_check, nodes.node_service, nodes.placement, nodes.probes, path.path)
+app.add(FLEET, spares.spares)
 app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain, votes.votes, slow.slow)
 app.add(RELEASES, learning.publish, learning.catalogue, store.findings)
 app.add(STORE, store.backup, store.restore)

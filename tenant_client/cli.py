@@ -18,6 +18,7 @@ from tenant_client.verbs import (
     owner,
     page,
     path,
+    replacement,
     restart,
     status,
     stragglers,
@@ -38,6 +39,7 @@ app.add(JOBS, expectations.expectations)
 app.add(
     JOBS, job.diagnose, explain.explain, path.path, stragglers.stragglers, restart.restart, status.reasons, job.teach
 )
+app.add(JOBS, replacement.replacement)
 app.add(JOBS, incidents.helped, incidents.rules, vote.vote)
 app.add(BEFORE, check.check, cls=AskingVerb)
 app.add(BEFORE, gate.gate, exclude.exclude, admission.admission)

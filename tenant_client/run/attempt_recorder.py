@@ -79,6 +79,7 @@ class Record:
         self._began_s = 0.0
         self._program = program
         self._was_asked = False
+        self._kept: list[WatchFinding] = []
         self._notes = notes
         where = placement(os.environ)
         self._ends_at_s: float | None = where.ends_at_s
@@ -173,6 +174,15 @@ class Record:
         with self._ours.guard("cannot write the journal"):
             if self._connection is not None:
                 Paces(self._connection).keep(self._unit, attempt, slices)
+
+    def keep_findings(self, findings: Sequence[WatchFinding], steps: int) -> None:
+        """Journals what was found so far, where it has changed."""
+        if list(findings) == self._kept:
+            return
+        with self._ours.guard("cannot write the journal"):
+            if self._attempts is not None:
+                self._attempts.keep_findings(self._unit, self.number, steps, [asdict(one) for one in findings])
+                self._kept = list(findings)
 
     def move_end(self, ends_at_s: float) -> None:
         """Takes another limit of the job than the one that its scheduler set at the start."""

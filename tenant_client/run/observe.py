@@ -128,6 +128,9 @@ class Observer:
                 restarts.keep_errors(found, self._run_dir)
                 self._record.restarted(found, said, now_s, self._watch.steps, self._findings(now_s))
 
+        if self._record is not None:
+            self._record.keep_findings(self._findings(now_s), self._watch.steps)
+
     def _tell_end(self) -> None:
         """Prints what the provider has newly said of the end of the lease."""
         end = self._hinted.end

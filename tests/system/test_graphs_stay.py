@@ -16,13 +16,24 @@ MAY_IMPORT = {
     "tenant_client.sources.nccl_topology": {"tenant_client/diagnosis/rank_graph.py", "tenant_client/verbs/path.py"},
     "tenant_client.diagnosis.rank_graph": {"tenant_client/advice/path_health.py", "tenant_client/verbs/path.py"},
     "tenant_client.advice.path_health": {"tenant_client/verbs/path.py"},
-    "tenant_client.advice.clues": {"tenant_client/advice/explanation.py", "tenant_client/advice/failure_facts.py"},
+    "tenant_client.advice.clues": {
+        "tenant_client/advice/explanation.py",
+        "tenant_client/advice/failure_facts.py",
+        "tenant_client/advice/replacement.py",
+    },
     "tenant_client.advice.explanation": {
         "tenant_client/advice/failure_facts.py",
+        "tenant_client/advice/replacement.py",
         "tenant_client/disclosure/happened.py",
         "tenant_client/verbs/explain.py",
+        "tenant_client/verbs/replacement.py",
     },
-    "tenant_client.advice.failure_facts": {"tenant_client/disclosure/happened.py", "tenant_client/verbs/explain.py"},
+    "tenant_client.advice.failure_facts": {
+        "tenant_client/disclosure/happened.py",
+        "tenant_client/verbs/explain.py",
+        "tenant_client/verbs/replacement.py",
+    },
+    "tenant_client.advice.replacement": {"tenant_client/verbs/replacement.py"},
     "provider_server.fleet.fabric": {
         "provider_server/fleet/fabric_files.py",
         "provider_server/hints/path_health.py",
@@ -90,6 +101,7 @@ def test_paths_and_explanations_are_shown_without_a_connection(tmp_path: Path) -
     for app, words in (
         (tenant_client.cli.app, ["path", "lease-1", "--from", "0", "--to", "1", "--log", str(log), *tenant]),
         (tenant_client.cli.app, ["explain", "lease-1", *tenant]),
+        (tenant_client.cli.app, ["replacement", "lease-1", *tenant]),
         (provider_server.cli.app, ["path", "n1", "n2", "--fabric", str(fabric), *provider]),
     ):
         done = CliRunner().invoke(app, words)
