@@ -11,10 +11,21 @@ import provider_server.cli
 import tenant_client.cli
 
 ROOT = Path(__file__).resolve().parents[2]
-# Each module that holds a graph or an explanation, and who may import it: nothing that sends, stores or makes messages.
+# Each module that holds a graph or an explanation, and who may import it: nothing that sends or makes messages. Votes
+# (docs/votes.md) take two things out of graphs. The provider's parts become keyed tokens of grants; the two nodes that
+# an attempt of the tenant stalled between become a vote in its journal, and counts with noise are all that leaves.
 MAY_IMPORT = {
-    "tenant_client.sources.nccl_topology": {"tenant_client/diagnosis/rank_graph.py", "tenant_client/verbs/path.py"},
-    "tenant_client.diagnosis.rank_graph": {"tenant_client/advice/path_health.py", "tenant_client/verbs/path.py"},
+    "tenant_client.sources.nccl_topology": {
+        "tenant_client/diagnosis/rank_graph.py",
+        "tenant_client/run/diagnose_attempt.py",
+        "tenant_client/verbs/path.py",
+    },
+    "tenant_client.diagnosis.rank_graph": {
+        "tenant_client/advice/path_health.py",
+        "tenant_client/diagnosis/network_pair.py",
+        "tenant_client/run/diagnose_attempt.py",
+        "tenant_client/verbs/path.py",
+    },
     "tenant_client.advice.path_health": {"tenant_client/verbs/path.py"},
     "tenant_client.advice.clues": {
         "tenant_client/advice/explanation.py",
@@ -36,10 +47,11 @@ MAY_IMPORT = {
     "tenant_client.advice.replacement": {"tenant_client/verbs/replacement.py"},
     "provider_server.fleet.fabric": {
         "provider_server/fleet/fabric_files.py",
+        "provider_server/fleet/parts.py",
         "provider_server/hints/path_health.py",
         "provider_server/verbs/path.py",
     },
-    "provider_server.fleet.fabric_files": {"provider_server/verbs/path.py"},
+    "provider_server.fleet.fabric_files": {"provider_server/home.py", "provider_server/verbs/path.py"},
     "provider_server.hints.path_health": {"provider_server/verbs/path.py"},
 }
 
