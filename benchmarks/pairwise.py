@@ -28,12 +28,16 @@ STRAGGLER = 2.0
 
 @dataclass(frozen=True)
 class World:
-    """Nodes 0 to n - 1, some of them bad, and links between good ones, some bad; `slow` are times over usual."""
+    """Nodes 0 to n - 1, some of them bad, and links between good ones, some bad; `slow` are times over usual.
+
+    `told` is how often counters show the errors of a bad link that is used.
+    """
 
     nodes: int
     faulty: frozenset[int]
     slow: dict[int, float]
     links: dict[Pair, float | None]
+    told: float = 0.0
 
     @property
     def bad(self) -> set[int]:
@@ -43,10 +47,11 @@ class World:
     def test(self, one: int, other: int, random: Random) -> PairResult:
         """What a pair's collective takes: as long as its slower node and its link let it."""
         link = self.links.get((min(one, other), max(one, other)), 1.0)
+        errors = self.told > 0.0 and link != 1.0 and random.random() < self.told
         if link is None or not self.faulty.isdisjoint((one, other)):
-            return PairResult(one, other, None)
+            return PairResult(one, other, None, errors)
         factor = max(self.slow.get(one, 1.0), self.slow.get(other, 1.0), link)
-        return PairResult(one, other, factor * random.lognormvariate(0.0, NOISE))
+        return PairResult(one, other, factor * random.lognormvariate(0.0, NOISE), errors)
 
 
 @dataclass
@@ -78,14 +83,16 @@ def _mean(numbers: list[int]) -> float | None:
     return round(mean(numbers), 2) if numbers else None
 
 
-def draw(nodes: int, share: float, bad_links: int, slow_factor: float | None, random: Random) -> World:
+def draw(
+    nodes: int, share: float, bad_links: int, slow_factor: float | None, random: Random, told: float = 0.0
+) -> World:
     """A world with a share of bad nodes: faulty ones, or slow ones by this factor. Bad links lie on the ring."""
     bad = random.sample(range(nodes), round(share * nodes))
     ring = [pair for pair in neighbours(nodes) if not set(pair) & set(bad)]
     links = {pair: random.choice([None, 1.5]) for pair in random.sample(ring, min(bad_links, len(ring)))}
     if slow_factor is None:
-        return World(nodes, frozenset(bad), {}, links)
-    return World(nodes, frozenset(), dict.fromkeys(bad, slow_factor), links)
+        return World(nodes, frozenset(bad), {}, links, told)
+    return World(nodes, frozenset(), dict.fromkeys(bad, slow_factor), links, told)
 
 
 def neighbours(nodes: int) -> list[Pair]:
@@ -142,28 +149,32 @@ def peer(world: World, random: Random, tally: Tally) -> None:
 
 
 SCHEMES: dict[str, Callable[[World, Random, Tally], None]] = {"adaptive": adaptive, "two rounds": peer}
-CASES: tuple[tuple[str, float, int, float | None], ...] = (
-    ("nothing wrong", 0.0, 0, None),
-    ("1/16 faulty", 1 / 16, 0, None),
-    ("1/4 faulty", 1 / 4, 0, None),
-    ("3/8 faulty", 3 / 8, 0, None),
-    ("1/2 faulty", 1 / 2, 0, None),
-    ("1/8 slow 1.3x", 1 / 8, 0, 1.3),
-    ("1/8 slow 2.2x", 1 / 8, 0, 2.2),
-    ("2 links", 0.0, 2, None),
-    ("1/8 faulty, 2 links", 1 / 8, 2, None),
-    ("1/4 faulty, 2 links", 1 / 4, 2, None),
+# Name, share of bad nodes, bad links, by how much nodes are slow, how often counters tell of a link's errors.
+CASES: tuple[tuple[str, float, int, float | None, float], ...] = (
+    ("nothing wrong", 0.0, 0, None, 0.0),
+    ("1/16 faulty", 1 / 16, 0, None, 0.0),
+    ("1/4 faulty", 1 / 4, 0, None, 0.0),
+    ("3/8 faulty", 3 / 8, 0, None, 0.0),
+    ("1/2 faulty", 1 / 2, 0, None, 0.0),
+    ("1/8 slow 1.3x", 1 / 8, 0, 1.3, 0.0),
+    ("1/8 slow 2.2x", 1 / 8, 0, 2.2, 0.0),
+    ("2 links", 0.0, 2, None, 0.0),
+    ("1/8 faulty, 2 links", 1 / 8, 2, None, 0.0),
+    ("1/4 faulty, 2 links", 1 / 4, 2, None, 0.0),
+    ("2 links, told", 0.0, 2, None, 0.9),
+    ("1/8 and 2 links, told", 1 / 8, 2, None, 0.9),
+    ("1/4 and 2 links, told", 1 / 4, 2, None, 0.9),
 )
 
 
 def table(sizes: tuple[int, ...], trials: int) -> Iterator[dict[str, object]]:
     """A row for each size, case and scheme."""
     for nodes in sizes:
-        for name, share, bad_links, slow_factor in CASES:
+        for name, share, bad_links, slow_factor, told in CASES:
             for scheme, run in SCHEMES.items():
                 random, tally = Random(nodes), Tally()  # noqa: S311 - a simulation, to be repeated
                 for _ in range(trials):
-                    run(draw(nodes, share, bad_links, slow_factor, random), random, tally)
+                    run(draw(nodes, share, bad_links, slow_factor, random, told), random, tally)
                 yield {"nodes": nodes, "case": name, "scheme": scheme, "trials": trials, **tally.row()}
 
 
@@ -175,13 +186,13 @@ def main() -> None:
     options = parser.parse_args()
     columns = ("exact", "accused", "links", "wrong_links", "suspected", "named", "rounds")
     if not options.json:
-        print(f"{'nodes':>5}  {'case':<20} {'scheme':<10}", *(f"{name:>11}" for name in columns))
+        print(f"{'nodes':>5}  {'case':<21} {'scheme':<10}", *(f"{name:>11}" for name in columns))
     for row in table((16, 64, 256), options.trials):
         if options.json:
             sys.stdout.write(json.dumps(row) + "\n")
             continue
         cells = ("–" if row[name] is None else row[name] for name in columns)
-        print(f"{row['nodes']:>5}  {row['case']:<20} {row['scheme']:<10}", *(f"{cell:>11}" for cell in cells))
+        print(f"{row['nodes']:>5}  {row['case']:<21} {row['scheme']:<10}", *(f"{cell:>11}" for cell in cells))
 
 
 if __name__ == "__main__":

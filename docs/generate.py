@@ -31,13 +31,26 @@ from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from federation.protocol import anchors, change_rules
 from federation.runtime import route
+from provider_server.hints import node_placement, node_probes
 from provider_server.intake import lease_events, lines
 from provider_server.learning import own_events
 from provider_server.operations import admin, overview as provider_overview, preflight
 from provider_server.outputs import node_check
 from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
-from provider_server.verbs import kubernetes, learning, leases, seats, server, slurm, store, telemetry
+from provider_server.verbs import (
+    kubernetes,
+    learning,
+    leases,
+    seats,
+    server,
+    slow,
+    slurm,
+    spares,
+    store,
+    telemetry,
+    votes,
+)
 from simulation.bench import (
     aggregation,
     attendance as bench_attendance,
@@ -52,12 +65,15 @@ from simulation.bench import (
     looks as bench_looks,
     nodes as bench_nodes,
     openings as bench_openings,
+    placement as bench_placement,
     scale as bench_scale,
+    slow as bench_slow,
+    votes as bench_votes,
 )
 from simulation.judge import score
 from simulation.replay import brca, lung, lung_times, philly, titan, titan_times
 from simulation.run import processes
-from tenant_client.advice import changes, hints, told
+from tenant_client.advice import changes, expectations, explanation, hints, replacement, told
 from tenant_client.diagnosis.stragglers import waits, what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.records import fixes
@@ -92,8 +108,11 @@ JSON: dict[str, Any] = {
     "pharoah-tenant leases": tenant_overview.Leases,
     "pharoah-tenant journal show": happened.Happened,
     "pharoah-tenant journal fix": fixes.Fixed,
+    "pharoah-tenant expectations": expectations.Report,
     "pharoah-tenant diagnose": told.Told,
+    "pharoah-tenant explain": explanation.Explanation,
     "pharoah-tenant path": route.Routes,
+    "pharoah-tenant replacement": replacement.ReplacementPlan,
     "pharoah-tenant stragglers": what_if.WhatIf,
     "pharoah-tenant stragglers LOGS": waits.Waits,
     "pharoah-tenant restart": restart.Restart,
@@ -117,6 +136,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant sent --round": owner.SentParts,
     "pharoah-tenant confirm test": confirm.Confirmed,
     "pharoah-tenant confirm learn": confirm.Learnt,
+    "pharoah-tenant confirm pairs": confirm.PairsObject,
     "pharoah-trustee init": trustee.cli.Card,
     "pharoah-trustee renew-certificate": trustee.cli.Certificate,
     "pharoah-trustee deal": trustee.cli.Dealt,
@@ -145,12 +165,15 @@ JSON: dict[str, Any] = {
     "pharoah-provider lease-key": list[slurm.LeaseKeyRow],
     "pharoah-provider kubernetes": list[kubernetes.KubernetesRow],
     "pharoah-provider contexts": list[telemetry.ContextRow],
+    "pharoah-provider spares": list[spares.SparesObject],
     "pharoah-provider hazard": list[hazard_text.HazardRow],
     "pharoah-provider hazard --events": list[outage_text.OutagesRow],
     "pharoah-provider repaired": list[telemetry.RepairedRow],
     "pharoah-provider changes": change_rules.Judgement,
     "pharoah-provider path": route.Routes,
     "pharoah-provider node-check": node_check.NodeCheck,
+    "pharoah-provider placement": list[node_placement.PlacedNode],
+    "pharoah-provider probes": list[node_probes.ProbeVisit],
     "pharoah-provider own-failures": list[own_events.OwnFailuresRow],
     "pharoah-provider release": list[store.ReleaseRow],
     "pharoah-provider release ROUND_ID": list[store.CellRow],
@@ -159,6 +182,8 @@ JSON: dict[str, Any] = {
     "pharoah-provider explain": list[findings_text.ExplanationRow],
     "pharoah-provider publish": list[learning.PublishRow],
     "pharoah-provider catalogue": list[learning.CatalogueRow],
+    "pharoah-provider votes": votes.SuspectsView,
+    "pharoah-provider slow": slow.PacesView,
     "pharoah-provider findings": list[store.FindingRow],
     "pharoah-provider backup": list[store.BackupRow],
     "pharoah-provider restore": list[store.BackupRow],
@@ -181,10 +206,13 @@ JSON: dict[str, Any] = {
     "pharoah-sim bench check-history": bench_check_history.CheckHistoryRows,
     "pharoah-sim bench openings": bench_openings.OpeningsFigures,
     "pharoah-sim bench epochs": bench_epochs.EpochsFigures,
+    "pharoah-sim bench votes": bench_votes.VotesRows,
+    "pharoah-sim bench slow": bench_slow.SlowRows,
     "pharoah-sim bench scale": bench_scale.ScaleFigures,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,
     "pharoah-sim bench checkpoints": dict[str, bench_checkpoints.Summary],
+    "pharoah-sim bench placement": dict[str, bench_placement.Summary],
     "pharoah-sim bench impact": dict[str, dict[str, impact.Range | None]],
 }
 WRITTEN = "Written by `make reference` from the code; do not edit.\n"

@@ -13,11 +13,14 @@ from provider_server.verbs import (
     path,
     seats,
     server,
+    slow,
     slurm,
     snapshots,
+    spares,
     status,
     store,
     telemetry,
+    votes,
 )
 
 FEDERATION, FLEET, RELEASES, STORE = "Federation", "Fleet", "Releases and findings", "Store"
@@ -31,7 +34,8 @@ app.add(FEDERATION, server.serve, online.online, status.status, server.round_, p
 app.add(FLEET, leases.lease, leases.lease_events, slurm.slurm, kubernetes.kubernetes, slurm.lease_key)
 app.add(FLEET, telemetry.contexts, telemetry.hazard, telemetry.repaired, own_failures.own_failures)
 app.add(FLEET, snapshots.snapshot, snapshots.changes)
-app.add(FLEET, nodes.watch_nodes, nodes.node_check, nodes.node_service, path.path)
-app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain)
+app.add(FLEET, nodes.watch_nodes, nodes.node_check, nodes.node_service, nodes.placement, nodes.probes, path.path)
+app.add(FLEET, spares.spares)
+app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain, votes.votes, slow.slow)
 app.add(RELEASES, learning.publish, learning.catalogue, store.findings)
 app.add(STORE, store.backup, store.restore)

@@ -27,7 +27,10 @@ from federation.runtime.key_files import HomeError, new_key, read, read_key, rep
 from federation.runtime.settings import BadSettings, load
 from federation.runtime.visible import short
 from federation.transport.certificates import Certificate, hosts_of, issue
+from provider_server.fleet.fabric_files import load_fabric
 from provider_server.fleet.leases import Lease, context_links, context_tokens
+from provider_server.fleet.parts import FabricParts
+from provider_server.fleet.telemetry.inventory import Inventory, load as load_inventory
 from provider_server.learning.findings import Findings, learn
 from provider_server.learning.kin import Features, features_of
 from provider_server.learning.own_sight import OwnSight
@@ -113,11 +116,27 @@ def open_provider(home: Path, database: str | None, settings: ProviderSettings) 
         if not store.entries():
             raise HomeError("the database contains no directory", hint="found a federation: `pharoah-provider init`")
         try:
-            provider = Provider(signing_key, context_key, settings.plan.settings, store, os.urandom)
+            parts = _fabric_parts(settings)
+            provider = Provider(signing_key, context_key, settings.plan.settings, store, os.urandom, parts=parts)
         except ValueError as error:
             raise BadSettings(f"[plan] weeks_per_epoch: {error}", hint="restore its former value") from error
         until_open.pop_all()
     return provider
+
+
+def _fabric_parts(settings: ProviderSettings) -> FabricParts | None:
+    """The parts that tenants vote for; BadSettings where votes are asked for and no file names a leaf."""
+    if not settings.plan.votes_share:
+        return None
+    told = settings.telemetry
+    inventory = load_inventory(Path(told.inventory)) if told.inventory else Inventory()
+    parts = FabricParts.of(load_fabric([Path(name) for name in told.fabric], inventory))
+    if not parts.leaves:
+        raise BadSettings(
+            "[plan] votes_share: no file names the switch of any node",
+            hint="name files of cables by `fabric` in [telemetry], or an inventory with switches: docs/votes.md",
+        )
+    return parts
 
 
 def open_publisher(home: Path, store: Store) -> Publisher:

@@ -8,7 +8,7 @@ from crypto.ids import TenantId
 from federation.protocol.bundle import LONGEST_NAME
 from federation.protocol.plan import LONGEST_HORIZON, Mechanism, are_in_order
 from federation.runtime.settings import BadSettings
-from provider_server.rounds.planning import PlanSettings
+from provider_server.rounds.planning import SPEED, VOTES, PlanSettings, with_optional
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -53,6 +53,8 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     openings: tuple[Positive, ...] = (1, 4, 13, 26, 39, 52, 52)
     groups: Positive = 1
     new_mask_keys: Literal["required", "optional"] = "required"
+    votes_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    speed_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
 
     def __post_init__(self) -> None:
         if self.noise_shares > self.cohort_minimum:
@@ -65,6 +67,8 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("openings are weeks of a series in order, each once; the last one may be named twice")
         if self.mechanism is Mechanism.DISCRETE_GAUSSIAN and self.delta <= 0:
             raise ValueError("Gaussian noise needs a delta above 0")
+        if self.votes_share + self.speed_share >= 1:
+            raise ValueError("votes_share and speed_share leave nothing for failures")
 
     @property
     def settings(self) -> PlanSettings:
@@ -83,18 +87,21 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             groups=self.groups,
             honest_minimum=self.honest_minimum,
             new_mask_keys=self.new_mask_keys == "required",
+            marginals=with_optional({VOTES: self.votes_share, SPEED: self.speed_share}),
         )
 
 
 class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the provider's own telemetry comes from; see docs/telemetry.md. Empty: not there.
 
+    `fabric` are files or folders of cables, as `pharoah-provider path` reads them, for `votes_share` in [plan].
     `own_failures_every_h` is how often failures on leases are recorded from it for the next bundle; 0: by hand.
     """
 
     prometheus_url: str = ""
     token_file: str = ""
     inventory: str = ""
+    fabric: tuple[str, ...] = ()
     own_failures_every_h: Annotated[float, msgspec.Meta(ge=0, le=168)] = 0.0
 
 

@@ -8,6 +8,8 @@ from tenant_client.verbs import (
     confirm,
     evidence,
     exclude,
+    expectations,
+    explain,
     federation,
     gate,
     hints,
@@ -16,9 +18,11 @@ from tenant_client.verbs import (
     owner,
     page,
     path,
+    replacement,
     restart,
     status,
     stragglers,
+    vote,
     workload,
 )
 
@@ -31,8 +35,12 @@ app = CommandLine(
 app.add(JOBS, job.run, cls=job.JobCommand, context_settings={"allow_interspersed_args": False})
 app.add(JOBS, job.attach, hints.watch, status.status, status.leases)
 app.add_typer(owner.journal, rich_help_panel=JOBS)
-app.add(JOBS, job.diagnose, path.path, stragglers.stragglers, restart.restart, status.reasons, job.teach)
-app.add(JOBS, incidents.helped, incidents.rules)
+app.add(JOBS, expectations.expectations)
+app.add(
+    JOBS, job.diagnose, explain.explain, path.path, stragglers.stragglers, restart.restart, status.reasons, job.teach
+)
+app.add(JOBS, replacement.replacement)
+app.add(JOBS, incidents.helped, incidents.rules, vote.vote)
 app.add(BEFORE, check.check, cls=AskingVerb)
 app.add(BEFORE, gate.gate, exclude.exclude, admission.admission)
 app.add(BEFORE, changes.changes, workload.describe, workload.tokens, workload.compare)

@@ -40,6 +40,24 @@ class DecisionsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     own_history: bool = False
 
 
+Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+
+
+class ExpectationsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is expected of leases: the targets of `expectations` and of the page. They change nothing else.
+
+    Shares: of lease time that training keeps, of training time at the usual speed, of watched time without a hang, and
+    of restarts that take at most `restart_s`. `window_days` is how far back the error budget looks.
+    """
+
+    goodput: Share = 0.9
+    steady: Share = 0.95
+    hang_free: Share = 0.99
+    restarts: Share = 0.9
+    restart_s: Seconds = 600.0
+    window_days: Annotated[int, msgspec.Meta(ge=1, le=366)] = 30
+
+
 class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of tenant.toml."""
 
@@ -47,3 +65,4 @@ class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: NodeTable = NodeTable()
     claims: ClaimsTable = ClaimsTable()
     decisions: DecisionsTable = DecisionsTable()
+    expectations: ExpectationsTable = ExpectationsTable()

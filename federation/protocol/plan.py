@@ -5,7 +5,8 @@
   a row is not contributed.
 - The plan determines the privacy loss of a job-week (`federation.protocol.privacy_cost.plan_loss`).
 - Unit of privacy: one job-week, that is one lease within one week. It adds at most `failures_per_unit` to the cells of
-  each marginal, whatever the size of the job.
+  each marginal that counts failures, whatever the size of the job. A marginal may count another subject instead: then
+  a job-week adds at most one to each of at most `CELLS_OF` that subject cells. Such marginals are optional.
 - Rounds of a series have noise that is correlated over its weeks (`crypto.continual_counting`); other rounds have
   independent noise.
 """
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 
 from crypto.codec import Count, Few, Many, Message, Number, Record, Text
 from crypto.errors import PlanRefused
@@ -24,7 +26,7 @@ from federation.protocol.causes import Domain
 from federation.protocol.life_table import Dimension, LifeTable
 
 HOURS_PER_WEEK = 168
-TOKEN_DIMENSIONS = frozenset({"workload", "context", "context_level"})
+TOKEN_DIMENSIONS = frozenset({"workload", "context", "context_level", "part"})
 MAX_NAME_CHARACTERS = 64
 MAX_WORDS = 2**22  # 32 MiB: a contribution fits a message with room to spare
 LONGEST_HORIZON = 104
@@ -40,6 +42,20 @@ class Mechanism(StrEnum):
 # Beyond these the samplers stop being exact: OpenDP's saturates at 64 bits, and the table of
 # `federation.protocol.noise` takes seconds, later for ever. A plan with a huge scale would look cheap and hide nothing.
 LARGEST_NOISE_SCALE = {Mechanism.DISCRETE_GAUSSIAN: 2.0**32, Mechanism.DISCRETE_LAPLACE: 2.0**12}
+
+
+class Subject(StrEnum):
+    """What a marginal counts."""
+
+    FAILURES = "failures"
+    VOTES = "votes"  # ends of a pair of nodes between which a collective was slow or hung; half a vote each
+    SPEED = "speed"  # job-weeks whose steps were watched, by whether they were slow
+
+
+SLOW_PACE, USUAL_PACE = "slow", "usual"
+# In how many cells a job-week changes the count by one, at most: its own, and those of others that are held against it.
+CELLS_OF = MappingProxyType({Subject.VOTES: 2, Subject.SPEED: 3})
+DIMENSIONS_OF = MappingProxyType({Subject.VOTES: ("part",), Subject.SPEED: ("context", "pace")})
 
 
 class PlanDimension(Record, frozen=True):
@@ -63,13 +79,15 @@ class PlanDimension(Record, frozen=True):
 class Marginal(Record, frozen=True):
     """One released table. `noise_scale` is the standard deviation (Gaussian) or the scale b (Laplace), in counts.
 
-    `domains` lists the failure domains that count; empty means all, unknown causes included.
+    `domains` lists the failure domains that count; empty means all, unknown causes included. `counts` says what is
+    counted.
     """
 
     name: Text
     dimensions: Few[Text]
     domains: Few[Domain]
     noise_scale: Number
+    counts: Subject = Subject.FAILURES
 
     def __post_init__(self) -> None:
         _check_names("a marginal", [self.name])
@@ -78,6 +96,25 @@ class Marginal(Record, frozen=True):
             raise ValueError(f"marginal {self.name!r} needs dimensions, each once")
         if not self.noise_scale > 0:
             raise ValueError(f"marginal {self.name!r} needs a positive noise scale")
+        if self.counts is not Subject.FAILURES and self.domains:
+            raise ValueError(f"marginal {self.name!r} counts {self.counts}, which have no failure domains")
+        if self.dimensions != DIMENSIONS_OF.get(self.counts, self.dimensions):
+            raise ValueError(f"marginal {self.name!r} counts {self.counts} by {', '.join(DIMENSIONS_OF[self.counts])}")
+
+
+def most_added(counts: Subject, failures_per_unit: int) -> tuple[int, int]:
+    """What a job-week adds at most: to one cell of a marginal that counts this, and to all of its cells together."""
+    return (failures_per_unit, failures_per_unit) if counts is Subject.FAILURES else (1, CELLS_OF[counts])
+
+
+def norms(counts: Subject, failures_per_unit: int) -> tuple[float, float]:
+    """By how much a job-week moves a marginal that counts this, at most: in the L1 and in the L2 norm, in counts.
+
+    >>> norms(Subject.FAILURES, 1), norms(Subject.VOTES, 1)
+    ((1.0, 1.0), (2.0, 1.4142135623730951))
+    """
+    cell, together = most_added(counts, failures_per_unit)
+    return float(together), math.sqrt(cell * together)
 
 
 def _check_names(owner: str, names: Sequence[str]) -> None:
@@ -151,7 +188,7 @@ class NoiseLayers(Record, frozen=True):
     layers: Count
 
 
-class Plan(Message, frozen=True, tag="pharoah/plan/5", dict=True):
+class Plan(Message, frozen=True, tag="pharoah/plan/6", dict=True):
     """All that a tenant needs to answer one round or refuse it.
 
     The window is [start_hour, end_hour) since the federation's start. `band_edges_hours` has one more entry than there

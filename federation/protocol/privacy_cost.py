@@ -1,7 +1,8 @@
 """The privacy loss of a job-week by a plan: zero-concentrated DP for Gaussian noise, pure DP for Laplace noise.
 
 - Neighbours: two histories that differ in the presence of one job-week. A plan counts at most F failures of it per
-  marginal, so each marginal has L1 and L2 sensitivity F, and rho and epsilon add up over the marginals.
+  marginal, so a marginal of failures has L1 and L2 sensitivity F; of other subjects `federation.protocol.plan.norms`
+  says it. Rho and epsilon add up over the marginals.
 - In a series (`crypto.continual_counting`) a job-week is part of the release of its week and of all later ones, with
   falling weights and fresh noise each time. The plan that counts it charges all of this at once, for the whole horizon;
   later plans of the series cost nothing.
@@ -17,7 +18,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from crypto.continual_counting import WEIGHT_ONE, squared_sensitivity
 from federation.protocol.noise import gaussian_scale
-from federation.protocol.plan import MAX_WORDS, Marginal, Mechanism, Plan
+from federation.protocol.plan import MAX_WORDS, Marginal, Mechanism, Plan, norms
 
 _NEGLIGIBLE_EXPONENT = 700.0
 _TAU_TERMS = 10_000
@@ -58,9 +59,10 @@ def plan_loss(plan: Plan) -> PrivacyLoss:
 
 
 def _marginal_loss(plan: Plan, marginal: Marginal, cells: int) -> PrivacyLoss:
+    l1, l2 = norms(marginal.counts, plan.failures_per_unit)
     if plan.mechanism is Mechanism.DISCRETE_LAPLACE:
-        return PrivacyLoss(plan.failures_per_unit / marginal.noise_scale, 0.0)
-    sensitivity = plan.failures_per_unit * math.sqrt(squared_sensitivity(plan.horizon))
+        return PrivacyLoss(l1 / marginal.noise_scale, 0.0)
+    sensitivity = l2 * math.sqrt(squared_sensitivity(plan.horizon))
     if plan.series is not None:
         cells = MAX_WORDS * plan.horizon  # the composition of the rounds to come, which may have more rows than this
     shares = plan.shares
@@ -142,6 +144,7 @@ def noise_scales(
 ) -> tuple[float, ...]:
     """Noise scale per marginal such that the whole plan costs (epsilon, delta), split over marginals by `weights`.
 
+    For marginals of failures; that of another subject is larger by the ratio of `federation.protocol.plan.norms`.
     For Gaussian noise the weights share out rho, for Laplace noise epsilon. In a series of `horizon` weeks that is the
     cost of a job-week over all of them, and the scale that of the fresh noise in each. The result errs on the private
     side by one part in a million, which covers the distributed sum's distance from the ideal while a share's scale in

@@ -24,7 +24,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from crypto.codec import Bytes, Count, Few, Many, Message, Number, Record, decode, digest
+from crypto.codec import Bytes, Count, Few, Many, Message, Number, Record, Text, decode, digest
 from crypto.errors import BadSignature, DecodeError
 from crypto.ids import (
     MAX_BATCH,
@@ -55,8 +55,27 @@ class LeaseRequest(Message, frozen=True, tag="pharoah/lease-request/1"):
     end_hour: Count
 
 
+class UnitParts(Record, frozen=True):
+    """Nodes of a lease that hang on the same leaf switches, by name, and the tokens of these parts of the fabric.
+
+    `rails` has the leaf of each rail, in order; `unit` stands for all of them, for a vote that knows no rail.
+    """
+
+    nodes: Many[Text]
+    rails: Many[Token]
+    unit: Token
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """All of them in hexadecimal, as levels of the dimension `part`."""
+        return tuple(str(token) for token in (*self.rails, self.unit))
+
+
 class GrantedLease(Record, frozen=True):
-    """A lease of the asking tenant, how many nodes it has, and the context tokens that go with it."""
+    """A lease of the asking tenant, how many nodes it has, and the context tokens that go with it.
+
+    `units` says on which parts of the fabric its nodes hang, where the provider asks for votes (docs/votes.md).
+    """
 
     lease: LeaseId
     epoch: Count
@@ -64,12 +83,21 @@ class GrantedLease(Record, frozen=True):
     context: Token
     context_level: Token
     nodes: Count
+    units: Many[UnitParts] = ()
 
     @classmethod
-    def of(cls, lease: LeaseId, epoch: int, start_h: float, labels: Mapping[str, str], nodes: int) -> "GrantedLease":
+    def of(
+        cls,
+        lease: LeaseId,
+        epoch: int,
+        start_h: float,
+        labels: Mapping[str, str],
+        nodes: int,
+        units: tuple[UnitParts, ...] = (),
+    ) -> "GrantedLease":
         """The lease with the context tokens among `labels`."""
         context, level = (Token(bytes.fromhex(labels[name])) for name in ("context", "context_level"))
-        return cls(lease, epoch, start_h, context, level, nodes)
+        return cls(lease, epoch, start_h, context, level, nodes, units)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -77,7 +105,7 @@ class GrantedLease(Record, frozen=True):
         return {"context": str(self.context), "context_level": str(self.context_level)}
 
 
-class LeaseGrants(Message, frozen=True, tag="pharoah/lease-grants/2"):
+class LeaseGrants(Message, frozen=True, tag="pharoah/lease-grants/3"):
     """The provider's answer to the tenant that asked."""
 
     tenant: TenantId

@@ -3,12 +3,16 @@
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from xml.etree import ElementTree as ET
 
 from federation.runtime.hostlist import hostlist
+from federation.runtime.route import picture
 from fuzz.targets.inputs import LIMITS, REPOSITORY, reader
 from fuzz.targets.target import require, target
+from tenant_client.diagnosis.rank_graph import HealthMarks, graph_of, routes
 from tenant_client.sources import elastic, job_log, kernel_log, nccl_log, scheduler
 from tenant_client.sources.evidence import Evidence
+from tenant_client.sources.nccl_topology import topology_of
 from tenant_client.sources.reading import SourceError, lines
 
 
@@ -56,6 +60,23 @@ def check_nccl_log(data: bytes) -> None:
     require_evidence(nccl_log.read(reader(data, "nccl.log"), LIMITS))
     found = nccl_log.version(reader(data, "nccl.log"), LIMITS)
     require("a version", holds=found.replace(".", "").isdigit() or not found)
+
+
+TOPOLOGY = b"""gpu-a:31:40 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1:2:0/IB ; OOB eth0:10.0.0.1<0>
+gpu-a:31:77 [0] NCCL INFO Channel 00/02 :    0   1   2   3
+gpu-a:31:77 [0] NCCL INFO Trees [0] 1/2/-1->0->-1 [1] 1/-1/-1->0->3
+gpu-a:31:77 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[1] [send] via NET/IB/1(3)/GDRDMA
+gpu-a:31:77 [0] NCCL INFO comm 0x1 rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId 1a000 commId 0x5 - Init COMPLETE
+gpu-a:31:99 [0] NCCL INFO Channel 01 : 0[1a000] -> 1[1c000] via P2P/IPC
+"""
+
+
+@target("nccl-topology", "any bytes are a graph whose paths can be drawn", lambda: iter((TOPOLOGY,)))
+def check_topology(data: bytes) -> None:
+    """No more connections are placed than there are, and every picture is XML."""
+    graph = graph_of(topology_of(data.decode("utf-8", "replace").splitlines()))
+    require("placed connections", holds=graph.placed <= graph.links)
+    ET.fromstring(picture(routes(graph, 0, 1, HealthMarks())))  # noqa: S314 (drawn here)
 
 
 def some_error_files() -> Iterator[bytes]:

@@ -69,6 +69,11 @@ def _read(file: Path) -> tuple[list[Cable], set[str]]:
         raise FabricError(f"{file}: not text: {error.reason} at byte {error.start}") from error
     if len(data) > _MOST_BYTES:
         raise FabricError(f"{file}: more than {_MOST_BYTES} bytes")
+    return cables_of(file, text)
+
+
+def cables_of(file: Path, text: str) -> tuple[list[Cable], set[str]]:
+    """The cables and nodes of one file, by the end of its name; FabricError for another shape."""
     if file.suffix == ".json":
         return list(_of_lldp(file, text)), {file.stem}
     return _of_slurm(file, text) if file.suffix == ".conf" else _of_ibnetdiscover(file, text)
@@ -81,7 +86,7 @@ def _of_lldp(file: Path, text: str) -> Iterator[Cable]:
     """A node's interfaces and the ports that they are plugged into."""
     try:
         told = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise FabricError(f"{file}: {error}") from error
     for lldp in _each(told.get("lldp") if isinstance(told, dict) else None):
         for name, interface in _interfaces(lldp.get("interface")):

@@ -18,14 +18,18 @@ from numpy.typing import NDArray
 from crypto.ids import LeaseId, TenantId, Token
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from federation.protocol.plan import HOURS_PER_WEEK, Plan
-from federation.protocol.round_messages import finest_row
+from federation.protocol.round_messages import UnitParts, finest_row
 
-OF_FAILURE = ("domain", "reason")
+OF_FAILURE = ("domain", "reason", "pace")
 
 
 @dataclass(frozen=True)
 class Lease:
-    """Hours count from the federation's start; `end_h` is what is known of the end so far."""
+    """Hours count from the federation's start; `end_h` is what is known of the end so far.
+
+    `units` says which nodes hang on which parts of the fabric, where the provider asks for votes; `parts` are the
+    tokens of those that count.
+    """
 
     lease: LeaseId
     tenant: TenantId
@@ -33,6 +37,14 @@ class Lease:
     start_h: float
     end_h: float
     labels: Mapping[str, str]
+    units: tuple[UnitParts, ...] = ()
+    parts: tuple[str, ...] = ()
+
+    def tokens(self, dimension: str) -> tuple[str, ...]:
+        """Its levels along a dimension of tokens: one, none, or several parts."""
+        if dimension == "part":
+            return self.parts
+        return (self.labels[dimension],) if dimension in self.labels else ()
 
 
 def context_tokens(secret: bytes, epoch: int, context: str, level: int) -> dict[str, str]:
@@ -43,6 +55,11 @@ def context_tokens(secret: bytes, epoch: int, context: str, level: int) -> dict[
 
 def _token(secret: bytes, text: str) -> Token:
     return Token(hmac.new(secret, b"pharoah/context/1\0" + text.encode(), hashlib.sha256).digest()[: Token.length])
+
+
+def part_token(secret: bytes, epoch: int, part: str) -> Token:
+    """The token of a part of the fabric; anew each epoch, too."""
+    return _token(secret, f"{epoch}\0part\0{part}")
 
 
 def context_links(secret: bytes, before: int, now: int, names: Iterable[str], levels: Iterable[int]) -> dict[str, str]:

@@ -16,12 +16,18 @@ from pathlib import Path
 
 import msgspec
 
-from crypto.errors import DecodeError
+from crypto.errors import DecodeError, PharoahError
 from provider_server.hints.node_hazard import NodeState
 from provider_server.learning.hardware import Kept
 
 FILE = "nodes.json"
 STALE_H = 3  # an older report says nothing of a node
+
+
+class NoNodes(PharoahError):
+    """No hour of telemetry was reported yet."""
+
+    default_hint = "run `pharoah-provider watch-nodes` or `serve`, with telemetry, for an hour"
 
 
 class OutputFailed(Exception):
@@ -98,3 +104,11 @@ def load(file: Path) -> list[NodeReport]:
         return []
     except msgspec.MsgspecError as error:
         raise DecodeError(f"{error}: {file}", hint="delete it; it is written after the next hour") from error
+
+
+def known(file: Path) -> list[NodeReport]:
+    """The newest reports; NoNodes where there are none yet."""
+    found = load(file)
+    if not found:
+        raise NoNodes(f"no node is known in {file}")
+    return found

@@ -1,9 +1,10 @@
 """Ceilings: the most failures that honest members can have contributed, from leases that the provider bills anyway.
 
 A job-week, one lease within one week, counts at most F = `failures_per_unit` failures in each marginal, in a row that
-follows from its labels and in an age band that it reached in that week. Along dimensions that describe the failure
-(domain, reason) every level that the marginal counts has the lease's full ceiling, as nobody but the tenant knows which
-it was. So honest counts, before noise, never exceed the ceiling of a cell, nor that of a whole marginal.
+follows from its labels and in an age band that it reached in that week; of votes, one at each of two of its parts.
+Along dimensions that describe the failure (domain, reason) every level that the marginal counts has the lease's full
+ceiling, as nobody but the tenant knows which it was. So honest counts, before noise, never exceed the ceiling of a
+cell, nor that of a whole marginal.
 
 A failure at the very edge of a band, a week or a lease belongs to both sides here, widened by `slack_h` for clocks that
 differ; a ceiling may be too high by that, never too low. The rows are the provider's own record: a tenant that
@@ -24,7 +25,7 @@ from crypto.ids import TenantId
 from federation.protocol.causes import CAUSES
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.noise import opened_shares
-from federation.protocol.plan import HOURS_PER_WEEK, Marginal, Mechanism, Plan
+from federation.protocol.plan import HOURS_PER_WEEK, Marginal, Mechanism, Plan, most_added
 from provider_server.fleet.leases import OF_FAILURE, Lease, rows_of
 
 SLACK_H = 0.25  # clocks differ, and a failure is noticed a little after its lease has ended
@@ -86,12 +87,13 @@ class JobWeeks:
     def ceiling(self, members: Sequence[TenantId]) -> Ceiling:
         """What `members` together can have contributed at most; KeyError for one that was not asked about."""
         chosen = self.places(members)
-        most = self.plan.failures_per_unit
+        most = [most_added(marginal.counts, self.plan.failures_per_unit) for marginal in self.plan.marginals]
         cells = (
-            np.broadcast_to(most * own[chosen].sum(axis=0), table.shape)
-            for own, table in zip(self.cells, self.plan.tables, strict=True)
+            np.broadcast_to(cell * own[chosen].sum(axis=0), table.shape)
+            for (cell, _), own, table in zip(most, self.cells, self.plan.tables, strict=True)
         )
-        return Ceiling(tuple(cells), tuple((most * self.totals[:, chosen].sum(axis=1)).tolist()))
+        totals = (float(all_ * own[chosen].sum()) for (_, all_), own in zip(most, self.totals, strict=True))
+        return Ceiling(tuple(cells), tuple(totals))
 
     def places(self, members: Sequence[TenantId]) -> NDArray[np.intp]:
         """Positions of `members` along the axis of tenants; KeyError for one that was not asked about."""
@@ -149,6 +151,8 @@ def _count(
     reached: tuple[Floats, Floats],
 ) -> tuple[Floats, Floats]:
     """Job-weeks per tenant and cell, broadcastable to (tenants, *table.shape), and per tenant."""
+    if "part" in table.names:
+        return _count_parts(table, leases, owner, tenants, reached[1])
     row, known, lengths = rows_of(table, leases)
     by_band, at_all = reached
     has_band = "band" in table.names
@@ -158,6 +162,19 @@ def _count(
     totals = np.bincount(owner[known], weights=at_all[known], minlength=tenants).astype(np.float64)
     shaped = counted.reshape((tenants, *lengths, weeks.shape[1]) if has_band else (tenants, *lengths))
     return _over_failures(table, marginal, shaped), totals
+
+
+def _count_parts(
+    table: LifeTable, leases: Sequence[Lease], owner: NDArray[np.intp], tenants: int, weeks: Floats
+) -> tuple[Floats, Floats]:
+    """The same for a table of parts, of which a lease has several."""
+    place = {part: position for position, part in enumerate(table.levels("part"))}
+    counted, totals = np.zeros((tenants, len(place))), np.zeros(tenants)
+    for lease, tenant, ran in zip(leases, owner.tolist(), weeks.tolist(), strict=True):
+        own = [place[part] for part in lease.parts if part in place]
+        counted[tenant, own] += ran
+        totals[tenant] += ran if own else 0.0
+    return counted, totals
 
 
 def _over_failures(table: LifeTable, marginal: Marginal, counted: Floats) -> Floats:

@@ -34,7 +34,7 @@ from crypto.errors import Refusal
 from crypto.ids import TenantId
 from federation.protocol.life_table import Floats
 from federation.protocol.noise import opened_shares
-from federation.protocol.plan import Plan
+from federation.protocol.plan import Plan, most_added
 from provider_server.rounds.ceilings import CeilingFinding, GroupSum, JobWeeks, impossible, noise_reach, outside
 
 SLOPES = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0])  # rates beyond the tolerated one that are looked for
@@ -241,7 +241,8 @@ class _Layer:
 def _late_weeks(group: GroupSum, number: int, plan: Plan) -> Floats:
     if group.late is None:
         return np.zeros(plan.tables[number].events.size)
-    return np.asarray(group.late.cells[number] / plan.failures_per_unit, np.float64).reshape(-1)
+    most, _ = most_added(plan.marginals[number].counts, plan.failures_per_unit)
+    return np.asarray(group.late.cells[number] / most, np.float64).reshape(-1)
 
 
 def _without(layers: Sequence[_Layer], findings: Sequence[CeilingFinding]) -> list[_Layer]:

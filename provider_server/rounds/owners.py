@@ -16,7 +16,8 @@ from provider_server.fleet.leases import Lease
 def as_owned(lease: Lease, owned: dict[TenantId, set[str]]) -> Lease:
     """The lease with only those of its tokens that its tenant's ownership statement names."""
     held = owned.get(lease.tenant, set())
-    return replace(lease, labels={name: token for name, token in lease.labels.items() if token in held})
+    labels = {name: token for name, token in lease.labels.items() if token in held}
+    return replace(lease, labels=labels, parts=tuple(part for part in lease.parts if part in held))
 
 
 def evidence(plan: Plan, ownerships: Sequence[tuple[Ownership, bytes]]) -> list[bytes]:

@@ -7,7 +7,7 @@ enough owners. Owners are counted only among those left, so that a coarse row ne
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -18,9 +18,12 @@ from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.directory import NOTHING_BEFORE
 from federation.protocol.noise import gaussian_scale
 from federation.protocol.plan import (
+    DIMENSIONS_OF,
     HOURS_PER_WEEK,
     MAX_WORDS,
+    SLOW_PACE,
     TOKEN_DIMENSIONS,
+    USUAL_PACE,
     Marginal,
     MaskTrustee,
     Mechanism,
@@ -29,6 +32,8 @@ from federation.protocol.plan import (
     PlanDimension,
     PublishedBundle,
     Series,
+    Subject,
+    norms,
 )
 from federation.protocol.privacy_cost import noise_scales
 from federation.protocol.round_messages import LADDER_LABELS
@@ -68,6 +73,7 @@ class MarginalSpec:
     dimensions: tuple[str, ...]
     domains: tuple[Domain, ...]
     weight: float
+    counts: Subject = Subject.FAILURES
 
 
 MOST_EXCESS = 2.0  # of the variance of noise over the ideal, without a warning
@@ -81,6 +87,15 @@ MARGINALS = (
     MarginalSpec("control", ("workload", "context"), (Domain.SCRIPT,), 0.08),
     MarginalSpec("reasons", ("workload", "reason"), (), 0.04),
 )
+VOTES = MarginalSpec("votes", DIMENSIONS_OF[Subject.VOTES], (), 0.0, Subject.VOTES)
+SPEED = MarginalSpec("speed", DIMENSIONS_OF[Subject.SPEED], (), 0.0, Subject.SPEED)
+
+
+def with_optional(share_of: Mapping[MarginalSpec, float]) -> tuple[MarginalSpec, ...]:
+    """`MARGINALS`, and besides those optional ones that get a share of the budget above 0."""
+    left = 1 - sum(share_of.values())
+    own = (replace(spec, weight=left * spec.weight) for spec in MARGINALS)
+    return (*own, *(replace(spec, weight=share) for spec, share in share_of.items() if share > 0))
 
 
 @dataclass(frozen=True)
@@ -115,7 +130,10 @@ class PlanSettings:
         """Noise scale of each marginal in a series of so many rounds, by default a whole one: what the budget buys."""
         weights = tuple(spec.weight for spec in self.marginals)
         rounds = len(self.opening_weeks(self.horizon)) if rounds is None else rounds
-        return noise_scales(self.mechanism, self.epsilon, self.delta, self.failures_per_unit, weights, rounds)
+        scales = noise_scales(self.mechanism, self.epsilon, self.delta, 1, weights, rounds)
+        norm = 0 if self.mechanism is Mechanism.DISCRETE_LAPLACE else 1
+        moved = (norms(spec.counts, self.failures_per_unit)[norm] for spec in self.marginals)
+        return tuple(scale * own for scale, own in zip(scales, moved, strict=True))
 
     def opening_weeks(self, left: int, first: int = 0) -> tuple[int, ...]:
         """The weeks, from 1 on, at whose end a series is opened, if its epoch has `left` weeks; the last one always is.
@@ -158,6 +176,7 @@ def make_plan(
     `uncounted_since` the hour from which no round has counted yet; `bundle` is the newest one.
     """
     series = next_series(settings, round_id, window, earlier, uncounted_since)
+    settings = _countable(settings, leases, earlier if series and series.position else None)
     scales = settings.scales(len(series.openings) if series else 1)
     before = earlier.dimensions if earlier and series and series.position else ()
     kept = {dimension.name: dimension.levels for dimension in before}
@@ -171,7 +190,7 @@ def make_plan(
         dimensions=tuple(_dimension(name, settings, leases, public_levels or {}, kept.get(name, ())) for name in names),
         band_edges_hours=settings.band_edges_hours,
         marginals=tuple(
-            Marginal(spec.name, spec.dimensions, spec.domains, scale)
+            Marginal(spec.name, spec.dimensions, spec.domains, scale, spec.counts)
             for spec, scale in zip(settings.marginals, scales, strict=True)
         ),
         failures_per_unit=settings.failures_per_unit,
@@ -188,6 +207,21 @@ def make_plan(
     if earlier and plan.position > 0 and _has_room_for_layers_of(earlier, plan):
         return msgspec.structs.replace(plan, noise_layers=earlier.noise_layers)
     return msgspec.structs.replace(plan, noise_layers=noise_layers(settings, plan, members, seen))
+
+
+def _countable(settings: PlanSettings, leases: Sequence[Lease], before: Plan | None) -> PlanSettings:
+    """The settings without optional marginals that have no row yet; within a series, with those that it began with."""
+    begun = None if before is None else {marginal.name for marginal in before.marginals}
+
+    def counts(spec: MarginalSpec) -> bool:
+        if spec.counts is Subject.FAILURES:
+            return True
+        if begun is not None:
+            return spec.name in begun
+        tokens = [name for name in spec.dimensions if name in TOKEN_DIMENSIONS]
+        return all(_rows(leases, (name,), settings.owners_minimum, ()) for name in tokens)
+
+    return replace(settings, marginals=tuple(filter(counts, settings.marginals)))
 
 
 def _has_room_for_layers_of(earlier: Plan, plan: Plan) -> bool:
@@ -324,15 +358,15 @@ def _rows(leases: Sequence[Lease], rungs: Sequence[str], owners_minimum: int, ke
     """
     holders: dict[str, set[TenantId]] = {}
     for lease in leases:
-        for rung in rungs:
-            holders.setdefault(lease.labels.get(rung, ""), set()).add(lease.tenant)
+        for token in (token for rung in rungs for token in lease.tokens(rung)):
+            holders.setdefault(token, set()).add(lease.tenant)
     rows = {token: len(holders.get(token, ())) for token in kept}
     left = list(leases)
     for rung in rungs:
         owners: dict[str, set[TenantId]] = {}
         for lease in left:
-            if rung in lease.labels:
-                owners.setdefault(lease.labels[rung], set()).add(lease.tenant)
+            for token in lease.tokens(rung):
+                owners.setdefault(token, set()).add(lease.tenant)
         found = {token: len(tenants) for token, tenants in sorted(owners.items()) if len(tenants) >= owners_minimum}
         placed = {*found, *kept}
         left = [lease for lease in left if lease.labels.get(rung) not in placed]
@@ -345,5 +379,6 @@ def _public_levels(name: str, settings: PlanSettings) -> tuple[str, ...]:
         "band": tuple(str(band) for band in range(len(settings.band_edges_hours) - 1)),
         "domain": tuple(Domain),
         "reason": tuple(CAUSES),
+        "pace": (SLOW_PACE, USUAL_PACE),
     }
     return levels[name]

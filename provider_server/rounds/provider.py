@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from crypto.codec import decode, digest, encode
 from crypto.errors import MemberRefused, PeerFault, PharoahError, PlanRefused, Refusal
@@ -44,6 +45,7 @@ from federation.protocol.service_messages import Notice
 from federation.runtime.clock import SECONDS_PER_HOUR
 from provider_server.fleet import leases as exposure
 from provider_server.fleet.leases import Lease, Slices
+from provider_server.fleet.parts import FabricParts
 from provider_server.rounds import release as gate
 from provider_server.rounds.ceilings import GroupSum, job_weeks
 from provider_server.rounds.grouping import GroupJudgement, TenantScores, accepted, assign, judge
@@ -105,8 +107,10 @@ class Provider:
         store: Store,
         random_bytes: RandomBytes,
         now_s: Callable[[], float] = time.time,
+        parts: FabricParts | None = None,
     ) -> None:
         self._now_s = now_s
+        self._parts = parts
         self.settings = settings
         self._signing_key = signing_key
         self._context_secret = context_secret
@@ -205,8 +209,27 @@ class Provider:
         return exposure.context_tokens(self._context_secret, self.epoch(hour), context, level)
 
     def record_leases(self, leases: Iterable[Lease], node_names: Mapping[LeaseId, Sequence[str]] = NOWHERE) -> None:
-        """Stores granted leases, and the names of their nodes where they are known."""
-        self.store.add_leases(leases, node_names)
+        """Stores granted leases, and the names of their nodes where they are known.
+
+        Where there is a fabric, leases get the tokens of the parts that their nodes hang on.
+        """
+        self.store.add_leases(
+            (self._with_parts(lease, node_names.get(lease.lease, ())) for lease in leases), node_names
+        )
+
+    def _with_parts(self, lease: Lease, nodes: Sequence[str]) -> Lease:
+        if self._parts is None or not nodes:
+            return lease
+        return replace(lease, units=self._parts.of_nodes(self._context_secret, self.epoch(lease.start_h), nodes))
+
+    def part_tokens(self, epoch: int) -> list[list[str]]:
+        """The tokens of the rows of votes in an epoch: units × (rails, none known); none without a fabric."""
+        return [] if self._parts is None else self._parts.tokens(self._context_secret, epoch)
+
+    @property
+    def parts(self) -> FabricParts | None:
+        """The parts of the fabric that tenants vote for, where files name them."""
+        return self._parts
 
     def placed(self, hour: float) -> list[tuple[Lease, tuple[str, ...]]]:
         """The leases running at `hour` whose nodes are known, with the nodes' names."""
@@ -221,7 +244,9 @@ class Provider:
         asked = open_signed_by(LeaseRequest, request, self.directory.verify_key)
         own = self.store.leases_of(asked.tenant, asked.start_hour, asked.end_hour)
         granted = (
-            GrantedLease.of(lease.lease, self.epoch(lease.start_h), lease.start_h, lease.labels, lease.nodes)
+            GrantedLease.of(
+                lease.lease, self.epoch(lease.start_h), lease.start_h, lease.labels, lease.nodes, lease.units
+            )
             for lease in own
         )
         return self._signing_key.sign(LeaseGrants(asked.tenant, tuple(granted)))

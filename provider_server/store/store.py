@@ -25,7 +25,7 @@ import sqlalchemy as sa
 
 from crypto.errors import PharoahError, Refusal
 from crypto.ids import LeaseId, TenantId, Token
-from federation.protocol.round_messages import Registration, TokenLink
+from federation.protocol.round_messages import Registration, TokenLink, UnitParts
 from federation.runtime.sqlite import create_file
 from provider_server.fleet.leases import Lease
 from provider_server.store import tables
@@ -38,6 +38,7 @@ from provider_server.store.round_store import RoundStore
 
 BUSY_TIMEOUT_S = 30.0
 ROWS_AT_ONCE = 1000
+_UNITS = "units"  # beside the context tokens: on which parts of the fabric the nodes hang
 NOWHERE: Mapping[LeaseId, Sequence[str]] = MappingProxyType({})
 _DRIVERS = {
     "sqlite": "sqlite+pysqlite",
@@ -102,7 +103,7 @@ class Store:
                 "nodes": lease.nodes,
                 "start_h": lease.start_h,
                 "end_h": lease.end_h,
-                "contexts": json.dumps(dict(lease.labels), sort_keys=True),
+                "contexts": json.dumps(_granted(lease), sort_keys=True),
             }
             for lease in leases
         ]
@@ -428,7 +429,29 @@ def _on_begin(connection: sa.Connection) -> None:
 def _lease(  # the columns of the table in their order: rows unpack much faster than they are asked by name
     lease: bytes, tenant: bytes, nodes: int, start_h: float, end_h: float, contexts: str, ladder: str | None
 ) -> Lease:
-    return Lease(LeaseId(lease), _tenant(tenant), nodes, start_h, end_h, _labels(contexts, ladder))
+    units = _units(contexts)
+    parts = tuple(dict.fromkeys(token for unit in units for token in unit.tokens))
+    return Lease(LeaseId(lease), _tenant(tenant), nodes, start_h, end_h, _labels(contexts, ladder), units, parts)
+
+
+def _granted(lease: Lease) -> dict[str, object]:
+    units = [
+        {"nodes": unit.nodes, "rails": [str(token) for token in unit.rails], "unit": str(unit.unit)}
+        for unit in lease.units
+    ]
+    return {**lease.labels, **({_UNITS: units} if units else {})}
+
+
+@lru_cache(maxsize=4096)
+def _units(contexts: str) -> tuple[UnitParts, ...]:
+    return tuple(
+        UnitParts(
+            tuple(unit["nodes"]),
+            tuple(Token(bytes.fromhex(token)) for token in unit["rails"]),
+            Token(bytes.fromhex(unit["unit"])),
+        )
+        for unit in json.loads(contexts).get(_UNITS, ())
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -439,4 +462,5 @@ def _tenant(tenant: bytes) -> TenantId:
 @lru_cache(maxsize=4096)
 def _labels(contexts: str, ladder: str | None) -> Mapping[str, str]:
     """The labels of a lease; few distinct ones stand behind very many leases, so they are shared."""
-    return MappingProxyType(json.loads(contexts) | (json.loads(ladder) if ladder else {}))
+    granted = {name: token for name, token in json.loads(contexts).items() if name != _UNITS}
+    return MappingProxyType(granted | (json.loads(ladder) if ladder else {}))

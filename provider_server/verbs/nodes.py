@@ -1,4 +1,4 @@
-"""Verbs on the provider's own nodes, which need no federation: watch-nodes, node-check, node-service."""
+"""Verbs on the provider's own nodes, without a federation: watch-nodes, node-check, node-service, placement, probes."""
 
 import signal
 import socket
@@ -12,10 +12,12 @@ import typer
 from federation.runtime.console import InputFile
 from federation.runtime.logs import Format
 from federation.runtime.screen import show, show_json
-from provider_server.verbs.console import Home, failing, required, say_error
+from provider_server.verbs.console import AsRows, Database, Home, failing, print_rows, required, say_error
 from provider_server.verbs.server import LogFormat
 
 if TYPE_CHECKING:
+    from provider_server.hints.node_placement import PlacedNode
+    from provider_server.hints.node_probes import ProbeVisit
     from provider_server.outputs.node_check import NodeCheck
 
 Reports = Annotated[
@@ -88,6 +90,89 @@ def node_service(
     with failing(), served(at, lambda: _answer(name, home, file, prometheus, level)):
         while True:
             signal.pause()
+
+
+def placement(
+    home: Home = None,
+    file: Reports = None,
+    share: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of nodes for trials, evaluations and other short jobs.")
+    ] = 0.2,
+    *,
+    names: Annotated[
+        bool, typer.Option("--names", help="Print only the names of nodes for short jobs, joined by commas.")
+    ] = False,
+    as_json: AsRows = False,
+) -> None:
+    """Advise a scheduler: the riskiest nodes are for short jobs, the others for long ones. Nothing is changed.
+
+    By build-up levels, repairs, and failure rates of contexts. See docs/placement.md for Slurm and Kubernetes.
+    """
+    from federation.runtime.clock import now_hour
+    from provider_server.hints import node_placement, node_reports
+    from provider_server.learning import on_probation
+
+    place = required(home)
+    with failing():
+        reports = node_reports.known(file or place / node_reports.FILE)
+        rows = node_placement.placed(reports, on_probation.load(place), now_hour(), share)
+    if names:
+        show(",".join(row["node"] for row in rows if row["jobs"] == "short"))
+    else:
+        print_rows(rows, _placed_line, as_json=as_json)
+
+
+def probes(
+    home: Home = None,
+    file: Reports = None,
+    database: Database = None,
+    budget: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of node-hours that tests may take, as 0.01.")
+    ] = 0.01,
+    hours: Annotated[int, typer.Option(min=1, max=168, help="Plan this many hours.")] = 6,
+    tested: Annotated[
+        Path | None,
+        typer.Option(click_type=InputFile(), help="CSV file of tests that ran: node, test, at.", show_default=False),
+    ] = None,
+    *,
+    as_json: AsRows = False,
+) -> None:
+    """Plan which nodes to test, by what and when, so that few node-hours find most defects. Nothing is run.
+
+    Nodes that are likelier to fail, and those not tested for long, come first. Leases are left alone until they end.
+    """
+    from contextlib import closing
+
+    from federation.runtime.clock import now_hour
+    from provider_server.fleet.probe_files import read_tests
+    from provider_server.hints import node_placement, node_probes, node_reports
+    from provider_server.learning import on_probation
+    from provider_server.store.store import Store
+
+    place = required(home)
+    with failing():
+        now_h, reports = now_hour(), node_reports.known(file or place / node_reports.FILE)
+        nodes = node_placement.placed(reports, on_probation.load(place), now_h, 0.0)
+        busy_until_h: dict[str, float] = {}
+        if database or (place / "provider.db").exists():  # a provider that only watches its nodes has none
+            with closing(Store(database or place / "provider.db", create=False)) as store:
+                for lease, names in store.placed(now_h):
+                    busy_until_h |= {name: max(lease.end_h, busy_until_h.get(name, 0.0)) for name in names}
+        suspicions = {one.node: one.suspicion for one in reports if one.level}
+        ran_h = read_tests(tested) if tested else {}
+        rows = node_probes.probes(nodes, suspicions, ran_h, busy_until_h, now_h, hours, budget)
+    print_rows(rows, _probe_line, as_json=as_json)
+
+
+def _probe_line(row: "ProbeVisit") -> str:
+    when = f"in {row['in_hours']} h" if row["in_hours"] else "now"
+    return f"{row['node']}: test {row['test']} {when}, {row['minutes']:g} min, worth {row['worth']:g}: {row['reason']}"
+
+
+def _placed_line(row: "PlacedNode") -> str:
+    rate, times = row["failures_per_1000_node_hours"], row["times_usual"]
+    known = "" if rate is None else f", {rate:.3g} failures per 1,000 node-hours, {times:.3g} times the usual"
+    return f"{row['node']}: for {row['jobs']} jobs{known}: {row['reason']}"
 
 
 def _answer(node: str, home: Path | None, file: Path | None, prometheus: str, level: int) -> "NodeCheck":

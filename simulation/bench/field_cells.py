@@ -2,11 +2,12 @@
 
 Every cloud is opened at the weeks that provider.toml has as shipped. Corners change seven factors at once, by the
 design of Plackett and Burman (1946) in 12 runs: each factor is changed in six of them, each two together in three.
-Sizes are clouds with failures as rare as Meta reports, at several epsilons.
+Sizes are clouds with failures as rare as Meta reports, at several epsilons. Priced cells are what optional marginals
+leave of an epsilon of 1, such as votes.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -14,6 +15,7 @@ import msgspec
 import numpy as np
 
 from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.privacy_cost import zcdp_epsilon, zcdp_rho
 from provider_server.settings import PlanTable
 from simulation.bench import learning
 from simulation.bench.learning import Telling
@@ -25,6 +27,7 @@ MISREPORTED, SELDOM = 0.2, 0.12
 CARELESS = 3  # the tenant that runs on one context alone
 POOR_LOGS, LOST = 0, 0.6  # the workload whose failures have no known reason, and how many of them
 FEW_ANSWER = 0.6
+DELTA = 1e-8
 EPSILONS = (0.5, 1.0, 2.0, 4.0, None)
 
 
@@ -155,4 +158,18 @@ SIZED: Mapping[str, Callable[[], Cell]] = MappingProxyType(
         for epsilon in EPSILONS
     }
 )
-EVERY: Mapping[str, Callable[[], Cell]] = MappingProxyType({**CELLS, **CORNERS, **SIZED})
+
+
+def _priced(name: str, share: float) -> Cell:
+    """What is left for the tables of failures where optional marginals get a share of the budget."""
+    return replace(CELLS[name](), epsilon=zcdp_epsilon((1 - share) * zcdp_rho(1.0, DELTA), DELTA))
+
+
+PRICED: Mapping[str, Callable[[], Cell]] = MappingProxyType(
+    {
+        f"{name}_less_{percent}": partial(_priced, name, percent / 100)
+        for name in ("standard", "x3", "x3_visible_0", "regional_visible_0")
+        for percent in (10, 20, 50)
+    }
+)
+EVERY: Mapping[str, Callable[[], Cell]] = MappingProxyType({**CELLS, **CORNERS, **SIZED, **PRICED})

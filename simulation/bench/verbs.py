@@ -376,6 +376,81 @@ def checkpoints(
         show(*bench_checkpoints.lines(found))
 
 
+@bench.command(cls=Verb)
+def votes(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of worlds of each kind and size.")] = 10,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="A small fabric, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Faulty links and switches of a fabric that tenants' votes find at epsilon 1, beside 007 and no privacy."""
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
+        from federation.protocol.noise import SystemSampler
+        from simulation.bench import votes as bench_votes
+
+        numbers = range(first_seed, first_seed + seeds)
+        found = bench_votes.votes(side_by_side, numbers, SystemSampler(), quick=quick)
+        total = bench_votes.steps(seeds, quick=quick)
+        worlds = progress.track(found, total=total, description="worlds")
+        rows = bench_votes.summary([one for judged in worlds for one in judged])
+    if as_json:
+        show_json(rows)
+    else:
+        show(*bench_votes.lines(rows))
+
+
+@bench.command(cls=Verb)
+def slow(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of worlds of each size.")] = 10,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="One small size, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Contexts where jobs are slow that tenants find together at epsilon 1, beside each alone and no privacy."""
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
+        from federation.protocol.noise import SystemSampler
+        from simulation.bench import slow as bench_slow
+
+        numbers = range(first_seed, first_seed + seeds)
+        found = bench_slow.slow(side_by_side, numbers, SystemSampler(), quick=quick)
+        total = bench_slow.steps(seeds, quick=quick)
+        worlds = progress.track(found, total=total, description="worlds")
+        rows = bench_slow.summary([one for looked in worlds for one in looked])
+    if as_json:
+        show_json(rows)
+    else:
+        show(*bench_slow.lines(rows))
+
+
+@bench.command(cls=Verb)
+def placement(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 3,
+    engine: EngineKind = Kind.PROCESSES,
+    address: Address = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Interruptions of long jobs that placement by hazard spares over a year of the standard scenario."""
+    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
+        from federation.protocol.noise import SystemSampler
+        from simulation.bench import placement as bench_placement
+
+        steps = bench_placement.placement(side_by_side, seeds, SystemSampler(), quick=quick)
+        total = seeds * len(bench_placement.WAYS)
+        found = bench_placement.summary(list(progress.track(steps, total=total, description="clouds")))
+    if as_json:
+        show_json(found)
+    else:
+        show(*bench_placement.lines(found))
+
+
 def _timed(rows: list["Row"]) -> Iterator[str]:
     """A line per figure, with an empty line between rounds; figures that were not measured are left out."""
     for number, row in enumerate(rows):

@@ -166,7 +166,7 @@ def seen(number: int, lines: dict[int, list[Any]], quorum: int) -> int:
 def told(fact: dict[str, Any], tenant: bytes, provider: bytes) -> str:
     """What a fact says; messages of the provider are opened, and must be of this tenant and lease."""
     if fact["kind"] == "grant":
-        (whose, leases), _ = opened(fact["message"], provider, "pharoah/lease-grants/2")
+        (whose, leases), _ = opened(fact["message"], provider, "pharoah/lease-grants/3")
         began_h = [one[2] for one in leases if one[0].hex() == fact["lease"]]
         require(whose == tenant and began_h, "a grant is of another tenant or lease")
         return f"the provider granted the lease from {hour(3600 * began_h[0])} on"

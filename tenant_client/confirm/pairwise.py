@@ -9,7 +9,8 @@ before it is named.
 
 Guarantees, as long as outcomes repeat: no node is named that passed a test, none on the word of one partner, no link
 unless it failed twice between cleared nodes. So a bad link alone never costs a node its name; two bad links of one
-node, to both of its witnesses, would, until a further round clears it. A node that fails now and then may be cleared.
+node, to both of its witnesses, would, until a further round clears it, unless counters tell of their errors
+(`PairResult.link_errors`). A node that fails now and then may be cleared.
 Slow means slower than `slow_factor` times what is usual; without `usual_s` that is the fastest cluster of an eighth of
 all pairs, so if nearly all nodes are slow alike, none is. Links are seen only if tested: name those that matter in
 `first`.
@@ -41,11 +42,15 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class PairResult:
-    """How long a pair took in the median of its repeats; None where it failed or did not end in time."""
+    """How long a pair took in the median of its repeats; None where it failed or did not end in time.
+
+    `link_errors`: counters of the link between the two rose meanwhile, so what it did badly speaks against no node.
+    """
 
     one: int
     other: int
     elapsed_s: float | None
+    link_errors: bool = False
 
     @property
     def pair(self) -> Pair:
@@ -179,7 +184,7 @@ class _Found:
         self.cleared = {node for one in well for node in one.pair}
         self.open_nodes = [node for node in nodes if node not in self.cleared]
         self.bad_partners: dict[int, set[int]] = defaultdict(set)
-        for one in bad:
+        for one in (one for one in bad if not one.link_errors):
             self.bad_partners[one.one].add(one.other)
             self.bad_partners[one.other].add(one.one)
         self.witnesses = {node: self.bad_partners[node] & self.cleared for node in nodes}

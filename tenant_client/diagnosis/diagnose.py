@@ -29,6 +29,7 @@ from tenant_client.diagnosis.collectives.ras import analyse_ras, ras_evidence
 from tenant_client.diagnosis.filter_rules import keeps
 from tenant_client.diagnosis.lessons import Lessons
 from tenant_client.diagnosis.log_templates import Templates
+from tenant_client.diagnosis.odd_calls import odd_call
 from tenant_client.sources import (
     elastic,
     exit_status,
@@ -68,7 +69,8 @@ class Diagnosis:
     """The cause: `reason` is a slug of `REASONS` or "unknown", `root` its evidence, `cascade` the later failures.
 
     If the reason is unknown, `root` is an exception without a matching cue, or None; `symptom` is then what the job's
-    survivors say, or None. `verdict` is what the launcher says of the rank that ended first.
+    survivors say, or None. `verdict` is what the launcher says of the rank that ended first,
+    `odd` which ranks stood in another collective than the others, if the watchdogs' lines tell.
     """
 
     reason: str
@@ -76,6 +78,7 @@ class Diagnosis:
     cascade: tuple[Evidence, ...] = ()
     symptom: Evidence | None = None
     verdict: Evidence | None = None
+    odd: str = ""
 
     @property
     def rank(self) -> int | None:
@@ -110,14 +113,20 @@ class Diagnosis:
         """One line for a person."""
         if self.root is None and self.symptom is not None:
             what = " ".join(self.symptom.text.split())[:200]
-            return f"cause unknown, only a symptom of it: {self.symptom.reason}: {self.symptom.where}: {what}"
+            return (
+                f"cause unknown, only a symptom of it: {self.symptom.reason}: {self.symptom.where}: {what}{self._odd}"
+            )
         if self.root is None:
             return "cause unknown: no known error pattern in the logs"
         where = [f"rank {self.rank}" if self.rank is not None else "", self.host, f"GPU {self.gpu}" if self.gpu else ""]
         place = ", ".join(part for part in where if part)
         what = " ".join(self.root.text.split())[:200]
         reason = "cause unknown" if self.reason == "unknown" else self.reason
-        return f"{reason}: {f'{place}: ' if place else ''}{self.root.where}: {what}"
+        return f"{reason}: {f'{place}: ' if place else ''}{self.root.where}: {what}{self._odd}"
+
+    @property
+    def _odd(self) -> str:
+        return f"; {self.odd}" if self.odd else ""
 
     def _agreeing(self) -> Iterator[Evidence]:
         if self.root is not None:
@@ -246,8 +255,14 @@ def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
     seen = list(evidence)
     root = _root(seen)
     if root is None:
-        return Diagnosis(UNKNOWN, None, _few(seen, None), next(iter(_symptoms(seen)), None), _verdict(seen))
-    return Diagnosis(root.reason, root, _few(seen, root), verdict=_verdict(seen))
+        symptom = next(iter(_symptoms(seen)), None)
+        return Diagnosis(UNKNOWN, None, _few(seen, None), symptom, _verdict(seen), _odd_of(seen))
+    odd = _odd_of(seen) if root.role is Role.SYMPTOM else ""  # where a root names itself, it says more
+    return Diagnosis(root.reason, root, _few(seen, root), verdict=_verdict(seen), odd=odd)
+
+
+def _odd_of(seen: Sequence[Evidence]) -> str:
+    return odd_call(one.text for one in seen)
 
 
 def _root(seen: Sequence[Evidence]) -> Evidence | None:

@@ -97,8 +97,9 @@ def graph_of(topology: NcclTopology, dumps: Iterable[Dump] = ()) -> RankGraph:
     ways: dict[tuple[int, int], dict[tuple[str, str | None, str], set[int]]] = defaultdict(lambda: defaultdict(set))
     links = topology.unplaced + sum(len(member.links) for member in topology.members)
     placed = 0
+    translations = _Translations(topology.members, world, size)
     for member in topology.members:
-        ranks = _ranks_of(member, topology.members, world, size)
+        ranks = translations.of(member)
         for link in member.links:
             own, peer = ranks.get(link.own), ranks.get(link.peer)
             if own is None or peer is None:
@@ -111,19 +112,34 @@ def graph_of(topology: NcclTopology, dumps: Iterable[Dump] = ()) -> RankGraph:
     return RankGraph(size, seats, _joined(ways), tuple(_groups(dumps)), links, placed)
 
 
-def _ranks_of(
-    member: Member, members: Sequence[Member], world: Mapping[tuple[str, str], Member], size: int
-) -> Mapping[int, int]:
-    """The job's rank of each rank of a member's communicator, as far as it is known which processes form it."""
-    if member.size == size:
-        return {rank: rank for rank in range(size)}
-    same = [one for one in members if (one.ident, one.size) == (member.ident, member.size)]
-    if not member.ident and not _needs_card(member):
-        same = [one for one in same if one.host == member.host and not _needs_card(one)]
-    ranks = {(one.host, one.pid): one.rank for one in same}
-    if not member.ident and (len(ranks) != member.size or len(set(ranks.values())) != member.size):
-        return {}  # several of this size, and nothing tells which process is in which
-    return {rank: world[process].rank for process, rank in ranks.items() if process in world}
+class _Translations:
+    """The job's rank of each rank of a communicator, as far as it is known which processes form it."""
+
+    def __init__(self, members: Sequence[Member], world: Mapping[tuple[str, str], Member], size: int) -> None:
+        self._world, self._size = world, size
+        self._identity = {rank: rank for rank in range(size)}
+        crowds: dict[tuple[str, str, int], list[Member]] = defaultdict(list)
+        for one in members:
+            crowds["", one.ident, one.size].append(one)
+            if not one.ident and not _needs_card(one):
+                crowds[one.host, "", one.size].append(one)
+        self._known = {key: self._formed_by(crowd) for key, crowd in crowds.items()}
+
+    def of(self, member: Member) -> Mapping[int, int]:
+        """Of a member's communicator; nothing where several of its size exist and nothing tells them apart."""
+        if member.size == self._size:
+            return self._identity
+        local = {} if member.ident or _needs_card(member) else self._known[member.host, "", member.size]
+        return self._known["", member.ident, member.size] or local
+
+    def _formed_by(self, crowd: Sequence[Member]) -> Mapping[int, int]:
+        """Of one communicator, or nothing if this crowd cannot be one. One with an id may lack processes' logs."""
+        seats = {(one.host, one.pid, one.rank) for one in crowd}
+        processes, ranks = {seat[:2] for seat in seats}, {seat[2] for seat in seats}
+        is_one = len(seats) == len(processes) == len(ranks)
+        if not is_one or (not crowd[0].ident and len(seats) != crowd[0].size):
+            return {}
+        return {rank: self._world[host, pid].rank for host, pid, rank in seats if (host, pid) in self._world}
 
 
 def _needs_card(member: Member) -> bool:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from federation.runtime.sqlite import Connection
+from tenant_client.advice.explanation import FailureCause, FailureSide
+from tenant_client.advice.failure_facts import Known, explanations
 from tenant_client.records.attempts import Attempt, Attempts
 from tenant_client.records.incidents import Incident, Incidents
 from tenant_client.records.journal import Journal, LabelledFailure, Unit
@@ -28,7 +30,8 @@ class Workload:
 class Happened:
     """The journal: leases, workloads, attempts and their outcomes, counted failures, jobs by lease, and incidents.
 
-    `undescribed` says by lease why its workload is not known.
+    `undescribed` says by lease why its workload is not known, `explanations` in a line what both sides together tell of
+    an attempt that did not go well.
     """
 
     leases: tuple[Unit, ...]
@@ -38,6 +41,18 @@ class Happened:
     jobs: Mapping[str, str]
     incidents: tuple[Incident, ...]
     undescribed: Mapping[str, str]
+    explanations: tuple["ExplainedAttempt", ...]
+
+
+@dataclass(frozen=True)
+class ExplainedAttempt:
+    """The explanation of an attempt: its first cause, whose side that is, and a sentence."""
+
+    lease: str
+    attempt: int
+    cause: FailureCause
+    side: FailureSide
+    sentence: str
 
 
 def what_happened(connection: Connection) -> Happened:
@@ -53,6 +68,10 @@ def what_happened(connection: Connection) -> Happened:
         jobs=attempts.jobs(),
         incidents=tuple(Incidents(connection).kept()),
         undescribed=journal.undescribed(),
+        explanations=tuple(
+            ExplainedAttempt(attempt.unit, attempt.attempt, found.cause, found.side, found.sentence)
+            for attempt, found in explanations(Known.of(connection))
+        ),
     )
 
 

@@ -83,6 +83,6 @@ def _words(start: int, plan: Plan) -> Iterator[Part]:
             shape: Sequence[int] = [levels[name] for name in marginal.dimensions]
             size = 8 * prod(shape)
             by = " × ".join(f"{name} ({count})" for name, count in zip(marginal.dimensions, shape, strict=True))
-            meaning = f"failures by {by}, row by row; {holds} mod 2^64, little-endian"
+            meaning = f"{marginal.counts} by {by}, row by row; {holds} mod 2^64, little-endian"
             yield Part(start, size, f"{field}{marginal.name}", meaning)
             start += size

@@ -3,6 +3,7 @@
     GET /?token=…           the printed address: exchanged for a cookie, once
     GET /                   checks by workload and context (?check=VERDICT, ?order=…), leases, budget, hints
     GET /attempts           what ran and how it ended
+    GET /expectations       leases against targets, with error budgets
     GET /sent               everything that left, by kind
     GET /sent/ROUND         a contribution, part by part; /sent/ROUND/bytes is the message itself
     GET /sent/ROUND/PART    the words of one part, each with its cell
@@ -20,11 +21,13 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from crypto.errors import PharoahError
+from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.web.guard import STYLE, Asgi, guarded
+from tenant_client.disclosure.expected import expected
 from tenant_client.pages.html import renderer
 from tenant_client.pages.key import Key
 from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
-from tenant_client.pages.views import ORDERS, house, pairs
+from tenant_client.pages.views import ORDERS, house, journal, pairs
 
 COOKIE = "pharoah-tenant"
 POLICY = (
@@ -43,6 +46,7 @@ def page_app(home: Path, key: Key, now_h: Callable[[], float]) -> Asgi:
     app.middleware("http")(_only_with(key))
     app.get("/")(pages.leases)
     app.get("/attempts")(pages.attempts)
+    app.get("/expectations")(pages.expectations)
     app.get("/sent")(pages.sent)
     app.get("/sent/{round_id}")(pages.contribution)
     app.get("/sent/{round_id}/bytes")(pages.raw)
@@ -92,6 +96,11 @@ class Pages:
     def attempts(self, request: Request, first: First = 0) -> Response:
         """What ran and how it ended."""
         return self._of_house(request, "attempts", first)
+
+    def expectations(self, request: Request, first: First = 0) -> Response:
+        """Leases against their targets."""
+        seen = expected(journal(self._home), self._home, SECONDS_PER_HOUR * self._now_h())
+        return _shown(request, "expectations", seen=seen, first=first, step=ROWS_AT_ONCE)
 
     def sent(self, request: Request, first: First = 0) -> Response:
         """Everything that left, by kind."""

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from federation.runtime.web.html import renderer as web_renderer
+from federation.runtime.web.html import NOTHING, renderer as web_renderer
 
-PAGES = (("/", "Leases"), ("/attempts", "Attempts"), ("/sent", "Sent data"))
+PAGES = (("/", "Leases"), ("/attempts", "Attempts"), ("/expectations", "Expectations"), ("/sent", "Sent data"))
 SHORT = 12
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def renderer() -> Callable[..., str]:
     """A function that renders a template by its name, with what it is given."""
-    return web_renderer("tenant_client.pages", date, short, spaced, names={"pages": PAGES})
+    return web_renderer("tenant_client.pages", date, short, spaced, percent, names={"pages": PAGES})
 
 
 def date(hour: float) -> str:
@@ -22,6 +22,15 @@ def date(hour: float) -> str:
     '1971-01-01 07:30'
     """
     return f"{_1970 + timedelta(hours=hour):%Y-%m-%d %H:%M}"
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage; a dash where it is unknown.
+
+    >>> percent(0.9914), percent(1.0), percent(None)
+    ('99.1%', '100.0%', '–')
+    """
+    return NOTHING if share is None else f"{share:.1%}"
 
 
 def short(token: str) -> str:

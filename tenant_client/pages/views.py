@@ -20,7 +20,7 @@ from federation.runtime.sqlite import reporting
 from tenant_client.advice.hints import HintLog, action_of, end_of, episodes, reason_of
 from tenant_client.advice.own_history import own_history
 from tenant_client.disclosure import owner_view
-from tenant_client.disclosure.happened import Happened, what_happened
+from tenant_client.disclosure.happened import ExplainedAttempt, Happened, what_happened
 from tenant_client.disclosure.owner_view import Budget, Sent
 from tenant_client.home import open_tenant
 from tenant_client.records.attempts import Attempt
@@ -77,7 +77,8 @@ class House:
     """Everything but the bytes; `bundle` is the number of the newest one.
 
     `away` says why there is no federation to speak of. `leases` begin with the worst verdicts, `attempts` and `hints`
-    with the newest. `incidents` are lines about failures, by lease and attempt: how sure, what helped, what it is like.
+    with the newest. `incidents` are lines about failures, by lease and attempt: how sure, what helped, what it is like;
+    `explanations` what both sides together tell of them.
     """
 
     away: str
@@ -86,6 +87,7 @@ class House:
     verdicts: tuple[tuple[str, int], ...]
     attempts: tuple[Attempt, ...]
     incidents: Mapping[tuple[str, int], tuple[str, ...]]
+    explanations: Mapping[tuple[str, int], ExplainedAttempt]
     failures: tuple[tuple[str, int], ...]
     hints: tuple[HintView, ...]
     budget: Budget | None
@@ -94,10 +96,8 @@ class House:
 
 def house(home: Path, now_h: float) -> House:
     """As things are now; HomeError where nothing is journalled, StorageFailed where the disk does not answer."""
-    if not (home / "tenant.db").exists():
-        raise HomeError(f"the journal is empty: {home}", hint="run a job with `pharoah-tenant run`, or pass --home")
     with reporting():
-        with closing(open_database(home / "tenant.db")) as connection:
+        with closing(open_database(journal(home))) as connection:
             happened = what_happened(connection)
             log = HintLog(connection)
             hints, ends = _hints(log, now_h), {str(lease): end_of(end) for lease, end in log.ends().items()}
@@ -109,6 +109,13 @@ def house(home: Path, now_h: float) -> House:
             return _told(happened, hints, ends, None, error.what, None, None)
         with closing(tenant):
             return _told(happened, hints, ends, checker, "", owner_view.budget(tenant), owner_view.sent(tenant))
+
+
+def journal(home: Path) -> Path:
+    """The home's database; HomeError where there is none."""
+    if not (home / "tenant.db").exists():
+        raise HomeError(f"the journal is empty: {home}", hint="run a job with `pharoah-tenant run`, or pass --home")
+    return home / "tenant.db"
 
 
 def opened(home: Path) -> Tenant:
@@ -134,6 +141,7 @@ def _told(
         verdicts=tuple((_said(one), verdicts[_said(one)]) for one in _WORST_FIRST),
         attempts=happened.attempts[::-1],
         incidents={(one.lease, one.attempt): one.words for one in happened.incidents},
+        explanations={(one.lease, one.attempt): one for one in happened.explanations},
         failures=tuple(Counter(one.failure.reason for one in happened.failures).most_common()),
         hints=hints,
         budget=budget,

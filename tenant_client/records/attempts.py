@@ -120,6 +120,13 @@ class Attempts:
             (state, ended_at_s, exit_code, signal, steps, json.dumps(list(findings)), unit, attempt),
         )
 
+    def keep_findings(self, unit: str, attempt: int, steps: int, findings: Sequence[Mapping[str, Any]]) -> None:
+        """Journals what was found so far of an attempt that runs."""
+        self._connection.execute(
+            "UPDATE attempts SET steps = ?, findings = ? WHERE unit = ? AND attempt = ? AND state = 'running'",
+            (steps, json.dumps(list(findings)), unit, attempt),
+        )
+
     def name(self, unit: str, job: str) -> None:
         """Stores the name of the job on a unit, replacing the earlier one."""
         self._connection.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (unit, job))

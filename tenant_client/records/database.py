@@ -14,12 +14,19 @@ CREATE TABLE IF NOT EXISTS failures (
     unit TEXT NOT NULL REFERENCES units, at_h REAL NOT NULL, age_h REAL NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS sizes (unit TEXT PRIMARY KEY REFERENCES units, nodes INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS node_lists (unit TEXT PRIMARY KEY REFERENCES units, nodes TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS votes (
+    unit TEXT NOT NULL REFERENCES units, at_h REAL NOT NULL, node_a TEXT NOT NULL, node_b TEXT NOT NULL, rail INTEGER,
+    basis TEXT NOT NULL, UNIQUE (unit, at_h, node_a, node_b));
 CREATE TABLE IF NOT EXISTS attempts (
     unit TEXT NOT NULL REFERENCES units, attempt INTEGER NOT NULL, state TEXT NOT NULL, started_at_s REAL NOT NULL,
     ended_at_s REAL, exit_code INTEGER, signal INTEGER, reason TEXT NOT NULL DEFAULT 'unknown', rank INTEGER,
     host TEXT NOT NULL DEFAULT '', gpu TEXT NOT NULL DEFAULT '', place TEXT NOT NULL DEFAULT '',
     sentence TEXT NOT NULL DEFAULT '', steps INTEGER NOT NULL DEFAULT 0, findings TEXT NOT NULL DEFAULT '[]',
     PRIMARY KEY (unit, attempt));
+CREATE TABLE IF NOT EXISTS paces (
+    unit TEXT NOT NULL, attempt INTEGER NOT NULL, at_s INTEGER NOT NULL, observed_s REAL NOT NULL,
+    steps INTEGER NOT NULL, timed INTEGER NOT NULL, stepping_s REAL NOT NULL, squares REAL NOT NULL,
+    hang_s REAL NOT NULL, first_s REAL, saved INTEGER, PRIMARY KEY (unit, attempt, at_s)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS fixes (
     unit TEXT NOT NULL, attempt INTEGER NOT NULL, fixed_at_s REAL NOT NULL, reason TEXT NOT NULL, said TEXT NOT NULL,
     PRIMARY KEY (unit, attempt));

@@ -22,7 +22,7 @@ class GrantLog:
                 first = self._first(lease.lease)
                 if first is None:
                     self._connection.execute("INSERT INTO granted VALUES (?, ?)", (bytes(lease.lease), named))
-                elif (first.epoch, first.labels) != (lease.epoch, lease.labels):
+                elif (first.epoch, first.labels, first.units) != (lease.epoch, lease.labels, lease.units):
                     self._connection.execute(
                         "INSERT OR IGNORE INTO grants_refused VALUES (?, ?)", (bytes(lease.lease), named)
                     )
@@ -37,6 +37,13 @@ class GrantLog:
         """The context tokens of a lease by its first grant; none before it."""
         first = self._first(lease)
         return {} if first is None else first.labels
+
+    def parts(self, unit: str) -> dict[str, tuple[str, ...]]:
+        """The tokens of the parts that each node of a unit hangs on, by its first grant; none for one without grant."""
+        granted = "SELECT lease FROM granted WHERE lower(hex(lease)) = ?"
+        row = self._connection.execute(granted, (unit,)).fetchone()
+        first = self._first(LeaseId(row[0])) if row else None
+        return {node: unit.tokens for unit in first.units for node in unit.nodes} if first else {}
 
     def refused(self) -> list[tuple[LeaseId, bytes, bytes]]:
         """Leases with two different grants: the name and both signed grants."""

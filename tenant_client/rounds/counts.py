@@ -1,6 +1,8 @@
-"""Counts failures of the journal into the plan's tables, bounded per job-week.
+"""Counts failures of the journal, and what optional marginals ask for, into the plan's tables, bounded per job-week.
 
-- A job-week adds at most F failures to each marginal, so every marginal has sensitivity F.
+- A job-week adds at most F failures to each marginal, so a marginal of failures has sensitivity F.
+- To a marginal of another subject one observation of a job-week is counted, whichever a keyed hash selects: one in each
+  of its cells, of which there are at most `federation.protocol.plan.CELLS_OF` that subject.
 - If there are more, infrastructure failures count first, so that their counts depend on hardware hazards only. Among
   equals a keyed hash selects: unpredictable to others, the same on every retry.
 - A failure without a row in a marginal is not counted there. A failure of a unit without labels is not counted at all:
@@ -11,27 +13,69 @@ import hashlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.life_table import LifeTable
 from federation.protocol.noise import Integers
-from federation.protocol.plan import HOURS_PER_WEEK, Marginal, Plan
+from federation.protocol.plan import CELLS_OF, HOURS_PER_WEEK, Marginal, Plan, Subject
 from federation.protocol.round_messages import finest_row
 from tenant_client.records.journal import LabelledFailure
 
 UNKNOWN = "unknown"
 
 
-def build_tables(plan: Plan, failures: Iterable[LabelledFailure], selection_key: bytes) -> tuple[Integers, ...]:
+@dataclass(frozen=True)
+class Observation:
+    """Something other than a failure that a job-week shows, and the cells it stands for, by level of each dimension."""
+
+    subject: Subject
+    unit: str
+    at_h: float
+    cells: tuple[tuple[str, ...], ...]
+
+
+def build_tables(
+    plan: Plan, failures: Iterable[LabelledFailure], selection_key: bytes, observations: Sequence[Observation] = ()
+) -> tuple[Integers, ...]:
     """Counts per marginal of the plan, dtype int64, in plan order.
 
-    `failures` are those of the weeks that the answer is for; `selection_key` (32 bytes) decides which count.
+    `failures` and `observations` are those of the weeks that the answer is for; `selection_key` (32 bytes) decides
+    which count.
     """
     granted = [failure for failure in failures if failure.labels]
     ordered = sorted(granted, key=lambda failure: (_is_secondary(failure), _draw(selection_key, plan, failure)))
-    return tuple(_count(plan, m, table, ordered) for m, table in zip(plan.marginals, plan.tables, strict=True))
+    drawn = sorted(observations, key=lambda one: _draw_of(selection_key, plan, one))
+    return tuple(
+        _count(plan, marginal, table, ordered)
+        if marginal.counts is Subject.FAILURES
+        else _count_observed(marginal, table, drawn)
+        for marginal, table in zip(plan.marginals, plan.tables, strict=True)
+    )
+
+
+def _count_observed(marginal: Marginal, table: LifeTable, observations: Sequence[Observation]) -> Integers:
+    """Of each job-week its first observation that has a row; in no cell twice, and in no more cells than it may."""
+    counts = np.zeros(table.shape, np.int64)
+    places = [{level: position for position, level in enumerate(dimension.levels)} for dimension in table.dimensions]
+    counted: set[tuple[str, int]] = set()
+    for one in observations:
+        job_week = one.unit, int(one.at_h // HOURS_PER_WEEK)
+        if one.subject is not marginal.counts or job_week in counted:
+            continue
+        rows = [tuple(place.get(level, -1) for place, level in zip(places, cell, strict=True)) for cell in one.cells]
+        known = [row for row in dict.fromkeys(rows) if -1 not in row]
+        for row in known[: CELLS_OF[marginal.counts]]:
+            counted.add(job_week)
+            counts[row] += 1
+    return counts
+
+
+def _draw_of(selection_key: bytes, plan: Plan, one: Observation) -> bytes:
+    text = f"{one.subject}\0{one.unit}\0{one.at_h!r}\0{one.cells!r}".encode()
+    return hashlib.blake2b(plan.round_id + text, key=selection_key, digest_size=16).digest()
 
 
 def _count(plan: Plan, marginal: Marginal, table: LifeTable, failures: Sequence[LabelledFailure]) -> Integers:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from crypto.codec import MAX_MESSAGE_BYTES, decode, digest, encode
 from crypto.errors import PeerFault, PlanRefused
-from crypto.ids import Digest, LeaseId, Nonce, VerifyKey
+from crypto.ids import Digest, LeaseId, Nonce, Token, VerifyKey
 from crypto.masking import MaskKey, MaskStream, mask_cells, words_to_bytes
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, name_of, open_signed, tenant_id
 from federation.protocol import noise
 from federation.protocol.bundle import Bundle, CatalogueEntry
-from federation.protocol.plan import MaskTrustee, Plan, check_continues
+from federation.protocol.plan import MaskTrustee, Plan, Subject, check_continues
 from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import (
@@ -46,9 +46,12 @@ from tenant_client.records.ledger import Charge, Ledger
 from tenant_client.records.local_secrets import selection_key
 from tenant_client.records.outbox import Outbox
 from tenant_client.records.outcomes import SentOutcome, noted
+from tenant_client.records.paces import Paces
 from tenant_client.records.questions import SentQuestions, noted as noted_questions
-from tenant_client.rounds.counts import build_tables
+from tenant_client.records.votes import Votes, parts_of
+from tenant_client.rounds.counts import Observation, build_tables
 from tenant_client.rounds.policy import Policy, check_plan
+from tenant_client.rounds.speeds import speeds, weeks_of
 from tenant_client.rounds.tokens import TokenSource, TrusteeService
 from tenant_client.workload.descriptor import Descriptor, rungs
 
@@ -84,6 +87,7 @@ class Tenant:
         self.ledger = Ledger(connection)
         self.outbox = Outbox(connection)
         self.grants = GrantLog(connection)
+        self.votes = Votes(connection)
         self._bundles = BundleLog(connection)
         self._signing_key = signing_key
         self._mask_key = mask_key
@@ -181,10 +185,31 @@ class Tenant:
         asked = open_signed(RegistrationRequest, payload, self._provider)
         workloads = self.journal.tell(asked.epoch, asked.start_hour, asked.end_hour)
         window = asked.start_hour, asked.end_hour
-        owned = Ownership(self.id, asked.epoch, *window, self.journal.held(asked.epoch, *window))
+        owned = Ownership(self.id, asked.epoch, *window, self._held(asked.epoch, *window))
         links = self.journal.links(asked.epoch) if self.policy.link_epochs else ()
         ownership = self._signing_key.sign(owned)
         return self._signing_key.sign(Registration(self.id, asked.epoch, workloads, ownership, links))
+
+    def _held(self, epoch: int, start_h: float, end_h: float) -> tuple[Token, ...]:
+        """The tokens of what the provider was told of; of parts too, if votes may be counted."""
+        held = set(self.journal.held(epoch, start_h, end_h))
+        if "part" in self.policy.dimensions:
+            told = [lease for lease, of, start, _ in self.journal.told() if of == epoch and start_h <= start < end_h]
+            parts = {token for lease in told for tokens in self.grants.parts(str(lease)).values() for token in tokens}
+            held |= {Token(bytes.fromhex(token)) for token in parts}
+        return tuple(sorted(held))
+
+    def _observed(self, start_h: float, end_h: float) -> list[Observation]:
+        """What optional marginals may count. Votes of leases that the provider granted no parts for are none."""
+        found = []
+        for vote in self.votes.within(start_h, end_h):
+            parts = parts_of(vote, self.grants.parts(vote.unit))
+            if parts:
+                found.append(Observation(Subject.VOTES, vote.unit, vote.at_h, tuple((part,) for part in parts)))
+        contexts = {unit.unit: unit.labels["context"] for unit in self.journal.units() if "context" in unit.labels}
+        workloads = {str(lease): str(ladder.exact) for lease, _, _, ladder in self.journal.told()}
+        watched = speeds(weeks_of(Paces(self._connection).all(), contexts, workloads))
+        return found + [one for one in watched if start_h <= one.at_h < end_h]
 
     def contribute(self, signed_plan: bytes) -> bytes:
         """The signed contribution to a plan: the kept one if there is one, else a new one, charged and kept."""
@@ -254,8 +279,9 @@ class Tenant:
 
     def counts(self, plan: Plan) -> tuple[noise.Integers, ...]:
         """The exact tables behind a contribution. They stay here; only a simulation compares them with the release."""
-        failures = self.journal.failures(self.begins(plan), plan.end_hour)
-        return build_tables(plan, failures, selection_key(self._connection, self._random_bytes))
+        window = self.begins(plan), plan.end_hour
+        key = selection_key(self._connection, self._random_bytes)
+        return build_tables(plan, self.journal.failures(*window), key, self._observed(*window))
 
     def accept(self, signed_bundle: bytes) -> bytes:
         """Keeps a bundle whose signature holds, and older ones too; PeerFault for a second one of the same number."""

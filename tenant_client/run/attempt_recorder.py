@@ -13,6 +13,7 @@ from signal import SIGPIPE
 from typing import TYPE_CHECKING
 
 from federation.protocol.service_messages import LeaseEnd
+from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.sqlite import Connection
 from federation.runtime.visible import counted_as, short
 from tenant_client.diagnosis.filter_rules import FILE, load_rules
@@ -20,6 +21,8 @@ from tenant_client.records.attempts import INTERRUPTED, Attempt, AttemptCause, A
 from tenant_client.records.database import open_database
 from tenant_client.records.incidents import Incidents
 from tenant_client.records.journal import Journal
+from tenant_client.records.paces import Paces, Slice
+from tenant_client.records.votes import Vote, Votes
 from tenant_client.run import diagnose_attempt, lease_ends, restarts
 from tenant_client.run.diagnose_attempt import Explained
 from tenant_client.run.ended import (
@@ -76,6 +79,7 @@ class Record:
         self._began_s = 0.0
         self._program = program
         self._was_asked = False
+        self._kept: list[WatchFinding] = []
         self._notes = notes
         where = placement(os.environ)
         self._ends_at_s: float | None = where.ends_at_s
@@ -165,6 +169,21 @@ class Record:
                 cause = superseded(before.cause, self._unit, after_s, requeued=requeued)
                 self._attempts.explain(before.unit, before.attempt, cause)
 
+    def keep_pace(self, attempt: int, slices: Sequence[Slice]) -> None:
+        """Journals how an attempt went so far."""
+        with self._ours.guard("cannot write the journal"):
+            if self._connection is not None:
+                Paces(self._connection).keep(self._unit, attempt, slices)
+
+    def keep_findings(self, findings: Sequence[WatchFinding], steps: int) -> None:
+        """Journals what was found so far, where it has changed."""
+        if list(findings) == self._kept:
+            return
+        with self._ours.guard("cannot write the journal"):
+            if self._attempts is not None:
+                self._attempts.keep_findings(self._unit, self.number, steps, [asdict(one) for one in findings])
+                self._kept = list(findings)
+
     def move_end(self, ends_at_s: float) -> None:
         """Takes another limit of the job than the one that its scheduler set at the start."""
         self._ends_at_s = ends_at_s
@@ -215,7 +234,17 @@ class Record:
             for precedent in precedents:
                 self._ours.say(f"like {precedent.words}")
             self._say_known(self._paths(found), said.cause)
+            self._vote(self._paths(found), at_s)
         return state
+
+    def _vote(self, paths: Sequence[Path], at_s: float) -> None:
+        """Keeps a vote where the attempt stalled between two nodes."""
+        pair = diagnose_attempt.stalled_between(paths, self._ours)
+        with self._ours.guard("cannot write the journal"):
+            if self._connection is not None and pair is not None:
+                Votes(self._connection).cast(
+                    Vote(self._unit, at_s / SECONDS_PER_HOUR, pair, None, f"flight recorder of attempt {self.number}")
+                )
 
     def _say_known(self, paths: Sequence[Path], cause: AttemptCause) -> None:
         """Prints what is known to fail like this; the journal has the cause already, if somebody kills us here."""

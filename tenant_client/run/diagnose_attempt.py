@@ -84,6 +84,23 @@ def cause_of(
     return Explained()
 
 
+def stalled_between(paths: Sequence[Path], ours: FailOpen) -> tuple[str, str] | None:
+    """The two nodes between which a collective stalled, by dumps and NCCL's logs; None where these name no two."""
+    with ours.guard("cannot look for two nodes to vote for"):
+        from tenant_client.diagnosis.collectives.root_cause import analyse
+        from tenant_client.diagnosis.network_pair import stalled_pair
+        from tenant_client.diagnosis.rank_graph import graph_of
+        from tenant_client.sources.flight_recorder import rank_in_name, read_dumps
+        from tenant_client.sources.nccl_topology import read_topology
+
+        recorded = [path for path in paths if rank_in_name(path.name) is not None]
+        if recorded:
+            dumps = (one for path in recorded for one in read_dumps(path, refused=lambda error: ours.warn(str(error))))
+            seats = graph_of(read_topology(path for path in paths if path not in recorded)).seats
+            return stalled_pair(analyse(dumps), seats)
+    return None
+
+
 def known_of(
     paths: Sequence[Path], cause: AttemptCause, descriptor: Descriptor | None, ours: FailOpen
 ) -> "tuple[Known, ...]":

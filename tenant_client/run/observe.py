@@ -30,6 +30,7 @@ from tenant_client.run.health import Health
 from tenant_client.run.hook.checkpoints import ask
 from tenant_client.run.launcher import Launcher
 from tenant_client.run.lease_hints import Hinted, asks_to_save
+from tenant_client.run.pace import PaceRecorder
 from tenant_client.run.run_directory import hold, node_list, prune
 from tenant_client.run.settings import RunSettings
 from tenant_client.run.supervise import Ending
@@ -62,6 +63,7 @@ class Observer:
         self._failure_rate = FailureRate(settings.home, settings.lease, self._run_dir)
         self._launcher = Launcher(self._run_dir)
         self._record: Record | None = None
+        self._pace: PaceRecorder | None = None
         self._workload = RunWorkload(self._run_dir, sampled=settings.sample)
         self._why_not = ""
         self._asked: list[Asked] = []
@@ -85,6 +87,7 @@ class Observer:
             settings.home, settings.lease, self._run_dir, settings.logs, self._ours, program=settings.program
         )
         self._record.begin(at_s, self._attempt)
+        self._pace = PaceRecorder(self._run_dir, self._record.keep_pace)
         self._record.name(settings.job)
         self._record.place(node_list(os.environ))
         with self._ours.guard("old run directories"):
@@ -106,6 +109,10 @@ class Observer:
             with self._ours.guard("watching"):
                 ranks += progresses(self._run_dir)
                 self._say(self._watch.feed(now_s, map(sample_of, ranks)), now_s)
+            with self._ours.guard("cannot keep how the attempt goes"):
+                if self._record is not None and self._pace is not None:
+                    samples = list(map(sample_of, ranks))
+                    self._pace.look(now_s, self._record.number, samples, hangs=self._watch.hangs)
             with self._ours.guard("watching functions, memory and losses"):
                 self._say(self._health.look(now_s, self._run_dir, ranks), now_s)
         with self._ours.guard("cannot compare the ranks"):
@@ -120,6 +127,9 @@ class Observer:
             if self._record is not None and any(number > self._record.restart for number in (*found, *said)):
                 restarts.keep_errors(found, self._run_dir)
                 self._record.restarted(found, said, now_s, self._watch.steps, self._findings(now_s))
+
+        if self._record is not None:
+            self._record.keep_findings(self._findings(now_s), self._watch.steps)
 
     def _tell_end(self) -> None:
         """Prints what the provider has newly said of the end of the lease."""
@@ -186,6 +196,9 @@ class Observer:
         how, asked = self._ended_by(how, at_s)  # as of the last tick: what it did while it ended is no stand
         self.tick(at_s)
         self._say(self._watch.finish(at_s), at_s)
+        with self._ours.guard("cannot keep how the attempt went"):
+            if self._pace is not None:
+                self._pace.keep(at_s)
         findings = self._findings(at_s)
         found = self._found()
         with self._ours.guard("cannot copy torchrun's error files"):

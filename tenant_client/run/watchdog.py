@@ -167,6 +167,11 @@ class Watch:
         """Steps that every rank has done."""
         return min((rank.last.step for rank in self._ranks.values()), default=0)
 
+    @property
+    def hangs(self) -> bool:
+        """Whether a hang was reported that has not ended."""
+        return self._holds(Kind.HANG) is not None
+
     def feed(self, now_s: float, samples: Iterable[Sample]) -> list[WatchFinding]:
         """Takes the samples of time `now_s`; returns the new findings."""
         known = len(self.findings)
@@ -183,7 +188,7 @@ class Watch:
         still = [rank for rank in running if self._still_s(rank, now_s) > rank.unremarkable_s(self._limits)]
         evaluations = max((rank.last.evaluations for rank in self._ranks.values()), default=0)
         stalled = self._where(still, now_s) if still and len(still) == len(running) else ""
-        return Standing(self.steps, self._holds(Kind.HANG) is not None, stalled, self._diverging(), evaluations)
+        return Standing(self.steps, self.hangs, stalled, self._diverging(), evaluations)
 
     def _diverging(self) -> str:
         bad = [rank.last for rank in self._ranks.values() if rank.bad_since is not None]

@@ -91,6 +91,7 @@ def show_journal(home: Home, *, as_json: AsJson = False) -> None:
 
 def _tell(view: "Happened") -> None:
     incidents = {(incident.lease, incident.attempt): incident.words for incident in view.incidents}
+    explained = {(one.lease, one.attempt): (one.sentence,) for one in view.explanations}
     from tenant_client.workload.compare import LACKING
 
     for workload in view.workloads:
@@ -107,7 +108,8 @@ def _tell(view: "Happened") -> None:
         )
         show(*([f"    {attempt.cause.reason}, as you fixed it; Pharoah had said:"] if attempt.said else []))
         show(*([f"    {attempt.cause.sentence}"] if attempt.cause.sentence else []))
-        show(*(f"    {line}" for line in incidents.get((attempt.unit, attempt.attempt), ())))
+        named = attempt.unit, attempt.attempt
+        show(*(f"    {line}" for line in (*incidents.get(named, ()), *explained.get(named, ()))))
         show(*(f"    {finding['kind']}: {finding['text']}" for finding in attempt.findings))
     reasons = Counter(labelled.failure.reason for labelled in view.failures)
     counted = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())

@@ -100,7 +100,7 @@ from federation.protocol.plan import (
 )
 from federation.protocol.round_messages import Contribution, EvaluationRequest, Ownership, UnmaskRequest, UnmaskShare
 from federation.protocol.seats import Reseating, Seats, TrusteeRecord
-from federation.protocol.service_messages import SESSION_BYTES, Action, Hint, HintState, Suspicion
+from federation.protocol.service_messages import SESSION_BYTES, Action, Hint, HintState, LeaseEnd, Suspicion
 from provider_server.rounds import release
 from provider_server.store import backup
 from tests.support.changing import replace
@@ -166,6 +166,7 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
         lambda weeks: tuple(sorted(weeks))
     ),
     (Series, "position"): lambda: st.just(0),
+    (LeaseEnd, "number"): lambda: st.integers(1, INTEGER_END - 1),
     (Statement, "epsilon"): lambda: st.floats(0, exclude_min=True, allow_infinity=False),
     (Statement, "delta"): lambda: st.floats(0, 1, exclude_max=True),
     (Statement, "own_epsilon"): lambda: st.floats(0, 10),

@@ -25,6 +25,8 @@ from federation.runtime.clock import now_hour
 from federation.runtime.key_files import read_key
 from provider_server.fleet.outage_files import read_outages
 from provider_server.fleet.slurm import read_starts
+from provider_server.hints import node_reports
+from provider_server.hints.node_reports import NodeReport
 from provider_server.intake.slurm import SACCT
 from simulation.run import processes
 from simulation.run.processes import Places
@@ -354,3 +356,32 @@ def test_slurmrestd_tells_the_same_starts_as_sacct(cloud: Cloud) -> None:
     by_rest = rest_answer(cloud.cluster, "/slurmdb/v0.0.38/jobs?start_time=now-60minutes")
     assert read_starts(by_rest) == read_starts(by_sacct)
     assert [start.restarts for start in read_starts(by_rest) if start.job == job] == [0, 1]
+
+
+def test_placement_steers_jobs_by_weight_and_by_preference(cloud: Cloud, tmp_path: Path) -> None:
+    reports = [NodeReport(node, int(now_hour()), 2 * (node == "n1"), True, "memory") for node in NODES]  # noqa: FBT003
+    node_reports.keep(tmp_path, reports)
+
+    def node_of(*words: str) -> str:
+        job = cloud.cluster.submit("-A", cloud.account(1), "-o", "/dev/null", *words, "--wrap", "true")
+        cloud.cluster.ended([job])
+        return cloud.cluster.run("sacct", "-X", "-n", "-P", "--format=NodeList", f"--jobs={job}")
+
+    command = [sys.executable, "-m", "provider_server", "placement", "--names", "--share", "0.25", "--home"]
+    names = cloud.run(*command, str(tmp_path)).strip()
+    assert names == node_of() == "n1"
+    cloud.cluster.run("scontrol", "update", f"NodeName={names}", "Weight=100", "AvailableFeatures=short")
+    assert node_of() == "n2"
+    assert node_of("--prefer=short") == "n1"
+
+
+def test_pairs_of_nodes_are_tested_by_slurm(cloud: Cloud, tmp_path: Path) -> None:
+    script = tmp_path / "pair.sh"
+    script.write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" != {BAD} ] && echo 1.0\n')
+    script.chmod(0o755)
+    srun = ["srun", "-A", cloud.account(1), "-N2", "-n2", "-w", "{one},{other}", str(script)]
+    command = [sys.executable, "-m", "tenant_client", "confirm", "pairs", "--json", ",".join(NODES), *srun]
+    environment = {**processes.environment(), **cloud.cluster.environment}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1, done.stderr
+    assert [one["node"] for one in json.loads(done.stdout)["nodes"]] == [BAD]

@@ -4,7 +4,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -244,12 +244,16 @@ def test_an_end_in_words(end: LeaseEnd, words: str) -> None:
 def test_run_says_that_its_lease_ended_and_counts_no_failure(tmp_path: Path) -> None:
     """The job goes on for a while after its lease, and then breaks. It is told within `lease_hints.EVERY_S`."""
     home, said = tmp_path / "home", []
-    with start(home, ["sh", "-c", "until [ -e go ]; do sleep 0.1; done; exit 3"], ON_LEASE, cwd=tmp_path) as process:
-        until(lambda: (home / "tenant.db").exists() and attempts_of(home), "it runs")
+    home.mkdir()
+    open_database(home / "tenant.db").close()
+    job = ["sh", "-c", "until [ -e go ]; do sleep 0.1; done; exit 3"]
+    with start(home, job, ON_LEASE, cwd=tmp_path) as process, ExitStack() as stack:
+        stack.callback((tmp_path / "go").touch)  # whatever fails here, the job ends
+        until(lambda: attempts_of(home), "it runs")
         with closing(open_database(home / "tenant.db")) as connection:
             end = ended(REQUEUED, end_h=time.time() / 3600)
             take(home, HintLog(connection), end, time.time(), NO_SIGNATURE)
-            assert attempts_of(home)[0].state is RUNNING
+        assert attempts_of(home)[0].state is RUNNING
         assert process.stderr is not None
         for line in process.stderr:
             said.append(line.decode())

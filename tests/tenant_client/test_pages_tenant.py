@@ -368,7 +368,8 @@ def test_every_page_is_whole_for_everybody(
         page = watched.page
         assert page.url == f"{base}/"  # the token is gone from the address
         cells = next(n for n, row in enumerate(sent.parts) if row.part.field.startswith("cells of "))
-        for path in ("/", "/attempts", "/sent", f"/sent/{sent.round_id}", f"/sent/{sent.round_id}/{cells}"):
+        contribution = f"/sent/{sent.round_id}"
+        for path in ("/", "/attempts", "/expectations", "/sent", contribution, f"{contribution}/{cells}"):
             page.goto(base + path)
             assert page.locator("h1").count() == 1
             assert browsers.overflow(page) <= 0, path

@@ -202,3 +202,37 @@ def test_dumps_alone_tell_groups_and_the_culprit_and_no_host() -> None:
     marks = HealthMarks(ranks={12: [HealthMark(HopHealth.DOUBT, "named")]})
     (route,) = routes(known, 3, 12, marks)
     assert [hop.health for hop in route.hops] == [HopHealth.CLEAR, HopHealth.UNKNOWN, HopHealth.DOUBT]
+
+
+# ---- communicators within the job ------------------------------------------------------------------------------------
+
+
+def member(host: str, pid: int, comm: str, rank: int, size: int, *links: str) -> str:
+    said = "".join(f"{host}:{pid}:{comm} [0] NCCL INFO Channel 00 : {link}\n" for link in links)
+    done = f"comm 0x1 rank {rank} nranks {size} cudaDev 0 busId 1000 - Init COMPLETE\n"
+    return f"{said}{host}:{pid}:{comm} [0] NCCL INFO {done}"
+
+
+def test_groups_on_one_host_are_placed_and_groups_that_may_be_mixed_up_are_not() -> None:
+    """Two hosts of two ranks: a pair within each host, and two pairs across, which nothing tells apart."""
+    places = [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
+    world = "".join(member(host, pid, "10", rank, 4) for rank, (host, pid) in enumerate(places))
+    within = "".join(
+        member(host, pid, "20", pid - 1, 2, f"{pid - 1}[0] -> {2 - pid}[0] via P2P/IPC") for host, pid in places
+    )
+    across = "".join(
+        member(host, pid, "30", "ab".index(host), 2, "0[0] -> 1[0] [send] via NET/IB/0") for host, pid in places
+    )
+    placed = graph(world, within)
+    assert (placed.links, placed.placed) == (4, 4)
+    assert set(placed.ways) == {(0, 1), (1, 0), (2, 3), (3, 2)}
+    mixed = graph(world, across)
+    assert mixed.placed == 0
+
+
+def test_a_process_in_two_groups_of_one_size_is_not_placed_in_either() -> None:
+    world = member("a", 1, "10", 0, 3) + member("a", 2, "10", 1, 3)
+    twice = "".join(
+        member("a", pid, comm, (pid + int(comm)) % 2, 2, "0[0] -> 1[0] via P2P/IPC") for pid in (1, 2) for comm in "56"
+    )
+    assert graph(world, twice).placed == 0

@@ -25,7 +25,7 @@ class Reading:
     saved: bool
 
 
-def file_name(rank: int) -> str:
+def file_name(rank: int | str) -> str:
     """The name of `rank`'s readings in the run directory."""
     return f"readings-{rank}"
 
@@ -44,6 +44,24 @@ def read(path: Path) -> list[Reading]:
         data = path.read_bytes()[-MOST * _RECORD.size :] if path.stat().st_size <= 2 * MOST * _RECORD.size else b""
     except OSError:
         return []
+    return _records(data)
+
+
+def read_from(path: Path, offset: int) -> tuple[list[Reading], int]:
+    """Complete records from an offset on, and where to go on; from the start where the older half is gone."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size == offset:
+                return [], offset
+            file.seek(offset if offset < size else 0)
+            data = file.read(2 * MOST * _RECORD.size)
+    except OSError:
+        return [], offset
+    return _records(data), (offset if offset < size else 0) + len(data) // _RECORD.size * _RECORD.size
+
+
+def _records(data: bytes) -> list[Reading]:
     whole = data[: len(data) // _RECORD.size * _RECORD.size]
     return [
         Reading(step, at_s, _known(loss), _known(norm), bool(saved))

@@ -1,0 +1,148 @@
+"""Explanations over both sides: top-1, top-3 and whose side, on cases with labels.
+
+    python -m benchmarks.diagnosis.explanations [--half seen|unseen|both] [--json]
+
+A case is a line of `explanations/cases.jsonl`; README.md there says what it has. The tenant's lines are diagnosed as
+logs are, so that part is the tool's own work; findings, hints, own runs, tests and the bundle's verdict come in as the
+case has them. The halves are split by a hash of the case's name: weights were set on the seen one.
+
+`--half folders` scores the cases of `two_sided/` instead, which others wrote: the tenant's half is diagnosed, and of
+what a diagnosis of the provider's half says about hosts of the job a hint is made, 10 times the usual hazard, half an
+hour before the end.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.diagnosis import two_sided
+from benchmarks.diagnosis.answers import Answer
+from tenant_client.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts
+from tenant_client.advice.explanation import Explanation, explain
+from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, gather
+from tenant_client.sources import exit_status
+
+CASES = Path(__file__).resolve().parent / "explanations" / "cases.jsonl"
+Case = Mapping[str, Any]
+
+
+def cases(half: str = "both") -> Iterator[Case]:
+    """The cases of one half, or all."""
+    for line in CASES.read_text(encoding="utf-8").splitlines():
+        case = json.loads(line)
+        if half in ("both", half_of(case["id"])):
+            yield case
+
+
+def half_of(name: str) -> str:
+    """Which half a case belongs to."""
+    return "unseen" if hashlib.sha256(name.encode()).digest()[0] % 2 else "seen"
+
+
+def facts_of(case: Case) -> FailureFacts:
+    """The facts of a case as the tenant's journal would have them."""
+    tenant, end_h = case["tenant"], case["tenant"]["hours"]
+    diagnosis = _diagnosed(tenant["lines"], tenant["exit_code"])
+    own = [hint for hint in case["provider"]["hints"] if hint["lease"] == "own"]
+    return FailureFacts(
+        diagnosis.reason,
+        diagnosis.sentence if diagnosis.root or diagnosis.symptom else "",
+        tenant["state"] == "stopped",
+        end_h,
+        tuple(FindingFact(one["kind"], tuple(one["ranks"]), one["text"]) for one in tenant["findings"]),
+        tuple(_hint(one, end_h) for one in own),
+        case["bundle"]["verdict"],
+        case["bundle"]["ratio"],
+        RunCounts(**tenant["runs"]),
+        tuple((one["suspicion"], one["passed"]) for one in tenant["tests"]),
+    )
+
+
+def _diagnosed(lines: Sequence[str], exit_code: int | None) -> Diagnosis:
+    with tempfile.TemporaryDirectory(prefix="pharoah-") as folder:
+        log = Path(folder) / "job.log"
+        log.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        evidence = gather([log]).evidence
+    code = 128 - exit_code if exit_code is not None and exit_code < 0 else exit_code or 0
+    ended = exit_status.of(code)
+    return diagnose([*evidence, *([ended] if ended else [])])
+
+
+def _hint(hint: Mapping[str, Any], end_h: float) -> HintFact:
+    cleared = hint["cleared_hours"] is not None and hint["cleared_hours"] < end_h
+    escalated = hint["state"] == "escalated"
+    return HintFact(hint["suspicion"], hint["low"], hint["ratio"], end_h - hint["hours"], escalated, cleared)
+
+
+# ---- the folders of two_sided ----------------------------------------------------------------------------------------
+
+_RIGHT = {
+    "gpu": ("gpu",),
+    "interconnect": ("nvlink",),
+    "network": ("network",),
+    "node": ("host", "gpu"),
+    "host_memory": ("capacity", "host"),
+    "storage": ("storage", "capacity"),
+    "scheduler": ("ended", "undecided"),
+    "job": ("code", "software"),
+}
+_SUSPECTED = {
+    "gpu": "memory",
+    "interconnect": "interconnect",
+    "network": "interconnect",
+    "node": "host",
+    "host_memory": "host",
+    "storage": "storage",
+}
+
+
+def labelled_folders() -> Iterator[tuple[Case, FailureFacts]]:
+    """Every folder with what is right, and its facts."""
+    for case in two_sided.cases():
+        causes = ("undecided", "ended") if case.side == "nobody" else _RIGHT[case.organ]
+        tenant, provider = (diagnose(gather([case.folder / half]).evidence) for half in ("tenant", "provider"))
+        suspected = _SUSPECTED.get(two_sided.organ_of(Answer(provider.reason)), "")
+        files = (case.folder / "tenant").rglob("*")
+        is_own = any(provider.host in file.read_text(errors="replace") for file in files if file.is_file())
+        hints = (HintFact(suspected, 5.0, 10.0, 0.5),) if suspected and is_own else ()
+        facts = FailureFacts(tenant.reason, tenant.sentence if tenant.root or tenant.symptom else "", hints=hints)
+        yield {"id": case.folder.name, "right": {"causes": causes, "side": case.side}}, facts
+
+
+def score(todo: Iterable[tuple[Case, FailureFacts]]) -> dict[str, Any]:
+    """Shares of cases whose right cause comes first, among the first three, and whose side is right."""
+    said = [(case, explain(facts)) for case, facts in todo]
+    firsts = [said_.cause.value in case["right"]["causes"] for case, said_ in said]
+    threes = [
+        bool({one.cause.value for one in said_.ranked[:3]} & set(case["right"]["causes"])) for case, said_ in said
+    ]
+    sides = [said_.side.value == case["right"]["side"] for case, said_ in said]
+    missed = [_missed(case, said_) for (case, said_), *fine in zip(said, firsts, sides, strict=True) if not all(fine)]
+    figures = {"top1": firsts, "top3": threes, "side": sides}
+    return {"n": len(said), **{name: sum(right) / len(said) for name, right in figures.items()}, "missed": missed}
+
+
+def _missed(case: Case, said: Explanation) -> dict[str, Any]:
+    ranked = {one.cause.value: one.weight for one in said.ranked[:4]}
+    return {"case": case["id"], "right": case["right"], "said": ranked}
+
+
+def main() -> None:
+    """Scores one half, or both apart."""
+    parser = argparse.ArgumentParser("python -m benchmarks.diagnosis.explanations")
+    parser.add_argument("--half", choices=("seen", "unseen", "both", "folders"), default="both")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    asked = parser.parse_args()
+    halves = ("seen", "unseen") if asked.half == "both" else (asked.half,)
+    labelled = {half: ((case, facts_of(case)) for case in cases(half)) for half in halves if half != "folders"}
+    figures = {half: score(labelled.get(half) or labelled_folders()) for half in halves}
+    sys.stdout.write(json.dumps(figures, indent=None if asked.json else 1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

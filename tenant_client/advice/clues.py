@@ -1,0 +1,220 @@
+"""Makes clues of what is known about a failed or slow attempt: a text, and what it says for and against causes.
+
+Weights are natural logarithms of likelihood ratios, from `explanation.toml` beside this file, by causes named there.
+Pure: facts come in (`failure_facts`), clues go out (`explanation` adds them up).
+
+- A hint counts by its ratio, shrunk towards the lower end of its interval, and by when it came: less after the end, and
+  nothing from six hours on; one that was cleared before the end hardly counts.
+- Own runs that failed so on other contexts speak for the job's code and against hardware; failures here only, while
+  runs elsewhere worked, speak the other way.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+import msgspec
+
+from federation.protocol.causes import Domain
+from federation.protocol.toml_tables import convert, loads, shipped
+from tenant_client.sources.reasons import REASONS, UNKNOWN, somebody_ended
+
+HARDWARE = ("gpu", "nvlink", "network", "storage", "host")
+_TEXT = 200
+_OF_DOMAIN: Mapping[Domain | None, float] = MappingProxyType({Domain.SCRIPT: 5.0, Domain.FRAMEWORK: 4.0})
+_ENDED = 9.0
+_STOPPED = 2.0
+_MOST_OF_A_HINT, _ESCALATED, _CLEARED = 3.5, 0.3, 0.15
+_LATE = ((0.0, 1.0), (1.0, 0.8), (6.0, 0.3))  # hours after the end up to which a hint still counts, and how much
+_FAILED_TEST, _PASSED_TEST = 3.5, -2.5
+_EARLY_H, _EARLY = 0.1, 0.7
+_ELSEWHERE, _ONLY_HERE, _NOT_CODE = 1.2, 0.6, 0.8
+_MISMATCH, _ONLY_HERE_MISMATCH, _WARNING = 0.5, 0.8, 0.3
+
+
+# ---- what is known ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FindingFact:
+    """A finding of the watch that held when the attempt ended."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class HintFact:
+    """An episode of hints about the lease: `hours_before` the end of the attempt it began, negative for after."""
+
+    suspicion: str
+    ratio_low: float
+    ratio: float
+    hours_before: float
+    is_escalated: bool = False
+    is_cleared: bool = False
+
+
+@dataclass(frozen=True)
+class RunCounts:
+    """Own runs of the same structure, this one too: failed for the same reason or worked, on its context or away."""
+
+    here_failed: int = 0
+    here_worked: int = 0
+    away_failed: int = 0
+    away_worked: int = 0
+
+
+@dataclass(frozen=True)
+class FailureFacts:
+    """What the tenant has about one attempt; `age_h` since it began, `verdict` and `ratio` of the bundle."""
+
+    reason: str = UNKNOWN
+    sentence: str = ""
+    is_stopped: bool = False
+    age_h: float | None = None
+    findings: tuple[FindingFact, ...] = ()
+    hints: tuple[HintFact, ...] = ()
+    verdict: str = "unknown"
+    ratio: float = 1.0
+    runs: RunCounts = RunCounts()
+    tests: tuple[tuple[str, bool], ...] = ()
+
+
+@dataclass(frozen=True)
+class Clue:
+    """Something known, in words, and what it says of each cause."""
+
+    text: str
+    weights: Mapping[str, float]
+
+
+# ---- clues -----------------------------------------------------------------------------------------------------------
+
+Weights = Mapping[str, float]
+
+
+class _Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pattern: str
+    weights: dict[str, float]
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    reasons: dict[str, dict[str, float]]
+    words: tuple[_Words, ...]
+    kinds: dict[str, dict[str, float]]
+    finding_words: tuple[_Words, ...]
+    organs: dict[str, dict[str, float]]
+
+
+@cache
+def _table() -> _Table:
+    file = "explanation.toml"
+    return convert(loads(shipped("tenant_client.advice", file), file), _Table, file)
+
+
+def clues_of(facts: FailureFacts) -> Iterator[Clue]:
+    """Everything that the facts say of causes."""
+    yield from _of_reason(facts)
+    for finding in facts.findings:
+        yield from _of_finding(finding)
+    for hint in facts.hints:
+        yield _of_hint(hint)
+    for organ, passed in facts.tests:
+        value = _PASSED_TEST if passed else _FAILED_TEST
+        yield Clue(f"own test of {organ} {'passed' if passed else 'failed'}", _scaled(organ, value))
+    yield from _of_runs(facts)
+    yield from _of_bundle(facts)
+
+
+def _of_reason(facts: FailureFacts) -> Iterator[Clue]:
+    text = f"{facts.reason}: {facts.sentence[:_TEXT]}" if facts.sentence else facts.reason
+    if somebody_ended(facts.reason):
+        yield Clue(text, {"ended": _ENDED})
+        return
+    if facts.is_stopped:
+        yield Clue("it was asked to end", {"ended": _STOPPED})
+    weights = _weights_of(facts.reason)
+    if weights:
+        yield Clue(text, weights)
+    yield from _of_words(_table().words, facts.sentence, "the log says")
+    if facts.age_h is not None and facts.age_h < _EARLY_H:
+        early = {"code": _EARLY, "software": _EARLY}
+        yield Clue(f"it failed {60 * facts.age_h:.0f} minutes after its start", early)
+
+
+def _weights_of(reason: str) -> Weights:
+    table, known = _table().reasons, REASONS.get(reason)
+    if reason in table:
+        return table[reason]
+    if known is None:
+        return {}
+    if known.parent in table and known.domain is None:
+        return table[known.parent]
+    return {"code": _OF_DOMAIN[known.domain]} if known.domain in _OF_DOMAIN else {}
+
+
+def _of_words(table: Sequence[_Words], text: str, who: str) -> Iterator[Clue]:
+    for row in table:
+        if found := re.search(row.pattern, text):
+            yield Clue(f"{who} “{found[0]}”", row.weights)
+
+
+def _of_finding(finding: FindingFact) -> Iterator[Clue]:
+    text = f"{finding.kind}: {finding.text[:_TEXT]}"
+    yield Clue(text, _table().kinds.get(finding.kind, {}))
+    yield from _of_words(_table().finding_words, finding.text, f"{finding.kind} says")
+    if finding.kind == "nan_loss":
+        yield Clue(text, {"gpu": 1.0} if len(finding.ranks) == 1 else {"code": 1.0})
+
+
+def _of_hint(hint: HintFact) -> Clue:
+    when = (
+        f"{hint.hours_before:.1f} h before the end"
+        if hint.hours_before >= 0
+        else f"{-hint.hours_before:.1f} h after it"
+    )
+    state = ", cleared before it" if hint.is_cleared else ", escalated" if hint.is_escalated else ""
+    value = min(math.log(max(1.0, math.sqrt(hint.ratio_low * hint.ratio))), _MOST_OF_A_HINT)
+    value = (value + _ESCALATED * hint.is_escalated) * (
+        _CLEARED if hint.is_cleared else _of_lateness(-hint.hours_before)
+    )
+    text = f"the provider suspects {hint.suspicion}: {hint.ratio:.2g} times the usual hazard, {when}{state}"
+    return Clue(text, _scaled(hint.suspicion, value))
+
+
+def _of_lateness(late_h: float) -> float:
+    return next((share for until_h, share in _LATE if late_h <= until_h), 0.0)
+
+
+def _scaled(organ: str, value: float) -> Weights:
+    return {cause: value * weight for cause, weight in _table().organs.get(organ, {}).items()}
+
+
+def _of_runs(facts: FailureFacts) -> Iterator[Clue]:
+    runs = facts.runs
+    if runs.away_failed:
+        value = _ELSEWHERE * math.log2(1 + runs.away_failed)
+        weights = {"code": value, **dict.fromkeys(HARDWARE, -value / 2), "mismatch": -value}
+        yield Clue(f"own runs failed so on other contexts too: {runs.away_failed}", weights)
+    elif runs.away_worked >= 2 and runs.here_failed:
+        value = math.log2(1 + runs.away_worked)
+        weights = {**dict.fromkeys(HARDWARE, _ONLY_HERE * value), "code": -_NOT_CODE * value}
+        weights |= {"software": -_NOT_CODE * value, "mismatch": _ONLY_HERE_MISMATCH}
+        told = f"own runs failed so here only: {runs.here_failed}; elsewhere {runs.away_worked} worked"
+        yield Clue(told, weights)
+
+
+def _of_bundle(facts: FailureFacts) -> Iterator[Clue]:
+    much = math.log(max(1.0, facts.ratio))
+    text = f"bundle: {facts.verdict}: such workloads fail {facts.ratio:.1f} times as often on this context as expected"
+    if facts.verdict == "mismatch":
+        yield Clue(text, {"mismatch": much + _MISMATCH})
+    elif facts.verdict == "warning":
+        yield Clue(text, {"mismatch": _WARNING * much})
+    elif facts.verdict == "ok":
+        yield Clue(text, {"mismatch": -1.0})

@@ -1,0 +1,59 @@
+"""Which job-weeks were slow, each held against the one before it of the same workload: for the fail-slow map.
+
+A job-week of the same exact workload that directly follows one on another context is watched; it is slow if its median
+step took at least `SLOW` times as long as in that one. The median of all own job-weeks elsewhere would be a steadier
+reference, and one job-week could then turn the words about many others: no noise of this plan would hide that. Here
+each job-week is the reference of one other at most (docs/slow.md has the proof). Pure.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from statistics import median
+
+from federation.protocol.plan import HOURS_PER_WEEK, SLOW_PACE, USUAL_PACE, Subject
+from federation.runtime.clock import SECONDS_PER_HOUR
+from tenant_client.records.paces import Slice
+from tenant_client.rounds.counts import Observation
+
+SLOW = 1.1
+
+
+@dataclass(frozen=True)
+class SpeedWeek:
+    """A job-week with step times: its lease, first hour seen, context token, exact workload, and median step (s)."""
+
+    unit: str
+    at_h: float
+    context: str
+    workload: str
+    step_s: float
+
+
+def weeks_of(
+    paces: Mapping[tuple[str, int], Sequence[Slice]], contexts: Mapping[str, str], workloads: Mapping[str, str]
+) -> list[SpeedWeek]:
+    """The job-weeks of leases whose context and exact workload are known, from slices of their attempts."""
+    steps: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+    for (unit, _), slices in paces.items():
+        for one in slices:
+            if one.timed and unit in contexts and unit in workloads:
+                at_h = one.at_s / SECONDS_PER_HOUR
+                steps[unit, int(at_h // HOURS_PER_WEEK)].append((at_h, one.stepping_s / one.timed))
+    return [
+        SpeedWeek(unit, min(timed)[0], contexts[unit], workloads[unit], median(step_s for _, step_s in timed))
+        for (unit, _), timed in steps.items()
+    ]
+
+
+def speeds(weeks: Iterable[SpeedWeek]) -> list[Observation]:
+    """What watched job-weeks show, in order of workload and time."""
+    found = []
+    ordered: Sequence[SpeedWeek] = sorted(weeks, key=lambda one: (one.workload, one.at_h, one.unit))
+    for _, of_workload in groupby(ordered, key=lambda one: one.workload):
+        for before, now in pairwise(of_workload):
+            if before.context != now.context and before.unit != now.unit:
+                pace = SLOW_PACE if now.step_s >= SLOW * before.step_s else USUAL_PACE
+                found.append(Observation(Subject.SPEED, now.unit, now.at_h, ((now.context, pace),)))
+    return found

@@ -1,0 +1,37 @@
+"""The verb that keeps a vote for a pair of nodes: `vote`."""
+
+from typing import Annotated
+
+import typer
+
+from federation.runtime.screen import say
+from tenant_client.verbs.console import Home, failing, journalled
+
+
+def vote(
+    lease: Annotated[str, typer.Argument(help="The lease; the start of its name is enough.")],
+    node: Annotated[str, typer.Argument(help="One of its nodes.")],
+    other: Annotated[str, typer.Argument(help="Another one: between both a collective was slow or hung.")],
+    home: Home,
+    rail: Annotated[
+        int | None, typer.Option(min=0, help="The rail, as the provider counts them from 0.", show_default="not known")
+    ] = None,
+    why: Annotated[str, typer.Option(help="What shows it, for yourself.")] = "by hand",
+) -> None:
+    """Note that a collective was slow, or hung, between two nodes of a lease.
+
+    It leaves this machine only under a plan that counts votes, if your policy lists `part`: at most one a lease and
+    week, as a part of a noisy sum over all tenants. The provider learns which leaf switches are suspect, not by whom.
+    """
+    from contextlib import closing
+
+    from federation.runtime.clock import now_hour
+    from federation.runtime.sqlite import reporting
+    from tenant_client.records.database import open_database
+    from tenant_client.records.journal import Journal
+    from tenant_client.records.votes import Vote, Votes
+
+    with failing(), reporting(), closing(open_database(journalled(home))) as connection:
+        unit = Journal(connection).find(lease)
+        Votes(connection).cast(Vote(unit, now_hour(), (node, other), rail, why))
+    say(f"pharoah-tenant: noted for {unit}: {node} and {other}")

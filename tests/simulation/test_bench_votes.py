@@ -1,0 +1,33 @@
+"""What the fabric's worlds and the ways to find faults in them promise."""
+
+import numpy as np
+
+from simulation.bench.votes import LEAVES, PAIRS, QUICK, sigma, sigma_fresh
+from simulation.cloud.fabric import Demand, FaultKind, Sight, place, watch
+
+DEMAND = Demand(20.0, sizes=(2, 4, 8), size_shares=(0.5, 0.3, 0.2))
+
+
+def test_no_node_has_two_jobs_at_once_and_a_job_is_on_few_units() -> None:
+    jobs = list(place(QUICK, DEMAND, 4, np.random.default_rng(0)))
+    ends = np.zeros(QUICK.nodes)
+    for job in jobs:
+        assert (ends[job.nodes] <= job.start_h).all()
+        ends[job.nodes] = job.end_h
+    alone = [job for job in jobs if len(job.nodes) <= 2]
+    assert np.mean([len(set((job.nodes // QUICK.nodes_per_unit).tolist())) for job in alone]) < 1.5
+
+
+def test_a_job_week_votes_once_at_most_and_faults_cause_votes_where_they_are() -> None:
+    rng = np.random.default_rng(1)
+    jobs = list(place(QUICK, DEMAND, 13, rng))
+    seen = watch(QUICK, jobs, Sight(idle_votes=0.0, careless_votes=0.0, pair_right=1.0), [FaultKind.PORT], 13, rng)
+    job_weeks = [(vote.job, vote.week) for vote in seen.votes]
+    assert len(job_weeks) == len(set(job_weeks)) > 0
+    assert all(seen.faults[0].node in vote.pair for vote in seen.votes)
+    assert not watch(QUICK, jobs, Sight(idle_votes=0.0, careless_votes=0.0), [], 13, rng).votes
+
+
+def test_half_votes_have_less_noise_by_the_root_of_two() -> None:
+    assert sigma(0.2, PAIRS, 52) == sigma(0.2, LEAVES, 52) * np.sqrt(2)
+    assert 10.9 < sigma_fresh(0.2, 1 / np.sqrt(2)) < 11.1

@@ -1,0 +1,120 @@
+"""Neither side's graph nor an explanation crosses the trust boundary: nobody who sends imports one, no socket opens."""
+
+import ast
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import provider_server.cli
+import tenant_client.cli
+
+ROOT = Path(__file__).resolve().parents[2]
+# Each module that holds a graph or an explanation, and who may import it: nothing that sends or makes messages. Votes
+# (docs/votes.md) take two things out of graphs. The provider's parts become keyed tokens of grants; the two nodes that
+# an attempt of the tenant stalled between become a vote in its journal, and counts with noise are all that leaves.
+MAY_IMPORT = {
+    "tenant_client.sources.nccl_topology": {
+        "tenant_client/diagnosis/rank_graph.py",
+        "tenant_client/run/diagnose_attempt.py",
+        "tenant_client/verbs/path.py",
+    },
+    "tenant_client.diagnosis.rank_graph": {
+        "tenant_client/advice/path_health.py",
+        "tenant_client/diagnosis/network_pair.py",
+        "tenant_client/run/diagnose_attempt.py",
+        "tenant_client/verbs/path.py",
+    },
+    "tenant_client.advice.path_health": {"tenant_client/verbs/path.py"},
+    "tenant_client.advice.clues": {
+        "tenant_client/advice/explanation.py",
+        "tenant_client/advice/failure_facts.py",
+        "tenant_client/advice/replacement.py",
+    },
+    "tenant_client.advice.explanation": {
+        "tenant_client/advice/failure_facts.py",
+        "tenant_client/advice/replacement.py",
+        "tenant_client/disclosure/happened.py",
+        "tenant_client/verbs/explain.py",
+        "tenant_client/verbs/replacement.py",
+    },
+    "tenant_client.advice.failure_facts": {
+        "tenant_client/disclosure/happened.py",
+        "tenant_client/verbs/explain.py",
+        "tenant_client/verbs/replacement.py",
+    },
+    "tenant_client.advice.replacement": {"tenant_client/verbs/replacement.py"},
+    "provider_server.fleet.fabric": {
+        "provider_server/fleet/fabric_files.py",
+        "provider_server/fleet/parts.py",
+        "provider_server/hints/path_health.py",
+        "provider_server/verbs/path.py",
+    },
+    "provider_server.fleet.fabric_files": {"provider_server/home.py", "provider_server/verbs/path.py"},
+    "provider_server.hints.path_health": {"provider_server/verbs/path.py"},
+}
+
+
+def imported(file: Path) -> set[str]:
+    """The modules that a file imports, at its top or within."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_nothing_that_sends_imports_a_graph() -> None:
+    packages = ("crypto", "federation", "trustee", "tenant_client", "provider_server")
+    files = [file for package in packages for file in (ROOT / package).rglob("*.py")]
+    assert len(files) > 300
+    importers: dict[str, set[str]] = {module: set() for module in MAY_IMPORT}
+    for file in files:
+        for module in imported(file) & MAY_IMPORT.keys():
+            importers[module].add(str(file.relative_to(ROOT)))
+    assert importers == MAY_IMPORT
+
+
+class Opened(Exception):
+    """Somebody wants to talk."""
+
+
+@pytest.fixture
+def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise Opened
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket.socket, "sendto", refuse)
+
+
+@pytest.mark.usefixtures("no_sockets")
+def test_paths_and_explanations_are_shown_without_a_connection(tmp_path: Path) -> None:
+    from contextlib import closing
+
+    from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
+    from tenant_client.records.database import open_database
+
+    log, fabric = tmp_path / "nccl.log", tmp_path / "topology.conf"
+    link = "gpu-a:31:77 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n"
+    log.write_text(link + "gpu-a:31:77 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 1a000 - Init COMPLETE\n")
+    fabric.write_text("SwitchName=s0 Nodes=n[1-2]\n")
+    with closing(open_database(tmp_path / "tenant.db")) as connection:
+        attempts = Attempts(connection)
+        attempts.begin("lease-1", 0.0)
+        attempts.end("lease-1", 1, AttemptState.FAILED, 60.0, exit_code=1)
+        attempts.explain("lease-1", 1, AttemptCause("key_error", sentence="KeyError: 'x'"))
+    (tmp_path / "provider").mkdir()
+    (tmp_path / "provider" / "provider.toml").write_text("")
+    tenant, provider = ["--home", str(tmp_path)], ["--home", str(tmp_path / "provider")]
+    for app, words in (
+        (tenant_client.cli.app, ["path", "lease-1", "--from", "0", "--to", "1", "--log", str(log), *tenant]),
+        (tenant_client.cli.app, ["explain", "lease-1", *tenant]),
+        (tenant_client.cli.app, ["replacement", "lease-1", *tenant]),
+        (provider_server.cli.app, ["path", "n1", "n2", "--fabric", str(fabric), *provider]),
+    ):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
