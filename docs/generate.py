@@ -69,6 +69,7 @@ from simulation.bench import (
     scale as bench_scale,
     slow as bench_slow,
     votes as bench_votes,
+    world as bench_world,
 )
 from simulation.judge import score
 from simulation.replay import brca, lung, lung_times, philly, titan, titan_times
@@ -207,6 +208,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim bench openings": bench_openings.OpeningsFigures,
     "pharoah-sim bench epochs": bench_epochs.EpochsFigures,
     "pharoah-sim bench votes": bench_votes.VotesRows,
+    "pharoah-sim bench world": bench_world.WorldFigures,
     "pharoah-sim bench slow": bench_slow.SlowRows,
     "pharoah-sim bench scale": bench_scale.ScaleFigures,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],

@@ -22,6 +22,7 @@ from federation.runtime.console import AsJson, CommandLine, Console, Force, Inpu
 from federation.runtime.screen import progress as progressing, say, show, show_json
 from federation.runtime.visible import counted_as, json_text
 from simulation.bench.verbs import bench
+from simulation.bench.world_verbs import world
 from simulation.run import engines
 from simulation.run.engine_options import Address, EngineKind
 from simulation.run.engines import Kind
@@ -38,6 +39,7 @@ app = CommandLine(
 replay = group("replay", "Run the federation on real data and compare with the pooled analysis.")
 app.add_typer(replay)
 app.add_typer(bench)
+bench.command(cls=Verb)(world)
 
 PASSWORD_BYTES, SALT_BYTES = 12, 16
 

@@ -6,6 +6,9 @@ hands them out week by week. Everything follows from the scenario and the genera
 - A lease keeps its context, build-up level and nodes for life and may span weeks; a job-week is a lease within a week.
 - Infrastructure failures restart the job within its lease; they are a Poisson process with the rates of `truth.Hazard`,
   times the lease's frailty and what its context's weeks differ by.
+- With `node_faults`, nodes have names and histories: some are lemons, repairs do not always cure, several may fail at
+  once, weeks differ. The expected number of each lease's failures stays what it was, less those while a node is down.
+  Calibration knows nothing of it: domains share the lost node-hours within six points.
 - Framework and script failures end their lease early; the user mends the job and submits it again, as a new lease. How
   many there are depends on the tenant only, never on the hardware: a negative control for who looks for mismatches.
 - `acme_mix` follows Acme's Table 3 (Hu et al., NSDI 2024). Reasons within a domain come in its proportions, and those
@@ -42,6 +45,7 @@ from numpy.typing import NDArray
 from federation.protocol.causes import CAUSES, Cause, Domain, causes_of
 from federation.protocol.plan import HOURS_PER_WEEK
 from simulation.cloud.arrivals import Draft, Leases, draw_draft, hours_to_fault, lay_out
+from simulation.cloud.node_places import Strikes, strikes
 from simulation.cloud.profiles import ClientProfile, Floats, Ints, WorkloadProfile, draw_clients, draw_workloads
 from simulation.cloud.scenario import Scenario
 from simulation.cloud.truth import (
@@ -106,8 +110,19 @@ class Failures:
 
 
 @dataclass(frozen=True, eq=False)
+class Struck:
+    """Which node each failure struck and when that node was back, in the order of `Failures`; -1 and nan for none."""
+
+    node: Ints
+    back_h: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class Cloud:
-    """A whole simulated cloud. Tenants, workloads, contexts, levels and bands are indices from 0."""
+    """A whole simulated cloud. Tenants, workloads, contexts, levels and bands are indices from 0.
+
+    `struck` is there with the scenario's `node_faults`.
+    """
 
     scenario: Scenario
     clients: tuple[ClientProfile, ...]
@@ -115,6 +130,7 @@ class Cloud:
     hazard: Hazard
     leases: Leases
     failures: Failures
+    struck: Struck | None = None
 
     @property
     def mismatched(self) -> frozenset[tuple[int, int]]:
@@ -147,14 +163,15 @@ def build_cloud(scenario: Scenario, rng: Generator) -> Cloud:
     hazard = draw_hazard(scenario, clients, rng)
     draft = draw_draft(scenario, clients, rng)
     leases, hazard = _calibrated(scenario, draft, hazard)
-    failures = _draw_failures(scenario, leases, hazard, rng)
-    return Cloud(scenario, clients, workloads, hazard, leases, failures)
+    failures, struck = _draw_failures(scenario, leases, hazard, rng)
+    return Cloud(scenario, clients, workloads, hazard, leases, failures, struck)
 
 
 def moved(cloud: Cloud, context: Ints, rng: Generator) -> Cloud:
     """The same cloud with its leases on these contexts; infrastructure failures of those that moved are drawn anew.
 
-    `context` has an entry per lease. Levels stay, and contexts are as in weeks without bursts or drift.
+    `context` has an entry per lease. Levels stay, contexts are as in weeks without bursts or drift, and nodes have no
+    history.
     """
     leases, own = replace(cloud.leases, context=context), cloud.failures
     changed = context != cloud.leases.context
@@ -168,7 +185,7 @@ def moved(cloud: Cloud, context: Ints, rng: Generator) -> Cloud:
     pairs = ((own.lease, struck), (own.age_h, age), (own.at_h, at), (own.reason, reason))
     columns = [np.concatenate([old[kept], new]) for old, new in pairs]
     order = np.argsort(columns[2], kind="stable")
-    return replace(cloud, leases=leases, failures=Failures(*(column[order] for column in columns)))
+    return replace(cloud, leases=leases, failures=Failures(*(column[order] for column in columns)), struck=None)
 
 
 def _calibrated(scenario: Scenario, draft: Draft, hazard: Hazard) -> tuple[Leases, Hazard]:
@@ -240,28 +257,44 @@ def _expected_by_job_week(leases: Leases, hazard: Hazard, weeks: int) -> Floats:
     return rate[lease] * (hazard.effective_hours(ages[1]) - hazard.effective_hours(ages[0]))
 
 
-def _draw_failures(scenario: Scenario, leases: Leases, hazard: Hazard, rng: Generator) -> Failures:
+def _draw_failures(
+    scenario: Scenario, leases: Leases, hazard: Hazard, rng: Generator
+) -> tuple[Failures, Struck | None]:
     """Infrastructure failures by their hazard, faults at the end of their leases, and a reason for each."""
     hours, more = _observed_hours(leases, scenario.weeks), hazard.mismatch[leases.workload, leases.context]
     frailty = np.ones(len(hours))
     if scenario.lease_frailty:
         frailty = rng.gamma(1 / scenario.lease_frailty, scenario.lease_frailty, len(hours))
     frailty *= draw_unsteadiness(scenario, rng)[leases.context, (leases.start_h // HOURS_PER_WEEK).astype(np.int64)]
-    struck = np.repeat(np.arange(len(hours)), rng.poisson(_expected(leases, hazard, hours) * frailty))
-    struck_age = hazard.age_h(rng.random(len(struck)) * hazard.effective_hours(hours[struck]))
+    expected, nodes = _expected(leases, hazard, hours) * frailty, None
+    if scenario.node_faults:
+        nodes = strikes(leases, hazard, expected, hours, float(scenario.weeks * HOURS_PER_WEEK), rng)
+        struck, struck_age = nodes.lease, nodes.age_h
+    else:
+        struck = np.repeat(np.arange(len(hours)), rng.poisson(expected))
+        struck_age = hazard.age_h(rng.random(len(struck)) * hazard.effective_hours(hours[struck]))
     ended = np.flatnonzero((leases.fault > 0) & (leases.end_h < scenario.weeks * HOURS_PER_WEEK))
     lease = np.concatenate([struck, ended])
     age = np.concatenate([struck_age, hours[ended]])
     domain = np.concatenate([np.zeros(len(struck), dtype=np.int64), leases.fault[ended]])
-    order = np.lexsort((age, lease))
-    lease, age, domain = lease[order], age[order], domain[order]
+    sort = np.lexsort((age, lease))
+    lease, age, domain = lease[sort], age[sort], domain[sort]
     # What makes failures more frequent makes them of no other kinds: those that it adds do not count as restarts here.
     usual = (domain > 0) | (rng.random(len(lease)) < 1 / np.maximum((more * frailty)[lease], 1.0))
     cost = leases.nodes[lease] * _since_restart(lease, age, usual)
     reason = _draw_reasons(domain, cost, rng, acme_mix=scenario.acme_mix)
     at = np.minimum(leases.start_h[lease] + age, leases.end_h[lease])
     order = np.argsort(at)
-    return Failures(lease[order], age[order], at[order], reason[order])
+    return Failures(lease[order], age[order], at[order], reason[order]), _struck(nodes, sort[order])
+
+
+def _struck(nodes: Strikes | None, order: Ints) -> Struck | None:
+    """Nodes in the order of failures, those of other domains last before it."""
+    if nodes is None:
+        return None
+    others = len(order) - len(nodes.node)
+    node, back_h = np.append(nodes.node, np.full(others, -1)), np.append(nodes.back_h, np.full(others, np.nan))
+    return Struck(node[order], back_h[order])
 
 
 def _since_restart(lease: Ints, age_h: Floats, usual: NDArray[np.bool_]) -> Floats:

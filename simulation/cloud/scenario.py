@@ -51,6 +51,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     as many times as often as the second says. `late_versions` of each archetype, the newest, begin half-way.
     `private_share` of the workloads have one owner each, `pinned_tenants` tenants run on one context alone. With
     `acme_mix`, reasons and lost node-hours follow Acme's Table 3; without, every reason of a domain is equally likely.
+    With `node_faults`, nodes have names and histories, and fail as those of a real fleet do (`node_faults`).
     Noise is correlated over `horizon_weeks`, 1 for none, and opened in the weeks of a series that `openings` names, and
     in its last; in every week if it names none. Contributions are opened in up to `groups` groups.
     """
@@ -90,6 +91,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     context_bursts: tuple[Number, Number] = (0.0, 1.0)
     late_versions: int = 0
     mismatch_blocks: int = 0
+    node_faults: bool = False
 
     def __post_init__(self) -> None:
         for key, (lowest, highest) in _RANGES.items():
