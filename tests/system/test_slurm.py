@@ -285,9 +285,10 @@ def test_each_start_finds_the_lease_that_the_provider_recorded(cloud: Cloud) -> 
 
 
 # Runs until somebody ends it; what Slurm starts a second time is over at once.
+# Without `exec` Slurm ends the step when the shell is gone, and kills what has not said yet how it ended.
 ENDLESS = """#!/bin/sh
 [ -n "$SLURM_RESTART_COUNT" ] && exit 0
-{tenant} run --lease "" -- sleep 100
+exec {tenant} run --lease "" -- sleep 100
 """
 
 
