@@ -93,8 +93,8 @@ def _noise(at: _Question) -> str:
     from federation.protocol.privacy_cost import plan_loss  # needs the extra `federation`; the limits alone do not
 
     cost = plan_loss(at.plan).at(at.plan.delta)
-    fits = cost <= at.plan.epsilon * _SLACK
-    return "" if fits else f"it says epsilon {at.plan.epsilon:.9g} and its noise gives {cost:.9g}"
+    as_said = cost <= at.plan.epsilon * _SLACK
+    return "" if as_said else f"it says epsilon {at.plan.epsilon:.9g} and its noise gives {cost:.9g}"
 
 
 def _epsilon(at: _Question) -> str:
