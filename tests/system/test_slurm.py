@@ -344,6 +344,7 @@ def test_a_drained_node_is_an_outage_by_its_reason(cloud: Cloud, tmp_path: Path)
         return text if "check_hw_ib" in text else None
 
     (tmp_path / "nodes.txt").write_text(until(told, "accounting knows of it"))
+    cloud.cluster.run("scontrol", "update", "nodename=n4", "state=resume")
     (row,) = read_outages(tmp_path / "nodes.txt").rows.iter_rows(named=True)
     assert (row["node"], row["kind"], row["end_h"]) == ("n4", "hardware/network/NHC: check_hw_ib: no IB", None)
     assert row["start_h"] == pytest.approx(now_hour(), abs=0.2)
@@ -374,6 +375,7 @@ def test_placement_steers_jobs_by_weight_and_by_preference(cloud: Cloud, tmp_pat
     cloud.cluster.run("scontrol", "update", f"NodeName={names}", "Weight=100", "AvailableFeatures=short")
     assert node_of() == "n2"
     assert node_of("--prefer=short") == "n1"
+    cloud.cluster.run("scontrol", "update", f"NodeName={names}", "Weight=1")
 
 
 def test_pairs_of_nodes_are_tested_by_slurm(cloud: Cloud, tmp_path: Path) -> None:
