@@ -342,6 +342,13 @@ def test_a_replaced_token_is_read_and_a_wrong_one_is_refused_without_being_shown
             api.list(Pod)
 
 
+def test_connections_that_another_thread_has_closed_are_an_error_of_ours(tmp_path: Path) -> None:
+    with connected(FakeApi(), tmp_path) as (api, _):
+        api.close()
+        with pytest.raises(Unreachable, match="closed"):
+            api.list(Pod)
+
+
 def test_the_api_is_asked_over_tls_only_and_under_its_own_certificate(tmp_path: Path) -> None:
     with served(FakeApi(), tmp_path) as at:
         with pytest.raises(ApiRefused, match="https"):

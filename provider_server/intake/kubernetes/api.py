@@ -179,6 +179,11 @@ class Api:
                 yield answer
         except httpx.HTTPError as error:
             raise Unreachable(f"the Kubernetes API does not answer: {type(error).__name__}: {error}") from error
+        except RuntimeError as error:
+            if not self._client.is_closed:
+                raise
+            # Another thread ended all connections between two requests of this one: httpx has no error of its own for it.
+            raise Unreachable("the connections to the Kubernetes API are closed") from error
         except (OSError, UnicodeDecodeError) as error:
             raise Unreachable(f"no token for the Kubernetes API: {self._server.token_file}") from error
 
