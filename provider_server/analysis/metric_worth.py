@@ -32,7 +32,7 @@ Bools = NDArray[np.bool_]
 Bytes = NDArray[np.int8]
 Ints = NDArray[np.intp]
 
-CHANCE = 0.05  # of a cause's failures, if its metric foretold nothing: below, the metric stays
+CHANCE = 0.05  # of one cause among all with so many failures where nothing is foretold: below, the metric stays
 FLAGGED = 0.05  # of node-hours at risk, those with the highest hazard
 THRESHOLDS = np.sort(np.array([*DOWN, *UP]))
 
@@ -57,7 +57,7 @@ class Scores:
         if not rows or not len(self._lively):
             return levels
         reached = self.reached[rows][:, :, self._lively].max(axis=0)
-        fresh = ~self.stale[rows][:, :, self._lively].any(axis=0)
+        fresh: Bools = np.asarray(~self.stale[rows][:, :, self._lively].any(axis=0), np.bool_)
         places = np.arange(1, LEVELS)[:, None]
         quiet = np.full((LEVELS - 1, len(self._lively)), CALM_H)
         for hour in range(len(levels)):
@@ -117,7 +117,7 @@ class Evidence:
 
     def between(self, begin: int, end: int) -> "Evidence":
         """The same with these hours alone at risk; levels still come from all hours before."""
-        inside = np.zeros((len(self.at_risk), 1), np.bool_)
+        inside: Bools = np.zeros((len(self.at_risk), 1), np.bool_)
         inside[begin:end] = True
         return Evidence(self.scores, self.at_risk & inside, np.where(inside, self.cause, np.int16(-1)), self.context)
 
@@ -134,7 +134,7 @@ class Evidence:
         expected = np.einsum("cl,kl->k", self._context_effects(less, same, rates)[:, None] * hours, rates)
         seen = failures.sum(axis=(1, 2))
         chances = poisson.sf(seen - 1, np.maximum(expected, 1e-12))
-        telling = bool(((seen > 0) & (chances < CHANCE)).any())
+        telling = bool(((seen > 0) & (chances * causes < CHANCE)).any())
         return Beyond(int(hours.sum()), int(seen.sum()), float(expected.sum()), telling)
 
     def table(self, levels: Bytes) -> LifeTable:
@@ -146,8 +146,8 @@ class Evidence:
             Dimension("level", tuple(map(str, range(LEVELS)))),
             Dimension("band", ("all",)),
         )
-        arrays = (failures.sum(axis=0), hours, (hours > 0).astype(np.float64))
-        return LifeTable(dimensions, *(array[:, :, None].astype(np.float64) for array in arrays))
+        arrays = (failures.sum(axis=0), hours, (hours > 0).astype(np.float64), np.zeros_like(hours))
+        return LifeTable(dimensions, *(array[:, :, None] for array in arrays))
 
     def by_node(self, levels: Bytes) -> tuple[Floats, Floats]:
         """Hours at risk and failures (N, LEVELS)."""
@@ -256,12 +256,12 @@ class Fitted:
             return Judged(np.nan, np.nan, np.nan)
         likelihood = float(failures @ np.log(self.rates) - hours @ self.rates) / failed
         rates, group = np.unique(self.rates, return_inverse=True)
-        hours, failures = (np.bincount(group, values, len(rates)) for values in (hours, failures))
-        below = np.cumsum(hours) - hours
-        concordance = float(failures @ (below + hours / 2)) / (failed * total)
-        above = total - below - hours
-        taken = np.clip((FLAGGED * total - above) / np.maximum(hours, 1e-12), 0.0, 1.0)
-        return Judged(likelihood, concordance, float(failures @ taken) / failed)
+        at, lost = (np.bincount(group, values, len(rates)) for values in (hours, failures))
+        below = np.cumsum(at) - at
+        concordance = float(lost @ (below + at / 2)) / (failed * total)
+        above = total - below - at
+        taken = np.clip((FLAGGED * total - above) / np.maximum(at, 1e-12), 0.0, 1.0)
+        return Judged(likelihood, concordance, float(lost @ taken) / failed)
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ def _lines(row: RecipeRow) -> list[str]:
     kept = sum(one["recommended_interval_s"] is not None for one in metrics)
     caught = row["caught"]
     return [
-        f"{row['failures']} failures in {row['node_hours']:,} node-hours; worth reading: {kept} of {len(metrics)} metrics",
+        f"{row['failures']} failures in {row['node_hours']:,} node-hours; {kept} of {len(metrics)} metrics are kept",
         f"samples of a node a day: {before:,.0f} now, {after:,.0f} by the recipe, {same:,.0f} at the intervals of now",
         f"failures in the 5% of node-hours with the highest hazard, later: {caught['all']:.1%} with all metrics,"
         f" {caught['difference']:+.1%} ({caught['low']:+.1%} to {caught['high']:+.1%}) by the recipe",
