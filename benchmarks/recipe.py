@@ -1,13 +1,14 @@
 """What a recipe of data saves and loses, in fleets whose informative metrics are known. JSON on stdout.
 
-    python -m benchmarks.recipe [planted] [rare] [interval]
+    python -m benchmarks.recipe [planted] [rare] [interval] [same]
 
-`planted` draws fleets of 240 nodes that report every signal of `buildup.toml` every 15 s, and ten metrics more that no
-level is made of. Of the signals, drawn anew for each fleet, three foretell a cause each and nothing else does; three
-are copies of these on the same nodes; six drift and mean nothing; the rest is still. The recipe is made on six weeks
-and judged on four weeks that it never saw, by the same fit. `rare` gives one cause as few failures as are named, and
-counts how often its only metric is left out. `interval` thins samples of counters and temperatures from 15 s to 120 s
-and compares levels. Roles and drifts are drawn; learner and generator share `buildup.toml` and nothing else.
+`planted` draws fleets of 160 nodes that report every signal of `buildup.toml` every 15 s, and ten metrics more that no
+level is made of. Of the signals, drawn anew for each fleet, three foretell a cause each and nothing else does; two or
+three are copies of these on the same nodes; six drift and mean nothing; the rest is still. The recipe is made on five
+weeks and judged on three weeks that it never saw, by the same fit. `rare` gives one cause a fiftieth to a fifth of the
+usual drifts, and counts how often its only metric is left out. `same` holds the scores that both use against those of
+`BuildUp`. `interval` thins samples of counters and temperatures from 15 s to 120 s and compares levels. Roles and
+drifts are drawn; learner and generator share `buildup.toml` and nothing else.
 """
 
 from collections.abc import Iterator
@@ -18,18 +19,20 @@ import polars as pl
 from numpy.random import Generator
 
 from benchmarks.figures import Figure, main
-from provider_server.analysis.buildup import BuildUp, Signal, signals
-from provider_server.analysis.metric_worth import Change, Evidence, Fitted, changes
-from provider_server.fleet.telemetry.catalogue import METRICS
+from provider_server.analysis.buildup import CAP, FRESH, STATUS as LEVEL_STATUS, BuildUp, signals
+from provider_server.analysis.fleet_events import hours_at_risk
+from provider_server.analysis.metric_worth import Change, Evidence, Fitted, Scores, changes, thresholds_reached
 from provider_server.fleet.telemetry.quality import Tally
+from provider_server.fleet.telemetry.recipe import FAILURES
 from provider_server.fleet.telemetry.samples import HOUR_S, Chunk, SeriesBook, Source, Window
 from provider_server.fleet.telemetry.summaries import EVENT_SCHEMA, REPORTED, STATUS, HourSummary, Summaries
-from provider_server.learning.recipe import Advice, Gathered, Reading, advise, gathered_of, recommended, total_samples
+from provider_server.learning.recipe import Advice, Cost, Gathered, advise, at_risk_arrays, recommended, total_samples
 
-FLEETS, NODES, WEEKS, UNSEEN_WEEKS, FIRST = 5, 240, 6, 4, 480_000
+FLEETS, NODES, WEEKS, UNSEEN_WEEKS, FIRST = 6, 160, 5, 3, 480_000
 WARM_H, SCRAPE_S = 72, 15
-BASE_PER_HOUR = 1 / 1600
-TIMES = 25.0  # as often as usual, of a cause that a drift foretells
+NAMES = [f"n{number:04}" for number in range(NODES)]
+BASE_PER_HOUR = 1 / 600
+TIMES = 12.0  # as often as usual, of a cause that a drift foretells
 LEAD_H, STAYS_H = 48.0, 96.0
 DRIFTS_PER_NODE_HOUR = 1 / 4000
 CAUSES = (79, 74, 119)
@@ -82,55 +85,97 @@ def _drifts(rng: Generator, hours: int, per_hour: float) -> np.ndarray:
     return drift
 
 
-def hours_of(fleet: Fleet, rng: Generator) -> Iterator[HourSummary]:
-    """Summaries as `summarise` gives them: one device a node, samples every `SCRAPE_S`."""
-    names = [f"n{number:04}" for number in range(NODES)]
-    metrics = [one.metric for one in signals()] + [*EXTRA, "xid", "row_remap_failure"]
-    each = HOUR_S // SCRAPE_S
-    base = pl.DataFrame(
-        {
-            "node": names * len(metrics),
-            "device": np.repeat(["" if METRICS[name].of == "node" else "0" for name in metrics], NODES),
-            "metric": np.repeat(metrics, NODES),
-            "count": np.full(NODES * len(metrics), each),
-        }
-    )
-    nodes = pl.DataFrame({"node": names, "status": [REPORTED] * NODES}, schema_overrides={"status": STATUS})
-    for hour in range(fleet.drift.shape[1]):
-        values = [_values(one, fleet.drift[place], hour, rng) for place, one in enumerate(signals())]
-        rest = np.full((len(metrics) - len(values), NODES), np.nan)
-        value = np.concatenate([*values, rest.ravel()])
-        rows = base.with_columns(increase=pl.Series(value), mean=pl.Series(value))
-        failed = np.flatnonzero(fleet.code[hour])
-        events = pl.DataFrame(
-            {
-                "node": [names[node] for node in failed],
-                "device": "0",
-                "metric": "xid",
-                "time_s": [float(HOUR_S * (FIRST + hour) + 1800)] * len(failed),
-                "code": fleet.code[hour, failed],
-            },
-            schema=EVENT_SCHEMA,
-        )
-        yield HourSummary(FIRST + hour, rows, nodes, events)
+def values_of(fleet: Fleet, rng: Generator) -> np.ndarray:
+    """What each signal says (signals, hours, nodes): counts that keep a total at its drift, or a mean near 60."""
+    found = np.empty(fleet.drift.shape)
+    for place, one in enumerate(signals()):
+        drift = fleet.drift[place]
+        if one.summary == "mean":
+            found[place] = 60.0 + one.unit * drift * 1.3 + rng.normal(0.0, 0.3 * one.unit, drift.shape)
+            continue
+        aim = one.unit * (2.0**drift - 1.0) * 1.3
+        before = np.concatenate([aim[:1], aim[:-1]])
+        mean = np.maximum(aim - one.kept * before, 0.0) + 0.02 * one.unit
+        found[place] = rng.poisson(rng.gamma(4.0, mean / 4.0))
+    return found
 
 
-def _values(signal: Signal, drift: np.ndarray, hour: int, rng: Generator) -> np.ndarray:
-    """Counts of the hour that keep the decayed total at the drift, overdispersed; or a mean above 60 degrees."""
-    if signal.summary == "mean":
-        return np.asarray(60.0 + signal.unit * drift[hour] * 1.3 + rng.normal(0.0, 0.3 * signal.unit, NODES))
-    aim = signal.unit * (2.0 ** drift[hour] - 1.0) * 1.3
-    before = signal.unit * (2.0 ** drift[max(0, hour - 1)] - 1.0) * 1.3
-    mean = np.maximum(aim - signal.kept * before, 0.0) + 0.02 * signal.unit
-    return rng.poisson(rng.gamma(4.0, mean / 4.0)).astype(np.float64)
+def scores_of(values: np.ndarray) -> np.ndarray:
+    """Scores (signals, hours, nodes) as `BuildUp` makes them of one device a node; `same` compares the two."""
+    counts = np.array([one.summary == "increase" for one in signals()])[:, None]
+    kept, unit = (np.array([[getattr(one, name)] for one in signals()]) for name in ("kept", "unit"))
+    total, found = np.zeros((len(values), values.shape[2])), np.empty(values.shape)
+    for hour in range(values.shape[1]):
+        value = values[:, hour]
+        away = (1.0 - kept) * (value - np.median(value, axis=1, keepdims=True))
+        total = kept * total + np.where(counts, value, away)
+        x = np.where(counts, np.log2(1.0 + np.maximum(total, 0.0) / unit), total / unit)
+        typical = np.median(x, axis=1, keepdims=True)
+        spread = np.maximum(1.0, 1.4826 * np.median(np.abs(x - typical), axis=1, keepdims=True))
+        most = typical + CAP * spread
+        found[:, hour] = (np.minimum(x, most) - typical) / spread
+        total = np.minimum(total, unit * np.where(counts, 2.0**most - 1.0, most))
+    return found
+
+
+def same() -> Figure:
+    """Scores of 96 hours by `BuildUp` itself that reach another number of thresholds than those of `scores_of`."""
+    rng = np.random.default_rng(1)
+    fleet = drawn(rng, 96)
+    values, build_up, differ = values_of(fleet, rng), BuildUp(), 0
+    mine = thresholds_reached(scores_of(values))
+    table = list(signals())
+    nodes = pl.DataFrame({"node": NAMES, "status": [REPORTED] * NODES}, schema_overrides={"status": STATUS})
+    base = {
+        "node": NAMES * len(table),
+        "device": ["0"] * (NODES * len(table)),
+        "metric": np.repeat([one.metric for one in table], NODES),
+    }
+    for hour in range(96):
+        value = values[:, hour].ravel()
+        rows = pl.DataFrame(base).with_columns(increase=pl.Series(value), mean=pl.Series(value))
+        shown = build_up.add(HourSummary(FIRST + hour, rows, nodes, pl.DataFrame()))
+        theirs = thresholds_reached(shown.select([one.metric for one in table]).to_numpy().T.astype(np.float64))
+        differ += int((theirs != mine[:, hour]).sum())
+    return {"scores": int(mine.size), "raised": int((mine >= 2).sum()), "differ": differ}
 
 
 def seen(fleet: Fleet, rng: Generator) -> Gathered:
     """All hours of the fleet, as `recipe` gathers them."""
-    build_up, reading = BuildUp(), Reading(signals())
-    for hour in hours_of(fleet, rng):
-        reading.add(hour, build_up, counts=True)
-    return gathered_of(reading, FIRST, FIRST + WARM_H, None, Tally().quality())
+    reached = thresholds_reached(scores_of(values_of(fleet, rng)))
+    scores = Scores(tuple(one.metric for one in signals()), reached, np.zeros(reached.shape, np.bool_))
+    hours = fleet.code.shape[0]
+    levels = pl.DataFrame(
+        {
+            "node": NAMES * hours,
+            "hour": np.repeat(np.arange(FIRST, FIRST + hours), NODES),
+            "level": np.zeros(hours * NODES, np.int8),
+            "status": pl.Series([FRESH] * (hours * NODES), dtype=LEVEL_STATUS),
+        }
+    )
+    hour, node = np.nonzero(fleet.code)
+    events = pl.DataFrame(
+        {
+            "node": [NAMES[place] for place in node],
+            "device": "0",
+            "metric": "xid",
+            "time_s": HOUR_S * (FIRST + hour) + 1800.0,
+            "code": fleet.code[hour, node],
+        },
+        schema=EVENT_SCHEMA,
+    )
+    at_risk, cause = at_risk_arrays(hours_at_risk(levels, events), NAMES, FIRST, FIRST + WARM_H, scores)
+    return Gathered(
+        Evidence(scores, at_risk, cause, np.zeros(NODES, np.intp)),
+        {
+            name: Cost(1.0, 86_400.0 / SCRAPE_S, float(SCRAPE_S))
+            for name in (*scores.metrics, *EXTRA, *sorted(FAILURES))
+        },
+        (None,),
+        frozenset(),
+        hours * NODES,
+        Tally().quality(),
+    )
 
 
 def made(all_hours: Gathered, weeks: int) -> tuple[Gathered, Advice, Evidence]:
@@ -204,7 +249,7 @@ def _means(rows: list[Figure]) -> Figure:
 
 
 def rare() -> Figure:
-    """How often the only metric of a rare cause is left out, by the failures of that cause in the six weeks."""
+    """How often the only metric of a rare cause is left out, by the failures of that cause in the five weeks."""
     counts: dict[str, list[int]] = {}
     for seed in range(8):
         rng = np.random.default_rng([seed, 9])
@@ -273,4 +318,4 @@ def interval() -> Figure:
 
 
 if __name__ == "__main__":
-    main(planted, rare, interval)
+    main(planted, rare, interval, same)

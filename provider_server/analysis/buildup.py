@@ -150,7 +150,8 @@ class BuildUp:
                 "counts": [signal.summary == "increase" for signal in self._signals],
                 "kept": [signal.kept for signal in self._signals],
                 "unit": [float(signal.unit) for signal in self._signals],
-            }
+            },
+            schema={"metric": pl.String, "counts": pl.Boolean, "kept": pl.Float64, "unit": pl.Float64},
         )
 
     @classmethod

@@ -145,7 +145,7 @@ def gathered_of(reading: Reading, first: int, start: int, kept: Kept | None, qua
     hours = reading.recorder.hours()
     nodes = hours.nodes
     scores = reading.scores(nodes)
-    at_risk, cause = _at_risk(
+    at_risk, cause = at_risk_arrays(
         pl.concat([*at_risk_in_parts(hours, pl.concat(reading.events))]), nodes, first, start, scores
     )
     contexts, context = _contexts(nodes, kept)
@@ -154,7 +154,7 @@ def gathered_of(reading: Reading, first: int, start: int, kept: Kept | None, qua
     return Gathered(Evidence(scores, at_risk, cause, context), costs, contexts, features, node_hours, quality)
 
 
-def _at_risk(
+def at_risk_arrays(
     rows: pl.DataFrame, nodes: Sequence[str], first: int, start: int, scores: Scores
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of every hour and node: whether it is at risk, and the number of a failure's kind."""
