@@ -75,7 +75,7 @@ from simulation.bench import (
 from simulation.judge import score
 from simulation.replay import brca, lung, lung_times, philly, titan, titan_times
 from simulation.run import processes
-from tenant_client.advice import changes, expectations, explanation, hints, replacement, told
+from tenant_client.advice import changes, expectations, explanation, hints, replacement, resources, told
 from tenant_client.diagnosis.stragglers import waits, what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.records import fixes
@@ -111,6 +111,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant journal show": happened.Happened,
     "pharoah-tenant journal fix": fixes.Fixed,
     "pharoah-tenant expectations": expectations.Report,
+    "pharoah-tenant resources": resources.Resources,
     "pharoah-tenant diagnose": told.Told,
     "pharoah-tenant explain": explanation.Explanation,
     "pharoah-tenant path": route.Routes,
