@@ -1,4 +1,4 @@
-"""What a job is to be expected to use of a host, from the tenant's own earlier runs of the same workload, and what it did.
+"""What a job is expected to use of a host, by the tenant's own earlier runs of the same workload, and what it used.
 
 Runs are alike if their descriptors agree in all but software (`exact`), else in the structure of the model
 (`structure`), each with as many ranks on a host. Of each quantity the geometric mean is expected, with a 95% prediction

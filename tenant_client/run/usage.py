@@ -1,7 +1,7 @@
-"""Measures what the ranks on this host use, from /proc: memory, bytes sent, processor time. The job does nothing for it.
+"""Measures what the ranks on this host use, from /proc: memory, bytes sent, processor time. The job does nothing.
 
-Peaks of memory are the kernel's own for a rank (`VmHWM`), and the highest seen for its workers, which come and go. Bytes
-are those of all interfaces in the network of the ranks' processes, the loopback too: traffic of other programs
+Peaks of memory are the kernel's own for a rank (`VmHWM`), and the highest seen for its workers, which come and go.
+Bytes are those of all interfaces in the network of the ranks' processes, the loopback too: traffic of other programs
 there is among them. They count from the first look after a step to the last one, so that loading is not in them.
 """
 
