@@ -274,7 +274,7 @@ class _Marginals:
     @property
     def settings(self) -> int:
         """S."""
-        return self.likelihood.shape[2] * self.prior.shape[1]
+        return int(self.likelihood.shape[2] * self.prior.shape[1])
 
     def learn(self, blocks: Sequence[Block]) -> None:
         """Works out those that are not known yet."""
