@@ -1,4 +1,4 @@
-"""A node's own failures shift its hazard within its context: a lemon's lease is in danger, an average one's as before."""
+"""Own failures shift the hazard of a node within its context: a lemon is in danger, an average one as before."""
 
 from collections.abc import Sequence
 from pathlib import Path
