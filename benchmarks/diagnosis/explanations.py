@@ -4,17 +4,18 @@
 
 A case is a line of `explanations/cases.jsonl` or `published.jsonl`; README.md there says what it has. The tenant's
 lines are diagnosed as logs are, so that part is the tool's own work; findings, hints, own runs, tests and the bundle's
-verdict come in as the case has them. The halves are split by a hash of the case's name: weights were set on the seen one.
+verdict come in as the case has them. The halves are split by a hash of the case's name: weights were set on the seen
+one.
 
-`--of folders` scores the cases of `two_sided/` instead, which others wrote: the tenant's half is diagnosed, and of
-what a diagnosis of the provider's half says about hosts of the job a hint is made, 10 times the usual hazard, half an
-hour before the end. Their halves are every other name of the sorted list, the first one seen; a half is scored without
-reading the other.
+`--of folders` scores the cases of `two_sided/` instead, which others wrote: the tenant's half is diagnosed, and of the
+provider's half hints about the job's hosts are made (`provider_half`). Their halves are every other name of the sorted
+list, the first one seen; a half is scored without reading the other.
 """
 
 import argparse
 import hashlib
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.diagnosis import two_sided
-from benchmarks.diagnosis.answers import Answer
+from benchmarks.diagnosis.provider_half import hints_of
 from tenant_client.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts
 from tenant_client.advice.explanation import Explanation, FailureSide, explain
 from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, gather
@@ -93,14 +94,7 @@ _RIGHT = {
     "scheduler": ("ended", "undecided"),
     "job": ("code", "software"),
 }
-_SUSPECTED = {
-    "gpu": "memory",
-    "interconnect": "interconnect",
-    "network": "interconnect",
-    "node": "host",
-    "host_memory": "host",
-    "storage": "storage",
-}
+_NAMES_RANKS = re.compile(r"\[?\b[Rr]ank ?:? ?(\d{1,5})\b")
 
 
 def labelled_folders(half: str = "both") -> Iterator[tuple[Case, FailureFacts]]:
@@ -109,12 +103,16 @@ def labelled_folders(half: str = "both") -> Iterator[tuple[Case, FailureFacts]]:
         if half not in ("both", ("seen", "unseen")[place % 2]):
             continue
         causes = ("undecided", "ended") if case.side == "nobody" else _RIGHT[case.organ]
-        tenant, provider = (diagnose(gather([case.folder / half]).evidence) for half in ("tenant", "provider"))
-        suspected = _SUSPECTED.get(two_sided.organ_of(Answer(provider.reason)), "")
+        tenant = diagnose(gather([case.folder / "tenant"]).evidence)
         files = (case.folder / "tenant").rglob("*")
-        is_own = any(provider.host in file.read_text(errors="replace") for file in files if file.is_file())
-        hints = (HintFact(suspected, 5.0, 10.0, 0.5),) if suspected and is_own else ()
-        facts = FailureFacts(tenant.reason, tenant.sentence if tenant.root or tenant.symptom else "", hints=hints)
+        text = "\n".join(file.read_text(errors="replace") for file in files if file.is_file())
+        ranks = 1 + max(map(int, _NAMES_RANKS.findall(text)), default=-1)
+        facts = FailureFacts(
+            tenant.reason,
+            tenant.sentence if tenant.root or tenant.symptom else "",
+            hints=hints_of(case.folder / "provider", text),
+            ranks=ranks or None,
+        )
         yield {"id": case.folder.name, "right": {"causes": causes, "side": case.side}}, facts
 
 

@@ -1,9 +1,10 @@
 """Python tracebacks out of a stream of lines, also where several ranks write at once.
 
 A traceback is followed by what precedes its header on the line (`[rank3]: `, `node01: `, nothing), so that ranks with a
-label do not mix. Tracebacks that `During handling …` or `… direct cause` join form one chain, oldest first. Where PyTorch
-raises again what a worker or a replica raised (torch/_utils.py, ExceptionWrapper), the original stands at the wrapper's place. Without
-a header a frame opens one: syntax errors have none. What never ends is dropped after `_PATIENCE` foreign lines.
+label do not mix. Tracebacks that `During handling …` or `… direct cause` join form one chain, oldest first. Without a
+header a frame opens one: syntax errors have none. What never ends is dropped after `_PATIENCE` foreign lines. Where
+PyTorch raises again what a worker or a replica raised (torch/_utils.py, ExceptionWrapper), the original's text stands
+in the place of the wrapper.
 """
 
 import re
