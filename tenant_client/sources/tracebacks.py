@@ -18,7 +18,7 @@ _MOST_LINKS = 16
 
 _TIME = re.compile(r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?\s?", re.ASCII)
 _HEADER = re.compile(r"(?P<original>Original )?Traceback \(most recent call last\)")
-_WRAPPER = re.compile(r": Caught \w+ in (?:\w+ )*(?:worker process|replica)\b")
+_WRAPPER = re.compile(r": Caught \w+ .+\.$")
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+(?:, in (?P<function>.*))?')
 _LONE_FRAME = re.compile(r'^(?P<prefix>(?:\S{1,80}[:\])] ?)?)(?: {2}| {4}| {6})?File "[^"]*", line \d+(?:, in .*)?$')
 _FINAL = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::(?: .*)?)?$")
