@@ -12,10 +12,12 @@ from provider_server.analysis.metric_worth import Evidence, Fitted, Scores, chan
 from provider_server.fleet.telemetry.prometheus import PrometheusSettings
 from provider_server.fleet.telemetry.quality import Tally
 from provider_server.fleet.telemetry.recipe import FAILURES, Ingredient, Recipe, load
+from provider_server.learning.hardware import WARM_UP_H
 from provider_server.learning.recipe import SLOW_S, Cost, Gathered, Reading, advise
-from tests.provider_server.test_buildup import ECC, FLAPS, HEAT, fleet, level, row, summary
+from provider_server.verbs.telemetry import HOURS
+from tests.provider_server.test_buildup import ECC, FLAPS, HEAT, after, fleet, level, row, summary
 from tests.provider_server.test_telemetry_prometheus import ask, matrix, played
-from tests.provider_server.test_verbs_telemetry import END, HOURS, START, WARM_UP_H, call, told, write
+from tests.provider_server.test_verbs_telemetry import END, START, call, told, write
 
 NODES = 40
 THREE = (ECC, FLAPS, HEAT)
@@ -59,7 +61,8 @@ def test_levels_of_some_metrics_are_those_that_build_up_makes_of_them_alone(
     alone = BuildUp(table=[one for one in signals() if one.metric in some])
     expected = []
     for hour, values in enumerate(drifting(HOURS_SEEN)):
-        shown = alone.add(summary(hour, {key: value for key, value in values.items() if key[1] in some}))
+        chosen = {key: value for key, value in values.items() if key[1] in some}
+        shown = alone.add(summary(hour, chosen or values))
         expected.append(dict(shown.select("node", "level").iter_rows()))
     levels = scores.levels(some)
     assert levels.tolist() == [[one.get(f"n{number}", 0) for number in range(16)] for one in expected]
@@ -75,12 +78,10 @@ def test_thresholds_are_counted_from_each_on() -> None:
 def test_what_is_no_longer_asked_for_is_no_silence_and_holds_up_no_level() -> None:
     build = BuildUp()
     both = {**fleet(ECC), **fleet(FLAPS), ("n0", ECC): 1e4}
-    for hour in range(3):
-        shown = build.add(summary(hour, both))
-    assert level(shown) == 3
+    assert level(after(build, [summary(hour, both) for hour in range(3)])) == 3
     careless, told_so = (BuildUp.resumed(build.state(), table=table) for table in (None, signals_of({FLAPS, "xid"})))
-    for hour in range(3, 40):
-        held, free = (one.add(summary(hour, fleet(FLAPS))) for one in (careless, told_so))
+    hours = [summary(hour, fleet(FLAPS)) for hour in range(3, 40)]
+    held, free = after(careless, hours), after(told_so, hours)
     assert (row(held, "n0")["status"], level(held)) == ("stale", 3)  # a series that vanished lowers no level
     assert (row(free, "n0")["status"], level(free)) == ("fresh", 0)
 
@@ -105,9 +106,9 @@ def planted(failures_of_a: int, hours: int = 700) -> Evidence:
     cause[(rng.random(cause.shape) < 0.005) & at_risk] = 1
     raised = scores.levels(["b"]) > 0
     cause[1:][(raised[:-1]) & (rng.random(raised[1:].shape) < 0.2)] = 1
-    hour, node = np.nonzero(scores.levels(["a"])[:-1] > 0)
-    some = rng.permutation(len(hour))[:failures_of_a]
-    cause[hour[some] + 1, node[some]] = 0
+    places = np.argwhere(scores.levels(["a"])[:-1] > 0)
+    for hour, node in places[rng.permutation(len(places))[:failures_of_a]].tolist():
+        cause[hour + 1, node] = 0
     return Evidence(scores, at_risk, cause, np.zeros(NODES, np.intp))
 
 

@@ -82,10 +82,12 @@ def test_each_attempt_is_kept_by_itself() -> None:
     recorder = UsageRecorder(lambda number, usage: kept.append((number, usage)))
     own = os.getpid()
     recorder.look(100.0, 1, at(1, own))
-    recorder.look(101.0, 1, at(2, own))
-    recorder.look(102.0, 2, at(1, own))
-    recorder.keep(103.0)
-    assert [(number, usage.steps) for number, usage in kept] == [(1, 0), (1, 1), (2, 0)]
+    recorder.look(130.0, 1, at(2, own))
+    assert kept == []
+    recorder.look(170.0, 1, at(4, own))
+    recorder.look(171.0, 2, at(1, own))
+    recorder.keep(172.0)
+    assert [(number, usage.steps) for number, usage in kept] == [(1, 3), (1, 3), (2, 0)]
     assert kept[-1][1].rank_bytes > 1 << 20
 
 
