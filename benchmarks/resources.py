@@ -1,10 +1,10 @@
 """How well earlier runs tell what an example job needs: each run held out in turn. JSON on stdout.
 
-    python -m benchmarks.resources [RUNS]
+    python -m benchmarks.resources [RUNS] [JOB]…
 
-Runs every example job (`torchrun`, two ranks on this machine, 20 steps) RUNS times (default 3) with other seeds, with
-the hook and `UsageMeter` beside it, as `pharoah-tenant run` has them. Each run is then predicted from the other runs of
-the same job. `right` counts expected values within 20%, `covered` 95% intervals that held what was measured.
+Runs every example job, or those named, RUNS times (default 3) with other seeds (`torchrun`, two ranks here, 20 steps),
+with the hook and `UsageMeter` beside it, as `pharoah-tenant run` has them. Each run is then predicted from the other
+runs of the same job. `right` counts expected values within 20%, `covered` 95% intervals that held what was measured.
 Each run has a network of its own, whose loopback no other program uses: that needs the right to make namespaces.
 Processor time is that of a machine that is as busy as it is.
 """
@@ -83,9 +83,9 @@ def held_out(job: str, usages: list[Usage]) -> Figure:
 def main() -> None:
     """All jobs, in turns, so that a busy hour is shared by all."""
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    usages: dict[str, list[Usage]] = {job: [] for job in JOBS}
+    usages: dict[str, list[Usage]] = {job: [] for job in sys.argv[2:] or JOBS}
     for seed in range(runs):
-        for job in JOBS:
+        for job in usages:
             usages[job].append(measured(job, seed))
             sys.stderr.write(f"{job} {seed}: {usages[job][-1]}\n")
     rows = [held_out(job, found) for job, found in usages.items()]

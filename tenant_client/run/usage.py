@@ -57,7 +57,9 @@ class UsageMeter:
         if first is None or now.step < first.step:
             self._first = now
         elif now.step > first.step:
-            sent, cpu_s = max(0.0, now.sent_bytes - first.sent_bytes), max(0.0, now.cpu_s - first.cpu_s)
+            sent, cpu_s = now.sent_bytes - first.sent_bytes, now.cpu_s - first.cpu_s
+            if min(sent, cpu_s) < 0:  # a rank ended while it was read
+                return
             self.usage = replace(self.usage, steps=now.step - first.step, sent_bytes=sent, cpu_s=cpu_s)
 
 

@@ -73,6 +73,11 @@ def test_peaks_are_the_highest_and_rates_count_from_the_first_step(tmp_path: Pat
     process(tmp_path, 12, peak_kb=9000, own_pages=20, ticks=250, sent=4050)
     meter.look(at(7, 10, 11))
     assert meter.usage == Usage(2, 3000 * 1024.0, 100 * 4096.0, 4, 4000.0, 2.5)
+    before = meter.usage
+    process(tmp_path, 11, peak_kb=1, own_pages=0, ticks=0, sent=0)
+    (tmp_path / "10/net/dev").write_text("")  # it ends while it is read
+    meter.look(at(8, 10, 11))
+    assert meter.usage == before
     meter.look(at(9, 10))  # the other rank has ended: what one used is no rate of two
     assert meter.usage.steps == 4
 
