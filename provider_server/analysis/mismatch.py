@@ -317,15 +317,18 @@ def _main_effects(
 def _as_counts(witness: _Witness, rate: Floats, log_prior: Floats) -> tuple[Floats, Floats]:
     """Counts and variances of noise, both (P,), that pull main effects as strongly as the pairs do, θ integrated out.
 
-    They give the log likelihood of log λκ the slope and curvature that p(y | λκ) = ∫ p(y | λκθ) p(θ) dθ has.
+    They give the log likelihood of log λκ the slope that p(y | λκ) = ∫ p(y | λκθ) p(θ) dθ has, and its curvature as far
+    as a count can have it: no more than Poisson's. The slope is kept whatever the curvature, since main effects rest
+    where slopes add up to nothing; a pair of .2 expected failures that had one pulled as if it had had .4.
     """
     width, expected = 0.1, rate * witness.exposure
     low, middle, high = (
         logsumexp(witness.at(np.log(rate) + shift) + log_prior, axis=1) for shift in (-width, 0.0, width)
     )
     slope = (high - low) / (2.0 * width)
-    curvature = np.maximum((2.0 * middle - low - high) / width**2, np.abs(slope) + 1e-9)
-    return expected * (1.0 + slope / curvature), np.maximum(expected**2 / curvature - expected, 0.0)
+    bend = np.maximum((2.0 * middle - low - high) / width**2, np.abs(slope) + 1e-9)
+    curvature = np.minimum(bend, expected)
+    return expected * (1.0 + slope / curvature), expected**2 / curvature - expected
 
 
 def _marginal(witness: _Witness, base: _Baseline) -> Floats:
