@@ -118,6 +118,24 @@ def test_an_error_that_reports_what_a_program_sees_accuses_nobody_by_itself() ->
     assert [explain(facts).cause for facts in hinted] == [FailureCause.GPU, FailureCause.HOST]
 
 
+@pytest.mark.parametrize(
+    ("reason", "sentence", "hints", "cause"),
+    [
+        ("illegal_memory_access", "an illegal memory access; the same on 2 ranks", (), FailureCause.CODE),
+        ("peer_lost", "connect to 10.0.0.1 failed : Connection refused", (STRONG,), FailureCause.UNDECIDED),
+        ("peer_lost", "connect to 10.0.0.1 failed : Connection timed out", (STRONG,), FailureCause.NETWORK),
+        ("cuda_error", "CUDA error: system not yet initialized", (), FailureCause.HOST),
+        ("network_error", "ibv_reg_mr failed with error Cannot allocate memory", (), FailureCause.UNDECIDED),
+        ("gpu_out_of_memory", "Tried to allocate more than 1EB memory.", (), FailureCause.UNDECIDED),
+        ("gpu_out_of_memory", "Tried to allocate 2.00 GiB.", (), FailureCause.CAPACITY),
+    ],
+)  # fmt: skip
+def test_words_of_an_error_weigh_beside_its_reason(
+    reason: str, sentence: str, hints: tuple[HintFact, ...], cause: FailureCause
+) -> None:
+    assert explain(FailureFacts(reason, sentence, hints=hints)).cause is cause
+
+
 def test_a_hung_job_that_was_stopped_was_not_simply_ended() -> None:
     stopped = FailureFacts(is_stopped=True)
     hung = replace(stopped, findings=(FindingFact("communication_hang", (), "all ranks wait"),))
