@@ -68,7 +68,7 @@ def by_context(
     target, wanted = aim
     place, variances = edges.index(target), noise_variance.tolist()
     scores = [_score(own, place, wanted, variance) for own, variance in zip(counts, variances, strict=True)]
-    p_values = norm.cdf(scores)
+    p_values = np.asarray(norm.cdf(scores), np.float64)
     missed = false_discovery_control(p_values) <= FALSE_SHARE
     found = []
     rows = zip(contexts, counts, variances, p_values.tolist(), missed.tolist(), strict=True)

@@ -116,7 +116,8 @@ def _lines(row: ContextRow, view: ExpectationsView) -> list[str]:
         f"{one['goodput']:.0%} in {one['share']:.0%} ({one['low']:.0%} to {one['high']:.0%})" for one in row["attained"]
     )
     between = "; ".join(
-        f"{one['share']:.0%} of job-weeks below {one['low']:.0%} to {one['high']:.0%}" for one in row["quantiles"]
+        f"lowest {one['share']:.0%}: up to {one['low']:.0%} at least, {one['high']:.0%} at most"
+        for one in row["quantiles"]
     )
     return [
         f"{row['name'] or row['context'][:12]}: {said}: {total}, p = {row['p_value']:.1g}",
