@@ -23,10 +23,9 @@ from crypto.ids import Digest, MaskPublicKey, RoundId
 from federation.protocol.attendance import Shares, honest_of
 from federation.protocol.causes import Domain
 from federation.protocol.life_table import Dimension, LifeTable
-from federation.protocol.subjects import OPTIONAL, Subject
+from federation.protocol.subjects import OPTIONAL, TOKEN_DIMENSIONS, Subject
 
 HOURS_PER_WEEK = 168
-TOKEN_DIMENSIONS = frozenset({"workload", "context", "context_level", "part"})
 MAX_NAME_CHARACTERS = 64
 MAX_WORDS = 2**22  # 32 MiB: a contribution fits a message with room to spare
 LONGEST_HORIZON = 104

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
+TOKEN_DIMENSIONS = frozenset({"workload", "context", "context_level", "part"})
+
 
 class Subject(StrEnum):
     """What a marginal counts."""

@@ -20,7 +20,6 @@ from federation.protocol.noise import gaussian_scale
 from federation.protocol.plan import (
     HOURS_PER_WEEK,
     MAX_WORDS,
-    TOKEN_DIMENSIONS,
     Marginal,
     MaskTrustee,
     Mechanism,
@@ -32,7 +31,7 @@ from federation.protocol.plan import (
 )
 from federation.protocol.privacy_cost import noise_scales
 from federation.protocol.round_messages import LADDER_LABELS
-from federation.protocol.subjects import OBSERVED_LEVELS, OPTIONAL, Subject, norms
+from federation.protocol.subjects import OBSERVED_LEVELS, OPTIONAL, TOKEN_DIMENSIONS, Subject, norms
 from provider_server.fleet.leases import Lease
 
 LEAST_SCALE = 3.0  # of a part of a tenant's Gaussian noise: sums of smaller ones are not priced as one Gaussian

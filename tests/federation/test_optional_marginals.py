@@ -5,9 +5,9 @@ import math
 import pytest
 
 from federation.protocol.causes import Domain
-from federation.protocol.plan import TOKEN_DIMENSIONS, Marginal, Mechanism, PlanDimension
+from federation.protocol.plan import Marginal, Mechanism, PlanDimension
 from federation.protocol.privacy_cost import noise_scales, plan_loss, zcdp_rho
-from federation.protocol.subjects import OPTIONAL, Subject, norms
+from federation.protocol.subjects import OPTIONAL, TOKEN_DIMENSIONS, Subject, norms
 from tests.support.changing import replace
 from tests.support.plans import small_plan
 
