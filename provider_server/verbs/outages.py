@@ -51,7 +51,7 @@ def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
         raise typer.BadParameter(f"the window from hour {start_h:g} to {end_h:g} is empty; see --start and --end")
     found = spells(read.rows, nodes, start_h, end_h, asked.kinds)
     if not found.spells["failed"].any():
-        raise nothing_yet(f"no failure in {found.at_risk_h:,.0f} node-hours at risk")
+        raise nothing_yet(f"no failure in {found.at_risk_h:,.0f} node-hours at risk{_kinds(read.rows, asked.kinds)}")
     model = fit_probation(found)
     if home:
         keep_model(home, msgspec.structs.replace(model, source=f"{file.name}: {counted_as(len(nodes), 'node')}"))
@@ -61,6 +61,14 @@ def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
     if not as_json:
         say(*(f"left out: {text}" for text in row["left_out"]))
     print_rows([row], outage_lines, as_json=as_json)
+
+
+def _kinds(outages: "pl.DataFrame", asked: Sequence[str]) -> str:
+    """What kinds there are, where kinds were asked for."""
+    if not asked:
+        return ""
+    classes = outages["kind"].str.split("/").list.first().unique().sort()
+    return f" of kind {', '.join(asked)}; the file has {', '.join(classes)}"
 
 
 def _nodes(outages: "pl.DataFrame", asked: Asked) -> list[str]:

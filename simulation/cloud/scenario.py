@@ -51,7 +51,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     as many times as often as the second says. `late_versions` of each archetype, the newest, begin half-way.
     `private_share` of the workloads have one owner each, `pinned_tenants` tenants run on one context alone. With
     `acme_mix`, reasons and lost node-hours follow Acme's Table 3; without, every reason of a domain is equally likely.
-    With `node_faults`, nodes have names and histories, and fail as those of a real fleet do (`node_faults`).
+    With `node_faults`, nodes have names and histories, and fail as those of a real fleet do (`node_faults`). With
+    `measured_clients`, tenants' rates and bursts follow published clients (`client_laws`), else Zipf's law.
     Noise is correlated over `horizon_weeks`, 1 for none, and opened in the weeks of a series that `openings` names, and
     in its last; in every week if it names none. Contributions are opened in up to `groups` groups.
     """
@@ -92,6 +93,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     late_versions: int = 0
     mismatch_blocks: int = 0
     node_faults: bool = False
+    measured_clients: bool = False
 
     def __post_init__(self) -> None:
         for key, (lowest, highest) in _RANGES.items():

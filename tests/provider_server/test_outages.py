@@ -258,7 +258,9 @@ def test_the_verb_tells_a_reader_what_is_wrong(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, ["hazard", "--events", str(file), *words])
         return result.exit_code, result.output
 
-    assert says("--kind", "software")[0] == 3
+    code, text = says("--kind", "software")
+    assert code == 3
+    assert "of kind software; the file has hw" in text
     assert says("--nodes", "1")[0] == 2
     assert says("--start", "9", "--end", "9")[0] == 2
     code, text = says()
