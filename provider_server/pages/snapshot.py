@@ -22,9 +22,11 @@ from federation.runtime.key_files import HomeError, read_key
 from provider_server.analysis.contexts import Context
 from provider_server.analysis.drift import Alarm
 from provider_server.fleet.leases import context_tokens
+from provider_server.fleet.parts import FabricParts
 from provider_server.learning import hardware, on_probation
 from provider_server.learning.hardware import Kept, label_of, levels_of
 from provider_server.learning.publication_gate import outlook
+from provider_server.pages.fabric import Votes
 from provider_server.rounds.grouping import TenantScores
 from provider_server.rounds.release import Release, from_bytes
 from provider_server.store.round_store import Answer, KeptRound, RoundState
@@ -63,6 +65,7 @@ class Snapshot:
     suspects: frozenset[TenantId]
     kept: Kept | None
     places: Mapping[str, ContextPlace]
+    votes: Votes | None = None
 
     def name(self, token: str) -> str:
         """A context for a person: what tells it from others, or the beginning of its token."""
@@ -105,8 +108,9 @@ def natural(text: str) -> list[tuple[int, str]]:
 class Reader:
     """Reads one store and one home, from any thread; HomeError where there is no federation in them."""
 
-    def __init__(self, home: Path, store: Store) -> None:
+    def __init__(self, home: Path, store: Store, parts: FabricParts | None = None) -> None:
         self._home = home
+        self._parts = parts
         self._store = store
         self._context_secret = read_key(home / "context.key")
         self._learnt: tuple[object, _Learnt] | None = None
@@ -134,6 +138,7 @@ class Reader:
             suspects=TenantScores.from_dict(note).suspects() if note else frozenset(),
             kept=kept,
             places=places(self._context_secret, learnt.epochs, kept),
+            votes=learnt.votes,
         )
 
     def _as_learnt(self, rounds: Sequence[KeptRound]) -> "_Learnt":
@@ -141,7 +146,7 @@ class Reader:
         newest = self._store.newest_bundle()
         state = newest[0] if newest else None, sum(one.state == RoundState.RELEASED for one in rounds)
         if self._learnt is None or self._learnt[0] != state:
-            self._learnt = state, _Learnt.of(self._store)
+            self._learnt = state, _Learnt.of(self._store, self._parts, self._context_secret)
         return self._learnt[1]
 
     def _seen(self, kept: KeptRound) -> SeenRound:
@@ -158,16 +163,18 @@ class _Learnt:
     releases: tuple[Release, ...]
     bundles: tuple[Bundle, ...]
     alarms: tuple[Alarm, ...]
+    votes: Votes | None
 
     @classmethod
-    def of(cls, store: Store) -> "_Learnt":
+    def of(cls, store: Store, parts: FabricParts | None, secret: bytes) -> "_Learnt":
         key = _provider_key(store.entries())
         releases = tuple(map(from_bytes, store.releases()))
         bundles = tuple(open_signed(Bundle, signed, key) for signed in store.bundles())
+        votes = Votes.of(parts, secret, releases, store.leases)
         if not releases:
-            return cls(releases, bundles, ())
+            return cls(releases, bundles, (), votes)
         leases = store.leases(0, releases[-1].plan.end_hour)
-        return cls(releases, bundles, outlook(releases, leases, bundles).alarms)
+        return cls(releases, bundles, outlook(releases, leases, bundles).alarms, votes)
 
     @cached_property
     def epochs(self) -> frozenset[int]:

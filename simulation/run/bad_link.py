@@ -143,7 +143,7 @@ def _line(port: int, guid: str, name: str, far_port: int) -> str:
 
 def counters(end_hour: int, hours: int = 24) -> Iterator[str]:
     """Symbol errors of every switch port over the hours before `end_hour`, as rows of telemetry."""
-    drawn = random.Random(2)
+    drawn = random.Random(2)  # noqa: S311 - no secret
     yield "time_s,metric,instance,device,value\n"
     for hour in range(end_hour - hours, end_hour):
         for switch, port in _ports():
@@ -171,7 +171,7 @@ def _uplinks() -> range:
 
 def week(tenants: int, start_hour: int) -> Iterator[Job]:
     """Jobs of a node in each of four units, on all nodes at once, one after the other; a tenant's in turn."""
-    drawn, turn = random.Random(1), 0
+    drawn, turn = random.Random(1), 0  # noqa: S311 - no secret
     for slot in range(int(HOURS_PER_WEEK / (JOB_H + GAP_H))):
         for units in _places(drawn):
             nodes = tuple(node(*place) for place in units)
@@ -188,9 +188,7 @@ def _places(drawn: random.Random) -> Iterator[list[tuple[int, int]]]:
             yield [(unit, number) for unit in units[first : first + JOB_NODES]]
 
 
-def _stall(
-    drawn: random.Random, places: list[tuple[int, int]], nodes: tuple[str, ...]
-) -> tuple[str, str, int] | None:
+def _stall(drawn: random.Random, places: list[tuple[int, int]], nodes: tuple[str, ...]) -> tuple[str, str, int] | None:
     """Where a job stalls: between two neighbours, at the bad leaf or, of another cause, anywhere."""
     units = [unit for unit, _ in places]
     hit = BAD_UNIT in units and drawn.random() < STALLS
