@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from provider_server.analysis.slow_contexts import slow_contexts
-from provider_server.fleet.leases import Lease
-from provider_server.fleet.parts import FabricParts
-from provider_server.learning.votes import SuspectedPart, suspected
-from provider_server.rounds.planning import SPEED, VOTES, MarginalSpec
+from provider_server.learning.votes import SuspectedPart
+from provider_server.pages.snapshot import Votes, natural, newest_with
+from provider_server.rounds.planning import SPEED
 from provider_server.rounds.release import Release
 
 MOST_NODES, MOST_SUSPECTS = 4, 12
@@ -88,39 +87,6 @@ class SpeedView:
     contexts: tuple[PaceView, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Votes:
-    """What the newest release with votes says; `release` None before there is one."""
-
-    parts: FabricParts
-    release: Release | None
-    suspects: tuple[SuspectedPart, ...]
-
-    @classmethod
-    def of(
-        cls,
-        parts: FabricParts | None,
-        secret: bytes,
-        releases: Sequence[Release],
-        leases: Callable[[float, float], Sequence[Lease]],
-    ) -> "Votes | None":
-        """None without a fabric."""
-        if parts is None:
-            return None
-        newest = newest_with(VOTES, releases)
-        if newest is None:
-            return cls(parts, None, ())
-        plan = newest.plan
-        counted = leases(plan.first_hour, plan.end_hour)
-        return cls(parts, newest, suspected(newest, counted, parts, parts.tokens(secret, plan.epoch)))
-
-
-def newest_with(spec: MarginalSpec, releases: Sequence[Release]) -> Release | None:
-    """The newest release that has an optional marginal."""
-    has = [one for one in releases if spec.name in [marginal.name for marginal in one.plan.marginals]]
-    return has[-1] if has else None
-
-
 def fabric(seen: Votes | None) -> FabricView | None:
     """None without a fabric."""
     if seen is None:
@@ -150,7 +116,7 @@ def fabric(seen: Votes | None) -> FabricView | None:
 
 
 def _part(rail: int, switch: str, one: SuspectedPart | None, nodes: Sequence[str]) -> PartView:
-    shown, left = tuple(nodes[:MOST_NODES]), max(0, len(nodes) - MOST_NODES)
+    shown, left = tuple(sorted(nodes, key=natural)[:MOST_NODES]), max(0, len(nodes) - MOST_NODES)
     if one is None:
         return PartView(rail, switch, NO_COUNT, None, None, None, shown, left)
     standing = SUSPECTED if one.is_named else NOT_SUSPECTED

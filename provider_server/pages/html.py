@@ -72,12 +72,12 @@ def number(value: float | None) -> str:
 
 
 def whole(value: float) -> str:
-    """Without digits behind the point, and never as minus nothing.
+    """Without digits behind the point.
 
-    >>> whole(41.7), whole(-0.2)
-    ('42', '0')
+    >>> whole(41.7), whole(-12.2)
+    ('42', '−12')
     """
-    return f"{round(value) + 0:,}"
+    return f"{round(value):,}".replace("-", "−")
 
 
 def percent(value: float) -> str:

@@ -7,7 +7,7 @@ contexts, and never `signing.key`.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,13 +21,14 @@ from federation.runtime.clock import now_hour
 from federation.runtime.key_files import HomeError, read_key
 from provider_server.analysis.contexts import Context
 from provider_server.analysis.drift import Alarm
-from provider_server.fleet.leases import context_tokens
+from provider_server.fleet.leases import Lease, context_tokens
 from provider_server.fleet.parts import FabricParts
 from provider_server.learning import hardware, on_probation
 from provider_server.learning.hardware import Kept, label_of, levels_of
 from provider_server.learning.publication_gate import outlook
-from provider_server.pages.fabric import Votes
+from provider_server.learning.votes import SuspectedPart, suspected
 from provider_server.rounds.grouping import TenantScores
+from provider_server.rounds.planning import VOTES, MarginalSpec
 from provider_server.rounds.release import Release, from_bytes
 from provider_server.store.round_store import Answer, KeptRound, RoundState
 from provider_server.store.store import Store, reporting
@@ -51,6 +52,39 @@ class SeenRound:
     state: RoundState
     answered: frozenset[TenantId]
     trustees_answered: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Votes:
+    """What the newest release with votes says; `release` None before there is one."""
+
+    parts: FabricParts
+    release: Release | None
+    suspects: tuple[SuspectedPart, ...]
+
+    @classmethod
+    def of(
+        cls,
+        parts: FabricParts | None,
+        secret: bytes,
+        releases: Sequence[Release],
+        leases: Callable[[float, float], Sequence[Lease]],
+    ) -> "Votes | None":
+        """None without a fabric."""
+        if parts is None:
+            return None
+        newest = newest_with(VOTES, releases)
+        if newest is None:
+            return cls(parts, None, ())
+        plan = newest.plan
+        counted = leases(plan.first_hour, plan.end_hour)
+        return cls(parts, newest, suspected(newest, counted, parts, parts.tokens(secret, plan.epoch)))
+
+
+def newest_with(spec: MarginalSpec, releases: Sequence[Release]) -> Release | None:
+    """The newest release that has an optional marginal."""
+    has = [one for one in releases if spec.name in [marginal.name for marginal in one.plan.marginals]]
+    return has[-1] if has else None
 
 
 @dataclass(frozen=True, eq=False)

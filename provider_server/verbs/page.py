@@ -61,9 +61,7 @@ def plans(home: Path, database: str | None, now_h: float) -> "PlansView | None":
     return PlansView(
         max(one.hour for one in reports),
         tuple(
-            PlacedView(
-                row["node"], row["jobs"], row["failures_per_1000_node_hours"], row["times_usual"], row["reason"]
-            )
+            PlacedView(row["node"], row["jobs"], row["failures_per_1000_node_hours"], row["times_usual"], row["reason"])
             for row in rows
         ),
         sum(row["jobs"] == SHORT for row in rows),
