@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from provider_server.pages.plans import PlansView
 
 SALT_BYTES = 16
-SHARE, BUDGET, HOURS, REPAIR_HOURS, AVAILABILITY = 0.2, 0.01, 6, 24.0, 0.99  # the defaults of the verbs
+REPAIR_HOURS, AVAILABILITY = 24.0, 0.99  # the defaults of `spares`
 
 
 def page(
@@ -52,9 +52,10 @@ def plans(home: Path, database: str | None, now_h: float) -> "PlansView | None":
     reports = node_reports.load(home / node_reports.FILE)
     if not reports:
         return None
-    rows = node_placement.placed(reports, on_probation.load(home), now_h, SHARE)
+    rows = node_placement.placed(reports, on_probation.load(home), now_h, node_placement.SHARE)
+    hours, budget = node_probes.HOURS, node_probes.BUDGET
     suspicions = {one.node: one.suspicion for one in reports if one.level}
-    visits = node_probes.probes(rows, suspicions, {}, busy_until(home, database, now_h), now_h, HOURS, BUDGET)
+    visits = node_probes.probes(rows, suspicions, {}, busy_until(home, database, now_h), now_h, hours, budget)
     known = [rate for row in rows if (rate := row["failures_per_1000_node_hours"]) is not None]
     rates = np.array(known + [float(np.mean(known or [0.0]))] * (len(rows) - len(known)))
     down = down_share(rates / PER_NODE_HOURS, np.full(len(rows), REPAIR_HOURS))
@@ -66,8 +67,8 @@ def plans(home: Path, database: str | None, now_h: float) -> "PlansView | None":
         ),
         sum(row["jobs"] == SHORT for row in rows),
         tuple(VisitView(**visit) for visit in visits),
-        BUDGET,
-        HOURS,
+        budget,
+        hours,
         spares_needed(down, float(down.mean()), AVAILABILITY),
         round(float(down.sum()), 3),
         AVAILABILITY,
