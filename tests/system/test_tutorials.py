@@ -47,7 +47,7 @@ def test_every_command_runs_and_prints_what_the_tutorial_shows(tutorial: Path, t
         needs.program(str(ALONE[tutorial.stem]))
     parts = BLOCK.findall(tutorial.read_text(encoding="utf-8"))
     scripts = [text for kind, text in parts if kind == "sh"]
-    timed = "echo $SECONDS >> seconds.txt"
+    timed = f"echo $SECONDS >> {tmp_path}/seconds.txt"
     script = "\n".join(f"{text}\n{timed}; echo; echo '{END.format(n)}'" for n, text in enumerate(scripts))
     said = run(script, tools, tmp_path)
     if tutorial.stem in {*ALONE, "bad-link"}:
