@@ -60,7 +60,7 @@ def lease_paths(
     logs: Sequence[Path] = (),
     refused: Callable[[SourceError], None] = lambda error: None,
 ) -> LeasePaths:
-    """Of the lease, or the start of its name; `refused` hears of each dump that cannot be read."""
+    """Of a lease, or of logs alone where its name is ""; `refused` hears of each dump that cannot be read."""
     files = [*run_files(home, lease), *logs]
     dumps = [file for file in files if rank_in_name(file.name) is not None]
     topology = read_topology(file for file in files if file not in dumps)
@@ -71,15 +71,15 @@ def lease_paths(
 
 def run_files(home: Path, lease: str) -> list[Path]:
     """What the newest attempt of the lease has left, if it has."""
-    runs = [one for one in (home / "runs").glob("*") if one.is_dir() and one.name.startswith(lease)]
+    runs = [one for one in (home / "runs").glob("*-*") if one.is_dir() and one.name.rpartition("-")[0] == lease]
     return files_of(max(runs, key=lambda one: one.stat().st_mtime), ()) if runs else []
 
 
 def _journalled(home: Path, lease: str, now_h: float) -> tuple[Sequence[Mapping[str, object]], list[Hint]]:
-    """Findings of the newest attempt of the lease, and its open hints; none without a journal."""
-    if not (home / "tenant.db").exists():
+    """Findings of the newest attempt of the lease, and its open hints; none without a lease."""
+    if not lease:
         return (), []
     with closing(open_database(home / "tenant.db")) as connection:
-        own = [one for one in Attempts(connection).list() if one.unit.startswith(lease)]
+        own = [one for one in Attempts(connection).list() if one.unit == lease]
         hints = list(standing(HintLog(connection).hints(lease), now_h))
     return (own[-1].findings if own else ()), hints

@@ -1,24 +1,22 @@
 """The verb that follows one rank's traffic to another's, as far as a tenant can see: `path`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from federation.runtime.console import AsJson, Force, InputFile, check_new
 from federation.runtime.route_options import UNKNOWN, Picture, show_routes
 from federation.runtime.screen import say
-from tenant_client.verbs.console import Home, failing, say_error, warn
-
-if TYPE_CHECKING:
-    pass
+from tenant_client.verbs.check import Lease, require
+from tenant_client.verbs.console import Home, Latest, failing, journalled, say_error, warn
 
 
 def path(
-    lease: Annotated[str, typer.Argument(help="The lease, or the start of its name.")],
     home: Home,
     start_rank: Annotated[int, typer.Option("--from", min=0, help="The rank where the path begins.")],
     end_rank: Annotated[int, typer.Option("--to", min=0, help="The rank where it ends.")],
+    lease: Lease = "",
     log: Annotated[
         list[Path] | None,
         typer.Option(
@@ -29,13 +27,14 @@ def path(
     ] = None,
     out: Picture = None,
     *,
+    latest: Latest = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the way between two ranks: GPU, network card, channel, and what speaks against each. Nothing is sent.
 
-    Read are the lease's run directory and --log: output of a job with NCCL_DEBUG=INFO, and flight recorder dumps. What
-    lies between two cards is the provider's to know; `pharoah-provider path` is its half.
+    Read are the lease's run directory and --log: output of a job with NCCL_DEBUG=INFO, and flight recorder dumps. No
+    lease is needed with --log. What lies between two cards is the provider's to know: `pharoah-provider path`.
 
     Exit code 0: nothing speaks against a hop. 1: something does. 3: no log or dump names one of the ranks.
     """
@@ -44,10 +43,13 @@ def path(
     from tenant_client.diagnosis.diagnose import files_in
     from tenant_client.run.lease_paths import lease_paths
 
+    if not log:
+        require(lease, latest=latest)
+    unit = _found(home, lease) if lease or latest else ""
     with failing(), reporting():
         check_new(out, force=force)
         logs = [file for one in log or () for file, _ in files_in(one)]
-        paths = lease_paths(home, lease, now_hour(), logs, lambda error: warn(str(error)))
+        paths = lease_paths(home, unit, now_hour(), logs, lambda error: warn(str(error)))
     graph = paths.graph
     for rank in (start_rank, end_rank):
         if not graph.knows(rank):
@@ -60,3 +62,14 @@ def path(
     with failing():
         code = show_routes(found, out, as_json=as_json)
     raise typer.Exit(code)
+
+
+def _found(home: Path, beginning: str) -> str:
+    """The lease whose name begins like this, by the journal; the newest one without a beginning."""
+    from contextlib import closing
+
+    from tenant_client.records.database import open_database
+    from tenant_client.records.journal import Journal
+
+    with failing(), closing(open_database(journalled(home))) as connection:
+        return Journal(connection).find(beginning)
