@@ -152,9 +152,8 @@ class _Hazards:
 
     def findings(self, more: More) -> tuple[RateFinding, ...]:
         """With those that tenants filed elsewhere."""
-        told = self.rates
-        failing = Estimate(told.value * np.exp(more.log_more), np.hypot(told.log_sd, more.log_sd))
-        middle, (low, high) = failing.value, failing.interval()
+        middle, log_sd = self.rates.value * np.exp(more.log_more), np.hypot(self.rates.log_sd, more.log_sd)
+        low, high = Estimate(middle, log_sd).interval()
         return tuple(
             RateFinding(self.levels[c], self.bands[b], float(middle[c, b]), float(low[c, b]), float(high[c, b]))
             for c, b in zip(*self.known, strict=True)
@@ -254,9 +253,8 @@ class _Pairs:
         cells = found.workload, found.context
         log_rate = np.log(np.maximum(share, np.finfo(float).tiny) * found.ratio * found.expected / self.explained)
         place = (log_rate - LOG_FACTOR[0]) / (LOG_FACTOR[1] - LOG_FACTOR[0])
-        log_counted = np.log(np.maximum(self.by_factor[cells], np.finfo(float).tiny))
-        fewer = np.minimum(log_rate - LOG_FACTOR[0], 0.0)  # of so few, all count
-        total[cells] = np.exp(read_rows(log_counted, place[:, None])[:, 0] + fewer)
+        log_counted = np.log(np.maximum(self.by_factor[cells], np.finfo(float).tiny))  # of fewer than on the grid, all
+        total[cells] = np.exp(read_rows(log_counted, place[:, None])[:, 0] + np.minimum(log_rate - LOG_FACTOR[0], 0.0))
         return total
 
     def versions(self, leases: Sequence[Lease]) -> dict[str, Partition]:
@@ -294,10 +292,7 @@ def _fit_pairs(seen: Seen, hazards: _Hazards, kin: Sequence[Places], before: _Pa
 
 
 def _as_failures(found: Mismatches, hidden: Floats, looked: Floats) -> Mismatches:
-    """With what is expected in failures: hazards explain so many of each pair that are `hidden`, and that are seen.
-
-    What tenants counted is fitted over all that hazards explain.
-    """
+    """With what is expected in failures, where hazards explain so many of a pair that are `hidden` and `looked` at."""
     cells = found.workload, found.context
     expected = (found.told_rate * hidden[cells] + found.seen_rate * looked[cells]) / found.ratio
     return replace(found, expected=expected, expected_by_others=found.expected_by_others * expected / found.expected)
