@@ -21,6 +21,7 @@ from federation.runtime.clock import now_hour
 from federation.runtime.console import AsJson, CommandLine, Console, Force, InputFile, Verb, check_new, group
 from federation.runtime.screen import progress as progressing, say, show, show_json
 from federation.runtime.visible import counted_as, json_text
+from simulation.bench.context_verbs import goodput, slow
 from simulation.bench.verbs import bench
 from simulation.bench.world_verbs import world
 from simulation.run import engines
@@ -39,6 +40,8 @@ app = CommandLine(
 replay = group("replay", "Run the federation on real data and compare with the pooled analysis.")
 app.add_typer(replay)
 app.add_typer(bench)
+bench.command(cls=Verb)(slow)
+bench.command(cls=Verb)(goodput)
 bench.command(cls=Verb)(world)
 
 PASSWORD_BYTES, SALT_BYTES = 12, 16
@@ -187,6 +190,27 @@ def federation(
         show_json(held)
     else:
         show(_round_line(held))
+
+
+@app.command(cls=Verb, name="bad-link")
+def bad_link(
+    out: Annotated[Path, typer.Option(help="Folder for all homes and files.", show_default=False)],
+    *,
+    force: Force = False,
+) -> None:
+    """Found a federation of three tenants on a small fabric with a bad link, with a week of jobs that stall there.
+
+    Nothing runs when it ends: docs/tutorials/bad-link.md goes on from here.
+    """
+    with _console.failing():
+        check_new(out, force=force)
+    with _console.failing(), _homes(out) as root:
+        from simulation.run.bad_link import settle
+        from simulation.run.processes import Places, founded, last_week
+
+        with founded(places := Places(root, tenants=3, trustees=3)):
+            settle(places, (out / "homes").absolute(), last_week(), now_hour())
+    show(str(out / "homes"))
 
 
 def _round_line(result: "HeldHere") -> str:

@@ -245,6 +245,7 @@ class Record:
                 Votes(self._connection).cast(
                     Vote(self._unit, at_s / SECONDS_PER_HOUR, pair, None, f"flight recorder of attempt {self.number}")
                 )
+                self._ours.say(f"noted a vote for the way between {' and '.join(pair)}")
 
     def _say_known(self, paths: Sequence[Path], cause: AttemptCause) -> None:
         """Prints what is known to fail like this; the journal has the cause already, if somebody kills us here."""
