@@ -14,9 +14,9 @@ from crypto.codec import decode, digest, encode
 from crypto.errors import MemberRefused, PeerFault, PharoahError, PlanRefused, Refusal
 from crypto.ids import Digest, LeaseId, RoundId, TenantId
 from crypto.masking import Words, add_words
-from crypto.ristretto import RandomBytes
+from crypto.ristretto import Element, RandomBytes
 from crypto.signing import SigningKey, open_signed_by, reopened
-from federation.protocol.directory import Chain, Directory, Member, next_entry, reseating
+from federation.protocol.directory import Chain, Directory, Member, next_entry, pass_keys, reseating
 from federation.protocol.noise import from_ring, noise_variances
 from federation.protocol.plan import (
     HOURS_PER_WEEK,
@@ -151,6 +151,13 @@ class Provider:
     def reseat(self, trustees: Sequence[TrusteeRecord], handovers: Sequence[bytes]) -> None:
         """Adds the entry by which trustees hand over; ReseatingRefused, TrusteeFault or PeerFault, and none, if bad."""
         entry = self._signing_key.sign(reseating(self.directory, trustees, handovers))
+        chain = self.chain.extended([entry])
+        self.store.add_entry(chain.directory.number, entry)
+        self.chain = chain
+
+    def list_pass_keys(self, first_week: int, batches: int, keys: Sequence[Element]) -> None:
+        """Adds the entry by which passes are issued under these keys, from that week on."""
+        entry = self._signing_key.sign(pass_keys(self.directory, first_week, batches, keys))
         chain = self.chain.extended([entry])
         self.store.add_entry(chain.directory.number, entry)
         self.chain = chain

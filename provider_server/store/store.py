@@ -33,6 +33,7 @@ from provider_server.store.hint_store import HintStore, begin_above
 from provider_server.store.lease_ends import LeaseEnds
 from provider_server.store.migrations.upgrade import upgrade
 from provider_server.store.own_store import OwnStore
+from provider_server.store.pass_store import PassStore
 from provider_server.store.revocations import Revocations, revoke
 from provider_server.store.round_store import RoundStore
 
@@ -89,6 +90,7 @@ class Store:
         self.revocations = Revocations(self._engine)
         self.own = OwnStore(self._engine)
         self.ends = LeaseEnds(self._engine)
+        self.passes = PassStore(self._engine)
 
     def close(self) -> None:
         """Releases the connections."""
