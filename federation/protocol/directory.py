@@ -17,7 +17,7 @@ that a member is who the provider says it is.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
@@ -154,7 +154,7 @@ class Directory:
     by_id: Mapping[TenantId, Member]
     left: Mapping[TenantId, Member]
     kept_mask_keys: frozenset[MaskTrusteeKey] = frozenset()
-    passes: Mapping[int, WeekOfPasses] = NO_PASSES
+    passes: Mapping[int, WeekOfPasses] = field(default_factory=lambda: NO_PASSES)
 
     def masks(self, index: int, mask_key: MaskPublicKey, *, goes_on: bool) -> bool:
         """Whether this trustee masks under this key; one of before a change of seats is for a series that `goes_on`."""

@@ -1,6 +1,6 @@
 """The messages of anonymous checks.
 
-provider → all      Signed(PassKeys)   an entry of the directory: the public keys of the weeks to come, one for everybody
+provider → all      Signed(PassKeys)   an entry of the directory: public keys of the weeks to come, one for everybody
 tenant → provider   PassRequest        a batch of blinded elements, in a session: by name, metered, for the week after
 provider → tenant   PassAnswer         the evaluated elements, and one proof
 tenant → provider   AnonymousCheck     one pass and the context that is asked about, on a connection of its own
@@ -30,8 +30,7 @@ Batch = Annotated[tuple[EncodedElement, ...], Meta(min_length=BATCH, max_length=
 
 
 class PassKeys(Message, frozen=True, tag="pharoah/pass-keys/1"):
-    """An entry of the directory: `keys` are those of `first_week` and the weeks after it, in which the provider issues
-    `batches` to each member."""
+    """An entry of the directory: keys of `first_week` and of the weeks after it, and the `batches` that members get."""
 
     number: Count
     previous: Digest

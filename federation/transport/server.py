@@ -78,8 +78,8 @@ def serve(
 ) -> "Server":
     """Serves methods, by path, at host:port until stopped; port 0 takes a free one. OSError if it cannot listen.
 
-    `methods` may block; `quick` ones, `awaited` ones and `streams` run on the loop and must not, nor must `beside`, which runs from the
-    beginning until it is cancelled at the end, nor `known`, which says whose key it is that introduces itself.
+    `methods` may block; `quick` and `awaited` ones and `streams` run on the loop and must not, nor must `beside`, which
+    runs from the beginning until it is cancelled at the end, nor `known`, which says whose key introduces itself.
     """
     tls.require()
     credentials = grpc.ssl_server_credentials([(key_pem, certificate_pem)])

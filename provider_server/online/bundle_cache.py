@@ -16,7 +16,7 @@ from crypto.ids import Token, VerifyKey
 from crypto.signing import open_signed
 from federation.protocol.bundle import Bundle, Catalogue
 from federation.protocol.check import Checker
-from federation.protocol.pass_messages import ContextPage, padded, padded_length, page_of
+from federation.protocol.pass_messages import padded, padded_length, page_of
 from federation.protocol.service_messages import CheckAnswer
 
 logger = logging.getLogger(__name__)
@@ -63,11 +63,12 @@ class Pages:
 
     def __init__(self, bundle: Bundle) -> None:
         nothing = page_of(bundle, _NOWHERE, _NOWHERE)
-        contexts, levels = ({entry.context for entry in bundle.mismatches}, {h.context_level for h in bundle.hazards})
+        contexts = {entry.context for entry in bundle.mismatches}
+        levels = {entry.context_level for entry in bundle.hazards}
         self._nothing = nothing
         self._by_context = {context: page_of(bundle, context, _NOWHERE) for context in contexts}
         self._by_level = {level: page_of(bundle, _NOWHERE, level).hazards for level in levels}
-        longest = max((len(encode(page)) for page in (nothing, *self._by_context.values())))
+        longest = max(len(encode(page)) for page in (nothing, *self._by_context.values()))
         hazards = max((len(encode(replace(nothing, hazards=h))) for h in self._by_level.values()), default=0)
         self._length = padded_length(longest + hazards)
         self._answers: dict[tuple[Token, Token], bytes] = {}

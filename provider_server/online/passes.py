@@ -49,7 +49,7 @@ def list_keys(provider: Provider, seed: bytes, batches: int, now_s: float) -> No
 
 
 class Passes:
-    """Issues and redeems. `issue` blocks; `spend` runs on the event loop. `count` is told what happened, and how often."""
+    """Issues and redeems. `issue` blocks, `spend` runs on the event loop; `count` is told what happened, how often."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Till:
 
         try:
             results = await asyncio.get_running_loop().run_in_executor(self._thread, write)
-        except Exception as error:  # each question hears of it, and a bug is logged where it is answered
+        except Exception as error:  # noqa: BLE001  # each question hears of it, and a bug is logged where it is answered
             for future in written:
                 if not future.done():
                     future.set_exception(error)
