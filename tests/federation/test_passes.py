@@ -4,7 +4,9 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from crypto.codec import decode, encode
@@ -14,6 +16,7 @@ from crypto.ristretto import Element, Scalar, mul, mul_base
 from crypto.signing import SigningKey
 from crypto.voprf import blind, evaluate, finalize, output_of
 from federation.protocol import passes
+from federation.protocol.bundle import MismatchEntry
 from federation.protocol.check import Checker, check_page
 from federation.protocol.directory import Chain, Directory, Fork, TrustChanged, next_entry, pass_keys
 from federation.protocol.pass_messages import (
@@ -165,15 +168,15 @@ def test_a_page_gives_the_verdict_of_the_whole_bundle() -> None:
     )
     bundle = type(whole)(1, 0, 168, (), (*rows, *coarse), whole.hazards, None)
     checker, pages = Checker(bundle), Pages(bundle)
-    for workload in range(0, WORKLOADS + 4):
+    for workload in range(WORKLOADS + 4):
         for context in range(CONTEXTS):
             of = labels(workload, context)
             context_token, level = (Token(bytes.fromhex(of[name])) for name in ("context", "context_level"))
             assert check_page(unpadded(pages.page(context_token, level)), of) == checker.check(of)
 
 
-def _rest(entry: object) -> tuple[object, ...]:
-    return tuple(getattr(entry, name) for name in type(entry).__struct_fields__[1:])  # type: ignore[attr-defined]
+def _rest(entry: MismatchEntry) -> tuple[Any, ...]:
+    return msgspec.structs.astuple(entry)[1:]
 
 
 def test_a_page_that_is_not_padded_as_agreed_is_refused() -> None:
@@ -196,8 +199,6 @@ def test_a_page_about_two_contexts_is_none() -> None:
 
 
 def _forged(rows: tuple[object, ...]) -> bytes:
-    import msgspec
-
     page = ("pharoah/context-page/1", 1, rows, (), ())
     return msgspec.msgpack.encode(page, enc_hook=bytes)
 
