@@ -889,4 +889,4 @@ def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
 
 def test_refusals_of_a_database_are_refusals() -> None:
     assert all(issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, StoreNotEmpty))
-    assert newest_version() == "0012"
+    assert newest_version() == "0013"
