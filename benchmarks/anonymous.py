@@ -6,7 +6,8 @@
 is the provider: it has the arrival time, the port, the order and the sizes of every question and answer, who bought
 passes when, and named questions of the same tenants all the while. Of each check it scores all 50. A boosted tree
 learns from the first half of the checks who was who, and is judged on the second, which it has not seen; the simple
-attackers beside it score by one thing each. 0.5 is a guess, 1.0 is certain.
+attackers beside it score by one thing each, and the best of them is chosen on the first half. 0.5 is a guess, 1.0 is
+certain. What a tenant does by name (orders, and checks by name) and its anonymous checks are programs of their own.
 
 `passes`       as it is: all passes are bought a week ahead, at a moment drawn by the tenant
 `unpaced`      power: a batch is bought when it is needed, just before the check, and otherwise all is the same
@@ -71,10 +72,10 @@ def arms(*, small: bool) -> Iterator[Figure]:
     """All figures, or fewer checks of each."""
     week_s, checks = (6.0, 3.0) if small else (50.0, 20.0)
     yield linkage("passes", 2 if small else 4, week_s, checks)
-    yield linkage("unpaced", 2, week_s, 0.4 * checks)
-    yield linkage("told", 2, week_s, 0.4 * checks)
-    yield named()
     yield latency()
+    yield linkage("unpaced", 2, week_s, 0.15 * checks)
+    yield linkage("told", 2, week_s, 0.3 * checks)
+    yield named()
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ CLIENTS, BATCHES, FIRST_WEEK = 50, 2, 2965
 NAMED_PER_WEEK = 8.0
 TOLD_WITHIN_S = 2.0
 EDGE = 0.03  # of a week, before its end, in which nobody asks: it is milliseconds in which clocks are read twice
-LATENCY_S = 30.0
+LATENCY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -174,15 +174,33 @@ class Client:
         self.made += [(nonce, self.number) for nonce in before - _nonces(connection, week_of(self.clock()))]
 
     def live(self, arm: Arm) -> None:
-        """All weeks of an arm."""
+        """All weeks of an arm. What is named and what is not are two programs, which do not wait for each other."""
         with self.connected() as (online, connection):
-            for at_s, what in sorted(self.plan(arm, online, connection), key=lambda each: each[0]):
-                self.clock.until(at_s)
-                with suppress(PharoahError):  # a busy machine loses a question now and then; the judge counts the rest
-                    what()
+            beside = threading.Thread(target=self.do, args=(self.named_calls(arm, online, connection),))
+            beside.start()
+            self.do(self.checks(arm, online, connection))
+            beside.join()
 
-    def plan(self, arm: Arm, online: Online, connection: Database) -> Iterator[tuple[float, Callable[[], object]]]:
-        """What it does and when, by the clock of the arm."""
+    def do(self, plan: Iterator[tuple[float, Callable[[], object]]]) -> None:
+        """What is planned, each at its moment."""
+        for at_s, what in sorted(plan, key=lambda each: each[0]):
+            self.clock.until(at_s)
+            with suppress(PharoahError):  # a busy machine loses a question now and then; the judge counts the rest
+                what()
+
+    def named_calls(
+        self, arm: Arm, online: Online, connection: Database
+    ) -> Iterator[tuple[float, Callable[[], object]]]:
+        """Orders of passes, and named checks beside."""
+        for week in range(FIRST_WEEK, FIRST_WEEK + arm.weeks):
+            if arm.name in ("passes", "told"):
+                at_s = order_moment(self.grounds.tenant_seeds[self.number], week)
+                yield at_s, lambda week=week: buy(online, connection, self.directory, week + 1)  # type: ignore[misc]
+            if arm.name in ("passes", "unpaced"):
+                yield from ((at_s, lambda: online.check(self.lease())) for at_s in self.moments(week, NAMED_PER_WEEK))
+
+    def checks(self, arm: Arm, online: Online, connection: Database) -> Iterator[tuple[float, Callable[[], object]]]:
+        """Checks, as the arm makes them."""
 
         def told() -> None:
             online.check(self.lease())
@@ -198,14 +216,8 @@ class Client:
 
         checks = {"told": told, "unpaced": unpaced, "named": lambda: online.check(self.lease())}
         check = checks.get(arm.name, lambda: self.anonymous(connection))
-        for week in range(FIRST_WEEK, FIRST_WEEK + arm.weeks):
-            if arm.name in ("passes", "told"):
-                at_s = order_moment(self.grounds.tenant_seeds[self.number], week)
-                yield at_s, lambda week=week: buy(online, connection, self.directory, week + 1)  # type: ignore[misc]
-            if arm.name != "told":
-                yield from ((at_s, lambda: online.check(self.lease())) for at_s in self.moments(week, NAMED_PER_WEEK))
-            if week > FIRST_WEEK:
-                yield from ((at_s, check) for at_s in self.moments(week, arm.checks_per_week))
+        for week in range(FIRST_WEEK + 1, FIRST_WEEK + arm.weeks):
+            yield from ((at_s, check) for at_s in self.moments(week, arm.checks_per_week))
 
     def moments(self, week: int, rate: float) -> list[float]:
         """Of a Poisson process."""
@@ -271,7 +283,7 @@ def _timed(client: Client, taken: list[tuple[str, float]]) -> None:
         while time.monotonic() < end_s and kept.kept(connection, FIRST_WEEK + 1) > 1:
             client.random.shuffle(order)
             for way in order:
-                time.sleep(client.random.uniform(0.0, 2.0))
+                time.sleep(client.random.uniform(0.0, 8.0))
                 with suppress(PharoahError):
                     began_s = time.perf_counter()
                     ways[way]()

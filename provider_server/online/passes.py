@@ -1,11 +1,12 @@
 """Passes at the provider: issued by name, metered, in the week before; spent without a name, in theirs.
 
 - A member gets the batches that the directory states for a week, and no more, over all processes of the provider.
-- A pass is good in its week, and five minutes before and after by this clock, and once. It is on disk as spent before
+- A pass is good in its week, and five minutes before and after by this clock, and once. It is written as spent before
   its question is answered. Those that come while others are being written are written together, in one transaction.
 - Nothing that is kept, counted or logged tells which pass was whose: an issuer does not know it.
 
-Not promised: that a pass is refused after the store was restored from a backup in which it is not spent.
+Not promised: that a pass is refused after the store was restored from a backup in which it is not spent, or after a
+power cut in the moment when it was.
 """
 
 import asyncio

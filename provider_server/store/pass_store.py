@@ -2,7 +2,9 @@
 
 - A batch is charged before it is evaluated, and a member gets no more of them in a week than it is granted, whichever
   processes it asks at once: batches are numbered, and each number is there once.
-- A nonce is spent once. It is on disk when `spend` returns, and nothing beside it: neither who spent it nor when.
+- A nonce is spent once, also by a process that is killed. Nothing stands beside it: neither who spent it nor when.
+- Charges of batches survive a power cut. What was spent in the moment before one does not: to wait for the disk costs a
+  check 12 ms on a busy one, and what is lost is a few checks that can be made twice.
 """
 
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ from provider_server.store import tables
 
 # What both databases understand; SQLAlchemy has a construct of its own for each.
 _SPEND = sa.text("INSERT INTO spent_passes (week, nonce) VALUES (:week, :nonce) ON CONFLICT DO NOTHING")
+_NOT_AT_ONCE = sa.text("SET LOCAL synchronous_commit TO off")
 _AGAIN = "wait for the next week: passes are issued once a week, for the week after"
 
 
@@ -47,7 +50,12 @@ class PassStore:
 
     def spend(self, spent: Sequence[tuple[int, PassNonce]]) -> list[bool]:
         """Writes passes down as spent, by week and nonce, in one transaction: which of them were not before."""
-        with self._engine.begin() as connection:
+        with (
+            self._engine.connect().execution_options(pharoah_synchronous="NORMAL") as connection,
+            connection.begin(),
+        ):
+            if connection.dialect.name == "postgresql":
+                connection.execute(_NOT_AT_ONCE)
             return [
                 connection.execute(_SPEND, {"week": week, "nonce": bytes(nonce)}).rowcount == 1 for week, nonce in spent
             ]

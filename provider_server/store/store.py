@@ -3,6 +3,7 @@
 - A release is written once and never changed: the database refuses a second release of a round, and every change of a
   release or a bundle.
 - Committed data survives a killed process and a power cut: SQLite uses a write-ahead log with full synchronisation.
+  Only which passes were spent in the last moment survives the first alone (`provider_server.store.pass_store`).
 - Errors and logs contain neither the password of a URL nor the values of a row.
 
 The schema comes from `provider_server.store.migrations`, which bring a database up to date when it is opened.
@@ -425,6 +426,8 @@ def _on_connect(connection: sqlite3.Connection, _: object) -> None:
 
 
 def _on_begin(connection: sa.Connection) -> None:
+    synchronous = connection.get_execution_options().get("pharoah_synchronous", "FULL")
+    connection.exec_driver_sql(f"PRAGMA synchronous={synchronous}")
     connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('pharoah_begin', 'DEFERRED')}")
 
 

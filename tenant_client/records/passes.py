@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from federation.protocol.passes import Pass
 from federation.runtime.sqlite import Connection, transaction
 
+_ANY = "SELECT pass FROM passes WHERE week = ? ORDER BY random() LIMIT 1"
+
 
 def keep(connection: Connection, week: int, passes: Sequence[Pass]) -> None:
     """Keeps passes of a week, and lets those of weeks before the last one go."""
@@ -23,10 +25,14 @@ def take(connection: Connection, week: int) -> Pass | None:
     """One pass of a week, at random, which is no longer here then; None if there is none.
 
     At random, since the order in which they were issued is known to the issuer by blinded elements alone, and is to
-    stay nobody's business.
+    stay nobody's business. After a power cut at this moment a pass may be here again; shown again, it is refused.
     """
-    with transaction(connection):
-        row = connection.execute("SELECT pass FROM passes WHERE week = ? ORDER BY random() LIMIT 1", (week,)).fetchone()
-        if row is not None:
-            connection.execute("DELETE FROM passes WHERE week = ? AND pass = ?", (week, row[0]))
+    connection.execute("PRAGMA synchronous=NORMAL")  # or each check would wait for the disk
+    try:
+        with transaction(connection):
+            row = connection.execute(_ANY, (week,)).fetchone()
+            if row is not None:
+                connection.execute("DELETE FROM passes WHERE week = ? AND pass = ?", (week, row[0]))
+    finally:
+        connection.execute("PRAGMA synchronous=FULL")
     return None if row is None else Pass(row[0])
